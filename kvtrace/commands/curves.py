@@ -9,56 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import (
-    AsJson,
-    KvDtype,
-    MaxRequests,
-    RequestFile,
-    RunArguments,
-    Seed,
-    SourceArguments,
-    StackArguments,
-    TargetHit,
-    TargetTtft,
-    TurnsOption,
-    UserArguments,
-    parse_target,
-    percent,
-    prepare,
-    price_of_byte,
-    write_page,
-)
-from kvtrace.core import np
+from kvtrace.commands import options as common
+from kvtrace.core import np, units
 from kvtrace.core.app import emit_json, log, progress, takes_groups
-from kvtrace.core.document.document import (
-    Cell,
-    Chapter,
-    Chart,
-    ChartShape,
-    Document,
-    Highlight,
-    ReportTable,
-    Series,
-    Sheet,
-    Unit,
-    columns_of,
-    show,
-    table_of,
-)
+from kvtrace.core.document import document as doc
 from kvtrace.core.document.page import check_page, check_plot
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import parse_endurance
-from kvtrace.core.units import (
-    NS_PER_S,
-    counted,
-    format_bytes,
-    format_count,
-    format_duration,
-    parse_bytes,
-    parse_duration_ns,
-)
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.serving import INSTANT, in_words
 
@@ -70,7 +29,7 @@ if TYPE_CHECKING:
 
 @takes_groups
 def sim(
-    file: RequestFile,
+    file: common.RequestFile,
     capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
     policy: Annotated[
         str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or optimal.")
@@ -79,10 +38,10 @@ def sim(
     full_blocks: Annotated[
         bool, typer.Option("--full-blocks", help="Leave out the block that a prompt ends in, as gen and mrc do.")
     ] = False,
-    seed: Seed = 42,
-    as_json: AsJson = False,
+    seed: common.Seed = 42,
+    as_json: common.AsJson = False,
     *,
-    source: SourceArguments,
+    source: common.SourceArguments,
 ) -> None:
     """Count the hits of one cache over a request trace, for each capacity, block by block in file order.
 
@@ -111,19 +70,19 @@ def sim(
         emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts, "full_blocks": full_blocks})
         return
     blocks = "full blocks" if full_blocks else "partial last blocks included"
-    title = f"{policy}: {counted(references, 'reference')} of {counted(len(requests), 'request')}, {blocks}"
-    columns = columns_of(
+    title = f"{policy}: {units.counted(references, 'reference')} of {units.counted(len(requests), 'request')}, {blocks}"
+    columns = doc.columns_of(
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
     rows = [[_bounded(c), h, *(n / references if references else None for n in (h, b))] for c, h, b in points]
-    show_tables([ReportTable(title, Sheet.SUMMARY, columns, rows)])
+    show_tables([doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows)])
 
 
 @takes_groups
 def mrc(
-    file: RequestFile,
+    file: common.RequestFile,
     model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
-    kv_dtype: KvDtype = None,
+    kv_dtype: common.KvDtype = None,
     chunk_tokens: Annotated[
         int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens an object.  [default: the source's blocks]")
     ] = None,
@@ -141,11 +100,11 @@ def mrc(
     plot_to: Annotated[
         Path | None, typer.Option("--plot", writable=True, help="Draw it: *.svg, *.png or *.pdf.")
     ] = None,
-    max_requests: MaxRequests = None,
-    seed: Seed = 42,
-    as_json: AsJson = False,
+    max_requests: common.MaxRequests = None,
+    seed: common.Seed = 42,
+    as_json: common.AsJson = False,
     *,
-    source: SourceArguments,
+    source: common.SourceArguments,
 ) -> None:
     """How much DRAM and NVMe do I need? Hits, and bytes read and written, against capacity, of one tier alone.
 
@@ -175,15 +134,15 @@ def mrc(
     answer(whole, lambda: _document(found, policy), as_json=as_json)
 
 
-def _document(found: HitCurve, policy: str) -> Document:
+def _document(found: HitCurve, policy: str) -> doc.Document:
     """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
     is_exact = found.sampling_rate == 1
-    sampled = "" if is_exact else f", estimated from samples of {percent(found.sampling_rate)} of the objects"
+    sampled = "" if is_exact else f", estimated from samples of {common.percent(found.sampling_rate)} of the objects"
     title = (
-        f"{policy}: {counted(found.references, 'reference')} of {counted(found.requests, 'request')}, "
-        f"objects of {found.object_tokens} tokens, {format_bytes(found.object_bytes)}, full ones only{sampled}"
+        f"{policy}: {units.counted(found.references, 'reference')} of {units.counted(found.requests, 'request')}, "
+        f"objects of {found.object_tokens} tokens, {units.format_bytes(found.object_bytes)}, full ones only{sampled}"
     )
-    columns = columns_of("""
+    columns = doc.columns_of("""
         bytes: capacity_bytes = capacity
         count: capacity_objects = objects, hits
         share: hit_ratio = hit ratio, optimal_hit_ratio = optimal
@@ -193,28 +152,28 @@ def _document(found: HitCurve, policy: str) -> Document:
     rows = [[point[column.name] for column in columns] for point in shown]
     enough = []
     for e in found.enough:
-        some = "more than all objects" if e["capacity_bytes"] is None else format_bytes(e["capacity_bytes"])
+        some = "more than all objects" if e["capacity_bytes"] is None else units.format_bytes(e["capacity_bytes"])
         if e["is_at_most"] and e["capacity_bytes"] is not None:
             some = f"at most {some}, the least of these capacities that reaches it"
         enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
     if not any(point.hits or point.passed_bytes for point in found.points):
         enough = ["nothing hits, whatever the capacity: no request asks for what another has left"]
-    table = ReportTable(title, Sheet.SUMMARY, columns, rows, bars="hits")
-    return Document("", "", [Chapter("", [table], enough)])
+    table = doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows, bars="hits")
+    return doc.Document("", "", [doc.Chapter("", [table], enough)])
 
 
 def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> Any:
     """Return the hit ratio, with its error where it is an estimate."""
     if sampling_rate == 1:
         return point.hit_ratio
-    return Cell(f"{percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", Unit.TEXT)
+    return doc.Cell(f"{common.percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", doc.Unit.TEXT)
 
 
 def _named(policy: str) -> str:
     from kvtrace.curves.stack import OPTIMAL
     from kvtrace.sim.policies import Policy
 
-    known = [*Policy, OPTIMAL]
+    known = [*(of for of in Policy if of is not Policy.SAE), OPTIMAL]  # that one goes by requests
     if policy not in known:
         raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(known)}")
     return policy
@@ -227,7 +186,7 @@ def _policy(name: str, ttl: str | None) -> tuple[str, int]:
     policy = _named(name)
     if (policy == Policy.TTL) != (ttl is not None):
         raise ConfigError("--policy ttl and --ttl, such as 10m, need each other")
-    ttl_ns = parse_duration_ns(ttl) if ttl is not None else 0
+    ttl_ns = units.parse_duration_ns(ttl) if ttl is not None else 0
     if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:
         raise ConfigError(f"--ttl {ttl}: must be > 0, and at most {MAX_TTL_NS // 10**9} s")
     return policy, ttl_ns
@@ -252,8 +211,8 @@ MAX_POINTS = 1000
 @takes_groups
 def size(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
-    target_hit: TargetHit = None,
-    target_ttft: TargetTtft = None,
+    target_hit: common.TargetHit = None,
+    target_ttft: common.TargetTtft = None,
     dram: Annotated[
         str | None, typer.Option(help="DRAM capacities, with commas, such as 0,256GiB,1TiB.  [default: 2, by the load]")
     ] = None,
@@ -272,13 +231,13 @@ def size(
         typer.Option(help="Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"),
     ] = None,
     page: Annotated[Path | None, typer.Option("--plot", writable=True, help="Also write a page with charts.")] = None,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
     *,
-    stack: StackArguments,
-    users: UserArguments,
-    run: RunArguments,
-    source: SourceArguments,
-    turns: TurnsOption = None,
+    stack: common.StackArguments,
+    users: common.UserArguments,
+    run: common.RunArguments,
+    source: common.SourceArguments,
+    turns: common.TurnsOption = None,
 ) -> None:
     """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token; without prices, small ones.
 
@@ -300,7 +259,7 @@ def size(
 
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
-    target, worn = parse_target(target_hit, target_ttft), parse_endurance(endurance)
+    target, worn = common.parse_target(target_hit, target_ttft), parse_endurance(endurance)
     if target is None:
         raise ConfigError("give a target: --target-hit 80%, or --target-ttft p99=2s")
     said = {"dram": dram, "nvme": nvme}
@@ -308,7 +267,7 @@ def size(
     if page is not None:
         check_page(page, "--plot")
     is_ordered = file is not None and target.first_token is None
-    scenario = prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
+    scenario = common.prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
     if (nodes := scenario.preset.fleet.nodes) > 1:
         raise ConfigError(f"fleet.nodes={nodes}: kvtrace size is of one node; kvtrace plan is of a fleet")
     if file is not None and scenario.load.requests is not None:
@@ -324,9 +283,7 @@ def size(
         found = size_of(wanted, question, lambda done, of: tick(done / of))
     for note in scenario.load.requests.notes if scenario.load.requests else ():
         log(f"note: {note}")
-    facts = {
-        name: scenario.config[name] for name in ("preset", "model", "tensor_parallel", "seed", "source", "serving")
-    }
+    facts = {of: scenario.config[of] for of in ("preset", "model", "tensor_parallel", "seed", "source", "serving")}
     is_sampled = any(point.sampling_rate < 1 for point in found.points)
     basis = {
         "hits": "simulated",
@@ -337,7 +294,7 @@ def size(
     result |= {"target": asdict(target), **asdict(found)}
     shown = document(found, wanted, facts, target)
     if page is not None:
-        write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
+        common.write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
     answer(result, lambda: shown, as_json=as_json)
 
 
@@ -348,7 +305,7 @@ def _parse_capacities(text: str, flag: str) -> list[int | None]:
     for part in text.split(","):
         if (said := part.strip()) != "0" and said[-1:].isdigit():
             raise ConfigError(f"{flag} {said}: {said} what? {said}GiB, or unlimited")
-        capacity = None if part.strip() in ("unlimited", "inf") else parse_bytes(part)
+        capacity = None if part.strip() in ("unlimited", "inf") else units.parse_bytes(part)
         if capacity is not None and capacity > MAX_CAPACITY_BYTES:
             raise ConfigError(f"{flag} {part.strip()}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited")
         if capacity not in found:
@@ -365,7 +322,7 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
         role, equals, price = (part.strip() for part in text.partition("="))
         if role not in roles and equals:
             raise ConfigError(f"--price {text}: prices here are of {' and '.join(roles)}, not of {role}")
-        found[role] = price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
+        found[role] = common.price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
     if found and (missing := next((role for role in roles if role not in found), None)):
         raise ConfigError(f"--price: say that of {missing} too, such as --price {missing}=0.1/GiB")
     return found or None
@@ -382,13 +339,13 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
         for t, tier in enumerate(best.tiers):
             # Other tiers of the preset make hits, too.
             if t not in stack.roles.values() and tier.hits:
-                share = percent(tier.hit_ratio or 0.0)
+                share = common.percent(tier.hit_ratio or 0.0)
                 line += f", beside {_name_capacity(tier.capacity_bytes, tier.name.upper())} ({share} of look-ups)"
         line += f": {_reached(best, target)}"
-        line += "" if best.price is None else f"; price {show(best.price, Unit.NUMBER)}"
+        line += "" if best.price is None else f"; price {doc.show(best.price, doc.Unit.NUMBER)}"
         if not (stalled := best.stalled_requests):
             return line
-        largest = format_bytes(found.ceiling.largest_load_bytes)
+        largest = units.format_bytes(found.ceiling.largest_load_bytes)
         tiers = {found.labels[role]: stack.preset.tiers[t] for role, t in stack.roles.items()}
         enough = "".join(f", none with {largest} of {label}" for label, tier in tiers.items() if tier.loads_whole)
         return f"{STALLS} in {stalled:,} of {best.requests:,} requests{enough}; {line}"
@@ -414,8 +371,8 @@ def _reached(point: Point, target: Target) -> str:
         quantile, limit_ns = target.first_token
         time = point.first_token_ns(quantile)
         name = quantile.removesuffix("_ns").replace("_", ".")
-        known = "unknown, too few requests" if time is None else format_duration(time)
-        said += f", modelled {name} time to first token {known} (target {format_duration(limit_ns)})"
+        known = "unknown, too few requests" if time is None else units.format_duration(time)
+        said += f", modelled {name} time to first token {known} (target {units.format_duration(limit_ns)})"
     return said
 
 
@@ -426,10 +383,10 @@ def _name_capacities(point: Point, labels: Mapping[str, str]) -> str:
 def _name_capacity(of: int | None, label: str) -> str:
     if not of:
         return f"{'unlimited' if of is None else 'no'} {label}"
-    return f"{format_bytes(of)} of {label}"
+    return f"{units.format_bytes(of)} of {label}"
 
 
-def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> Document:
+def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> doc.Document:
     """Return the answer as a document; `facts` say of which preset, model and load."""
     from kvtrace.commands.gen import first_token_table
     from kvtrace.sim.simulation import has_times
@@ -454,10 +411,10 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
             "and lowers the p99 of per-second rates"
         )
     chapters = [
-        Chapter(f"What each tier must do with {place}", tables, lines),
-        Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
+        doc.Chapter(f"What each tier must do with {place}", tables, lines),
+        doc.Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
     ]
-    span, lookups = format_duration(shown.span_ns), format_count(shown.lookups)
+    span, lookups = units.format_duration(shown.span_ns), units.format_count(shown.lookups)
     bounded = " and ".join(found.labels[role] for role in found.ceiling.capacities)
     computing = in_words(facts["serving"])
     if stack.load.requests is not None and facts["serving"]["gpu"] == INSTANT and not has_times(stack.preset):
@@ -465,29 +422,31 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
         computing = f"GPU compute time is not modelled: {order}"
     notes = [
         f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of virtual time, simulated",
-        f"ceiling with unlimited {bounded}: {percent(found.ceiling.hit_ratio)} of look-ups hit",
+        f"ceiling with unlimited {bounded}: {common.percent(found.ceiling.hit_ratio)} of look-ups hit",
         computing,
     ]
     if found.chosen is not None:
         best = found.chosen.optimal_hit_ratio
         if best is not None:
-            notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {percent(best)}")
+            notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {common.percent(best)}")
         sizes = {stack.preset.tiers[stack.roles[role]].name: of for role, of in found.chosen.capacities.items()}
         settings = [f"--set tiers.{name}.capacity={of}" for name, of in sizes.items() if of is not None]
         notes.append(f"its trace: gen with the same options and {' '.join([f'--gpu {stack.preset.gpu}', *settings])}")
     highlights = [
         *(
-            Highlight(found.labels[role], of, Unit.BYTES, "unlimited" if of is None else "")
+            doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")
             for role, of in shown.capacities.items()
         ),
-        Highlight("hit ratio", shown.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
-        Highlight("ceiling", found.ceiling.hit_ratio, Unit.SHARE, "with unlimited capacity"),
-        Highlight("prompt tokens saved", shown.saved_tokens, Unit.COUNT, f"of {format_count(shown.input_tokens)}"),
+        doc.Highlight("hit ratio", shown.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
+        doc.Highlight("ceiling", found.ceiling.hit_ratio, doc.Unit.SHARE, "with unlimited capacity"),
+        doc.Highlight(
+            "prompt tokens saved", shown.saved_tokens, doc.Unit.COUNT, f"of {units.format_count(shown.input_tokens)}"
+        ),
     ]
-    return Document("", first_line(found, target, stack), chapters, notes, highlights)
+    return doc.Document("", first_line(found, target, stack), chapters, notes, highlights)
 
 
-def _tier_tables(point: Point) -> list[ReportTable]:
+def _tier_tables(point: Point) -> list[doc.ReportTable]:
     p99 = "= p99 of per-second rate"
     bandwidth = f"""
         text: name = tier
@@ -505,16 +464,16 @@ def _tier_tables(point: Point) -> list[ReportTable]:
     """
     rows = [tier.figures() | {"capacity_bytes": _bounded(tier.capacity_bytes)} for tier in point.tiers]
     return [
-        table_of("bandwidth", Sheet.PERFORMANCE, bandwidth, rows),
-        table_of("operations, an object each, and wear", Sheet.PERFORMANCE, operations, rows),
+        doc.table_of("bandwidth", doc.Sheet.PERFORMANCE, bandwidth, rows),
+        doc.table_of("operations, an object each, and wear", doc.Sheet.PERFORMANCE, operations, rows),
     ]
 
 
 def _bounded(of: int | None) -> Any:
-    return Cell("unlimited", Unit.TEXT) if of is None else of
+    return doc.Cell("unlimited", doc.Unit.TEXT) if of is None else of
 
 
-def _grid(found: Sizing, stack: Stack) -> ReportTable:
+def _grid(found: Sizing, stack: Stack) -> doc.ReportTable:
     """Return a row a point; the one that was chosen, simulated in full, in the place of its estimate."""
     roles, has_price = list(found.ceiling.capacities), any(point.price is not None for point in found.points)
     has_optimum = any(point.optimal_hit_ratio is not None for point in found.points)
@@ -537,11 +496,11 @@ def _grid(found: Sizing, stack: Stack) -> ReportTable:
         if stack.drive is not None:
             row["drive_writes_per_day"] = point.tiers[stack.drive].drive_writes_per_day
         rows.append(row)
-    table = table_of("", Sheet.SUMMARY, "\n".join(spec), rows, charts=_charts(found), keys=len(roles))
+    table = doc.table_of("", doc.Sheet.SUMMARY, "\n".join(spec), rows, charts=_charts(found), keys=len(roles))
     return replace(table, is_answer=True)
 
 
-def _charts(found: Sizing) -> tuple[Chart, ...]:
+def _charts(found: Sizing) -> tuple[doc.Chart, ...]:
     """Return hits against the capacity that has most points, a line for each of the other's."""
     *others, along = found.ceiling.capacities
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -550,11 +509,12 @@ def _charts(found: Sizing) -> tuple[Chart, ...]:
         if x:
             label = " and ".join(_name_capacity(point.capacities[role], found.labels[role]) for role in others)
             lines.setdefault(label or "hits", []).append((float(x), point.hit_ratio))
-    series = [Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for label, at in lines.items()]
+    series = [doc.Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for label, at in lines.items()]
     if not series:
         return ()
     title, named = f"Hits against {found.labels[along]}", f"{found.labels[along]} capacity"
-    return (Chart(title, ChartShape.CURVE, Unit.BYTES, Unit.SHARE, series, x_title=named, y_title="look-ups that hit"),)
+    what = doc.ChartShape.CURVE, doc.Unit.BYTES, doc.Unit.SHARE
+    return (doc.Chart(title, *what, series, x_title=named, y_title="look-ups that hit"),)
 
 
 def _costs(point: Point, stack: Stack) -> list[str]:
@@ -576,7 +536,7 @@ def _tick_s(stack: Stack) -> int | None:
     requests = stack.load.requests
     if requests is None or len(requests) == 0:
         return None
-    seconds = np.unique(requests.arrival_ns // NS_PER_S)
+    seconds = np.unique(requests.arrival_ns // units.NS_PER_S)
     if len(seconds) < _FEWEST_TICKS or len(requests) < 2 * len(seconds):
         return None
     apart = int(np.median(np.diff(seconds)))
@@ -587,8 +547,8 @@ def _notes_of_grid(found: Sizing, stack: Stack) -> list[str]:
     lines = []
     if (rate := min(point.sampling_rate for point in found.points)) < 1:
         lines.append(
-            f"with ±: estimated from 4 samples of {percent(rate)} of the objects, 95 % confidence; the others, what "
-            "was chosen and the ceiling are simulated in full"
+            f"with ±: estimated from 4 samples of {common.percent(rate)} of the objects, 95 % confidence; the others, "
+            "what was chosen and the ceiling are simulated in full"
         )
     if any(point.optimal_hit_ratio is not None for point in found.points):
         lines.append("optimal: what no policy exceeds with as many bytes in all tiers together (Belady)")

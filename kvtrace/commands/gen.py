@@ -10,21 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import (
-    USED_BY_ALL,
-    AsJson,
-    DriveArguments,
-    EventOption,
-    FleetArguments,
-    RunArguments,
-    SourceArguments,
-    StackArguments,
-    TurnsOption,
-    UserArguments,
-    flag_of,
-    given,
-    prepare,
-)
+from kvtrace.commands import options as common
+from kvtrace.commands.options import given
 from kvtrace.core.app import log, progress, takes_groups
 from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
@@ -57,8 +44,8 @@ class CheckpointArguments:
 
 def gen_checkpoints(
     output: Path,
-    stack: StackArguments,
-    run: RunArguments,
+    stack: common.StackArguments,
+    run: common.RunArguments,
     training: CheckpointArguments,
     others: tuple[object, ...],
     *,
@@ -68,8 +55,10 @@ def gen_checkpoints(
     from kvtrace.sim.presets.preset import load_training
     from kvtrace.trace.checkpoint import Saving, document, notes, run_course, shard_bytes, write
 
-    for name, value in chain.from_iterable(given(group, *USED_BY_ALL).items() for group in (stack, run, *others)):
-        raise ConfigError(f"{flag_of(name)} {value} is of a KV cache; --preset checkpoint has none")
+    for name, value in chain.from_iterable(
+        given(group, *common.USED_BY_ALL).items() for group in (stack, run, *others)
+    ):
+        raise ConfigError(f"{common.flag_of(name)} {value} is of a KV cache; --preset checkpoint has none")
     asked, name = load_training(stack.settings or (), given(training)), stack.model or MODEL
     shape = find_model(name)
     parameters = asked.parameters or shape.parameters
@@ -105,18 +94,18 @@ def gen(
         Path, typer.Option("-o", "--output", writable=True, help="The trace: *.parquet or *.csv.zst.")
     ] = Path("trace.parquet"),
     *,
-    stack: StackArguments,
-    fleet: FleetArguments,
-    event: EventOption = None,
-    users: UserArguments,
-    run: RunArguments,
+    stack: common.StackArguments,
+    fleet: common.FleetArguments,
+    event: common.EventOption = None,
+    users: common.UserArguments,
+    run: common.RunArguments,
     requests_out: Annotated[
         Path | None, typer.Option(writable=True, help="Also write the requests table here.")
     ] = None,
-    drive: DriveArguments,
-    as_json: AsJson = False,
-    source: SourceArguments,
-    turns: TurnsOption = None,
+    drive: common.DriveArguments,
+    as_json: common.AsJson = False,
+    source: common.SourceArguments,
+    turns: common.TurnsOption = None,
     training: CheckpointArguments,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
@@ -143,11 +132,11 @@ def gen(
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
         return
     for name, value in given(training).items():
-        raise ConfigError(f"{flag_of(name)} {value} is of --preset checkpoint; {stack.preset} has no training")
+        raise ConfigError(f"{common.flag_of(name)} {value} is of --preset checkpoint; {stack.preset} has no training")
     from kvtrace.sim import output as trace_output
     from kvtrace.trace.inventory import monthly_costs
 
-    scenario = prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
+    scenario = common.prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
     fleet.check(scenario.preset)
     drive.check(scenario.preset.tiers[-1].name)
     simulation, config = scenario.simulation(), scenario.config

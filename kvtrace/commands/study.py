@@ -18,24 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvtrace.commands.options import (
-    AsJson,
-    DriveArguments,
-    EventOption,
-    FleetArguments,
-    RunArguments,
-    SourceArguments,
-    StackArguments,
-    StoringArguments,
-    TargetHit,
-    TargetTtft,
-    TurnsOption,
-    UserArguments,
-    parse_target,
-    prepare,
-    price_of_byte,
-    write_page,
-)
+from kvtrace.commands import options as common
 from kvtrace.core.app import UsageError, command_of, emit_json, log, progress, takes_groups
 from kvtrace.core.document.page import check_page
 from kvtrace.core.document.terminal import answer
@@ -65,15 +48,15 @@ def study(
     output: Annotated[
         Path, typer.Option("-o", "--output", help=f"A folder for {TABLE}, {PAGE}, and what is kept to go on with.")
     ] = Path("study"),
-    target_hit: TargetHit = None,
-    target_ttft: TargetTtft = None,
+    target_hit: common.TargetHit = None,
+    target_ttft: common.TargetTtft = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     with_traces: Annotated[
         bool, typer.Option("--with-traces", help=f"Also write each configuration's trace, below {TRACES}/.")
     ] = False,
     only_list: Annotated[bool, typer.Option("--list", help="Print the configurations, and simulate none.")] = False,
-    as_json: AsJson = False,
+    as_json: common.AsJson = False,
 ) -> None:
     """Simulate many configurations, each once, and say which is best, which is cheap enough, and what each knob does.
 
@@ -91,10 +74,10 @@ def study(
     from kvtrace.study.run import rows_of, write
     from kvtrace.study.study import read_study
 
-    target = parse_target(target_hit, target_ttft)
+    target = common.parse_target(target_hit, target_ttft)
     options = frozenset(gen_options())
     wanted = read_study(
-        file, options, StackArguments().preset, lambda tier, text: price_of_byte(text, f"{file}: {tier}")
+        file, options, common.StackArguments().preset, lambda tier, text: common.price_of_byte(text, f"{file}: {tier}")
     )
     for one in wanted.configurations:
         try:
@@ -133,14 +116,14 @@ class _Asked:
     """One simulation, as its command line says it: what `gen` takes, but for its outputs."""
 
     file: Annotated[Path | None, typer.Argument()] = None
-    stack: StackArguments
-    fleet: FleetArguments
-    users: UserArguments
-    run: RunArguments
-    drive: DriveArguments
-    source: SourceArguments
-    turns: TurnsOption = None
-    event: EventOption = None
+    stack: common.StackArguments
+    fleet: common.FleetArguments
+    users: common.UserArguments
+    run: common.RunArguments
+    drive: common.DriveArguments
+    source: common.SourceArguments
+    turns: common.TurnsOption = None
+    event: common.EventOption = None
 
 
 @cache
@@ -168,7 +151,7 @@ def simulate(task: Task) -> Simulated:
         # Typer keeps the values of a command line in one place for all threads.
         with _PREPARING:
             asked = _asked(task.argv)
-            scenario = prepare(
+            scenario = common.prepare(
                 asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns,
                 read=partial(_read, task.file_sha256), events=asked.event or (),
             )  # fmt: skip
@@ -191,7 +174,9 @@ _PREPARING = Lock()
 
 
 @lru_cache(maxsize=2)
-def _read(sha256: str | None, source: SourceArguments, path: Path, seed: int, max_requests: int | None) -> Requests:
+def _read(
+    sha256: str | None, source: common.SourceArguments, path: Path, seed: int, max_requests: int | None
+) -> Requests:
     """Return the requests of a file with that hash, which one configuration after another asks for."""
     from kvtrace.study.study import files_sha256
 
@@ -265,7 +250,7 @@ def _write_page(page: Path, found: Findings, name: str) -> None:
     except ProbeUnavailable as error:
         log(f"note: no {page.name}: {error}")
         return
-    write_page(page, document(found, name, is_page=True))
+    common.write_page(page, document(found, name, is_page=True))
 
 
 def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
@@ -308,8 +293,8 @@ def plan(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
     *,
-    target_hit: TargetHit = None,
-    target_ttft: TargetTtft = None,
+    target_hit: common.TargetHit = None,
+    target_ttft: common.TargetTtft = None,
     prices: Annotated[
         Path | None, typer.Option(help="Sizes, prices and speeds of what can be bought.  [default: examples of 2026]")
     ] = None,
@@ -318,13 +303,13 @@ def plan(
     ] = Path("plan"),
     workers: Workers = None,
     scheduler: Scheduler = None,
-    as_json: AsJson = False,
-    stack: StoringArguments,
-    fleet: FleetArguments,
-    users: UserArguments,
-    run: RunArguments,
-    source: SourceArguments,
-    turns: TurnsOption = None,
+    as_json: common.AsJson = False,
+    stack: common.StoringArguments,
+    fleet: common.FleetArguments,
+    users: common.UserArguments,
+    run: common.RunArguments,
+    source: common.SourceArguments,
+    turns: common.TurnsOption = None,
 ) -> None:
     """Find the cache that reaches a target at the least cost a month: DRAM, drives or a shared store, and the router.
 
@@ -341,20 +326,22 @@ def plan(
     from kvtrace.study.plan import LIST, SOME, Plan, read_prices, stacks_of
     from kvtrace.study.run import Failed, write
 
-    target = parse_target(target_hit, target_ttft)
+    target = common.parse_target(target_hit, target_ttft)
     if target is None:
         raise ConfigError("say what the fleet is to reach, such as --target-hit 60% or --target-ttft p99=2s")
     listed = read_prices(prices or LIST)
     where = str(prices or LIST.name)
     of_byte = {
-        text: price_of_byte(text, where) for text in {of.price for of in (listed.dram, *listed.media.values())} if text
+        text: common.price_of_byte(text, where)
+        for text in {of.price for of in (listed.dram, *listed.media.values())}
+        if text
     }
     given = _given(context)
     presets = stacks_of(stack.preset)
     if file is not None and source.source is None:
         source = replace(source, source=detect(file))
         log(f"note: {file} is read as --source {source.source}")
-    scenario = prepare(file, fleet.over(stack), users, run, source, turns)
+    scenario = common.prepare(file, fleet.over(stack), users, run, source, turns)
     if scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     nodes = scenario.preset.fleet.nodes
@@ -408,7 +395,7 @@ def _given(context: typer.Context) -> dict[str, Any]:
 
 
 def _for_gen(
-    context: typer.Context, given: dict[str, Any], stack: StackArguments, source: SourceArguments
+    context: typer.Context, given: dict[str, Any], stack: common.StackArguments, source: common.SourceArguments
 ) -> tuple[str, ...]:
     """Return what was `given` of the arguments of `gen`, but for the stack's name and the router."""
     known = set(gen_options())

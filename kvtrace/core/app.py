@@ -373,25 +373,18 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
     if QUIET.get() or not sys.stderr.isatty():
         yield lambda _done: None
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     columns = [
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %" if total else "{task.completed:,.0f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        bars.SpinnerColumn(),
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.TextColumn("{task.percentage:>3.0f} %" if total else "{task.completed:,.0f}"),
+        bars.TimeElapsedColumn(),
+        bars.TimeRemainingColumn(),
     ]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)
 

@@ -17,31 +17,8 @@ from kvtrace.core.config import load_toml, to_struct
 from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet, Unit, columns_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import counted, format_count, format_io_size
+from kvtrace.model import shape as shapes
 from kvtrace.model.huggingface import read_model
-from kvtrace.model.shape import (
-    Full,
-    Indexer,
-    KvDtype,
-    Latent,
-    ModelShape,
-    PieceKind,
-    Recurrent,
-    bytes_per_token,
-    bytes_per_token_per_rank,
-    check,
-    chunk_bytes,
-    growing_bytes_per_token,
-    pad,
-    parse_dtype,
-    pieces,
-    read_bytes,
-    replication,
-    share,
-    state_bytes,
-    stored_bytes,
-    stored_ranks,
-    windowed_bytes_per_token,
-)
 
 _TABLE = Path(__file__).with_name("models.toml")
 _TUNED = {"instruct", "chat", "it", "hf", "base"}
@@ -49,15 +26,17 @@ _ANY_CONTEXT_TOKENS = 2**31
 
 
 @cache
-def load_models() -> dict[str, ModelShape]:
+def load_models() -> dict[str, shapes.ModelShape]:
     """Return every model we ship, by name."""
-    models = {name: to_struct(tree, ModelShape, f"models.toml: {name}") for name, tree in load_toml(_TABLE).items()}
+    models = {
+        name: to_struct(tree, shapes.ModelShape, f"models.toml: {name}") for name, tree in load_toml(_TABLE).items()
+    }
     for name, model in models.items():
-        check(model, f"models.toml: {name}")
+        shapes.check(model, f"models.toml: {name}")
     return models
 
 
-def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
+def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
     """Return the model called `name`, or that of the Hugging Face config.json at that path.
 
     A name is one of ours, or a Hugging Face one such as meta-llama/Llama-3.1-70B-Instruct. `kv_dtype` replaces the
@@ -72,8 +51,10 @@ def find_model(name: str, kv_dtype: str | None = None) -> ModelShape:
         if kv_dtype is None:
             return models[own]
         # Recurrent states and indexers keep theirs.
-        changed: ModelShape = msgspec.structs.replace(models[own], kv_dtype=parse_dtype(kv_dtype, "--kv-dtype"))
-        check(changed, "--kv-dtype")
+        changed: shapes.ModelShape = msgspec.structs.replace(
+            models[own], kv_dtype=shapes.parse_dtype(kv_dtype, "--kv-dtype")
+        )
+        shapes.check(changed, "--kv-dtype")
         return changed
     near = difflib.get_close_matches(_plain(name), {_plain(model): model for model in models}, n=3)
     nearest = [model for model in models if _plain(model) in near]
@@ -89,7 +70,7 @@ def _plain(name: str) -> str:
     return "".join(words)
 
 
-def logged_model(origin: dict[str, Any]) -> tuple[str, ModelShape] | None:
+def logged_model(origin: dict[str, Any]) -> tuple[str, shapes.ModelShape] | None:
     """Return the model that a source's `origin` names and its shape; None if it does not say what a token takes.
 
     Of the shape only the bytes are known, and those of one rank: each of several ranks stores as many.
@@ -100,15 +81,15 @@ def logged_model(origin: dict[str, Any]) -> tuple[str, ModelShape] | None:
     name, size = str(said.get("name") or "unnamed"), said.get("kv_bytes_per_token_per_rank")
     if not isinstance(size, int) or size <= 1:
         return None
-    group = Full(layers=1, kv_heads=1, head_dim=size // 2, value_dim=size - size // 2)
-    shape = ModelShape(
+    group = shapes.Full(layers=1, kv_heads=1, head_dim=size // 2, value_dim=size - size // 2)
+    shape = shapes.ModelShape(
         source="the log of an engine",
         groups=(group,),
         max_context_tokens=_ANY_CONTEXT_TOKENS,
-        kv_dtype=KvDtype.INT8,
+        kv_dtype=shapes.KvDtype.INT8,
         notes=(f"{size} bytes of KV a token and rank, as logged; how they divide into layers and heads is not known",),
     )
-    check(shape, f"the logged model {name}")
+    shapes.check(shape, f"the logged model {name}")
     try:
         known = find_model(name)
     except ConfigError:
@@ -129,10 +110,10 @@ def listing() -> list[dict[str, Any]]:
             "name": name,
             "layers": model.layers,
             "kv_dtype": str(model.kv_dtype),
-            "bytes_per_token": bytes_per_token(model),
-            "growing_bytes_per_token": growing_bytes_per_token(model),
-            "windowed_bytes_per_token": windowed_bytes_per_token(model),
-            "state_bytes": state_bytes(model),
+            "bytes_per_token": shapes.bytes_per_token(model),
+            "growing_bytes_per_token": shapes.growing_bytes_per_token(model),
+            "windowed_bytes_per_token": shapes.windowed_bytes_per_token(model),
+            "state_bytes": shapes.state_bytes(model),
             "max_context_tokens": model.max_context_tokens,
             "source": model.source,
             "notes": list(model.notes),
@@ -177,15 +158,15 @@ def describe_model(
         "kv_dtype": str(model.kv_dtype),
         "max_context_tokens": model.max_context_tokens,
         "groups": [_group(model, g, ranks) for g in model.groups],
-        "bytes_per_token": bytes_per_token(model),
-        "growing_bytes_per_token": growing_bytes_per_token(model),
-        "windowed_bytes_per_token": windowed_bytes_per_token(model),
-        "state_bytes": state_bytes(model),
+        "bytes_per_token": shapes.bytes_per_token(model),
+        "growing_bytes_per_token": shapes.growing_bytes_per_token(model),
+        "windowed_bytes_per_token": shapes.windowed_bytes_per_token(model),
+        "state_bytes": shapes.state_bytes(model),
         "ranks": ranks,
-        "bytes_per_token_per_rank": bytes_per_token_per_rank(model, ranks),
-        "state_bytes_per_rank": state_bytes(model, ranks),
-        "stored_ranks": stored_ranks(model, ranks),
-        "replication_factor": replication(model, ranks),
+        "bytes_per_token_per_rank": shapes.bytes_per_token_per_rank(model, ranks),
+        "state_bytes_per_rank": shapes.state_bytes(model, ranks),
+        "stored_ranks": shapes.stored_ranks(model, ranks),
+        "replication_factor": shapes.replication(model, ranks),
         "chunk_tokens": chunk_tokens,
         "page_bytes": page_bytes,
         "pieces": [
@@ -193,22 +174,22 @@ def describe_model(
                 "kind": str(p.kind),
                 "window_tokens": p.window_tokens,
                 "object_bytes_per_rank": p.size_bytes(chunk_tokens),
-                "padded_object_bytes_per_rank": pad(p.size_bytes(chunk_tokens), page_bytes),
+                "padded_object_bytes_per_rank": shapes.pad(p.size_bytes(chunk_tokens), page_bytes),
                 "copies": p.copies,
                 "needed_chunks": p.needed_chunks(chunks, chunk_tokens),
             }
-            for p in pieces(model, ranks)
+            for p in shapes.pieces(model, ranks)
         ],
-        "chunk_bytes": chunk_bytes(model, chunk_tokens, ranks, page_bytes),
+        "chunk_bytes": shapes.chunk_bytes(model, chunk_tokens, ranks, page_bytes),
         "tokens": tokens,
         "chunks": chunks,
-        "stored_dense_bytes": stored_bytes(model, tokens, **options),
-        **dict.fromkeys(("stored_windowed_bytes", "read_bytes"), read_bytes(model, tokens, **options)),
+        "stored_dense_bytes": shapes.stored_bytes(model, tokens, **options),
+        **dict.fromkeys(("stored_windowed_bytes", "read_bytes"), shapes.read_bytes(model, tokens, **options)),
     }
 
 
-def _group(model: ModelShape, group: Any, ranks: int) -> dict[str, Any]:
-    is_state = isinstance(group, Recurrent)
+def _group(model: shapes.ModelShape, group: Any, ranks: int) -> dict[str, Any]:
+    is_state = isinstance(group, shapes.Recurrent)
     name, size = ("state_bytes", group.state_bytes) if is_state else ("bytes_per_token", group.token_bytes)
     of = () if is_state else (model.kv_dtype,)
     return {
@@ -220,12 +201,12 @@ def _group(model: ModelShape, group: Any, ranks: int) -> dict[str, Any]:
     }
 
 
-def _split_notes(model: ModelShape, ranks: int) -> list[str]:
-    held = (g for g in model.groups if not isinstance(g, Latent | Indexer))
-    counts = {g.heads if isinstance(g, Recurrent) else g.kv_heads for g in held}
+def _split_notes(model: shapes.ModelShape, ranks: int) -> list[str]:
+    held = (g for g in model.groups if not isinstance(g, shapes.Latent | shapes.Indexer))
+    counts = {g.heads if isinstance(g, shapes.Recurrent) else g.kv_heads for g in held}
     return [
         f"{heads} heads do not split evenly over {ranks} ranks, which engines refuse: each rank is charged "
-        f"{share(heads, ranks)}"
+        f"{shapes.share(heads, ranks)}"
         for heads in sorted(counts)
         if heads % ranks and ranks % heads
     ]
@@ -286,8 +267,8 @@ def _objects(d: dict[str, Any]) -> ReportTable:
     rows: list[list[Any]] = []
     for p in d["pieces"]:
         size = p["padded_object_bytes_per_rank"]
-        name = "object" if p["kind"] == PieceKind.GROWING else f"object of {p['kind']}"
-        if p["kind"] in (PieceKind.SLIDING, PieceKind.CHUNKED):
+        name = "object" if p["kind"] == shapes.PieceKind.GROWING else f"object of {p['kind']}"
+        if p["kind"] in (shapes.PieceKind.SLIDING, shapes.PieceKind.CHUNKED):
             name += " layers"
         copies = "one rank" if p["copies"] == 1 else f"each of {p['copies']} ranks"
         rows.append([f"{name} on {copies}", size, size, p["object_bytes_per_rank"]])

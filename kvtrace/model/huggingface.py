@@ -20,20 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError, need_file
-from kvtrace.model.shape import (
-    INDEX_SCALE_VALUES,
-    Chunked,
-    Full,
-    Indexer,
-    KvDtype,
-    Latent,
-    Layers,
-    ModelShape,
-    Recurrent,
-    Sliding,
-    check,
-    parse_dtype,
-)
+from kvtrace.model import shape as shapes
 
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
 _MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2", "opt"}
@@ -60,7 +47,7 @@ _HARMLESS = re.compile(
 )
 
 
-def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
+def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
     """Return the shape of the model that the config.json at `path` describes.
 
     `kv_dtype` replaces the dtype of the cache. ConfigError names the file and the field that cannot be used.
@@ -93,7 +80,7 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
     is_named_so = text.get("max_position_embeddings") is None and "model_max_length" in text.tree
     context = "model_max_length" if is_named_so else "max_position_embeddings"
     parameters, active = count_parameters(text)
-    model = ModelShape(
+    model = shapes.ModelShape(
         parameters=parameters,
         active_parameters=active,
         source=f"config.json, model_type {kind}, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}",
@@ -102,27 +89,27 @@ def read_model(path: Path, kv_dtype: str | None = None) -> ModelShape:
         kv_dtype=_kv_dtype(kv_dtype, config, text, model_dtype),
         notes=tuple(notes),
     )
-    check(model, str(path))
+    shapes.check(model, str(path))
     return model
 
 
-def _groups(text: Fields, model_dtype: KvDtype, notes: list[str]) -> tuple[Layers, ...]:
+def _groups(text: Fields, model_dtype: shapes.KvDtype, notes: list[str]) -> tuple[shapes.Layers, ...]:
     kinds = layer_kinds(text, notes)
     # Latent and recurrent layers have these fields too, and do not go by them.
     text.use("num_key_value_heads")
     counts = Counter(kinds)
-    groups: list[Layers] = []
+    groups: list[shapes.Layers] = []
     is_latent = text.get("kv_lora_rank") is not None
     if full := counts[LayerKind.FULL]:
         if is_latent:
             groups += _latent(text, kinds, full)
         else:
-            groups.append(Full(layers=full, **_heads(text, is_full=True)))
+            groups.append(shapes.Full(layers=full, **_heads(text, is_full=True)))
     elif is_latent:
         raise text.error("kv_lora_rank", "no layer has full attention for it to be of")
     for kind, name, struct in (
-        (LayerKind.SLIDING, "sliding_window", Sliding),
-        (LayerKind.CHUNKED, "attention_chunk_size", Chunked),
+        (LayerKind.SLIDING, "sliding_window", shapes.Sliding),
+        (LayerKind.CHUNKED, "attention_chunk_size", shapes.Chunked),
     ):
         if counts[kind]:
             if is_latent:
@@ -177,18 +164,22 @@ def _plain_head_dim(text: Fields, kind: str) -> int:
     return hidden // heads
 
 
-def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[Layers]:
+def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.Layers]:
     rope = text.integer("qk_rope_head_dim", least=0)
     names = {"query_heads": "num_attention_heads", "nope_dim": "qk_nope_head_dim", "value_dim": "v_head_dim"}
     widths = {name: text.known(field) for name, field in names.items()}
-    groups: list[Layers] = [Latent(layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope, **widths)]
+    groups: list[shapes.Layers] = [
+        shapes.Latent(layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope, **widths)
+    ]
     if text.get("index_head_dim") is None:
         if text.get("index_topk") is not None:
             raise text.error("index_head_dim", "is missing, but there is an indexer (index_topk)")
         return groups
     width = text.integer("index_head_dim")
-    if width % INDEX_SCALE_VALUES:
-        raise text.error("index_head_dim", f"{width} is no multiple of the {INDEX_SCALE_VALUES} values to a scale")
+    if width % shapes.INDEX_SCALE_VALUES:
+        raise text.error(
+            "index_head_dim", f"{width} is no multiple of the {shapes.INDEX_SCALE_VALUES} values to a scale"
+        )
     indexers = layers
     types = text.get("indexer_types")
     if types is not None:
@@ -202,35 +193,35 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[Layers]:
         raise text.error("index_topk_freq", "which layers share an indexer is not said: add indexer_types")
     if indexers:
         heads, top_tokens = text.known("index_n_heads"), text.known("index_topk")
-        groups.append(Indexer(layers=indexers, index_dim=width, query_heads=heads, top_tokens=top_tokens))
+        groups.append(shapes.Indexer(layers=indexers, index_dim=width, query_heads=heads, top_tokens=top_tokens))
     return groups
 
 
-def _model_dtype(text: Fields, config: Fields, notes: list[str]) -> KvDtype:
+def _model_dtype(text: Fields, config: Fields, notes: list[str]) -> shapes.KvDtype:
     for fields in (text, config):
         for name in ("dtype", "torch_dtype"):
             if fields.get(name) is not None:
-                return parse_dtype(fields.text(name) or "", f"{fields.where}: {name}")
+                return shapes.parse_dtype(fields.text(name) or "", f"{fields.where}: {name}")
     notes.append("config.json names no dtype (torch_dtype): taken as bf16, as such models are released; or --kv-dtype")
-    return KvDtype.BF16
+    return shapes.KvDtype.BF16
 
 
-def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: KvDtype) -> KvDtype:
+def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: shapes.KvDtype) -> shapes.KvDtype:
     if chosen is not None:
-        return parse_dtype(chosen, "--kv-dtype")
+        return shapes.parse_dtype(chosen, "--kv-dtype")
     quantised = config.nested("quantization_config") or text.nested("quantization_config")
     if quantised is None:
         return model_dtype
     if isinstance(quantised.get("kv_cache_scheme"), str):
-        return parse_dtype(quantised.text("kv_cache_scheme") or "", f"{quantised.where}: kv_cache_scheme")
+        return shapes.parse_dtype(quantised.text("kv_cache_scheme") or "", f"{quantised.where}: kv_cache_scheme")
     if (scheme := quantised.nested("kv_cache_scheme")) is not None:
-        found = {("float", 8): KvDtype.FP8, ("int", 8): KvDtype.INT8}
+        found = {("float", 8): shapes.KvDtype.FP8, ("int", 8): shapes.KvDtype.INT8}
         key = (scheme.text("type"), scheme.integer("num_bits"))
         if key not in found:
             raise quantised.error("kv_cache_scheme", f"unknown scheme {key}: say it with --kv-dtype")
         return found[key]
     if (algorithm := quantised.text("kv_cache_quant_algo")) is not None:
-        return parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
+        return shapes.parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
     return model_dtype
 
 
@@ -435,7 +426,7 @@ _MAMBA2 = (
 )
 
 
-def recurrent_layers(text: Fields, layers: int, conv_dtype: KvDtype, notes: list[str]) -> Recurrent:
+def recurrent_layers(text: Fields, layers: int, conv_dtype: shapes.KvDtype, notes: list[str]) -> shapes.Recurrent:
     """Return the group of `layers` recurrent layers; ConfigError if it is of a kind not known here."""
     if text.get("linear_num_value_heads") is not None:
         heads, width = text.integer("linear_num_value_heads"), text.integer("linear_value_head_dim")
@@ -446,7 +437,7 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: KvDtype, notes: list
         heads = groups = kda.integer("num_heads")
         width = state = kda.integer("head_dim")
         taps = kda.integer("short_conv_kernel_size") - 1
-        dtype = _state_dtype(text, KvDtype.FP32, notes, default="as vLLM keeps KDA's")
+        dtype = _state_dtype(text, shapes.KvDtype.FP32, notes, default="as vLLM keeps KDA's")
     elif text.get("mamba_expand") is not None and text.get("mamba_d_head") is None:
         # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its convolution's own.
         heads, groups, width = text.integer("mamba_expand") * text.integer("hidden_size"), 0, 1
@@ -461,7 +452,7 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: KvDtype, notes: list
         heads, width, state, groups = (text.integer(n) for n in names[:4])
         taps = text.integer(names[4]) - 1
         dtype = _state_dtype(text, conv_dtype, notes)
-    return Recurrent(
+    return shapes.Recurrent(
         layers=layers,
         heads=heads,
         head_elements=width * state,
@@ -473,10 +464,12 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: KvDtype, notes: list
     )
 
 
-def _state_dtype(text: Fields, otherwise: KvDtype, notes: list[str], default: str = "vLLM's default") -> KvDtype:
+def _state_dtype(
+    text: Fields, otherwise: shapes.KvDtype, notes: list[str], default: str = "vLLM's default"
+) -> shapes.KvDtype:
     for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
         if (said := text.text(name)) is not None:
-            return parse_dtype(said, f"{text.where}: {name}")
+            return shapes.parse_dtype(said, f"{text.where}: {name}")
     notes.append(f"recurrent states are taken as {otherwise}, {default}: config.json does not say (mamba_ssm_dtype)")
     return otherwise
 

@@ -172,9 +172,7 @@ def describe(
 
 def in_words(serving: dict[str, Any]) -> str:
     """Return one line that says how long computing takes, and where that is from."""
-    prefill, step_ns, steps = (
-        serving[name] for name in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps")
-    )
+    prefill, step_ns, steps = (serving[of] for of in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps"))
     if not prefill and not step_ns:
         return "computing is not modelled: requests come as fast as storage and users let them (--gpu instant)"
     said = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill takes no time"

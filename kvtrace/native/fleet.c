@@ -236,6 +236,7 @@ static void empty_tier(World *w, int64_t node, int64_t t) {
             }
         }
     }
+    if (tier->on_empty) tier->on_empty(w, t, 0, 0);
     tier->target = 0.0, tier->has_evicted = 0, tier->hand = NONE, tier->goal = NONE, tier->behind = 0;
 }
 

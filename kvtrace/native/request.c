@@ -66,9 +66,9 @@ static int64_t collect(World *w, int64_t actor) {
 
 // The same, seen from where it is served.
 int64_t gather(World *w, int64_t actor) {
-    int64_t n = collect(w, actor);
-    see_all(w, n);
-    return n;
+    w->control.named = collect(w, actor);
+    see_all(w, w->control.named);
+    return w->control.named;
 }
 
 // Where `chain[i]`, one of the actor's own objects, is named in World.contexts.
@@ -410,6 +410,7 @@ int64_t load(World *w, int64_t actor) {
         end = look_up(w, me->retrieved_objects, known);
         me->reached = end;
         for (int64_t t = 0; t < w->tiers_count; t++) {
+            if (w->tiers[t].on_look_up) w->tiers[t].on_look_up(w, t, n, end);
             bool is_plain = k->promotion == ALWAYS_PROMOTE && !k->staging && !w->tiers[t].on_hit && !(k->bucketed & (1 << t));
             if (w->tiers[t].loads_whole && is_plain && !is_endless(w, t)) give_up_own(w, t, end);
         }
@@ -594,7 +595,7 @@ static int64_t put(World *w, int64_t t, int64_t first, int64_t i, int64_t phase,
 static int64_t store_through(
     World *w, int64_t first, int64_t n, int64_t stage, int64_t request, int64_t first_phase, int64_t rest_phase) {
     Control *c = &w->control;
-    int64_t staging = w->knobs.staging - 1, at = stage, tiers = w->tiers_count;
+    int64_t staging = w->knobs.staging - 1, at = stage, tiers = w->tiers_count, whole = w->knobs.whole, before = c->offer;
     for (int64_t i = first; i < n; i++) w->where[i] = w->knobs.skips_held && found_in(w, w->chain[i]) ? HELD : 0;
     int64_t end = staging < 0 ? first : stage_writes(w, staging, first, n, c->now);
     int64_t closed = staging < 0 ? take_whole(w, first, n) : staging;
@@ -618,6 +619,7 @@ static int64_t store_through(
             at = put(w, t, first, i, rest_phase, request, at, true, is_use);
         }
     }
+    if (w->tiers[whole].on_stored) w->tiers[whole].on_stored(w, whole, c->named, before);
     return at - stage + c->is_staged;
 }
 
@@ -634,7 +636,7 @@ void populate(World *w) {
     Item *item = &w->items[c->populated];
     for (int64_t i = 0; i < item->objects; i++) w->chain[i] = item->first + i;
     c->offer = 0;
-    see_all(w, item->objects);
+    see_all(w, c->named = item->objects);
     place(w, 0, item->objects, 0, NONE, PHASE_POPULATE, PHASE_POPULATE);
     if (++c->populated < w->items_count) return;
     for (int64_t t = 0; t < w->tiers_count; t++) {

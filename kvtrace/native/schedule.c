@@ -559,6 +559,7 @@ static int64_t next_actor(World *w) {
 // Do the actor's next step; how long it waits then, WAITS, or NONE if it is done for good.
 static int64_t act(World *w, int64_t actor) {
     int64_t step = w->actors[actor].step;
+    w->control.actor = actor;
     if (step > STEP_LOAD) move(w, w->actors[actor].node);
     switch (step) {
     case STEP_ASK: return ask(w, actor);
@@ -608,6 +609,8 @@ EXPORT void simulate(World *w) {
     w->stop = &stop;
     if (!setjmp(stop)) run(w);
     table_free(&w->counts);
+    for (int64_t t = 0; t < w->tiers_count; t++)
+        if (w->tiers[t].on_empty) w->tiers[t].on_empty(w, t, 0, 1);
     free(w->runs);
     for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
     free(w->fleet.places);

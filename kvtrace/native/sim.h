@@ -92,6 +92,7 @@ void drop(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase);
 int64_t fastest_from(World *w, int64_t entry, int64_t t);
 
 // tiers.c: what a tier takes, and what makes room for it
+int64_t counter_of(World *w, int64_t t), number_of(World *w, int64_t entry);
 bool admits(World *w, int64_t t, int64_t slot, int64_t now);
 void forget_counts(World *w, int64_t t);
 bool takes_offer(World *w, int64_t t, int64_t first, int64_t n, int64_t previous, int64_t now);

@@ -416,9 +416,9 @@ enum { MOST = 1 << 30, MILLION = 1000000, RUN = 64, ROOM = 16 };   // no count g
 static int64_t seen_as(int64_t count, int64_t since) { return min_of(count, MOST) << 32 | (uint32_t)since; }
 
 // Of whom tier `t`, which is at hand, counts: where nodes or racks do for themselves, of what came to them alone.
-static int64_t counter_of(World *w, int64_t t) { return w->fleet.scoped & (1 << t) ? place_of(w, t) : 0; }
+int64_t counter_of(World *w, int64_t t) { return w->fleet.scoped & (1 << t) ? place_of(w, t) : 0; }
 
-static int64_t number_of(World *w, int64_t entry) {         // of its object
+int64_t number_of(World *w, int64_t entry) {    // of its object
     return entry >= 0 ? w->slots[entry].object : packed(entry) >> PACKED_BITS;
 }
 
@@ -724,7 +724,7 @@ static bool frees(World *w, int64_t t, int64_t need, int64_t mine, int64_t previ
     const Tier *tier = &w->tiers[t];
     int64_t missing = tier->live_bytes + need - tier->limit;
     if (missing <= 0) return true;
-    int64_t slot = queue_of(w, t, 0)->tail;
+    int64_t slot = victim(w, t, NONE);
     for (; slot != NONE && missing > 0; slot = link_of(w, t, slot)->newer)
         if (!is_held(w, slot, mine, previous, now)) missing -= w->slots[slot].size;
     if (missing > 0) return false;
@@ -740,7 +740,8 @@ static bool frees(World *w, int64_t t, int64_t need, int64_t mine, int64_t previ
 // Make room in tier `t` for all of `chain[first:n]` that is not in it; return false, and change nothing, if not.
 // `previous` is the number of the offer whose objects are still in flight, or 0.
 bool takes_offer(World *w, int64_t t, int64_t first, int64_t n, int64_t previous, int64_t now) {
-    int64_t mine = ++w->control.offers, need = 0;
+    int64_t mine = ++w->control.offers, need = 0, known = 0;
+    const Tier *tier = &w->tiers[t];
     for (int64_t i = first; i < n; i++) {
         int64_t slot = w->chain[i];
         int64_t incoming = incoming_of(w, t, slot);
@@ -749,11 +750,13 @@ bool takes_offer(World *w, int64_t t, int64_t first, int64_t n, int64_t previous
         if (its->seen == mine) continue;    // twice in the prompt
         // What is there already keeps its place, but only this time: it is not in flight with the next offer.
         its->seen = mine;
-        if (!(what->live & (1 << t)) && what->size <= w->tiers[t].largest) {
+        known += what->live >> t & 1;
+        if (!(what->live & (1 << t)) && what->size <= tier->largest) {
             its->offer = mine;
             need += what->size;
         }
     }
+    if (tier->takes && !tier->takes(w, t, known, tier->live_bytes + need > tier->limit)) return false;
     return frees(w, t, need, mine, previous, now);
 }
 
@@ -765,7 +768,10 @@ bool make_room(World *w, int64_t t, int64_t slot, int64_t now) {
     const Tier *tier = &w->tiers[t];
     int64_t size = w->slots[slot].size;
     if (size > tier->largest) return false;
-    if (tier->is_whole) return frees(w, t, size, UNBOUNDED, 0, now);
+    if (tier->is_whole) {
+        bool is_up = tier->takes && w->pins[incoming_of(w, t, slot)].offer != w->control.offers;   // from below
+        return (!is_up || tier->takes(w, t, 0, !has_room(w, t, size))) && frees(w, t, size, UNBOUNDED, 0, now);
+    }
     if (has_room(w, t, size)) return true;
     if (tier->evict_every_ns > 0 && !tier->fits_at_once) return false;
     int64_t incoming = incoming_of(w, t, slot), most = tier->fits_at_once ? tier->limit : tier->low;

@@ -72,8 +72,8 @@ typedef struct {
     // object used is less recent than those before it in its request, and whether as the request ends.
     int64_t request_reads, request_writes, staged, reading, reads_began_ns, reads_end_ns, is_whole;
     int64_t looks_past_miss, file_lookups, is_tail_first, is_tail_first_at_end, is_at_end;
-    Operation *choose;      // its policy's, as the next four; all NULL: LRU
-    Change *on_hit, *on_insert, *on_remove, *forget;
+    Operation *choose, *takes;      // its policy's, as the next ones (sim/policies.py); all NULL: LRU
+    Change *on_hit, *on_insert, *on_remove, *forget, *on_look_up, *on_stored, *on_empty;
     int64_t behind;         // LRU: 1 + the slot that the next one used comes right behind; 0: it is the most recent
     // Which objects it takes: the count or the window that its admission needs, what was referred to since the last
     // halving of counts, how often they were halved, and what it did not take.
@@ -145,6 +145,7 @@ typedef struct {
     int64_t refused;        // how many of the objects offered last a tier has not taken
     int64_t offer;          // the number of the offer before
     int64_t node;           // where it is served
+    int64_t session_at, session_number;     // SAE: the session of its last hit (0: none), by place and number
     // Where nodes are lost: how many of its own it made as it was first served, how often it was begun again, and
     // whether it was answered before.
     int64_t made, restarts, answered;
@@ -185,6 +186,7 @@ typedef struct {
     int64_t is_staged;      // the stage being written has operations
     int64_t is_refused;     // whether the last offer was
     int64_t node;           // whose tiers World.tiers are
+    int64_t actor, named;   // who acts, and how many objects the request names that stand in World.chain
     int64_t populating;     // whose are filled before the start
     int64_t next_node;      // round-robin: whose turn it is to serve
     int64_t open;           // nodes that may be sent requests
@@ -389,6 +391,7 @@ struct World {
     TABLE(int8_t, made_kind);       // [rows]: 1 for those of made_size that are buckets, or the files beside them
     Table counts;                   // with knobs.filtered: which run has how often objects were offered to a tier, or used
     int64_t *runs, runs_room;       // [counts.count, RUN]: those runs
+    void *memories;                 // what policies keep beside lists and notes: their own
     TABLE(int64_t, ages);           // [slots]: uses there had been when each was last used; empty without keeps_age
     TABLE(Pin, pins);               // [slots], if any tier takes offers whole or not at all
     TABLE(int32_t, free);           // a stack of unused slots; control.free of them

@@ -23,29 +23,7 @@ from kvtrace.core.errors import TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.tables import read_csv
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.requests import (
-    MAX_NS,
-    MAX_TOKENS,
-    NONE,
-    BlockId,
-    Count,
-    Gathered,
-    Ints,
-    JsonLines,
-    Requests,
-    Seconds,
-    Start,
-    Waits,
-    backwards_notes,
-    counted,
-    dense,
-    files_of,
-    origin_of,
-    sha256_of,
-    source,
-    turns_of,
-    without_blocks,
-)
+from kvtrace.requests import requests as reading
 
 # The first data row is on line 2.
 FIRST_LINE = 2
@@ -77,18 +55,18 @@ class Columns:
     has_failures: bool = False
     """Whether a row without output tokens is a request that failed, which is dropped."""
 
-    def is_own(self, start: Start) -> bool:
+    def is_own(self, start: reading.Start) -> bool:
         """Return whether the file has this source's columns of arrival and lengths."""
         return start.columns >= {self.time, self.input, self.output}
 
-    def read(self, path: Path) -> Requests:
+    def read(self, path: Path) -> reading.Requests:
         """Return the requests of the file at `path`, or of all that a directory or a glob names, by name.
 
         Prompts of one session are taken to carry their history. Rows out of order are sorted, and counted in the notes.
         TraceError if a column is missing, a cell is empty or does not fit, some dates have a zone and some none, or
         nothing but failures is left.
         """
-        tables = [self._table(one) for one in (files_of(path, self.files) if self.files else [path])]
+        tables = [self._table(one) for one in (reading.files_of(path, self.files) if self.files else [path])]
         times, inputs, outputs = (np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True))
         kept = np.argsort(times, kind="stable")
         facts: dict[str, Any] = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
@@ -98,13 +76,13 @@ class Columns:
             facts["failures"] = len(times) - len(kept)
             if not len(kept):
                 raise TraceError(f"holds no request that succeeded ({self.output} > 0)", path=path)
-        if int(times[kept[-1]]) - int(times[kept[0]]) > MAX_NS:
+        if int(times[kept[-1]]) - int(times[kept[0]]) > reading.MAX_NS:
             raise TraceError("its times span more than a trace's clock can hold", path=path, column=self.time)
         arrivals, prompts, answers = times[kept] - times[kept[0]], inputs[kept], outputs[kept]
         sessions = _session_numbers(tables, self.session)
         if sessions is not None:
             sessions = sessions[kept]
-            sessions[sessions != NONE] = dense(sessions[sessions != NONE])[0]
+            sessions[sessions != reading.NONE] = reading.dense(sessions[sessions != reading.NONE])[0]
         facts["conversations"] = None if sessions is None else int(sessions.max()) + 1
         images = [int(t.filled(self.images, 0).sum()) for t in tables if self.images in t.arrays]
         wrong = sum(
@@ -115,9 +93,9 @@ class Columns:
         unknown = sorted({name for t in tables for name in t.others if name not in self.unused})
         facts |= {"images": sum(images) if images else None, "wrong_totals": wrong, "unknown_columns": unknown}
         notes = self._notes(facts, 0 if sessions is None else _without_history(sessions, prompts, answers))
-        origin = origin_of(self.kind, path, sha256_of(*(t.path for t in tables)), len(kept), 0, **facts)
-        turns = None if sessions is None else turns_of(sessions)
-        return without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
+        origin = reading.origin_of(self.kind, path, reading.sha256_of(*(t.path for t in tables)), len(kept), 0, **facts)
+        turns = None if sessions is None else reading.turns_of(sessions)
+        return reading.without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
 
     def _table(self, path: Path) -> ColumnsRead:
         names = header_of(path)
@@ -141,7 +119,7 @@ class Columns:
             refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=FIRST_LINE)
         return found
 
-    def _counts(self, table: ColumnsRead) -> tuple[Ints, Ints, Ints]:
+    def _counts(self, table: ColumnsRead) -> tuple[reading.Ints, reading.Ints, reading.Ints]:
         """Return the arrivals of the table's rows on the file's own clock, and the tokens of prompts and answers."""
         tokens = table.tokens(self.input), table.tokens(self.output)
         if not self.is_seconds:
@@ -160,15 +138,17 @@ class Columns:
                 f"the source has no block ids: prompts of one {self.session} are taken to carry their history, "
                 "which the source does not say"
             )
-        notes += counted((shorter, "later prompts are shorter than the turn before them: they cannot carry it all"))
+        notes += reading.counted(
+            (shorter, "later prompts are shorter than the turn before them: they cannot carry it all")
+        )
         if facts["images"] is not None:
             how = f"are not simulated beyond the source's own {self.input}, whose image share is unknown"
             notes.append(f"{facts['images']} images {how}")
-        notes += counted((facts.get("failures", 0), "failed requests (no response tokens) were dropped"))
+        notes += reading.counted((facts.get("failures", 0), "failed requests (no response tokens) were dropped"))
         if (files := len(facts["files"])) > 1:
             notes.append(f"{files} files were merged on one clock, seconds from the first day")
-        notes += backwards_notes(facts["out_of_order"])
-        notes += counted((facts["wrong_totals"], "rows have a total that is not request plus response tokens"))
+        notes += reading.backwards_notes(facts["out_of_order"])
+        notes += reading.counted((facts["wrong_totals"], "rows have a total that is not request plus response tokens"))
         if facts["unknown_columns"]:
             notes.append(f"unknown columns were not read: {', '.join(facts['unknown_columns'])}")
         return notes
@@ -195,20 +175,20 @@ def _has_zone(path: Path, index: int) -> bool:
     return clock.endswith("Z") or "+" in clock or "-" in clock
 
 
-def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> Ints | None:
+def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> reading.Ints | None:
     """Return a number for each session of all files together, NONE where a row has none; None if no row has one."""
     if not any(name in t.arrays for t in tables):
         return None
     rows = (pa.nulls(len(t), pa.string()) if name not in t.arrays else t.arrays[name].combine_chunks() for t in tables)
     codes = pa.chunked_array(list(rows), pa.string()).combine_chunks().dictionary_encode().indices
-    numbers: Ints = codes.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
-    return None if (numbers == NONE).all() else numbers
+    numbers: reading.Ints = codes.fill_null(reading.NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+    return None if (numbers == reading.NONE).all() else numbers
 
 
-def _without_history(sessions: Ints, inputs: Ints, outputs: Ints) -> int:
+def _without_history(sessions: reading.Ints, inputs: reading.Ints, outputs: reading.Ints) -> int:
     """Return how many later prompts of a session are shorter than the prompt and answer before them."""
     order = np.argsort(sessions, kind="stable")
-    order = order[sessions[order] != NONE]
+    order = order[sessions[order] != reading.NONE]
     before, after = order[:-1], order[1:]
     same = sessions[before] == sessions[after]
     return int(np.count_nonzero(same & (inputs[after] < inputs[before] + outputs[before])))
@@ -221,17 +201,17 @@ TYPES = ("text", "search", "image", "file", "api", "thinking", "coder")
 
 class _Chat(msgspec.Struct):
     chat_id: int
-    timestamp: Seconds
-    input_length: Count
-    output_length: Count
-    hash_ids: list[BlockId]
+    timestamp: reading.Seconds
+    input_length: reading.Count
+    output_length: reading.Count
+    hash_ids: list[reading.BlockId]
     parent_chat_id: int = ROOT
     type: str = "text"
     turn: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
 
 
-@source(lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
-def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
+@reading.source(lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
+def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
     A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's `turn` less 1.
@@ -240,7 +220,7 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
 
     Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids.
     """
-    lines, found, latest_ns = JsonLines(path, _Chat), Gathered(has_numbers=True), 0
+    lines, found, latest_ns = reading.JsonLines(path, _Chat), reading.Gathered(has_numbers=True), 0
     chats: dict[int, tuple[int, int, int]] = {}
     """Of each chat its row, conversation and time."""
     waits: list[tuple[int, int, int, bool]] = []
@@ -267,12 +247,12 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     facts = {"conversations": conversations, "orphans": orphans, "types": dict(sorted(types.items()))}
     unknown = sorted(name for name in types if name not in TYPES)
     alone = "each starts a conversation of its own here, and keeps its turn number"
-    notes = counted(
+    notes = reading.counted(
         (orphans, f"requests name a parent that is not before them in the file: {alone}"),
         (sum(types[name] for name in unknown), f"requests are of unknown types: {', '.join(unknown)}"),
     )
     requests = found.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
-    return replace(requests, waits=Waits.of(len(requests), waits))
+    return replace(requests, waits=reading.Waits.of(len(requests), waits))
 
 
 _CLIENTS = "chunk-*-trace.csv"
@@ -282,14 +262,14 @@ _MOST_REQUESTS = 10**8
 _ROUNDED = 1e-3
 
 
-@source(lambda start: fnmatch(start.path.name, _CLIENTS))
+@reading.source(lambda start: fnmatch(start.path.name, _CLIENTS))
 def servegen(
     path: Path,
     rng: np.random.Generator,
     *,
     time_window_ns: tuple[int, int] = (0, 600 * NS_PER_S),
     request_rate_per_s: float | None = None,
-) -> Requests:
+) -> reading.Requests:
     """Return requests as `rng` draws them of the clients in the directory at `path`, in a window of their days.
 
     Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals are of its law and mean,
@@ -301,7 +281,7 @@ def servegen(
     """
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
-    traces = sorted(files_of(path, _CLIENTS), key=lambda one: (len(one.name), one.name))
+    traces = sorted(reading.files_of(path, _CLIENTS), key=lambda one: (len(one.name), one.name))
     datasets = {trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")) for trace in traces}
     stretches = [(trace, *of) for trace in traces for of in _stretches(trace, begin_s, end_s)]
     mean_per_s = sum(rate * (end - begin) for _, begin, end, rate, _, _ in stretches) / (end_s - begin_s)
@@ -310,7 +290,7 @@ def servegen(
     factor = 1.0 if request_rate_per_s is None else request_rate_per_s / mean_per_s
     if mean_per_s * factor * (end_s - begin_s) > _MOST_REQUESTS:
         raise TraceError(f"more than {_MOST_REQUESTS} requests in the window: a shorter --time-window", path=path)
-    parts: list[tuple[Any, Ints, Ints]] = []
+    parts: list[tuple[Any, reading.Ints, reading.Ints]] = []
     known: tuple[Path | None, dict[int, list[tuple[Any, Any]]]] = (None, {})
     unknown = 0
     for trace, begin, end, rate, law, shape in stretches:
@@ -334,11 +314,11 @@ def servegen(
         f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths are drawn",
         "it has no joint law of prompts and answers: their lengths are drawn apart",
         _NO_SESSIONS,
-        *counted((unknown, "stretches of clients without histograms of lengths are left out")),
+        *reading.counted((unknown, "stretches of clients without histograms of lengths are left out")),
     ]
-    origin = origin_of("servegen", path, sha256_of(*files), len(order), 0, **facts)
+    origin = reading.origin_of("servegen", path, reading.sha256_of(*files), len(order), 0, **facts)
     prompts, answers = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
-    return without_blocks(arrivals - arrivals[0], prompts, answers, origin, tuple(notes))
+    return reading.without_blocks(arrivals - arrivals[0], prompts, answers, origin, tuple(notes))
 
 
 def _stretches(path: Path, begin_s: float, end_s: float) -> Iterator[tuple[float, float, float, str, float]]:
@@ -376,7 +356,7 @@ def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
             of = decode_json(text, dict[int, float], path, misfit=f"{name} at {at_s} is no histogram: {{}}")
             values, shares = np.array(list(of), dtype=np.int64), np.array(list(of.values()))
             is_one = len(of) == 0 or bool(shares.min() >= 0 and np.isclose(shares.sum(), 1, atol=_ROUNDED))
-            if not is_one or values.min(initial=0) < 0 or values.max(initial=0) > MAX_TOKENS:
+            if not is_one or values.min(initial=0) < 0 or values.max(initial=0) > reading.MAX_TOKENS:
                 raise TraceError(f"{name} at {at_s} is no histogram of tokens", path=path, column=str(at_s))
             pair.append((values, shares / shares.sum() if len(of) else shares))
         if all(len(values) for values, _ in pair):
@@ -408,17 +388,19 @@ class ColumnsRead:
         """Return how many rows there are."""
         return len(next(iter(self.arrays.values())))
 
-    def filled(self, name: str, value: int) -> Ints:
+    def filled(self, name: str, value: int) -> reading.Ints:
         """Return the whole numbers of column `name`, `value` where it has none, or for all if there is no column."""
         if name not in self.arrays:
             return np.full(len(self), value, dtype=np.int64)
-        numbers: Ints = self.arrays[name].fill_null(value).to_numpy()
+        numbers: reading.Ints = self.arrays[name].fill_null(value).to_numpy()
         return numbers
 
-    def tokens(self, name: str) -> Ints:
+    def tokens(self, name: str) -> reading.Ints:
         """Return the token counts of column `name`; TraceError if one is negative or too large."""
-        values: Ints = self.arrays[name].to_numpy()
-        self.refuse(name, (values < 0) | (values > MAX_TOKENS), values, f"must be from 0 to {MAX_TOKENS} tokens")
+        values: reading.Ints = self.arrays[name].to_numpy()
+        self.refuse(
+            name, (values < 0) | (values > reading.MAX_TOKENS), values, f"must be from 0 to {reading.MAX_TOKENS} tokens"
+        )
         return values
 
     def refuse(self, name: str, is_wrong: Any, values: Any, why: str) -> None:

@@ -21,26 +21,7 @@ import numpy as np
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.units import NS_PER_S, format_duration
-from kvtrace.requests.requests import (
-    MAX_NS,
-    MAX_TOKENS,
-    BlockId,
-    Count,
-    Gathered,
-    Ints,
-    JsonLines,
-    Requests,
-    Seconds,
-    backwards_notes,
-    column,
-    counted,
-    files_of,
-    origin_of,
-    sha256_of,
-    source,
-    wall_ns,
-    without_blocks,
-)
+from kvtrace.requests import requests as reading
 
 ENCODING = "cl100k_base"
 CHARACTERS_PER_TOKEN = 4
@@ -99,7 +80,7 @@ _ODDITIES = {
 }
 
 
-@source(lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
+@reading.source(lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
 def sharegpt(
     path: Path,
     rng: np.random.Generator,
@@ -108,7 +89,7 @@ def sharegpt(
     live_conversations: int = LIVE_CONVERSATIONS,
     max_conversations: int | None = None,
     tokenizer: str = "auto",
-) -> Requests:
+) -> reading.Requests:
     """Return the requests of the ShareGPT JSON array at `path`, one an answer, arriving as `rng` draws.
 
     Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the `live_conversations`
@@ -128,10 +109,10 @@ def sharegpt(
     )
     if not inputs:
         raise TraceError("no conversation has a question and an answer", path=path)
-    order, sessions, places = _interleave(column(lengths), live_conversations, rng)
+    order, sessions, places = _interleave(reading.column(lengths), live_conversations, rng)
     gaps = rng.exponential(NS_PER_S / request_rate_per_s, size=len(order))
     arrivals = np.cumsum(np.rint(gaps))
-    if arrivals[-1] > MAX_NS:
+    if arrivals[-1] > reading.MAX_NS:
         raise ConfigError(f"request rate(={request_rate_per_s}) is too low: {len(order)} requests outlast the clock")
     arrivals = arrivals.astype(np.int64)
     facts = {
@@ -142,16 +123,18 @@ def sharegpt(
         "conversations": len(lengths),
         **{name: odd[name] for name in _ODDITIES},
     }
-    origin = origin_of("sharegpt", path, sha256_of(path), len(order), 0, **facts)
-    tokens = column(inputs)[order], column(outputs)[order]
+    origin = reading.origin_of("sharegpt", path, reading.sha256_of(path), len(order), 0, **facts)
+    tokens = reading.column(inputs)[order], reading.column(outputs)[order]
     times = f"Poisson at {request_rate_per_s:g} a second over {live_conversations} conversations at a time"
     notes = [
         f"the source has no times: they are drawn, {times}",
         f"the source has no token counts: they are {tokenizer_name}",
         "the source has no block ids: prompts share a prefix within their conversation only",
-        *counted(*((odd[name], what) for name, what in _ODDITIES.items())),
+        *reading.counted(*((odd[name], what) for name, what in _ODDITIES.items())),
     ]
-    return without_blocks(arrivals - arrivals[0], *tokens, origin, tuple(notes), session_id=sessions, turn=places)
+    return reading.without_blocks(
+        arrivals - arrivals[0], *tokens, origin, tuple(notes), session_id=sessions, turn=places
+    )
 
 
 def _read_turns(
@@ -189,12 +172,14 @@ def _read_turns(
             lengths.append(len(inputs) - made)
         else:
             odd["empty_conversations"] += 1
-        if inputs and inputs[-1] > MAX_TOKENS:
-            raise TraceError(f"a prompt of more than {MAX_TOKENS} tokens", path=path, row=row)
+        if inputs and inputs[-1] > reading.MAX_TOKENS:
+            raise TraceError(f"a prompt of more than {reading.MAX_TOKENS} tokens", path=path, row=row)
     return inputs, outputs, lengths
 
 
-def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
+def _interleave(
+    lengths: reading.Ints, live: int, rng: np.random.Generator
+) -> tuple[reading.Ints, reading.Ints, reading.Ints]:
     """Return, in order of arrival, each request's turn (numbered through the file), conversation, and place in that."""
     total = int(lengths.sum())
     firsts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
@@ -224,12 +209,12 @@ SUBAGENT = "subagent"
 
 
 class _Request(msgspec.Struct):
-    t: Seconds
+    t: reading.Seconds
     type: str
-    input: Count | None = msgspec.field(default=None, name="in")
-    output: Count | None = msgspec.field(default=None, name="out")
-    api_time: Seconds | None = None
-    hash_ids: list[BlockId] | None = None
+    input: reading.Count | None = msgspec.field(default=None, name="in")
+    output: reading.Count | None = msgspec.field(default=None, name="out")
+    api_time: reading.Seconds | None = None
+    hash_ids: list[reading.BlockId] | None = None
     requests: list[_Request] | None = None
 
 
@@ -245,7 +230,7 @@ class _Conversations:
 
     idle_cap_ns: int | None
     start_ratio: tuple[float, float] | None
-    found: Gathered = field(default_factory=Gathered)
+    found: reading.Gathered = field(default_factory=reading.Gathered)
     block_tokens: int = 0
     count: int = 0
     """Of conversations and sub-agents."""
@@ -269,8 +254,10 @@ class _Conversations:
         calls = list(self._calls(file.requests, fault))
         if not calls:
             return
-        began = np.array([min(round(t * NS_PER_S), MAX_NS) for _, t, _, _ in calls], dtype=np.int64)
-        ended: Ints = began + np.array([round((one.api_time or 0) * NS_PER_S) for one, *_ in calls], dtype=np.int64)
+        began = np.array([min(round(t * NS_PER_S), reading.MAX_NS) for _, t, _, _ in calls], dtype=np.int64)
+        ended: reading.Ints = began + np.array(
+            [round((one.api_time or 0) * NS_PER_S) for one, *_ in calls], dtype=np.int64
+        )
         if self.idle_cap_ns is not None:
             order = np.argsort(began, kind="stable")
             idle = began[order][1:] - np.maximum.accumulate(ended[order])[:-1]
@@ -316,7 +303,9 @@ class _Conversations:
             self.subagents += len(nested)
             left[:0] = nested
 
-    def _from_the_middle(self, began: Ints, ended: Ints, sessions: Ints, draw: float) -> tuple[Ints, Ints, Any]:
+    def _from_the_middle(
+        self, began: reading.Ints, ended: reading.Ints, sessions: reading.Ints, draw: float
+    ) -> tuple[reading.Ints, reading.Ints, Any]:
         """Return times from a moment of the conversation on, and which requests are left.
 
         Those from then on are, and of each session that has any the last one before, which warms the caches up.
@@ -330,7 +319,7 @@ class _Conversations:
             before = np.flatnonzero((sessions == session) & ~is_after)
             if len(before):
                 is_kept[before[np.argmax(began[before])]] = True
-        cap = MAX_NS if self.idle_cap_ns is None else self.idle_cap_ns
+        cap = reading.MAX_NS if self.idle_cap_ns is None else self.idle_cap_ns
         # Before it a warm-up is no earlier than the cap, and what comes first after it no later.
         shift = np.where(is_after, np.maximum(0, -lead[is_after].max() - cap), np.minimum(0, cap - lead)) + moment
         self.warmups += int((is_kept & ~is_after).sum())
@@ -344,7 +333,7 @@ class _Conversations:
         if LOCAL in scopes:
             notes.append("block ids are local to their file: nothing is shared between conversations")
         apart = "are sessions of their own, from where they start, with shared ids"
-        notes += counted((self.subagents, f"sub-agents {apart}"))
+        notes += reading.counted((self.subagents, f"sub-agents {apart}"))
         if self.idle_cap_ns is not None:
             notes.append(
                 f"time in which a conversation has nothing under way is cut to {format_duration(self.idle_cap_ns)}"
@@ -355,11 +344,13 @@ class _Conversations:
                 f"conversations begin at a moment drawn from {least:g} to {most:g} of their span: {self.left_out} "
                 f"requests before it are left out, {self.warmups} warm the caches up"
             )
-        return [*notes, *backwards_notes(self.out_of_order)]
+        return [*notes, *reading.backwards_notes(self.out_of_order)]
 
 
 # Long: its options, and what each is said to do.
-@source(lambda start: start.text.startswith(b"{") and b'"block_size"' in start.text and b'"requests"' in start.text)
+@reading.source(
+    lambda start: start.text.startswith(b"{") and b'"block_size"' in start.text and b'"requests"' in start.text
+)
 def agentic(
     path: Path,
     rng: np.random.Generator,
@@ -368,7 +359,7 @@ def agentic(
     idle_cap_ns: int | None = None,
     start_ratio: tuple[float, float] | None = None,
     kind: str = "agentic",
-) -> Requests:
+) -> reading.Requests:
     """Return the requests of the conversations at `path`: a JSON file, all `*.json` of a directory, or JSON lines.
 
     The files do not say when conversations start: all at 0, or with a rate, one after the other as `rng` draws
@@ -383,14 +374,14 @@ def agentic(
         raise ConfigError(f"conversation rate(={conversation_rate_per_s}) must be >= 0 a second")
     if start_ratio is not None and not 0 <= start_ratio[0] <= start_ratio[1] <= 1:
         raise ConfigError(f"start ratio(={start_ratio[0]:g}-{start_ratio[1]:g}) must be from 0 to 1, such as 0.25-0.75")
-    paths = files_of(path, "*.json")
+    paths = reading.files_of(path, "*.json")
     conversations, scopes, start = _Conversations(idle_cap_ns, start_ratio), Counter[str](), 0.0
     is_lines = ".jsonl" in path.suffixes
-    files = JsonLines(path, _File) if is_lines else ((None, read_json(one, _File)) for one in paths)
+    files = reading.JsonLines(path, _File) if is_lines else ((None, read_json(one, _File)) for one in paths)
     for number, (row, file) in enumerate(files):
         if number and conversation_rate_per_s:
             start += float(np.rint(rng.exponential(NS_PER_S / conversation_rate_per_s)))
-        if start > MAX_NS:
+        if start > reading.MAX_NS:
             raise ConfigError(f"conversation rate(={conversation_rate_per_s}) is too low: they outlast the clock")
         scopes[file.hash_id_scope] += 1
         draw = float(rng.random()) if start_ratio else 0.0
@@ -407,10 +398,12 @@ def agentic(
         "idle_cap_ns": idle_cap_ns,
         "start_ratio": start_ratio,
     }
-    return conversations.found.requests(kind, path, sha256_of(*paths), conversations.block_tokens, notes, **facts)
+    return conversations.found.requests(
+        kind, path, reading.sha256_of(*paths), conversations.block_tokens, notes, **facts
+    )
 
 
-agentx = source(lambda _: False)(
+agentx = reading.source(lambda _: False)(
     partial(agentic.read, idle_cap_ns=10 * NS_PER_S, start_ratio=(0.0, 1.0), kind="agentx")
 )
 """The same by the rules of SemiAnalysis' AgentX (AIPerf's inferencex-agentx-mvp): idle cap 10 s, start ratio 0 to 1."""
@@ -424,17 +417,17 @@ class _Event(msgspec.Struct):
 class _Round(msgspec.Struct):
     session_id: str
     provider: str = "unknown"
-    prefix_tokens: Count | None = None
-    newly_append_tokens: Count | None = None
-    output_tokens: Count | None = None
+    prefix_tokens: reading.Count | None = None
+    newly_append_tokens: reading.Count | None = None
+    output_tokens: reading.Count | None = None
     timing_events: list[_Event] = []
 
 
 ASKING_EVENTS = ("user_message", "tool_result")
 
 
-@source(lambda start: start.is_json_with("session_id", "round_index", "newly_append_tokens"))
-def tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
+@reading.source(lambda start: start.is_json_with("session_id", "round_index", "newly_append_tokens"))
+def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
     """Return the rounds of the file at `path` as requests: each comes with the last thing that it was asked.
 
     A prompt begins with the whole prompt before it in its session; where it is shorter than that, only with what the
@@ -444,7 +437,7 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
     TraceLab's rounds of coding agents (University of Washington), a round a line: sessions, lengths, and the times of
     what a round was asked and answered; no text, and no hashes.
     """
-    lines = JsonLines(path, _Round)
+    lines = reading.JsonLines(path, _Round)
     rounds: list[tuple[int, int, str, int, int, int]] = []
     newest: dict[str, tuple[int, int]] = {}
     appended, fresh, left = Counter[str](), Counter[str](), Counter[str]()
@@ -458,7 +451,7 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
             fresh[line.provider] += max(0, prefix + added - before) - answered
         newest[line.session_id] = prefix + added, output
         times = [
-            (wall_ns(event.timestamp, lines, number, f"timing_events[{at}].timestamp"), event.event_type)
+            (reading.wall_ns(event.timestamp, lines, number, f"timing_events[{at}].timestamp"), event.event_type)
             for at, event in enumerate(line.timing_events)
             if event.timestamp
         ]
@@ -467,7 +460,7 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
             continue
         asked = max((ns for ns, kind in times if kind in ASKING_EVENTS), default=min(times)[0])
         rounds.append((asked, max(max(times)[0], asked), line.session_id, prefix, prefix + added, output))
-    found, known, shorter, first, free = Gathered(has_numbers=True), dict[str, tuple[int, list[int]]](), 0, 0, 0
+    found, known, shorter, first, free = reading.Gathered(has_numbers=True), dict[str, tuple[int, list[int]]](), 0, 0, 0
     for asked, answered, session, prefix, prompt, output in sorted(rounds, key=itemgetter(0)):
         before, chain = known.get(session, (0, []))
         first += 0 if session in known else prefix
@@ -478,11 +471,11 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
         found.add(asked, prompt, output, known[session][1], session, answered)
     same = f"a prompt begins with the whole prompt before it of its session, in blocks of {block_tokens} tokens"
     notes = [f"the source has no block ids: {same}"]
-    notes += counted((shorter, "prompts are shorter than that: they begin with what the provider had cached"))
+    notes += reading.counted((shorter, "prompts are shorter than that: they begin with what the provider had cached"))
     notes.append(
         f"of first prompts the provider had {first} tokens cached, by other sessions: which is not said, so nothing is "
         "shared between sessions; sub-agents are sessions too"
     )
-    notes += counted(*((count, f"rounds {what} are left out") for what, count in sorted(left.items())))
+    notes += reading.counted(*((count, f"rounds {what} are left out") for what, count in sorted(left.items())))
     facts = {"appended_tokens": dict(appended), "fresh_tokens": dict(fresh), "rounds_left_out": left.total()}
     return found.requests("tracelab", path, lines.sha256, block_tokens, notes, **facts)

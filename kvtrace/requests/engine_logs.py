@@ -18,36 +18,22 @@ import msgspec
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import decode_json, place_of
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from kvtrace.requests import requests as reading
 from kvtrace.requests.conversations import encoder
-from kvtrace.requests.requests import (
-    MAX_TOKENS,
-    Count,
-    Gathered,
-    JsonLines,
-    Milliseconds,
-    Requests,
-    Seconds,
-    counted,
-    files_of,
-    sha256_of,
-    source,
-    unused_notes,
-    wall_ns,
-)
 
 DYNAMO_SCHEMA = "dynamo.request.trace.v1"
 
 
 class _Replay(msgspec.Struct):
     trace_block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-    input_length: Count
+    input_length: reading.Count
     input_sequence_hashes: list[int]
 
 
 class _Request(msgspec.Struct):
-    request_received_ms: Milliseconds
-    total_time_ms: Milliseconds | None = None
-    output_tokens: Count | None = None
+    request_received_ms: reading.Milliseconds
+    total_time_ms: reading.Milliseconds | None = None
+    output_tokens: reading.Count | None = None
     replay: _Replay | None = None
 
 
@@ -62,8 +48,8 @@ class _DynamoLine(msgspec.Struct):
     agent_context: _Agent | None = None
 
 
-@source(lambda start: start.text.startswith(b"{") and f'"{DYNAMO_SCHEMA}"'.encode() in start.text)
-def dynamo(path: Path) -> Requests:
+@reading.source(lambda start: start.text.startswith(b"{") and f'"{DYNAMO_SCHEMA}"'.encode() in start.text)
+def dynamo(path: Path) -> reading.Requests:
     """Return the requests of the Dynamo trace at `path`, each a request_end; arrivals are request_received_ms.
 
     TraceError if a line is not such an event, hashes do not fit a length, or block sizes differ.
@@ -72,7 +58,7 @@ def dynamo(path: Path) -> Requests:
     Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of
     agents.
     """
-    lines, found = JsonLines(path, _DynamoLine, name_fields=True), Gathered()
+    lines, found = reading.JsonLines(path, _DynamoLine, name_fields=True), reading.Gathered()
     others, unplaced, block_tokens = Counter[str](), 0, 0
     for number, line in lines:
         if line.event_type != "request_end" or line.request is None:
@@ -102,11 +88,11 @@ def dynamo(path: Path) -> Requests:
     if not found and unplaced:
         why = f"none of its {unplaced} requests says its prompt's blocks: Dynamo has to trace for replay"
         raise TraceError(why, path=path)
-    notes = counted((unplaced, "requests without `replay`, whose prompts are unknown, are left out"))
+    notes = reading.counted((unplaced, "requests without `replay`, whose prompts are unknown, are left out"))
     if others:
         named = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
         notes.append(f"events that are not used: {named}; so no wait of an agent for its tools or sub-agents")
-    notes += unused_notes(lines.fields, _DynamoLine)
+    notes += reading.unused_notes(lines.fields, _DynamoLine)
     return found.requests("dynamo", path, lines.sha256, block_tokens, notes, requests_left_out=unplaced)
 
 
@@ -139,8 +125,8 @@ class _OtelLine(msgspec.Struct, rename="camel"):
     resource_spans: list[_Resource] = []
 
 
-@source(lambda start: start.is_json_with("resourceSpans"))
-def otel(path: Path) -> Requests:
+@reading.source(lambda start: start.is_json_with("resourceSpans"))
+def otel(path: Path) -> reading.Requests:
     """Return a request for each span of the file at `path` that says how many input tokens it had.
 
     TraceError if a line is not OTLP JSON, or a span's time or tokens are no count.
@@ -149,7 +135,7 @@ def otel(path: Path) -> Requests:
     write such lines (the file exporter). Spans say no more of a prompt than its length, so nothing is reused but within
     a conversation.
     """
-    lines, found, others, cached = JsonLines(path, _OtelLine), Gathered(), 0, 0
+    lines, found, others, cached = reading.JsonLines(path, _OtelLine), reading.Gathered(), 0, 0
     for number, line in lines:
         for span in (s for r in line.resource_spans for scope in r.scope_spans for s in scope.spans):
             of = {OLD_NAMES.get(a.key, a.key): next(iter(a.value.values()), None) for a in span.attributes}
@@ -166,13 +152,15 @@ def otel(path: Path) -> Requests:
     if not found:
         raise TraceError(f"none of its {others} spans has {INPUT}", path=path)
     notes = ["spans give lengths only: there are no block ids, and prompts share a prefix only within a conversation"]
-    notes += counted((others, f"spans without {INPUT} are left out"))
+    notes += reading.counted((others, f"spans without {INPUT} are left out"))
     if cached:
         notes.append(f"the {cached} input tokens that spans say were read from a cache are not used")
     return found.requests("otel", path, lines.sha256, 0, notes, spans_left_out=others)
 
 
-def _count(value: Any, name: str, lines: JsonLines[_OtelLine], number: int, most: int = MAX_TOKENS) -> int:
+def _count(
+    value: Any, name: str, lines: reading.JsonLines[_OtelLine], number: int, most: int = reading.MAX_TOKENS
+) -> int:
     """Return `value`, which OTLP JSON writes as text or a number, as a count; a missing one is 0."""
     try:
         count = 0 if value is None else int(value)
@@ -189,9 +177,9 @@ _Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 class _Lookup(msgspec.Struct):
-    timestamp: Seconds
+    timestamp: reading.Seconds
     chunk_size: _Size
-    seq_len: Count
+    seq_len: reading.Count
     chunk_hashes: list[str]
     request_id: str = ""
     model_name: str = ""
@@ -199,8 +187,8 @@ class _Lookup(msgspec.Struct):
     shapes: list[list[_Size]] = []
 
 
-@source(lambda start: start.is_json_with("chunk_hashes", "seq_len"))
-def lookup_log(path: Path) -> Requests:
+@reading.source(lambda start: start.is_json_with("chunk_hashes", "seq_len"))
+def lookup_log(path: Path) -> reading.Requests:
     """Return the requests of the log at `path`, or of all `lookup_hashes_*.jsonl` in that directory, by name.
 
     TraceError if a line is no such lookup, has more hashes than its prompt has full chunks, or is of another model or
@@ -209,10 +197,10 @@ def lookup_log(path: Path) -> Requests:
     LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of their KV. LMCache's
     server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.
     """
-    paths = files_of(path, LOOKUP_FILES)
-    found, first, ids, repeated, unused = Gathered(), None, set[str](), 0, set[str]()
+    paths = reading.files_of(path, LOOKUP_FILES)
+    found, first, ids, repeated, unused = reading.Gathered(), None, set[str](), 0, set[str]()
     for one in paths:
-        lines = JsonLines(one, _Lookup, name_fields=True)
+        lines = reading.JsonLines(one, _Lookup, name_fields=True)
         for number, line in lines:
             first = first or line
             chunks, most = len(line.chunk_hashes), line.seq_len // line.chunk_size
@@ -235,10 +223,10 @@ def lookup_log(path: Path) -> Requests:
     size_bytes = chunk_bytes(first.shapes, first.dtypes)
     model = model_of(first.model_name, size_bytes, first.chunk_size)
     notes = ["the log does not say how long answers are: output_tokens is 0, and nothing is decoded"]
-    notes += counted((repeated, "lookups are of a request that was looked up before: each is a request here"))
-    notes += unused_notes(unused, _Lookup)
+    notes += reading.counted((repeated, "lookups are of a request that was looked up before: each is a request here"))
+    notes += reading.unused_notes(unused, _Lookup)
     facts = {"files": [p.name for p in paths], "model": model, "repeated_lookups": repeated}
-    return found.requests("lmcache-lookup", path, sha256_of(*paths), first.chunk_size, notes, **facts)
+    return found.requests("lmcache-lookup", path, reading.sha256_of(*paths), first.chunk_size, notes, **facts)
 
 
 CHAT_FILES = "*.openai_chat.jsonl"
@@ -252,8 +240,8 @@ class _Chat(msgspec.Struct):
     session_id: str | None = None
 
 
-@source(lambda start: start.is_json_with("timestamp", "input"))
-def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
+@reading.source(lambda start: start.is_json_with("timestamp", "input"))
+def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> reading.Requests:
     """Return the requests of the chats at `path`, or of all `*.openai_chat.jsonl` in that directory, by name.
 
     TraceError if a line is no such request; ConfigError if there is no such tokenizer.
@@ -261,22 +249,22 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Req
     LMCache's traces of agents (`*.openai_chat.jsonl`): a request a line, its prompt and answer as text. They are in
     LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are not in the order of time.
     """
-    paths = files_of(path, CHAT_FILES)
+    paths = reading.files_of(path, CHAT_FILES)
     encode, per_token, words = encoder(tokenizer)
-    found, each = Gathered(), block_tokens * per_token
-    for lines in (JsonLines(one, _Chat) for one in paths):
+    found, each = reading.Gathered(), block_tokens * per_token
+    for lines in (reading.JsonLines(one, _Chat) for one in paths):
         for number, line in lines:
             units, answer = encode(line.input), encode(line.output)
             inputs, outputs = (-(-len(text) // per_token) for text in (units, answer))
-            if max(inputs, outputs) > MAX_TOKENS:
-                raise lines.fault(f"a text of more than {MAX_TOKENS} tokens", number, None)
+            if max(inputs, outputs) > reading.MAX_TOKENS:
+                raise lines.fault(f"a text of more than {reading.MAX_TOKENS} tokens", number, None)
             found.add(line.timestamp * NS_PER_US, inputs, outputs, pieces(units, each), line.session_id)
     notes = [
         f"the source has no token counts: they are {words}",
         f"the source has no block ids: {block_tokens} tokens of equal text behind equal text are one block",
     ]
     facts = {"files": [one.name for one in paths], "tokenizer": words}
-    return found.requests("lmcache-chat", path, sha256_of(*paths), block_tokens, notes, **facts)
+    return found.requests("lmcache-chat", path, reading.sha256_of(*paths), block_tokens, notes, **facts)
 
 
 def pieces(units: Sequence[Any], each: int) -> Iterator[Sequence[Any]]:
@@ -296,8 +284,8 @@ _VLLM_PROMPT = re.compile(rf"prompt: {_QUOTED}, (?:.*, )?prompt{_IDS}")
 _VLLM_ANSWER = re.compile(rf"(?:output: {_QUOTED}, )?(?:output{_IDS}|finish_reason: )")
 
 
-@source(lambda start: b"Received request " in start.text and b"Params(" in start.text)
-def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
+@reading.source(lambda start: b"Received request " in start.text and b"Params(" in start.text)
+def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> reading.Requests:
     """Return the requests of the log at `path`, as `vllm serve --enable-log-requests` prints it.
 
     Prompts are in it with `VLLM_LOGGING_LEVEL=DEBUG`, or in releases of before; answers with `--enable-log-outputs`.
@@ -336,7 +324,7 @@ def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> 
         why = "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG, beside --enable-log-requests"
         raise TraceError(why, path=path)
     notes = ["the log says neither year nor zone, and times of whole seconds; --max-log-len would have cut prompts"]
-    notes += counted(
+    notes += reading.counted(
         (texts, f"prompts are logged as text alone, whose tokens are {words}"),
         (len(known) - len(kept), "requests without their prompts are left out"),
         (sum(said.output_tokens is None for said in kept), "requests have no answer in the log: output_tokens is 0"),
@@ -351,8 +339,8 @@ _CONVERSATION = re.compile(rf"""conversation_id(?:=|": ){_QUOTED}""")
 _LONGEST_S = 2.0**31
 
 
-@source(lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text)
-def sglang_log(path: Path, *, block_tokens: int = 16) -> Requests:
+@reading.source(lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text)
+def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
     """Return the requests of the log at `path`, as SGLang prints it with `--log-requests`, as text or as JSON.
 
     Each is a line that it finished, which says how long prompt and answer were, and when it came; with
@@ -370,8 +358,10 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> Requests:
             raise log.fault("cut off within what it says of the request", number, "meta_info")
         meta = {name: float(value) for name, value in _NUMBER.findall(line[at:])}
         for name in ("prompt_tokens", "completion_tokens"):
-            if not 0 <= meta.get(name, -1) <= MAX_TOKENS:
-                raise log.fault(f"{meta.get(name)} must be from 0 to {MAX_TOKENS} tokens", number, f"meta_info.{name}")
+            if not 0 <= meta.get(name, -1) <= reading.MAX_TOKENS:
+                raise log.fault(
+                    f"{meta.get(name)} must be from 0 to {reading.MAX_TOKENS} tokens", number, f"meta_info.{name}"
+                )
         tokens = int(meta["prompt_tokens"])
         given, named, when = _INPUT_IDS.search(line, 0, at), _CONVERSATION.search(line, 0, at), _TIME.search(line)
         units = decode_json(f"[{given[1]}]".encode(), tuple[int, ...], path, row=number) if given else None
@@ -383,11 +373,11 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> Requests:
         elif when is None:
             raise log.fault("neither request_received_ts nor the time of the line", number, "meta_info")
         else:
-            asked_ns = wall_ns(when[0].replace(" ", "T"), log, number, "time") - took_ns
+            asked_ns = reading.wall_ns(when[0].replace(" ", "T"), log, number, "time") - took_ns
         cached, cut = cached + int(meta.get("cached_tokens", 0)), cut + (units is None and "input_ids" in line[:at])
         session = log.text(named[1], number) if named else None
         found.append(_Logged(asked_ns, asked_ns + took_ns, units, tokens, int(meta["completion_tokens"]), session))
-    notes = counted((cut, "prompts are logged in part: their blocks are not known (--log-requests-level 3)"))
+    notes = reading.counted((cut, "prompts are logged in part: their blocks are not known (--log-requests-level 3)"))
     if cached:
         notes.append(f"the {cached} prompt tokens that SGLang found in its own cache are not used")
     return log.requests("sglang-log", found, block_tokens, notes)
@@ -406,7 +396,7 @@ class _Logged:
     session: str | None = None
 
 
-class _Log(JsonLines[Any]):
+class _Log(reading.JsonLines[Any]):
     """The lines of a server's log, as text, and what they come to."""
 
     _is_leap, _last_ns = False, 0
@@ -429,14 +419,16 @@ class _Log(JsonLines[Any]):
     def ns(self, text: str, number: int) -> int:
         """Return the time of such as 12-31 23:59:59, without a year: they go on, with a 29 February if one is there."""
         self._is_leap |= text.startswith("02-29")
-        at, new_year = (wall_ns(f"2024-{day}", self, number, "time") for day in (text.replace(" ", "T"), "01-01"))
+        at, new_year = (
+            reading.wall_ns(f"2024-{day}", self, number, "time") for day in (text.replace(" ", "T"), "01-01")
+        )
         in_year = at - new_year - _DAY_NS * (not self._is_leap and text >= "03")
         self._last_ns = in_year + max(0, self._last_ns - in_year + _YEAR_NS // 2) // _YEAR_NS * _YEAR_NS
         return self._last_ns
 
-    def requests(self, kind: str, logged: list[_Logged], block_tokens: int, notes: list[str]) -> Requests:
+    def requests(self, kind: str, logged: list[_Logged], block_tokens: int, notes: list[str]) -> reading.Requests:
         """Return the requests `logged`: with blocks by the token ids of prompts, if any has its own in the log."""
-        block, found = block_tokens if any(said.units is not None for said in logged) else 0, Gathered()
+        block, found = block_tokens if any(said.units is not None for said in logged) else 0, reading.Gathered()
         for said in logged:
             chain = pieces(said.units or (), block_tokens)
             found.add(said.asked_ns, said.input_tokens, said.output_tokens or 0, chain, said.session, said.answered_ns)
@@ -472,7 +464,7 @@ class _Key(msgspec.Struct):
 
 
 class _Record(msgspec.Struct, tag="record"):
-    t_mono: Seconds
+    t_mono: reading.Seconds
     qualname: str
     args: dict[str, Any]
 
@@ -494,8 +486,8 @@ class _Spec(msgspec.Struct):
     key_groups: list[_Group]
 
 
-@source(lambda start: start.path.suffix == ".lct" and _MAGIC in start.text[:256])
-def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Requests:
+@reading.source(lambda start: start.path.suffix == ".lct" and _MAGIC in start.text[:256])
+def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Requests:
     """Return a request for each prefetch of the trace at `path`; its chunks are `block_tokens` long, 256 by default.
 
     The trace gives full chunks and neither the tokens after them nor answers. TraceError if the file is not such a
@@ -506,7 +498,7 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Requests:
     """
     chunk_tokens = block_tokens or CHUNK_TOKENS
     need_file(path)
-    found, digest, first, unused = Gathered(), hashlib.sha256(), None, 0
+    found, digest, first, unused = reading.Gathered(), hashlib.sha256(), None, 0
     for number, record in _records(path, digest):
         if not record.qualname.endswith(_PREFETCH):
             unused += 1

@@ -17,26 +17,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
-from kvtrace.requests.requests import (
-    MAX_NS,
-    MAX_TOKENS,
-    NONE,
-    BlockId,
-    Count,
-    Gathered,
-    Ints,
-    JsonLines,
-    Milliseconds,
-    Requests,
-    Start,
-    Waits,
-    column,
-    counted,
-    flat,
-    origin_of,
-    source,
-    unused_notes,
-)
+from kvtrace.requests import requests as reading
 
 BLOCK_TOKENS = 512
 TIME_UNITS_NS = {"ms": NS_PER_MS, "s": NS_PER_S}
@@ -47,16 +28,16 @@ _Time = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
 
 class _Line(msgspec.Struct):
-    input_length: Count
-    output_length: Count | None = None
+    input_length: reading.Count
+    output_length: reading.Count | None = None
     timestamp: _Time | None = None
-    hash_ids: list[BlockId] | None = None
+    hash_ids: list[reading.BlockId] | None = None
     block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     session_id: str | int | None = None
     delay: _Time | None = None
 
 
-def is_own(start: Start) -> bool:
+def is_own(start: reading.Start) -> bool:
     """Return whether the file is a Mooncake trace: its first line is a request without a chat_id, and no event."""
 
     def has(*names: bytes) -> bool:
@@ -66,7 +47,7 @@ def is_own(start: Start) -> bool:
     return start.text.startswith(b"{") and is_request and not has(b"chat_id", b"event_type")
 
 
-def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) -> Requests:
+def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) -> reading.Requests:
     """Return the requests of the Mooncake JSONL file at `path`; times are in `time_unit`.
 
     Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is checked against it.
@@ -76,7 +57,7 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     """
     if time_unit not in TIME_UNITS_NS:
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")
-    lines = JsonLines(path, _Line, name_fields=True)
+    lines = reading.JsonLines(path, _Line, name_fields=True)
     times, inputs, outputs, numbers = (array("q") for _ in range(4))
     chains: list[array[int]] = []
     sessions, scale, last_ns, unanswered = Sessions(), TIME_UNITS_NS[time_unit], 0, 0
@@ -90,10 +71,10 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
             raise lines.fault(f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp")
         last_ns = last_ns if time_ns is None else max(last_ns, time_ns)
         delay_ns = None if line.delay is None else round(line.delay * scale)
-        if (delay_ns or 0) > MAX_NS:
+        if (delay_ns or 0) > reading.MAX_NS:
             raise lines.fault(f"{line.delay:g} {time_unit} is beyond the clock of a trace", number, "delay")
         arrival_ns = sessions.add(line.session_id, time_ns, delay_ns, line.hash_ids)
-        if arrival_ns > MAX_NS:
+        if arrival_ns > reading.MAX_NS:
             why = f"{arrival_ns / scale:g} {time_unit} is beyond the clock of a trace; another time unit? (--time-unit)"
             raise lines.fault(why, number, "timestamp")
         times.append(arrival_ns)
@@ -104,24 +85,24 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         chains.append(array("q", line.hash_ids or []))
     if not times:
         raise TraceError("holds no request", path=path)
-    answers, block_tokens = column(outputs), block_tokens or BLOCK_TOKENS
-    prompts, wrong = sessions.whole(column(inputs), answers, chains, block_tokens)
-    if wrong != NONE:
-        why = f"its session has more than {MAX_TOKENS} tokens by then"
+    answers, block_tokens = reading.column(outputs), block_tokens or BLOCK_TOKENS
+    prompts, wrong = sessions.whole(reading.column(inputs), answers, chains, block_tokens)
+    if wrong != reading.NONE:
+        why = f"its session has more than {reading.MAX_TOKENS} tokens by then"
         raise lines.fault(why, numbers[wrong], "input_length")
-    order = np.argsort(column(times), kind="stable")
-    arrivals = column(times)[order]
-    offsets, all_ids = flat(chains, order)
+    order = np.argsort(reading.column(times), kind="stable")
+    arrivals = reading.column(times)[order]
+    offsets, all_ids = reading.flat(chains, order)
     facts: dict[str, Any] = {"time_unit": time_unit, "block_references": len(all_ids)}
     facts |= {"conversations": len(sessions)} if len(sessions) else {}
-    origin = origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
-    notes = (*sessions.notes(), *_notes(arrivals, time_unit, unanswered), *unused_notes(lines.fields, _Line))
+    origin = reading.origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
+    notes = (*sessions.notes(), *_notes(arrivals, time_unit, unanswered), *reading.unused_notes(lines.fields, _Line))
     columns = (prompts[order], answers[order], offsets, all_ids)
     more = sessions.columns(order, arrivals[0])
-    return Requests(arrivals - arrivals[0], *columns, block_tokens, origin, notes, **more)
+    return reading.Requests(arrivals - arrivals[0], *columns, block_tokens, origin, notes, **more)
 
 
-def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:
+def _check(line: _Line, block_tokens: int, lines: reading.JsonLines[_Line], number: int) -> None:
     if line.block_size not in (None, block_tokens):
         raise lines.fault(f"{line.block_size}, but blocks are of {block_tokens} tokens", number, "block_size")
     if line.timestamp is None and line.session_id is None:
@@ -135,8 +116,8 @@ def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int)
         raise lines.fault("an id appears twice, but an id names one whole prefix", number, "hash_ids")
 
 
-def _notes(arrivals: Ints, time_unit: str, unanswered: int) -> tuple[str, ...]:
-    notes = counted((unanswered, "rows have no output_length: it is 0, and nothing is decoded"))
+def _notes(arrivals: reading.Ints, time_unit: str, unanswered: int) -> tuple[str, ...]:
+    notes = reading.counted((unanswered, "rows have no output_length: it is 0, and nothing is decoded"))
     span_s = (arrivals[-1] - arrivals[0]) / 1e9
     if span_s and len(arrivals) / span_s > _SUSPICIOUS_PER_S:
         other = next(unit for unit in TIME_UNITS_NS if unit != time_unit)
@@ -150,10 +131,10 @@ def _notes(arrivals: Ints, time_unit: str, unanswered: int) -> tuple[str, ...]:
 @dataclass(slots=True)
 class _Session:
     number: int
-    last_row: int = NONE
+    last_row: int = reading.NONE
     turns: int = 0
     last_ns: int = 0
-    first_id: int = NONE
+    first_id: int = reading.NONE
     tokens: int = 0
     blocks: array[int] = field(default_factory=lambda: array("q"))
 
@@ -179,9 +160,9 @@ class Sessions:
     def add(self, name: str | int | None, time_ns: int | None, delay_ns: int | None, ids: list[int] | None) -> int:
         """Enter the next row, of the session `name`; return when it arrives: at `time_ns`, or after its last turn."""
         if name is None:
-            self.number.append(NONE)
-            self.turn.append(NONE)
-            self.answered.append(min(time_ns or 0, MAX_NS))
+            self.number.append(reading.NONE)
+            self.turn.append(reading.NONE)
+            self.answered.append(min(time_ns or 0, reading.MAX_NS))
             return time_ns or 0
         session = self._known.setdefault(name, _Session(len(self._known)))
         if time_ns is None:
@@ -192,12 +173,12 @@ class Sessions:
             self.delays += 1
             self.answered[session.last_row] = time_ns - delay_ns
         session.last_row = len(self.answered)
-        self.answered.append(min(time_ns, MAX_NS))
+        self.answered.append(min(time_ns, reading.MAX_NS))
         self.unnamed += ids is None
-        first = ids[0] if ids else NONE
+        first = ids[0] if ids else reading.NONE
         if session.turns:
             self.later += 1
-            self._continued += first == session.first_id != NONE
+            self._continued += first == session.first_id != reading.NONE
         else:
             session.first_id = first
         self.number.append(session.number)
@@ -210,7 +191,9 @@ class Sessions:
         """Whether later turns say what they add: most of them do not begin with their session's first block."""
         return 2 * self._continued < self.later
 
-    def whole(self, inputs: Ints, outputs: Ints, chains: list[array[int]], block_tokens: int) -> tuple[Ints, int]:
+    def whole(
+        self, inputs: reading.Ints, outputs: reading.Ints, chains: list[array[int]], block_tokens: int
+    ) -> tuple[reading.Ints, int]:
         """Make the rows' `chains` and the returned inputs those of whole prompts; and the first row too long, or NONE.
 
         The whole blocks of a session's first prompt keep their ids, which other sessions may share. From its first
@@ -222,15 +205,15 @@ class Sessions:
             for row, chain in enumerate(chains if self.unnamed else ()):
                 if not chain:
                     chain.extend(range(free, free := free + int(inputs[row]) // block_tokens))
-            return inputs, NONE
+            return inputs, reading.NONE
         known = [_Session(n) for n in range(len(self))]
         whole = inputs.copy()
         for row, number in enumerate(self.number):
-            if number == NONE:
+            if number == reading.NONE:
                 continue
             session = known[number]
             tokens = session.tokens + int(inputs[row])
-            if tokens + int(outputs[row]) > MAX_TOKENS:
+            if tokens + int(outputs[row]) > reading.MAX_TOKENS:
                 return whole, row
             if not session.turns:
                 session.blocks = chains[row][: tokens // block_tokens]
@@ -239,15 +222,18 @@ class Sessions:
             free += missing
             chains[row], whole[row] = session.blocks[:], tokens
             session.turns, session.tokens = session.turns + 1, tokens + int(outputs[row])
-        return whole, NONE
+        return whole, reading.NONE
 
-    def columns(self, order: Ints, start_ns: int) -> dict[str, Any]:
+    def columns(self, order: reading.Ints, start_ns: int) -> dict[str, Any]:
         """Return what Requests has of sessions, by `order` and from `start_ns` on; nothing if no row names one."""
         if not self._known:
             return {}
-        found: dict[str, Any] = {"session_id": column(self.number)[order], "turn": column(self.turn)[order]}
+        found: dict[str, Any] = {
+            "session_id": reading.column(self.number)[order],
+            "turn": reading.column(self.turn)[order],
+        }
         if self.delays:
-            found["answered_ns"] = column(self.answered)[order] - start_ns
+            found["answered_ns"] = reading.column(self.answered)[order] - start_ns
             found["pause"] = "the file's delay, and where a turn has none, the time between arrivals"
         return found | ({"untimed": self._untimed_note} if self.untimed else {})
 
@@ -271,7 +257,7 @@ class Sessions:
             )
         if self.untimed:
             notes.append(self._untimed_note)
-        return notes + counted(
+        return notes + reading.counted(
             (self.first_untimed, "first turns have no timestamp: they arrive at 0"),
             (self.unnamed, "rows have no hash_ids: what they ask for is shared within their session only"),
         )
@@ -284,7 +270,7 @@ _AGENTIC_VERSION: Final = 2
 class _Dependency(msgspec.Struct):
     request_id: str
     trigger: Literal["dispatch", "completion"]
-    delay_ms: Milliseconds = 0.0
+    delay_ms: reading.Milliseconds = 0.0
 
 
 class _AgenticLine(msgspec.Struct):
@@ -295,15 +281,15 @@ class _AgenticLine(msgspec.Struct):
     request_id: str | None = None
     play_id: str = ""
     session_id: str | None = None
-    input_length: Count | None = None
-    output_length: Count | None = None
-    hash_ids: list[BlockId] | None = None
-    not_before_ms: Milliseconds = 0.0
+    input_length: reading.Count | None = None
+    output_length: reading.Count | None = None
+    hash_ids: list[reading.BlockId] | None = None
+    not_before_ms: reading.Milliseconds = 0.0
     dependencies: list[_Dependency] = []
 
 
-@source(lambda start: start.is_json_with(AGENTIC_SCHEMA))
-def agentic_mooncake(path: Path) -> Requests:
+@reading.source(lambda start: start.is_json_with(AGENTIC_SCHEMA))
+def agentic_mooncake(path: Path) -> reading.Requests:
     """Return the requests of the file at `path`, and which wait for which to be dispatched or to complete.
 
     As recorded, a request arrives at its `not_before_ms`, or its delay after the last request that it depends on; that
@@ -312,14 +298,14 @@ def agentic_mooncake(path: Path) -> Requests:
 
     Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that wait for others.
     """
-    lines = JsonLines(path, _AgenticLine, name_fields=True)
+    lines = reading.JsonLines(path, _AgenticLine, name_fields=True)
     rows = iter(lines)
     number, head = next(rows, (0, _AgenticLine()))
     if head.schema != AGENTIC_SCHEMA or head.version != _AGENTIC_VERSION or head.block_size is None:
         raise lines.fault(
             f"its first line must be of {AGENTIC_SCHEMA}, version {_AGENTIC_VERSION}, with a block_size", number, None
         )
-    found, is_local = Gathered(), head.hash_id_scope == "local"
+    found, is_local = reading.Gathered(), head.hash_id_scope == "local"
     arrivals: dict[str, tuple[int, int]] = {}
     waits: list[tuple[int, int, int, bool]] = []
     least_ns = array("q")
@@ -339,13 +325,13 @@ def agentic_mooncake(path: Path) -> Requests:
             (before, before_ns), delay_ns = arrivals[other.request_id], round(other.delay_ms * NS_PER_MS)
             time_ns = max(time_ns, before_ns + delay_ns)
             waits.append((len(found), before, delay_ns, other.trigger == "dispatch"))
-        if time_ns > MAX_NS:
+        if time_ns > reading.MAX_NS:
             raise lines.fault("it comes beyond the clock of a trace", number, "dependencies")
         arrivals[name] = len(found), time_ns
         session = None if line.session_id is None else (line.play_id, line.session_id)
         chain = [(line.play_id if is_local else None, block) for block in ids]
         found.add(time_ns, tokens, line.output_length or 0, chain, session)
-    graph = Waits.of(len(found), waits, column(least_ns))
+    graph = reading.Waits.of(len(found), waits, reading.column(least_ns))
     completions = len(waits) - int(graph.is_of_start.sum())
     notes, untimed = [], ""
     if completions:
@@ -356,7 +342,7 @@ def agentic_mooncake(path: Path) -> Requests:
         notes.append(untimed)
     if is_local:
         notes.append("block ids are local to a play: nothing is shared between plays")
-    notes += unused_notes(lines.fields, _AgenticLine)
+    notes += reading.unused_notes(lines.fields, _AgenticLine)
     requests = found.requests("agentic-mooncake", path, lines.sha256, head.block_size, notes)
     pause = "what the file's dependencies say, those on a dispatch counted from there"
     return replace(requests, waits=found.in_order(graph), untimed=untimed, pause=pause)

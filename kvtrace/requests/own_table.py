@@ -17,36 +17,25 @@ from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
 from kvtrace.core.units import counted, format_count, format_duration
-from kvtrace.requests.requests import (
-    MAX_BLOCK_ID,
-    MAX_NS,
-    MAX_TOKENS,
-    NONE,
-    Ints,
-    Requests,
-    Start,
-    batches,
-    origin_of,
-    sha256_of,
-)
+from kvtrace.requests import requests as reading
 
 _TRACE_KIND = enum_code(REQUESTS, "kind", RequestKind.TRACE)
 
 
-def is_own(start: Start) -> bool:
+def is_own(start: reading.Start) -> bool:
     """Return whether the file is a requests table, by its name."""
     return start.path.name.endswith(SUFFIXES)
 
 
-def read(path: Path) -> Requests:
+def read(path: Path) -> reading.Requests:
     """Return the requests of the requests table at `path`, Parquet or zstd CSV.
 
     TraceError if it holds another table, or requests that none of our programs writes.
     """
     reader = open_table(path, REQUESTS)
-    columns: dict[str, list[Ints]] = {name: [] for name in REQUESTS.names if name != "block_ids"}
-    lengths: list[Ints] = []
-    ids: list[Ints] = []
+    columns: dict[str, list[reading.Ints]] = {name: [] for name in REQUESTS.names if name != "block_ids"}
+    lengths: list[reading.Ints] = []
+    ids: list[reading.Ints] = []
     has_ids = (reader.meta.source or {}).get("block_tokens") or 0
     row = 0
     for batch in reader.batches():
@@ -62,39 +51,39 @@ def read(path: Path) -> Requests:
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.concatenate(lengths))])
     _check(found, offsets, has_ids, path)
     source = reader.meta.source or {}
-    origin = origin_of("requests", path, sha256_of(path), row, has_ids, of=source)
+    origin = reading.origin_of("requests", path, reading.sha256_of(path), row, has_ids, of=source)
     tokens, notes = (found["input_tokens"], found["output_tokens"]), tuple(reader.meta.notes)
     more: dict[str, Any] = {
-        name: (None if (found[name] == NONE).all() else found[name]) for name in ("session_id", "turn", "qos")
+        name: (None if (found[name] == reading.NONE).all() else found[name]) for name in ("session_id", "turn", "qos")
     }
     more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
-    return Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
+    return reading.Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
 
 
-def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[Ints, Ints]:
+def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[reading.Ints, reading.Ints]:
     """Return how many ids each request of `array` has, and the ids; all have some, or none has."""
     is_wrong = (array.is_null() if has_ids else array.is_valid()).to_numpy(zero_copy_only=False)
     why = "null, but the source has block ids" if has_ids else "ids, but the metadata's source has no block_tokens"
     refuse(is_wrong, why, path=path, column="block_ids", first_row=row)
     if not has_ids:
         return np.zeros(len(array), dtype=np.int64), np.zeros(0, dtype=np.int64)
-    lengths: Ints = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
-    ids: Ints = array.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths: reading.Ints = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+    ids: reading.Ints = array.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
     return lengths, ids
 
 
-def _check(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
+def _check(found: dict[str, reading.Ints], offsets: reading.Ints, block_tokens: int, path: Path) -> None:
 
     def no(is_wrong: Any, name: str, why: str) -> None:
         refuse(is_wrong, f"{{}} {why}", found[name], path=path, column=name)
 
     n = len(found["arrival_ns"])
     no(found["request_id"] != np.arange(n), "request_id", "where requests are numbered from 0, one by one")
-    no(found["arrival_ns"] > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
+    no(found["arrival_ns"] > reading.MAX_NS, "arrival_ns", "is beyond the clock of a trace")
     no(np.diff(found["arrival_ns"], prepend=0) < 0, "arrival_ns", "goes back in time")
     for name in ("input_tokens", "output_tokens"):
-        no(found[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
-    no(found["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
+        no(found[name] > reading.MAX_TOKENS, name, f"must be from 0 to {reading.MAX_TOKENS} tokens")
+    no(found["session_id"] > reading.MAX_BLOCK_ID, "session_id", "is too large")
     if block_tokens:
         counts = np.diff(offsets)
         whole = found["input_tokens"] // block_tokens
@@ -111,7 +100,7 @@ unanswered unasked unknown_speakers
 """The fields of an origin that count oddities of the file."""
 
 
-def account(requests: Requests) -> dict[str, Any]:
+def account(requests: reading.Requests) -> dict[str, Any]:
     """Return the figures of `requests`: counts, span, tokens, conversations, block reuse, gaps, oddities, nulls.
 
     `block_reuse` is the share of block references to a block that an earlier reference named; with prefix chains
@@ -133,7 +122,7 @@ def account(requests: Requests) -> dict[str, Any]:
             "longest_starts_ns": int(requests.arrival_ns[longest]),
         }
     nulls = {
-        name: n if values is None else int(np.count_nonzero(values == NONE))
+        name: n if values is None else int(np.count_nonzero(values == reading.NONE))
         for name, values in (("session_id", sessions), ("turn", requests.turn), ("qos", requests.qos))
     }
     nulls["block_ids"] = 0 if requests.block_tokens else n
@@ -143,7 +132,7 @@ def account(requests: Requests) -> dict[str, Any]:
         "requests_per_s": (n - 1) / (span_ns / 1e9) if span_ns else None,
         "input_tokens": _tokens(requests.input_tokens),
         "output_tokens": _tokens(requests.output_tokens),
-        "conversations": None if sessions is None else len(np.unique(sessions[sessions != NONE])),
+        "conversations": None if sessions is None else len(np.unique(sessions[sessions != reading.NONE])),
         "block_tokens": requests.block_tokens or None,
         "block_references": references if requests.block_tokens else None,
         "distinct_blocks": distinct,
@@ -154,13 +143,17 @@ def account(requests: Requests) -> dict[str, Any]:
     }
 
 
-def _tokens(values: Ints) -> dict[str, Any]:
+def _tokens(values: reading.Ints) -> dict[str, Any]:
     median, p95 = np.percentile(values, [50, 95], method="inverted_cdf").tolist()
     return {"sum": int(values.sum()), "mean": float(values.mean()), "p50": median, "p95": p95, "max": int(values.max())}
 
 
 def write(
-    path: Path, requests: Requests, argv: list[str], seed: int, progress: Callable[[float], None] = lambda _rows: None
+    path: Path,
+    requests: reading.Requests,
+    argv: list[str],
+    seed: int,
+    progress: Callable[[float], None] = lambda _rows: None,
 ) -> dict[str, Any]:
     """Write `requests` to `path` and return their figures; `progress` takes the rows so far."""
     figures = account(requests)
@@ -168,7 +161,7 @@ def write(
     config = {"source": source, "seed": seed}
     meta = describe(REQUESTS, "kvtrace", argv, config, seed=seed, source=source, notes=notes, stats=figures)
     with create(path, REQUESTS, meta) as out:
-        for batch in batches(requests):
+        for batch in reading.batches(requests):
             out.write(batch)
             progress(out.rows)
     return figures

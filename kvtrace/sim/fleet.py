@@ -21,21 +21,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.core.statistics import MEMORY
 from kvtrace.core.units import format_duration, parse_duration_ns
-from kvtrace.native.records import (
-    BACK,
-    BATCH,
-    COPY,
-    EMPTIED,
-    FOUND,
-    GONE,
-    HAPPENING,
-    JOINED,
-    LOST,
-    NODE,
-    NONE,
-    UNBOUNDED,
-    World,
-)
+from kvtrace.native import records
 from kvtrace.sim.chains import grown
 from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting, bytes_of
 
@@ -175,9 +161,9 @@ def absent(steps: Sequence[Move]) -> list[int]:
     """Return the nodes that are not there at the start: those that join before they are lost."""
     first: dict[int, int] = {}
     for step in steps:
-        if step.kind in (LOST, JOINED):
+        if step.kind in (records.LOST, records.JOINED):
             first.setdefault(step.place, step.kind)
-    return [node for node, kind in first.items() if kind == JOINED]
+    return [node for node, kind in first.items() if kind == records.JOINED]
 
 
 def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[Move]:  # noqa: C901
@@ -185,34 +171,34 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
     rack = range(place * size, min(fleet.nodes, (place + 1) * size))
     match incident.kind:
         case Kind.NODE_LOST:
-            yield Move(at_ns, True, LOST, place)
+            yield Move(at_ns, True, records.LOST, place)
         case Kind.NODE_JOINED:
-            yield Move(at_ns, False, JOINED, place)
+            yield Move(at_ns, False, records.JOINED, place)
         case Kind.RACK_LOST:
             for t in (t for t, tier in enumerate(tiers) if tier.scope is Scope.RACK):
-                yield Move(at_ns, True, EMPTIED, rack[0], t)
-            yield from (Move(at_ns, True, LOST, node) for node in rack)
+                yield Move(at_ns, True, records.EMPTIED, rack[0], t)
+            yield from (Move(at_ns, True, records.LOST, node) for node in rack)
         case Kind.RACK_JOINED:
-            yield from (Move(at_ns, False, JOINED, node) for node in rack)
+            yield from (Move(at_ns, False, records.JOINED, node) for node in rack)
         case Kind.ENGINE_RESTART:
             kept = sum(1 << t for t, tier in enumerate(tiers) if tier.name not in MEMORY)
-            yield Move(at_ns, True, LOST, place, kept)
-            yield Move(at_ns + incident.lasts_ns, False, JOINED, place)
+            yield Move(at_ns, True, records.LOST, place, kept)
+            yield Move(at_ns + incident.lasts_ns, False, records.JOINED, place)
         case Kind.DRIVE_REPLACED:
-            yield Move(at_ns, True, EMPTIED, place, _drive(incident, tiers))
+            yield Move(at_ns, True, records.EMPTIED, place, _drive(incident, tiers))
         case Kind.STORE_UNREACHABLE:
             if fleet.nodes > 1 and tiers[-1].scope is not Scope.FLEET:
                 raise ConfigError(
                     f"--event {incident.text}: the slowest tier, {tiers[-1].name}, is shared by no more than a "
                     f"{tiers[-1].scope}: set tiers.{tiers[-1].name}.scope=fleet"
                 )
-            yield Move(at_ns, True, GONE, 0, len(tiers) - 1)
-            yield Move(at_ns + incident.lasts_ns, False, BACK, 0, len(tiers) - 1)
+            yield Move(at_ns, True, records.GONE, 0, len(tiers) - 1)
+            yield Move(at_ns + incident.lasts_ns, False, records.BACK, 0, len(tiers) - 1)
         case Kind.ROLLING_RESTART:
             for node in range(fleet.nodes):
                 lost_ns = at_ns + node // incident.nodes * incident.lasts_ns
-                yield Move(lost_ns, True, LOST, node)
-                yield Move(lost_ns + incident.lasts_ns, False, JOINED, node)
+                yield Move(lost_ns, True, records.LOST, node)
+                yield Move(lost_ns + incident.lasts_ns, False, records.JOINED, node)
 
 
 def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
@@ -241,19 +227,19 @@ def _check_order(found: Sequence[tuple[Move, Incident]], fleet: FleetSetting) ->
         _check_served(found[0][1], gone, fleet, is_last=False)
     for at, (step, incident) in enumerate(found):
         is_rack = incident.kind in (Kind.RACK_JOINED, Kind.RACK_LOST)
-        if step.kind == JOINED:
+        if step.kind == records.JOINED:
             wrong = f"node {step.place} is there already" if step.place not in gone and not is_rack else ""
             gone.discard(step.place)
-        elif step.kind in (LOST, EMPTIED):
+        elif step.kind in (records.LOST, records.EMPTIED):
             wrong = f"node {step.place} is not there" if step.place in gone and not is_rack else ""
-            gone |= {step.place} if step.kind == LOST else set()
+            gone |= {step.place} if step.kind == records.LOST else set()
         else:
-            wrong = "the store is out of reach already" if is_gone == (step.kind == GONE) else ""
-            is_gone = step.kind == GONE
+            wrong = "the store is out of reach already" if is_gone == (step.kind == records.GONE) else ""
+            is_gone = step.kind == records.GONE
         if wrong:
             raise ConfigError(f"--event {incident.text}: {wrong} at {format_duration(step.at_ns)}")
         if at + 1 == len(found) or found[at + 1][0].at_ns > step.at_ns:
-            _check_served(incident, gone, fleet, is_last=all(later.kind != JOINED for later, _ in found[at + 1 :]))
+            _check_served(incident, gone, fleet, is_last=all(of.kind != records.JOINED for of, _ in found[at + 1 :]))
 
 
 def _check_served(incident: Incident, gone: set[int], fleet: FleetSetting, *, is_last: bool) -> None:
@@ -278,7 +264,7 @@ BACK_WITHIN: Final = 0.01
 """As many as before, less so much."""
 MOST_POINTS: Final = 150
 """Of a series over the whole time."""
-OF_REQUESTS: Final = tuple(name for name in FOUND.names or () if name != "ts_ns")
+OF_REQUESTS: Final = tuple(name for name in records.FOUND.names or () if name != "ts_ns")
 OF_TIERS: Final = ("reads", "read_bytes", "writes", "written_bytes", "lost_bytes")
 _CODES = {op: enum_code(TRACE, "op", op) for op in Op}
 _POPULATE, _LOSE = (enum_code(TRACE, "phase", phase) for phase in (Phase.POPULATE, Phase.LOSE))
@@ -409,18 +395,18 @@ def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, 
             yield f"minute {k + 1} after", start, min(start + WINDOW_NS, end_ns)
 
 
-def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
+def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
     """Set up the nodes of `setting`, each with its own tiers as `scopes` says; `rows` is the size of the buffers."""
     fleet, knobs, count = world.fleet, world.knobs, setting.nodes
     fleet.count, fleet.entrances = count, setting.prefill_nodes if setting.is_disaggregated else count
     fleet.link_bytes_per_us = (bytes_of(setting.link_bandwidth) or 0) // 10**6
     fleet.rack_nodes = setting.rack_nodes
-    fleet.nodes, fleet.batches = np.zeros(count, NODE), np.zeros(count, BATCH)
+    fleet.nodes, fleet.batches = np.zeros(count, records.NODE), np.zeros(count, records.BATCH)
     fleet.nodes["is_up"] = 1
     fleet.own = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.NODE)
-    world.control["open"], world.control["happen_ns"] = fleet.entrances, UNBOUNDED
-    world.control["due_ns"] = UNBOUNDED
-    fleet.batches["first"], fleet.batches["due_ns"] = NONE, UNBOUNDED
+    world.control["open"], world.control["happen_ns"] = fleet.entrances, records.UNBOUNDED
+    world.control["due_ns"] = records.UNBOUNDED
+    fleet.batches["first"], fleet.batches["due_ns"] = records.NONE, records.UNBOUNDED
     if count == 1:
         return
     fleet.scoped = sum(1 << t for t, scope in enumerate(scopes) if scope is not Scope.FLEET)
@@ -431,26 +417,26 @@ def set_fleet(world: World, setting: FleetSetting, scopes: Sequence[Scope], rows
     fleet.load_threshold = setting.load_threshold
     # A tournament of batches in which nobody waits: the first node wins.
     leaves = 1 << (count - 1).bit_length()
-    fleet.winners = np.full(2 * leaves, NONE, np.int32)
+    fleet.winners = np.full(2 * leaves, records.NONE, np.int32)
     fleet.winners[leaves : leaves + count] = np.arange(count)
     for i in range(leaves - 1, 0, -1):
         fleet.winners[i] = fleet.winners[2 * i]
     fleet.runs = np.zeros(2 * count, np.int64)
     fleet.row_nodes = np.empty(rows, np.int32)
     if fleet.scoped:
-        fleet.copies = np.empty(len(world.slots), COPY)
+        fleet.copies = np.empty(len(world.slots), records.COPY)
         forget_copies(fleet.copies)
         if knobs.expires or knobs.polls or knobs.queued:
-            fleet.due = np.full(count + setting.instances(Scope.RACK), UNBOUNDED)
+            fleet.due = np.full(count + setting.instances(Scope.RACK), records.UNBOUNDED)
 
 
-def schedule_incidents(world: World, steps: Sequence[Move], rows: int) -> None:
+def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -> None:
     """Schedule `steps`; nodes that join before they are lost are absent at the start."""
     if not steps:
         return
     fleet, control = world.fleet, world.control
-    world.happenings = np.array([(s.at_ns, s.kind, s.place, s.tier) for s in steps], HAPPENING)
-    world.found = np.empty(rows, FOUND)
+    world.happenings = np.array([(s.at_ns, s.kind, s.place, s.tier) for s in steps], records.HAPPENING)
+    world.found = np.empty(rows, records.FOUND)
     control["happen_ns"] = steps[0].at_ns
     fleet.nodes["is_up"][absent(steps)] = 0
     control["open"] = fleet.nodes["is_up"][: fleet.entrances].sum()
@@ -459,18 +445,18 @@ def schedule_incidents(world: World, steps: Sequence[Move], rows: int) -> None:
         # Nobody is there to have anything yet.
         control["populated"] = len(world.items)
     # What may be lost is listed, though its tier gives nothing up by itself.
-    lost = sum({1 << s.tier for s in steps if s.kind == EMPTIED})
-    if any(s.kind == LOST for s in steps):
+    lost = sum({1 << s.tier for s in steps if s.kind == records.EMPTIED})
+    if any(s.kind == records.LOST for s in steps):
         lost |= fleet.own
     world.knobs.endless &= ~lost
 
 
 def forget_copies(copies: Any) -> None:
     """Mark slots as having no copies at nodes or racks."""
-    copies.view([("all", "i4", (5,))])["all"] = NONE
+    copies.view([("all", "i4", (5,))])["all"] = records.NONE
 
 
-def all_tiers(world: World) -> tuple[Any, Any]:
+def all_tiers(world: records.World) -> tuple[Any, Any]:
     """Return the tiers of all places, records.TIER, by place and tier, nodes first; and for each if it is one."""
     fleet, tiers = world.fleet, world.tiers
     if fleet.count <= 1 or not len(fleet.tiers):
@@ -492,7 +478,7 @@ def all_tiers(world: World) -> tuple[Any, Any]:
 BY_NODE = ("requests", "input_tokens", "computed_tokens", "computing_ns", "lookups", "local_hits", "shared_hits")
 
 
-def stats(setting: FleetSetting, world: World) -> dict[str, Any]:
+def stats(setting: FleetSetting, world: records.World) -> dict[str, Any]:
     """Return the counters of the fleet as the metadata carries them; nothing of one node alone."""
     if world.fleet.count <= 1:
         return {}

@@ -9,7 +9,9 @@ and one that is not there is fifo's (fifo.c), which goes through one list from t
     EXPORT void mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted);    // `slot` leaves tier `t`
 
 A policy that remembers what it evicted (ghosts) also has `forget`: `slot`, live in no tier, is given to another object.
-`tiers.c` has the lists, World.links and World.notes what a policy may keep of each slot.
+`tiers.c` has the lists, World.links and World.notes what a policy may keep of each slot. One that goes by requests has
+`on_look_up(n, end)`: one named `chain[:n]`, found `chain[:end]`; `takes(known, is_full)`: whether an offer, of which so
+many objects are there, is to find room; `on_stored(n, before)`: it has; `on_empty(0, is_end)`: all of the tier is gone.
 
 All policies count bytes, need no clock but TTL, and draw no random numbers. LRU has no file: it is in tiers.c.
 Compared with libcachesim 0.3.5, the same references give the same hits, objects of any sizes:
@@ -33,7 +35,7 @@ from enum import StrEnum
 
 from kvtrace.core.native.library import function, has_function
 
-_OPERATIONS = ("on_hit", "on_insert", "choose", "on_remove", "forget")
+_OPERATIONS = ("on_hit", "on_insert", "choose", "on_remove", "forget", "takes", "on_look_up", "on_stored", "on_empty")
 
 
 class Policy(StrEnum):
@@ -53,6 +55,9 @@ class Policy(StrEnum):
     """A hand goes from old to new, over and over, past those used since it last came by."""
     ARC = "arc"
     """Those used once and those used more often share the tier as the misses of either suggest."""
+    SAE = "sae"
+    """vLLM's session-aware eviction (its pull request 50422): what one request stored last of the session that scores
+    least by use and prefix depth; what would be a session that scores less is refused. Needs whole_offers."""
     TTL = "ttl"
     """The one written first; and each is deleted `ttl` after it was written, whatever room there is."""
 

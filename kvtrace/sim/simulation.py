@@ -8,8 +8,9 @@ room to grow; tables that grow do so by moving their pages (GrowableTables). In 
 the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing. An
 entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
 policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Where a tier has an
-admission filter, each object ever offered to it takes 8 bytes. Requests of a file take about 100 bytes a
-request, 4 a reference to a block, and 12 a distinct block; where turns follow, 60 more a request and 60 a wait.
+admission filter, each object ever offered to it takes 8 bytes; with the policy sae, each ever named up to 32. Requests
+of a file take about 100 bytes each, 4 a reference to a block, and 12 a distinct block; where turns follow, 60 more a
+request and 60 a wait.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["ttl_ns"], of["latency_ns"], of["concurrency"] = ns_of(tier.ttl), ns_of(tier.latency), tier.concurrency
         of["rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
         of["request_reads"], of["request_writes"] = tier.request_reads, tier.request_writes
-        of["is_whole"] = tier.whole_offers and tier.policy is Policy.LRU
+        of["is_whole"] = tier.takes_whole
         of["looks_past_miss"] = tier.looks_past_miss
         recency = tier.recency or preset.recency
         of["is_tail_first"] = recency is Recency.TAIL_FIRST
@@ -624,7 +625,7 @@ class Simulation:
                     f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
                     for name, part in QUANTILES.items()
                 }
-        takes_whole = any(tier.whole_offers and tier.policy is Policy.LRU for tier in preset.tiers)
+        takes_whole = any(tier.takes_whole for tier in preset.tiers)
         lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
         hits = [of_all(t, "hits") for t in range(len(preset.tiers))]
         per_tier = [

@@ -12,21 +12,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any, Final
 
-from kvtrace.core.document.document import (
-    Cell,
-    Chapter,
-    Chart,
-    ChartShape,
-    Document,
-    Highlight,
-    ReportColumn,
-    ReportTable,
-    Series,
-    Sheet,
-    Unit,
-    columns_of,
-    show,
-)
+from kvtrace.core.document import document as doc
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import mean
 from kvtrace.core.units import counted, format_bytes, format_count
@@ -49,7 +35,7 @@ _TIER_SPEC: Final = """
 """
 
 
-def document(found: Findings, name: str, *, is_page: bool) -> Document:
+def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
     """Return what was found; a page also has maps of two knobs, and every configuration."""
     keys = [key for key in found.study.axes if key != SEED]
     strongest = sensitivities(found.study, found.rows)
@@ -60,33 +46,33 @@ def document(found: Findings, name: str, *, is_page: bool) -> Document:
     title = (
         "best first" if found.target is None else "the target reached, the cheapest first; then the others by hit ratio"
     )
-    chapters = [Chapter("", [ReportTable(title, Sheet.SUMMARY, columns, rows, note=note, keys=len(keys))])]
+    chapters = [doc.Chapter("", [doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows, note=note, keys=len(keys))])]
     if (costs := _cost_table(found, keys)) is not None:
-        chapters.append(Chapter("What a hit costs", [costs]))
+        chapters.append(doc.Chapter("What a hit costs", [costs]))
     if strongest:
-        chapters.append(Chapter("What each knob does", [_knobs_table(strongest)], [_HOW_SENSITIVE]))
+        chapters.append(doc.Chapter("What each knob does", [_knobs_table(strongest)], [_HOW_SENSITIVE]))
     if is_page:
         # Of the pairs that do most those of which a map can be read.
         sizes = {key: len(values) for key, values in found.study.axes.items()}
         pairs = [(a.key, b.key) for a, b in combinations(strongest, 2) if sizes[a.key] * sizes[b.key] <= _MOST_CELLS]
         if maps := [_map(found, *pair) for pair in pairs[:_MOST_MAPS]]:
-            chapters.append(Chapter("Two knobs at a time", maps, ["mean hit ratio over all else that varies"]))
+            chapters.append(doc.Chapter("Two knobs at a time", maps, ["mean hit ratio over all else that varies"]))
         every = [_configurations(found, found.rows, _ALL_SPEC), *_tier_tables(found)]
-        chapters.append(Chapter("All configurations", every, is_folded=True))
+        chapters.append(doc.Chapter("All configurations", every, is_folded=True))
     best, done, of = found.best, len(found.rows), len(found.study.configurations)
     notes = [f"{format_count(done)} configurations, each simulated once; all figures are simulated"]
     warnings = [f"PARTIAL: {done} of {of} configurations are done"] if done < of else []
     if found.failed:
         error = next(row.found.error for row in found.failed if isinstance(row.found, Failed))
         warnings.append(f"{len(found.failed)} of {done} configurations failed, the first with: {error}")
-        chapters.append(Chapter("Failed", [_configurations(found, found.failed, "text: error")]))
+        chapters.append(doc.Chapter("Failed", [_configurations(found, found.failed, "text: error")]))
     highlights = [
-        Highlight("best hit ratio", best.hit_ratio, Unit.SHARE, "of look-ups, in any tier"),
-        Highlight("prompt tokens computed again", best.recomputed_tokens, Unit.COUNT, "at the best hit ratio"),
+        doc.Highlight("best hit ratio", best.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
+        doc.Highlight("prompt tokens computed again", best.recomputed_tokens, doc.Unit.COUNT, "at the best hit ratio"),
     ]
     if best.cost is not None:
-        highlights.append(Highlight(found.study.cost_name, best.cost, _cost_unit(found), "of the best"))
-    return Document(name, first_line(found), chapters, notes, highlights, warnings)
+        highlights.append(doc.Highlight(found.study.cost_name, best.cost, _cost_unit(found), "of the best"))
+    return doc.Document(name, first_line(found), chapters, notes, highlights, warnings)
 
 
 _HOW_SENSITIVE = (
@@ -95,16 +81,16 @@ _HOW_SENSITIVE = (
 )
 
 
-def _cost_unit(found: Findings) -> Unit:
-    return Unit.NUMBER if found.study.has_prices else Unit.BYTES
+def _cost_unit(found: Findings) -> doc.Unit:
+    return doc.Unit.NUMBER if found.study.has_prices else doc.Unit.BYTES
 
 
-def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColumn]:
+def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[doc.ReportColumn]:
     known = {
         "hit_ratio", "recomputed_tokens", "read", "read_p99", "written", "written_p99",
         *(name for of in found.candidates for name, value in _figures(of).items() if value is not None),
     }  # fmt: skip
-    figures = columns_of("""
+    figures = doc.columns_of("""
         share: hit_ratio = hits, optimal_hit_ratio = optimal
         count: recomputed_tokens = tokens computed again
         ns: first_token_p99_ns = first token p99
@@ -113,8 +99,8 @@ def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[ReportColum
         number: drive_writes_per_day = drive writes a day
         years: life_years = life
     """)
-    keyed = [ReportColumn(f"knob.{key}", key) for key in keys]
-    cost = ReportColumn("cost", found.study.cost_name, _cost_unit(found))
+    keyed = [doc.ReportColumn(f"knob.{key}", key) for key in keys]
+    cost = doc.ReportColumn("cost", found.study.cost_name, _cost_unit(found))
     return [*keyed, *(column for column in figures if column.name in known), cost]
 
 
@@ -134,12 +120,12 @@ def _figures(of: Candidate) -> dict[str, Any]:
     }
 
 
-def _candidate_row(of: Candidate, columns: Sequence[ReportColumn]) -> list[Any]:
+def _candidate_row(of: Candidate, columns: Sequence[doc.ReportColumn]) -> list[Any]:
     figures = _figures(of) | {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
     return [figures.get(column.name) for column in columns]
 
 
-def _cost_table(found: Findings, keys: Sequence[str]) -> ReportTable | None:
+def _cost_table(found: Findings, keys: Sequence[str]) -> doc.ReportTable | None:
     """Return those that nothing of their cost exceeds, with charts; None where costs do not differ."""
     if len({of.cost for of in found.candidates if of.cost is not None}) < 2:  # noqa: PLR2004 - no axis
         return None
@@ -150,22 +136,22 @@ def _cost_table(found: Findings, keys: Sequence[str]) -> ReportTable | None:
     def promptness(of: Candidate) -> float | None:
         return None if of.first_token_p99_ns is None else -of.first_token_p99_ns
 
-    charts = [_cost_chart(found, keys, hits, "hit ratio", Unit.SHARE)]
+    charts = [_cost_chart(found, keys, hits, "hit ratio", doc.Unit.SHARE)]
     if any(of.first_token_p99_ns is not None for of in found.candidates):
-        charts.append(_cost_chart(found, keys, promptness, "p99 to the first token", Unit.NS))
+        charts.append(_cost_chart(found, keys, promptness, "p99 to the first token", doc.Unit.NS))
     columns = _candidate_columns(found, keys)
     rows = [_candidate_row(of, columns) for of in front(found.candidates, hits)]
     note = f"Configurations that none of the same or a lower {found.study.cost_name} exceeds in hits (Pareto)."
-    return ReportTable("", Sheet.SUMMARY, columns, rows, tuple(charts), note, len(keys))
+    return doc.ReportTable("", doc.Sheet.SUMMARY, columns, rows, tuple(charts), note, len(keys))
 
 
 def _cost_chart(
-    found: Findings, keys: Sequence[str], gain: Callable[[Candidate], float | None], name: str, unit: Unit
-) -> Chart:
+    found: Findings, keys: Sequence[str], gain: Callable[[Candidate], float | None], name: str, unit: doc.Unit
+) -> doc.Chart:
     known = [of for of in found.candidates if of.cost is not None and gain(of) is not None]
     parts = {"configurations": known, "not exceeded": front(found.candidates, gain)}
     series = [
-        Series(
+        doc.Series(
             label,
             [of.cost or 0.0 for of in listed],
             [abs(gain(of) or 0.0) for of in listed],
@@ -176,11 +162,11 @@ def _cost_chart(
     ]
     title = f"{name} against {found.study.cost_name}"
     cost = found.study.cost_name
-    return Chart(title, ChartShape.POINTS, _cost_unit(found), unit, series, x_title=cost, y_title=name)
+    return doc.Chart(title, doc.ChartShape.POINTS, _cost_unit(found), unit, series, x_title=cost, y_title=name)
 
 
-def _knobs_table(found: Sequence[Sensitivity]) -> ReportTable:
-    columns = columns_of("""
+def _knobs_table(found: Sequence[Sensitivity]) -> doc.ReportTable:
+    columns = doc.columns_of("""
         text: knob; number: swing = swing (points), most = at most
         text: best = best at, worst = worst at; count: groups
     """)
@@ -193,17 +179,17 @@ def _knobs_table(found: Sequence[Sensitivity]) -> ReportTable:
         for of in found
     ]
     shown = found[::-1]
-    chart = Chart(
+    chart = doc.Chart(
         "mean hit ratio, from the worst to the best value of each knob",
-        *(ChartShape.RANGES, Unit.SHARE, Unit.TEXT),
-        [Series("hit ratio", [min(of.means.values()) for of in shown], [float(y) for y in range(len(shown))],
+        *(doc.ChartShape.RANGES, doc.Unit.SHARE, doc.Unit.TEXT),
+        [doc.Series("hit ratio", [min(of.means.values()) for of in shown], [float(y) for y in range(len(shown))],
                 [max(of.means.values()) for of in shown])],
         x_title="hit ratio", y_names=tuple(of.key for of in shown),
     )  # fmt: skip
-    return ReportTable("", Sheet.SUMMARY, columns, rows, (chart,))
+    return doc.ReportTable("", doc.Sheet.SUMMARY, columns, rows, (chart,))
 
 
-def _map(found: Findings, along: str, up: str) -> ReportTable:
+def _map(found: Findings, along: str, up: str) -> doc.ReportTable:
     xs, ys = ([as_text(value) for value in found.study.axes[key]] for key in (along, up))
     ratios: dict[tuple[str, str], list[float]] = {}
     for of in found.candidates:
@@ -211,7 +197,7 @@ def _map(found: Findings, along: str, up: str) -> ReportTable:
     means = {at: fmean(each) for at, each in ratios.items()}
     least, most = min(means.values()), max(means.values())
     cells = [(float(x), float(y), means[a, b]) for x, a in enumerate(xs) for y, b in enumerate(ys) if (a, b) in means]
-    series = Series(
+    series = doc.Series(
         "hit ratio",
         [x for x, _, _ in cells],
         [y for _, y, _ in cells],
@@ -219,13 +205,13 @@ def _map(found: Findings, along: str, up: str) -> ReportTable:
         texts=[f"{100 * value:.1f}" for *_, value in cells],
     )
     title = f"hit ratio (%) by {along} and {up}"
-    chart = Chart(
-        *(title, ChartShape.MAP, Unit.TEXT, Unit.TEXT, [series]),
+    chart = doc.Chart(
+        *(title, doc.ChartShape.MAP, doc.Unit.TEXT, doc.Unit.TEXT, [series]),
         x_names=tuple(xs), y_names=tuple(ys), x_title=along, y_title=up,
     )  # fmt: skip
-    columns = [ReportColumn("value", f"{up} \\ {along}"), *(ReportColumn(x, x, Unit.SHARE) for x in xs)]
+    columns = [doc.ReportColumn("value", f"{up} \\ {along}"), *(doc.ReportColumn(x, x, doc.Unit.SHARE) for x in xs)]
     rows = [[y, *(means.get((x, y)) for x in xs)] for y in ys]
-    return ReportTable(title, Sheet.SUMMARY, columns, rows, (chart,))
+    return doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows, (chart,))
 
 
 _ALL_SPEC: Final = """
@@ -236,10 +222,10 @@ _ALL_SPEC: Final = """
 """
 
 
-def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> ReportTable:
+def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> doc.ReportTable:
     keys = list(found.study.axes)
-    keyed = [*columns_of("count: configuration"), *(ReportColumn(f"knob.{key}", key) for key in keys)]
-    columns, names = [*keyed, *columns_of(spec)], ("hit_ratio", "requests", "input_tokens", "recomputed_tokens")
+    keyed = [*doc.columns_of("count: configuration"), *(doc.ReportColumn(f"knob.{key}", key) for key in keys)]
+    columns, names = [*keyed, *doc.columns_of(spec)], ("hit_ratio", "requests", "input_tokens", "recomputed_tokens")
     cells = [
         {"configuration": row.configuration.number, "capacity": row.capacity_bytes, "price": row.price}
         | {f"knob.{key}": as_text(row.configuration.knobs.get(key)) for key in keys}
@@ -248,12 +234,14 @@ def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> Rep
         | {"error": getattr(row.found, "error", None)}
         for row in rows
     ]
-    return ReportTable("", Sheet.SUMMARY, columns, [[of[c.name] for c in columns] for of in cells], keys=len(keyed))
+    return doc.ReportTable(
+        "", doc.Sheet.SUMMARY, columns, [[of[c.name] for c in columns] for of in cells], keys=len(keyed)
+    )
 
 
-def _tier_tables(found: Findings) -> list[ReportTable]:
+def _tier_tables(found: Findings) -> list[doc.ReportTable]:
     names = dict.fromkeys(tier.name for row in found.rows if row.figures for tier in row.figures.tiers)
-    figures = columns_of(_TIER_SPEC)
+    figures = doc.columns_of(_TIER_SPEC)
     tables = []
     for name in names:
         rows = []
@@ -262,9 +250,11 @@ def _tier_tables(found: Findings) -> list[ReportTable]:
                 if tier.name == name:
                     of = tier.figures()
                     cells = [of[column.name] for column in figures]
-                    cells[1] = Cell("unlimited", Unit.TEXT) if cells[1] is None else cells[1]
+                    cells[1] = doc.Cell("unlimited", doc.Unit.TEXT) if cells[1] is None else cells[1]
                     rows.append([row.configuration.number, *cells])
-        tables.append(ReportTable(name, Sheet.PERFORMANCE, [*columns_of("count: configuration"), *figures], rows))
+        tables.append(
+            doc.ReportTable(name, doc.Sheet.PERFORMANCE, [*doc.columns_of("count: configuration"), *figures], rows)
+        )
     return tables
 
 
@@ -446,4 +436,4 @@ def _cost_of(found: Findings, of: Candidate) -> str:
         return ""
     if not found.study.has_prices:
         return f", {format_bytes(of.cost)} in all tiers"
-    return f", {found.study.cost_name} {show(of.cost, Unit.NUMBER)}"
+    return f", {found.study.cost_name} {doc.show(of.cost, doc.Unit.NUMBER)}"

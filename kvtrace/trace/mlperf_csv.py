@@ -108,10 +108,7 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
     tiers = [TierFacts(name) for name in _TIERS.values()]
     origin = {"kind": "mlperf-csv", "file": source.name}
     meta = describe(TRACE, "kvtrace", argv, {"import": origin}, tiers=tiers, source=origin)
-    with (
-        create(objects_path(target), OBJECTS, meta) as objects,
-        create(target, TRACE, meta) as out,
-    ):
+    with create(objects_path(target), OBJECTS, meta) as objects, create(target, TRACE, meta) as out:
         state = Import()
         text = pa.dictionary(pa.int32(), pa.string())
         types = dict(zip(HEADER.split(","), (pa.float64(), text, pa.int64(), text, pa.string(), text), strict=True))

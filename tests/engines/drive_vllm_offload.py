@@ -24,6 +24,7 @@ from pathlib import Path
 from trace_hook import TraceHook
 from vllm_parts import BLOCK, LAYER_TOKEN_BYTES, Engine, Recording, folder_of, import_vllm, prompts
 
+SAE = "vllm.v1.kv_offload.cpu.policies.sae"
 IN_DRAM = {"store": "write", "promote": "write", "load": "read", "evict": "delete"}
 """What the CPU tier's decisions are to its memory."""
 
@@ -36,6 +37,7 @@ def options():
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--cpu-blocks", type=int, required=True)
     parser.add_argument("--fs", action="store_true", help="with the fs tier below the CPU tier")
+    parser.add_argument("--policy", choices=["lru", "sae"], default="lru", help="of the CPU tier")
     parser.add_argument("--trace-out", type=Path)
     return parser.parse_args()
 
@@ -136,6 +138,8 @@ def main():
     version = import_vllm()
     tokens = prompts(asked.trace, asked.requests)
     extra = {"cpu_bytes_to_use": asked.cpu_blocks * BLOCK * LAYER_TOKEN_BYTES, "eviction_policy": "lru"}
+    if asked.policy == "sae":
+        extra |= {"eviction_policy": "SAECachePolicy", "cache_policy_module_path": SAE}
     files = asked.dir / "files"
     files.mkdir()
     if asked.fs:

@@ -1,9 +1,10 @@
 """Write a Mooncake trace that is hard on a cache: more than it holds in turn, branches, sessions that grow, repeats.
 
-    python tests/support/adversarial.py OUT
+    python tests/support/adversarial.py OUT [sessions]
 
 For a DRAM of 64 blocks of 512 tokens: three rounds of six prompts of 16 blocks each, branches of one root, sessions
-that take turns and grow, then any of these again, cut short or gone on with.
+that take turns and grow, then any of these again, cut short or gone on with. `sessions`, for a DRAM of 48 blocks: 2,000
+short prompts, of sessions that grow and end, their roots, earlier ones, and ones that nobody asks for again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -43,11 +44,37 @@ def prompts(draw: random.Random) -> Iterator[list[int]]:
         yield again[: draw.randint(2, len(again))] + new(draw.choice([0, 0, 1, 5]))
 
 
-def write(path: Path) -> int:
+def sessions(draw: random.Random) -> Iterator[list[int]]:
+    """Yield the blocks of each of 2,000 short prompts."""
+    fresh = count(1)
+
+    def new(blocks: int) -> list[int]:
+        return [next(fresh) for _ in range(blocks)]
+
+    roots, open_ones = [new(2) for _ in range(3)], [new(1) for _ in range(12)]
+    ended: list[list[int]] = []
+    for _ in range(2000):
+        kind, at = draw.random(), draw.randrange(len(open_ones))
+        if kind < 0.45:  # a session's next turn; after its eighth block another one begins
+            if len(open_ones[at]) > 7:
+                ended.append(open_ones[at])
+                open_ones[at] = draw.choice(roots)
+            open_ones[at] = open_ones[at] + new(1)
+            yield open_ones[at]
+        elif kind < 0.6:
+            yield draw.choice(roots) + new(1)
+        elif kind < 0.75 and ended:
+            again = draw.choice(ended[-30:])
+            yield again[: draw.randint(1, len(again))] + new(draw.choice([0, 0, 1]))
+        else:
+            yield new(draw.choice([1, 1, 2, 3]))
+
+
+def write(path: Path, made_by: Callable[[random.Random], Iterator[list[int]]] = prompts) -> int:
     """Write the trace to `path`; return how many requests it has."""
     draw = random.Random(11)  # noqa: S311 - a fixed draw
     lines = []
-    for number, blocks in enumerate(prompts(draw)):
+    for number, blocks in enumerate(made_by(draw)):
         tokens = len(blocks) * BLOCK - draw.choice([0, 0, 1, 200])
         row = {"timestamp": 1000 * number, "input_length": tokens, "output_length": 1, "hash_ids": blocks}
         lines.append(json.dumps(row) + "\n")
@@ -56,4 +83,4 @@ def write(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(Path(sys.argv[1]), sessions if sys.argv[2:] else prompts)

@@ -196,6 +196,8 @@ POLICIES = {
     Policy.LRU: Lru, Policy.LFU: Lfu, Policy.FIFO: Fifo, Policy.CLOCK: Clock, Policy.S3FIFO: S3Fifo,
     Policy.SIEVE: Sieve, Policy.ARC: Arc, Policy.TTL: Fifo,
 }  # fmt: skip
+OF_OBJECTS = tuple(POLICIES)
+"""Those that go by objects alone: sae goes by requests."""
 
 
 def count_hits(policy: Fifo | Arc, references: list[int], sizes: list[int]) -> int:

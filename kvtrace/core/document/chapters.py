@@ -202,16 +202,8 @@ def _over(value: float | None, unit: float | None) -> float | None:
     return value / unit if value is not None and unit else None
 
 
-_QOS = [
-    "QoS Level",
-    "Total Requests",
-    "Latency P95 (ms)",
-    "Latency P99 (ms)",
-    "SLA Met",
-    "SLA Compliance",
-    "Note",
-    "Run",
-]
+_LATENCIES = "Latency P95 (ms)", "Latency P99 (ms)"
+_QOS = ["QoS Level", "Total Requests", *_LATENCIES, "SLA Met", "SLA Compliance", "Note", "Run"]
 
 
 def _classes(name: str, run: RunFile) -> Iterator[list[Any]]:
@@ -516,11 +508,7 @@ def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
     return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, rows)]
 
 
-_WINDOWS: Final = {
-    "before": "in the minute before",
-    "during": "during it",
-    "minute 1 after": "in the minute after",
-}
+_WINDOWS: Final = {"before": "in the minute before", "during": "during it", "minute 1 after": "in the minute after"}
 
 
 def event_lines(events: dict[str, Any]) -> list[str]:

@@ -16,15 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from kvtrace.core.units import (
-    format_bytes,
-    format_count,
-    format_duration,
-    format_io_size,
-    format_rate,
-    format_years,
-    printable,
-)
+from kvtrace.core import units
 
 
 class Unit(StrEnum):
@@ -273,17 +265,17 @@ def _number(value: float) -> str:
 
 
 _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
-    Unit.TEXT: lambda value: printable(str(value)),
-    Unit.EXACT: lambda value: printable(str(value)),
-    Unit.COUNT: lambda value: format_count(value) if float(value).is_integer() else f"{value:,.1f}",
-    Unit.BYTES: format_bytes,
-    Unit.IO_BYTES: format_io_size,
-    Unit.BYTES_PER_DAY: lambda value: f"{format_bytes(value)}/day",
-    Unit.NS: format_duration,
-    Unit.BYTES_PER_S: format_rate,
+    Unit.TEXT: lambda value: units.printable(str(value)),
+    Unit.EXACT: lambda value: units.printable(str(value)),
+    Unit.COUNT: lambda value: units.format_count(value) if float(value).is_integer() else f"{value:,.1f}",
+    Unit.BYTES: units.format_bytes,
+    Unit.IO_BYTES: units.format_io_size,
+    Unit.BYTES_PER_DAY: lambda value: f"{units.format_bytes(value)}/day",
+    Unit.NS: units.format_duration,
+    Unit.BYTES_PER_S: units.format_rate,
     Unit.SHARE: lambda value: f"{value * 100:.4g} %",
     Unit.PER_S: _number,
     Unit.NUMBER: _number,
-    Unit.YEARS: format_years,
+    Unit.YEARS: units.format_years,
     Unit.RATIO: lambda value: f"{value:.3f}" if value < _FOUR_DIGITS / 100 else _number(value),
 }

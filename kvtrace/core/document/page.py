@@ -19,18 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from kvtrace.core.document.document import (
-    PARAMETERS,
-    Chapter,
-    Chart,
-    ChartShape,
-    Document,
-    ReportTable,
-    Series,
-    Unit,
-    raw_cell,
-    show,
-)
+from kvtrace.core.document import document as doc
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.files import aside
 from kvtrace.core.units import printable
@@ -38,20 +27,20 @@ from kvtrace.core.units import printable
 COLOURS: Final = ("read", "write", "delete", "fourth", "fifth", "sixth")
 _KINDS = {"read": "read", "write": "write", "delete": "delete", "discard": "delete"}
 """Which colour a series has by its label; the others take their turn of all."""
-_SCALES: Final[dict[Unit, tuple[tuple[float, str], ...]]] = {
-    Unit.NS: ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")),
-    Unit.BYTES: ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB")),
-    Unit.IO_BYTES: ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB")),
-    Unit.BYTES_PER_S: ((1, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s")),
-    Unit.SHARE: ((0.01, "%"),),
-    Unit.PER_S: ((1, "1/s"),),
+_SCALES: Final[dict[doc.Unit, tuple[tuple[float, str], ...]]] = {
+    doc.Unit.NS: ((1, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")),
+    doc.Unit.BYTES: ((1, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB")),
+    doc.Unit.IO_BYTES: ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB")),
+    doc.Unit.BYTES_PER_S: ((1, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s")),
+    doc.Unit.SHARE: ((0.01, "%"),),
+    doc.Unit.PER_S: ((1, "1/s"),),
 }
 _TITLES = {
-    Unit.NS: "time",
-    Unit.BYTES: "size",
-    Unit.IO_BYTES: "size",
-    Unit.BYTES_PER_S: "bandwidth",
-    Unit.PER_S: "rate",
+    doc.Unit.NS: "time",
+    doc.Unit.BYTES: "size",
+    doc.Unit.IO_BYTES: "size",
+    doc.Unit.BYTES_PER_S: "bandwidth",
+    doc.Unit.PER_S: "rate",
 }
 _TAILS: Final = ((1, "0"), (2, "50"), (10, "90"), (100, "99"), (1000, "99.9"), (10_000, "99.99"))
 """1 / (1 - q), and the percentile that stands there."""
@@ -130,25 +119,25 @@ class Picture:
         return [value for part in [*lines, *(side for pair in sides for side in pair)] for value in part]
 
 
-def picture_of(chart: Chart) -> Picture:
+def picture_of(chart: doc.Chart) -> Picture:
     """Return `chart` as lines and boxes in the units of its axes."""
-    shapes = {ChartShape.BARS: _bars, ChartShape.MAP: _on_names, ChartShape.RANGES: _on_names}
-    shapes |= dict.fromkeys((ChartShape.CELLS, ChartShape.GRID), _cells)
+    shapes = {doc.ChartShape.BARS: _bars, doc.ChartShape.MAP: _on_names, doc.ChartShape.RANGES: _on_names}
+    shapes |= dict.fromkeys((doc.ChartShape.CELLS, doc.ChartShape.GRID), _cells)
     return shapes.get(chart.shape, _picture_lines)(chart)
 
 
-def _picture_lines(chart: Chart) -> Picture:
+def _picture_lines(chart: doc.Chart) -> Picture:
     xs = [x for series in chart.series for x in series.x]
     ys = [y for series in chart.series for y in series.y]
-    is_tail, is_steps = chart.shape is ChartShape.QUANTILES, chart.shape is ChartShape.STEPS
-    has_log_y = (is_tail or chart.shape is ChartShape.LOAD) and _is_wide(ys, _WIDE)
+    is_tail, is_steps = chart.shape is doc.ChartShape.QUANTILES, chart.shape is doc.ChartShape.STEPS
+    has_log_y = (is_tail or chart.shape is doc.ChartShape.LOAD) and _is_wide(ys, _WIDE)
     y_scale, y_unit = _scale(chart.y_unit, [*ys, chart.y_end], is_log=has_log_y)
     y = PlotAxis(
         chart.y_title or _TITLES.get(chart.y_unit, ""),
         y_unit,
         is_log=has_log_y,
-        low=None if has_log_y or chart.shape is ChartShape.POINTS else 0,
-        high=chart.y_end / y_scale if chart.y_end else 100.0 if chart.shape is ChartShape.CURVE else None,
+        low=None if has_log_y or chart.shape is doc.ChartShape.POINTS else 0,
+        high=chart.y_end / y_scale if chart.y_end else 100.0 if chart.shape is doc.ChartShape.CURVE else None,
     )
     if is_tail:
         # Each further nine takes the same room: a linear axis hides the tail.
@@ -156,12 +145,12 @@ def _picture_lines(chart: Chart) -> Picture:
         nines = tuple((at, name) for at, name in _TAILS if at <= end * 1.001)
         x = PlotAxis("percentile", "", is_log=True, ticks=nines, low=1, high=max(end, 2), is_percentiles=True)
     else:
-        has_log_x = (chart.shape is ChartShape.CURVE and min(xs, default=0) > 0) or (
-            chart.shape in (ChartShape.LOAD, ChartShape.POINTS) and _is_wide(xs, _WIDE_LOADS)
+        has_log_x = (chart.shape is doc.ChartShape.CURVE and min(xs, default=0) > 0) or (
+            chart.shape in (doc.ChartShape.LOAD, doc.ChartShape.POINTS) and _is_wide(xs, _WIDE_LOADS)
         )
         x_scale, unit = _scale(chart.x_unit, [*xs, chart.x_end], is_log=has_log_x)
         ends = (0.0, chart.x_end / x_scale) if chart.x_end else (None, None)
-        ticks = _doubling_ticks(xs, is_log=has_log_x) if chart.shape is ChartShape.LOAD else ()
+        ticks = _doubling_ticks(xs, is_log=has_log_x) if chart.shape is doc.ChartShape.LOAD else ()
         x = PlotAxis(chart.x_title or _TITLES.get(chart.x_unit, ""), unit, has_log_x, ticks, *ends)
     lines = []
     for series, colour in _coloured(chart):
@@ -194,7 +183,7 @@ def _doubling_ticks(loads: Sequence[float], *, is_log: bool) -> tuple[tuple[floa
     return tuple((at, f"{at:g}") for at in ticks) if len(ticks) > 1 else ()
 
 
-def _bars(chart: Chart) -> Picture:
+def _bars(chart: doc.Chart) -> Picture:
     edges = [edge for series in chart.series for x in series.x for edge in (x, 2 * x)]
     scale, unit = _scale(chart.x_unit, edges, is_log=True)
     count = len(chart.series)
@@ -206,14 +195,14 @@ def _bars(chart: Chart) -> Picture:
         zero, solid = [0.0] * len(left), [1.0] * len(left)
         boxes.append(PlotBoxes(series.label, colour, _round(left), _round(right), zero, list(series.y), solid))
     title = chart.x_title or _TITLES.get(chart.x_unit, "")
-    ticks = _doubling_ticks([edge / scale for edge in edges], is_log=True) if chart.x_unit is Unit.IO_BYTES else ()
+    ticks = _doubling_ticks([edge / scale for edge in edges], is_log=True) if chart.x_unit is doc.Unit.IO_BYTES else ()
     x = PlotAxis(title, unit, is_log=True, ticks=ticks, low=min(edges) / scale, high=max(edges) / scale)
     return Picture(chart.title, x, PlotAxis(chart.y_title or "operations", "", low=0), boxes=boxes)
 
 
-def _cells(chart: Chart) -> Picture:
+def _cells(chart: doc.Chart) -> Picture:
     ((series, colour),) = _coloured(chart)
-    is_grid = chart.shape is ChartShape.GRID
+    is_grid = chart.shape is doc.ChartShape.GRID
     tops = [y + chart.y_step if is_grid else 2 * y for y in series.y]
     x_end = chart.x_end or max(series.x) + chart.x_step
     x_scale, x_unit = _scale(chart.x_unit, [x_end], is_log=False)
@@ -235,10 +224,10 @@ def _cells(chart: Chart) -> Picture:
     return Picture(chart.title, x, y, boxes=[boxes])
 
 
-def _on_names(chart: Chart) -> Picture:
+def _on_names(chart: doc.Chart) -> Picture:
     """Return a map, whose axes are both closed sets, or ranges, one for each of a closed set."""
     ((series, colour),) = _coloured(chart)
-    is_map, weight = chart.shape is ChartShape.MAP, series.weight or []
+    is_map, weight = chart.shape is doc.ChartShape.MAP, series.weight or []
     ends, inset = ([x + 1 for x in series.x], 0.0) if is_map else (weight, 0.2)
     scale, unit = (1.0, "") if is_map else _scale(chart.x_unit, [*series.x, *ends], is_log=False)
     boxes = PlotBoxes(
@@ -258,7 +247,7 @@ def _named_axis(title: str, names: Sequence[str]) -> PlotAxis:
     return PlotAxis(title, "", ticks=ticks, low=0.0, high=float(len(names)))
 
 
-def _scale(unit: Unit, values: Sequence[float], *, is_log: bool) -> tuple[float, str]:
+def _scale(unit: doc.Unit, values: Sequence[float], *, is_log: bool) -> tuple[float, str]:
     """Return by how much an axis of `values` is divided, and its unit: of the middle of a logarithmic one."""
     scales = _SCALES.get(unit, ((1, ""),))
     above = [abs(value) for value in values if value]
@@ -276,7 +265,7 @@ def _round(values: Iterable[float]) -> list[float]:
     return [float(f"{value:.{_DIGITS}g}") for value in values]
 
 
-def _coloured(chart: Chart) -> list[tuple[Series, str]]:
+def _coloured(chart: doc.Chart) -> list[tuple[doc.Series, str]]:
     """Return each series with the name of its colour: its kind's, or one of its own."""
     if all(series.label in _KINDS for series in chart.series):
         return [(series, _KINDS[series.label]) for series in chart.series]
@@ -298,7 +287,7 @@ class _Charts:
     def __init__(self) -> None:
         self._live: dict[str, str] = {}
 
-    def add(self, chart: Chart, *, has_title: bool) -> str:
+    def add(self, chart: doc.Chart, *, has_title: bool) -> str:
         """Return the figure of `chart`."""
         name, picture = f"f{len(self._live) + 1}", picture_of(chart)
         self._live[name] = live_figure(picture)
@@ -319,7 +308,7 @@ class _Charts:
         return f"{charts}\n<script>{carried}</script>\n<script>{own}</script>\n"
 
 
-def html_page(documents: list[Document], made_by: str) -> str:
+def html_page(documents: list[doc.Document], made_by: str) -> str:
     """Return the page; `made_by` says which program wrote it.
 
     Raises:
@@ -345,7 +334,7 @@ def _plain(text: str) -> str:
     return escaped(printable(text))
 
 
-def _document(document: Document, anchor: str, charts: _Charts) -> str:
+def _document(document: doc.Document, anchor: str, charts: _Charts) -> str:
     """Return an article: what was found, on what, the figures that matter, what to doubt; then the chapters.
 
     Those behind the first are folded: they are its context.
@@ -371,7 +360,7 @@ def _document(document: Document, anchor: str, charts: _Charts) -> str:
     return f'<article id="{anchor}">\n{title}{rest}</article>'
 
 
-def _doubts(document: Document) -> str:
+def _doubts(document: doc.Document) -> str:
     warned = "".join(f"<li>{_plain(warning)}</li>" for warning in document.warnings)
     warning = f'<ul class="warning" role="alert">{warned}</ul>\n' if warned else ""
     notes = "".join(f"<li>{_plain(note)}</li>" for note in document.notes)
@@ -382,16 +371,16 @@ def _doubts(document: Document) -> str:
     return f'{warning}<details>{summary}<ul class="notes">{notes}</ul></details>\n'
 
 
-def _highlights(document: Document) -> str:
+def _highlights(document: doc.Document) -> str:
     tiles = "".join(
-        f"<div><dt>{_plain(h.label)}</dt><dd{_exact(h.value, h.unit)}>{_plain(show(h.value, h.unit))}</dd>"
+        f"<div><dt>{_plain(h.label)}</dt><dd{_exact(h.value, h.unit)}>{_plain(doc.show(h.value, h.unit))}</dd>"
         f"{f'<dd class=detail>{_plain(h.detail)}</dd>' if h.detail else ''}</div>"
         for h in document.highlights
     )
     return f'<dl class="highlights">{tiles}</dl>\n' if tiles else ""
 
 
-def _chapter(chapter: Chapter, anchor: str, charts: _Charts) -> str:
+def _chapter(chapter: doc.Chapter, anchor: str, charts: _Charts) -> str:
     tables = "\n".join(_section(table, charts) for table in chapter.tables)
     notes = "".join(f'\n<p class="note">{_plain(note)}</p>' for note in chapter.notes)
     title = f"<h2>{_plain(chapter.title)}</h2>" if chapter.title else ""
@@ -403,7 +392,7 @@ def _chapter(chapter: Chapter, anchor: str, charts: _Charts) -> str:
     return f'<div class="chapter" id="{anchor}">{title}\n{tables}{notes}\n</div>'
 
 
-def _section(table: ReportTable, charts: _Charts) -> str:
+def _section(table: doc.ReportTable, charts: _Charts) -> str:
     figures = "".join(charts.add(chart, has_title=len(table.charts) > 1) for chart in table.charts)
     drawn = f'<div class="charts">{figures}</div>' if figures else ""
     note = f'<p class="note">{_plain(table.note)}</p>' if table.note else ""
@@ -416,26 +405,26 @@ def _section(table: ReportTable, charts: _Charts) -> str:
     return f"<section{kind}>{title}{drawn}{note}{numbered}</section>"
 
 
-def _exact(raw: Any, unit: Unit) -> str:
+def _exact(raw: Any, unit: doc.Unit) -> str:
     return f' title="{raw} {unit}"' if unit and isinstance(raw, int | float) else ""
 
 
-def _table(table: ReportTable) -> str:
+def _table(table: doc.ReportTable) -> str:
     head = "".join(f'<th scope="col"{_side(c.unit)}>{_plain(c.heading)}</th>' for c in table.columns)
     rows = []
     for row in table.rows:
         cells = []
         for value, column in zip(row, table.columns, strict=True):
-            raw, unit = raw_cell(value, column)
+            raw, unit = doc.raw_cell(value, column)
             kind = f' class="verdict {_VERDICTS.get(raw, "")}"' if column.name == "verdict" else _side(column.unit)
-            cells.append(f"<td{kind}{_exact(raw, unit)}>{_plain(show(raw, unit))}</td>")
+            cells.append(f"<td{kind}{_exact(raw, unit)}>{_plain(doc.show(raw, unit))}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
-    kind = ' class="facts"' if table.columns == PARAMETERS else ""
+    kind = ' class="facts"' if table.columns == doc.PARAMETERS else ""
     return f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
-def _side(unit: Unit) -> str:
-    return "" if unit is Unit.TEXT else ' class="n"'
+def _side(unit: doc.Unit) -> str:
+    return "" if unit is doc.Unit.TEXT else ' class="n"'
 
 
 SIZE_INCHES = (5.0, 2.7)

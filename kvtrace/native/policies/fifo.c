@@ -16,3 +16,9 @@ EXPORT int64_t fifo_choose(World *w, int64_t t, UNUSED int64_t slot, UNUSED int6
 EXPORT void fifo_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     leave(w, t, slot);
 }
+
+// TTL: what is written expires a fixed time later, read or not, and the rest is as here.
+EXPORT void ttl_on_insert(World *w, int64_t t, int64_t slot, int64_t now) {
+    note_of(w, t, slot)->count = now + w->tiers[t].ttl_ns;  // when it expires
+    enter(w, t, slot, 0);
+}

@@ -25,20 +25,7 @@ from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import INT64_MAX, parse_duration_ns
 from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, Attention
 from kvtrace.requests.users import LoadDefaults, Workload, complaints_of_workload
-from kvtrace.sim.presets.tier import (
-    LINK,
-    MAX_TOKENS,
-    SWITCHED,
-    Admission,
-    Bandwidth,
-    FleetSetting,
-    Recency,
-    TierSetting,
-    Tokens,
-    bytes_of,
-    complaints_of_fleet,
-    complaints_of_tier,
-)
+from kvtrace.sim.presets import tier as of_tier
 
 MAX_TIERS = 8
 PRESETS, GPU = Path(__file__).parent, "h100"
@@ -92,10 +79,10 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One caching stack's semantics, as a TOML file in `presets/` gives them."""
 
     description: str
-    tiers: tuple[TierSetting, ...]
+    tiers: tuple[of_tier.TierSetting, ...]
     entry: Entry
     """What one cached object holds."""
-    chunk_tokens: Annotated[int, Bounds(1, MAX_TOKENS)] = 256
+    chunk_tokens: Annotated[int, Bounds(1, of_tier.MAX_TOKENS)] = 256
     """Tokens of a chunk; with entry=turn it has no meaning."""
     match: Match
     """Which cached objects of its context a request may use."""
@@ -103,7 +90,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Where new objects go, and so what happens to those that make room."""
     promotion: Promotion
     """Whether a load copies an object to faster tiers."""
-    recency: Recency = Recency.HEAD_FIRST
+    recency: of_tier.Recency = of_tier.Recency.HEAD_FIRST
     """In which order the objects of a request count as used, which is the order in which they are evicted."""
     exclusive: bool = False
     """What is promoted leaves the tier it was in. What another promotion of the same request demoted stays there."""
@@ -111,13 +98,13 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What is moved down to a tier of policy lru goes behind what was used there after it; else it counts as new."""
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
-    layers_per_object: Tokens = 0
+    layers_per_object: of_tier.Tokens = 0
     """Layers in one object; 0 is all of them."""
     pad_bytes: Annotated[int, Bounds(1, 2**30)] = 1
     """Objects are rounded up to a multiple of this."""
-    min_load_tokens: Tokens = 0
+    min_load_tokens: of_tier.Tokens = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
-    offer_tokens: Tokens = 0
+    offer_tokens: of_tier.Tokens = 0
     """Prompt tokens that one step of the engine computes: their objects are stored as that is done, before the next
     step, in stages of their own; 0 is all as the prompt is computed."""
     offers_hits: bool = False
@@ -127,11 +114,11 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     used. Needs a tier that stages."""
     store_generated: bool = False
     """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
-    decode_read_tokens: Tokens = 0
+    decode_read_tokens: of_tier.Tokens = 0
     """The turn's own entry is read once, and once more for each so many generated tokens; 0 is never."""
     decode_reads_at_once: bool = False
     """These reads follow each other as decoding starts, and the tokens come after them; not one as its tokens come."""
-    prefill_only_from_tokens: Tokens = 0
+    prefill_only_from_tokens: of_tier.Tokens = 0
     """Prompts with at least so many new tokens do not decode here; 0 is none."""
     gpu: str = GPU
     """What computes, by its name in `model/serving.py`; `instant` takes no time."""
@@ -150,17 +137,17 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Of a mixture of experts: time to read what one token uses; a small batch reads no more. 0 is all."""
     decode_compute_ns: _Ns = 0
     """Time to compute each request's token of a step: a large batch takes this, if it is longer than reading."""
-    decode_bandwidth: Bandwidth | None = None
+    decode_bandwidth: of_tier.Bandwidth | None = None
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     load: LoadDefaults = LoadDefaults()
-    fleet: FleetSetting = FleetSetting()
+    fleet: of_tier.FleetSetting = of_tier.FleetSetting()
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
 
     @property
     def decode_bytes_per_s(self) -> int:
         """`decode_bandwidth` in bytes; 0 without."""
-        return bytes_of(self.decode_bandwidth) or 0
+        return of_tier.bytes_of(self.decode_bandwidth) or 0
 
     @property
     def is_batched(self) -> bool:
@@ -177,7 +164,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
         found = [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
-        return [*found, TierFacts(LINK)] if self.fleet.is_disaggregated else found
+        return [*found, TierFacts(of_tier.LINK)] if self.fleet.is_disaggregated else found
 
 
 def preset_names() -> list[str]:
@@ -252,7 +239,7 @@ def _complaints(preset: Preset) -> Iterator[str]:
     if len(set(names)) < len(names):
         yield f"tier names must differ: {', '.join(names)}"
     for tier in preset.tiers:
-        yield from complaints_of_tier(tier)
+        yield from of_tier.complaints_of_tier(tier)
     if preset.entry is Entry.TURN and (preset.pad_bytes > 1 or preset.layers_per_object):
         yield "pad_bytes and layers_per_object need entry=chunk"
     if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
@@ -262,7 +249,7 @@ def _complaints(preset: Preset) -> Iterator[str]:
     yield from _of_offers(preset)
     yield from _of_queue(preset)
     yield from _of_staging(preset)
-    yield from complaints_of_fleet(preset.fleet, preset.tiers)
+    yield from of_tier.complaints_of_fleet(preset.fleet, preset.tiers)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     yield from complaints_of_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated)
 
@@ -273,7 +260,7 @@ def _of_queue(preset: Preset) -> Iterator[str]:
         yield "store_queue needs placement=write-through and a tier above, from which it is stored"
     if any(tier.store_queue for tier in preset.tiers[:-1]):
         yield f"store_queue is of the slowest tier, here {last.name}, alone"
-    if last.bucket_objects and (last.recency or preset.recency) is not Recency.HEAD_FIRST:
+    if last.bucket_objects and (last.recency or preset.recency) is not of_tier.Recency.HEAD_FIRST:
         yield "bucket_objects needs recency=head-first: a bucket has no head"
     if is_queued and any(tier.whole_offers for tier in preset.tiers):
         yield "whole_offers and store_queue are two ways to store: one preset has one of them"
@@ -293,14 +280,14 @@ def _of_staging(preset: Preset) -> Iterator[str]:
         yield "skip_held needs a tier with staging=true"
     for tier in preset.tiers:
         name = f"tiers.{tier.name}"
-        is_as_used = (tier.recency or preset.recency) in (Recency.HEAD_FIRST, Recency.TAIL_FIRST_AT_END)
+        is_as_used = (tier.recency or preset.recency) in (of_tier.Recency.HEAD_FIRST, of_tier.Recency.TAIL_FIRST_AT_END)
         for needed, is_so, fields in (
             ("placement=write-through", preset.placement is Placement.WRITE_THROUGH, ("staging", "evict_every")),
             ("entry=chunk", preset.entry is Entry.CHUNK, ("staging",)),
             ("recency=head-first or tail-first-at-end", is_as_used, ("loads_backwards", "stores_backwards")),
         ):
             yield from (f"{name}.{f} needs {needed}" for f in fields if getattr(tier, f) and not is_so)
-        if tier.staging and (tier.admission is not Admission.ALWAYS or tier.store_queue):
+        if tier.staging and (tier.admission is not of_tier.Admission.ALWAYS or tier.store_queue):
             yield f"{name}.staging takes all at once: it goes with neither admission nor store_queue there"
         if tier.evict_every and any(t.ttl is not None for t in preset.tiers):
             yield f"{name}.evict_every goes with no tier of policy=ttl"
@@ -323,7 +310,7 @@ def _of_offers(preset: Preset) -> Iterator[str]:
             yield f"{knob} needs placement=write-through"
         if staging or tier.evict_every:
             yield f"{knob} goes with no staging, nor evict_every here"
-        if tier.admission is not Admission.ALWAYS:
+        if tier.admission is not of_tier.Admission.ALWAYS:
             yield f"{knob} needs admission=always here"
 
 
@@ -338,9 +325,9 @@ def as_config(preset: Preset) -> dict[str, Any]:
     for knob in ("user_kind", "think_time"):
         if tree["workload"][knob] is None:
             del tree["workload"][knob]
-    off = msgspec.to_builtins(TierSetting(""))
+    off = msgspec.to_builtins(of_tier.TierSetting(""))
     for tier in tree["tiers"]:
-        for switch, knobs in SWITCHED.items():
+        for switch, knobs in of_tier.SWITCHED.items():
             if tier[switch] == off[switch]:
                 for knob in (switch, *knobs):
                     del tier[knob]
@@ -470,7 +457,7 @@ def knobs_of(name: str) -> list[Knob]:
     preset = load_preset(name)
     found = list(_knobs("", preset, Preset))
     for tier in preset.tiers:
-        found += _knobs(f"tiers.{tier.name}.", tier, TierSetting)
+        found += _knobs(f"tiers.{tier.name}.", tier, of_tier.TierSetting)
     for field in ("workload", "load", "fleet"):
         inner = getattr(preset, field)
         found += _knobs(f"{field}.", inner, type(inner))

@@ -174,7 +174,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evict_every: Interval | None = None
     """It evicts only at this interval, such as `1s`, and only if it is then filled to its high watermark: by
     evict_share, or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing
-    more. With policy lru."""
+    more. With policy lru or fifo."""
     evict_share: Share | None = None
     """With evict_every: what it evicts each time, as a share of the bytes it then holds, at least one object: at a
     high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
@@ -216,8 +216,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     whole_offers: bool = False
     """What is offered together (offer_tokens) finds room all together, or nothing of it is stored, here or below. What
     is in flight makes no room: the offer before it, and what is still being read or written. It is offered again with
-    the next objects, and as the request ends. With placement write-through and policy lru; with another policy, room
-    is made object by object."""
+    the next objects, and as the request ends. With placement write-through and policy lru or sae; with another policy,
+    room is made object by object."""
     looks_past_miss: bool = False
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
     put_price_per_1000: Price = 0.0
@@ -239,6 +239,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def capacity_bytes(self) -> int | None:
         """The capacity in bytes; null without a bound."""
         return None if self.capacity == UNLIMITED else bytes_of(self.capacity)
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether it takes what is offered together, or none of it."""
+        return self.whole_offers and self.policy in (Policy.LRU, Policy.SAE)
 
     @property
     def rates_bytes_per_s(self) -> tuple[int, int]:
@@ -324,13 +329,15 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         yield f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={high})"
     if (tier.policy is Policy.TTL) != (tier.ttl is not None):
         yield f"{name}: policy=ttl and a ttl, such as 10m, need each other"
+    if tier.policy is Policy.SAE and not tier.whole_offers:
+        yield f"{name}: policy=sae needs whole_offers=true: it looks at all that is offered together"
     if tier.admission is Admission.TINYLFU and tier.policy not in IN_ORDER:
         yield f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}"
     yield from _of_times(tier, name)
     yield from _of_waiting(tier, name)
     if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
         yield f"{name}: latency and concurrency need a bandwidth beside them"
-    for field, others in (("evict_every", ()), ("stores_backwards", ()), ("staging", (Policy.LFU, Policy.FIFO))):
+    for field, *others in (("evict_every", Policy.FIFO), ("stores_backwards",), ("staging", Policy.LFU, Policy.FIFO)):
         if getattr(tier, field) and tier.policy not in (policies := (Policy.LRU, *others)):
             yield f"{name}: {field} needs policy={' or '.join(policies)}, not {tier.policy}"
     if tier.staging and tier.admission is not Admission.ALWAYS:

@@ -9,7 +9,7 @@ from simulated import ONE_BYTE, TWO_HEADS, preset_of, requests_of
 
 from kvtrace.core.statistics import Endurance
 from kvtrace.curves.points import Meter
-from kvtrace.sim.presets.preset import FleetSetting
+from kvtrace.sim.presets.tier import FleetSetting
 from kvtrace.sim.simulation import Load, Simulation
 
 S = 10**9

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from conftest import TRACES, run_cli
+from evictions import OF_OBJECTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import kvtrace
@@ -172,7 +173,7 @@ def test_what_is_enough_is_exact_for_lru_and_at_most_for_others(small, monkeypat
         assert all((": at most " in line and "the least of these capacities" in line) == is_at_most for line in said)
 
 
-@pytest.mark.parametrize("policy", [p for p in Policy if p is not Policy.TTL])
+@pytest.mark.parametrize("policy", [p for p in OF_OBJECTS if p is not Policy.TTL])
 def test_all_objects_are_what_sim_counts(small, monkeypatch, capsys, policy):
     sample = [] if policy is Policy.LRU else ["--sample", 1]
     found = command(monkeypatch, capsys, "mrc", small, "--policy", policy, "--points", 30, *sample)
@@ -214,7 +215,7 @@ def test_a_sweep_that_cannot_be_is_refused(small, monkeypatch, capsys, options, 
 
 
 @pytest.mark.traces
-@pytest.mark.parametrize("policy", [p for p in Policy if p not in (Policy.TTL, Policy.LRU)])
+@pytest.mark.parametrize("policy", [p for p in OF_OBJECTS if p not in (Policy.TTL, Policy.LRU)])
 def test_samples_of_the_conversation_trace_are_as_near_as_they_say(policy):
     chains = block_chains(mooncake.read(TRACES / "mooncake_conversation.jsonl"))
     capacities = [300, 3_000, 10_000, 30_000, 100_000]

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from conftest import TRACES
+from evictions import OF_OBJECTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
 from kvtrace.sim.policies import Policy
 
-TIMELESS = [policy for policy in Policy if policy is not Policy.TTL]
+TIMELESS = [policy for policy in OF_OBJECTS if policy is not Policy.TTL]
 
 
 def chains_of(requests):

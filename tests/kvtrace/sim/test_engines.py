@@ -6,6 +6,7 @@ import json
 
 import adversarial
 import pytest
+from conftest import TRACES
 from engine_runs import (
     CONVERSATION,
     DISK,
@@ -45,6 +46,28 @@ def test_sglang_writes_reads_and_deletes_the_same_pages_in_the_same_order(monkey
         for operation in OPERATIONS:
             assert ours[request][operation, DISK] == theirs[request][operation], (operation, request)
     assert sum(len(did["delete"]) for did in theirs.values()) == 33_661
+
+
+THREE_FS = ["tiers.nvme.low_watermark=1", "tiers.nvme.request_reads=128", "tiers.nvme.request_writes=128"]
+NIXL = ["tiers.nvme.request_reads=64", "tiers.nvme.request_writes=64"]
+"""What docs/concepts/tiers-and-presets.md says of HiCache's backends of these names."""
+
+
+@pytest.mark.parametrize(("name", "sizes", "done"), [
+    ("3fs8192-200", [*bounded(64, 0, 0, 8192), *THREE_FS], (41_778, 1_592, 33_586)),
+    ("3fs768-adversarial", [*bounded(64, 0, 0, 768), *THREE_FS], (2_398, 4_663, 1_630)),
+    ("nixl-200", [*bounded(64, 0, 0, 0)[:2], *NIXL], (40_794, 2_576, 0)),
+])  # fmt: skip
+def test_sglangs_3fs_and_nixl_move_the_same_pages_in_the_same_order(monkeypatch, tmp_path, name, sizes, done):
+    path = tmp_path / "hard.jsonl" if "adversarial" in name else TRACES / CONVERSATION
+    count = adversarial.write(path) if "adversarial" in name else 200
+    theirs = recorded(f"sglang/sglang-0.5.23-{name}-ops")
+    rows = simulated(monkeypatch, tmp_path, "sglang-hicache", count, sizes, trace=path)
+    ours = moved(rows, first_had(count, 64, path))
+    for request in range(count):
+        for operation in OPERATIONS:
+            assert ours[request][operation, DISK] == theirs[request][operation], (operation, request)
+    assert tuple(sum(len(did[of]) for did in theirs.values()) for of in ("write", "read", "delete")) == done
 
 
 @pytest.mark.parametrize(("model", "files"), [("deepseek-v3", 1), ("llama3.1-70b", 8)])
@@ -128,6 +151,26 @@ def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
         assert blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=preset == "vllm-fs") == [], n
     totals = (("promote", "store"), ("load",), ("evict",))
     assert tuple(sum(len(did[kind]) for did in real.values() for kind in kinds) for kinds in totals) == done[version]
+
+
+@pytest.mark.first(name=1)
+@pytest.mark.parametrize(("name", "trace", "blocks", "done"), [
+    ("cpu1536-sessions", adversarial.sessions, 1536, (39_838, 49_076, 38_302)),
+    ("cpu2048-adversarial", adversarial.prompts, 2048, (2_182, 4_561, 134)),
+    ("cpu4096-300", None, 4096, (106_986, 9_984, 102_890)),
+])  # fmt: skip
+def test_session_aware_eviction_takes_and_gives_up_the_blocks_that_vllms_does(
+    monkeypatch, tmp_path, name, trace, blocks, done
+):
+    """Of pull request 50422, in the order in which it gives them up."""
+    path = TRACES / CONVERSATION if trace is None else tmp_path / "r.jsonl"
+    count = 300 if trace is None else adversarial.write(path, trace)
+    settings = ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={blocks * 16 * TOKEN_BYTES}", "tiers.cpu.policy=sae"]
+    rows = simulated(monkeypatch, tmp_path, "vllm-offload-cpu", count, settings, trace=path)
+    ours, real = moved(rows, first_had(count, 16, path)), recorded(f"vllm/vllm029-sae-{name}-ops")
+    for n in range(count):
+        assert blocks_that_differ(real[n], ours[n], is_ordered=True) == [], n
+    assert tuple(sum(len(did[kind]) for did in real.values()) for kind in ("store", "load", "evict")) == done
 
 
 @pytest.mark.first(slots=1)

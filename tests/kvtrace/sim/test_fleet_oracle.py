@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from evictions import OF_OBJECTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving import moving_tables  # noqa: F401
@@ -27,7 +28,7 @@ from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
 from kvtrace.sim.routers import Router
 from kvtrace.sim.simulation import FOREVER_NS, Load
 
-ANY_POLICY = st.sampled_from([{"policy": p, "ttl": "15ns" if p is Policy.TTL else None} for p in Policy])
+ANY_POLICY = st.sampled_from([{"policy": p, "ttl": "15ns" if p is Policy.TTL else None} for p in OF_OBJECTS])
 
 
 @st.composite

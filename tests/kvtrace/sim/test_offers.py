@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
-from simulated import brief, preset_of, requests_of, simulate
+from adversarial import sessions
+from simulated import brief, preset_of, requests_of, simulate, simulate_fleet
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import load_preset
-from kvtrace.sim.presets.tier import Recency
+from kvtrace.sim.presets.tier import FleetSetting, Recency
+from kvtrace.sim.routers import Router
 from kvtrace.sim.simulation import Load
 
 BLOCK = 4
@@ -50,6 +55,49 @@ def test_room_is_made_for_all_of_an_offer_before_any_of_it_is_written():
         "write 0 prefill 3 4 1/0", "write 0 prefill 4 4 1/0",
         "write 1 store 3 4 1/1", "write 1 store 4 4 1/1",
     ]  # fmt: skip
+
+
+def test_a_session_makes_room_for_its_own_alone():
+    # Room for four. A session that was used once more than a new one would be keeps it out, each time; a request that
+    # goes on with it takes the place of what it stored last, of its own prompt or not.
+    sessions = {"whole_offers": True, "policy": Policy.SAE}
+    preset = of_tiers(preset_of(0, 16), {}, sessions)
+    simulation, rows = moved(preset, prompts((0, 0, [1, 2, 3, 4]), (1, 0, [5, 6]), (2, 0, [1, 2, 3, 4, 7]),
+                                             (3, 0, [1, 2, 3, 4])))  # fmt: skip
+    assert [f"{op} {number}" for _, op, _, _, number, *_ in rows] == [
+        "write 0", "write 1", "write 2", "write 3",
+        "read 0", "read 1", "read 2", "read 3", "delete 3", "write 6",
+        "read 0", "read 1", "read 2", "delete 6", "write 3",
+    ]  # fmt: skip
+    # Refused: 5 and 6, as they are computed and as the request ends.
+    assert simulation.stats()["offers"] == {"count": 5, "refused": 2, "refused_objects": 4}
+
+
+def test_the_session_used_least_gives_way_from_its_end():
+    # Each look-up and each store is a use. The session of 1 and 2 was used once, last as the 2nd of all: 2 + 1500, and
+    # the bonus that each has here. That of 3 and 4 was used twice: 5 + 3000. What is new scores 1507 and the bonus.
+    sessions = {"whole_offers": True, "policy": Policy.SAE}
+    preset = of_tiers(preset_of(0, 16), {}, sessions)
+    others = [(10 + n, 0, []) for n in range(1501)]
+    _, rows = moved(preset, prompts((0, 0, [1, 2]), (1, 0, [3, 4]), (2, 0, [3, 4]), *others, (9999, 0, [5])))
+    assert [f"{op} {number}" for _, op, _, _, number, *_ in rows] == [
+        "write 0", "write 1", "write 2", "write 3", "read 2", "read 3", "delete 1", "write 4",
+    ]  # fmt: skip
+
+
+def test_each_node_of_a_fleet_knows_its_own_sessions():
+    # By turns, so that each of two nodes does what it does alone with its half of the requests.
+    preset = of_tiers(preset_of(0, 160), {}, {"whole_offers": True, "policy": Policy.SAE})
+    both = of_tiers(preset, {}, {}, fleet=FleetSetting(nodes=2, router=Router.ROUND_ROBIN))
+    draw = random.Random(3)  # noqa: S311 - a fixed draw
+    asked = [(n, 0, blocks) for n, blocks in enumerate(sessions(draw)) if n < 1200]
+    _, rows, nodes = simulate_fleet(both, Load(requests=prompts(*asked)))
+    for node in (0, 1):
+        alone = moved(preset, prompts(*asked[node::2]))[1]
+        mine = [row for row, of in zip(rows, nodes, strict=True) if of == node]
+        # Times, operations, tiers and stages; what is named by numbers has others.
+        assert [(*row[:4], row[7]) for row in mine] == [(*row[:4], row[7]) for row in alone]
+        assert sum(row[1] == "delete" for row in mine) > 100
 
 
 def test_what_does_not_fit_is_refused_whole_here_and_below_and_offered_again():
@@ -167,6 +215,7 @@ def test_look_ups_that_go_on_past_a_miss_are_counted():
     [
         ("mlperf", "offer_tokens=512", "entry=chunk"),
         ("mlperf", "tiers.cpu.whole_offers=true", "placement=write-through"),
+        ("lmcache-disk", "tiers.nvme.policy=sae", "policy=sae needs whole_offers=true"),
         ("lmcache-disk", "tiers.nvme.request_reads=-1", "request_reads"),
     ],
 )

@@ -205,14 +205,17 @@ def staged_presets(draw):
     recency = draw(st.sampled_from([Recency.HEAD_FIRST, Recency.HEAD_FIRST, *Recency]))
     backwards = st.booleans() if recency is Recency.HEAD_FIRST else st.just(False)
     stages = draw(st.sampled_from([True, True, False]))
-    policy = Policy.LRU if every else draw(st.sampled_from([Policy.LRU, Policy.LRU, Policy.LFU, Policy.FIFO]))
+    policy = draw(
+        st.sampled_from([Policy.LRU, Policy.FIFO] if every else [Policy.LRU, Policy.LRU, Policy.LFU, Policy.FIFO])
+    )
     pool = TierSetting(
         "pool", draw(st.integers(15, 36)), high_watermark=draw(st.sampled_from([1.0, 1.0, 0.8, 0.5])),
         low_watermark=draw(st.none() | st.sampled_from([0.0, 0.25, 0.5])), staging=stages,
         max_object_fraction=draw(st.sampled_from([1.0, 1.0, 0.1])), evict_every=every,
         evict_share=draw(st.none() | st.sampled_from([0.2, 0.5, 1.0])) if every else None,
         loads_backwards=draw(backwards), stores_backwards=stages and policy is Policy.LRU and draw(backwards),
-        policy=policy if stages else Policy.LRU, fits_at_once=bool(every and not stages and draw(st.booleans())),
+        policy=policy if stages or every else Policy.LRU,
+        fits_at_once=bool(every and not stages and draw(st.booleans())),
     )  # fmt: skip
     below = TierSetting(
         "below", draw(st.none() | st.integers(20, 96)), loads_backwards=draw(backwards),
