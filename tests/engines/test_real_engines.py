@@ -209,6 +209,27 @@ def test_mooncake_writes_buckets_of_pages_and_their_meta(monkeypatch, tmp_path, 
                  f"of {put:,} pages put, those still in DRAM at a heartbeat, which is by the clock"))  # fmt: skip
 
 
+def test_two_ranks_of_lmcache_write_and_read_the_same_chunks(monkeypatch, tmp_path, rows):
+    trace, ranks, pool, disk, chunk = tmp_path / "hard.jsonl", 2, 64, 144, 256
+    count = adversarial.write(trace)
+    options = ("--ranks", ranks, "--cpu-chunks", pool, "--disk-chunks", disk)
+    real = recorded(driven(tmp_path, "drive_lmcache.py", trace, count, *options, engine="lmcache"))
+    sizes = {"gpu": 0, "cpu": pool * ranks, "nvme": disk * ranks}
+    settings = [f"tiers.{tier}.capacity={chunks * chunk * TOKEN_BYTES}" for tier, chunks in sizes.items()]
+    ours = moved(
+        simulated(monkeypatch, tmp_path, "lmcache-disk", count, settings, trace=trace, ranks=ranks),
+        first_had(count, chunk, trace, ranks),
+    )
+    # Threads write a prompt's chunks, so that which of them are the oldest is chance: of deletes the number.
+    how = {"write": sorted, "read": sorted, "delete": len}
+    differs = {n: [op for op in OPERATIONS if how[op](real[n][op]) != how[op](ours[n][op, DISK])] for n in range(count)}
+    files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
+    rows.append((f"`lmcache-disk`, two ranks, {HARD}", f"lmcache {environments.version('lmcache')}", f"{count}", *files,
+                 said(differs, "the same chunks of each rank")))  # fmt: skip
+    assert wrong(differs) == {}
+    assert amount(real, "delete") > 0
+
+
 VLLM_BLOCK_TOKENS = 16
 AT_END = "recency=at-end"
 """How vLLM 0.32.0 ages a prompt's blocks; the presets are of 0.33.0."""
