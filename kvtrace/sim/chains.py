@@ -85,7 +85,7 @@ def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = 
         names = ids[np.repeat(requests.block_offsets[first:end], of) + last_block] * per_block + place % per_block
         if with_partial:
             names *= chunk_tokens
-            np.add.at(names, np.cumsum(of) - 1, partial[first:end])
+            names[np.cumsum(of)[partial[first:end] > 0] - 1] += partial[first:end][partial[first:end] > 0]
         numbers.add(names)
     return numbers.chains(offsets, chunk_tokens)
 

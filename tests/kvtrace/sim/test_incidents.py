@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from conftest import trace_meta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving import moving_tables  # noqa: F401
@@ -20,6 +21,7 @@ from test_routers import fleet_of
 
 from kvtrace.core.document.chapters import event_lines
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet import Incident, Kind, parse, steps_of
@@ -237,9 +239,14 @@ def test_hit_ratios_say_nothing_of_beginning_again_where_no_request_did():
     assert tuple(stats["incidents"]["begun_again"].values()) == (0, 0, 0, 2, 0)
     [line] = event_lines(stats["incidents"])
     assert line.startswith("20ns:node-lost:0: hits ")
-    # A trace of before has no such counts.
+    # A trace of before has no such counts; one that has them as text is refused where it is read.
+    msgspec.structs.replace(trace_meta(TRACE), stats=stats)
+    wrong = stats | {"incidents": stats["incidents"] | {"begun_again": {"requests": "many"}}}
+    with pytest.raises(msgspec.ValidationError, match="begun_again"):
+        msgspec.structs.replace(trace_meta(TRACE), stats=wrong)
     del stats["incidents"]["begun_again"]
     assert event_lines(stats["incidents"]) == [line]
+    msgspec.structs.replace(trace_meta(TRACE), stats=stats)
 
 
 def test_requests_wait_while_no_node_is_there_by_hand():

@@ -113,3 +113,10 @@ def test_sizing_counts_the_tokens_that_it_saves_and_neither_samples_nor_bounds()
     assert (point.hit_ratio, point.saved_tokens, point.input_tokens) == (3 / 6, 10, 20)
     assert not stack.can_sample
     assert stack.optimum({"dram": 8, "nvme": 8}) is None
+
+
+def test_empty_prompts_have_no_partial_chunk():
+    preset = preset_of(None, partial_chunks=True)
+    assert rows_of(preset, requests_of([(0, 0, 1, []), (1, 0, 1, [])])) == []
+    found = brief(rows_of(preset, requests_of([(0, 0, 1, []), (1, 3, 0, [1]), (2, 0, 1, []), (3, 8, 0, [1, 2])])))
+    assert found == ["write 0 prefill 0 3 1/0", "write 0 prefill 1 4 3/0", "write 0 prefill 2 4 3/0"]
