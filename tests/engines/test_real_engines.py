@@ -139,9 +139,17 @@ def test_each_request_writes_reads_and_deletes_as_often(monkeypatch, tmp_path, r
     ours = counted(simulated(monkeypatch, tmp_path, preset, count, settings, trace=str(trace)))
     real = Counter((request, op) for op, request, _key, _bytes in did)
     wrong = compared(real, ours, count)
+    by_chance = ""
+    if UNFULL in name:
+        # Which chunks of a prompt its threads end first is chance, and the last is smaller: now and then one more has
+        # to go for the next, and one less later.
+        ahead = [real[n, "delete"] - ours[n]["delete", DISK] for n in range(count)]
+        assert max(abs(sum(ahead[: n + 1])) for n in range(count)) <= 1
+        wrong = {at: counts for at, counts in wrong.items() if at[1] != "delete"}
+        by_chance = "; deletes by chance of its threads one sooner or later"
     differs = f"in {counted_words(len({request for request, _ in wrong}), 'request')}" if wrong else "in no request"
     rows.append((f"`{preset}`{name.removeprefix(preset)}", f"{engine} {environments.version(engine)}", f"{count}",
-                 *totals(real, ours, count), differs))  # fmt: skip
+                 *totals(real, ours, count), differs + by_chance))  # fmt: skip
     assert wrong == GAPS.get(name, {})
     assert sum(1 for op, *_ in did if op == "delete") > 0
     sizes = {size for op, _request, _key, size in did if op != "delete"}
