@@ -32,9 +32,8 @@ def drive(recorder: Notebook) -> None:
         if hit:
             engine.retrieve(tokens[:hit], req_id=name)
         engine.lookup_unpin(name)
-        mask = torch.ones(len(tokens), dtype=torch.bool)
-        mask[:hit] = False
-        engine.store(tokens=tokens, mask=mask, req_id=name)
+        if hit < len(tokens):
+            engine.store(tokens=tokens, mask=torch.arange(len(tokens)) >= hit, req_id=name)
         while disk.disk_worker.put_tasks and recorder.failure is None:
             time.sleep(POLL_S)
 

@@ -143,6 +143,7 @@ def sql(
 ) -> None:
     """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
 
+    `measured` is `ops`, and `measured_requests` `served`, without what was of a run's warm-up (--warmup).
     Each row's `origin` is the run's folder or the file that it came from. Queries can only read; rows have no order
     unless one says ORDER BY; `percentile(x, 0.99)` is by nearest rank. Without a query, a shell takes them.
 

@@ -12,16 +12,7 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, reader
-from kvdistill.queries.database import (
-    BATCH_ROWS,
-    connect,
-    distributions,
-    figures,
-    literal,
-    measured_views,
-    named,
-    opened,
-)
+from kvdistill.queries.database import BATCH_ROWS, TIMES, connect, distributions, figures, literal, named, opened
 from kvtrace import __version__
 from kvtrace.core import duckdb
 from kvtrace.core.app import progress
@@ -141,7 +132,7 @@ def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[st
 def _summary_of_ops(ops: Path, source: str) -> Summary:
     """Return the summary of the `ops` that were just written, by the queries that a report of them uses."""
     with opened([ops]) as db:
-        measured_views(db, None)
+        db.execute(TIMES)
         counted = figures(db)
         _points, times = distributions(db, list(QUANTILES.values()))
     latencies = {(row.pop("tier"), row.pop("op")): Distribution(**row) for row in times["latency"]}

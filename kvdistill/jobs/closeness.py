@@ -324,11 +324,9 @@ def mrc_error(stream: Stream, source: Stream) -> float | None:
 
 
 def _relative(value: float | None, source: float | None) -> float | None:
-    if value is None or source is None:
+    if value is None or source is None or (source == 0 and value != 0):
         return None
-    if source == 0:
-        return 0.0 if value == 0 else None
-    return value / source - 1
+    return value / source - 1 if source else 0.0
 
 
 def gaps_us(stream: Stream) -> NDArray[np.int64]:

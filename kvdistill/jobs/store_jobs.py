@@ -69,7 +69,7 @@ def _depth(profile: Profile, option: str, indent: str = "") -> tuple[int | None,
 
     Measured if they were timed, else a stage's, which bounds them.
     """
-    stages, mean = profile.concurrency, profile.mean_in_flight
+    stages, mean = profile.concurrency, None if profile.depth is None else profile.depth.mean
     if mean is not None:
         count, said = max(1, math.ceil(mean)), f"measured: {mean:.3g} operations in flight, weighted by time"
     elif stages is not None:

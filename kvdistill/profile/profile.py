@@ -337,11 +337,6 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return self.read.ops + self.write.ops
 
     @property
-    def mean_in_flight(self) -> float | None:
-        """Operations in flight, weighted by time; null unless operations were timed."""
-        return None if self.depth is None else self.depth.mean
-
-    @property
     def placed(self) -> AddressSpace:
         """The address space; ConfigError if the source does not know where operations lie."""
         if self.space is None:

@@ -106,23 +106,14 @@ def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe) -> l
         elif _MIN_OPS <= len(times) < MAX_OPS:
             # So many gaps as operations: the last one's is not seen.
             span = round(int(times[-1] - times[0]) * len(times) / (len(times) - 1))
-        directions = [
+        read, write = (
             describe(op, part.from_ns, part.to_ns, part.process, places.law is Law.ZONES)
             if (ops["op"][which] == op).any()
             else nothing()
             for op in (READ, WRITE)
-        ]
-        found.append(
-            IoStream(
-                name=name,
-                start_ns=begin - start_ns,
-                span_ns=span,
-                read=directions[0],
-                write=directions[1],
-                loop=loop,
-                places=places,
-            )
         )
+        times_of = {"start_ns": begin - start_ns, "span_ns": span}
+        found.append(IoStream(name=name, **times_of, read=read, write=write, loop=loop, places=places))
     return found
 
 

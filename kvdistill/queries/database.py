@@ -20,7 +20,7 @@ from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core import files as core_files
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.run.probe_file import find_probe
-from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, find_run, refuse_cut_off
+from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, RunFile, find_run, refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TABLES, TRACE, Table, arrow_schema
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
@@ -92,7 +92,7 @@ def named(name: str) -> str:
 
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
-_TIMES = """
+TIMES = """
 CREATE VIEW times AS
 SELECT * FROM (
     SELECT tier, op::VARCHAR AS op, 'latency' AS measure, completed_ns - submitted_ns AS time_ns, outcome, engine
@@ -109,19 +109,19 @@ such times, and a closed loop only service times."""
 MEASURES = ("latency", "response", "lateness")
 
 
-def measured_views(db: duckdb.DuckDBPyConnection, warmup: str | None) -> None:
-    """Create over the view `ops` the views `measured` (without the warm-up) and `times` (a row a time).
-
-    `warmup` is the run's `--warmup`: rows or a duration.
-    """
-    condition = "true"
-    if warmup is not None:
-        rows = _ROWS.fullmatch(warmup)
-        started = "coalesce(scheduled_ns, submitted_ns)"
-        lasts = "" if rows else f"({started} IS NULL OR {started} >= {parse_duration_ns(warmup)})"
-        condition = f"row >= {int(rows.group(1))}" if rows else lasts
-    db.execute(f"CREATE VIEW measured AS SELECT * FROM ops WHERE {condition}")
-    db.execute(_TIMES)
+def _measured(names: Sequence[str], runs: Sequence[tuple[Path, RunFile]]) -> Iterator[tuple[str, str]]:
+    """Yield the views of what in `ops` and `served` is not of a run's `--warmup`, rows or a time, and their text."""
+    cases = ""
+    for folder, warmup in ((of, run.summary.warmup.asked) for of, run in runs if run.summary.warmup is not None):
+        rows, started = _ROWS.fullmatch(warmup), "coalesce(scheduled_ns, submitted_ns)"
+        lasts = f"row >= {rows[1]}" if rows else f"coalesce({started} >= {parse_duration_ns(warmup)}, true)"
+        cases += f" WHEN {literal(folder)} THEN {lasts}"
+    which = f"CASE origin{cases} ELSE true END"
+    if "ops" in names:
+        yield "measured", f"FROM ops WHERE {which if cases else 'true'}"
+    if "served" in names and ("ops" in names or not cases):
+        warm = f"ANTI JOIN (SELECT origin, request_id FROM ops WHERE NOT {which}) USING (origin, request_id)"
+        yield "measured_requests", f"FROM served {warm if cases else ''}"
 
 
 def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
@@ -231,7 +231,7 @@ def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str],
             if objects.name.endswith(".parquet"):
                 tables.checked(objects, OBJECTS)
             _add(found, OBJECTS, objects, origin, scratch)
-    runs = ((folder, run) for folder in folders if (run := find_run(folder)) is not None)
+    runs = [(folder, run) for folder in folders if (run := find_run(folder)) is not None]
     probes = ((folder, probe.block.directions) for folder in folders if (probe := find_probe(folder)) is not None)
     facts = {
         "runs": [_found(run, "runs") | {"origin": str(of)} for of, run in runs if run.program == "kvreplay"],
@@ -250,7 +250,11 @@ def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str],
             found[name] = {target: ""}
     for name, files in sorted(found.items()):
         connection.execute(_statement(name, files, tiers))
-    return [View(name, list(files)) for name, files in sorted(found.items())]
+    views = [View(name, list(files)) for name, files in sorted(found.items())]
+    for name, text in _measured(list(found), runs):
+        connection.execute(f"CREATE VIEW {name} AS {text}")
+        views.append(View(name, []))
+    return views
 
 
 def files_in(path: Path) -> list[Path]:

@@ -117,9 +117,7 @@ def _lines(scores: Sequence[Score], together: int) -> Iterator[ComparedLine]:
     """Yield the figures of one stack, a line each."""
     first, preset = scores[0], scores[0].preset
     sides = [
-        ComparedSide(
-            median=of.users, low=of.users, high=of.lost_users, ratio=_ratio_of_users(first, of, together), trials=[]
-        )
+        ComparedSide(median=of.users, low=of.users, high=of.lost_users, ratio=_ratio_of_users(first, of, together))
         for of in scores
     ]
     yield ComparedLine(tier=preset, op="", name="users", sides=sides)

@@ -25,6 +25,7 @@ from kvtrace.core.document.document import (
     Sheet,
     Unit,
     columns_of,
+    show,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
@@ -119,6 +120,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     names = [side.name for side in sides]
     said, lines, together = judge(names, found)
     mixes = {r.run.summary.mix for side in sides for r in side.reports if isinstance(r, RunReport) and r.run} - {""}
+    said = "; ".join([*_unlike_loads(sides), said])
     return Comparison(
         # What all sides measured: figures of reads alone, or of writes alone, are no answer to the other.
         verdict="; ".join([said, *mixes]) if len(mixes) == 1 else said,
@@ -151,15 +153,11 @@ def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) 
 
 
 def _lines(found: Sequence[dict[Key, list[float | None]]], together: int) -> list[ComparedLine]:
-    return [
-        ComparedLine(
-            tier=key[0],
-            op=key[1],
-            name=key[2],
-            sides=[compared_side(side.get(key), found[0].get(key), together) for side in found],
-        )
-        for key in dict.fromkeys(key for side in found for key in side)
-    ]
+    lines = []
+    for key in dict.fromkeys(key for side in found for key in side):
+        sides = [compared_side(side.get(key), found[0].get(key), together) for side in found]
+        lines.append(ComparedLine(tier=key[0], op=key[1], name=key[2], sides=sides))
+    return lines
 
 
 def compared_side(values: list[float | None] | None, first: list[float | None] | None, together: int) -> ComparedSide:
@@ -169,6 +167,23 @@ def compared_side(values: list[float | None] | None, first: list[float | None] |
     if not known or len(known) < len(values or []):
         return ComparedSide(median=None, low=None, high=None, ratio=compared, trials=values or [])
     return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared, trials=values or [])
+
+
+def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
+    """Yield in what the sides' loads differ, where all sides say which requests came."""
+    loads = [load for side in sides if (load := side.reports[0].settings().get("load"))]
+    unlike = differing(loads) if len(loads) == len(sides) else {}
+    # The same requests may lie under another name, and others under the same.
+    unlike.pop("file" if "sha256" not in unlike else "sha256" if "file" in unlike else "", None)
+    if unlike:
+        said = [
+            f"{_LOAD.get(of, of.replace('_', ' '))} {' / '.join(show(each, unit_of(of, Unit.TEXT)) for each in values)}"
+            for of, values in unlike.items()
+        ]
+        yield f"LOADS DIFFER, so figures compare neither policies nor drives: {'; '.join(said)}"
+
+
+_LOAD = {"sha256": "content of the file", "max_requests": "requests at most", "duration_ns": "duration"}
 
 
 def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
@@ -213,7 +228,7 @@ def is_modelled(report: Report) -> bool:
 
 
 _FIRST_SETTINGS = (
-    "tiers.", "trace", "preset", "model", "seed", "speed", "queue_depth", "io_bytes", "engine", "is_buffered",
+    "load.", "tiers.", "trace", "preset", "model", "seed", "speed", "queue_depth", "io_bytes", "engine", "is_buffered",
     "window.", "limit",
 )  # fmt: skip
 _LAST_SETTINGS = ("version", "host.")
@@ -226,8 +241,8 @@ def ordered_settings(settings: Settings) -> Settings:
     """Return `settings` by their effect on a run: targets and load first, the host last."""
 
     def rank(name: str) -> int:
-        places = [place for place, start in enumerate(_FIRST_SETTINGS) if name.startswith(start)]
-        return places[0] if places else len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
+        last = len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
+        return next((place for place, start in enumerate(_FIRST_SETTINGS) if name.startswith(start)), last)
 
     return {name: settings[name] for name in sorted(settings, key=rank)}
 
@@ -238,9 +253,8 @@ def split_settings(settings: Settings) -> tuple[Settings, Settings]:
     One side may be of a version or a machine that says more than another: that is no difference between them. A target
     that only one has is one, and so is an option that is null on one: it was not given.
     """
-    one_sided = [
-        name for name, values in settings.items() if None in values and "." in name and not name.startswith("tiers.")
-    ]
+    told = ("tiers.", "load.")
+    one_sided = [of for of, values in settings.items() if None in values and "." in of and not of.startswith(told)]
     return (
         {name: values for name, values in settings.items() if name not in one_sided},
         {name: settings[name] for name in one_sided},
@@ -399,7 +413,6 @@ _HIGHLIGHTED = (
     "capacity_writes_per_day",
 )
 _MOST_HIGHLIGHTS = 6
-_SIDES_HIGHLIGHTED = 2
 
 
 def drive_of(lines: Sequence[ComparedLine]) -> str:
@@ -447,12 +460,8 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
 def settings_table(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
     """Return `settings` as a table, a column a side."""
     columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
-    return ReportTable(
-        title,
-        Sheet.PARAMETERS,
-        columns,
-        [[name, *(None if v is None else str(v) for v in values)] for name, values in settings.items()],
-    )
+    rows = [[name, *(None if v is None else str(v) for v in values)] for name, values in settings.items()]
+    return ReportTable(title, Sheet.PARAMETERS, columns, rows)
 
 
 def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
@@ -465,7 +474,7 @@ def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
 
 def _highlights(compared: Comparison) -> list[Highlight]:
     """Return the ratios of the drive's figures, if there are two sides."""
-    if len(compared.names) != _SIDES_HIGHLIGHTED:
+    if len(compared.names) != 2:  # noqa: PLR2004 - the first, and what is compared with it
         return []
     known = [line for line in compared.lines if line.op != "delete" and line.sides[1].ratio.value is not None]
     # What a run moves is what its trace asks for.

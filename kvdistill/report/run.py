@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import tier_reuse
-from kvdistill.queries.database import distributions, figures, measured_views, opened, query
+from kvdistill.queries.database import TIMES, distributions, figures, opened, query
 from kvdistill.report.jobs import closeness_chapter
 from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
 from kvdistill.report.tables import (
@@ -243,8 +243,7 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
     meta = tables.open_table(ops, OPS).meta
     run = find_run(ops.parent)
     with opened([ops]) as db:
-        warmup = None if run is None else run.summary.warmup
-        measured_views(db, None if warmup is None else warmup.asked)
+        db.execute(TIMES)
         span = query(db, "run_span")[0]
         span_ns = None if span["first_ns"] is None else span["last_ns"] - span["first_ns"]
         bucket_ns = span_ns // buckets + 1 if span_ns else None

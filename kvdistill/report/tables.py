@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from kvdistill.queries.database import at
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -100,16 +101,37 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     source: dict[str, Any] | None
     is_simulated: bool
     notes: list[str]
+    load: dict[str, Any] = {}
+    """Which requests came: of which file or users, how reshaped, for how long, and of which seed if any was drawn."""
 
     def settings(self) -> dict[str, Any]:
         """Return what the table was made with."""
-        return {name: getattr(self, name) for name in ("preset", "model", "seed", "version")}
+        return {name: getattr(self, name) for name in ("preset", "model", "load", "seed", "version")}
 
 
 def subject_of(path: Path, meta: Metadata) -> Subject:
     """Return the provenance of the table at `path`."""
-    same = set(Subject.__struct_fields__) - {"file", "model"}
-    return Subject(file=path.name, model=meta.model_name, **{name: getattr(meta, name) for name in same})
+    same = set(Subject.__struct_fields__) - {"file", "model", "load"}
+    facts = {name: getattr(meta, name) for name in same}
+    return Subject(file=path.name, model=meta.model_name, load=_load(meta), **facts)
+
+
+_DRAWN = ("users", "arrivals", "request_rate_per_s", "conversation_rate_per_s", "start_ratio", "jitter_ns", "scale")
+"""Where one of these is said, the seed has a part in which requests come, and when."""
+_ASKED = ("file", "sha256", "burstiness_cv", "day_ns", "day_amplitude", "live_conversations", "idle_cap_ns", *_DRAWN)
+
+
+def _load(meta: Metadata) -> dict[str, Any]:
+    made = at(meta.source, "metadata") or {"source": meta.source, "config": meta.config, "seed": meta.seed}
+    # A table of requests says where they came from, and each may have been reshaped.
+    parts = [of for of in (at(made, "source", "of"), at(made, "source")) if of and isinstance(of, dict)]
+    shapes = [shape for of in parts if isinstance(shape := of.get("shape"), dict)]
+    asked = [{name: of[name] for name in _ASKED if name in of} for of in parts[:1]]
+    found = {name: value for part in (*asked, *shapes) for name, value in part.items()}
+    if "users" in found:
+        found["workload"] = at(made, "config", "hierarchy", "workload")
+    found |= {name: at(made, "config", name) for name in ("duration_ns", "max_requests") if found}
+    return found | {"seed": at(made, "seed")} if set(_DRAWN) & set(found) else found
 
 
 def hit_ratio(meta: Metadata) -> float | None:

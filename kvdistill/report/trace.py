@@ -87,9 +87,10 @@ class TraceReport(Report, frozen=True, kw_only=True):
         has_rates = self.span_ns != 0 or any(row["span_ns"] for row in self.writes_per_day)
         notes = [*subject.notes, *([] if has_rates else ["all rows share one instant, so no rate is known"])]
         made = "simulated" if self.subject.is_simulated else "of real I/O"
-        served = counted(self.requests, "request")
-        headline = f"Trace, {made}: {counted(self.subject.rows or 0, 'operation')} for {served}"
+        done, served = counted(self.subject.rows or 0, "operation"), counted(self.requests, "request")
+        headline = f"Trace, {made}: {done} for {served}{f'; {fleet_headline(self.fleet)}' if self.fleet else ''}"
         spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
+        operations = table_of("Operations", Sheet.PERFORMANCE, spec, self.operations, keys=3)
         events, worn = [], "Writes to flash inside the drive are more."
         whole = sum(row["bytes"] for row in self.operations if row["op"] == "write")
         if whole > sum(row["written_bytes"] for row in self.writes_per_day):
@@ -98,31 +99,24 @@ class TraceReport(Report, frozen=True, kw_only=True):
             course, *others = _event_course(self.events)
             shown = [course, *event_tables(self.events), *others]
             events.append(Chapter("Events", shown, event_lines(self.events)))
+        unseen = (("QoS", Sheet.QOS, "latency"), ("Device", Sheet.DEVICE, "block layer"))
+        absent = [parameters(title, sheet, {name: _NOT_MEASURED}) for title, sheet, name in unseen]
         chapters = [
             *([Chapter("Fleet", fleet_tables(self.fleet))] if self.fleet else []),
             *events,
-            Chapter(
-                "Tiers and operations",
-                [_tiers(self), table_of("Operations", Sheet.PERFORMANCE, spec, self.operations, keys=3)],
-            ),
+            Chapter("Tiers and operations", [_tiers(self), operations]),
             Chapter("Over time", rate_tables(self.over_time, self.bucket_ns, "By the trace's own clock.")),
             Chapter("Wear", [wear_table(self.writes_per_day, worn, MEMORY)]),
             Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
             Chapter("Reuse", reuse_tables(self.reuse)),
             Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
-            Chapter(
-                "Not in a trace",
-                [
-                    parameters("QoS", Sheet.QOS, {"latency": _NOT_MEASURED}),
-                    parameters("Device", Sheet.DEVICE, {"block layer": _NOT_MEASURED}),
-                ],
-            ),
+            Chapter("Not in a trace", absent),
         ]
         tier = self.tiers[-1]["name"] if self.tiers else ""
         asked = (subject.source or {}).get("file") or (subject.source or {}).get("kind")
         return Document(
             name=subject.file,
-            headline=(f"{headline}; {fleet_headline(self.fleet)}" if self.fleet else headline),
+            headline=headline,
             notes=notes,
             highlights=_highlights(self),
             chapters=chapters,
@@ -136,9 +130,8 @@ class TraceReport(Report, frozen=True, kw_only=True):
             yield ("", "", name), getattr(self, name)
         for name, value in (self.first_token or {}).items():
             yield ("", "", f"first_token_{name}"), value
-        yield from of_rows(
-            [row | {"tier": row["name"], "op": ""} for row in self.tiers], ("hit_ratio", "peak_live_bytes")
-        )
+        tiers = [row | {"tier": row["name"], "op": ""} for row in self.tiers]
+        yield from of_rows(tiers, ("hit_ratio", "peak_live_bytes"))
         for (tier, op), rows in by(self.operations, "tier", "op"):
             for column, name in (("ops", "operations"), ("bytes", "bytes")):
                 yield (tier, op, name), sum(row[column] for row in rows)
@@ -259,10 +252,9 @@ def _highlights(report: TraceReport) -> list[Highlight]:
     found = [Highlight("time span", report.span_ns, Unit.NS, "of the trace's clock")]
     if report.hit_ratio is not None:
         found.append(Highlight("hit ratio, all tiers", report.hit_ratio, Unit.SHARE, "of all lookups, simulated"))
-    last = report.tiers[-1]["hit_ratio"] if report.tiers else None
-    if last is not None:
-        name = report.tiers[-1]["name"]
-        found.append(Highlight(f"hit ratio of {name}", last, Unit.SHARE, "of all lookups, simulated"))
+    for tier in (tier for tier in report.tiers[-1:] if tier["hit_ratio"] is not None):
+        what = f"hit ratio of {tier['name']}"
+        found.append(Highlight(what, tier["hit_ratio"], Unit.SHARE, "of all lookups, simulated"))
     for row in report.writes_per_day[-1:]:
         name = row["tier"]
         for op, said in (("read", "read from"), ("write", "written to")):

@@ -310,10 +310,8 @@ def _late_buffers(found: Evidence, waited: str) -> Cause:
     if busy >= BUSY:
         # A device that has work all the time does no more of it with more in flight.
         return LimitCause.DRIVE, f"{_in_flight(found)}, device busy {percent(busy)} of the time"
-    return (
-        LimitCause.REPLAYER,
-        f"{waited} waiting for buffers whose memory was still being touched; {_in_flight(found)}",
-    )
+    why = "waiting for buffers whose memory was still being touched"
+    return LimitCause.REPLAYER, f"{waited} {why}; {_in_flight(found)}"
 
 
 def _closed(found: Evidence, *, copies: bool) -> Cause:
@@ -394,10 +392,9 @@ def _full(found: Evidence, _waited: str) -> Cause:
         return LimitCause.QUEUE_LIMIT, f"one in flight at a time{held}{_of_device(found)}"
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
-    if found.doubling_gain is not None and found.doubling_gain >= RISING and (found.slowdown or 0) < SLOWED:
-        gained = f"twice as much in flight moved {percent(found.doubling_gain)} more"
-        return LimitCause.QUEUE_LIMIT, f"{_in_flight(found)}{held}{_of_device(found)}; {gained}"
     tells = "kvreplay sweep --queue-depths tells whether more would move more"
+    if found.doubling_gain is not None and found.doubling_gain >= RISING and (found.slowdown or 0) < SLOWED:
+        tells = f"twice as much in flight moves {percent(found.doubling_gain)} more"
     return LimitCause.QUEUE_LIMIT, f"{_in_flight(found)}{held}{_of_device(found)}; {tells}"
 
 
@@ -418,9 +415,7 @@ def _served(found: Evidence, _waited: str) -> Cause:
 
 def _is_throttled(found: Evidence) -> bool:
     """Return whether a limit above the device held: it was reached, or nearly, and I/Os were long above the device."""
-    if found.throttle is None or (found.throttle_share or 0.0) < REACHED:
-        return found.throttle is not None and _is_device_idle(found)
-    return True
+    return found.throttle is not None and ((found.throttle_share or 0.0) >= REACHED or _is_device_idle(found))
 
 
 def _is_cached(found: Evidence) -> bool:
@@ -478,7 +473,7 @@ def _drive_reason(found: Evidence) -> str:
         at_device = f"{found.device_queue_mean:.3g} requests at the device"
         return f"{said}; {at_device}, whose queue takes {found.device_queue_limit}"
     if found.doubling_gain is not None and found.doubling_gain <= FLAT:
-        return f"{said}; twice as much in flight moved {percent(max(0.0, found.doubling_gain))} more"
+        return f"{said}; twice as much in flight moves {percent(max(0.0, found.doubling_gain))} more"
     return f"{said}; service times {found.slowdown:.0f} times those with little in flight"
 
 

@@ -321,7 +321,7 @@ class CountedOperations:
 
     def __init__(self, tiers: Sequence[Tier | None], *, is_open_loop: bool, io_bytes: int) -> None:
         """Count operations on `tiers`, whose I/Os are up to `io_bytes` long."""
-        self.tiers, self.is_open_loop = tiers, is_open_loop
+        self.tiers, self.is_open_loop, self.io_bytes = tiers, is_open_loop, io_bytes
         self.places = OperationPlaces(tiers)
         self.moves = np.array([t is not None and not t.is_simulated for t in tiers])
         count = len(self.places) * KINDS

@@ -8,6 +8,7 @@ same mean that it is saturated. Both are Little's law (in flight = rate x servic
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from kvreplay.native.rows import READ, WRITE
 from kvreplay.result.cause import Spent, end_of, is_late, judge, shares_of
 from kvreplay.result.counts import CountedOperations
 from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, layers, queue_number, throttles
-from kvreplay.tiers.modelled import DriveFile, DriveModel
+from kvreplay.tiers.modelled import DriveFile, DriveModel, SimulatedTier
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
@@ -95,28 +96,17 @@ def judged_run(
     """
     has_reached = None if pace is None else pace.kept_pace
     rate = next((each for each in rates if each.tier == tier), None)
-    cause: LimitCause | None = None
-    reason: str | None = "nothing completed"
-    sentence = "nothing completed"
-    if rate is not None:
-        cause, reason = judge(
-            evidence, is_open=pace is not None, has_reached=has_reached, copies=copies, does_io=does_io
-        )
-        limit = f"{evidence.queue_depth} ({because})"
-        if pace is not None:
-            sentence = _delivered(rate, pace, cause, reason, evidence, limit)
-        else:
-            held = "" if reason is None else f": {_words(cause, rate, limit, evidence.storage)[0]} ({reason})"
-            sentence = f"{named(rate)} reached {reached_of(rate)} at queue depth {evidence.queue_depth}{in_all}{held}"
-    return RunVerdict(
-        sentence=sentence,
-        has_reached=has_reached,
-        tier=tier,
-        cause=cause,
-        reason=reason,
-        tiers=rates,
-        evidence=evidence,
-    )
+    said = partial(RunVerdict, has_reached=has_reached, tier=tier, tiers=rates, evidence=evidence)
+    if rate is None:
+        return said(sentence="nothing completed", cause=None, reason="nothing completed")
+    cause, reason = judge(evidence, is_open=pace is not None, has_reached=has_reached, copies=copies, does_io=does_io)
+    limit = f"{evidence.queue_depth} ({because})"
+    if pace is not None:
+        sentence = _delivered(rate, pace, cause, reason, evidence, limit)
+    else:
+        held = "" if reason is None else f": {_words(cause, rate, limit, evidence.storage)[0]} ({reason})"
+        sentence = f"{named(rate)} reached {reached_of(rate)} at queue depth {evidence.queue_depth}{in_all}{held}"
+    return said(sentence=sentence, cause=cause, reason=reason)
 
 
 def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
@@ -163,6 +153,7 @@ def _evidence(
         if len(moves) and found.total("single_bytes", at) >= SINGLE * found.total("moved_bytes", at):
             gain, slowdown = levels_of(moves["submitted_ns"], moves["completed_ns"], moves["length_op"])
             known |= {"doubling_gain": gain, "slowdown": slowdown}
+        known["doubling_gain"] = _gain_of(found, index, driven, known.get("doubling_gain"))
         known |= _of_devices(found, index, tier, moved)
         if driven is not None:
             known["throttle"], known["throttle_share"] = _throttle(found, index, tier)
@@ -181,6 +172,19 @@ def _evidence(
             known["unread_share"] = min(1.0, driven.unread_ns / places)
             known["blocked_share"] = min(1.0, driven.blocked_ns / places)
     return Evidence(queue_depth=queue_depth, storage=storage_of(tier), **known)
+
+
+def _gain_of(found: CountedOperations, index: int, driven: Driven | None, measured: float | None) -> float | None:
+    """Return the `measured` gain of twice as much in flight; where levels of load did not tell, that of a tier's model.
+
+    Twice what was in flight while the tier had work: I/Os of a measured drive, operations of others.
+    """
+    tier, kinds = found.tiers[index], found.at(index, READ) + found.at(index, WRITE)
+    moved, read = (found.total("moved_bytes", of) for of in (kinds, found.at(index, READ)))
+    in_flight = (driven.in_use_ns or 0) / max(1, found.order.covered_ns(index)) if driven else 0.0
+    if measured is not None or not isinstance(tier, SimulatedTier) or not (moved and in_flight):
+        return measured
+    return tier.gain(moved / found.total("good", kinds), found.io_bytes, read / moved, in_flight)
 
 
 def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
@@ -427,7 +431,7 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     facts, drive, total = drives[0], DriveFile.read(path), sum(f.bytes or 0 for f in moved)
     share = sum(f.bytes or 0 for f in moved if f.op == "read") / total
     size = min(total / max(1, sum(f.operations or 0 for f in moved)), run.engine.io_bytes or total)
-    model, target = DriveModel(drive.cells), Path(facts["target"])
+    model, target, filesystem = DriveModel(drive.cells), Path(facts["target"]), facts.get("filesystem")
     # With less than one in flight on average it stood idle for the rest of the time.
     expected = model.at(size, max(1.0, in_flight), share)[0] * min(1.0, in_flight)
     ratio, longest_kib, beneath = observed / expected, queue_number(target, "max_sectors_kb"), layers(target)
@@ -449,10 +453,7 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
         (ratio < 1 and not str(facts.get("layout")).startswith("extents"), _NEW_FILES),
         (" over " in beneath, f"what lies between, such as RAID: {beneath}"),
         (is_split and ratio < 1, "I/Os are split above the drive"),
-        (
-            facts.get("filesystem") != drive.filesystem,
-            f"the filesystem, {facts.get('filesystem')}: another was measured",
-        ),
+        (filesystem != drive.filesystem, f"the filesystem, {filesystem}: another was measured"),
         (True, "the drive itself: its state is another than when it was measured, or others use it"),
     ]
     why = next(said for holds, said in reasons if holds)

@@ -75,7 +75,6 @@ from kvtrace.core.run.run_file import (
     Prepared,
     RunBegun,
     RunFile,
-    Smart,
     SmartReadings,
     Verification,
     sealed,
@@ -208,10 +207,12 @@ class _Run:
                 digest,
                 preconditioned=preconditioned,
                 populated=populated,
-                smart={name: SmartReadings(before=found, after=None) for name, found in read_smart(setting).items()},
+                smart={
+                    name: SmartReadings(before=found, after=None) for name, found in of_drives(setting, smart).items()
+                },
                 prepared=Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns),
             )
-            before = read_devices(setting)
+            before = of_drives(setting, device_counters)
             watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
             tables.make_directory(output, RUN_FILE)
             with journal(output, rows, running(setting, begun), watch) as kept, RunResults(setting, output) as found:
@@ -239,7 +240,7 @@ class _Run:
                 stop = until(interrupted, None if engine.is_virtual else config.runtime_ns)
                 driven = failed_populate or self._drive(engine, job, stop, "replaying", watch)
                 kept.stop()
-                moved = {name: moved_between(before[name], after) for name, after in read_devices(setting).items()}
+                moved = {of: moved_between(before[of], now) for of, now in of_drives(setting, device_counters).items()}
                 feed.finish(rows_to_report(setting, loader.laid))
                 found.end()
                 probed = end_probes(None if failed_populate else driven.started_ns)
@@ -253,7 +254,7 @@ class _Run:
                     self._error(driven, summary, found.rows, is_populating=failed_populate is not None, output=output),
                     trouble,
                     named(driven.verification, setting.trace),
-                    read_smart(setting),
+                    of_drives(setting, smart),
                     probed,
                 )
                 begun = msgspec.structs.replace(begun, **so_far(found.setting, engine, self.data))
@@ -468,14 +469,9 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: StopAsked, show:
     return done
 
 
-def read_smart(setting: Setting) -> dict[str, Smart]:
-    """Read the SMART data of all drives, by name."""
-    return {drive.name: smart(Path(drive.target)) for drive in drives_of(setting.tiers)}
-
-
-def read_devices(setting: Setting) -> dict[str, DeviceIo | None]:
-    """Read the counters of the device beneath each drive, by the drive's name; None if unseen."""
-    return {drive.name: device_counters(Path(drive.target)) for drive in drives_of(setting.tiers)}
+def of_drives(setting: Setting, read: Callable[[Path], Any]) -> dict[str, Any]:
+    """Return what `read` finds at the target of each drive, such as its SMART data, by the drive's name."""
+    return {drive.name: read(Path(drive.target)) for drive in drives_of(setting.tiers)}
 
 
 def moved_between(start: DeviceIo | None, end: DeviceIo | None) -> DeviceIo:

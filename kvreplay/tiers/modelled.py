@@ -66,15 +66,27 @@ class SimulatedTier(Tier):
         kind = TierKind.NOTHING if self.service is None else TierKind.MODELLED
         return Native(kind, service=self.service, matrix=0 if self._drive is None else self._drive.struct.address)
 
+    def gain(self, each_bytes: float, io_bytes: int, read_share: float, in_flight: float) -> float:
+        """Return how much more its model moves with twice as much `in_flight`, I/Os of a drive, else operations."""
+        now, then = (self._rate(each_bytes, io_bytes, read_share, so_many) for so_many in (in_flight, 2 * in_flight))
+        return then / now - 1
+
+    def _rate(self, each_bytes: float, io_bytes: int, read_share: float, in_flight: float) -> float:
+        if self._drive is not None:
+            return self._drive.at(min(each_bytes, io_bytes), max(1.0, in_flight), read_share)[0] * min(1.0, in_flight)
+        assert self.service is not None, "null has no model"
+        of, rates = self.service, (self.service.read_bytes_per_s, self.service.write_bytes_per_s)
+        # In each direction a server has one at a time; the latency comes after it.
+        each_ns = (max(of.least_ns, each_bytes * NS_PER_S / rate) for rate in rates)
+        busy_ns = [share * ns for share, ns in zip((read_share, 1 - read_share), each_ns, strict=True)]
+        return min(1 / max(busy_ns), in_flight / (sum(busy_ns) + of.latency_ns))
+
     def facts(self) -> dict[str, Any]:
         """Return that nothing moved, and the model of its times."""
         if self.service is None:
             return {"is_simulated": True, "note": "no data moved; its times are only moments in the replay"}
-        return {
-            "is_simulated": True,
-            "service": msgspec.to_builtins(self.service),
-            "note": f"no data moved; its times are a model's: {self.service}",
-        }
+        note = f"no data moved; its times are a model's: {self.service}"
+        return {"is_simulated": True, "service": msgspec.to_builtins(self.service), "note": note}
 
 
 def service_of(tier: str, options: Mapping[str, str], meta: Metadata, said: str) -> Service:
@@ -256,19 +268,14 @@ class DriveModel:
                 _fill(of_op[at], np.log(sizes), np.log(depths))
             for at in set(range(len(shares))) - set(there):
                 of_op[at] = of_op[min(there, key=lambda near: abs(shares[near] - shares[at]))]
-        self.struct = Structure(
-            REPLAY,
-            "Matrix",
-            share=np.array(shares, float),
-            size=np.log(sizes),
-            depth=np.log(depths),
-            part=np.array(PARTS),
-            cell=np.ascontiguousarray(grid),
-            shares=len(shares),
-            sizes=len(sizes),
-            depths=len(depths),
-            parts=len(PARTS),
-        )
+        axes = {
+            "share": np.array(shares, float),
+            "size": np.log(sizes),
+            "depth": np.log(depths),
+            "part": np.array(PARTS),
+        }
+        counts = {f"{name}s": len(axis) for name, axis in axes.items()}
+        self.struct = Structure(REPLAY, "Matrix", cell=np.ascontiguousarray(grid), **axes, **counts)
 
     def at(self, io_bytes: float, depth: float, read_share: float) -> tuple[float, dict[str, float]]:
         """Return bytes a second, and the p99 of reads and of writes in ns, with so many in flight all the time."""

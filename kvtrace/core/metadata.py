@@ -64,10 +64,12 @@ _AROUND = _record(
 )
 _COURSE = _record("Course", "lookups local_hits shared_hits computed_tokens", _LISTS)
 _TIER_COURSE = _record("TierCourse", "read_bytes written_bytes", _LISTS, name=str)
-_EVENTS = _record(
-    "Events", "end_ns", around=_list_of(_AROUND), step_ns=Annotated[int, msgspec.Meta(ge=1, le=_MOST)],
+_COUNTED = _record(
+    "Counted", "end_ns", around=_list_of(_AROUND), step_ns=Annotated[int, msgspec.Meta(ge=1, le=_MOST)],
     over_time=_COURSE, tiers=Annotated[_list_of(_TIER_COURSE), msgspec.Meta(min_length=1)],
 )  # fmt: skip
+_AGAIN = _record("Again", "requests lookups hits of_lookups of_hits")
+_EVENTS: Any = msgspec.defstruct("Events", [("begun_again", _AGAIN | None, None)], bases=(_COUNTED,))
 
 
 class _TierStats(msgspec.Struct):

@@ -7,7 +7,7 @@ virtual time, and how that wears a drive.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import msgspec
@@ -46,17 +46,12 @@ class Timed:
         return None if self.first_token is None else self.first_token["with_cache"][quantile]
 
 
-@dataclass(frozen=True, slots=True)
-class Point(Timed):
-    """What the tiers do at given capacities."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted(Timed):
+    """What a load came to, simulated or estimated."""
 
-    capacities: Capacities
-    sampling_rate: float
-    """The share of the objects in each sample; 1: all were simulated, and nothing is estimated."""
+    requests: int
     lookups: int
-    hit_ratio: float
-    hit_ratio_error: float
-    """How far it may be off, either way, estimated: 0 if all objects were simulated."""
     saved_tokens: int
     """Prompt tokens that need not be computed again."""
     input_tokens: int
@@ -65,16 +60,27 @@ class Point(Timed):
     tiers: list[TierDemand]
     first_token: dict[str, Any] | None
     """Modelled times, with and without the cache; null if nothing takes time."""
-    live_bytes: int | None
-    """At the end, in that tier which holds most of those whose capacity is asked for; null of samples."""
-    requests: int
     stalled_requests: int | None
     """In which the engine waits for ever: what they load does not fit where it has to be at once; null of samples."""
     largest_load_bytes: int
     """The most that a request loads through such a tier: with as much of it none stalls. Of samples: the ceiling's."""
-    price: float | None = None
     optimal_hit_ratio: float | None = None
-    """What no policy with as many bytes can exceed (Belady); null where it was not worked out."""
+    """What no policy exceeds with as many bytes in all tiers (Belady); null where it is not known, as of a fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point(Counted):
+    """What the tiers do at given capacities."""
+
+    capacities: Capacities
+    sampling_rate: float
+    """The share of the objects in each sample; 1: all were simulated, and nothing is estimated."""
+    hit_ratio: float
+    hit_ratio_error: float
+    """How far it may be off, either way, estimated: 0 if all objects were simulated."""
+    live_bytes: int | None
+    """At the end, in that tier which holds most of those whose capacity is asked for; null of samples."""
+    price: float | None = None
 
 
 Sampled = dict[str, Any]
@@ -97,7 +103,8 @@ class Stack:
         requests = self.load.requests
         if requests is None or not requests.block_tokens or self.preset.entry is not Entry.CHUNK:
             return self
-        return replace(self, load=replace(self.load, chains=chunk_chains(requests, self.preset.chunk_tokens)))
+        chains = chunk_chains(requests, self.preset.chunk_tokens, with_partial=self.preset.partial_chunks)
+        return replace(self, load=replace(self.load, chains=chains))
 
     @property
     def roles(self) -> dict[str, int]:
@@ -131,7 +138,8 @@ class Stack:
         Not of those of what waits to be stored: a queue and a bucket hold so many objects, however few are sampled.
         """
         preset = self.preset
-        is_plain = not preset.decode_read_tokens and all(t.policy is not Policy.TTL for t in preset.tiers)
+        has_wholes = not (preset.decode_read_tokens or preset.partial_chunks)
+        is_plain = has_wholes and all(t.policy is not Policy.TTL for t in preset.tiers)
         kinds = len(sizes_of(preset, self.model, self.ranks).pieces)
         is_plain = is_plain and self.load.waits is None and not any(t.store_queue for t in preset.tiers)
         return self.load.chains is not None and is_plain and kinds == 1 and not has_times(preset)
@@ -156,15 +164,13 @@ class Stack:
         meter = Meter(simulation)
         simulation.run(meter)
         found = simulated(simulation, meter, self.span_ns(simulation), Worn(self.drive, None, self.endurance))
-        shared = ["lookups", "saved_tokens", "input_tokens", "span_ns", "tiers", "first_token", "requests"]
-        shared += ["stalled_requests", "largest_load_bytes"]
         return Point(
-            capacities,
+            capacities=capacities,
             sampling_rate=1.0,
             hit_ratio=found.hit_ratio or 0.0,
             hit_ratio_error=0.0,
             live_bytes=max(found.live_bytes[t] for t in self.roles.values()),
-            **{name: getattr(found, name) for name in shared},
+            **{field.name: getattr(found, field.name) for field in fields(Counted)},
         )
 
     def sample(self, rate: float, seed: int) -> Chains:
@@ -241,6 +247,7 @@ class Stack:
         return (
             requests is not None
             and load.waits is None
+            and not self.preset.partial_chunks
             and len(requests.block_ids) > 0
             and len(requests) <= load.max_requests
             and int(requests.arrival_ns[-1]) < load.until_ns
@@ -285,28 +292,15 @@ def _ratios(found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False
     return ratios
 
 
-@dataclass(frozen=True, slots=True)
-class Simulated(Timed):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated(Counted):
     """The figures of one simulation."""
 
-    requests: int
-    lookups: int
     hit_ratio: float | None
     """Null without look-ups."""
-    saved_tokens: int
-    """Prompt tokens that need not be computed again."""
-    input_tokens: int
     output_tokens: int
-    span_ns: int
-    """Virtual time that rates refer to."""
-    tiers: list[TierDemand]
-    first_token: dict[str, Any] | None
-    """Modelled times, with and without the cache; null if nothing takes time."""
     live_bytes: list[int]
     """At the end, by tier."""
-    stalled_requests: int
-    """As of a Point, as is the next."""
-    largest_load_bytes: int
     load_ns: int
     """How long requests came for: a month's costs are of this, so that what falls behind is not the cheaper for it."""
     imbalance: float | None = None
@@ -317,8 +311,6 @@ class Simulated(Timed):
     """To each drive that wears, node by node."""
     hits_back_ns: int | None = None
     """How long after the first event hits are as before; null without one, or if they never are."""
-    optimal_hit_ratio: float | None = None
-    """What no policy exceeds with as many bytes in all tiers (Belady); null where it is not known, as of a fleet."""
 
     @property
     def recomputed_tokens(self) -> int:
@@ -340,8 +332,8 @@ def simulated(simulation: Simulation, meter: Meter, asked_ns: int | None, drive:
     """Return what `simulation`, which is over, came to; requests arrived over `asked_ns`."""
     preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(asked_ns)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
-    if "incidents" in stats:
-        # What begins again on another node looks up again, and may compute again what it had computed.
+    if "incidents" in stats or preset.partial_chunks:
+        # What begins again looks up again, and may compute again what it had computed; a hit may be of a partial chunk.
         saved = stats["input_tokens"] - int(simulation.world.total["missed_tokens"])
     elif preset.entry is Entry.CHUNK:
         saved = hits * preset.chunk_tokens
@@ -427,12 +419,11 @@ class TierDemand:
 
     def figures(self) -> dict[str, Any]:
         """Return the figures by their names in tables, rates by the mean and by the p99 of per-second values."""
-        found = {name: getattr(self, name) for name in self.__slots__}
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "rates"}
         for name in Rates.__slots__:
-            rate: SecondRate | None = getattr(found["rates"], name)
+            rate: SecondRate | None = getattr(self.rates, name)
             found[name] = None if rate is None else rate.mean
             found[f"p99_second_{name}"] = None if rate is None else rate.p99_second
-        del found["rates"]
         return found
 
 

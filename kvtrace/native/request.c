@@ -387,10 +387,12 @@ int64_t load(World *w, int64_t actor) {
     // Restarted after its node was lost: what it made when it was served first is to be made again.
     int64_t own_objects = me->length - (me->restarts && !k->is_prefix ? me->made : 0);
     if (k->source == CHAINS) {
-        // Those of its chain that nobody has asked for before.
-        for (int64_t i = me->first; i < me->first + me->length; i++) {
-            int64_t home = home_at(0, w->chains[i]);
-            if (*entry_at(w, home) == NONE) make(w, k->chunk_bytes, home);
+        // Those of its chain that nobody has asked for before; the last may be a chunk that the prompt does not fill.
+        for (int64_t i = 0; i < me->length; i++) {
+            int64_t home = home_at(0, w->chains[me->first + i]), tokens = me->input - i * k->chunk_tokens;
+            if (*entry_at(w, home) != NONE) continue;
+            bool is_full = tokens >= k->chunk_tokens || !k->partial_unit;
+            make(w, is_full ? k->chunk_bytes : up_by(tokens * k->bytes_per_token, k->partial_unit) * k->partial_unit, home);
         }
     } else {
         if (!me->restarts) me->made = me->new;

@@ -277,6 +277,7 @@ typedef struct {
     int64_t stores_generated;
     int64_t chunk_tokens;       // 0: one object a turn
     int64_t chunk_bytes;        // of all ranks and layers together, padding included
+    int64_t partial_unit;       // bytes that the size of a partial chunk is a multiple of; 0: none is an object
     int64_t decode_read_tokens, reads_at_once, prefill_only_from_tokens, prefill_ns_per_token, prefill_in_turn;
     int64_t decode_ns_per_token;
     int64_t is_batched;         // a decode step depends on its batch, by the next three

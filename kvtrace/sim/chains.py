@@ -15,7 +15,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.native.records import WORLD
-from kvtrace.requests.requests import NONE, Requests
+from kvtrace.requests.requests import NONE, Requests, dense
 
 MAX_OBJECTS = 2**31 - 1
 _BATCH = 1 << 18
@@ -49,21 +49,23 @@ def block_chains(requests: Requests) -> Chains:
     return numbers.chains(requests.block_offsets, requests.block_tokens)
 
 
-def chunk_chains(requests: Requests, chunk_tokens: int) -> Chains:
-    """Return the full chunks of `chunk_tokens` tokens of each prompt; a partial last chunk is not stored.
+def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = False) -> Chains:
+    """Return the chunks of `chunk_tokens` tokens of each prompt, a partial last one only if so said.
 
-    Block ids are prefix-chained, so a chunk is named by the last block it reaches into and its place there.
-    The end of a prompt that has no block id makes no chunk. Without ids, a chunk is named by its conversation
-    (or its request, if it has none) and its place.
+    Block ids are prefix-chained, so a chunk is named by the last block it reaches into and its place there, and a
+    partial one by its tokens besides. The end of a prompt that has no block id makes no chunk. Without ids, a chunk is
+    named by its conversation (or its request, if it has none) and its place.
     """
-    tokens, block = requests.input_tokens, requests.block_tokens
+    tokens, block, ids = requests.input_tokens, requests.block_tokens, requests.block_ids
     if block:
         if block % chunk_tokens and chunk_tokens % block:
             raise ConfigError(
                 f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's blocks of {block} tokens"
             )
         tokens = np.minimum(tokens, np.diff(requests.block_offsets) * block)
-    counts = tokens // chunk_tokens
+    partial = tokens % chunk_tokens * (with_partial & (tokens == requests.input_tokens))
+    counts = tokens // chunk_tokens + (partial > 0)
+    ids = dense(ids)[0] if with_partial else ids  # so that a name times the tokens of a chunk fits
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
     owner = None if block else conversations(requests)[0]
     numbers = Numbers(int(offsets[-1]))
@@ -77,9 +79,14 @@ def chunk_chains(requests: Requests, chunk_tokens: int) -> Chains:
             numbers.add(np.repeat(owner[first:end], of) * (int(counts.max(initial=0)) + 1) + place)
             continue
         last_block = ((place + 1) * chunk_tokens - 1) // block
-        ids = requests.block_ids[np.repeat(requests.block_offsets[first:end], of) + last_block]
+        if with_partial:
+            last_block = np.minimum(last_block, np.repeat(np.diff(requests.block_offsets)[first:end] - 1, of))
         per_block = max(1, block // chunk_tokens)
-        numbers.add(ids * per_block + place % per_block)
+        names = ids[np.repeat(requests.block_offsets[first:end], of) + last_block] * per_block + place % per_block
+        if with_partial:
+            names *= chunk_tokens
+            names[np.cumsum(of)[partial[first:end] > 0] - 1] += partial[first:end][partial[first:end] > 0]
+        numbers.add(names)
     return numbers.chains(offsets, chunk_tokens)
 
 

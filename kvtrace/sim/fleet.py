@@ -116,20 +116,16 @@ def parse(text: str) -> Incident:
     if not sum(not part.startswith("[") for part in parts) <= len(arguments) <= len(parts):
         raise ConfigError(form)
     said = dict(zip((part.strip("[]") for part in parts), arguments, strict=False))
-    lasts_ns = _duration(said.get("DURATION", "0"), text)
+    try:
+        lasts_ns, at_ns = parse_duration_ns(said.get("DURATION", "0")), parse_duration_ns(at)
+    except ConfigError as error:
+        raise ConfigError(f"--event {text}: {error}") from None
     if "DURATION" in said and lasts_ns == 0:
         raise ConfigError(f"--event {text}: {said['DURATION']} must be > 0")
     place, nodes = (_number(of, form) for of in (said.get("NODE", said.get("RACK", "0")), said.get("NODES", "1")))
     if nodes == 0:
         raise ConfigError(f"--event {text}: at least 1 node restarts at once")
-    return Incident(text, _duration(at, text), kind, place, lasts_ns, said.get("TIER"), nodes)
-
-
-def _duration(text: str, whole: str) -> int:
-    try:
-        return parse_duration_ns(text)
-    except ConfigError as error:
-        raise ConfigError(f"--event {whole}: {error}") from None
+    return Incident(text, at_ns, kind, place, lasts_ns, said.get("TIER"), nodes)
 
 
 def _number(text: str, form: str) -> int:
@@ -265,6 +261,8 @@ BACK_WITHIN: Final = 0.01
 MOST_POINTS: Final = 150
 """Of a series over the whole time."""
 OF_REQUESTS: Final = tuple(name for name in records.FOUND.names or () if name != "ts_ns")
+OF_AGAIN: Final = ("requests", "lookups", "hits", "of_lookups", "of_hits")
+"""Of requests that began again, each time: how many, their look-ups and hits, and of how many of all requests."""
 OF_TIERS: Final = ("reads", "read_bytes", "writes", "written_bytes", "lost_bytes")
 _CODES = {op: enum_code(TRACE, "op", op) for op in Op}
 _POPULATE, _LOSE = (enum_code(TRACE, "phase", phase) for phase in (Phase.POPULATE, Phase.LOSE))
@@ -281,6 +279,7 @@ class IncidentCounters:
         self._requests = np.zeros((0, len(OF_REQUESTS)), np.int64)
         self._storage = np.zeros((0, len(tiers) * len(OF_TIERS)), np.int64)
         """[stretches, of each tier OF_TIERS]"""
+        self._again = np.zeros(len(OF_AGAIN), np.int64)
         self._end_ns = 0
 
     def see(self, rows: dict[str, Any], found: Any) -> None:
@@ -291,6 +290,9 @@ class IncidentCounters:
         self._requests, self._storage = grown(self._requests, stretches, 0), grown(self._storage, stretches, 0)
         for column, name in enumerate(OF_REQUESTS):
             np.add.at(self._requests[:, column], at, found[name])
+        hits, again = found["local_hits"] + found["shared_hits"], found["restarted"] > 0
+        counts = (again, found["lookups"][again], hits[again], found["lookups"], hits)
+        self._again += np.array([count.sum() for count in counts])
         op, phase, length = rows["op"], rows["phase"], rows["length_bytes"]
         is_read = op == _CODES[Op.READ]
         is_written = (op == _CODES[Op.WRITE]) & (phase != _POPULATE)
@@ -324,6 +326,7 @@ class IncidentCounters:
         return {
             "incidents": {"around": [self._of(incident, end_ns) for incident in self._incidents]}
             | {
+                "begun_again": dict(zip(OF_AGAIN, self._again.tolist(), strict=True)),
                 "step_ns": step * SECOND_NS,
                 "end_ns": end_ns,
                 "over_time": {name: requests[:, column].tolist() for column, name in enumerate(OF_REQUESTS)},
@@ -341,7 +344,7 @@ class IncidentCounters:
         back_ns = None
         if before is not None:
             for start in range(over_ns, end_ns - STEP_NS + 1, STEP_NS):
-                ratio = hit_ratios(self._found(start, start + STEP_NS))["hit_ratio"]
+                ratio = hit_ratios(self._between(start, start + STEP_NS)[0])["hit_ratio"]
                 if ratio is not None and ratio >= before - BACK_WITHIN:
                     back_ns = start + STEP_NS - over_ns
                     break
@@ -355,7 +358,7 @@ class IncidentCounters:
         }
 
     def _window(self, name: str, first_ns: int, last_ns: int) -> dict[str, Any]:
-        found, storage = self._found(first_ns, last_ns), self._storage[self._between(first_ns, last_ns)]
+        found, storage = self._between(first_ns, last_ns)
         each = (-1, len(self._tiers), len(OF_TIERS))
         # The most in a second from the start of the window on.
         seconds = np.add.reduceat(storage, np.arange(0, len(storage), len(self._parts))).reshape(each)
@@ -373,14 +376,11 @@ class IncidentCounters:
             ],
         }
 
-    def _found(self, first_ns: int, last_ns: int) -> dict[str, int]:
-        counts = self._requests[self._between(first_ns, last_ns)].sum(axis=0)
-        return dict(zip(OF_REQUESTS, counts.tolist(), strict=True))
-
-    def _between(self, first_ns: int, last_ns: int) -> slice:
-        """Return the stretches of a window: all that are left, if it goes to the end."""
+    def _between(self, first_ns: int, last_ns: int) -> tuple[dict[str, int], Any]:
+        """Return what requests found in a window, and its stretches of storage: all that are left, if it ends last."""
         first, last = self._stretch(np.array([first_ns, last_ns])).tolist()
-        return slice(first, None if last_ns == self._end_ns else last)
+        of = slice(first, None if last_ns == self._end_ns else last)
+        return dict(zip(OF_REQUESTS, self._requests[of].sum(axis=0).tolist(), strict=True)), self._storage[of]
 
 
 def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, int]]:
@@ -424,8 +424,7 @@ def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scop
     fleet.runs = np.zeros(2 * count, np.int64)
     fleet.row_nodes = np.empty(rows, np.int32)
     if fleet.scoped:
-        fleet.copies = np.empty(len(world.slots), records.COPY)
-        forget_copies(fleet.copies)
+        fleet.copies = np.full(len(world.slots), records.NONE, records.COPY)
         if knobs.expires or knobs.polls or knobs.queued:
             fleet.due = np.full(count + setting.instances(Scope.RACK), records.UNBOUNDED)
 
@@ -449,11 +448,6 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
     if any(s.kind == records.LOST for s in steps):
         lost |= fleet.own
     world.knobs.endless &= ~lost
-
-
-def forget_copies(copies: Any) -> None:
-    """Mark slots as having no copies at nodes or racks."""
-    copies.view([("all", "i4", (5,))])["all"] = records.NONE
 
 
 def all_tiers(world: records.World) -> tuple[Any, Any]:

@@ -103,6 +103,8 @@ def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
     table = np.array(rows, records.PIECE)
     if layers > 1 and len(table) > 1:
         raise ConfigError("layers_per_object needs a model whose layers are all alike: this one has several kinds")
+    if preset.partial_chunks and [of.kind for of in pieces(model, ranks)] != [PieceKind.GROWING]:
+        raise ConfigError("partial_chunks needs a model all of whose layers grow with the prompt: this one has others")
     objects = 1 if preset.merge_ranks else stored
     parts, pad = objects * layers, preset.pad_bytes
     chunk_bytes = -(-int(table["bytes"].sum()) // (parts * pad)) * pad * parts
@@ -173,9 +175,9 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.filtered = sum(1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS)
     knobs.queued = sum(1 << t for t, tier in enumerate(p.tiers) if tier.store_queue)
     knobs.bucketed = sum(1 << t for t, tier in enumerate(p.tiers) if tier.bucket_objects)
-    # An entry of a turn has a size of its own; decoding holds on to a slot; who remembers what it gave up, or has to
-    # store it yet, too.
-    knobs.is_packed = is_chunk and not (p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued)
+    # An entry of a turn, or a partial chunk, has a size of its own; decoding holds on to a slot; who remembers what it
+    # gave up, or has to store it yet, too.
+    knobs.is_packed = is_chunk and not (p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued or p.partial_chunks)
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
     knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
@@ -192,6 +194,7 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.stores_generated = p.store_generated
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
     knobs.chunk_bytes = sizes.chunk_bytes
+    knobs.partial_unit = sizes.parts * p.pad_bytes if p.partial_chunks else 0
     knobs.decode_read_tokens, knobs.reads_at_once = p.decode_read_tokens, p.decode_reads_at_once
     knobs.prefill_only_from_tokens = p.prefill_only_from_tokens
     knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
@@ -210,6 +213,12 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.first_entry, knobs.entries = library.first_entry, w.decode_entries
 
 
+_AS_NAMED = (
+    *("bucket_objects", "bucket_key_bytes", "bucket_meta_bytes", "admission_count", "concurrency", "looks_past_miss"),
+    *("request_reads", "request_writes", "loads_backwards", "stores_backwards", "loads_whole", "fits_at_once"),
+)
+
+
 def _set_tiers(world: World, preset: Preset) -> None:
     world.tiers, world.queues = new_tiers(*tier_limits(preset))
     limits = np.array([tier.store_queue for tier in preset.tiers], np.int64)
@@ -217,26 +226,20 @@ def _set_tiers(world: World, preset: Preset) -> None:
     queues = preset.fleet.instances(preset.tiers[-1].scope)
     world.offers = np.empty(int(limits.sum()) * queues, records.OFFER)
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
-        of["heartbeat_ns"], of["bucket_objects"] = ns_of(tier.heartbeat), tier.bucket_objects
-        of["bucket_bytes"] = bytes_of(tier.bucket_bytes)
-        of["collect_share"] = tier.bucket_gc or 0
-        of["bucket_key_bytes"], of["bucket_meta_bytes"] = tier.bucket_key_bytes, tier.bucket_meta_bytes
-        of["admission"], of["admission_count"] = list(Admission).index(tier.admission), tier.admission_count
+        for name in _AS_NAMED:
+            of[name] = getattr(tier, name)
+        of["heartbeat_ns"], of["bucket_bytes"] = ns_of(tier.heartbeat), bytes_of(tier.bucket_bytes)
+        of["collect_share"], of["admission"] = tier.bucket_gc or 0, list(Admission).index(tier.admission)
         of["decay_ns"] = ns_of(tier.admission_decay)
         of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
-        of["ttl_ns"], of["latency_ns"], of["concurrency"] = ns_of(tier.ttl), ns_of(tier.latency), tier.concurrency
+        of["ttl_ns"], of["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
         of["rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
-        of["request_reads"], of["request_writes"] = tier.request_reads, tier.request_writes
         of["is_whole"] = tier.takes_whole
-        of["looks_past_miss"] = tier.looks_past_miss
         recency = tier.recency or preset.recency
         of["is_tail_first"] = recency is Recency.TAIL_FIRST
         of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
         of["is_at_end"] = recency is Recency.AT_END
-        of["loads_backwards"], of["stores_backwards"] = tier.loads_backwards, tier.stores_backwards
-        of["loads_whole"] = tier.loads_whole
         of["loads_twice"] = tier.loads_twice and tier.policy is Policy.LFU
-        of["fits_at_once"] = tier.fits_at_once
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
         if tier.evict_every and tier.capacity_bytes is not None:
@@ -288,7 +291,8 @@ def _set_requests(world: World, load: Load) -> None:
     world.arrival_ns, world.input_tokens = requests.arrival_ns, requests.input_tokens
     world.output_tokens = requests.output_tokens
     if world.knobs.source == records.CHAINS:
-        chains = load.chains or chunk_chains(requests, world.knobs.chunk_tokens)
+        is_partial = world.knobs.partial_unit > 0
+        chains = load.chains or chunk_chains(requests, world.knobs.chunk_tokens, with_partial=is_partial)
         world.offsets, world.chains = chains.offsets, chains.slots
         world.object_uses = chains.uses.copy()
         if world.fleet.count > 1:
@@ -390,20 +394,9 @@ def new_slots(sizes: Any) -> Any:
 
 def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
     """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
-    links, notes = np.zeros(slots * tiers, records.LINK), np.zeros(slots * tiers if has_policies else 0, records.NOTE)
-    unlink(links)
-    unnote(notes)
-    return links, notes
-
-
-def unlink(links: Any) -> None:
-    """Mark slots as members of no list."""
-    links["newer"] = links["older"] = records.NONE
-
-
-def unnote(notes: Any) -> None:
-    """Mark slots as members of no list or group of a policy."""
+    notes = np.zeros(slots * tiers if has_policies else 0, records.NOTE)
     notes["place"] = notes["top"] = records.NONE
+    return np.full(slots * tiers, records.NONE, records.LINK), notes
 
 
 ROWS = 1 << 18
@@ -459,6 +452,8 @@ class Simulation:
             is_turn=preset.entry is Entry.TURN,
             seed=load.seed,
         )
+        if preset.partial_chunks and (load.requests is None or not load.requests.block_tokens):
+            raise ConfigError("partial_chunks needs a file whose requests name the blocks of their prompts")
         self.world = make_world(preset, model, load, self.library, self.sizes, rows)
         self._incidents_seen = IncidentCounters(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
 
@@ -478,11 +473,6 @@ class Simulation:
             return None
         came = self.world.following.came[: self.world.control["arrived"]]
         return came["actor"], came["when"]
-
-    @property
-    def requests(self) -> int:
-        """How many requests were looked up so far."""
-        return int(self.world.total["requests"])
 
     def library_object_bytes(self) -> list[tuple[str, Any]]:
         """Return the first objects, those of system prompts, documents and entries: kind, and int64 sizes."""
@@ -581,11 +571,12 @@ class Simulation:
         for name in ("members", "ages", "pins"):
             if len(getattr(now, name)):
                 self._tables.extend(now, name, more)
-        unlink(self._tables.extend(now, "links", more * tiers))
+        self._tables.extend(now, "links", more * tiers)[:] = records.NONE
         if len(now.notes):
-            unnote(self._tables.extend(now, "notes", more * tiers))
+            notes = self._tables.extend(now, "notes", more * tiers)
+            notes["place"] = notes["top"] = records.NONE
         if now.fleet.scoped:
-            fleet.forget_copies(self._tables.extend(now.fleet, "copies", more))
+            self._tables.extend(now.fleet, "copies", more)[:] = records.NONE
 
     def _grow_actors(self, _need: int) -> None:
         """Double the requests that may be in flight; the new ones are idle."""
@@ -629,7 +620,7 @@ class Simulation:
         lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
         hits = [of_all(t, "hits") for t in range(len(preset.tiers))]
         per_tier = [
-            {"name": tier.name, "hits": hits[t], "hit_ratio": _ratio(hits[t], lookups)}
+            {"name": tier.name, "hits": hits[t], "hit_ratio": hits[t] / lookups if lookups else None}
             | {name: of_all(t, name) for name in _counted(tier)}
             | ({} if setting.nodes == 1 else {"scope": str(tier.scope), "instances": setting.instances(tier.scope)})
             for t, tier in enumerate(preset.tiers)
@@ -674,16 +665,12 @@ def _counted(tier: TierSetting) -> Iterator[str]:
         yield "collected_bytes"
 
 
-def _ratio(part: int, whole: int) -> float | None:
-    return int(part) / int(whole) if whole else None
-
-
 def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
     """Return the look-ups of shared objects, which all look-ups include; null if the workload has none."""
     if not share:
         return None
     lookups, hits = int(total[f"{kind}_lookups"]), int(total[f"{kind}_hits"])
-    return {"lookups": lookups, "hits": hits, "hit_ratio": _ratio(hits, lookups)}
+    return {"lookups": lookups, "hits": hits, "hit_ratio": hits / lookups if lookups else None}
 
 
 _OFFERS = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}

@@ -419,7 +419,7 @@ def _named(of: Candidate, keys: Sequence[str]) -> str:
 
 def stalls_of(of: Candidate) -> str:
     """Return in how many requests the engine would wait for ever, of all seeds; "" for none."""
-    stalled = sum(row.figures.stalled_requests for row in of.rows if row.figures)
+    stalled = sum(row.figures.stalled_requests or 0 for row in of.rows if row.figures)
     return f", {STALLS} in {counted(stalled, 'request')}" if stalled else ""
 
 

@@ -10,6 +10,10 @@ unpin, store of what was not found; the next one waits until all of it is on dis
 first object, step to the next, and how many; an object is named by the request that first had it and its place. Within
 a request reads are in order, as far as the threads that do them are, writes and deletes in order of name.
 
+With --ranks N there are so many workers of tensor parallelism, each an engine with a pool and a disk limit of so many
+chunks, and files of its own; a hit is what all of them find, as LMCache's look-up client has it. Of an object's place
+in the request and its rank, which is in its file's name, the recording has place * N + rank.
+
 --trace-out T.parquet has a hook in LMCache's disk backend write our trace besides (trace_hook.py; needs pyarrow).
 """
 
@@ -40,21 +44,23 @@ def options():
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--cpu-chunks", type=int, required=True)
     parser.add_argument("--disk-chunks", type=int, required=True)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--trace-out", type=Path)
     return parser.parse_args()
 
 
-def engine(asked):
-    """Return LMCache's engine with a CPU pool and files in `asked.dir`."""
+def engine(asked, rank):
+    """Return LMCache's engine of a rank, with a CPU pool and files in `asked.dir`."""
     config = LMCacheEngineConfig.from_defaults(
         chunk_size=CHUNK, local_cpu=True, max_local_cpu_size=asked.cpu_chunks * CHUNK * TOKEN_BYTES / GIB,
         local_disk=str(asked.dir), max_local_disk_size=asked.disk_chunks * CHUNK * TOKEN_BYTES / GIB,
-        use_layerwise=False, lmcache_instance_id="golden",
+        use_layerwise=False, lmcache_instance_id=f"golden{rank}",
     )  # fmt: skip
     shape = (1, 2, CHUNK, 1, 64)
-    metadata = LMCacheMetadata("tiny", 1, 1, 0, 0, torch.bfloat16, shape, role="worker")
-    connector = MockGPUConnector(kv_shape=shape)
-    made = LMCacheEngineBuilder.get_or_create("golden", config, metadata, connector, lambda *_: None, lambda o, _: o)
+    metadata = LMCacheMetadata("tiny", asked.ranks, asked.ranks, rank, rank, torch.bfloat16, shape, role="worker")
+    made = LMCacheEngineBuilder.get_or_create(
+        f"golden{rank}", config, metadata, MockGPUConnector(kv_shape=shape), lambda *_: None, lambda o, _: o
+    )
     made.post_init()
     return made
 
@@ -93,29 +99,33 @@ class Record:
                 objects = objects[count:]
 
 
-def serve(made, record, hook, request, tokens):
+def serve(ranks, record, hook, request, tokens):
     """Do what the adapter does for one request of vLLM, and wait until its files are written."""
-    for start, _, key in made.token_database.process_tokens(tokens=tokens):
-        record.names.setdefault(key.to_string().replace("/", "-") + ".pt", (request, start // CHUNK))
+    for rank, made in enumerate(ranks):
+        for start, _, key in made.token_database.process_tokens(tokens=tokens):
+            place = start // CHUNK * len(ranks) + rank
+            record.names.setdefault(key.to_string().replace("/", "-") + ".pt", (request, place))
     record.request, name = request, f"r{request}"
     hook.begin(request)
-    hit = made.lookup(tokens=tokens, lookup_id=name, pin=True)
-    if hit:
-        made.retrieve(tokens[:hit], req_id=name)
-    made.lookup_unpin(name)
+    hit = min(made.lookup(tokens=tokens, lookup_id=name, pin=True) for made in ranks)
     mask = torch.ones(len(tokens), dtype=torch.bool)
     mask[:hit] = False
-    made.store(tokens=tokens, mask=mask, req_id=name)
-    while made.storage_manager.storage_backends["LocalDiskBackend"].disk_worker.put_tasks:
-        time.sleep(0.001)
+    for made in ranks:
+        if hit:
+            made.retrieve(tokens[:hit], req_id=name)
+        made.lookup_unpin(name)
+        made.store(tokens=tokens, mask=mask, req_id=name)
+    for made in ranks:
+        while made.storage_manager.storage_backends["LocalDiskBackend"].disk_worker.put_tasks:
+            time.sleep(0.001)
 
 
 def main():
     asked = options()
     asked.dir = asked.dir.resolve()
-    made, record, hook = engine(asked), Record(asked.dir), TraceHook()
+    ranks, record, hook = [engine(asked, rank) for rank in range(asked.ranks)], Record(asked.dir), TraceHook()
     if asked.trace_out:
-        disk = made.storage_manager.storage_backends["LocalDiskBackend"]
+        disk = ranks[0].storage_manager.storage_backends["LocalDiskBackend"]
         hook_lmcache_disk(disk, hook, lambda path: record.names[Path(path).name])
     with asked.trace.open() as lines:
         for request, line in enumerate(lines):
@@ -123,7 +133,7 @@ def main():
                 break
             row = json.loads(line)
             tokens = [token for block in row["hash_ids"] for token in range(block * BLOCK, (block + 1) * BLOCK)]
-            serve(made, record, hook, request, tokens[: row["input_length"]])
+            serve(ranks, record, hook, request, tokens[: row["input_length"]])
     with gzip.GzipFile(asked.out, "wb", 9, mtime=0) as out:
         out.writelines(line.encode() for line in record.lines())
     if asked.trace_out:

@@ -38,6 +38,7 @@ from engine_runs import (
 
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
 from kvtrace.core.tables import objects_path, read_table
+from kvtrace.core.units import counted as counted_words
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
 
@@ -94,6 +95,7 @@ def totals(real, ours, count):
     ]
 
 
+UNFULL = "save_unfull_chunk"
 HARD = "hard on a cache"
 """The trace of `adversarial`, 70 requests."""
 CASES = {
@@ -111,7 +113,13 @@ CASES = {
                                            {"gpu": 0, "cpu": 4 * MIB, "nvme": 9 * MIB}) for policy in ("LFU", "FIFO")},
     f"sglang-hicache, {HARD}": ("sglang", 70, "sglang-hicache", ("--disk", 12 * MIB),
                                 {"gpu": 0, "cpu": 0, "nvme": 12 * MIB}),
+    f"lmcache-disk, {UNFULL}": ("lmcache", 150, "lmcache-disk", ("--cpu", 32 * MIB, "--disk", 256 * MIB),
+                                {"gpu": 0, "cpu": 32 * MIB, "nvme": 256 * MIB}),
+    f"lmcache-disk, {UNFULL}, {HARD}": ("lmcache", 70, "lmcache-disk", ("--cpu", 4 * MIB, "--disk", 9 * MIB),
+                                        {"gpu": 0, "cpu": 4 * MIB, "nvme": 9 * MIB}),
 }  # fmt: skip
+GAPS = {f"lmcache-disk, {UNFULL}, {HARD}": {(65, "read"): (5, 4)}}
+"""Where LMCache's pool has gaps between chunks of unlike sizes, and gives up more: see test_partial_chunks.py."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -123,19 +131,30 @@ def test_each_request_writes_reads_and_deletes_as_often(monkeypatch, tmp_path, r
     policy = next((each for each in ("LFU", "FIFO") if each in name), "LRU")
     monkeypatch.setenv("LMCACHE_CACHE_POLICY", policy)
     settings = [] if engine != "lmcache" else [f"tiers.{t}.policy={policy.lower()}" for t in ("cpu", "nvme")]
+    if UNFULL in name:
+        monkeypatch.setenv("LMCACHE_SAVE_UNFULL_CHUNK", "true")
+        settings += ["partial_chunks=true", "pad_bytes=4096"]  # a file of fewer bytes counts as so many
     did = served(tmp_path, engine, trace, count, *options)
     settings += [f"tiers.{tier}.capacity={size}" for tier, size in sizes.items()]
     ours = counted(simulated(monkeypatch, tmp_path, preset, count, settings, trace=str(trace)))
     real = Counter((request, op) for op, request, _key, _bytes in did)
     wrong = compared(real, ours, count)
-    differs = "in no request" if not wrong else f"in {len({request for request, _ in wrong})} requests"
+    by_chance = ""
+    if UNFULL in name:
+        # Which chunks of a prompt its threads end first is chance, and the last is smaller: now and then one more has
+        # to go for the next, and one less later.
+        ahead = [real[n, "delete"] - ours[n]["delete", DISK] for n in range(count)]
+        assert max(abs(sum(ahead[: n + 1])) for n in range(count)) <= 1
+        wrong = {at: counts for at, counts in wrong.items() if at[1] != "delete"}
+        by_chance = "; deletes by chance of its threads one sooner or later"
+    differs = f"in {counted_words(len({request for request, _ in wrong}), 'request')}" if wrong else "in no request"
     rows.append((f"`{preset}`{name.removeprefix(preset)}", f"{engine} {environments.version(engine)}", f"{count}",
-                 *totals(real, ours, count), differs))  # fmt: skip
-    assert wrong == {}
+                 *totals(real, ours, count), differs + by_chance))  # fmt: skip
+    assert wrong == GAPS.get(name, {})
     assert sum(1 for op, *_ in did if op == "delete") > 0
-    assert {size for op, _request, _key, size in did if op != "delete"} == {
-        (256 if engine == "lmcache" else PAGE_TOKENS) * TOKEN_BYTES
-    }
+    sizes = {size for op, _request, _key, size in did if op != "delete"}
+    assert max(sizes) == (256 if engine == "lmcache" else PAGE_TOKENS) * TOKEN_BYTES
+    assert (len(sizes) > 1) == (UNFULL in name)
 
 
 PAGES_A_BUCKET = 500
@@ -196,6 +215,27 @@ def test_mooncake_writes_buckets_of_pages_and_their_meta(monkeypatch, tmp_path, 
                  table.pair(sum(1 for op, *_ in did if op == "delete"),
                             sum(ours[n]["delete", DISK] for n in range(count))),
                  f"of {put:,} pages put, those still in DRAM at a heartbeat, which is by the clock"))  # fmt: skip
+
+
+def test_two_ranks_of_lmcache_write_and_read_the_same_chunks(monkeypatch, tmp_path, rows):
+    trace, ranks, pool, disk, chunk = tmp_path / "hard.jsonl", 2, 64, 144, 256
+    count = adversarial.write(trace)
+    options = ("--ranks", ranks, "--cpu-chunks", pool, "--disk-chunks", disk)
+    real = recorded(driven(tmp_path, "drive_lmcache.py", trace, count, *options, engine="lmcache"))
+    sizes = {"gpu": 0, "cpu": pool * ranks, "nvme": disk * ranks}
+    settings = [f"tiers.{tier}.capacity={chunks * chunk * TOKEN_BYTES}" for tier, chunks in sizes.items()]
+    ours = moved(
+        simulated(monkeypatch, tmp_path, "lmcache-disk", count, settings, trace=trace, ranks=ranks),
+        first_had(count, chunk, trace, ranks),
+    )
+    # Threads write a prompt's chunks, so that which of them are the oldest is chance: of deletes the number.
+    how = {"write": sorted, "read": sorted, "delete": len}
+    differs = {n: [op for op in OPERATIONS if how[op](real[n][op]) != how[op](ours[n][op, DISK])] for n in range(count)}
+    files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
+    rows.append((f"`lmcache-disk`, two ranks, {HARD}", f"lmcache {environments.version('lmcache')}", f"{count}", *files,
+                 said(differs, "the same chunks of each rank")))  # fmt: skip
+    assert wrong(differs) == {}
+    assert amount(real, "delete") > 0
 
 
 VLLM_BLOCK_TOKENS = 16

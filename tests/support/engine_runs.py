@@ -40,8 +40,11 @@ def recorded(path: str | Path) -> Moves:
     return found
 
 
-def first_had(count: int, tokens: int, trace: str | Path = CONVERSATION) -> list[Object]:
-    """Return the names of the objects of `tokens` that the first `count` requests have, in the order of our numbers."""
+def first_had(count: int, tokens: int, trace: str | Path = CONVERSATION, ranks: int = 1) -> list[Object]:
+    """Return the names of the objects of `tokens` that the first `count` requests have, in the order of our numbers.
+
+    With several `ranks` the place of one of them is place * ranks + rank.
+    """
     requests = mooncake.read(TRACES / trace)
     seen: set[tuple[int, int]] = set()
     names: list[Object] = []
@@ -51,22 +54,24 @@ def first_had(count: int, tokens: int, trace: str | Path = CONVERSATION) -> list
         for k in range(int(requests.input_tokens[n]) // tokens):
             if (part := (ids[k // of_one], k % of_one)) not in seen:
                 seen.add(part)
-                names.append((n, k))
+                names += [(n, k * ranks + rank) for rank in range(ranks)]
     return names
 
 
 def simulated(
     monkeypatch: Any, folder: Path, preset: str, count: int, settings: list[str], *, layers: int = 1,
-    trace: str | Path = CONVERSATION,
+    trace: str | Path = CONVERSATION, ranks: int = 1,
 ) -> list[tuple[str, int, int, int]]:  # fmt: skip
     """Return what our trace of the first `count` requests holds: operation, tier, request, number of the object.
 
+    Each of the `ranks` has TOKEN_BYTES of a token, and layer.
     What makes room has no request: it is of the one whose operation comes after it, the last if none does.
     """
     model = json.loads((ENGINES / "tinier-config.json").read_text())
     config, out = folder / "config.json", folder / "t.parquet"
-    config.write_text(json.dumps(model | {"num_hidden_layers": layers}))
-    options = ["--source", "mooncake", "--limit", count, "--preset", preset, "--gpu", "instant"]
+    heads = {name: model[name] * ranks for name in ("num_attention_heads", "num_key_value_heads")}
+    config.write_text(json.dumps(model | heads | {"num_hidden_layers": layers}))
+    options = ["--source", "mooncake", "--limit", count, "--preset", preset, "--gpu", "instant", "--tp", ranks]
     options += [part for setting in settings for part in ("--set", setting)]
     assert kvtrace(monkeypatch, "gen", TRACES / trace, *options, "--model", config, "-o", out, "--force") == 0
     table = read_table(out, TRACE)

@@ -258,9 +258,8 @@ class Oracle:
         self.tiers, self.batch, self.uses = here.tiers, here.batch, here.uses
         self.staging = next((t for t in self.tiers if t.setting.staging), None)
 
-    def chunk_bytes(self) -> int:
+    def chunk_bytes(self, tokens: int) -> int:
         parts, page = self.ranks * self.layers, self.preset.pad_bytes
-        tokens = self.preset.chunk_tokens
         whole = sum(p.copies * p.size_bytes(tokens) for p in self.pieces) or tokens * self.bytes_per_token
         pages = -(-whole // (parts * page))
         return pages * page * parts
@@ -279,9 +278,14 @@ class Oracle:
                 # A chunk's name: the block that holds its last token, and which chunk of that block it is.
                 ends = range(chunk, tokens + 1, chunk)
                 names = [(blocks[(end - 1) // r.block_tokens], (end - 1) % r.block_tokens // chunk) for end in ends]
-                size = self.chunk_bytes()
+                size = self.chunk_bytes(chunk)
+                if self.preset.partial_chunks and tokens % chunk:
+                    # Of the end as many tokens as there are: the same only where they are as many of the same block.
+                    names.append((blocks[-1], (tokens - 1) % r.block_tokens // chunk, tokens % chunk))
             chain = [numbers.setdefault(name, len(numbers)) for name in names]
             self.sizes |= dict.fromkeys(chain, size)
+            if self.preset.partial_chunks and tokens % chunk:
+                self.sizes[chain[-1]] = self.chunk_bytes(tokens % chunk)
             # A turn's own entry is new, and is not looked for.
             session = n if r.session_id is None or r.session_id[n] < 0 else -1 - int(r.session_id[n])
             plans.append(Plan(int(r.arrival_ns[n]), tokens, tokens, int(r.output_tokens[n]), chain, 0, session=session))

@@ -81,9 +81,11 @@ class Users:
         """Number the objects of so many items."""
         oracle, found = self.oracle, []
         for _ in range(count):
-            is_chunk, first = oracle.preset.entry is Entry.CHUNK, len(oracle.sizes)
-            keys = list(range(first, first + (tokens // oracle.preset.chunk_tokens if is_chunk else 1)))
-            oracle.sizes |= dict.fromkeys(keys, oracle.chunk_bytes() if is_chunk else tokens * oracle.bytes_per_token)
+            is_chunk, first, chunk = oracle.preset.entry is Entry.CHUNK, len(oracle.sizes), oracle.preset.chunk_tokens
+            keys = list(range(first, first + (tokens // chunk if is_chunk else 1)))
+            oracle.sizes |= dict.fromkeys(
+                keys, oracle.chunk_bytes(chunk) if is_chunk else tokens * oracle.bytes_per_token
+            )
             found.append(keys)
         return found
 
@@ -103,7 +105,7 @@ class Users:
         asked, known = user.history + new, len(self.prompt) + len(user.own)
         wanted, size = len(user.own) + 1, new * oracle.bytes_per_token
         if preset.entry is Entry.CHUNK:
-            wanted, size = asked // preset.chunk_tokens - len(self.prompt), oracle.chunk_bytes()
+            wanted, size = asked // preset.chunk_tokens - len(self.prompt), oracle.chunk_bytes(preset.chunk_tokens)
         while len(user.own) < wanted:
             user.own.append(len(oracle.sizes))
             oracle.sizes[user.own[-1]] = size

@@ -512,17 +512,28 @@ _WINDOWS: Final = {"before": "in the minute before", "during": "during it", "min
 
 
 def event_lines(events: dict[str, Any]) -> list[str]:
-    """Return a line for each event: hits before it and in the minute after it, and when they were back."""
-    lines = []
+    """Return a line for each event: hits before it and in the minute after it, and when they were back.
+
+    The first line says of the hit ratios, which are of look-ups, what requests that began again have in them.
+    """
+    lines: list[str] = []
+    again: dict[str, int] | None = events.get("begun_again")
+    if again is not None and again["requests"]:
+        lookups, hits = (again[f"of_{name}"] - again[name] for name in ("lookups", "hits"))
+        lines.append(
+            f"requests began again {counted(again['requests'], 'time')} and looked up anew: {again['lookups']:,} of "
+            f"{again['of_lookups']:,} look-ups and {again['hits']:,} of {again['of_hits']:,} hits, which hit "
+            f"ratios here count; of first look-ups {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
+        )
     for of in events["around"]:
         if not of["is_reached"]:
             lines.append(f"{of['event']}: the trace ends before it")
             continue
-        hits = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
-        parts = [f"{hits[name]} {words}" for name, words in _WINDOWS.items() if name in hits]
+        ratios = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
+        parts = [f"{ratios[name]} {words}" for name, words in _WINDOWS.items() if name in ratios]
         if of["hits_back_ns"] is not None:
             parts.append(f"back as before within {format_duration(of['hits_back_ns'])}")
-        elif "before" in hits:
+        elif "before" in ratios:
             parts.append("not back as before by the end of the trace")
         if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
             parts.append(f"{counted(restarted, 'request')} began again")

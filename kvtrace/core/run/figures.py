@@ -362,8 +362,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     tiers take places of the queue, too."""
     doubling_gain: float | None = None
     """What twice as much in flight added to the rate of the tier: 0 nothing, 1 as much again. From its operations of
-    one I/O, by how many were in flight when they were submitted and while they were served; null where that did not
-    vary, or the two disagree."""
+    one I/O, by how many were in flight when they were submitted and while they were served; where that did not vary, or
+    the two disagree, by the model of a simulated tier, else null."""
     slowdown: float | None = None
     """Median service time with the most in flight / with at most an eighth of that; null without such operations."""
     is_end_late: bool | None = None

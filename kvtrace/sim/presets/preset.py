@@ -100,6 +100,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """All tensor-parallel ranks share one object, instead of one each."""
     layers_per_object: of_tier.Tokens = 0
     """Layers in one object; 0 is all of them."""
+    partial_chunks: bool = False
+    """The chunk that a prompt's end does not fill is stored, too, an object of its tokens: found by the same prompt
+    again, of no use to one that goes on. Needs a file whose requests name their blocks, and layers of one kind."""
     pad_bytes: Annotated[int, Bounds(1, 2**30)] = 1
     """Objects are rounded up to a multiple of this."""
     min_load_tokens: of_tier.Tokens = 0
@@ -240,8 +243,10 @@ def _complaints(preset: Preset) -> Iterator[str]:
         yield f"tier names must differ: {', '.join(names)}"
     for tier in preset.tiers:
         yield from of_tier.complaints_of_tier(tier)
-    if preset.entry is Entry.TURN and (preset.pad_bytes > 1 or preset.layers_per_object):
-        yield "pad_bytes and layers_per_object need entry=chunk"
+    if preset.entry is Entry.TURN and (preset.pad_bytes > 1 or preset.layers_per_object or preset.partial_chunks):
+        yield "pad_bytes, layers_per_object and partial_chunks need entry=chunk"
+    if preset.partial_chunks and preset.min_load_tokens:
+        yield "partial_chunks goes with no min_load_tokens, which counts full chunks"
     if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
         yield "a chunk that is missed would never be stored again: entry=chunk needs match=prefix"
     if preset.exclusive and preset.placement is Placement.WRITE_THROUGH:
@@ -319,7 +324,7 @@ def as_config(preset: Preset) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.to_builtins(preset)
     if preset.fleet.nodes == 1:
         del tree["fleet"]
-    for knob in ("offer_tokens", "offers_hits", ATTENTION):
+    for knob in ("offer_tokens", "offers_hits", "partial_chunks", ATTENTION):
         if not tree[knob]:
             del tree[knob]
     for knob in ("user_kind", "think_time"):

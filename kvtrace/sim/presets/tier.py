@@ -325,8 +325,7 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
     """Yield what does not hold of the knobs of `tier` together."""
     name, low = f"tiers.{tier.name}", tier.low_watermark
     if low is not None and not 0 <= low <= tier.high_watermark:
-        high = tier.high_watermark
-        yield f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={high})"
+        yield f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})"
     if (tier.policy is Policy.TTL) != (tier.ttl is not None):
         yield f"{name}: policy=ttl and a ttl, such as 10m, need each other"
     if tier.policy is Policy.SAE and not tier.whole_offers:

@@ -33,7 +33,7 @@ def test_the_hand_profile(tmp_path):
     assert profile.space.peak_live_bytes == 16 * KIB + 3 * MIB
     assert (profile.space.prior_objects, profile.space.prior_bytes) == (1, 8 * KIB)
     assert profile.concurrency == Concurrency(max_stage_ops=2, mean_stage_ops=8 / 6)
-    assert profile.mean_in_flight is None
+    assert profile.depth is None
 
 
 def test_csv_gives_the_same_profile(tmp_path):

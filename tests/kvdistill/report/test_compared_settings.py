@@ -1,8 +1,14 @@
-"""Which settings of a comparison are read first."""
+"""Which settings of a comparison are read first, and what it says of sides with other loads."""
 
 from __future__ import annotations
 
+import json
+
+import pytest
+from simulated import kvtrace
+
 from kvdistill.report.compare import ordered_settings, split_settings
+from kvdistill.report.output import read_comparison
 
 
 def test_what_changes_a_run_comes_first_and_the_host_last() -> None:
@@ -42,3 +48,78 @@ def test_a_terminal_counts_what_a_page_lists(capsys) -> None:
     assert "1 setting that only some sides have" in shown
     assert "host.numa" not in shown
     assert "host.numa" in html_page([document], "test")
+
+
+@pytest.fixture
+def side(monkeypatch, tmp_path):
+    """Return a function that simulates requests, or users, into the trace of a name, and returns its path."""
+
+    def requests(name, blocks):
+        rows = [{"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [n % blocks, 9 + n % blocks]}
+                for n in range(20)]  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    for name, blocks in (("a.jsonl", 4), ("b.jsonl", 5), ("same/other.jsonl", 4), ("apart/a.jsonl", 5)):
+        requests(name, blocks)
+
+    def made(out, *options):
+        path, usual = tmp_path / f"{out}.parquet", ("--preset", "lmcache-disk", "--model", "tiny-1b")
+        files = [tmp_path / option if str(option).endswith("jsonl") else option for option in options]
+        assert kvtrace(monkeypatch, "gen", *files, *usual, "-o", path) == 0
+        return path
+
+    return made
+
+
+A, USERS = ("a.jsonl", "--source", "mooncake"), ("--users", 2, "--duration", "5s")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ([*A, "--limit", 10], [*A, "--limit", 12], "requests at most 10 / 12"),
+        (A, [*A, "--limit", 12], "requests at most - / 12"),
+        (A, ["b.jsonl", "--source", "mooncake"], "file a.jsonl / b.jsonl"),
+        ([*A, "--time-scale", 2], A, "time scale 2.0 / -"),
+        ([*USERS, "--seed", 1], [*USERS, "--seed", 2], "seed 1 / 2"),
+        (USERS, ["--users", 3, "--duration", "7s"], "users 2 / 3; duration 5.00 s / 7.00 s"),
+        (["--request-rate", "9/s", "--duration", "5s"], ["--request-rate", "8/s", "--duration", "5s"],
+         "request rate per s 9 / 8"),
+    ],
+)  # fmt: skip
+def test_sides_with_other_loads_say_so_before_any_figure(side, one, other, said):
+    found, document = read_comparison([side("one", *one), side("other", *other)])
+    because = "LOADS DIFFER, so figures compare neither policies nor drives"
+    assert found.verdict.startswith(f"{because}: {said}; other.parquet hits")
+    assert document.headline == found.verdict
+    assert any(name.startswith("load.") for name in split_settings(found.settings)[0])
+
+
+def test_another_file_of_the_same_name_is_another_load(side):
+    found, _ = read_comparison([side("one", *A), side("other", "apart/a.jsonl", "--source", "mooncake")])
+    assert found.verdict.startswith(
+        "LOADS DIFFER, so figures compare neither policies nor drives: content of the file "
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ["same/other.jsonl", "--source", "mooncake"],  # the same requests by another name
+        [*A, "--seed", 7],  # nothing of them is drawn
+        [*A, "--set", "tiers.nvme.policy=fifo", "--set", "tiers.nvme.capacity=1GiB"],
+    ],
+)
+def test_the_same_requests_are_one_load_whatever_serves_them(side, other):
+    found, _ = read_comparison([side("one", *A), side("other", *other)])
+    assert found.verdict.startswith("other.parquet hits")
+
+
+def test_requests_that_were_imported_before_are_the_same_load(monkeypatch, tmp_path, side):
+    table = tmp_path / "requests.parquet"
+    assert kvtrace(monkeypatch, "import", tmp_path / "a.jsonl", "--source", "mooncake", "-o", table) == 0
+    found, _ = read_comparison([side("one", *A), side("other", table, "--source", "requests")])
+    assert found.verdict.startswith("other.parquet hits")
+    cut, _ = read_comparison([side("cut", *A, "--limit", 5), side("two", table, "--source", "requests", "--limit", 6)])
+    assert "drives: requests at most 5 / 6; two.parquet" in cut.verdict

@@ -118,6 +118,16 @@ def test_a_full_disk_tier_evicts_and_deletes_are_recorded(drive, tmp_path):
     assert deleted[0] == (2, rows[0][2])
 
 
+def test_a_prompt_that_is_found_whole_stores_nothing(drive, monkeypatch, tmp_path):
+    # Of 300 tokens there are two chunks where the last, of 44, is stored too: LMCache refuses to store behind those.
+    monkeypatch.setenv("LMCACHE_SAVE_UNFULL_CHUNK", "true")
+    trace = tmp_path / "twice.jsonl"
+    rows = [{"timestamp": t, "input_length": 300, "output_length": 1, "hash_ids": [7]} for t in (0, 1)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drive(trace=trace)
+    assert [(op, request) for op, request, *_rest in done(tmp_path / "run")] == [("write", 0)] * 2 + [("read", 1)] * 2
+
+
 def test_a_requests_table_says_the_same_as_its_source(drive, tmp_path, conversation):
     drive()
     first = done(tmp_path / "run")

@@ -41,11 +41,11 @@ def test_a_full_queue_is_the_drives_where_more_in_flight_moved_no_more() -> None
     cause, reason = open_loop(**QUEUED, doubling_gain=0.02, device_time_share=0.94)
     assert cause is DRIVE
     assert (
-        reason == "in flight 31.9 of 32, device time 94.0 % of service time; twice as much in flight moved 2.0 % more"
+        reason == "in flight 31.9 of 32, device time 94.0 % of service time; twice as much in flight moves 2.0 % more"
     )
     assert open_loop(**QUEUED, slowdown=9.0)[0] is DRIVE
     cause, reason = open_loop(**QUEUED, doubling_gain=0.9)
-    assert (cause, "twice as much in flight moved 90.0 % more" in reason) == (QUEUE, True)
+    assert (cause, "twice as much in flight moves 90.0 % more" in reason) == (QUEUE, True)
 
 
 def test_a_full_queue_that_is_not_shown_to_be_the_drives_names_its_limit() -> None:

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
+from drive_files import write_drive
 
 from kvreplay.config.config import Config
 from kvreplay.config.limits import with_depth
 from kvreplay.run.document import run_document
 from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import StorageOptions, Tier
+from kvreplay.tiers.tier import Service, StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, FailedOperations
 from kvtrace.core.run.figures import LimitCause, RunVerdict
 from kvtrace.core.units import NS_PER_MS, format_duration
@@ -237,6 +239,45 @@ def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_pa
     short = asked_of(tmp_path, "sim:bandwidth=100GB,latency=2ms", rows=400, speed=1.0, queue_depth=1)
     assert (short.cause, short.has_reached) == (LimitCause.QUEUE_LIMIT, False)
     assert "limited by the queue depth of 1 (--queue-depth)" in short.sentence
+
+
+@pytest.mark.parametrize(
+    ("depth", "cause", "gain"), [(1, "queue", 1), (4, "queue", 1), (8, "drive", 0), (32, "drive", 0)]
+)
+def test_the_model_of_a_measured_drive_is_the_limit_from_where_more_in_flight_moves_no_more(
+    tmp_path: Path, depth: int, cause: str, gain: int
+) -> None:
+    def saturated_at_8(_size: int, depth: int, _share: float, _op: int) -> float:
+        return 100_000 * max(1.0, depth / 8)
+
+    write_drive(tmp_path / "drive.json", mean_ns=saturated_at_8)
+    found = asked_of(tmp_path, f"sim:{tmp_path / 'drive.json'}", queue_depth=depth, io_bytes=64 << 10)
+    assert found.cause is (LimitCause.DRIVE if cause == "drive" else LimitCause.QUEUE_LIMIT)
+    assert found.evidence.doubling_gain == pytest.approx(gain, abs=0.05)
+    said = (
+        "the tier's model is the limit ("
+        if cause == "drive"
+        else f"limited by the queue depth of {depth} (--queue-depth)"
+    )
+    assert f" at queue depth {depth}: {said}" in found.sentence
+    told = "one in flight at a time" if depth == 1 else "; twice as much in flight moves "
+    assert told in found.sentence
+
+
+def test_a_stated_bandwidth_is_the_limit_and_a_stated_latency_is_waited_for_by_more_in_flight(tmp_path: Path) -> None:
+    # 64 KiB take 65.5 µs at 1 GB/s, and then 80 µs: two in flight are too few, eight are more than enough.
+    slow = asked_of(tmp_path, "sim:bandwidth=1GB,latency=80us", queue_depth=8)
+    assert slow.cause is LimitCause.DRIVE
+    assert ": the tier's model is the limit (in flight " in slow.sentence
+    assert "; twice as much in flight moves 0.0 % more)" in slow.sentence
+    # 0.655 µs and then 2 ms: eight in flight keep the server busy for 0.3 %.
+    far = asked_of(tmp_path, "sim:bandwidth=100GB,latency=2ms", queue_depth=8)
+    assert far.cause is LimitCause.QUEUE_LIMIT
+    assert far.evidence.doubling_gain == pytest.approx(1)
+    # By hand: 1 MB is 1 ms of the server and 1 ms of latency; a direction each, half of the load is half of the time.
+    tier = SimulatedTier("t", Service(read_bytes_per_s=10**9, write_bytes_per_s=10**9, latency_ns=10**6, source="test"))
+    assert [tier.gain(10**6, 4096, 1.0, so_many) for so_many in (1, 2, 4)] == [1, 0, 0]
+    assert [tier.gain(10**6, 4096, 0.5, so_many) for so_many in (1, 2, 4)] == [1, 1, 0]
 
 
 def test_a_tier_without_times_leaves_the_replayer(tmp_path: Path) -> None:

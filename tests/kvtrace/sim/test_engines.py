@@ -108,6 +108,24 @@ def test_lmcache_writes_reads_and_deletes_the_same_chunks(monkeypatch, tmp_path,
     assert tuple(sum(len(did[operation]) for did in theirs.values()) for operation in OPERATIONS) == done
 
 
+def test_two_ranks_of_lmcache_write_and_read_their_chunks_of_traffic_that_is_hard_on_a_cache(monkeypatch, tmp_path):
+    trace, ranks = tmp_path / "hard.jsonl", 2
+    count = adversarial.write(trace)
+    # Each rank has a pool of 64 chunks and a disk of 144, its own.
+    settings = bounded(256, 0, 64 * ranks, 144 * ranks)
+    rows = simulated(monkeypatch, tmp_path, "lmcache-disk", count, settings, trace=trace, ranks=ranks)
+    ours = moved(rows, first_had(count, 256, trace, ranks))
+    real = recorded("lmcache/lmcache-0.5.6-two-ranks-adversarial-ops")
+    for request in range(count):
+        for operation in ("write", "read"):
+            assert sorted(ours[request][operation, DISK]) == sorted(real[request][operation]), (operation, request)
+        gone, to_go = ours[request]["delete", DISK], real[request]["delete"]
+        assert len(gone) == len(to_go), request
+        assert len(set(gone) - set(to_go)) <= THREADS * ranks, request
+    assert tuple(sum(len(did[of]) for did in real.values()) for of in OPERATIONS) == (1_962, 678, 1_674)
+    assert {place % ranks for did in real.values() for of in did.values() for _, place in of} == {0, 1}
+
+
 @pytest.mark.first(name=2)
 @pytest.mark.parametrize(
     ("name", "counts", "is_ordered"),

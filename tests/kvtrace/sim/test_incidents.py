@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from conftest import trace_meta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving import moving_tables  # noqa: F401
@@ -18,7 +19,9 @@ from test_oracle_users import WORKLOADS
 from test_queues import THROUGH, queued_presets
 from test_routers import fleet_of
 
+from kvtrace.core.document.chapters import event_lines
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet import Incident, Kind, parse, steps_of
@@ -201,6 +204,7 @@ def test_a_lost_node_by_hand():
     lost, joined = stats["incidents"]["around"]
     assert [window["window"] for window in lost["windows"]] == ["before", "minute 1 after"]
     before, after = lost["windows"]
+    assert tuple(stats["incidents"]["begun_again"].values()) == (1, 2, 0, 10, 2)
     # Tokens are counted as they are found to be missing: request 2's twice.
     assert (before["lookups"], before["computed_tokens"], before["restarted"]) == (5, 20, 0)
     assert (after["lookups"], after["local_hits"], after["shared_hits"]) == (5, 0, 2)
@@ -213,11 +217,36 @@ def test_a_lost_node_by_hand():
 def test_a_request_that_decodes_is_begun_again_by_hand():
     # Computed at 4, stored; its 10 tokens would take until 104, and its node is lost at 50.
     preset = msgspec.structs.replace(fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET), decode_ns_per_token=10)
-    simulation, found = happens(preset, [(0, 4, 10, [0])], "50ns:node-lost:0")
-    assert found[2:] == ["50 n0 delete 0 lose 0 4", "50 n1 read 1 load 0 4 0/2", "50 n1 write 0 promote 0 4 0/3"]
-    assert simulation.now_ns == 150
-    assert simulation.stats()["decode"]["tokens"] == 10
-    assert simulation.stats()["first_token"]["requests"] == 1
+    simulation, found = happens(preset, [(0, 4, 10, [0]), (200, 8, 1, [0, 1])], "50ns:node-lost:0")
+    again = ["50 n0 delete 0 lose 0 4", "50 n1 read 1 load 0 4 0/2", "50 n1 write 0 promote 0 4 0/3"]
+    assert found[2:6] == [*again, "200 n1 read 0 load 0 4 1/0"]
+    stats = simulation.stats()
+    assert (stats["decode"]["tokens"], stats["first_token"]["requests"]) == (11, 2)
+    # Look-ups 1 + 2, and 1 again; hits 0 + 1, and 1 again, of what it had stored itself: 2 of 4; 1 of 3 once a prompt.
+    assert (stats["lookups"], stats["fleet"]["hit_ratio"]) == (4, 0.5)
+    again = {"requests": 1, "lookups": 1, "hits": 1, "of_lookups": 4, "of_hits": 2}
+    assert stats["incidents"]["begun_again"] == again
+    first, *_ = event_lines(stats["incidents"])
+    assert first == (
+        "requests began again 1 time and looked up anew: 1 of 4 look-ups and 1 of 2 hits, which hit ratios here "
+        "count; of first look-ups 33.33 % hit"
+    )
+
+
+def test_hit_ratios_say_nothing_of_beginning_again_where_no_request_did():
+    preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET)
+    stats = happens(preset, [(0, 4, 1, [0]), (30, 4, 1, [1])], "20ns:node-lost:0")[0].stats()
+    assert tuple(stats["incidents"]["begun_again"].values()) == (0, 0, 0, 2, 0)
+    [line] = event_lines(stats["incidents"])
+    assert line.startswith("20ns:node-lost:0: hits ")
+    # A trace of before has no such counts; one that has them as text is refused where it is read.
+    msgspec.structs.replace(trace_meta(TRACE), stats=stats)
+    wrong = stats | {"incidents": stats["incidents"] | {"begun_again": {"requests": "many"}}}
+    with pytest.raises(msgspec.ValidationError, match="begun_again"):
+        msgspec.structs.replace(trace_meta(TRACE), stats=wrong)
+    del stats["incidents"]["begun_again"]
+    assert event_lines(stats["incidents"]) == [line]
+    msgspec.structs.replace(trace_meta(TRACE), stats=stats)
 
 
 def test_requests_wait_while_no_node_is_there_by_hand():

@@ -20,7 +20,10 @@ def result(hit_ratio, capacity_bytes, p99_ns=None):
     tier = TierDemand("nvme", capacity_bytes, 10, hit_ratio, 1, 2, 3, 0, rates, 0.5, None)
     times = {f"{name}_ns": p99_ns for name in ("p50", "p95", "p99", "p99_9", "p99_99")}
     first_token = None if p99_ns is None else {"requests": 9, "with_cache": times, "without_cache": times}
-    return Simulated(9, 100, hit_ratio, 40, 100, 7, 10**9, [tier], first_token, [5], 0, 0, 10**9)
+    return Simulated(
+        requests=9, lookups=100, hit_ratio=hit_ratio, saved_tokens=40, input_tokens=100, output_tokens=7, span_ns=10**9,
+        tiers=[tier], first_token=first_token, live_bytes=[5], stalled_requests=0, largest_load_bytes=0, load_ns=10**9,
+    )  # fmt: skip
 
 
 def study(rows, price=None):

@@ -1,4 +1,4 @@
--- What a run moved in each second by tier and direction, as operations completed; seconds without any have no row.
+-- What a run moved, its warm-up too, by second, tier and direction, as operations completed; empty seconds have no row.
 -- Needs: ops.
 SELECT origin, tier, op, completed_ns // 1_000_000_000 AS second, count(*) AS operations_per_s,
     sum(bytes)::BIGINT AS bytes_per_s

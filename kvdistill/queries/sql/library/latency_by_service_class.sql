@@ -1,10 +1,10 @@
 -- What requests of each service class waited for: time to the first token where the trace models the computing, and the
 -- time in which storage worked for them.
--- Needs: served.
+-- Needs: measured_requests.
 SELECT origin, qos, count(*) AS requests,
     percentile(first_token_ns, 0.5) AS first_token_p50_ns, percentile(first_token_ns, 0.95) AS first_token_p95_ns,
     percentile(first_token_ns, 0.99) AS first_token_p99_ns, percentile(storage_ns, 0.5) AS storage_p50_ns,
     percentile(storage_ns, 0.95) AS storage_p95_ns, max(storage_ns) AS storage_max_ns
-FROM served
+FROM measured_requests
 GROUP BY ALL
 ORDER BY ALL

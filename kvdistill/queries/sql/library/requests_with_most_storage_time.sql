@@ -1,9 +1,9 @@
 -- The 20 requests for which storage was busy longest: the time in which any of their operations was in flight.
--- Needs: served.
+-- Needs: measured_requests.
 SELECT origin, request_id, storage_ns, operations, read_bytes, written_bytes,
     submitted_ns - scheduled_ns AS lateness_ns, completed_ns - submitted_ns AS span_ns,
     completed_ns - scheduled_ns AS response_span_ns
-FROM served
+FROM measured_requests
 WHERE storage_ns IS NOT NULL
 ORDER BY storage_ns DESC, origin, request_id
 LIMIT 20

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 CHUNK = 256
 TROUBLE = os.environ.get("STANDIN_TROUBLE", "")
+UNFULL = os.environ.get("LMCACHE_SAVE_UNFULL_CHUNK") == "true"
 
 
 class Disk:
@@ -39,7 +40,8 @@ class Engine:
         print("on both streams", file=sys.stderr)
 
     def keys(self, tokens):
-        return [hash(tuple(tokens[: end + CHUNK])) for end in range(0, len(tokens) - CHUNK + 1, CHUNK)]
+        end = len(tokens) if UNFULL else len(tokens) // CHUNK * CHUNK
+        return [hash(tuple(tokens[: start + CHUNK])) for start in range(0, end, CHUNK)]
 
     def lookup(self, tokens, lookup_id, pin):
         self.served += 1
@@ -51,7 +53,7 @@ class Engine:
         for key in self.keys(tokens):
             if key not in self.disk.held:
                 break
-            found += CHUNK
+            found = min(found + CHUNK, len(tokens))
         return found
 
     def retrieve(self, tokens, req_id):
@@ -64,6 +66,8 @@ class Engine:
             Path(f"{self.disk.folder}/index").write_text(lookup_id)
 
     def store(self, tokens, mask, req_id):
+        if mask.count(False) % CHUNK:  # as LMCache does (v1/token_database.py)
+            raise ValueError("The number of Falses in the mask is not a multiple of the chunk size.")
         for number, key in enumerate(self.keys(tokens)):
             if not mask[number * CHUNK]:
                 continue
