@@ -16,26 +16,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import RELATIVE
-from kvdistill.jobs import fio_replay
-from kvdistill.jobs.closeness import (
-    END_SLIP_TARGET,
-    REPLAY_GAP_KS_TARGET,
-    SIZE_TV_TARGET,
-    SIZES,
-    CheckedRun,
-    ClosenessPair,
-    Seen,
-    Side,
-    Verdict,
-    compare_drawn,
-    compare_logged,
-)
+from kvdistill.jobs import closeness, fio_replay
 from kvdistill.jobs.fio_replay import LogSummary, WrittenJob, draw, split, split_ios, write_iologs
 from kvdistill.jobs.fio_stat import expected_stat, stat_job
 from kvdistill.jobs.job import (
@@ -218,23 +205,34 @@ def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folde
 
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write the job of one mode into `folder`, and the iologs that it runs: the source's operations, or drawn ones."""
+    """Write the job of one mode and what it needs into `folder`."""
+    return _WRITERS[mode](mode, distilled, folder, options)
+
+
+def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
+    profile = distilled.profile
+    write_text(folder / mode.job, stat_job(profile, options))
+    return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
+
+
+def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
+    """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
     profile, most = distilled.profile, options.io_bytes
-    if mode is FioMode.STAT:
-        write_text(folder / mode.job, stat_job(profile, options))
-        return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
-    if mode is FioMode.REUSE:
+    if mode is FioMode.REPLAY:
+        if distilled.ios is None:
+            raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
+        span_bytes, parts = profile.placed.span_bytes, partial(split_ios, distilled.ios, most)
+    else:
         drawn = draw(profile, min(profile.span_ns, options.runtime_cap_ns), options.seed)
         span_bytes = drawn.span_bytes
         parts = partial(split, drawn.us, drawn.is_read, drawn.offset, drawn.length, most)
-    elif distilled.ios is not None:
-        span_bytes, parts = profile.placed.span_bytes, partial(split_ios, distilled.ios, most)
-    else:
-        raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
     logs = write_iologs(folder, mode, parts, options)
     write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
+
+
+_WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
 _SPARE_BYTES = 256 << 20
@@ -247,7 +245,7 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `--check`, the content of `closeness.json`."""
 
     fio_version: str
-    comparisons: list[ClosenessPair]
+    comparisons: list[closeness.ClosenessPair]
     notes: list[str]
     issue_us: tuple[float, float] = (0.0, 0.0)
     """What fio took to issue an I/O of the replay, and each MiB of it; its log is written so much earlier."""
@@ -318,7 +316,7 @@ def check(
             run_fio(place / PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
         issue_us = (0.0, 0.0)
         for mode, job in written.items():
-            run = CheckedRun(mode, part, window, whole.profile.span_ns, place, options, job, reference)
+            run = closeness.CheckedRun(mode, part, window, whole.profile.span_ns, place, options, job, reference)
             if mode is FioMode.REPLAY:
                 pair, issue_us = _closest_replay(run, notes)
             else:
@@ -332,31 +330,32 @@ def check(
     )
 
 
-def _beyond_replay(pairs: Sequence[ClosenessPair]) -> list[ClosenessPair]:
+def _beyond_replay(pairs: Sequence[closeness.ClosenessPair]) -> list[closeness.ClosenessPair]:
     """Return `pairs` without failures in sizes that are the device's: it splits one I/O in two ways.
 
     The exact replay issues the source's own I/Os: by what its sizes are off at the device, drawn ones may be, too.
     """
-    exact = [pair.fio for pair in pairs if pair.job == FioMode.REPLAY.job and pair.fio.side is Side.DEVICE]
+    exact = [pair.fio for pair in pairs if pair.job == FioMode.REPLAY.job and pair.fio.side is closeness.Side.DEVICE]
     own = (exact[0].size_tv or 0.0) if exact else 0.0
-    most, why = SIZE_TV_TARGET + min(own, SIZE_TV_TARGET), f"the exact replay's are off by {100 * own:.2g} %, too"
+    most = closeness.SIZE_TV_TARGET + min(own, closeness.SIZE_TV_TARGET)
+    why = f"the exact replay's are off by {100 * own:.2g} %, too"
 
-    def judged(pair: ClosenessPair, found: Verdict) -> Verdict:
-        is_failure = found.name == SIZES and found.passes is False and pair.job != FioMode.REPLAY.job
+    def judged(pair: closeness.ClosenessPair, found: closeness.Verdict) -> closeness.Verdict:
+        is_failure = found.name == closeness.SIZES and found.passes is False and pair.job != FioMode.REPLAY.job
         is_its = is_failure and (found.value or 0) <= most
         return msgspec.structs.replace(found, passes=None, why=why) if is_its else found
 
     return [msgspec.structs.replace(pair, verdicts=[judged(pair, of) for of in pair.verdicts]) for pair in pairs]
 
 
-def _closest_replay(run: CheckedRun, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float]]:
+def _closest_replay(run: closeness.CheckedRun, notes: list[str]) -> tuple[closeness.ClosenessPair, tuple[float, float]]:
     """Return the replay whose gaps at the device are closest, and the issue cost in its log (µs an I/O, a MiB).
 
     Absolute milliseconds and, with what issuing takes as the first run shows it, relative microseconds.
     """
     options = run.options
 
-    def tried(**changed: Any) -> tuple[ClosenessPair, tuple[float, float] | None]:
+    def tried(**changed: Any) -> tuple[closeness.ClosenessPair, tuple[float, float] | None]:
         """Write the logs anew with other options, and run them."""
         form = replace(options, **changed)
         return _check_logs(
@@ -370,12 +369,12 @@ def _closest_replay(run: CheckedRun, notes: list[str]) -> tuple[ClosenessPair, t
             timed, _found = tried(log_version=RELATIVE, jobs=1, issue_us=found)
             if (timed.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
                 best, issue_us = timed, found
-        if best.fio.side is not Side.DEVICE or abs(best.fio.end_slip or 0) > END_SLIP_TARGET:
+        if best.fio.side is not closeness.Side.DEVICE or abs(best.fio.end_slip or 0) > closeness.END_SLIP_TARGET:
             # Nobody can say what issuing takes, or it takes now this and now that.
             best, issue_us = None, (0.0, 0.0)
     pair = best or tried()[0]
     ks = pair.fio.gap_ks
-    if pair.fio.gap_resolution_us == 1 and ks is not None and ks > REPLAY_GAP_KS_TARGET:
+    if pair.fio.gap_resolution_us == 1 and ks is not None and ks > closeness.REPLAY_GAP_KS_TARGET:
         notes.append(
             f"this fio keeps the gaps between arrivals to a KS distance of {ks:.2f} at 1 µs; kvreplay issues by "
             "absolute times and keeps them closer"
@@ -408,17 +407,19 @@ def _reference(
     return seen
 
 
-def _seen(run: CheckedRun, job: Path, unseen: Path, timeout_s: float, notes: list[str]) -> Seen:
+def _seen(run: closeness.CheckedRun, job: Path, unseen: Path, timeout_s: float, notes: list[str]) -> closeness.Seen:
     """Run `job` with the device probed; where it cannot be, run `unseen` and add a note."""
     if run.reference is None:
-        return Seen(run_fio(unseen, timeout_s, environment=environment()), None, None)
+        return closeness.Seen(run_fio(unseen, timeout_s, environment=environment()), None, None)
     seen = run_seen(job, timeout_s, unseen=unseen)
     if seen.why is not None:
         notes.append(f"only fio's side was compared, not what the device saw: {seen.why}")
     return seen
 
 
-def _check_logs(run: CheckedRun, notes: list[str]) -> tuple[ClosenessPair, tuple[float, float] | None]:
+def _check_logs(
+    run: closeness.CheckedRun, notes: list[str]
+) -> tuple[closeness.ClosenessPair, tuple[float, float] | None]:
     """Run the job of iologs in `run`; return how close it came, and what issuing took if that can be determined."""
     log, job, is_null = run.written.log, run.place / run.mode.job, run.options.has_null_check
     assert log is not None
@@ -430,13 +431,13 @@ def _check_logs(run: CheckedRun, notes: list[str]) -> tuple[ClosenessPair, tuple
     # The null engine submits nothing.
     kind = "slat" if len(log.files) == 1 and not is_null else "clat"
     logs = [next(run.place.glob(f"{file.removesuffix('.iolog')}_{kind}.*.log")) for file in log.files]
-    found = compare_logged(run, seen, logs, is_submission=kind == "slat")
+    found = closeness.compare_logged(run, seen, logs, is_submission=kind == "slat")
     for path in logs:
         path.unlink()
     return found
 
 
-def _check_drawn(run: CheckedRun, notes: list[str]) -> ClosenessPair:
+def _check_drawn(run: closeness.CheckedRun, notes: list[str]) -> closeness.ClosenessPair:
     """Run the statistical job in `run`."""
     job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
     # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
@@ -444,7 +445,7 @@ def _check_drawn(run: CheckedRun, notes: list[str]) -> ClosenessPair:
     logged.write_text(on_null(kept) if run.options.has_null_check else kept)
     moved_bytes = run.distilled.profile.read.io_bytes + run.distilled.profile.write.io_bytes
     timeout_s = 60 + run.options.check_ns / NS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
-    return compare_drawn(run, _seen(run, job, logged, timeout_s, notes))
+    return closeness.compare_drawn(run, _seen(run, job, logged, timeout_s, notes))
 
 
 def on_null(job: str) -> str:
@@ -489,7 +490,7 @@ def environment() -> dict[str, str]:
     return os.environ | {name: ":".join([*others, value])}
 
 
-def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: Path | None = None) -> Seen:
+def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: Path | None = None) -> closeness.Seen:
     """Run fio on `job` in its folder, which lies on the target's filesystem, with the probes attached if possible.
 
     If not, `unseen` is run in its place: a job whose own logs say what it did. What the probes wrote stays in the
@@ -506,7 +507,7 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
         raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")
     if disk is None:
         why = "no block device lies beneath the target"
-        return Seen(run_fio(unseen or job, timeout_s, environment=environment()), None, why)
+        return closeness.Seen(run_fio(unseen or job, timeout_s, environment=environment()), None, why)
     # A name of its own, so that no other fio on the machine is taken for it.
     link = job.parent.resolve() / f"fio{os.getpid()}"  # fio is run in the job's folder
     link.unlink(missing_ok=True)
@@ -517,11 +518,11 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
             chosen = job if refused is None else unseen or job
             result = run_fio(chosen, timeout_s, program=str(link), environment=environment())
         if refused is not None:
-            return Seen(result, None, refused)
+            return closeness.Seen(result, None, refused)
         device, reason = direct_requests(output / BLOCKS_FILE, None, job.parent / f"{job.stem}.scratch")
         if device is None and unseen is not None:
             result = run_fio(unseen, timeout_s, environment=environment())
-        return Seen(result, device, reason)
+        return closeness.Seen(result, device, reason)
     finally:
         link.unlink()
         if keep is None:
