@@ -53,7 +53,7 @@ def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
     end_late, offered, delivered = end_of(found, every)
     late, _ = found.late()
     on_time = 1 - late / good if good else None
-    is_kept = not is_late(end_late, offered, delivered) and on_time is not None and 1 - on_time <= KEPT_PACE_FRACTION
+    is_kept = not is_late(end_late, offered, delivered) and good > 0 and late <= KEPT_PACE_FRACTION * good
     causes, unhindered = shares_of(found, driven, every)
     named = delays_of(causes, unhindered)
     return Pace(
