@@ -168,8 +168,8 @@ def scorecard(
         "scorecard"
     ),
     *,
-    size: Annotated[str, typer.Option(metavar="SIZE", help="What each stack holds on the drive.")] = "8GiB",
-    window: Annotated[str, typer.Option(metavar="DURATION", help="How long each run measures.")] = "15s",
+    size: Annotated[str, typer.Option(metavar="SIZE", help="What each stack holds on the drive.")] = "16GiB",
+    window: Annotated[str, typer.Option(metavar="DURATION", help="How long each run measures.")] = "20s",
     presets: Annotated[
         str, typer.Option(help="Caching stacks, with commas.")
     ] = "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store",
@@ -186,7 +186,7 @@ def scorecard(
 
     Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its tiers are full and
     evict, at more and more users; the load that decides is run three times. With root and libbpf the block requests
-    are measured, too. Each stack takes some three minutes of 22 s runs, which write SIZE again.
+    are measured, too. Each stack takes some four minutes: eight runs, each of which writes SIZE again.
 
     \b
     Example:

@@ -565,7 +565,7 @@ def _lost(point: SweepPoint, target_ns: int | None) -> str:
 
 MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
 """What the stacks serve, and what they hold above the drive: little, so that the drive has the work."""
-LOAD = ("--duration", "10min", "--set", "workload.think_time=10s")
+LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
 """The steady window begins where the drive's tier first evicts, which takes few users long."""
 USER_BYTES_PER_S = 90e6
 """What one of these users asks of the drive, about (77 to 105 MB were seen): it says where a search begins."""
