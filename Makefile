@@ -8,8 +8,8 @@ SOURCES := kvtrace kvreplay kvdistill engine_drivers tests docs bench examples h
 NATIVE := kvtrace/core/native/libkvtrace.so
 READY := $(VENV)/.ready $(NATIVE)
 
-# `make test` in so many processes; `make fuzz` for so long, twice.
-WORKERS ?= 2
+# `make test` in so many processes: tests that wait leave a third of two processors idle; `make fuzz` for so long, twice.
+WORKERS ?= 3
 KILLS ?= 20
 FUZZ_SECONDS ?= 600
 CLANG ?= clang
