@@ -625,9 +625,8 @@ def compare(
         assert seen.device is not None
         # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end. So
         # are fio's those in its file, by its `own` log if that has them: the device has parts of it anywhere.
-        of_trace, of_fio = (figures_of("", of) for of in (asked, own or stream))
-        kept, fios = ({name: getattr(of, name) for name in _OF_BLOCKS} for of in (of_trace, of_fio))
-        shown = _in_parts(shown, run.reference, part_bytes, arrivals=of_trace.arrivals, **kept)
+        kept, fios = ({name: getattr(of.blocks, name, None) for name in _OF_BLOCKS} for of in (asked, own or stream))
+        shown = _in_parts(shown, run.reference, part_bytes, arrivals=len(asked.arrivals_us), **kept)
         figures = _in_parts(figures, seen.device, part_bytes, mrc_error=mrc_error(own or stream, asked), **fios)
     elif ios is None:
         shown = msgspec.structs.replace(shown, **dict.fromkeys(_OF_BLOCKS))

@@ -141,8 +141,8 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
 
 
 _SEEDED = [
-    "# fio's usual seed draws a writing job's first 2,000 gaps 4 % too short; with this one gaps and sizes are",
-    "# within 1.5 standard deviations of their means, in two sections from 750 draws on (seen with 3.33)",
+    "# fio's usual seed draws a writing job's first 2,000 gaps 4 % too short; with this one gaps and sizes are within",
+    "# 1.5 standard deviations of their means, for 750 to 8,000 draws in each of two sections (seen with 3.33)",
     "randseed=102980217",
 ]
 

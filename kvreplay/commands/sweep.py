@@ -186,7 +186,7 @@ def scorecard(
 
     Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its tiers are full and
     evict, at more and more users; the load that decides is run three times. With root and libbpf the block requests
-    are measured, too. Each stack takes some four minutes: eight runs, each of which writes SIZE again.
+    are measured, too. A stack takes about eight runs, and SIZE is written again before each.
 
     \b
     Example:
