@@ -284,6 +284,11 @@ def _and(cause: Cause, more: str) -> Cause:
     return cause[0], f"{cause[1]}{more}"
 
 
+def _is_scarce(found: Evidence) -> bool:
+    """Return whether the threads lacked processors while the device could have done more."""
+    return (found.processor_share or 0.0) >= SCARCE and (found.device_busy_share or 0.0) < BUSY
+
+
 def _of_processor(found: Evidence) -> str:
     share = found.processor_share
     return "" if share is None else f": our threads were ready to run and did not for {percent(share)} of the time"
@@ -310,8 +315,8 @@ def _late_buffers(found: Evidence, waited: str) -> Cause:
     if busy >= BUSY:
         # A device that has work all the time does no more of it with more in flight.
         return LimitCause.DRIVE, f"{_in_flight(found)}, device busy {percent(busy)} of the time"
-    why = "waiting for buffers whose memory was still being touched"
-    return LimitCause.REPLAYER, f"{waited} {why}; {_in_flight(found)}"
+    why = f"{waited} waiting for buffers whose memory was still being touched; {_in_flight(found)}"
+    return (LimitCause.PROCESSOR, f"{why}{_of_processor(found)}") if _is_scarce(found) else (LimitCause.REPLAYER, why)
 
 
 def _closed(found: Evidence, *, copies: bool) -> Cause:
@@ -337,9 +342,8 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
         PROCESSOR: (LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"),
         BLOCK_QUEUE: _by(BLOCK_QUEUE, found, ""),
     }
-    is_scarce = shares[PROCESSOR] >= SCARCE and (found.device_busy_share or 0.0) < BUSY
     cases: list[tuple[bool, Callable[[], Cause | None]]] = [
-        (is_scarce, lambda: submitter[PROCESSOR]),
+        (_is_scarce(found), lambda: submitter[PROCESSOR]),
         (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _by(QUEUE, found, "")),
         (unread is not None, lambda: unread),
         (shares[doing] >= DOMINANT, lambda: submitter[doing]),
@@ -392,6 +396,8 @@ def _full(found: Evidence, _waited: str) -> Cause:
         return LimitCause.QUEUE_LIMIT, f"one in flight at a time{held}{_of_device(found)}"
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
+    if _is_scarce(found):
+        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"
     tells = "kvreplay sweep --queue-depths tells whether more would move more"
     if found.doubling_gain is not None and found.doubling_gain >= RISING and (found.slowdown or 0) < SLOWED:
         tells = f"twice as much in flight moves {percent(found.doubling_gain)} more"

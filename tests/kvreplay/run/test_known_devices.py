@@ -119,16 +119,25 @@ def throttled(loop: Path) -> Iterator[str]:
 @pytest.mark.full
 @pytest.mark.parametrize("requests", [None, 4])
 def test_a_device_that_cannot_is_the_limit(tmp_path: Path, loop: Path, requests: int | None) -> None:
-    # 10 GB/s of reads of 1 MiB: a loop device copies with one processor.
+    # 20 GB/s of reads of 128 KiB: a loop device copies with one processor. What is in flight fits the buffers that a run
+    # begins with, so that none is waited for on a busy machine.
     if requests is not None:
         try:
             queue_of(loop, "nr_requests").write_text(str(requests))
         except OSError as error:
             pytest.skip(f"the device's queue cannot be made short: {error}")
-    run = replayed(tmp_path, reads(MIB, per_s=20_000, seconds=0.4), loop, speed=1.0, is_destroying=True)
+    rows = reads(MIB // 8, per_s=160_000, seconds=0.4)
+    run = replayed(tmp_path, rows, loop, speed=1.0, is_destroying=True, io_bytes=MIB // 8)
     found = judged(run)
-    assert (found.cause, found.has_reached) == (LimitCause.DRIVE, False)
+    assert found.has_reached is False
     assert found.sentence.startswith("FELL BEHIND: nvme delivered ")
+    if found.cause is LimitCause.PROCESSOR:
+        # Others had the processors that the loop device needs, too, and the device had nothing to do meanwhile.
+        assert (found.evidence.processor_share or 0.0) >= 0.25
+        assert found.evidence.device_busy_share is not None
+        assert found.evidence.device_busy_share < 0.9
+        pytest.skip("other processes left the loop device too little of the processors, and the verdict says so")
+    assert found.cause is LimitCause.DRIVE
     assert ": the device in memory is the limit (in flight " in found.sentence
     if requests is not None:
         assert found.sentence.endswith(" requests at the device, whose queue takes 4)")
