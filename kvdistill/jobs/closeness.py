@@ -24,7 +24,7 @@ from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
 from kvdistill.profile.sources import Distilled
 from kvtrace.core import pq
-from kvtrace.core.units import NS_PER_S, NS_PER_US, US_PER_MS, format_duration
+from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US, US_PER_MS, format_duration
 
 SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
@@ -626,6 +626,8 @@ def compare(
         # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end. So
         # are fio's those in its file, by its `own` log if that has them: the device has parts of it anywhere.
         kept, fios = ({name: getattr(of.blocks, name, None) for name in _OF_BLOCKS} for of in (asked, own or stream))
+        if run.distilled.profile.span_ns < NS_PER_MS:  # no time in which they come, and so no rate
+            kept |= {"ios_per_s": None, "bytes_per_s": None}
         shown = _in_parts(shown, run.reference, part_bytes, arrivals=len(asked.arrivals_us), **kept)
         figures = _in_parts(figures, seen.device, part_bytes, mrc_error=mrc_error(own or stream, asked), **fios)
     elif ios is None:

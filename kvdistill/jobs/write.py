@@ -566,13 +566,16 @@ def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Di
     """Distil the direct I/O in `blocks`, or say why that fails; all other requests are removed from the file.
 
     All jobs do direct I/O: the rest is fio's own start, its program and the job file. The kernel flags direct requests
-    as sync, and those of files it reads ahead or of metadata as such.
+    as sync, and those of files it reads ahead or of metadata as such. Of the processes of fio's jobs none is a
+    neighbour's, however little it does.
     """
     table, meta = pq.read_table(blocks), tables.open_table(blocks, BLOCKS).meta
     flags = table.column("rwbs").cast("string")
     is_direct = pc.and_(pc.match_substring(flags, "S"), pc.invert(pc.match_substring_regex(flags, "[AM]")))
     with tables.create(blocks, BLOCKS, meta) as out:
-        for batch in table.filter(is_direct).cast(arrow_schema(BLOCKS)).to_batches():
+        kept = table.filter(is_direct).cast(arrow_schema(BLOCKS))
+        at = kept.column_names.index("pid")
+        for batch in kept.set_column(at, kept.schema.field(at), pa.nulls(len(kept), kept.schema.field(at).type)).to_batches():
             out.write(batch)
     scratch.mkdir(exist_ok=True)
     try:

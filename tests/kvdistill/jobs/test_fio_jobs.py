@@ -162,6 +162,7 @@ def test_bursts_at_single_instants_are_as_many_operations_as_the_source_has(tmp_
     assert [(part.get("startdelay", "0ms"), part["number_ios"]) for part in parts] == [
         (f"{ms}ms", str(count)) for ms, count in zip(at, counts, strict=True)
     ]
+    assert [int(part["io_size"]) for part in parts] == [count << 20 for count in counts]
     assert not any({"rate", "rate_iops", "runtime"} & part.keys() for part in parts)
     off = {figure.name: figure.off for figure in expected_stat(profile, options)}
     assert off["I/Os a second"] == pytest.approx(0, abs=0.01)

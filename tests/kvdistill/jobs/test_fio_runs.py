@@ -13,8 +13,8 @@ from conftest import TRACES, run_cli
 from kvdistill_rows import distil_rows, io, write_hand
 
 from kvdistill.jobs.fio_stat import stat_job
-from kvdistill.jobs.job import FioMode, JobOptions, run_fio
-from kvdistill.jobs.write import run_seen
+from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, run_fio
+from kvdistill.jobs.write import on_null, run_seen
 from kvtrace.core.errors import DeviceError
 
 pytestmark = pytest.mark.fio
@@ -53,6 +53,17 @@ def test_the_replay_does_what_the_log_says(jobs):
     (replay,) = run_fio(jobs / "replay.fio", 60)["jobs"]
     # fio 3.33 counts the bytes of an asynchronous replay's last I/Os nowhere.
     assert [replay[name]["total_ios"] for name in ("read", "write")] == [7, 5]
+
+
+def test_a_burst_of_one_instant_is_whole_where_places_follow_each_other(tmp_path):
+    """Of 12 places, read one after another but for every tenth: fio ends a job that reaches the last one."""
+    order = [(at + (at // 10) * 5) % 12 for at in range(90)]
+    writes = [io(0, "write", i, MIB) for i in range(12)]
+    reads = [io(3_000 * (1 + at // 15), "read", place, MIB) for at, place in enumerate(order)]
+    job = stat_job(distil_rows(tmp_path, [*writes, *reads]).profile, JobOptions(version=FioVersion(3, 33)))
+    (tmp_path / "stat.fio").write_text(on_null(job.replace("startdelay=", "#")))
+    found = {job["jobname"]: job["read"]["total_ios"] for job in run_fio(tmp_path / "stat.fio", 60)["jobs"]}
+    assert sum(found.values()) == 90, (found, job)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,32 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
     assert msgspec.to_builtins(unseen.verdicts)[-1]["name"] == "seen at the device"
 
 
+def test_what_comes_at_one_instant_has_no_rate(tmp_path):
+    """40 reads due at once: the replay took 390 ms for them, fio 195; neither is the source's rate."""
+    part = distil_rows(tmp_path, [io(7, "read", i, MIB) for i in range(40)])
+    sides = {}
+    for name, ms in (("replay", 10.0), ("fio", 5.0)):
+        rows = [(ms * i, "RS", i * MIB, MIB) for i in range(40)]
+        sides[name], _why = direct_requests(write_blocks(tmp_path / f"{name}.parquet", rows), "vda", tmp_path / name)
+    request = JobOptions(modes=[FioMode.REPLAY])
+    written = write_job(FioMode.REPLAY, part, tmp_path, request)
+    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
+    logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
+    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, request, written, sides["replay"])
+    pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
+    assert {v.name: (v.value, v.passes) for v in pair.verdicts if "a second" in v.name} == {
+        "I/Os a second": (None, None), "bytes a second": (None, None),
+    }  # fmt: skip
+
+
+def test_a_job_of_few_requests_counts(tmp_path):
+    """Each section of a job is a process of its own: one of two reads is no neighbour's noise."""
+    rows = [(10.0 * i, "WS" if i < 98 else "RS", i * MIB, MIB) for i in range(100)]
+    blocks = write_blocks(tmp_path / "b.parquet", rows, pids=[1] * 98 + [2] * 2)
+    device, _why = direct_requests(blocks, "vda", tmp_path / "device")
+    assert (device.profile.read.ops, device.profile.write.ops) == (2, 98)
+
+
 def test_a_file_that_begins_within_a_block_of_its_device_has_the_same_miss_ratios(tmp_path):
     """64 KiB one after another: two of them share a block of 128 KiB, on the device each lies in two."""
     small, shift = 64 << 10, 76 << 10
