@@ -43,6 +43,7 @@ _NEAREST_RANK_P99 = 100
 _NO_TIME = "a closed loop waits for operations, which take no time on fio's null engine"
 _OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
 SIZES = "I/Os of other sizes"
+DEPTH = "I/Os in flight"
 _MOST_SIZES = 1024
 """Of more distinct sizes, those beyond add nothing to what chance is said to do: a job has fewer, too."""
 
@@ -294,7 +295,7 @@ def verdicts(
         judged("bytes a second", "within 1.5 %", moved, RATE_TARGET, chance.bytes_per_s, late),
         judged(SIZES, "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, chance.size_tv),
         judged("gaps between arrivals, KS", f"<= {gap}", figures.gap_ks, gap, gap_chance, late),
-        judged("I/Os in flight", f"within {100 * depth_target:.0f} %", depth, depth_target, chance.mean_depth, late),
+        judged(DEPTH, f"within {100 * depth_target:.0f} %", depth, depth_target, chance.mean_depth, late),
         judged("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance.hot10_share),
         # A ratio of hits is off by half as much by chance, at most.
         judged("miss-ratio curve", f"<= {MRC_TARGET}", figures.mrc_error, MRC_TARGET, chance.hot10_share / 2),

@@ -35,7 +35,7 @@ from kvdistill.jobs.job import (
     source_load,
     whole_mib,
 )
-from kvdistill.profile.profile import DirectionProfile, Profile
+from kvdistill.profile.profile import DirectionProfile, Profile, SourceKind
 from kvdistill.queries.window import READ
 from kvtrace.core import pa, pc, pq
 from kvtrace.core.errors import ConfigError
@@ -284,8 +284,10 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
             f"{prior} are read before they are written; the prefill writes the whole target, so that every read meets "
             "data on the device"
         )
+        run = "; jobs made of kvreplay's run of it have the times at which it issued them"
         lost = [
             "which request and stage an operation serves: all are issued by time, none waits for another to complete"
+            + run * (profile.origin.kind is SourceKind.TRACE)
         ]
     else:
         title = "Drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and how soon places are used again"

@@ -267,6 +267,12 @@ _OF_A_DEVICE = (SourceKind.BLOCKS, SourceKind.PROBE)
 
 
 # Long: what a check does, step after step.
+_IN_TURN = (
+    "more I/Os are in flight than in the replay, in which an operation waits for those of its request before it: jobs "
+    "made of kvreplay's run (kvdistill fio RUN) have the times at which it issued them"
+)
+
+
 def check(
     source: Path, tier: str | None, whole: Distilled, outdir: Path, modes: Sequence[FioMode], options: JobOptions
 ) -> Closeness:
@@ -322,6 +328,9 @@ def check(
             else:
                 pair = _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
             comparisons.append(pair)
+    deep = [v for pair in comparisons for v in pair.verdicts if v.name == closeness.DEPTH and v.passes is False]
+    if reference is not None and reference is not part and any((v.value or 0) > 0 for v in deep):
+        notes.append(_IN_TURN)
     return Closeness(
         fio_version=str(version),
         comparisons=_beyond_replay(comparisons),
