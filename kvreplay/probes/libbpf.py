@@ -17,6 +17,7 @@ import struct
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -159,8 +160,9 @@ class Programs:
 
     def close(self) -> None:
         """Detach and unload them."""
-        for name in list(self._links):
-            self.detach(name)
+        # The kernel waits for its processors as each is taken off: for all of them at once.
+        with ThreadPoolExecutor(max(1, len(self._links))) as pool:
+            list(pool.map(self.detach, list(self._links)))
         if self._object:
             self._lib.bpf_object__close(self._object)
         self._object = None
