@@ -583,8 +583,9 @@ def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Di
     is_direct = pc.and_(pc.match_substring(flags, "S"), pc.invert(pc.match_substring_regex(flags, "[AM]")))
     with tables.create(blocks, BLOCKS, meta) as out:
         kept = table.filter(is_direct).cast(arrow_schema(BLOCKS))
-        at = kept.column_names.index("pid")
-        for batch in kept.set_column(at, kept.schema.field(at), pa.nulls(len(kept), kept.schema.field(at).type)).to_batches():
+        pid = kept.schema.field("pid")
+        nobody = pa.nulls(len(kept), pid.type)
+        for batch in kept.set_column(kept.schema.names.index("pid"), pid, nobody).to_batches():
             out.write(batch)
     scratch.mkdir(exist_ok=True)
     try:

@@ -186,7 +186,8 @@ def scorecard(
 
     Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its tiers are full and
     evict, at more and more users; the load that decides is run three times. With root and libbpf the block requests
-    are measured, too. A stack takes about eight runs, and SIZE is written again before each.
+    are measured, too. A stack takes about eight runs; SIZE is written before the first, whose files the others take
+    over.
 
     \b
     Example:
@@ -199,6 +200,7 @@ def scorecard(
     from kvreplay.run import sweep as cards
     from kvreplay.run.discover import measure_drive
     from kvreplay.run.run import Replay
+    from kvreplay.tiers.claims import claim, release
     from kvreplay.tiers.modelled import DRIVE_FILE
     from kvtrace.core.document.terminal import answer
     from kvtrace.core.files import write_json
@@ -215,7 +217,12 @@ def scorecard(
         log(f"note: block requests are not measured: {why}")
         is_probed = False
     config = Config(
-        tiers={cards.TIER: str(target)}, window=f"steady:{window}", is_probed=is_probed, is_histograms_only=is_probed
+        tiers={cards.TIER: str(target)},
+        is_kept=True,
+        is_taking_over=True,
+        window=f"steady:{window}",
+        is_probed=is_probed,
+        is_histograms_only=is_probed,
     )
     asked = Replay(config, Path(), output, command_line(), force, progress)
     asked.check()
@@ -227,6 +234,7 @@ def scorecard(
         drive = measure_drive(asked, target)
         make_directory(output, CARD_FILE)
         write_json(output / DRIVE_FILE, drive)
+        stack.callback(lambda: release(claim(target), is_kept=False))
         for preset, trace in traces.items():
             try:
                 one = replace(asked, output=output / preset, trace=trace)

@@ -97,6 +97,8 @@ class Config:
     """Target by tier name: paths with commas between them, or one of NAMED with options after a colon."""
     is_kept: bool = False
     """Leave the object files."""
+    is_taking_over: bool = False
+    """What is written before a run takes over files that the run before left, as long as it: their content differs."""
     is_as_fast_as_possible: Annotated[
         bool,
         typer.Option(

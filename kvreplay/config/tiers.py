@@ -129,6 +129,7 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
         fsync=config.fsync,
         advice=config.advice,
         is_kept=config.is_kept,
+        is_taking_over=config.is_taking_over,
         is_destroying=config.is_destroying,
         overwritten=config.overwritten,
         is_discarding=config.is_discarding,

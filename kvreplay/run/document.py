@@ -130,6 +130,9 @@ def _before(run: RunFile) -> Iterator[str]:
     if run.populated is not None and run.populated.objects:
         written = format_bytes(run.populated.bytes)
         yield f"populated first, not measured: {counted(run.populated.objects, 'object')}, {written}"
+    for name, facts in run.drives():
+        if taken := facts.get("taken_over_files"):
+            yield f"{name}: {counted(taken, 'file')} of the run before taken over, as long as what is read"
     if run.prepared is not None:
         yield f"setup: {format_duration(run.prepared.total_ns)}"
 

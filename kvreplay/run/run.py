@@ -52,6 +52,7 @@ from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precond
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart
 from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.tier import BY_KEY, Holding, SeveralDrives, Tier, drives_of
@@ -297,12 +298,17 @@ class _Run:
     def _populate(self, engine: Engine, interrupted: StopAsked, laid_out: LaidOut) -> tuple[Populated, Driven | None]:
         """Write the objects that the window reads but never writes; return them, and how it was cut short or None.
 
-        Those that were `laid_out` lie there already.
+        Those that were `laid_out` lie there already; files of the run before may be taken over.
         """
         setting = self.setting
         residency, tiers = setting.window.residency, setting.tiers
         wanted = [t is not None and not (t.is_simulated or is_laid_out(t)) for t in tiers]
         there = np.array(wanted)[residency.populate_tier]
+        for index, tier in enumerate(tiers):
+            if isinstance(tier, FileTier):
+                here = np.flatnonzero(residency.populate_tier == index)
+                has = tier.take_over(residency.populate_object[here], residency.populate_bytes[here])
+                there[here[has]] = False
         if not there.any():
             return Populated(laid_out.objects, laid_out.bytes, 0), None
         rows = populated_rows(residency, there)

@@ -189,8 +189,8 @@ def decode_header(block: bytes) -> Header | None:
         return None
 
 
-def claim(path: Path) -> Claim:
-    """Lock `path` for this run and remove what an earlier run of ours left there.
+def claim(path: Path, *, is_cleaned: bool = True) -> Claim:
+    """Lock `path` for this run and remove what an earlier run of ours left there, unless that is not to be cleaned.
 
     Raises:
         DeviceError: the path is unsafe, another run holds it, or its scratch directory is not ours.
@@ -211,11 +211,16 @@ def claim(path: Path) -> Claim:
         raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another directory")
     try:
         os.pwrite(lock, _MARKER_TEXT, 0)
-        leftovers = clean(scratch)
+        leftovers = clean(scratch) if is_cleaned else 0
     except OSError as error:
         os.close(lock)
         raise DeviceError(f"{scratch}: {error.strerror}") from None
     return Claim(scratch, lock, leftovers)
+
+
+def left_files(scratch: Path) -> dict[str, int]:
+    """Return the sizes of the object files below `scratch` that an earlier run left, by their paths."""
+    return {str(path): path.stat().st_size for path in scratch.rglob("*") if FILE_NAME.fullmatch(path.name)}
 
 
 def clean(scratch: Path) -> int:

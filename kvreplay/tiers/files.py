@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from kvreplay.tiers.tier import (
     make_directories,
     path_function,
 )
+from kvtrace.core import np
 
 _WRITE = 1
 
@@ -50,6 +52,7 @@ class FileTier(Drive):
         self._claim: claims.Claim | None = None
         self._scratch_fd = -1
         self._streams: dict[str, Any] | None = None
+        self._taken_over: int | None = None
 
     def place(self) -> bool:
         """Let threads do the writes: a ring's requests cannot give a file the hint that stands for its stream."""
@@ -58,10 +61,12 @@ class FileTier(Drive):
 
     def open(self, peak_bytes: int) -> None:
         """Claim the directory, remove leftovers, check the space, and confirm O_DIRECT."""
-        self._claim = claims.claim(self._path)
+        is_taking_over = self._options.is_taking_over
+        self._claim = claims.claim(self._path, is_cleaned=not is_taking_over)
         scratch = self._claim.scratch
         self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
-        if peak_bytes > (free := shutil.disk_usage(scratch).free):
+        left_bytes = sum(claims.left_files(scratch).values()) if is_taking_over else 0
+        if peak_bytes > (free := shutil.disk_usage(scratch).free + left_bytes):
             raise self._too_small(peak_bytes, free)
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)
@@ -71,6 +76,30 @@ class FileTier(Drive):
         make_directories(self._options.layout, str(scratch))
         self._path_of = path_function(self._options.layout, str(scratch))
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def take_over(self, objects: Any, lengths: Any) -> Any:
+        """Give files that an earlier run left to those of `objects` that are as long, remove the rest; whose (bool)."""
+        if self._claim is None or not self._options.is_taking_over:
+            return np.zeros(len(objects), bool)
+        padded = -(-lengths // self.alignment) * self.alignment
+        wanted = dict(zip(map(self.path, objects.tolist()), padded.tolist(), strict=True))
+        spare: dict[int, list[str]] = {}
+        there = set()
+        for path, size in claims.left_files(self._claim.scratch).items():
+            if wanted.get(path) == size:
+                there.add(path)
+            elif path in wanted:
+                os.unlink(path)  # noqa: PTH108 - as below
+            else:
+                spare.setdefault(size, []).append(path)
+        for path, size in wanted.items():
+            if path not in there and spare.get(size):
+                os.rename(spare[size].pop(), path)  # noqa: PTH104 - many thousands
+                there.add(path)
+        for path in chain.from_iterable(spare.values()):
+            os.unlink(path)  # noqa: PTH108 - many thousands
+        self._taken_over = len(there)
+        return np.array([path in there for path in wanted], bool)
 
     @contextmanager
     def region(self, peak_bytes: int) -> Iterator[Region]:
@@ -150,6 +179,7 @@ class FileTier(Drive):
             "alignment_bytes": self.alignment,
             "layout": MEANINGS[self._options.layout],
             "removed_leftover_files": self._claim.found_leftovers if self._claim else None,
+            **({} if self._taken_over is None else {"taken_over_files": self._taken_over}),
             **({} if self._streams is None else {"streams": self._streams}),
             **self._found,
         }

@@ -119,6 +119,8 @@ class StorageOptions:
     """What buffered files are advised by posix_fadvise: `none`, `sequential` when one is opened, or `dontneed`."""
     is_kept: bool = False
     """Leave files at the end."""
+    is_taking_over: bool = False
+    """Files that were left are not removed at the start, but by `FileTier.take_over`."""
     is_destroying: bool = False
     """Whether block devices may be overwritten; only for `--destroy-data`."""
     overwritten: str | None = None

@@ -21,7 +21,8 @@ def write_blocks(
     columns = {
         "insert_ns": queued, "issue_ns": queued, "complete_ns": [ns + MS // 10 for ns in queued],
         "device": [device] * len(rows), "sector": [row[2] // 512 for row in rows], "bytes": [row[3] for row in rows],
-        "rwbs": [row[1] for row in rows], "pid": pids or [1] * len(rows), "comm": ["app"] * len(rows), "error": [0] * len(rows),
+        "rwbs": [row[1] for row in rows], "pid": pids or [1] * len(rows), "comm": ["app"] * len(rows),
+        "error": [0] * len(rows),
     }  # fmt: skip
     with create(path, BLOCKS, trace_meta(BLOCKS)) as out:
         arrays = [pa.array(columns[name], schema.field(name).type) for name in schema.names]

@@ -266,6 +266,25 @@ def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, 
     assert list(drive.iterdir()) == []
 
 
+def test_what_is_populated_takes_over_files_that_are_as_long(tmp_path: Path, drive: Path) -> None:
+    """Left: 1, 2, 3 of 40,960 bytes, 4 of 8,192. Read: 3, 8 and 9 of 40,960, 4 of 16,384: two renamed, one written."""
+    how: Any = {"targets": {"nvme": str(drive)}, "is_kept": True, "is_taking_over": True}
+    left = [row("write", 2, i, 40_000) for i in (1, 2, 3)] + [row("write", 2, 4, 8_192)]
+    assert run(tmp_path, left, **how)[0].run.tiers["nvme"]["taken_over_files"] == 0
+    files = {path.name: path.stat().st_ino for path in (drive / SCRATCH).rglob("*.kv")}
+    reads = [row("read", 2, i, 40_000) for i in (3, 8, 9)] + [row("read", 2, 4, 16_384)]
+    outcome, ops = run(tmp_path, reads, **how)
+    assert [o["outcome"] for o in ops] == ["ok"] * 4
+    assert (outcome.run.populated.objects, outcome.run.tiers["nvme"]["taken_over_files"]) == (1, 3)
+    found = {path.name: (path.stat().st_ino, path.stat().st_size) for path in (drive / SCRATCH).rglob("*.kv")}
+    assert sorted(found) == [f"{i:016x}.kv" for i in (3, 4, 8, 9)]
+    assert found[f"{3:016x}.kv"] == (files[f"{3:016x}.kv"], 40_960)
+    renamed = {found[f"{i:016x}.kv"][0] for i in (8, 9)}
+    assert renamed == {files[f"{i:016x}.kv"] for i in (1, 2)}
+    assert found[f"{4:016x}.kv"][1] == 16_384
+    assert "nvme: 3 files of the run before taken over, as long as what is read" in run_document(outcome).notes
+
+
 def test_a_tier_of_pythons_holds_what_was_written_whole_and_in_part(tmp_path: Path) -> None:
     tier = FakeTier("cpu")
     rows = [row("write", 1, 1, 40_000), row("write", 1, 1, 20_000, offset=30_000), row("read", 1, 1, 50_000)]
