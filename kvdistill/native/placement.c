@@ -2,7 +2,7 @@
 #include "core.h"
 
 enum { READ, WRITE, DELETE };           // as the trace's closed set
-enum { SECTOR_BYTES = 512 };            // O_DIRECT takes offsets and lengths in multiples of this
+enum { PAGE_BYTES = 4096 };             // kvreplay asks files and devices for multiples of this, and so do engines
 
 typedef struct { int64_t live_bytes, peak_bytes, span_bytes, stray_deletes; } Totals;
 
@@ -38,7 +38,7 @@ EXPORT bool placement_prior(Space *s, int64_t count, const int64_t *prior, const
     return true;
 }
 
-// The second pass: where each row goes (NONE for deletes), and its length widened to whole sectors (0 for deletes).
+// The second pass: where each row goes (NONE for deletes), and its length widened to whole pages (0 for deletes).
 // Returns whether all objects fitted.
 EXPORT bool placement_rows(Space *s, int64_t rows, const int8_t *op, const int64_t *object, const int64_t *offset_bytes,
                            const int64_t *length_bytes, const int64_t *reserved, int64_t objects, int64_t *base,
@@ -55,8 +55,8 @@ EXPORT bool placement_rows(Space *s, int64_t rows, const int8_t *op, const int64
             continue;
         }
         if (base[o] < 0 && reserved[o] > 0 && !reserve(s, o, reserved[o], base, totals)) return false;
-        int64_t low = offset_bytes[i] & -SECTOR_BYTES;
-        int64_t high = (offset_bytes[i] + length_bytes[i] + SECTOR_BYTES - 1) & -SECTOR_BYTES;
+        int64_t low = offset_bytes[i] & -PAGE_BYTES;
+        int64_t high = (offset_bytes[i] + length_bytes[i] + PAGE_BYTES - 1) & -PAGE_BYTES;
         address[i] = base[o] + low;
         io_bytes[i] = length_bytes[i] > 0 ? high - low : 0;
     }

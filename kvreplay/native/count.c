@@ -189,7 +189,7 @@ static inline void count_good(Counting *c, const Row *r, int64_t at, int64_t ask
         if (is_timed) put(&times[PER_MIB], (int64_t)((double)service_ns * ((double)MIB / (double)r->length_bytes)));
         length_op = r->length_bytes * 2 + r->op;
         kind->moved_bytes += r->length_bytes;
-        const bool is_single = floor_to(first_byte, c->io_bytes) == floor_to(last_byte, c->io_bytes);
+        const bool is_single = last_byte - first_byte < c->io_bytes;
         kind->single_bytes += is_single ? r->length_bytes : 0;
     }
     if (!is_timed) return;

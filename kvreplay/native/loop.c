@@ -228,7 +228,7 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
     int64_t end = r->offset_bytes + r->length_bytes, pad = t->padding_bytes;
     int64_t from = r->offset_bytes / pad * pad, to = (end + pad - 1) / pad * pad;
     bool has_bytes = r->op != DELETE && r->length_bytes > 0 && (t->kind != MODELLED || t->matrix);
-    int32_t ios = has_bytes ? (int32_t)((to - 1) / j->io_bytes - from / j->io_bytes + 1) : 1, id = f->id;
+    int32_t ios = has_bytes ? (int32_t)((to - from + j->io_bytes - 1) / j->io_bytes) : 1, id = f->id;
     *f = (Operation){.number = number, .row = r, .tier = t, .drive = t->drives ? drive_of(t, r->object_id) : NULL,
                   .from_bytes = from, .to_bytes = to, .needed_to_bytes = end, .ios = ios, .fd = NONE, .id = id,
                   .queue = queue, .is_bulk = r->is_bulk && ios > 1};
@@ -277,9 +277,7 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
 }
 
 static void next_io(Engine *e, Queue *l, Operation *f, Step *s) {
-    int64_t io = e->job->io_bytes, start = (f->from_bytes / io + f->next_io++) * io, end = start + io;
-    if (start < f->from_bytes) start = f->from_bytes;
-    if (end > f->to_bytes) end = f->to_bytes;
+    int64_t io = e->job->io_bytes, start = f->from_bytes + f->next_io++ * io, end = min_of(start + io, f->to_bytes);
     f->out++;
     if (f->promised > f->ios - f->next_io) {
         f->promised--;
