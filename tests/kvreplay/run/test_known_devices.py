@@ -119,8 +119,8 @@ def throttled(loop: Path) -> Iterator[str]:
 @pytest.mark.full
 @pytest.mark.parametrize("requests", [None, 4])
 def test_a_device_that_cannot_is_the_limit(tmp_path: Path, loop: Path, requests: int | None) -> None:
-    # 20 GB/s of reads of 128 KiB: a loop device copies with one processor. What is in flight fits the buffers that a run
-    # begins with, so that none is waited for on a busy machine.
+    # 20 GB/s of reads of 128 KiB: a loop device copies with one processor. What is in flight fits the buffers that a
+    # run begins with, so that none is waited for on a busy machine.
     if requests is not None:
         try:
             queue_of(loop, "nr_requests").write_text(str(requests))
