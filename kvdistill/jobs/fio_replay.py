@@ -401,9 +401,7 @@ class Drawn:
 def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     """Draw `runtime_ns` of operations; the same seed draws the same.
 
-    Raises:
-        ConfigError: the profile does not know arrivals or reuse, or these are too many operations.
-
+    ConfigError if the profile does not know arrivals or reuse, or these are too many operations.
     """
     if profile.locality is None or profile.arrivals is None:
         raise ConfigError(

@@ -306,9 +306,7 @@ def whole_mib(count: int) -> int:
 def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
     """Return the space that the statistical job needs: operations near the end run over it by their length.
 
-    Raises:
-        ConfigError: neither the profile nor the user says.
-
+    ConfigError if neither the profile nor the user says.
     """
     if profile.space is not None:
         return whole_mib(profile.space.span_bytes + min(longest(profile), STAT_MAX_IO_BYTES))
@@ -526,10 +524,7 @@ def run_fio(
 ) -> dict[str, Any]:
     """Run fio, or `program`, on `job` in its folder and return its JSON.
 
-    Raises:
-        ProbeUnavailable: there is no fio.
-        DeviceError: fio failed, or did not end within `timeout_s`.
-
+    ProbeUnavailable if there is no fio. DeviceError if fio failed, or did not end within `timeout_s`.
     """
     program = program or shutil.which("fio")
     if program is None:

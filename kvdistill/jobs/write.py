@@ -79,10 +79,8 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
 def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, options: JobOptions) -> Jobs:
     """Write the jobs of `source` into `outdir`, and check them if `options` say so.
 
-    Raises:
-        ConfigError, TraceError, DeviceError: as the parts say.
-        ProbeUnavailable: a check is asked for, but there is no fio; the jobs are written all the same.
-
+    ConfigError, TraceError, DeviceError as the parts say. ProbeUnavailable if a check is asked for, but there is no
+    fio; the jobs are written all the same.
     """
     target = outdir / options.target
     if target.is_dir():
@@ -121,9 +119,7 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, optio
 def modes_of(distilled: Distilled, modes: Sequence[FioMode] | None) -> list[FioMode]:
     """Return the jobs to write: those asked for, or those that the source supports.
 
-    Raises:
-        ConfigError: the source does not support one that is asked for.
-
+    ConfigError if the source does not support one that is asked for.
     """
     if modes:
         if FioMode.REPLAY in modes and distilled.ios is None:
@@ -181,9 +177,7 @@ def write_fio(
 ) -> dict[FioMode, WrittenJob]:
     """Write the job of each mode, made of its part of the source, into `outdir`, and the one that fills their target.
 
-    Raises:
-        ConfigError: `options` are strict, and one of them is expected not to be as its source.
-
+    ConfigError if `options` are strict, and one of them is expected not to be as its source.
     """
     for mode, part in parts.items() if options.is_strict else ():
         expected = write_job(mode, part, scratch, options).expected
@@ -254,9 +248,7 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
 def find_closeness(path: Path) -> Closeness | None:
     """Return the content of the closeness.json at `path`, or null if there is no such file.
 
-    Raises:
-        TraceError: it is damaged, or of another version.
-
+    TraceError if it is damaged, or of another version.
     """
     if not path.is_file():
         return None
@@ -274,10 +266,7 @@ def check(
 
     They are made of the source's first `check_ns` or `check_bytes`, and compared with just that part.
 
-    Raises:
-        ProbeUnavailable: there is no fio.
-        DeviceError: too little space, or fio failed.
-
+    ProbeUnavailable if there is no fio. DeviceError for too little space, or if fio failed.
     """
     version, cap, is_null = installed(), options.check_ns, options.has_null_check
     if version is None:
@@ -496,10 +485,7 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
     If not, `unseen` is run in its place: a job whose own logs say what it did. What the probes wrote stays in the
     folder `keep`, if one is named.
 
-    Raises:
-        ProbeUnavailable: there is no fio.
-        DeviceError: fio failed.
-
+    ProbeUnavailable if there is no fio. DeviceError if fio failed.
     """
     disk = disk_of(job.parent)
     program = shutil.which("fio")

@@ -96,9 +96,7 @@ _FAULTS = ("errors", "requeues", "splits")
 def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     """Compare `sides`, each with the first.
 
-    Raises:
-        ConfigError: fewer than two, of kinds that have nothing in common, or one of nothing that has figures.
-
+    ConfigError for fewer than two, of kinds that have nothing in common, or one of nothing that has figures.
     """
     if len(sides) < 2:  # noqa: PLR2004 - a comparison
         raise ConfigError("name two or more traces, runs or probes to compare")
@@ -141,10 +139,8 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
 def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) -> tuple[str, list[ComparedLine], int]:
     """Compare the trials of each side, by figure, with the first's.
 
-    Returns:
-        the verdict, a sentence for each other side; every figure as a line; and how many figures the verdict is made
-        of: their intervals hold together, so that a drive compared with itself is called another in 5 % of cases.
-
+    Returns the verdict, a sentence for each other side; every figure as a line; and how many figures the verdict is
+    made of: their intervals hold together, so that a drive compared with itself is called another in 5 % of cases.
     """
     others = range(1, len(names))
     together = max(1, sum(len(_judged_lines(_lines(found, 1), at)) for at in others))

@@ -85,10 +85,7 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
 
     Time is in `buckets` equal stretches; `endurance` is what a drive may be written.
 
-    Raises:
-        ConfigError: the folder holds nothing to report.
-        TraceError: the file is damaged or holds no trace or ops.
-
+    ConfigError if the folder holds nothing to report. TraceError if the file is damaged or holds no trace or ops.
     """
     if path.is_dir():
         refuse_cut_off(path)
@@ -216,10 +213,7 @@ def check_names(paths: Sequence[Path]) -> None:
 def write_report(documents: list[Document], path: Path, plain: Sequence[PlainSheet] = ()) -> None:
     """Write the documents to `path`, a workbook with the sheets `plain` before them, aside and renamed.
 
-    Raises:
-        ProbeUnavailable: the library for this form is missing.
-        DeviceError: the disk refuses.
-
+    ProbeUnavailable if the library for this form is missing. DeviceError if the disk refuses.
     """
     if path.suffix == ".xlsx":
         from kvtrace.core.document.export import write_workbook

@@ -100,9 +100,7 @@ class ProbeReport(Report, frozen=True, kw_only=True):
 def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
     """Return the report of probe.json in `folder`; null if there is none.
 
-    Raises:
-        TraceError: probe.json is damaged, or not of this version.
-
+    TraceError if probe.json is damaged, or not of this version.
     """
     found = find_probe(folder)
     if found is None:
@@ -252,9 +250,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 def layers(run_directory: Path) -> Layers | None:
     """Return the layers of the run in `run_directory`; null unless it was probed.
 
-    Raises:
-        TraceError: probe.json is damaged, or not of this version.
-
+    TraceError if probe.json is damaged, or not of this version.
     """
     probe, ops = find_probe(run_directory), run_directory / OPS_FILE
     if probe is None or not ops.is_file():

@@ -158,9 +158,7 @@ def _attempt(
 ) -> Attempt:
     """Return `option` as the arguments ask for it, with the room of one of `sharing` clients of a filesystem.
 
-    Raises:
-        ConfigError: it cannot be.
-
+    ConfigError if it cannot be.
     """
     from kvreplay.config.limits import check
     from kvreplay.mlperf.rules import STORAGE, Attempt, place_of, targets_of

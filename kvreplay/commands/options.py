@@ -62,9 +62,7 @@ class RanksArguments:
 def session(asked: RanksArguments) -> Iterator[RankSession | None]:
     """Yield the session of rank 0, null without --mpi; every other rank does what rank 0 orders, then exits.
 
-    Raises:
-        ConfigError, ProbeUnavailable: there can be no ranks.
-
+    ConfigError, ProbeUnavailable if there can be no ranks.
     """
     if not asked.is_mpi:
         if asked.deal is not None:

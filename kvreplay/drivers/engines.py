@@ -192,9 +192,7 @@ class Prompts(msgspec.Struct, frozen=True):
 def read_prompts(path: Path, most: int) -> Prompts:
     """Return the first `most` requests at `path`.
 
-    Raises:
-        TraceError: it is neither, holds none, or does not say which prefixes prompts share.
-
+    TraceError if it is neither, holds none, or does not say which prefixes prompts share.
     """
     need_file(path, "; name a Mooncake trace (*.jsonl) or a requests table")
     found = _of_table(path, most) if path.name.endswith(tuple(SUFFIXES)) else _of_mooncake(path, most)

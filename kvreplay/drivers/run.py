@@ -66,10 +66,8 @@ def run_engine(
     `show(label, requests)` gives a context manager that yields a function taking the requests served; `tell` takes
     what is about to happen.
 
-    Raises:
-        ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the service, unless
-            nothing was recorded before them.
-
+    ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the service, unless nothing
+    was recorded before them.
     """
     tables.check_output(output, is_forced=is_forced)
     prompts = read_prompts(wanted.trace, wanted.requests)

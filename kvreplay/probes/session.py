@@ -83,10 +83,7 @@ class Session:
 
         Once `journal` is set they go there, too, as they come.
 
-        Raises:
-            ConfigError: nobody can pass the filter.
-            ProbeUnavailable: this machine cannot run them.
-
+        ConfigError if nobody can pass the filter. ProbeUnavailable if this machine cannot run them.
         """
         wanted.check()
         self._programs, self._writer = load(wanted, has_events=writer is not None), writer
@@ -292,9 +289,7 @@ def measure(
 
     `tell` takes a line when the probes are attached.
 
-    Raises:
-        ConfigError, DeviceError, ProbeUnavailable: before anything was measured.
-
+    ConfigError, DeviceError, ProbeUnavailable before anything was measured.
     """
     configuration = {
         "comm": wanted.comm,

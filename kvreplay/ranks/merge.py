@@ -84,9 +84,7 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
     `because` says why the run was ended; `wait_s` is how long to wait for ranks that are still writing. A rank that
     died left its journal, of which a run is made first.
 
-    Raises:
-        RankLost: none left anything.
-
+    RankLost if none left anything.
     """
     order = read_json(output / RANKS_FILE, Ordered, misfit="not of this version of kvreplay: {}")
     folders = [output / RANK_FOLDER.format(rank) for rank in range(order.count)]

@@ -486,9 +486,7 @@ class OpenRequests:
     def take(self, at: int, first_row: int, columns: dict[str, Any], part: RunPart, counts: Any) -> int:
         """Take rows of the trace from `first_row` on, of which `at` were taken, with what `part` knows of them.
 
-        Returns:
-            how many were taken; if not all, there is no room.
-
+        Returns how many were taken; if not all, there is no room.
         """
         of_trace = [columns[name] for name in ("request_id", "length_bytes", "phase", "op")]
         count = len(of_trace[0])

@@ -311,9 +311,7 @@ class _Charts:
 def html_page(documents: list[doc.Document], made_by: str) -> str:
     """Return the page; `made_by` says which program wrote it.
 
-    Raises:
-        ProbeUnavailable: a library that draws charts is missing.
-
+    ProbeUnavailable if a library that draws charts is missing.
     """
     style = resources.files("kvtrace.core.document").joinpath("report.css").read_text(encoding="utf-8")
     charts = _Charts()
@@ -445,9 +443,7 @@ _NARROW = 100
 def draw(picture: Picture, number: int) -> str:
     """Return `picture` as an SVG element; `number` keeps its ids apart from those of the page's other charts.
 
-    Raises:
-        ProbeUnavailable: matplotlib is missing.
-
+    ProbeUnavailable if matplotlib is missing.
     """
     try:
         import matplotlib as mpl
@@ -555,9 +551,7 @@ _LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20
 def live_figure(picture: Picture) -> str:
     """Return `picture` as the JSON of a Bokeh document of one figure, the same text each time.
 
-    Raises:
-        ProbeUnavailable: Bokeh is missing.
-
+    ProbeUnavailable if Bokeh is missing.
     """
     try:
         from bokeh.document import Document

@@ -322,9 +322,7 @@ Kind = TypeVar("Kind", bound=RunBegun)
 def read_run(folder: Path) -> RunFile:
     """Return the content of run.json in `folder`.
 
-    Raises:
-        TraceError: there is none, it is damaged, or of another version of this program.
-
+    TraceError if there is none, it is damaged, or of another version of this program.
     """
     run = read_manifest(folder / RUN_FILE, RunFile)
     if run.sha256 not in (None, sealed(run).sha256):
@@ -566,9 +564,7 @@ def argv_of(program: str, *arguments: str) -> list[str]:
 def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = False, is_noted: bool = True) -> None:
     """Run `program` with `arguments`; what it prints is shown if `is_shown`, its notes are logged if `is_noted`.
 
-    Raises:
-        ProgramError: it left with an error.
-
+    ProgramError if it left with an error.
     """
     argv, command = argv_of(program, *arguments), shlex.join([program, *arguments])
     sys.stdout.flush()
