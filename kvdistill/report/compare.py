@@ -20,12 +20,11 @@ from kvtrace.core.document.document import (
     Chapter,
     Document,
     Highlight,
-    ReportColumn,
     ReportTable,
     Sheet,
     Unit,
-    columns_of,
     show,
+    table_of,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
@@ -425,9 +424,8 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
     """Return the comparison of `sides`, as of `compare`, and its document."""
     compared = compare(sides)
     numbers = [f"[{number}]" for number in range(len(compared.names))]
-    rows = [list(row) for row in zip(numbers, compared.names, compared.trials, strict=True)]
-    columns = columns_of("text: side, name; count: trials")
-    tables = [ReportTable("What is compared", Sheet.SUMMARY, columns, rows)]
+    rows = list(zip(numbers, compared.names, compared.trials, strict=True))
+    tables = [table_of("What is compared", Sheet.SUMMARY, "text: side, name; count: trials", rows)]
     differing, one_sided = split_settings(compared.settings)
     if differing:
         tables.append(settings_table("Settings that differ", differing, numbers))
@@ -455,9 +453,9 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
 
 def settings_table(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
     """Return `settings` as a table, a column a side."""
-    columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
+    spec = f"text: setting, {', '.join(f'side{i} = {n}' for i, n in enumerate(numbers))}"
     rows = [[name, *(None if v is None else str(v) for v in values)] for name, values in settings.items()]
-    return ReportTable(title, Sheet.PARAMETERS, columns, rows)
+    return table_of(title, Sheet.PARAMETERS, spec, rows)
 
 
 def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
@@ -493,7 +491,6 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
     for i, number in list(enumerate(numbers))[1:]:
         spec += f"; ratio: ratio{i} = {number}/[0]"
         spec += f", low{i} = from, high{i} = to; text: differs{i} = differs" if has_intervals else ""
-    columns = columns_of(spec)
     text = compared.definition if has_intervals else "ratio: of the medians; without trials there are no intervals"
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
     groups: dict[str, list[list[Any]]] = {}
@@ -506,9 +503,7 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
     drive = "" if compared.kind == "scorecard" else drive_of(compared.lines)
     order = sorted(dict.fromkeys(line.tier for line in compared.lines), key=lambda tier: tier != drive)
     return [
-        ReportTable(
-            f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, columns, groups[tier], (), "" if at else note, 2
-        )
+        table_of(f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, spec, groups[tier], "" if at else note, keys=2)
         for at, tier in enumerate(order)
     ]
 
@@ -527,12 +522,11 @@ def _disagreeing(compared: Comparison) -> list[ReportTable]:
     lines = disagreeing(compared.lines)
     if not lines:
         return []
-    columns = columns_of("text: tier, op, figure, side")
     most = max(compared.trials)
-    columns += [ReportColumn(f"trial{at}", f"trial {at}", Unit.NUMBER) for at in range(1, most + 1)]
+    spec = f"text: tier, op, figure, side; number: {', '.join(f'trial{at} = trial {at}' for at in range(1, most + 1))}"
     rows = []
     for line in lines:
         for name, side in zip(compared.names, line.sides, strict=True):
             values = [Cell(value, line.unit) for value in side.trials]
             rows.append([line.tier, line.op, line.name, name, *values, *[None] * (most - len(values))])
-    return [ReportTable("Each trial", Sheet.PERFORMANCE, columns, rows, (), "", 4)]
+    return [table_of("Each trial", Sheet.PERFORMANCE, spec, rows, keys=4)]

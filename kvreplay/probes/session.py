@@ -46,7 +46,7 @@ from kvreplay.tiers.host import SECTOR_BYTES, device_number, host_facts
 from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core import pa, pc
 from kvtrace.core.app import log, noted_signals
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
+from kvtrace.core.document.document import TIME_COLUMNS, Chapter, Document, Sheet, table_of
 from kvtrace.core.errors import DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata, decode, describe, encode
@@ -458,11 +458,6 @@ MOST_SIZES = 12
 MOST_ZONES = 8
 _UNSEEN = "this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is unseen"
 _NO_REQUEST = "no block request was seen; is the filter right, or was all served from the page cache?"
-_TIMES = """
-    text: time; count: count
-    ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
-        longest_below_ns = below
-"""
 
 
 # Long: a table each.
@@ -493,19 +488,19 @@ def probe_document(found: ProbeFile) -> Document:
         tables.append(table_of("Block requests", Sheet.DEVICE, spec, rows))
     if timed:
         rows = [asdict(times) | {"time": name} for name, times in timed]
-        tables.append(table_of("Times", Sheet.DEVICE, _TIMES, rows))
-    columns = columns_of("ns: from_ns = from, below_ns = below; count: count")
+        spec = f"text: time; count: count; ns: {TIME_COLUMNS}, longest_below_ns = below"
+        tables.append(table_of("Times", Sheet.DEVICE, spec, rows))
+    spec = "ns: from_ns = from, below_ns = below; count: count"
     for name, times in timed:
-        slots: list[list[Any]] = [[bucket.from_, bucket.below, bucket.count] for bucket in times.log2_ns]
-        tables.append(ReportTable(name, Sheet.HISTOGRAMS, columns, slots, bars="count"))
+        slots = [(bucket.from_, bucket.below, bucket.count) for bucket in times.log2_ns]
+        tables.append(table_of(name, Sheet.HISTOGRAMS, spec, slots, bars="count"))
     chapters = [Chapter("", tables)]
     for name, d in ((name, d) for name, d in directions.items() if d.block_sizes):
         common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
         others = len(d.block_sizes) - len(common)
         title = f"{name} block size{f' (the most frequent; {others} more in probe.json)' if others else ''}"
-        columns = columns_of("text: size; count: count = requests")
-        counts: list[list[Any]] = [[format_io_size(s.bytes), s.count] for s in sorted(common, key=lambda s: s.bytes)]
-        sizes = ReportTable(title, Sheet.HISTOGRAMS, columns, counts)
+        counts = [(format_io_size(s.bytes), s.count) for s in sorted(common, key=lambda s: s.bytes)]
+        sizes = table_of(title, Sheet.HISTOGRAMS, "text: size; count: count = requests", counts)
         hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
         others = len(d.heat) - len(hottest)
         title = f"{name} by place, in stretches of {format_bytes(found.block.zone_bytes)}"

@@ -66,11 +66,11 @@ def sim(
         return
     blocks = "full blocks" if full_blocks else "partial last blocks included"
     title = f"{policy}: {units.counted(references, 'reference')} of {units.counted(len(requests), 'request')}, {blocks}"
-    columns = doc.columns_of(
+    spec = (
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
     rows = [[_bounded(c), h, *(n / references if references else None for n in (h, b))] for c, h, b in points]
-    show_tables([doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows)])
+    show_tables([doc.table_of(title, doc.Sheet.SUMMARY, spec, rows)])
 
 
 def mrc(
@@ -127,14 +127,13 @@ def _document(found: HitCurve, policy: str) -> doc.Document:
         f"{policy}: {units.counted(found.references, 'reference')} of {units.counted(found.requests, 'request')}, "
         f"objects of {found.object_tokens} tokens, {units.format_bytes(found.object_bytes)}, full ones only{sampled}"
     )
-    columns = doc.columns_of("""
+    spec = """
         bytes: capacity_bytes = capacity
         count: capacity_objects = objects, hits
         share: hit_ratio = hit ratio, optimal_hit_ratio = optimal
         bytes: read_bytes = read, passed_bytes = passed on, written_bytes = written
-    """)
-    shown = [asdict(point) | {"hit_ratio": _hit_ratio(point, found.sampling_rate)} for point in found.points]
-    rows = [[point[column.name] for column in columns] for point in shown]
+    """
+    rows = [asdict(point) | {"hit_ratio": _hit_ratio(point, found.sampling_rate)} for point in found.points]
     enough = []
     for e in found.enough:
         some = "more than all objects" if e["capacity_bytes"] is None else units.format_bytes(e["capacity_bytes"])
@@ -143,7 +142,7 @@ def _document(found: HitCurve, policy: str) -> doc.Document:
         enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
     if not any(point.hits or point.passed_bytes for point in found.points):
         enough = ["nothing hits, whatever the capacity: no request asks for what another has left"]
-    table = doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows, bars="hits")
+    table = doc.table_of(title, doc.Sheet.SUMMARY, spec, rows, bars="hits")
     return doc.Document("", "", [doc.Chapter("", [table], enough)])
 
 
