@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing
-from kvreplay.result.counts import KINDS, RETRIES, CountedOperations, call
+from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing, call
+from kvreplay.result.counts import KINDS, RETRIES, CountedOperations
 from kvreplay.tiers.objects import ObjectTier
 from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, DeviceError
