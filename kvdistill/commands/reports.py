@@ -25,8 +25,6 @@ from kvtrace.core.statistics import parse_endurance
 
 _LIBRARY_WIDTH = 110
 
-Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
-
 
 # Long: a command is as long as its options.
 def report(
@@ -132,7 +130,7 @@ def sql(
     query: str | None = option("Ask a query of the library, by name.", None, "--query -q", show_default=False),
     list_: bool = option("List the library: what each query answers.", False, "--list"),
     json: Json = False,
-    csv: Csv = False,
+    csv: bool = option("Print the result as CSV.", False, "--csv"),
     max_rows: int = option("Most rows that the table shows.", 100, min=1),
 ) -> None:
     """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.

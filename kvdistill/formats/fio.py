@@ -552,8 +552,7 @@ def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBP
         names = ["name", "action", "offset_bytes", "length_bytes"]
         load(db, path, ["us", *names] if version == RELATIVE else names, account, delimiter=" ", skip=1)
         actions, waits = one(
-            db,
-            f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw",
+            db, f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw"
         )
         account.rows_read -= actions + waits
         no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))

@@ -373,7 +373,7 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
             ),
         ]
     lines += [
-        "read_iolog_chunked loses lines of a log that is read slowly, and thread=1 crashes fio 3.33: keep them out",
+        "read_iolog_chunked loses lines of a log that is read slowly, and thread=1 crashes fio 3.33: keep them out"
     ]
     if version is None or version >= HANGS_IN_IO_URING:
         lines.append(f"with io_uring, replay hangs from fio {HANGS_IN_IO_URING} on")

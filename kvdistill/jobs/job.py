@@ -516,11 +516,7 @@ def installed() -> FioVersion | None:
 
 
 def run_fio(
-    job: Path,
-    timeout_s: float,
-    *,
-    program: str | None = None,
-    environment: Mapping[str, str] | None = None,
+    job: Path, timeout_s: float, *, program: str | None = None, environment: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Run fio, or `program`, on `job` in its folder and return its JSON.
 

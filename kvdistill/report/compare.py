@@ -15,17 +15,7 @@ import msgspec
 from kvdistill.report.run import RunReport
 from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared, unit_of
 from kvdistill.report.trace import TraceReport
-from kvtrace.core.document.document import (
-    Cell,
-    Chapter,
-    Document,
-    Highlight,
-    ReportTable,
-    Sheet,
-    Unit,
-    show,
-    table_of,
-)
+from kvtrace.core.document.document import Cell, Chapter, Document, Highlight, ReportTable, Sheet, Unit, show, table_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
 from kvtrace.core.statistics import (

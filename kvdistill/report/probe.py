@@ -333,10 +333,7 @@ _FAULTS = {
 
 
 def findings(
-    moved: list[dict[str, Any]],
-    inside: list[dict[str, Any]],
-    probe: ProbeFile,
-    run: RunFile | None,
+    moved: list[dict[str, Any]], inside: list[dict[str, Any]], probe: ProbeFile, run: RunFile | None
 ) -> list[str]:
     """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
     is_buffered = run is not None and bool(run.config.get("is_buffered"))

@@ -35,15 +35,7 @@ from kvtrace.core.app import noted_signals
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.run.run_file import (
-    RUN_FILE,
-    EngineNote,
-    PacingNote,
-    RunBegun,
-    SmartReadings,
-    TraceNote,
-    WindowNote,
-)
+from kvtrace.core.run.run_file import RUN_FILE, EngineNote, PacingNote, RunBegun, SmartReadings, TraceNote, WindowNote
 from kvtrace.core.schema import TRACE
 from kvtrace.core.units import counted, format_bytes, format_duration
 

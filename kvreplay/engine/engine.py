@@ -479,13 +479,7 @@ def choose(
         is_ring, because = False, f"no io_uring: {refused}"
     rings = share(tiers, submitters) if is_ring else None
     engine = Engine(
-        depth,
-        io_bytes,
-        rings=rings,
-        is_growing=is_growing,
-        most=most,
-        because=because,
-        is_virtual=is_virtual,
+        depth, io_bytes, rings=rings, is_growing=is_growing, most=most, because=because, is_virtual=is_virtual
     )
     for tier in filter(None, tiers):
         if tier.engine in ("threads", "uring"):

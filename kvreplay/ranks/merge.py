@@ -42,15 +42,7 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.files import read_json, write_json
-from kvtrace.core.run.figures import (
-    Evidence,
-    Figures,
-    Pace,
-    RunVerdict,
-    Summary,
-    TierRate,
-    WarmupFacts,
-)
+from kvtrace.core.run.figures import Evidence, Figures, Pace, RunVerdict, Summary, TierRate, WarmupFacts
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     RANK_FOLDER,
