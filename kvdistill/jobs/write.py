@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +48,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, Trac
 from kvtrace.core.files import read_json, write_json, write_text
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import TierFacts
-from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, read_run
+from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, attached, read_run
 from kvtrace.core.schema import BLOCKS, TRACE, arrow_schema
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 
@@ -457,11 +454,6 @@ def with_options(job: str, per_job: str, shared: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-ATTACHED = "probes attached"
-"""What `kvreplay probe` says once it measures."""
-_ATTACH_S, _END_S = 120, 120
-
-
 def disk_of(place: Path) -> Path | None:
     """Return the disk in /dev beneath `place`; null if no block device is (tmpfs, overlay, network)."""
     found = place.stat().st_dev
@@ -500,11 +492,13 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
     link.symlink_to(program)
     output = keep or job.parent / f"{job.stem}.seen"
     try:
-        with _probe(link.name, disk, output) as refused:
-            chosen = job if refused is None else unseen or job
-            result = run_fio(chosen, timeout_s, program=str(link), environment=environment())
-        if refused is not None:
-            return closeness.Seen(result, None, refused)
+        try:
+            with attached("--comm", link.name, "--dev", str(disk), "-o", str(output)) as end:
+                result = run_fio(job, timeout_s, program=str(link), environment=environment())
+                end()
+        except ProbeUnavailable as refused:
+            result = run_fio(unseen or job, timeout_s, program=str(link), environment=environment())
+            return closeness.Seen(result, None, str(refused))
         device, reason = direct_requests(output / BLOCKS_FILE, None, job.parent / f"{job.stem}.scratch")
         if device is None and unseen is not None:
             result = run_fio(unseen, timeout_s, environment=environment())
@@ -513,39 +507,6 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
         link.unlink()
         if keep is None:
             shutil.rmtree(output, ignore_errors=True)
-
-
-@contextmanager
-def _probe(comm: str, disk: Path, output: Path) -> Iterator[str | None]:
-    """Yield null while the probes are attached, or why they are not."""
-    command = argv_of("kvreplay", "probe", "--comm", comm, "--dev", str(disk), "-o", str(output), "--json")
-    said = output.with_suffix(".log")
-    with (
-        said.open("wb") as errors,
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process,  # noqa: S603 - our own program
-    ):
-        try:
-            yield _attached(process, said)
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
-    """Wait until the probes are attached; return why they are not, or null."""
-    until = time.monotonic() + _ATTACH_S
-    while time.monotonic() < until:
-        lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
-        if ATTACHED in lines:
-            return None
-        if process.poll() is not None:
-            return lines[-1].removeprefix("kvreplay: error: ") if lines else "kvreplay probe ended"
-        time.sleep(0.05)
-    return f"the probes were not attached within {_ATTACH_S} s"
 
 
 def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Distilled | None, str | None]:
@@ -587,7 +548,7 @@ def replay_seen(
         return None, "to see what a replay of the trace makes at the device needs root"
     cut, output = place / "part.parquet", place / "replayed"
     write_part(trace, part, cut)
-    command = argv_of("kvreplay", "run", str(cut), "--tier", f"{tier}={place / 'replayed.dat'}")
+    command = [*argv_of("kvreplay", "run"), str(cut), "--tier", f"{tier}={place / 'replayed.dat'}"]
     command += ["--speed", "1", "--probes", "--io-bytes", str(io_bytes), "-o", str(output)]
     command += [] if depth_cap is None else ["--queue-depth", str(depth_cap)]
     moved = 2 * part.profile.placed.span_bytes + part.profile.read.io_bytes + part.profile.write.io_bytes

@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -64,7 +64,7 @@ from kvtrace.core.run.probe_file import (
     find_probe,
     probe_answer,
 )
-from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, PROBE_FILE, ProbesNote, argv_of
+from kvtrace.core.run.run_file import ATTACHED, BLOCKS_FILE, BLOCKS_JOURNAL, PROBE_FILE, ProbesNote, attached
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import META_KEY, Writer, create, open_table
@@ -212,10 +212,6 @@ def _mapped(values: pa.Array, name: Callable[[Any], Any], type_: pa.DataType) ->
     """Return `name` of each of `values`, asked once for each distinct one."""
     found = values.dictionary_encode()
     return pa.array([name(value) for value in found.dictionary.to_pylist()], type_).take(found.indices)
-
-
-ATTACHED = "probes attached"
-"""Said once it measures."""
 
 
 class BlockJournal:
@@ -550,8 +546,6 @@ def _lost(figures: BlockFigures) -> Iterator[str]:
 
 # === beside a replay ==================================================================================================
 
-_ERROR = "kvreplay: error: "
-_END_S = 60
 _SINCE_START = ("insert_ns", "issue_ns", "complete_ns")
 
 
@@ -629,33 +623,13 @@ def probing(
         staging = tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent)
         directory, left_out = Path(stack.enter_context(staging)) / "probe", None
         try:
-            process = stack.enter_context(
-                _attached(_command(tiers, directory, has_events=has_events, is_of_all=is_of_all))
-            )
+            end = stack.enter_context(attached(*_options(tiers, directory, has_events=has_events, is_of_all=is_of_all)))
         except ProbeUnavailable as error:
-            left_out = _left_out(str(error))
-        yield lambda started_ns: left_out or _end(process, directory, started_ns)
+            left_out = _left_out(error)
+        yield lambda started_ns: left_out or _ended(end, directory, started_ns)
 
 
-@contextmanager
-def _attached(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    try:
-        process = subprocess.Popen(  # noqa: S603 - our own program
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-    except OSError as error:
-        raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
-    with process:
-        try:
-            said = cast("IO[str]", process.stderr).readline().strip()
-            if said != ATTACHED:
-                raise ProbeUnavailable(said)
-            yield process
-        finally:
-            process.kill()
-
-
-def _command(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool) -> list[str]:
+def _options(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool) -> list[str]:
     # The disks beneath all tiers on storage; none, for all, if those of one are not known.
     disks: list[Path] = []
     numbers = [device_number(Path(drive.target)) for drive in drives_of(tiers)]
@@ -664,26 +638,21 @@ def _command(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool,
         disks = [Path("/dev") / name for name in dict.fromkeys(below)]
     known = disks if all(disk.is_block_device() for disk in disks) else []
     return [
-        *argv_of("kvreplay", "probe", "-o", str(directory)),
+        *("-o", str(directory)),
         *([] if is_of_all else ["--pid", str(os.getpid())]),
         *(arg for disk in known for arg in ("--dev", str(disk))),
         *([] if has_events else ["--histograms-only"]),
     ]
 
 
-def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None) -> Probed:
-    process.send_signal(signal.SIGINT)
+def _ended(end: Callable[[], None], directory: Path, started_ns: int | None) -> Probed:
     try:
-        process.wait(timeout=_END_S)
-    except subprocess.TimeoutExpired:
-        return _left_out(f"the probes did not end within {_END_S} s")
-    if process.returncode:
-        return _left_out(cast("IO[str]", process.stderr).read().strip())
+        end()
+    except ProbeUnavailable as error:
+        return _left_out(error)
     return Probed(None, find_probe(directory), directory, started_ns)
 
 
-def _left_out(said: str) -> Probed:
-    lines = said.splitlines() or ["kvreplay probe ended without saying why"]
-    reason = lines[-1].removeprefix(_ERROR)
-    log(f"left out the probes: {reason}")
-    return Probed(reason, None, None, None)
+def _left_out(why: ProbeUnavailable) -> Probed:
+    log(f"left out the probes: {why}")
+    return Probed(str(why), None, None, None)
