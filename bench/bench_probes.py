@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import figures
 
 from kvreplay.probes.libbpf import check_available
-from kvreplay.probes.session import ATTACHED
 from kvtrace.core.errors import ProbeUnavailable
+from kvtrace.core.run.run_file import ATTACHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

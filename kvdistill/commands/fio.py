@@ -7,11 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from kvdistill.commands.options import SOURCE, Json, Source, Tier, WindowArguments
 from kvdistill.jobs.job import PROFILE, JobOptions
-from kvtrace.core.app import Force, log, progress, takes_groups
+from kvtrace.core.app import Force, log, option, progress
 from kvtrace.core.document.document import Document
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
@@ -21,10 +19,9 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 
 
-@takes_groups
 def profile(
     source: Source,
-    output: Annotated[Path, typer.Option("-o", "--output", writable=True, help="The profile.")] = Path("profile.json"),
+    output: Path = option("The profile.", Path("profile.json"), "-o --output", writable=True),
     tier: Tier = None,
     json: Json = False,
     *,
@@ -50,20 +47,13 @@ def profile(
     answer(found, lambda: Document("", "", [profile_chapter(found)]), as_json=json)
 
 
-@takes_groups
 def fio(
     source: Annotated[Path | None, SOURCE] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the jobs; made if missing.")] = Path(
-        "jobs"
+    output: Path = option("The folder for the jobs; made if missing.", Path("jobs"), "-o --output"),
+    gen: str | None = option(
+        "Instead of INPUT: the options of the `kvtrace gen` that makes the trace, kept beside the jobs. Without "
+        "--tier they are of its slowest tier."
     ),
-    gen: Annotated[
-        str | None,
-        typer.Option(
-            "--gen",
-            help="Instead of INPUT: the options of the `kvtrace gen` that makes the trace, kept beside the jobs. "
-            "Without --tier they are of its slowest tier.",
-        ),
-    ] = None,
     tier: Tier = None,
     *,
     options: JobOptions,

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from kvdistill.commands.options import Json, Source, Tier, WindowArguments
 from kvdistill.formats.formats import Format, ImportOptions
 from kvdistill.jobs.job import PROFILE, positive
-from kvtrace.core.app import Force, log, takes_groups
+from kvtrace.core.app import Force, log, option
 from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.files import check_new
@@ -30,15 +30,15 @@ Output = Annotated[
 class StoreArguments:
     """What the commands for stores share."""
 
-    runtime_cap_ns: Annotated[
-        int,
-        typer.Option("--max-duration", help="Longest run time of the random job.  [default: 300s]"),
-        positive("--max-duration", parse_duration_ns),
-    ] = 300 * NS_PER_S
-    run: Annotated[
-        Path | None,
-        typer.Option(help="Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."),
-    ] = None
+    runtime_cap_ns: int = option(
+        "Longest run time of the random job.  [default: 300s]",
+        300 * NS_PER_S,
+        "--max-duration",
+        parse=positive("--max-duration", parse_duration_ns),
+    )
+    run: Path | None = option(
+        "Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."
+    )
     force: Force = False
     json: Json = False
 
@@ -59,14 +59,13 @@ class StoreArguments:
         answer(found, lambda: written_document(written, output, compared), as_json=self.json)
 
 
-@takes_groups
 def warp(
     source: Source,
     output: Output,
     tier: Tier = None,
-    host: Annotated[str, typer.Option("--host", help="The object store, as HOST:PORT.")] = "127.0.0.1:9000",
-    bucket: Annotated[str, typer.Option("--bucket", help="The bucket; warp empties it.")] = "kvdistill",
-    has_csv: Annotated[bool, typer.Option("--csv", help="Also write the operations as warp's full CSV.")] = False,
+    host: str = option("The object store, as HOST:PORT.", "127.0.0.1:9000"),
+    bucket: str = option("The bucket; warp empties it.", "kvdistill"),
+    has_csv: bool = option("Also write the operations as warp's full CSV.", False, "--csv"),
     *,
     part: WindowArguments,
     how: StoreArguments,
@@ -89,15 +88,12 @@ def warp(
     how.write(source, tier, output, part, WARP_JOB, job, style=style, endpoint=f"http://{host}")
 
 
-@takes_groups
 def sai3(
     source: Source,
     output: Output,
     tier: Tier = None,
-    target: Annotated[
-        str, typer.Option("--target", help="Base URI of the objects: s3://, gs://, az://, file:// or direct://.")
-    ] = "s3://kvdistill/",
-    hosts: Annotated[int, typer.Option("--hosts", help="Partition the op log by object, one log per host.")] = 1,
+    target: str = option("Base URI of the objects: s3://, gs://, az://, file:// or direct://.", "s3://kvdistill/"),
+    hosts: int = option("Partition the op log by object, one log per host.", 1),
     *,
     part: WindowArguments,
     how: StoreArguments,
@@ -122,12 +118,8 @@ def sai3(
 def import_(
     format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="What wrote the files; see above.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Its files.", show_default=False)],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="The folder for the tables; made if missing.", show_default=False)
-    ],
-    tier: Annotated[
-        str | None, typer.Option("--tier", help="Name of the tier that it ran on.  [default: s3, fio, ...]")
-    ] = None,
+    output: Path = option("The folder for the tables; made if missing.", ..., "-o --output", show_default=False),
+    tier: str | None = option("Name of the tier that it ran on.  [default: s3, fio, ...]"),
     force: Force = False,
     json: Json = False,
 ) -> None:

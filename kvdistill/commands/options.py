@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kvtrace.core.app import option
 from kvtrace.core.limit import Limit, parse_window
 
 SOURCE = typer.Argument(
@@ -19,17 +20,8 @@ Source = Annotated[Path, SOURCE]
 Tier = Annotated[
     str | None,
     typer.Option(
-        "--tier",
-        help="Tier or disk to take I/O from; needed if there are several. In a fleet, nvme@3 is node 3's.",
+        "--tier", help="Tier or disk to take I/O from; needed if there are several. In a fleet, nvme@3 is node 3's."
     ),
-]
-Limited = Annotated[
-    str | None, typer.Option("--limit", help="Use only the first ROWS (10000), TIME (60s) or BYTES (8GiB).")
-]
-From = Annotated[str | None, typer.Option("--from", help="Start this long after the first operation (20s).")]
-To = Annotated[str | None, typer.Option("--to", help="Stop this long after the first operation (80s).")]
-Busiest = Annotated[
-    str | None, typer.Option("--busiest", help="Use the window of this length that moves the most bytes (10s).")
 ]
 
 
@@ -37,10 +29,10 @@ Busiest = Annotated[
 class WindowArguments:
     """Which part of the source is taken."""
 
-    limit: Limited = None
-    begin: From = None
-    end: To = None
-    busiest: Busiest = None
+    limit: str | None = option("Use only the first ROWS (10000), TIME (60s) or BYTES (8GiB).")
+    begin: str | None = option("Start this long after the first operation (20s).", None, "--from")
+    end: str | None = option("Stop this long after the first operation (80s).", None, "--to")
+    busiest: str | None = option("Use the window of this length that moves the most bytes (10s).")
 
     def window(self) -> Limit:
         """Return it; ConfigError if it is none."""

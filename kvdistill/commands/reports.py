@@ -15,7 +15,7 @@ import typer
 
 from kvdistill.commands.options import Json, Outputs
 from kvtrace.core import pa
-from kvtrace.core.app import emit_json, log
+from kvtrace.core.app import emit_json, log, option
 from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet, Unit
 from kvtrace.core.document.export import csv_lines
 from kvtrace.core.document.export import markdown as as_markdown
@@ -24,8 +24,6 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
 
 _LIBRARY_WIDTH = 110
-
-Csv = Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")]
 
 
 # Long: a command is as long as its options.
@@ -39,17 +37,13 @@ def report(
         ),
     ],
     output: Outputs = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print every figure on a CSV line of its own.")] = False,
-    buckets: Annotated[int, typer.Option("--buckets", min=1, max=500, help="Number of time buckets.")] = 48,
-    endurance: Annotated[
-        str | None,
-        typer.Option(
-            "--endurance",
-            help="Rated endurance of the drive: writes per day and years of life (1DWPD,5y, the default), or all bytes "
-            "that it may be written (14PB, its TBW).",
-        ),
-    ] = None,
+    markdown: bool = option("Print the report as Markdown.", False, "--markdown"),
+    csv: bool = option("Print every figure on a CSV line of its own.", False, "--csv"),
+    buckets: int = option("Number of time buckets.", 48, min=1, max=500),
+    endurance: str | None = option(
+        "Rated endurance of the drive: writes per day and years of life (1DWPD,5y, the default), or all bytes that it "
+        "may be written (14PB, its TBW)."
+    ),
     json: Json = False,
 ) -> None:
     """Say what traces hold, or what runs measured: on the terminal, or as a page, a workbook or text.
@@ -133,13 +127,11 @@ def sql(
             show_default=False,
         ),
     ] = None,
-    query: Annotated[
-        str | None, typer.Option("--query", "-q", help="Ask a query of the library, by name.", show_default=False)
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the library: what each query answers.")] = False,
+    query: str | None = option("Ask a query of the library, by name.", None, "--query -q", show_default=False),
+    list_: bool = option("List the library: what each query answers.", False, "--list"),
     json: Json = False,
-    csv: Csv = False,
-    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Most rows that the table shows.")] = 100,
+    csv: bool = option("Print the result as CSV.", False, "--csv"),
+    max_rows: int = option("Most rows that the table shows.", 100, min=1),
 ) -> None:
     """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
 

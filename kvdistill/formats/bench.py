@@ -147,9 +147,7 @@ _VllmResult = _columns(
 def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
     """Import one result of vLLM's benchmark.
 
-    Raises:
-        TraceError: the file holds none, or several that --append-result put into one file.
-
+    TraceError if the file holds none, or several that --append-result put into one file.
     """
     path = one_file(files, "result")
     need_file(path)
@@ -223,12 +221,7 @@ _AIPERF_SHORT = {"total_input_sequence_length": "total_isl", "total_output_seque
 
 
 def read_aiperf(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
-    """Import one export of AIPerf.
-
-    Raises:
-        TraceError: the file holds none, or in a unit that we do not know.
-
-    """
+    """Import one export of AIPerf; TraceError if the file holds none, or in a unit that we do not know."""
     path = one_file(files, "export")
     misfit = "no profile export of AIPerf: {}"
     found = _of_csv(path, misfit) if path.suffix == ".csv" else read_json(path, _AiperfExport, misfit=misfit)
@@ -290,12 +283,7 @@ _LmcacheRow = msgspec.defstruct(
 
 
 def read_lmcache(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
-    """Import one result of LMCache's benchmark.
-
-    Raises:
-        TraceError: the file holds none.
-
-    """
+    """Import one result of LMCache's benchmark; TraceError if the file holds none."""
     path, misfit = one_file(files, "result"), f"no result of {_LMCACHE}: {{}}"
     if path.suffix == ".csv":
         return _of_rows(path, misfit)

@@ -40,10 +40,8 @@ _NOTES_OF_BLOCKS = [
 def read_blocks(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import the requests of one device; `options.tier` names it where there are several.
 
-    Raises:
-        TraceError: the file is damaged, or holds no read or write.
-        ConfigError: there are several files or devices to choose from, or no such device.
-
+    TraceError if the file is damaged, or holds no read or write. ConfigError if there are several files or devices to
+    choose from, or no such device.
     """
     if len(files) > 1:
         raise ConfigError(f"blocks: {len(files)} files; import one blocks.parquet at a time")
@@ -91,9 +89,7 @@ _MOST_OF_EVENT = {
 def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import the text of one blktrace; of several files, each must be of devices of its own.
 
-    Raises:
-        TraceError: a file is damaged or holds no request.
-
+    TraceError if a file is damaged or holds no request.
     """
     account = Account()
     db.execute(
@@ -260,9 +256,7 @@ _DEFINITIONS_OF_HISTOGRAMS = {
 def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
     """Import the text of one tracing session; of several files, all must hold different histograms.
 
-    Raises:
-        TraceError: a file is missing, holds no histogram, or one that another holds too.
-
+    TraceError if a file is missing, holds no histogram, or one that another holds too.
     """
     account = Account()
     maps: dict[str, list[dict[str, Any]]] = {}

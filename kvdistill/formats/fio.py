@@ -89,9 +89,7 @@ class _Result(msgspec.Struct, rename={"version": "fio version", "options": "glob
 def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
     """Import the results of one run of fio; each job is a tier of its name.
 
-    Raises:
-        TraceError: a file holds no result of fio 3 or later.
-
+    TraceError if a file holds no result of fio 3 or later.
     """
     results = [_result_of(path) for path in files]
     jobs = [(path, result, job) for path, result in zip(files, results, strict=True) for job in result.jobs if job]
@@ -235,10 +233,7 @@ _NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?:
 def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import the logs of the jobs of one run, merged by time: I/Os from total latencies, else completion latencies.
 
-    Raises:
-        ConfigError: no file is a log of latencies, bandwidth or IOPS.
-        TraceError: a file is damaged.
-
+    ConfigError if no file is a log of latencies, bandwidth or IOPS. TraceError if a file is damaged.
     """
     account = Account()
     tier = options.tier or TIER
@@ -545,9 +540,7 @@ _IO_FIELDS = 5
 def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import one log, or the logs of jobs that ran at the same time, merged by time.
 
-    Raises:
-        TraceError: a file is no iolog, is damaged, or has no read or write.
-
+    TraceError if a file is no iolog, is damaged, or has no read or write.
     """
     account = Account()
     db.execute(INPUT)
@@ -559,8 +552,7 @@ def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBP
         names = ["name", "action", "offset_bytes", "length_bytes"]
         load(db, path, ["us", *names] if version == RELATIVE else names, account, delimiter=" ", skip=1)
         actions, waits = one(
-            db,
-            f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw",
+            db, f"SELECT count(*) FILTER (action IN ({_FILE_ACTIONS})), count(*) FILTER (action = 'wait') FROM raw"
         )
         account.rows_read -= actions + waits
         no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))

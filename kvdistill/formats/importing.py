@@ -37,10 +37,8 @@ def import_files(
 ) -> Account:
     """Import `files` of one format into the folder `outdir`, made if missing; over an earlier import if `is_forced`.
 
-    Raises:
-        TraceError: a file is missing, damaged, or not of the format.
-        DeviceError: the folder holds something else, or cannot be written.
-
+    TraceError if a file is missing, damaged, or not of the format. DeviceError if the folder holds something else, or
+    cannot be written.
     """
     _check_folder(outdir, is_forced=is_forced)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
@@ -216,9 +214,7 @@ def load(
 
     Missing columns at the end of a line are null; lines with too many, or that are no text, are left out and counted.
 
-    Raises:
-        TraceError: the file cannot be read to its end.
-
+    TraceError if the file cannot be read to its end.
     """
     if is_zstd(path):
         # DuckDB would unpack without end what was made to fill a machine.
@@ -274,9 +270,7 @@ def finish(
 
     Names that our tables cannot hold (with white space) get `%20` and the like instead.
 
-    Raises:
-        TraceError: no row is left.
-
+    TraceError if no row is left.
     """
     count, first_ns = one(db, "SELECT count(*), min(start_ns) FROM input")
     if not count:

@@ -87,10 +87,8 @@ def write_oplogs(
     An object is always in the log of one host, so hosts need not wait for each other. Times are the source's, from the
     Unix epoch, or from when it was recorded if it says so.
 
-    Raises:
-        TraceError: the file is damaged, has no operations on the tier, or a name that no log can hold.
-        ConfigError: there is no such tier.
-
+    TraceError if the file is damaged, has no operations on the tier, or a name that no log can hold. ConfigError if
+    there is no such tier.
     """
     with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as folder, ExitStack() as stack:
         db = stack.enter_context(connect(Path(folder)))
@@ -163,9 +161,7 @@ _NO_OPERATIONS = {
 def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import one log, or the logs of several hosts that ran at the same time, merged by time.
 
-    Raises:
-        TraceError: a file has no such header, is damaged, or has no operation that our tables hold.
-
+    TraceError if a file has no such header, is damaged, or has no operation that our tables hold.
     """
     account = Account()
     db.execute(INPUT)
@@ -251,10 +247,7 @@ def _load_operations(
     Those of a run are taken from the view `ops`. `op` is a code; `end_ns` is -1 where it is not known, `error` empty
     where there was none.
 
-    Raises:
-        TraceError: the file holds another table, or its time goes back.
-        ConfigError: there is no such tier.
-
+    TraceError if the file holds another table, or its time goes back. ConfigError if there is no such tier.
     """
     if reader.table not in (TRACE, OPS):
         raise TraceError(f"holds the table {reader.table.name}; an op log is written from a trace or a run", path=file)

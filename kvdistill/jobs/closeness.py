@@ -257,10 +257,7 @@ def job_figures(
 
 
 def verdicts(
-    figures: StreamFigures,
-    source: StreamFigures,
-    chance: Chance = EXACT,
-    depth_target: float = DEPTH_TARGET,
+    figures: StreamFigures, source: StreamFigures, chance: Chance = EXACT, depth_target: float = DEPTH_TARGET
 ) -> list[Verdict]:
     """Return each defined target against the measured value.
 

@@ -375,7 +375,7 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
             ),
         ]
     lines += [
-        "read_iolog_chunked loses lines of a log that is read slowly, and thread=1 crashes fio 3.33: keep them out",
+        "read_iolog_chunked loses lines of a log that is read slowly, and thread=1 crashes fio 3.33: keep them out"
     ]
     if version is None or version >= HANGS_IN_IO_URING:
         lines.append(f"with io_uring, replay hangs from fio {HANGS_IN_IO_URING} on")
@@ -403,9 +403,7 @@ class Drawn:
 def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     """Draw `runtime_ns` of operations; the same seed draws the same.
 
-    Raises:
-        ConfigError: the profile does not know arrivals or reuse, or these are too many operations.
-
+    ConfigError if the profile does not know arrivals or reuse, or these are too many operations.
     """
     if profile.locality is None or profile.arrivals is None:
         raise ConfigError(

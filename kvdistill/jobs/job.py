@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isnan, nan
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import typer
 
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
 from kvdistill.profile.profile import Profile, SourceKind, cut_long
 from kvtrace import __version__
+from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.metadata import computing_notes, stream_notes
 from kvtrace.core.units import (
@@ -120,86 +120,63 @@ def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
 class JobOptions:
     """What a user may ask of fio jobs: each option once, with its name, type, default and meaning.
 
-    A command takes it as a group of options (`takes_groups`); the last fields are of the machine, and of a check.
+    A command takes it as a group of options; the last fields are of the machine, and of a check.
     """
 
-    modes: Annotated[
-        list[FioMode] | None,
-        typer.Option(
-            "--mode", help="replay, stat or reuse; may be given again [default: all that the source supports]."
-        ),
-    ] = None
-    target: Annotated[str, typer.Option("--target", help="File or block device that the jobs overwrite.")] = SCRATCH
-    version: Annotated[
-        FioVersion | None,
-        typer.Option("--fio-version", help="Fio version to write for [default: the installed one]."),
-        parse_version,
-    ] = None
-    io_bytes: Annotated[
-        int,
-        typer.Option(
-            "--io-bytes", help="Largest I/O of replay and reuse; longer operations are split.  [default: 1MiB]"
-        ),
-        parse_bytes,
-    ] = 1 << 20
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            min=1,
-            help="Partition replay and reuse over this many jobs of one I/O in flight each; 1 is one asynchronous job "
-            "[default: 1].",
-        ),
-    ] = None
-    log_version: Annotated[
-        int | None,
-        typer.Option(
-            "--log-version",
-            help="2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: the closest].",
-        ),
-    ] = None
-    is_whole: Annotated[
-        bool, typer.Option("--whole", help="Write the logs of the whole replay, however long they are.")
-    ] = False
-    has_huge_pages: Annotated[
-        bool | None,
-        typer.Option(
-            "--huge-pages/--no-huge-pages",
-            help="Huge pages are reserved (vm.nr_hugepages) where the jobs run [default: as on this machine].",
-            show_default=False,
-        ),
-    ] = None
-    runtime_cap_ns: Annotated[
-        int,
-        typer.Option("--max-duration", help="Longest run time of stat and reuse.  [default: 300s]"),
-        positive("--max-duration", parse_duration_ns),
-    ] = 300 * NS_PER_S
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random draws of reuse.")] = 42
-    space_bytes: Annotated[
-        int | None,
-        typer.Option("--space", help="Space of the target that stat uses, if the source does not say (10GiB)."),
-        positive("--space", parse_bytes),
-    ] = None
-    has_check: Annotated[bool, typer.Option("--check", help="Run the jobs briefly and compare.")] = False
-    check_ns: Annotated[
-        int,
-        typer.Option("--check-duration", help="How much of the source each checked job runs.  [default: 10s]"),
-        positive("--check-duration", parse_duration_ns),
-    ] = 10 * NS_PER_S
-    check_bytes: Annotated[
-        int,
-        typer.Option(
-            "--check-bytes", help="Most bytes that --check replays, and largest scratch file.  [default: 4GiB]"
-        ),
-        positive("--check-bytes", parse_bytes),
-    ] = 4 << 30
-    has_null_check: Annotated[
-        bool,
-        typer.Option("--check-null", help="Check with fio's null engine: fio's own times, without a target."),
-    ] = False
-    is_strict: Annotated[
-        bool, typer.Option("--strict", help="Write nothing if a job is expected to be over 10 % off its source.")
-    ] = False
+    modes: list[FioMode] | None = option(
+        "replay, stat or reuse; may be given again [default: all that the source supports].", None, "--mode"
+    )
+    target: str = option("File or block device that the jobs overwrite.", SCRATCH)
+    version: FioVersion | None = option(
+        "Fio version to write for [default: the installed one].", None, "--fio-version", parse=parse_version
+    )
+    io_bytes: int = option(
+        "Largest I/O of replay and reuse; longer operations are split.  [default: 1MiB]", 1 << 20, parse=parse_bytes
+    )
+    jobs: int | None = option(
+        "Partition replay and reuse over this many jobs of one I/O in flight each; 1 is one asynchronous job "
+        "[default: 1].",
+        min=1,
+    )
+    log_version: int | None = option(
+        "2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: the closest]."
+    )
+    is_whole: bool = option("Write the logs of the whole replay, however long they are.", False, "--whole")
+    has_huge_pages: bool | None = option(
+        "Huge pages are reserved (vm.nr_hugepages) where the jobs run [default: as on this machine].",
+        None,
+        "--huge-pages/--no-huge-pages",
+        show_default=False,
+    )
+    runtime_cap_ns: int = option(
+        "Longest run time of stat and reuse.  [default: 300s]",
+        300 * NS_PER_S,
+        "--max-duration",
+        parse=positive("--max-duration", parse_duration_ns),
+    )
+    seed: int = option("Seed of the random draws of reuse.", 42, min=0)
+    space_bytes: int | None = option(
+        "Space of the target that stat uses, if the source does not say (10GiB).",
+        None,
+        "--space",
+        parse=positive("--space", parse_bytes),
+    )
+    has_check: bool = option("Run the jobs briefly and compare.", False, "--check")
+    check_ns: int = option(
+        "How much of the source each checked job runs.  [default: 10s]",
+        10 * NS_PER_S,
+        "--check-duration",
+        parse=positive("--check-duration", parse_duration_ns),
+    )
+    check_bytes: int = option(
+        "Most bytes that --check replays, and largest scratch file.  [default: 4GiB]",
+        4 << 30,
+        parse=positive("--check-bytes", parse_bytes),
+    )
+    has_null_check: bool = option(
+        "Check with fio's null engine: fio's own times, without a target.", False, "--check-null"
+    )
+    is_strict: bool = option("Write nothing if a job is expected to be over 10 % off its source.", False, "--strict")
     is_device: bool = False
     """Whether the target is a block device, which takes discards."""
     huge_pages: int = 0
@@ -329,9 +306,7 @@ def whole_mib(count: int) -> int:
 def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
     """Return the space that the statistical job needs: operations near the end run over it by their length.
 
-    Raises:
-        ConfigError: neither the profile nor the user says.
-
+    ConfigError if neither the profile nor the user says.
     """
     if profile.space is not None:
         return whole_mib(profile.space.span_bytes + min(longest(profile), STAT_MAX_IO_BYTES))
@@ -512,7 +487,7 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes
     lines = []
     if padding:
-        lines.append(f"widening to whole 512-byte sectors adds {format_count(padding)} bytes ({format_bytes(padding)})")
+        lines.append(f"widening to whole pages of 4 KiB adds {format_count(padding)} bytes ({format_bytes(padding)})")
     if profile.delete_ops and has_deletes:
         lines.append(
             f"{format_count(profile.delete_ops)} deletes are not issued: they only free space for later writes "
@@ -541,18 +516,11 @@ def installed() -> FioVersion | None:
 
 
 def run_fio(
-    job: Path,
-    timeout_s: float,
-    *,
-    program: str | None = None,
-    environment: Mapping[str, str] | None = None,
+    job: Path, timeout_s: float, *, program: str | None = None, environment: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Run fio, or `program`, on `job` in its folder and return its JSON.
 
-    Raises:
-        ProbeUnavailable: there is no fio.
-        DeviceError: fio failed, or did not end within `timeout_s`.
-
+    ProbeUnavailable if there is no fio. DeviceError if fio failed, or did not end within `timeout_s`.
     """
     program = program or shutil.which("fio")
     if program is None:

@@ -402,9 +402,7 @@ class StoreCloseness(msgspec.Struct, frozen=True, kw_only=True):
 def compare_with_run(asked: StoreMix, run: Path, tier: str) -> StoreCloseness:
     """Compare what a job asks for with what the replay `run` did on `tier`.
 
-    Raises:
-        ConfigError: the run is none, or has no such tier.
-
+    ConfigError if the run is none, or has no such tier.
     """
     if not run.is_dir():
         raise ConfigError(f"--run {run}: name a run of kvreplay")
@@ -465,9 +463,7 @@ def write_store_jobs(
 
     Without a style there are no logs. Returns what was written, and what the job asks for.
 
-    Raises:
-        ConfigError, TraceError, DeviceError: as the parts say.
-
+    ConfigError, TraceError, DeviceError as the parts say.
     """
     if not 1 <= hosts <= MAX_HOSTS:
         raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")

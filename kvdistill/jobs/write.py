@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +48,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, Trac
 from kvtrace.core.files import read_json, write_json, write_text
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import TierFacts
-from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, read_run
+from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, attached, read_run
 from kvtrace.core.schema import BLOCKS, TRACE, arrow_schema
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
 
@@ -79,10 +76,8 @@ class Jobs(msgspec.Struct, frozen=True, kw_only=True):
 def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, options: JobOptions) -> Jobs:
     """Write the jobs of `source` into `outdir`, and check them if `options` say so.
 
-    Raises:
-        ConfigError, TraceError, DeviceError: as the parts say.
-        ProbeUnavailable: a check is asked for, but there is no fio; the jobs are written all the same.
-
+    ConfigError, TraceError, DeviceError as the parts say. ProbeUnavailable if a check is asked for, but there is no
+    fio; the jobs are written all the same.
     """
     target = outdir / options.target
     if target.is_dir():
@@ -121,9 +116,7 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, optio
 def modes_of(distilled: Distilled, modes: Sequence[FioMode] | None) -> list[FioMode]:
     """Return the jobs to write: those asked for, or those that the source supports.
 
-    Raises:
-        ConfigError: the source does not support one that is asked for.
-
+    ConfigError if the source does not support one that is asked for.
     """
     if modes:
         if FioMode.REPLAY in modes and distilled.ios is None:
@@ -181,9 +174,7 @@ def write_fio(
 ) -> dict[FioMode, WrittenJob]:
     """Write the job of each mode, made of its part of the source, into `outdir`, and the one that fills their target.
 
-    Raises:
-        ConfigError: `options` are strict, and one of them is expected not to be as its source.
-
+    ConfigError if `options` are strict, and one of them is expected not to be as its source.
     """
     for mode, part in parts.items() if options.is_strict else ():
         expected = write_job(mode, part, scratch, options).expected
@@ -254,9 +245,7 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
 def find_closeness(path: Path) -> Closeness | None:
     """Return the content of the closeness.json at `path`, or null if there is no such file.
 
-    Raises:
-        TraceError: it is damaged, or of another version.
-
+    TraceError if it is damaged, or of another version.
     """
     if not path.is_file():
         return None
@@ -267,6 +256,7 @@ _OF_A_DEVICE = (SourceKind.BLOCKS, SourceKind.PROBE)
 
 
 # Long: what a check does, step after step.
+_TOO_DEEP = (closeness.DEPTH, False)
 _IN_TURN = (
     "more I/Os are in flight than in the replay, in which an operation waits for those of its request before it: jobs "
     "made of kvreplay's run (kvdistill fio RUN) have the times at which it issued them"
@@ -280,10 +270,7 @@ def check(
 
     They are made of the source's first `check_ns` or `check_bytes`, and compared with just that part.
 
-    Raises:
-        ProbeUnavailable: there is no fio.
-        DeviceError: too little space, or fio failed.
-
+    ProbeUnavailable if there is no fio. DeviceError for too little space, or if fio failed.
     """
     version, cap, is_null = installed(), options.check_ns, options.has_null_check
     if version is None:
@@ -328,9 +315,8 @@ def check(
             else:
                 pair = _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
             comparisons.append(pair)
-    deep = [v for pair in comparisons for v in pair.verdicts if v.name == closeness.DEPTH and v.passes is False]
-    if reference is not None and reference is not part and any((v.value or 0) > 0 for v in deep):
-        notes.append(_IN_TURN)
+    missed = [v.value or 0 for pair in comparisons for v in pair.verdicts if (v.name, v.passes) == _TOO_DEEP]
+    notes += [_IN_TURN] * (reference not in (None, part) and max(missed, default=0) > 0)
     return Closeness(
         fio_version=str(version),
         comparisons=_beyond_replay(comparisons),
@@ -477,11 +463,6 @@ def with_options(job: str, per_job: str, shared: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-ATTACHED = "probes attached"
-"""What `kvreplay probe` says once it measures."""
-_ATTACH_S, _END_S = 120, 120
-
-
 def disk_of(place: Path) -> Path | None:
     """Return the disk in /dev beneath `place`; null if no block device is (tmpfs, overlay, network)."""
     found = place.stat().st_dev
@@ -505,10 +486,7 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
     If not, `unseen` is run in its place: a job whose own logs say what it did. What the probes wrote stays in the
     folder `keep`, if one is named.
 
-    Raises:
-        ProbeUnavailable: there is no fio.
-        DeviceError: fio failed.
-
+    ProbeUnavailable if there is no fio. DeviceError if fio failed.
     """
     disk = disk_of(job.parent)
     program = shutil.which("fio")
@@ -523,11 +501,13 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
     link.symlink_to(program)
     output = keep or job.parent / f"{job.stem}.seen"
     try:
-        with _probe(link.name, disk, output) as refused:
-            chosen = job if refused is None else unseen or job
-            result = run_fio(chosen, timeout_s, program=str(link), environment=environment())
-        if refused is not None:
-            return closeness.Seen(result, None, refused)
+        try:
+            with attached("--comm", link.name, "--dev", str(disk), "-o", str(output)) as end:
+                result = run_fio(job, timeout_s, program=str(link), environment=environment())
+                end()
+        except ProbeUnavailable as refused:
+            result = run_fio(unseen or job, timeout_s, program=str(link), environment=environment())
+            return closeness.Seen(result, None, str(refused))
         device, reason = direct_requests(output / BLOCKS_FILE, None, job.parent / f"{job.stem}.scratch")
         if device is None and unseen is not None:
             result = run_fio(unseen, timeout_s, environment=environment())
@@ -536,39 +516,6 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
         link.unlink()
         if keep is None:
             shutil.rmtree(output, ignore_errors=True)
-
-
-@contextmanager
-def _probe(comm: str, disk: Path, output: Path) -> Iterator[str | None]:
-    """Yield null while the probes are attached, or why they are not."""
-    command = argv_of("kvreplay", "probe", "--comm", comm, "--dev", str(disk), "-o", str(output), "--json")
-    said = output.with_suffix(".log")
-    with (
-        said.open("wb") as errors,
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process,  # noqa: S603 - our own program
-    ):
-        try:
-            yield _attached(process, said)
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _attached(process: subprocess.Popen[bytes], said: Path) -> str | None:
-    """Wait until the probes are attached; return why they are not, or null."""
-    until = time.monotonic() + _ATTACH_S
-    while time.monotonic() < until:
-        lines = said.read_text(encoding="utf-8", errors="replace").splitlines()
-        if ATTACHED in lines:
-            return None
-        if process.poll() is not None:
-            return lines[-1].removeprefix("kvreplay: error: ") if lines else "kvreplay probe ended"
-        time.sleep(0.05)
-    return f"the probes were not attached within {_ATTACH_S} s"
 
 
 def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Distilled | None, str | None]:
@@ -614,7 +561,7 @@ def replay_seen(
         return None, "to see what a replay of the trace makes at the device needs root"
     cut, output = place / "part.parquet", place / "replayed"
     write_part(trace, part, cut)
-    command = argv_of("kvreplay", "run", str(cut), "--tier", f"{tier}={place / 'replayed.dat'}")
+    command = [*argv_of("kvreplay", "run"), str(cut), "--tier", f"{tier}={place / 'replayed.dat'}"]
     command += ["--speed", "1", "--probes", "--io-bytes", str(io_bytes), "-o", str(output)]
     command += [] if depth_cap is None else ["--queue-depth", str(depth_cap)]
     moved = 2 * part.profile.placed.span_bytes + part.profile.read.io_bytes + part.profile.write.io_bytes

@@ -2,7 +2,8 @@
 #include "core.h"
 
 enum { READ, WRITE, DELETE };           // as the trace's closed set
-enum { PAGE_BYTES = 4096 };             // kvreplay asks files and devices for multiples of this, and so do engines
+// O_DIRECT takes multiples of a sector, as block traces have them; of bytes, kvreplay and engines move whole pages.
+enum { SECTOR_BYTES = 512, PAGE_BYTES = 4096 };
 
 typedef struct { int64_t live_bytes, peak_bytes, span_bytes, stray_deletes; } Totals;
 
@@ -38,7 +39,7 @@ EXPORT bool placement_prior(Space *s, int64_t count, const int64_t *prior, const
     return true;
 }
 
-// The second pass: where each row goes (NONE for deletes), and its length widened to whole pages (0 for deletes).
+// The second pass: where each row goes (NONE for deletes), and its length widened to whole sectors or pages (0 for deletes).
 // Returns whether all objects fitted.
 EXPORT bool placement_rows(Space *s, int64_t rows, const int8_t *op, const int64_t *object, const int64_t *offset_bytes,
                            const int64_t *length_bytes, const int64_t *reserved, int64_t objects, int64_t *base,
@@ -55,8 +56,9 @@ EXPORT bool placement_rows(Space *s, int64_t rows, const int8_t *op, const int64
             continue;
         }
         if (base[o] < 0 && reserved[o] > 0 && !reserve(s, o, reserved[o], base, totals)) return false;
-        int64_t low = offset_bytes[i] & -PAGE_BYTES;
-        int64_t high = (offset_bytes[i] + length_bytes[i] + PAGE_BYTES - 1) & -PAGE_BYTES;
+        int64_t end = offset_bytes[i] + length_bytes[i];
+        int64_t unit = (offset_bytes[i] | end) % SECTOR_BYTES ? PAGE_BYTES : SECTOR_BYTES;
+        int64_t low = offset_bytes[i] & -unit, high = (end + unit - 1) & -unit;
         address[i] = base[o] + low;
         io_bytes[i] = length_bytes[i] > 0 ? high - low : 0;
     }

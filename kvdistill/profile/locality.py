@@ -33,9 +33,7 @@ def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
 
     Live is what was written and not deleted; an object is as long as the writes of its life reach.
 
-    Raises:
-        TraceError: more lies in a tier than can be reckoned with.
-
+    TraceError if more lies in a tier than can be reckoned with.
     """
     tiers = len(reader.meta.tiers)
     found, sizes = np.zeros(tiers, _TIER), np.zeros(tiers << 10, dtype=np.int64)

@@ -76,7 +76,7 @@ class DirectionProfile(msgspec.Struct, frozen=True, kw_only=True):
     object_bytes: int
     """As the trace has them."""
     io_bytes: int
-    """Widened to whole sectors of 512 bytes, as they go to the device."""
+    """Widened to whole pages where it is not of whole sectors, as it goes to the device."""
     sizes: list[SizeCount]
     """The exact distribution of `io_bytes`, by length."""
     lengths: list[SizeCount] | None = None

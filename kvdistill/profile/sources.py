@@ -62,10 +62,8 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
 
     Temporary files go into the folder `scratch`. Memory is bounded by the number of objects, not of rows.
 
-    Raises:
-        ConfigError: there is no such tier, several to choose from, or an option that the source has no use for.
-        TraceError: the file is missing, damaged or none that can be distilled, or the tier has no reads or writes.
-
+    ConfigError if there is no such tier, several to choose from, or an option that the source has no use for.
+    TraceError if the file is missing, damaged or none that can be distilled, or the tier has no reads or writes.
     """
     file = file_of(path)
     if file.suffix == ".json":
@@ -390,12 +388,7 @@ _PROBE_NOTES = (
 
 
 def distil_probe(path: Path) -> Profile:
-    """Return the profile of the probe.json at `path`.
-
-    Raises:
-        TraceError: it is none, or holds no reads or writes.
-
-    """
+    """Return the profile of the probe.json at `path`; TraceError if it is none, or holds no reads or writes."""
     probe = read_json(path, ProbeFile, misfit="no probe.json of kvreplay probe: {}")
     if probe.program is None or probe.version is None or probe.config_sha256 is None:
         raise TraceError("no probe.json of kvreplay probe: it does not say what wrote it, and how", path=path)
@@ -473,12 +466,10 @@ ROW_GROUP_ROWS = 1 << 17
 def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
     """Write placed operations, which must be in order of time.
 
-    Columns: ts_ns, op (code), address and io_bytes (whole sectors; 0 for a delete), length_bytes, request_id and
+    Columns: ts_ns, op (code), address and io_bytes (whole sectors or pages; 0 for a delete), length_bytes, request_id and
     stage (-1 for null), completed_ns (null if not timed), process (-1 if it is not known); what is left out is null.
 
-    Raises:
-        TraceError: none of them, which are those of `whose`, is a read or write.
-
+    TraceError if none of them, which are those of `whose`, is a read or write.
     """
     names = "ts_ns op address io_bytes length_bytes request_id stage completed_ns process"
     schema = pa.schema(dict.fromkeys(names.split(), pa.int64()) | {"op": pa.int8(), "stage": pa.int32()})
@@ -554,12 +545,9 @@ Rows = Callable[[], Iterator[dict[str, Any]]]
 def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
     """Place the objects of `rows`, which are those of `whose`, by first fit; write the operations to `ios`.
 
-    Returns:
-        the address space after the last one, and the deletes of objects that were not there.
+    Returns the address space after the last one, and the deletes of objects that were not there.
 
-    Raises:
-        TraceError: the rows cannot be, no free extent is large enough, or none of them is a read or write.
-
+    TraceError if the rows cannot be, no free extent is large enough, or none of them is a read or write.
     """
     objects, totals = survey(rows), np.zeros(1, _TOTALS)
     write_ios(ios, _placed(rows, objects, totals), whose)

@@ -201,10 +201,8 @@ def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str],
     Several files of one table are one view. A trace brings its objects table with it, a table of a run the run's
     facts. CSV is first written to Parquet in `scratch`, as are facts.
 
-    Raises:
-        TraceError: a file is missing, damaged or none of ours.
-        ConfigError: a folder holds no table, or no file fits a pattern.
-
+    TraceError if a file is missing, damaged or none of ours. ConfigError if a folder holds no table, or no file fits a
+    pattern.
     """
     found: dict[str, dict[Path, str]] = {}
     tiers: dict[str, list[dict[str, Any]]] = {}

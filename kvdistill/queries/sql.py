@@ -44,10 +44,8 @@ def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> 
 
     The statement can read nothing but these files and write nothing.
 
-    Raises:
-        ConfigError: the statement is not one, DuckDB refuses it, or a view is missing.
-        TraceError: a file is damaged or none of ours.
-
+    ConfigError if the statement is not one, DuckDB refuses it, or a view is missing. TraceError if a file is damaged or
+    none of ours.
     """
     with _opened(paths) as (db, names):
         missing = [name for name in needs if name not in names]
@@ -105,9 +103,7 @@ def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], Non
 
     Tables, views and macros that a user makes are kept in memory until the end. What is refused is a line on stderr.
 
-    Raises:
-        TraceError: a file is damaged or none of ours.
-
+    TraceError if a file is damaged or none of ours.
     """
     is_asked = sys.stdin.isatty()
     with suppress(ImportError):

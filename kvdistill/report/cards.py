@@ -51,9 +51,7 @@ a drive differs from itself in 5 % of cases at most even if what it sustains var
 def compare_cards(names: Sequence[str], cards: Sequence[Card]) -> Comparison:
     """Compare `cards`, called `names`, each with the first.
 
-    Raises:
-        ConfigError: fewer than two, no stack in common, or stacks under other traffic or over another window.
-
+    ConfigError for fewer than two, no stack in common, or stacks under other traffic or over another window.
     """
     if len(cards) < 2:  # noqa: PLR2004 - a comparison
         raise ConfigError("name two scorecards or more to compare")

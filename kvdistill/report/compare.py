@@ -15,18 +15,7 @@ import msgspec
 from kvdistill.report.run import RunReport
 from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared, unit_of
 from kvdistill.report.trace import TraceReport
-from kvtrace.core.document.document import (
-    Cell,
-    Chapter,
-    Document,
-    Highlight,
-    ReportColumn,
-    ReportTable,
-    Sheet,
-    Unit,
-    columns_of,
-    show,
-)
+from kvtrace.core.document.document import Cell, Chapter, Document, Highlight, ReportTable, Sheet, Unit, show, table_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
 from kvtrace.core.statistics import (
@@ -96,9 +85,7 @@ _FAULTS = ("errors", "requeues", "splits")
 def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     """Compare `sides`, each with the first.
 
-    Raises:
-        ConfigError: fewer than two, of kinds that have nothing in common, or one of nothing that has figures.
-
+    ConfigError for fewer than two, of kinds that have nothing in common, or one of nothing that has figures.
     """
     if len(sides) < 2:  # noqa: PLR2004 - a comparison
         raise ConfigError("name two or more traces, runs or probes to compare")
@@ -141,10 +128,8 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
 def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) -> tuple[str, list[ComparedLine], int]:
     """Compare the trials of each side, by figure, with the first's.
 
-    Returns:
-        the verdict, a sentence for each other side; every figure as a line; and how many figures the verdict is made
-        of: their intervals hold together, so that a drive compared with itself is called another in 5 % of cases.
-
+    Returns the verdict, a sentence for each other side; every figure as a line; and how many figures the verdict is
+    made of: their intervals hold together, so that a drive compared with itself is called another in 5 % of cases.
     """
     others = range(1, len(names))
     together = max(1, sum(len(_judged_lines(_lines(found, 1), at)) for at in others))
@@ -429,9 +414,8 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
     """Return the comparison of `sides`, as of `compare`, and its document."""
     compared = compare(sides)
     numbers = [f"[{number}]" for number in range(len(compared.names))]
-    rows = [list(row) for row in zip(numbers, compared.names, compared.trials, strict=True)]
-    columns = columns_of("text: side, name; count: trials")
-    tables = [ReportTable("What is compared", Sheet.SUMMARY, columns, rows)]
+    rows = list(zip(numbers, compared.names, compared.trials, strict=True))
+    tables = [table_of("What is compared", Sheet.SUMMARY, "text: side, name; count: trials", rows)]
     differing, one_sided = split_settings(compared.settings)
     if differing:
         tables.append(settings_table("Settings that differ", differing, numbers))
@@ -459,9 +443,9 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
 
 def settings_table(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
     """Return `settings` as a table, a column a side."""
-    columns = [ReportColumn("setting", "setting"), *(ReportColumn(f"side{i}", n) for i, n in enumerate(numbers))]
+    spec = f"text: setting, {', '.join(f'side{i} = {n}' for i, n in enumerate(numbers))}"
     rows = [[name, *(None if v is None else str(v) for v in values)] for name, values in settings.items()]
-    return ReportTable(title, Sheet.PARAMETERS, columns, rows)
+    return table_of(title, Sheet.PARAMETERS, spec, rows)
 
 
 def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
@@ -497,7 +481,6 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
     for i, number in list(enumerate(numbers))[1:]:
         spec += f"; ratio: ratio{i} = {number}/[0]"
         spec += f", low{i} = from, high{i} = to; text: differs{i} = differs" if has_intervals else ""
-    columns = columns_of(spec)
     text = compared.definition if has_intervals else "ratio: of the medians; without trials there are no intervals"
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
     groups: dict[str, list[list[Any]]] = {}
@@ -510,9 +493,7 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
     drive = "" if compared.kind == "scorecard" else drive_of(compared.lines)
     order = sorted(dict.fromkeys(line.tier for line in compared.lines), key=lambda tier: tier != drive)
     return [
-        ReportTable(
-            f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, columns, groups[tier], (), "" if at else note, 2
-        )
+        table_of(f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, spec, groups[tier], "" if at else note, keys=2)
         for at, tier in enumerate(order)
     ]
 
@@ -531,12 +512,11 @@ def _disagreeing(compared: Comparison) -> list[ReportTable]:
     lines = disagreeing(compared.lines)
     if not lines:
         return []
-    columns = columns_of("text: tier, op, figure, side")
     most = max(compared.trials)
-    columns += [ReportColumn(f"trial{at}", f"trial {at}", Unit.NUMBER) for at in range(1, most + 1)]
+    spec = f"text: tier, op, figure, side; number: {', '.join(f'trial{at} = trial {at}' for at in range(1, most + 1))}"
     rows = []
     for line in lines:
         for name, side in zip(compared.names, line.sides, strict=True):
             values = [Cell(value, line.unit) for value in side.trials]
             rows.append([line.tier, line.op, line.name, name, *values, *[None] * (most - len(values))])
-    return [ReportTable("Each trial", Sheet.PERFORMANCE, columns, rows, (), "", 4)]
+    return [table_of("Each trial", Sheet.PERFORMANCE, spec, rows, keys=4)]

@@ -31,7 +31,7 @@ from kvdistill.report.trace import trace_report
 from kvtrace import __version__
 from kvtrace.core import tables
 from kvtrace.core.document.chapters import POINTS, card_document, run_sheets, sweep_document, unit_of
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
+from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
@@ -85,10 +85,7 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
 
     Time is in `buckets` equal stretches; `endurance` is what a drive may be written.
 
-    Raises:
-        ConfigError: the folder holds nothing to report.
-        TraceError: the file is damaged or holds no trace or ops.
-
+    ConfigError if the folder holds nothing to report. TraceError if the file is damaged or holds no trace or ops.
     """
     if path.is_dir():
         refuse_cut_off(path)
@@ -216,10 +213,7 @@ def check_names(paths: Sequence[Path]) -> None:
 def write_report(documents: list[Document], path: Path, plain: Sequence[PlainSheet] = ()) -> None:
     """Write the documents to `path`, a workbook with the sheets `plain` before them, aside and renamed.
 
-    Raises:
-        ProbeUnavailable: the library for this form is missing.
-        DeviceError: the disk refuses.
-
+    ProbeUnavailable if the library for this form is missing. DeviceError if the disk refuses.
     """
     if path.suffix == ".xlsx":
         from kvtrace.core.document.export import write_workbook
@@ -324,7 +318,7 @@ def _bins(values: list[tuple[float, int]], *, is_place: bool) -> Bins:
 
 def marked_document(found: MlperfMark, name: str) -> Document:
     """Return what an option came to, and what its figures may and may not be taken for."""
-    claims = columns_of("text: what = not claimed, why")
+    claims = list(found.not_claimed.items())
     rules = [asdict(rule) for rule in found.rules]
     may = f"what a replay of {found.option} moved on this storage, and how long its objects took, in the trials below"
     return Document(
@@ -339,7 +333,7 @@ def marked_document(found: MlperfMark, name: str) -> Document:
             Chapter(
                 "What may not be claimed",
                 [
-                    ReportTable("", Sheet.SUMMARY, claims, [list(of) for of in found.not_claimed.items()]),
+                    table_of("", Sheet.SUMMARY, "text: what = not claimed, why", claims),
                     table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", rules),
                 ],
             )

@@ -15,9 +15,10 @@ import msgspec
 from msgspec.structs import asdict
 
 from kvdistill.queries.database import opened, query
-from kvdistill.report.tables import TIME_COLUMNS, Key, Report, by, heat_table, histogram, lines_by, of_rows
+from kvdistill.report.tables import Key, Report, by, heat_table, histogram, lines_by, of_rows
 from kvtrace.core import duckdb
 from kvtrace.core.document.document import (
+    TIME_COLUMNS,
     Cell,
     Chapter,
     Chart,
@@ -100,9 +101,7 @@ class ProbeReport(Report, frozen=True, kw_only=True):
 def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
     """Return the report of probe.json in `folder`; null if there is none.
 
-    Raises:
-        TraceError: probe.json is damaged, or not of this version.
-
+    TraceError if probe.json is damaged, or not of this version.
     """
     found = find_probe(folder)
     if found is None:
@@ -252,9 +251,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 def layers(run_directory: Path) -> Layers | None:
     """Return the layers of the run in `run_directory`; null unless it was probed.
 
-    Raises:
-        TraceError: probe.json is damaged, or not of this version.
-
+    TraceError if probe.json is damaged, or not of this version.
     """
     probe, ops = find_probe(run_directory), run_directory / OPS_FILE
     if probe is None or not ops.is_file():
@@ -336,10 +333,7 @@ _FAULTS = {
 
 
 def findings(
-    moved: list[dict[str, Any]],
-    inside: list[dict[str, Any]],
-    probe: ProbeFile,
-    run: RunFile | None,
+    moved: list[dict[str, Any]], inside: list[dict[str, Any]], probe: ProbeFile, run: RunFile | None
 ) -> list[str]:
     """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
     is_buffered = run is not None and bool(run.config.get("is_buffered"))

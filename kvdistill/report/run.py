@@ -19,7 +19,6 @@ from kvdistill.queries.database import TIMES, distributions, figures, opened, qu
 from kvdistill.report.jobs import closeness_chapter
 from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
 from kvdistill.report.tables import (
-    TIME_COLUMNS,
     Key,
     Report,
     Subject,
@@ -43,6 +42,7 @@ from kvdistill.report.tables import (
 from kvtrace.core import tables
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
+    TIME_COLUMNS,
     Cell,
     Chapter,
     Document,
@@ -51,7 +51,6 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    columns_of,
     parameters,
     table_of,
 )
@@ -536,8 +535,8 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
     classes = [asdict(of_class) | {"count": of_class.storage.count} for of_class in found.classes]
     said = f"{note[:1].upper()}{note[1:]}." if note else ""
     judged = table_of("Classes of service", Sheet.QOS, spec, classes, said)
-    columns = columns_of("text: qos = class, percentile; ns: reached_ns = measured, target_ns = target; text: verdict")
-    rows: list[list[Any]] = []
+    spec = "text: qos = class, percentile; ns: reached_ns = measured, target_ns = target; text: verdict"
+    rows = []
     for of_class in found.classes:
         times = of_class.storage if of_class.response is None else of_class.response
         for name in _TARGETS:
@@ -546,4 +545,4 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
             verdict = ("pass" if reached <= target else "fail") if is_known else "not measured"
             rows.append([of_class.qos, name.replace("_", "."), reached, target, verdict])
     measured = "Measured: the response time in an open loop, else the storage time."
-    return [judged, ReportTable("Targets of the classes", Sheet.QOS, columns, rows, (), measured, 2)]
+    return [judged, table_of("Targets of the classes", Sheet.QOS, spec, rows, measured, keys=2)]

@@ -231,10 +231,6 @@ def unit_of(name: str, other: Unit = Unit.COUNT) -> Unit:
     return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), other)
 
 
-TIME_COLUMNS = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
-"""Columns of a distribution of times, for `columns_of`."""
-
-
 def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) -> list[ReportTable]:
     """Return the summary of operation sizes, and a histogram by tier."""
     spec = """

@@ -12,7 +12,7 @@ import typer
 
 from kvreplay.commands.options import RanksArguments, alongside, command_line, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import Force, emit_json, log, progress, takes_groups
+from kvtrace.core.app import Force, emit_json, log, option, progress
 from kvtrace.core.errors import ConfigError, KvError, TraceError
 from kvtrace.core.run.run_file import RANK_FOLDER
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
@@ -30,38 +30,30 @@ _TICK_S = 0.2
 class LockedArguments:
     """What the rules lock: with another value the benchmark runs, and its results are marked."""
 
-    runtime: Annotated[str, typer.Option("--duration", help="How long each trial lasts by the clock.")] = "300s"
-    trials: Annotated[int, typer.Option(min=1, max=100, help="Trials of each option.")] = 3
-    seed: Annotated[int, typer.Option(min=0, help="Base seed of the requests and the data; the rank is added.")] = 42
-    pause: Annotated[str, typer.Option(help="Rest between two options.")] = "90s"
-    capacity: Annotated[
-        str | None,
-        typer.Option(
-            help="What the storage tier may hold, such as 500GiB. The benchmark's, if not given: 95 % of what is free."
-        ),
-    ] = None
+    runtime: str = option("How long each trial lasts by the clock.", "300s", "--duration")
+    trials: int = option("Trials of each option.", 3, min=1, max=100)
+    seed: int = option("Base seed of the requests and the data; the rank is added.", 42, min=0)
+    pause: str = option("Rest between two options.", "90s")
+    capacity: str | None = option(
+        "What the storage tier may hold, such as 500GiB. The benchmark's, if not given: 95 % of what is free."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ClientArguments:
     """How this client replays, which the rules leave open."""
 
-    rank: Annotated[int, typer.Option(min=0, help="Of several clients: which this is. It has its own requests.")] = 0
-    is_mpi: Annotated[
-        bool,
-        typer.Option(
-            "--mpi",
-            help="A client on each rank that mpirun started, in a folder rank-0000 … of the target; their trials begin "
-            "together and their results are combined. Needs the extra mpi.",
-        ),
-    ] = False
-    queue_depth: Annotated[
-        int | None, typer.Option(help="At most this many I/Os of 1 MiB in flight. The default: the option's users.")
-    ] = None
+    rank: int = option("Of several clients: which this is. It has its own requests.", 0, min=0)
+    is_mpi: bool = option(
+        "A client on each rank that mpirun started, in a folder rank-0000 … of the target; their trials begin "
+        "together and their results are combined. Needs the extra mpi.",
+        False,
+        "--mpi",
+    )
+    queue_depth: int | None = option("At most this many I/Os of 1 MiB in flight. The default: the option's users.")
 
 
 # Long: its options, and what --help says of them.
-@takes_groups
 def mlperf(
     names: Annotated[
         list[str],
@@ -72,27 +64,23 @@ def mlperf(
             show_default=False,
         ),
     ],
-    tier: Annotated[
-        list[str] | None,
-        typer.Option("--tier", "-t", metavar="nvme=TARGET", help="The storage under test, as for kvreplay run."),
-    ] = None,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Where results go, on another filesystem; a folder for each of several."),
-    ] = Path("mlperf"),
+    tier: list[str] | None = option(
+        "The storage under test, as for kvreplay run.", None, "--tier -t", metavar="nvme=TARGET"
+    ),
+    output: Path = option(
+        "Where results go, on another filesystem; a folder for each of several.", Path("mlperf"), "--output -o"
+    ),
     *,
     locked: LockedArguments,
     client: ClientArguments,
     ranks: Annotated[RanksArguments, "rank_timeout"],
     how: Annotated[Config, "precondition", "is_destroying", "overwritten", "drive"],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would run, the space and the rules; nothing is written.")
-    ] = False,
-    break_rules: Annotated[
-        bool, typer.Option("--break-rules", help="Go on with results on the storage's own filesystem, and mark them.")
-    ] = False,
+    dry_run: bool = option("Only say what would run, the space and the rules; nothing is written.", False, "--dry-run"),
+    break_rules: bool = option(
+        "Go on with results on the storage's own filesystem, and mark them.", False, "--break-rules"
+    ),
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    as_json: bool = option("Print the results as JSON.", False, "--json"),
 ) -> None:
     """Run a locked option of the MLPerf Storage KV-cache benchmark by its rules, combine ranks, or check a submission.
 
@@ -170,9 +158,7 @@ def _attempt(
 ) -> Attempt:
     """Return `option` as the arguments ask for it, with the room of one of `sharing` clients of a filesystem.
 
-    Raises:
-        ConfigError: it cannot be.
-
+    ConfigError if it cannot be.
     """
     from kvreplay.config.limits import check
     from kvreplay.mlperf.rules import STORAGE, Attempt, place_of, targets_of

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, KvError
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ def command_line() -> list[str]:
 def targets(options: list[str] | None) -> dict[str, str]:
     """Parse `--tier NAME=TARGET` options: return targets by tier name; ConfigError for another form."""
     found: dict[str, str] = {}
-    for option in options or []:
-        name, equals, target = option.partition("=")
+    for said in options or []:
+        name, equals, target = said.partition("=")
         if not (name and equals and target):
-            raise ConfigError(f"--tier {option}: write it as NAME=TARGET, for example nvme=/mnt/scratch or cpu=ram")
+            raise ConfigError(f"--tier {said}: write it as NAME=TARGET, for example nvme=/mnt/scratch or cpu=ram")
         if name in found:
-            raise ConfigError(f"--tier {option}: tier {name} has the target {found[name]} already; name it once")
+            raise ConfigError(f"--tier {said}: tier {name} has the target {found[name]} already; name it once")
         found[name] = target
     return found
 
@@ -43,34 +44,25 @@ def targets(options: list[str] | None) -> dict[str, str]:
 class RanksArguments:
     """Whether several ranks replay."""
 
-    is_mpi: Annotated[
-        bool,
-        typer.Option(
-            "--mpi",
-            help="Replay on all ranks that mpirun started, each its part of the trace in a folder rank-0000 … of the "
-            "targets; one result. In a target {rank} and {local} stand for the rank's number, of all and of its host. "
-            "Needs the extra mpi.",
-        ),
-    ] = False
-    deal: Annotated[
-        str | None,
-        typer.Option(
-            help="With --mpi: what of the trace stays on one rank: node, user (a session, where --requests tells, else "
-            "a request) or object.  [default: the first of these that the trace has several of]"
-        ),
-    ] = None
-    rank_timeout: Annotated[
-        str, typer.Option(help="With --mpi: end the run on all ranks if one has not answered for so long.")
-    ] = "30s"
+    is_mpi: bool = option(
+        "Replay on all ranks that mpirun started, each its part of the trace in a folder rank-0000 … of the targets; "
+        "one result. In a target {rank} and {local} stand for the rank's number, of all and of its host. Needs the "
+        "extra mpi.",
+        False,
+        "--mpi",
+    )
+    deal: str | None = option(
+        "With --mpi: what of the trace stays on one rank: node, user (a session, where --requests tells, else a "
+        "request) or object.  [default: the first of these that the trace has several of]"
+    )
+    rank_timeout: str = option("With --mpi: end the run on all ranks if one has not answered for so long.", "30s")
 
 
 @contextmanager
 def session(asked: RanksArguments) -> Iterator[RankSession | None]:
     """Yield the session of rank 0, null without --mpi; every other rank does what rank 0 orders, then exits.
 
-    Raises:
-        ConfigError, ProbeUnavailable: there can be no ranks.
-
+    ConfigError, ProbeUnavailable if there can be no ranks.
     """
     if not asked.is_mpi:
         if asked.deal is not None:

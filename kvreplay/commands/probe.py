@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from kvreplay.commands.options import command_line
-from kvtrace.core.app import Force, log
+from kvtrace.core.app import Force, log, option
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 
@@ -22,42 +22,29 @@ def probe(
         list[str] | None, typer.Argument(metavar="[-- CMD ARG...]", help="Start this, and measure until it ends.")
     ] = None,
     *,
-    comm: Annotated[
-        str | None,
-        typer.Option(help="Only I/O of processes of this name (/proc/PID/comm), their threads and descendants."),
-    ] = None,
-    pid: Annotated[int | None, typer.Option(help="Only I/O of this process, its threads and descendants.")] = None,
-    cgroup: Annotated[
-        Path | None,
-        typer.Option(
-            help="Only I/O of processes in this cgroup (version 2) or below: a directory, or as in /proc/PID/cgroup."
-        ),
-    ] = None,
-    dev: Annotated[
-        list[Path] | None,
-        typer.Option(help="Only the disks beneath this block device (partition, dm, md). Repeatable.", readable=False),
-    ] = None,
-    duration: Annotated[str | None, typer.Option(help="How long, such as 60s; until Ctrl-C if not given.")] = None,
-    histograms_only: Annotated[
-        bool,
-        typer.Option("--histograms-only", help="Do not write blocks.parquet, one row a request; for production use."),
-    ] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The result's directory.")] = Path("probe"),
-    fio: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write fio jobs of what was seen into this folder, as `kvdistill fio` does.", show_default=False
-        ),
-    ] = None,
-    backend: Annotated[
-        str,
-        typer.Option(
-            help="How the probes are fitted to the kernel: core, by its BTF; bcc, by BCC (python3-bpfcc) and the "
-            "kernel's headers; auto, core where there is BTF."
-        ),
-    ] = "auto",
+    comm: str | None = option("Only I/O of processes of this name (/proc/PID/comm), their threads and descendants."),
+    pid: int | None = option("Only I/O of this process, its threads and descendants."),
+    cgroup: Path | None = option(
+        "Only I/O of processes in this cgroup (version 2) or below: a directory, or as in /proc/PID/cgroup."
+    ),
+    dev: list[Path] | None = option(
+        "Only the disks beneath this block device (partition, dm, md). Repeatable.", readable=False
+    ),
+    duration: str | None = option("How long, such as 60s; until Ctrl-C if not given."),
+    histograms_only: bool = option(
+        "Do not write blocks.parquet, one row a request; for production use.", False, "--histograms-only"
+    ),
+    output: Path = option("The result's directory.", Path("probe"), "--output -o"),
+    fio: Path | None = option(
+        "Write fio jobs of what was seen into this folder, as `kvdistill fio` does.", show_default=False
+    ),
+    backend: str = option(
+        "How the probes are fitted to the kernel: core, by its BTF; bcc, by BCC (python3-bpfcc) and the kernel's "
+        "headers; auto, core where there is BTF.",
+        "auto",
+    ),
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print probe.json.")] = False,
+    as_json: bool = option("Print probe.json.", False, "--json"),
 ) -> None:
     """Measure the I/O of any process: its calls, the block requests beneath, and where their time goes.
 
@@ -121,7 +108,7 @@ def probe(
         raise typer.Exit(status if status > 0 else 128 - status)
 
 
-def discover(as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False) -> None:
+def discover(as_json: bool = option("Print what is found as JSON.", False, "--json")) -> None:
     """Check that this machine is ready for a replay, and recommend settings to start from.
 
     \b

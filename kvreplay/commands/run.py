@@ -13,7 +13,7 @@ import typer
 from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, command_line, session, targets
 from kvreplay.config.config import Config
 from kvreplay.drivers.engines import EngineKind, EngineOptions
-from kvtrace.core.app import Force, log, progress, takes_groups
+from kvtrace.core.app import Force, log, option, progress
 from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:
@@ -22,40 +22,32 @@ if TYPE_CHECKING:
 
 
 # Long: its options and an example of each kind.
-@takes_groups
 def run(
     trace: TraceFile,
-    tier: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tier",
-            "-t",
-            metavar="NAME=TARGET",
-            help="Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of "
-            "these with commas between them (each object lies on one, by its key, or by its id if the trace has no "
-            "objects table), s3://BUCKET/PREFIX (s3dlio, the extra s3; az:// and gs:// go the same way, "
-            "untested), ram, gpu (or gpu:device=1,copy=device; untested on hardware), sim "
-            "(nothing moves; takes the time of the trace's service model, else of one that is named, or as "
-            "sim:bandwidth=50GB,latency=10us says, or as the drive that kvreplay scorecard measured: sim:drive.json; "
-            "if all tiers are, in virtual time) or null (no time). Repeatable; rows of tiers not named are skipped.",
-        ),
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
+    tier: list[str] | None = option(
+        "Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of these with "
+        "commas between them (each object lies on one, by its key, or by its id if the trace has no objects table), "
+        "s3://BUCKET/PREFIX (s3dlio, the extra s3; az:// and gs:// go the same way, untested), ram, gpu (or "
+        "gpu:device=1,copy=device; untested on hardware), sim (nothing moves; takes the time of the trace's service "
+        "model, else of one that is named, or as sim:bandwidth=50GB,latency=10us says, or as the drive that kvreplay "
+        "scorecard measured: sim:drive.json; if all tiers are, in virtual time) or null (no time). Repeatable; rows "
+        "of tiers not named are skipped.",
+        None,
+        "--tier -t",
+        metavar="NAME=TARGET",
+    ),
+    output: Path = option("The run's directory.", Path("run"), "--output -o"),
     *,
     how: Config,
     ranks: RanksArguments,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            help="Serve the run's counters as OpenMetrics meanwhile, at :9464 (on loopback) or 0.0.0.0:9464; "
-            "docs/grafana.json is a dashboard of them."
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(help="Run so many times, into trial-1 … below the output: median and spread of every figure."),
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the object files; the next run removes them.")] = False,
+    metrics: str | None = option(
+        "Serve the run's counters as OpenMetrics meanwhile, at :9464 (on loopback) or 0.0.0.0:9464; docs/grafana.json "
+        "is a dashboard of them."
+    ),
+    trials: int | None = option(
+        "Run so many times, into trial-1 … below the output: median and spread of every figure."
+    ),
+    keep: bool = option("Leave the object files; the next run removes them.", False, "--keep"),
     force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
@@ -155,24 +147,18 @@ def _judging() -> Iterator[Callable[[Path, FinishedRun], None]]:
         fail(finished, run)
 
 
-@takes_groups
 def compare(
     trace: TraceFile,
-    tier: Annotated[
-        list[str], typer.Option("--tier", "-t", metavar="NAME=TARGET", help="As for kvreplay run: side a. Repeatable.")
-    ],
-    against: Annotated[
-        list[str],
-        typer.Option(
-            "--against",
-            metavar="NAME=TARGET",
-            help="Side b: another target for a tier; tiers that it does not name are as in --tier. Repeatable.",
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The directory of both sides.")] = Path("comparison"),
+    tier: list[str] = option("As for kvreplay run: side a. Repeatable.", ..., "--tier -t", metavar="NAME=TARGET"),
+    against: list[str] = option(
+        "Side b: another target for a tier; tiers that it does not name are as in --tier. Repeatable.",
+        ...,
+        metavar="NAME=TARGET",
+    ),
+    output: Path = option("The directory of both sides.", Path("comparison"), "--output -o"),
     *,
     how: Config,
-    trials: Annotated[int, typer.Option(help="Runs of each side.")] = 5,
+    trials: int = option("Runs of each side.", 5),
     force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
@@ -209,7 +195,7 @@ def compare(
 
 def recover(
     run: Annotated[Path, typer.Argument(help="The directory of a run that was killed, or of trials, or a sweep.")],
-    trace: Annotated[Path | None, typer.Option(help="The trace it replayed, if that lies elsewhere now.")] = None,
+    trace: Path | None = option("The trace it replayed, if that lies elsewhere now."),
     as_json: RunAsJson = False,
 ) -> None:
     """Make a run, marked partial, of what a killed one had measured; of a killed probe its block requests.
@@ -239,22 +225,13 @@ def recover(
 
 
 # Long: a parameter is an option.
-@takes_groups
 def engine(
     name: Annotated[EngineKind, typer.Argument(metavar="ENGINE", help="lmcache, sglang or mooncake.")],
     trace: Annotated[
         Path, typer.Argument(help="A Mooncake trace (*.jsonl), or a requests table of kvtrace import (*.parquet).")
     ],
-    tier: Annotated[
-        str,
-        typer.Option(
-            "--tier",
-            "-t",
-            metavar="nvme=DIRECTORY",
-            help="An empty directory on the storage under test.",
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The run's directory.")] = Path("run"),
+    tier: str = option("An empty directory on the storage under test.", ..., "--tier -t", metavar="nvme=DIRECTORY"),
+    output: Path = option("The run's directory.", Path("run"), "--output -o"),
     *,
     wanted: EngineOptions,
     force: Force = False,

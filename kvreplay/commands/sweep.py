@@ -15,7 +15,7 @@ import typer
 
 from kvreplay.commands.options import RanksArguments, command_line, session, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import Force, log, progress, takes_groups
+from kvtrace.core.app import Force, log, option, progress
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 from kvtrace.core.units import parse_duration_ns
 
@@ -28,24 +28,16 @@ if TYPE_CHECKING:
 class LoadArguments:
     """The load that rises from run to run, and when to stop; the first three exclude each other."""
 
-    queue_depths: Annotated[
-        str | None, typer.Option(help="Closed loop at these, rising. The default: 1,2,4,8,16,32,64,128.")
-    ] = None
-    speeds: Annotated[str | None, typer.Option(help="Open loop at these instead, rising, such as 1,2,4,8.")] = None
-    users: Annotated[
-        str | None,
-        typer.Option(
-            help="Open loop with so many synthetic users instead, rising, or from one number on as many as it takes: "
-            "the command that made the trace makes each of theirs. With --gen the default: from 1."
-        ),
-    ] = None
-    read_p99: Annotated[
-        str | None,
-        typer.Option(
-            help="With --speeds or --users: the p99 read response time (from when a read was due) of the slowest "
-            "tier must not exceed this, such as 50ms."
-        ),
-    ] = None
+    queue_depths: str | None = option("Closed loop at these, rising. The default: 1,2,4,8,16,32,64,128.")
+    speeds: str | None = option("Open loop at these instead, rising, such as 1,2,4,8.")
+    users: str | None = option(
+        "Open loop with so many synthetic users instead, rising, or from one number on as many as it takes: the "
+        "command that made the trace makes each of theirs. With --gen the default: from 1."
+    )
+    read_p99: str | None = option(
+        "With --speeds or --users: the p99 read response time (from when a read was due) of the slowest tier must not "
+        "exceed this, such as 50ms."
+    )
 
     def axis(self, *, has_users: bool = False) -> tuple[Axis, list[float]]:
         """Return the axis of the sweep and its values; users by default if the trace `has_users`."""
@@ -82,32 +74,21 @@ def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
 
 
 # Long: its options, and what --help says of them.
-@takes_groups
 def sweep(
     trace: Annotated[Path | None, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")] = None,
-    tier: Annotated[
-        list[str] | None, typer.Option("--tier", "-t", metavar="NAME=TARGET", help="As for kvreplay run. Repeatable.")
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The runs' directory.")] = Path("sweep"),
+    tier: list[str] | None = option("As for kvreplay run. Repeatable.", None, "--tier -t", metavar="NAME=TARGET"),
+    output: Path = option("The runs' directory.", Path("sweep"), "--output -o"),
     *,
-    gen: Annotated[
-        str | None,
-        typer.Option(
-            "--gen",
-            help="Instead of a trace: the options of the `kvtrace gen` that makes it, kept beside the runs.",
-        ),
-    ] = None,
+    gen: str | None = option(
+        "Instead of a trace: the options of the `kvtrace gen` that makes it, kept beside the runs."
+    ),
     load: LoadArguments,
-    plot_to: Annotated[
-        Path | None, typer.Option("--plot", writable=True, help="Draw it: *.svg, *.png or *.pdf.")
-    ] = None,
-    queue_depth: Annotated[
-        int | None, typer.Option(help="With --speeds or --users: at most this many in flight, as for kvreplay run.")
-    ] = None,
+    plot_to: Path | None = option("Draw it: *.svg, *.png or *.pdf.", None, "--plot", writable=True),
+    queue_depth: int | None = option("With --speeds or --users: at most this many in flight, as for kvreplay run."),
     same: Annotated[Config, "io_bytes", "limit", "window", "warmup", "seed", "is_buffered", "engine"],
     ranks: RanksArguments,
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the sweep as JSON.")] = False,
+    as_json: bool = option("Print the sweep as JSON.", False, "--json"),
 ) -> None:
     """Replay a trace at rising queue depths, speeds or users until it saturates; name the knee.
 
@@ -164,20 +145,14 @@ def sweep(
 # Long: its options, and its help.
 def scorecard(
     target: Annotated[Path, typer.Argument(help="A folder on the drive to test.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder of the card and its runs.")] = Path(
-        "scorecard"
-    ),
+    output: Path = option("The folder of the card and its runs.", Path("scorecard"), "--output -o"),
     *,
-    size: Annotated[str, typer.Option(metavar="SIZE", help="What each stack holds on the drive.")] = "16GiB",
-    window: Annotated[str, typer.Option(metavar="DURATION", help="How long each run measures.")] = "20s",
-    presets: Annotated[
-        str, typer.Option(help="Caching stacks, with commas.")
-    ] = "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store",
-    endurance: Annotated[
-        str | None, typer.Option(help="The drive's rated endurance, such as 1DWPD,5y: also say how long it lasts.")
-    ] = None,
+    size: str = option("What each stack holds on the drive.", "16GiB", metavar="SIZE"),
+    window: str = option("How long each run measures.", "20s", metavar="DURATION"),
+    presets: str = option("Caching stacks, with commas.", "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store"),
+    endurance: str | None = option("The drive's rated endurance, such as 1DWPD,5y: also say how long it lasts."),
     force: Force = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print scorecard.json.")] = False,
+    as_json: bool = option("Print scorecard.json.", False, "--json"),
 ) -> None:
     """Test a drive: the users of four caching stacks that it sustains, how fast it then is, and how well that repeats.
 

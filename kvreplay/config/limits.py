@@ -153,9 +153,7 @@ ROW_BYTES = 150
 def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
     """Check that a replay of `rows` rows with `buffers_bytes` of I/O buffers fits; tiers of RAM check theirs later.
 
-    Raises:
-        OutOfMemory: it does not, with both figures.
-
+    OutOfMemory if it does not, with both figures.
     """
     limit, available = resource.getrlimit(resource.RLIMIT_AS)[0], available_bytes()
     extra = rows * ROW_BYTES + buffers_bytes

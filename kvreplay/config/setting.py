@@ -81,9 +81,7 @@ def settle(
 
     `repeats` says how often at most a window is repeated for --duration; None: as often as that may take.
 
-    Raises:
-        ConfigError, TraceError: it cannot be done.
-
+    ConfigError, TraceError if it cannot be done.
     """
     pacer = check(config)
     reader = open_table(trace, TRACE)

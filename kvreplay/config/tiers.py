@@ -81,10 +81,7 @@ def check_targets(config: Config) -> None:
 
     Folders of ranks may lie in a directory; what stands for a rank's number is known to the rank alone.
 
-    Raises:
-        ConfigError: as of `storage_tier`.
-        DeviceError: one is missing or refuses.
-
+    ConfigError as of `storage_tier`. DeviceError if one is missing or refuses.
     """
     for name, target in config.tiers.items():
         if named(target) is not None or is_object_store(target) or "{" in target:
@@ -117,9 +114,7 @@ def paths_of(target: str) -> list[Path]:
 def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
     """Return the tier `name` on what `target` names, for objects of `trace`.
 
-    Raises:
-        ConfigError: the paths are of different kinds, empty, too many, or not what --gds takes.
-
+    ConfigError if the paths are of different kinds, empty, too many, or not what --gds takes.
     """
     paths = _paths_alike(name, target)
     is_space = _is_space(paths[0])

@@ -37,9 +37,7 @@ _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b")
 def engine_directory(target: Path, *, is_kept: bool) -> Iterator[Path]:
     """Yield an empty folder for an engine below `target`, which is ours alone meanwhile; remove it unless `is_kept`.
 
-    Raises:
-        DeviceError: the target is not empty, not ours, or no place for data.
-
+    DeviceError if the target is not empty, not ours, or no place for data.
     """
     claim = claims.claim(target)
     folder = claim.scratch / FILES

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import typer
 
+from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
 from kvtrace.core.schema import REQUESTS
@@ -109,38 +109,28 @@ class EngineOptions:
     kind: EngineKind = EngineKind.LMCACHE
     trace: Path = Path()
     directory: Path = Path()
-    requests: Annotated[int, typer.Option(min=1, help="Serve so many of the trace's requests, from its start.")] = 20
-    cpu_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--cpu", help="The engine's pool in memory, before its files; sglang has none here.  [default: 8GiB]"
-        ),
-        parse_bytes,
-    ] = None
-    disk_bytes: Annotated[
-        int | None,
-        typer.Option("--disk", help="What its files may take; mooncake sets its own bound.  [default: 64GiB]"),
-        parse_bytes,
-    ] = None
-    layers: Annotated[int, typer.Option(min=1, help="Layers of the model; the defaults are Llama-3.1-8B's.")] = 32
-    kv_heads: Annotated[int, typer.Option(min=1, help="KV heads of each layer.")] = 8
-    head_dim: Annotated[int, typer.Option(min=1, help="Elements of a head, of two bytes each.")] = 128
-    is_direct: Annotated[bool, typer.Option("--direct", help="O_DIRECT, where the engine has it (lmcache).")] = False
-    python: Annotated[
-        Path | None,
-        typer.Option(help="An interpreter that has the engine's package; the one of kvreplay if not given."),
-    ] = None
-    is_probed: Annotated[
-        bool,
-        typer.Option(
-            "--probes",
-            help="Also probe the block requests beneath, as kvreplay run --probes does. Without --direct it counts "
-            "those of all programs on the disk, for the kernel writes the page cache back.",
-        ),
-    ] = False
-    is_kept: Annotated[bool, typer.Option("--keep", help="Leave the engine's files; the next run removes them.")] = (
-        False
+    requests: int = option("Serve so many of the trace's requests, from its start.", 20, min=1)
+    cpu_bytes: int | None = option(
+        "The engine's pool in memory, before its files; sglang has none here.  [default: 8GiB]",
+        None,
+        "--cpu",
+        parse=parse_bytes,
     )
+    disk_bytes: int | None = option(
+        "What its files may take; mooncake sets its own bound.  [default: 64GiB]", None, "--disk", parse=parse_bytes
+    )
+    layers: int = option("Layers of the model; the defaults are Llama-3.1-8B's.", 32, min=1)
+    kv_heads: int = option("KV heads of each layer.", 8, min=1)
+    head_dim: int = option("Elements of a head, of two bytes each.", 128, min=1)
+    is_direct: bool = option("O_DIRECT, where the engine has it (lmcache).", False, "--direct")
+    python: Path | None = option("An interpreter that has the engine's package; the one of kvreplay if not given.")
+    is_probed: bool = option(
+        "Also probe the block requests beneath, as kvreplay run --probes does. Without --direct it counts those of "
+        "all programs on the disk, for the kernel writes the page cache back.",
+        False,
+        "--probes",
+    )
+    is_kept: bool = option("Leave the engine's files; the next run removes them.", False, "--keep")
 
     @property
     def engine(self) -> RealEngine:
@@ -202,9 +192,7 @@ class Prompts(msgspec.Struct, frozen=True):
 def read_prompts(path: Path, most: int) -> Prompts:
     """Return the first `most` requests at `path`.
 
-    Raises:
-        TraceError: it is neither, holds none, or does not say which prefixes prompts share.
-
+    TraceError if it is neither, holds none, or does not say which prefixes prompts share.
     """
     need_file(path, "; name a Mooncake trace (*.jsonl) or a requests table")
     found = _of_table(path, most) if path.name.endswith(tuple(SUFFIXES)) else _of_mooncake(path, most)

@@ -187,9 +187,7 @@ def read_strace(
     `to_monotonic_ns` is added to its times. A read is of the request that was served when it began; what an engine
     writes and deletes in the background is of none.
 
-    Raises:
-        DeviceError: there is no such output.
-
+    DeviceError if there is no such output.
     """
     found, sizes = list[FileOperation](), dict[str, int]()
     try:

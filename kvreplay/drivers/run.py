@@ -35,15 +35,7 @@ from kvtrace.core.app import noted_signals
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.run.run_file import (
-    RUN_FILE,
-    EngineNote,
-    PacingNote,
-    RunBegun,
-    SmartReadings,
-    TraceNote,
-    WindowNote,
-)
+from kvtrace.core.run.run_file import RUN_FILE, EngineNote, PacingNote, RunBegun, SmartReadings, TraceNote, WindowNote
 from kvtrace.core.schema import TRACE
 from kvtrace.core.units import counted, format_bytes, format_duration
 
@@ -66,10 +58,8 @@ def run_engine(
     `show(label, requests)` gives a context manager that yields a function taking the requests served; `tell` takes
     what is about to happen.
 
-    Raises:
-        ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the service, unless
-            nothing was recorded before them.
-
+    ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the service, unless nothing
+    was recorded before them.
     """
     tables.check_output(output, is_forced=is_forced)
     prompts = read_prompts(wanted.trace, wanted.requests)

@@ -458,9 +458,7 @@ def choose(
     With `is_growing` its buffers are touched as more are in use, and of all only the `most` that are filled; those on a
     GPU cannot be. `submitters` rings are wanted, or one a drive where there are processors for that (None).
 
-    Raises:
-        DeviceError: io_uring was asked for by name and the kernel does not give it.
-
+    DeviceError if io_uring was asked for by name and the kernel does not give it.
     """
     if any(t is not None and t.is_of_gpu for t in tiers):
         is_growing, most = False, None
@@ -481,13 +479,7 @@ def choose(
         is_ring, because = False, f"no io_uring: {refused}"
     rings = share(tiers, submitters) if is_ring else None
     engine = Engine(
-        depth,
-        io_bytes,
-        rings=rings,
-        is_growing=is_growing,
-        most=most,
-        because=because,
-        is_virtual=is_virtual,
+        depth, io_bytes, rings=rings, is_growing=is_growing, most=most, because=because, is_virtual=is_virtual
     )
     for tier in filter(None, tiers):
         if tier.engine in ("threads", "uring"):

@@ -23,7 +23,7 @@ from kvreplay.result.figures import judge
 from kvtrace import __version__
 from kvtrace.core import np
 from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of
+from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.files import read_json, write_text
 from kvtrace.core.metadata import Metadata
@@ -429,7 +429,7 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
         for end, unit in units.items()
         if name.endswith(end)
     ]
-    columns = columns_of("text: metric; number: value; text: unit")
+    columns = "text: metric; number: value; text: unit"
     note = "Sums over ranks, then means over trials; of P95s the greatest."
     return Document(
         name=name,
@@ -443,8 +443,8 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
             Chapter(
                 "",
                 [
-                    ReportTable("Trials", Sheet.PERFORMANCE, columns_of(spec), rows),
-                    ReportTable("Aggregated by the benchmark's names", Sheet.PERFORMANCE, columns, figures, note=note),
+                    table_of("Trials", Sheet.PERFORMANCE, spec, rows),
+                    table_of("Aggregated by the benchmark's names", Sheet.PERFORMANCE, columns, figures, note),
                     rules_table(result.rules),
                 ],
             )

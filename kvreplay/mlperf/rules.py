@@ -274,9 +274,7 @@ class Attempt:
 def targets_of(tiers: dict[str, str], option: LockedOption) -> dict[str, str]:
     """Return the targets of an option: the storage that is named, and memory for its CPU tier.
 
-    Raises:
-        ConfigError: no storage is named, or a tier that the options do not have.
-
+    ConfigError if no storage is named, or a tier that the options do not have.
     """
     target = tiers.get(STORAGE)
     if target is None or set(tiers) - {STORAGE, MEMORY}:

@@ -51,9 +51,7 @@ def submit(
 ) -> tuple[MlperfResult, KvError | None]:
     """Run `attempt` into the output of what is `asked`, which may hold an earlier one; its trace is made there.
 
-    Returns:
-        what it came to, which mlperf.json holds too, and why it is partial or None.
-
+    Returns what it came to, which mlperf.json holds too, and why it is partial or None.
     """
     output, argv = asked.output, asked.argv
     tables.make_directory(output, MLPERF_FILE)
@@ -174,10 +172,8 @@ def folders_of(folder: Path) -> dict[str, Path]:
 def combine(folders: Sequence[Path], argv: list[str]) -> list[MlperfResult]:
     """Return the results of the ranks in `folders` together, one for each option.
 
-    Raises:
-        ConfigError: they are not of one option, seed, number of trials or runtime, or one is named twice.
-        TraceError: a folder holds no result.
-
+    ConfigError if they are not of one option, seed, number of trials or runtime, or one is named twice. TraceError if a
+    folder holds no result.
     """
     if len(folders) < 2:  # noqa: PLR2004 - several
         raise ConfigError("combine takes the folders of two ranks or more, such as rank-*/")

@@ -1,4 +1,4 @@
-"""The structs of the engine's headers, and the rows of a plan: what is asked of each operation, and what came of it.
+"""The structs of the engine's headers, calls, and the rows of a plan: what is asked of each, and what came of it.
 
 A ring of them is as long as what is under way at once, however long the trace; `replay.h` says what each field is.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.native import library
-from kvtrace.core.native.structs import header
+from kvtrace.core.native.structs import address, header
 
 _HERE = Path(__file__).parent
 REPLAY, COUNTED = (
@@ -29,6 +29,14 @@ VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
 ROW = REPLAY.dtype("Row")
 FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
 """Rows in memory at once: at least, and of a plan of any length at most."""
+
+
+def call(name: str, *arguments: Any) -> int:
+    """Call a function that takes int64 and addresses, of what is given as one or as an array or a Structure."""
+    found = library.library()[name]
+    found.restype = ctypes.c_int64
+    numbers = (int(a) if isinstance(a, int | np.integer) else address(a) for a in arguments)
+    return int(found(*map(ctypes.c_int64, numbers)))
 
 
 class RowRing:

@@ -19,10 +19,9 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.native.rows import REPLAY
+from kvreplay.native.rows import REPLAY, call
 from kvtrace.core import np, zstandard
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.native.library import library
 from kvtrace.core.run.run_file import BadBlock, BlockFault, DataNote, ShapeNote, Verification
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table
@@ -157,8 +156,7 @@ class DataSource:
 def _make(by: Any, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
     if len(buffer):
         to = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        numbers = map(ctypes.c_int64, (len(buffer), offset, object_id, version))
-        library().data_make(ctypes.byref(by), ctypes.c_void_p(to), *numbers)
+        call("data_make", ctypes.addressof(by), to, len(buffer), offset, object_id, version)
 
 
 def named(found: Verification | None, trace: Path) -> Verification | None:

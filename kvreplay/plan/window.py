@@ -176,9 +176,7 @@ class TraceSource:
     def each(self, intake: Intake, take: Callable[[Batch], None]) -> None:
         """Pass the batches to `take`, with the rows that `intake` selects, until the selection is complete.
 
-        Raises:
-            TraceError: a row that cannot be replayed.
-
+        TraceError for a row that cannot be replayed.
         """
         with closing(self.batches()) as batches:
             for batch in batches:
@@ -342,9 +340,7 @@ class Later:
 
         It is `from:300s+60s`, `busiest:60s` or `steady:60s`: from when the slowest of the tiers evicts on.
 
-        Raises:
-            ConfigError: it is none of these, or there is no such part in the trace.
-
+        ConfigError if it is none of these, or there is no such part in the trace.
         """
         self.path, self.table, self.extras, self.meta = reader.path, reader.table, reader.extras, reader.meta
         self._reader, self.text, self._node = reader, text, node
@@ -478,9 +474,7 @@ class Loader:
     def load(self, until: int | None = None) -> int:
         """Lay rows until `until` of the plan are (all, without), or the ring is full; return how many are laid.
 
-        Raises:
-            TraceError: the trace is not what it was in the first pass.
-
+        TraceError if the trace is not what it was in the first pass.
         """
         plan, intake, rows = self.plan_address, self._intake, self.rows
         until = self._planned if until is None else min(until, self._planned)
@@ -575,10 +569,8 @@ def compile_window(
     If the limit names a part of the trace, it is a prefix of that.
     If the trace tells what was done already (`is_done`), it need not make sense: no row of it is left out or refused.
 
-    Raises:
-        TraceError: a row that cannot be replayed, by number and column.
-        ConfigError: there are more rows than a plan may have.
-
+    TraceError for a row that cannot be replayed, by number and column. ConfigError if there are more rows than a plan
+    may have.
     """
     _return_freed()
     part = part_of(limit.part, reader, alignments, limit.node)

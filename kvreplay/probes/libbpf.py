@@ -125,12 +125,7 @@ _SIGNATURES = {
 
 @cache
 def library(name: str = LIBRARY) -> Any:
-    """Return the system's libbpf.
-
-    Raises:
-        ProbeUnavailable: there is none, or it is too old.
-
-    """
+    """Return the system's libbpf; ProbeUnavailable if there is none, or it is too old."""
     try:
         found = ctypes.CDLL(name, use_errno=True)
         for function_name, (result, *arguments) in _SIGNATURES.items():
@@ -472,9 +467,7 @@ class Backend(StrEnum):
 def check_available(backend: Backend = Backend.AUTO) -> Backend:
     """Return what fits the probes to this kernel, of what `backend` allows.
 
-    Raises:
-        ProbeUnavailable: there is no root, tracefs, libbpf, or neither BTF nor BCC; or the kernel is locked down.
-
+    ProbeUnavailable if there is no root, tracefs, libbpf, or neither BTF nor BCC; or the kernel is locked down.
     """
     check_root()
     has_btf = BTF.exists()
@@ -528,9 +521,7 @@ class Disk:
 def resolve(device: Path, sys: Path = _SYS) -> list[Disk]:
     """Return the disks that serve `device`, the path of a block device.
 
-    Raises:
-        DeviceError: there is no such block device, or the system does not describe it.
-
+    DeviceError if there is no such block device, or the system does not describe it.
     """
     try:
         status = device.stat()
@@ -650,9 +641,7 @@ class Filter:
 def load(wanted: Filter, *, has_events: bool) -> Programs:
     """Return the programs, loaded for this kernel and attached; they count nothing before `start`.
 
-    Raises:
-        ProbeUnavailable: this machine cannot run them.
-
+    ProbeUnavailable if this machine cannot run them.
     """
     backend = check_available(wanted.backend)
     events = tracefs() / "events"
@@ -728,9 +717,7 @@ class Cgroup:
 def find_cgroup(path: Path, proc: Path = Path("/proc")) -> Cgroup:
     """Return the cgroup at `path`: a directory, or one as /proc/PID/cgroup has it after `0::`.
 
-    Raises:
-        ConfigError: there is no cgroup of version 2 at `path`.
-
+    ConfigError if there is no cgroup of version 2 at `path`.
     """
     roots = [Path(mount.point) for mount in mounts(proc) if mount.kind == "cgroup2"]
     if not roots:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -46,7 +46,7 @@ from kvreplay.tiers.host import SECTOR_BYTES, device_number, host_facts
 from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core import pa, pc
 from kvtrace.core.app import log, noted_signals
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, columns_of, table_of
+from kvtrace.core.document.document import TIME_COLUMNS, Chapter, Document, Sheet, table_of
 from kvtrace.core.errors import DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata, decode, describe, encode
@@ -64,7 +64,7 @@ from kvtrace.core.run.probe_file import (
     find_probe,
     probe_answer,
 )
-from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, PROBE_FILE, ProbesNote, argv_of
+from kvtrace.core.run.run_file import ATTACHED, BLOCKS_FILE, BLOCKS_JOURNAL, PROBE_FILE, ProbesNote, attached
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import META_KEY, Writer, create, open_table
@@ -83,10 +83,7 @@ class Session:
 
         Once `journal` is set they go there, too, as they come.
 
-        Raises:
-            ConfigError: nobody can pass the filter.
-            ProbeUnavailable: this machine cannot run them.
-
+        ConfigError if nobody can pass the filter. ProbeUnavailable if this machine cannot run them.
         """
         wanted.check()
         self._programs, self._writer = load(wanted, has_events=writer is not None), writer
@@ -217,10 +214,6 @@ def _mapped(values: pa.Array, name: Callable[[Any], Any], type_: pa.DataType) ->
     return pa.array([name(value) for value in found.dictionary.to_pylist()], type_).take(found.indices)
 
 
-ATTACHED = "probes attached"
-"""Said once it measures."""
-
-
 class BlockJournal:
     """The rows of blocks as they come, on the file system at once: what is left of a probe that is killed."""
 
@@ -292,9 +285,7 @@ def measure(
 
     `tell` takes a line when the probes are attached.
 
-    Raises:
-        ConfigError, DeviceError, ProbeUnavailable: before anything was measured.
-
+    ConfigError, DeviceError, ProbeUnavailable before anything was measured.
     """
     configuration = {
         "comm": wanted.comm,
@@ -463,11 +454,6 @@ MOST_SIZES = 12
 MOST_ZONES = 8
 _UNSEEN = "this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is unseen"
 _NO_REQUEST = "no block request was seen; is the filter right, or was all served from the page cache?"
-_TIMES = """
-    text: time; count: count
-    ns: mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99,
-        longest_below_ns = below
-"""
 
 
 # Long: a table each.
@@ -498,19 +484,19 @@ def probe_document(found: ProbeFile) -> Document:
         tables.append(table_of("Block requests", Sheet.DEVICE, spec, rows))
     if timed:
         rows = [asdict(times) | {"time": name} for name, times in timed]
-        tables.append(table_of("Times", Sheet.DEVICE, _TIMES, rows))
-    columns = columns_of("ns: from_ns = from, below_ns = below; count: count")
+        spec = f"text: time; count: count; ns: {TIME_COLUMNS}, longest_below_ns = below"
+        tables.append(table_of("Times", Sheet.DEVICE, spec, rows))
+    spec = "ns: from_ns = from, below_ns = below; count: count"
     for name, times in timed:
-        slots: list[list[Any]] = [[bucket.from_, bucket.below, bucket.count] for bucket in times.log2_ns]
-        tables.append(ReportTable(name, Sheet.HISTOGRAMS, columns, slots, bars="count"))
+        slots = [(bucket.from_, bucket.below, bucket.count) for bucket in times.log2_ns]
+        tables.append(table_of(name, Sheet.HISTOGRAMS, spec, slots, bars="count"))
     chapters = [Chapter("", tables)]
     for name, d in ((name, d) for name, d in directions.items() if d.block_sizes):
         common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
         others = len(d.block_sizes) - len(common)
         title = f"{name} block size{f' (the most frequent; {others} more in probe.json)' if others else ''}"
-        columns = columns_of("text: size; count: count = requests")
-        counts: list[list[Any]] = [[format_io_size(s.bytes), s.count] for s in sorted(common, key=lambda s: s.bytes)]
-        sizes = ReportTable(title, Sheet.HISTOGRAMS, columns, counts)
+        counts = [(format_io_size(s.bytes), s.count) for s in sorted(common, key=lambda s: s.bytes)]
+        sizes = table_of(title, Sheet.HISTOGRAMS, "text: size; count: count = requests", counts)
         hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
         others = len(d.heat) - len(hottest)
         title = f"{name} by place, in stretches of {format_bytes(found.block.zone_bytes)}"
@@ -560,8 +546,6 @@ def _lost(figures: BlockFigures) -> Iterator[str]:
 
 # === beside a replay ==================================================================================================
 
-_ERROR = "kvreplay: error: "
-_END_S = 60
 _SINCE_START = ("insert_ns", "issue_ns", "complete_ns")
 
 
@@ -639,33 +623,13 @@ def probing(
         staging = tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent)
         directory, left_out = Path(stack.enter_context(staging)) / "probe", None
         try:
-            process = stack.enter_context(
-                _attached(_command(tiers, directory, has_events=has_events, is_of_all=is_of_all))
-            )
+            end = stack.enter_context(attached(*_options(tiers, directory, has_events=has_events, is_of_all=is_of_all)))
         except ProbeUnavailable as error:
-            left_out = _left_out(str(error))
-        yield lambda started_ns: left_out or _end(process, directory, started_ns)
+            left_out = _left_out(error)
+        yield lambda started_ns: left_out or _ended(end, directory, started_ns)
 
 
-@contextmanager
-def _attached(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    try:
-        process = subprocess.Popen(  # noqa: S603 - our own program
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-    except OSError as error:
-        raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
-    with process:
-        try:
-            said = cast("IO[str]", process.stderr).readline().strip()
-            if said != ATTACHED:
-                raise ProbeUnavailable(said)
-            yield process
-        finally:
-            process.kill()
-
-
-def _command(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool) -> list[str]:
+def _options(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool) -> list[str]:
     # The disks beneath all tiers on storage; none, for all, if those of one are not known.
     disks: list[Path] = []
     numbers = [device_number(Path(drive.target)) for drive in drives_of(tiers)]
@@ -674,26 +638,21 @@ def _command(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool,
         disks = [Path("/dev") / name for name in dict.fromkeys(below)]
     known = disks if all(disk.is_block_device() for disk in disks) else []
     return [
-        *argv_of("kvreplay", "probe", "-o", str(directory)),
+        *("-o", str(directory)),
         *([] if is_of_all else ["--pid", str(os.getpid())]),
         *(arg for disk in known for arg in ("--dev", str(disk))),
         *([] if has_events else ["--histograms-only"]),
     ]
 
 
-def _end(process: subprocess.Popen[str], directory: Path, started_ns: int | None) -> Probed:
-    process.send_signal(signal.SIGINT)
+def _ended(end: Callable[[], None], directory: Path, started_ns: int | None) -> Probed:
     try:
-        process.wait(timeout=_END_S)
-    except subprocess.TimeoutExpired:
-        return _left_out(f"the probes did not end within {_END_S} s")
-    if process.returncode:
-        return _left_out(cast("IO[str]", process.stderr).read().strip())
+        end()
+    except ProbeUnavailable as error:
+        return _left_out(error)
     return Probed(None, find_probe(directory), directory, started_ns)
 
 
-def _left_out(said: str) -> Probed:
-    lines = said.splitlines() or ["kvreplay probe ended without saying why"]
-    reason = lines[-1].removeprefix(_ERROR)
-    log(f"left out the probes: {reason}")
-    return Probed(reason, None, None, None)
+def _left_out(why: ProbeUnavailable) -> Probed:
+    log(f"left out the probes: {why}")
+    return Probed(str(why), None, None, None)

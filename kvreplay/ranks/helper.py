@@ -124,9 +124,7 @@ class Ranks:
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:  # noqa: ARG002 - for several
         """Exchange data: return that of each rank, null for one that is gone; with `to_all` false rank 0 alone gets it.
 
-        Raises:
-            RankLost: the others cannot be reached any more.
-
+        RankLost if the others cannot be reached any more.
         """
         return [data]
 
@@ -230,10 +228,7 @@ def begin(timeout: str) -> Ranks:
 
     Without a launcher there is one rank, in this process.
 
-    Raises:
-        ProbeUnavailable: mpi4py is not installed.
-        ConfigError: `timeout` is no time.
-
+    ProbeUnavailable if mpi4py is not installed. ConfigError if `timeout` is no time.
     """
     timeout_ns = parse_duration_ns(timeout)
     if timeout_ns < NS_PER_S:

@@ -42,15 +42,7 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.files import read_json, write_json
-from kvtrace.core.run.figures import (
-    Evidence,
-    Figures,
-    Pace,
-    RunVerdict,
-    Summary,
-    TierRate,
-    WarmupFacts,
-)
+from kvtrace.core.run.figures import Evidence, Figures, Pace, RunVerdict, Summary, TierRate, WarmupFacts
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     RANK_FOLDER,
@@ -84,9 +76,7 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
     `because` says why the run was ended; `wait_s` is how long to wait for ranks that are still writing. A rank that
     died left its journal, of which a run is made first.
 
-    Raises:
-        RankLost: none left anything.
-
+    RankLost if none left anything.
     """
     order = read_json(output / RANKS_FILE, Ordered, misfit="not of this version of kvreplay: {}")
     folders = [output / RANK_FOLDER.format(rank) for rank in range(order.count)]

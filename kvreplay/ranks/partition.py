@@ -86,9 +86,7 @@ def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> P
 
     All ranks come to the same parts, each by itself.
 
-    Raises:
-        ConfigError: the trace cannot be partitioned so. TraceError: it is damaged.
-
+    ConfigError if the trace cannot be partitioned so. TraceError if it is damaged.
     """
     reader = open_table(trace, TRACE)
     by, because = _by(reader, asked.by)
@@ -336,10 +334,8 @@ RANK, LOCAL = "{rank}", "{local}"
 def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
     """Return the target of `rank`, of ranks on `hosts`, for the tier `name`; its folder is made.
 
-    Raises:
-        ConfigError: ranks of one host would share a block device.
-        DeviceError: a directory is missing, or not to be written to.
-
+    ConfigError if ranks of one host would share a block device. DeviceError if a directory is missing, or not to be
+    written to.
     """
     if named(target) is not None:
         return target

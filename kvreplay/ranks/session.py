@@ -104,12 +104,7 @@ class RankSession:
             self.ranks.exchange(b"")
 
     def _all(self, order: Ordered, asked: Replay) -> None:
-        """Do our part, and bring what all left to rank 0.
-
-        Raises:
-            KvError: a rank could not be prepared, so none began.
-
-        """
+        """Do our part, and bring what all left to rank 0; KvError if a rank could not be prepared, so none began."""
         output, rank = asked.output, self.ranks.rank
         folder = output / RANK_FOLDER.format(rank)
         meeting = Meeting(self.ranks)
@@ -343,9 +338,7 @@ class Alongside:
     def together(self, do: Callable[[], T]) -> T:
         """Return what `do` returns, if it can be done on all ranks.
 
-        Raises:
-            KvError: it cannot, on this rank or on another.
-
+        KvError if it cannot, on this rank or on another.
         """
         meeting = Meeting(self.ranks)
         try:
@@ -381,9 +374,7 @@ def own_client(
 ) -> tuple[dict[str, str], Path, int]:
     """Return our rank's targets, its results folder, and how many ranks share the storage's filesystem.
 
-    Raises:
-        ConfigError, DeviceError: it cannot be, here or on another rank.
-
+    ConfigError, DeviceError if it cannot be, here or on another rank.
     """
     rank = ranks.ranks.rank
     hosts = [str(host) for host in ranks.gather(ranks.ranks.host)]

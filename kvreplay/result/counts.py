@@ -8,7 +8,6 @@ values are exact either way, also when several are merged.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,10 @@ from msgspec import UNSET
 
 from kvreplay.config.config import Targets
 from kvreplay.config.setting import Setting
-from kvreplay.native.rows import COUNTED, DELETE, NONE, NOT_DONE, OK, ROW, SKIPPED
+from kvreplay.native.rows import COUNTED, DELETE, NONE, NOT_DONE, OK, ROW, SKIPPED, call
 from kvreplay.plan.pacing import Repeated
 from kvreplay.tiers.tier import SeveralDrives, Tier
 from kvtrace.core import pa
-from kvtrace.core.native.library import library
 from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.run.figures import ClassFigures, Distribution, RequestFigures
 from kvtrace.core.schema import OPS, Qos, batch_of, enum_code, numbers
@@ -40,14 +38,6 @@ EXACT_VALUES = 1 << 18
 TIMES = COUNTED.dtype("Times")
 NOTHING = Distribution(0, None, None, None, None, None, None, None)
 """That of no value."""
-
-
-def call(name: str, *arguments: Any) -> int:
-    """Call a function of count.c, which takes addresses of arrays and int64, and return its answer."""
-    function = library()[name]
-    function.restype = ctypes.c_int64
-    numbers = (int(a) if isinstance(a, int | np.integer) else address(a) for a in arguments)
-    return int(function(*map(ctypes.c_int64, numbers)))
 
 
 class Times:
@@ -486,9 +476,7 @@ class OpenRequests:
     def take(self, at: int, first_row: int, columns: dict[str, Any], part: RunPart, counts: Any) -> int:
         """Take rows of the trace from `first_row` on, of which `at` were taken, with what `part` knows of them.
 
-        Returns:
-            how many were taken; if not all, there is no room.
-
+        Returns how many were taken; if not all, there is no room.
         """
         of_trace = [columns[name] for name in ("request_id", "length_bytes", "phase", "op")]
         count = len(of_trace[0])

@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing
-from kvreplay.result.counts import KINDS, RETRIES, CountedOperations, call
+from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing, call
+from kvreplay.result.counts import KINDS, RETRIES, CountedOperations
 from kvreplay.tiers.objects import ObjectTier
 from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, DeviceError
@@ -175,9 +175,7 @@ class Journal:
     def __init__(self, output: Path, rows: RowRing, content: PartialRunFile, listener: Listener | None = None) -> None:
         """Write `content` to `output`, which exists, and begin the stream; `listener` is told of what each look found.
 
-        Raises:
-            DeviceError: the disk refuses, or another run is being written there.
-
+        DeviceError if the disk refuses, or another run is being written there.
         """
         self.trouble: str | None = None
         """Why nothing more is kept; None if all is."""
@@ -293,11 +291,8 @@ def is_unrecovered(path: Path) -> bool:
 def unrecovered(path: Path) -> Iterator[PartialRunFile]:
     """Yield the manifest of the run in `path` that was cut off, and hold its lock.
 
-    Raises:
-        ConfigError: there is none.
-        TraceError: its file is damaged.
-        DeviceError: it is still going on, or cannot be read.
-
+    ConfigError if there is none. TraceError if its file is damaged. DeviceError if it is still going on, or cannot be
+    read.
     """
     if not is_unrecovered(path):
         raise ConfigError(f"{path}: no run of kvreplay was cut off there; nothing to recover")

@@ -301,10 +301,8 @@ LEAST_NS = 50_000_000
 def measure_drive(asked: Replay, target: Path) -> DriveFile:
     """Measure the drive beneath `target`, all cells in a minute: direct I/O at random in a file that is written whole.
 
-    Raises:
-        DeviceError: the target refuses, has no room for the file, or does nothing for --stall-timeout.
-        Interrupted: a signal asked to end.
-
+    DeviceError if the target refuses, has no room for the file, or does nothing for --stall-timeout. Interrupted if a
+    signal asked to end.
     """
     started_ns, started, rng = monotonic_ns(), datetime.now(UTC), np.random.default_rng(0)
     wanted = [(size, depth, share) for size in SIZES for depth in ROOFLINE_DEPTHS for share in READ_SHARES]

@@ -17,13 +17,13 @@ from kvreplay.run.trials import JUDGED, TrialSet
 from kvreplay.run.watch import whole_number
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
+    TIME_COLUMNS,
     Cell,
     Chapter,
     Document,
     ReportTable,
     Sheet,
     Unit,
-    columns_of,
     parameters,
     table_of,
 )
@@ -33,8 +33,6 @@ from kvtrace.core.units import counted, format_bytes, format_count, format_durat
 
 SHOWN_BAD_BLOCKS = 1000
 _BYTES = {"read": "read", "write": "written"}
-_TIER_OP = columns_of("text: tier, op")
-_TIMES = columns_of("ns: mean, p50, p95, p99, p99_9 = p99.9, p99_99 = p99.99, max")
 _OPERATIONS = """
     text: tier, op, engine
     count: operations, errors
@@ -63,7 +61,7 @@ def run_document(finished: FinishedRun) -> Document:
         _times("Service time", summary.figures, "latency"),
         *([_times("Response time", summary.figures, "response")] if summary.pace else []),
         _times("Service time per MiB", summary.figures, "latency_per_mib", 1),
-        *_lateness(summary),
+        *([_times("Lateness", summary.figures, "lateness", every=summary.pace.lateness)] if summary.pace else []),
         *([] if run.requests is None else _requests(run.requests)),
         *([] if run.mlperf is None or run.config.get("criteria") in usual else [_criteria(run.mlperf)]),
     ]
@@ -186,30 +184,21 @@ def _verified(found: Verification | None) -> list[str]:
 
 
 def _operations(title: str, figures: list[Figures]) -> ReportTable:
-    return table_of(title, Sheet.PERFORMANCE, _OPERATIONS, [asdict(f) | {"op": _name(f)[1]} for f in figures], keys=2)
+    return table_of(title, Sheet.PERFORMANCE, _OPERATIONS, [asdict(f) | {"op": _op(f)} for f in figures], keys=2)
 
 
-def _name(figures: Figures) -> list[str]:
-    return [figures.tier, f"{figures.op} (simulated)" if figures.is_simulated else figures.op]
+def _op(figures: Figures) -> str:
+    return f"{figures.op} (simulated)" if figures.is_simulated else figures.op
 
 
-def _times(title: str, figures: list[Figures], name: str, least: int = 0) -> ReportTable:
-    """Return the table of a time of `figures`, of those that have it, of so many operations at `least`."""
+def _times(
+    title: str, figures: list[Figures], name: str, least: int = 0, every: Distribution | None = None
+) -> ReportTable:
+    """Return the table of a time of `figures` that have it, of so many operations at `least`; last that of `every`."""
     times = [(f, found) for f in figures if (found := getattr(f, name)) is not None and found.count >= least]
-    rows = [[*_name(f), *_nanoseconds(found)] for f, found in times]
-    return ReportTable(title, Sheet.PERFORMANCE, [*_TIER_OP, *_TIMES], rows, keys=2)
-
-
-def _nanoseconds(times: Distribution) -> list[float | None]:
-    return [getattr(times, f"{column.name}_ns") for column in _TIMES]
-
-
-def _lateness(summary: Summary) -> list[ReportTable]:
-    if summary.pace is None:
-        return []
-    table = _times("Lateness", summary.figures, "lateness")
-    table.rows.append(["all", "", *_nanoseconds(summary.pace.lateness)])
-    return [table]
+    rows = [asdict(found) | {"tier": f.tier, "op": _op(f)} for f, found in times]
+    rows += [] if every is None else [asdict(every) | {"tier": "all", "op": ""}]
+    return table_of(title, Sheet.PERFORMANCE, f"text: tier, op; ns: {TIME_COLUMNS}, max_ns = max", rows, keys=2)
 
 
 def _requests(found: RequestFigures) -> list[ReportTable]:
@@ -222,9 +211,9 @@ def _requests(found: RequestFigures) -> list[ReportTable]:
     ]
     if found.first_token is not None:
         times.append(("first token (computing modelled)", found.first_token))
-    columns = [*columns_of("text: time; count: count = requests"), *_TIMES]
-    rows = [[name, each.count, *_nanoseconds(each)] for name, each in times if each.count]
-    return [ReportTable("Requests", Sheet.QOS, columns, rows)] if rows else []
+    spec = f"text: time; count: count = requests; ns: {TIME_COLUMNS}, max_ns = max"
+    rows = [asdict(each) | {"time": name} for name, each in times if each.count]
+    return [table_of("Requests", Sheet.QOS, spec, rows)] if rows else []
 
 
 def _criteria(found: Mlperf) -> ReportTable:
@@ -256,17 +245,14 @@ def _after(run: RunFile) -> Iterator[str]:
 def trials_document(found: TrialSet) -> Document:
     """Make the document of several trials: median and spread of every figure."""
     count = len(found.runs)
-    columns = columns_of("""
-        text: tier, op, name = figure, median, low = least, high = greatest
-        share: spread
-    """)
+    spec = "text: tier, op, name = figure, median, low = least, high = greatest; share: spread"
     rows = [
         [q.tier, q.op, q.name, *(Cell(value, _unit(q.name)) for value in (q.median, q.low, q.high)), q.spread]
         for q in found.quantities
         if q.median is not None
     ]
     spreads = [q.spread for q in found.quantities if q.name in JUDGED and q.spread is not None]
-    table = ReportTable(f"{count} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3)
+    table = table_of(f"{count} of {found.asked} trials", Sheet.PERFORMANCE, spec, rows, keys=3)
     return Document(
         name="",
         headline=found.verdict,

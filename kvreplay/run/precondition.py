@@ -56,9 +56,7 @@ def precondition(
 ) -> tuple[Preconditioned, Region]:
     """Write `drive` full as `wanted` says: all of it, or `peak_bytes` in a directory; return what was written where.
 
-    Raises:
-        DeviceError: the drive refuses.
-
+    DeviceError if the drive refuses.
     """
     started = monotonic_ns()
     try:
@@ -225,9 +223,7 @@ def lay_out_all(
 ) -> LaidOut:
     """Write what is populated on preallocated files and devices, and the rest of their space that is unwritten.
 
-    Raises:
-        DeviceError: a drive refuses, or has no room.
-
+    DeviceError if a drive refuses, or has no room.
     """
     done = LaidOut()
     for stream, (drive, objects, lengths) in enumerate(_populated_drives(setting)):

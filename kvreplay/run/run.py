@@ -123,9 +123,7 @@ def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: T
 
     `tiers`, in the trace's order, replace the configured ones; `together` makes it start and end with other replays.
 
-    Raises:
-        ConfigError, TraceError, DeviceError: before anything was measured. Later faults are in the outcome.
-
+    ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the outcome.
     """
     started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
     asked.check(is_on_targets=tiers is None)
@@ -599,10 +597,8 @@ class Feed:
 def recover(path: Path, trace: Path | None = None) -> FinishedRun:
     """Write the run in `path` that was cut off from its journal; `trace` is where its trace lies now, if it moved.
 
-    Raises:
-        ConfigError, TraceError: nothing to recover, or the trace is not the one that was replayed.
-        DeviceError: the run is still going on, or cannot be read.
-
+    ConfigError, TraceError if there is nothing to recover, or the trace is not the one that was replayed. DeviceError
+    if the run is still going on, or cannot be read.
     """
     with unrecovered(path) as begun, ExitStack() as stack:
         setting = _setting(begun, path, trace)

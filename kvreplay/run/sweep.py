@@ -122,9 +122,7 @@ def sweep(
 
     A trace that `is_made` for this sweep is moved there.
 
-    Returns:
-        the sweep, which sweep.json holds too, and why it is partial or None.
-
+    Returns the sweep, which sweep.json holds too, and why it is partial or None.
     """
     config, trace, output = asked.config, asked.trace, asked.output
     _check_values(config, axis, values, read_p99_target_ns)
@@ -344,9 +342,7 @@ def check_users(trace: Path, meta: Metadata) -> None:
 def generate(meta: Metadata, users: int, path: Path) -> None:
     """Write to `path` the trace that the command of `meta` makes with so many users.
 
-    Raises:
-        ConfigError: kvtrace refuses; the message is its own.
-
+    ConfigError if kvtrace refuses; the message is its own.
     """
     try:
         run_program("kvtrace", [*with_users(meta.argv[1:], users), "-o", str(path), "--force"], is_noted=False)

@@ -128,9 +128,7 @@ class Trials:
     def __init__(self, asked: Replay, count: int, *, replaying: Replaying = replay) -> None:
         """Plan `count` trials of what is `asked`, in its output; what a replay would refuse leaves no folder behind.
 
-        Raises:
-            ConfigError, TraceError, DeviceError: they cannot be done.
-
+        ConfigError, TraceError, DeviceError if they cannot be done.
         """
         if not 1 <= count <= MAX_TRIALS:
             raise ConfigError(f"--trials {count}: give 1 to {MAX_TRIALS}")
@@ -167,9 +165,7 @@ class Trials:
     ) -> tuple[TrialSet, KvError | None]:
         """Run all trials, up to the first that is cut short; `done` gets each.
 
-        Returns:
-            what they came to, which trials.json holds too, and why it is partial or None.
-
+        Returns what they came to, which trials.json holds too, and why it is partial or None.
         """
         tables.check_output(self._output, is_forced=self._each.is_forced)
         while len(self.runs) < self.asked and not self.is_cut_short:
@@ -212,9 +208,7 @@ def run_pair(
     The sides take turns, and who is first in a round alternates: a b, b a, a b. Both stop at the first trial that is
     cut short.
 
-    Returns:
-        why a trial is partial or failed, or None.
-
+    Returns why a trial is partial or failed, or None.
     """
     output = asked.output
     tables.check_output(output, is_forced=asked.is_forced)

@@ -336,11 +336,8 @@ class Exporter:
 def serving(text: str) -> Iterator[Exporter]:
     """Serve at the address that `text` names.
 
-    Raises:
-        ConfigError: it names none.
-        ProbeUnavailable: prometheus_client is missing.
-        DeviceError: the address cannot be had.
-
+    ConfigError if it names none. ProbeUnavailable if prometheus_client is missing. DeviceError if the address cannot be
+    had.
     """
     host, port = parse_address(text)
     try:

@@ -114,9 +114,7 @@ def check_file(path: Path) -> None:
 def claim_file(path: Path, flags: int) -> int:
     """Open the file at `path` for this run alone, making it if it is not there; return its descriptor.
 
-    Raises:
-        DeviceError: it is not ours, another run holds it, or it cannot be opened so.
-
+    DeviceError if it is not ours, another run holds it, or it cannot be opened so.
     """
     check_file(path)
     is_new = not path.exists()
@@ -192,9 +190,7 @@ def decode_header(block: bytes) -> Header | None:
 def claim(path: Path, *, is_cleaned: bool = True) -> Claim:
     """Lock `path` for this run and remove what an earlier run of ours left there, unless that is not to be cleaned.
 
-    Raises:
-        DeviceError: the path is unsafe, another run holds it, or its scratch directory is not ours.
-
+    DeviceError if the path is unsafe, another run holds it, or its scratch directory is not ours.
     """
     scratch = check_target(path) / SCRATCH
     marker = scratch / MARKER
@@ -412,9 +408,7 @@ def claim_device(
 
     `overwritten` is as in `refusal`.
 
-    Raises:
-        DeviceError: it is not to be written, or something holds it.
-
+    DeviceError if it is not to be written, or something holds it.
     """
     device = check_device(path, is_destroying=is_destroying, overwritten=overwritten)
     try:
@@ -446,9 +440,7 @@ def check_device(path: Path, *, is_destroying: bool, overwritten: str | None = N
 def signatures(path: Path) -> tuple[str, ...]:
     """Return the names of all signatures on the device at `path`, by wipefs, else blkid, else those we know ourselves.
 
-    Raises:
-        DeviceError: it cannot be read.
-
+    DeviceError if it cannot be read.
     """
     try:
         with path.open("rb") as device:

@@ -81,9 +81,7 @@ def refused(target: str, error: OSError) -> DeviceError:
 def confirm(fd: int, target: str, content: bytes) -> DirectIo:
     """Write `content`, whole blocks, to the start of a file open with O_DIRECT and read it back.
 
-    Raises:
-        DeviceError: that fails, or the kernel says that it was not direct.
-
+    DeviceError if that fails, or the kernel says that it was not direct.
     """
     try:
         reported = statx_alignment(fd)

@@ -10,22 +10,22 @@ and taken back in C (`core/native/space.c`).
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import shutil
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvreplay.native.rows import call
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header, firmware
 from kvreplay.tiers.host import SECTOR_BYTES, filesystem_facts, queue_number
 from kvreplay.tiers.tier import Drive, Holding, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.native.library import library
 from kvtrace.core.units import format_bytes
 
 
@@ -34,53 +34,43 @@ class Space:
 
     def __init__(self, size_bytes: int, unit_bytes: int, reserved_bytes: int) -> None:
         """Hand out whole units of `unit_bytes`; the first `reserved_bytes`, whole units too, are never handed out."""
-        self._lib, self._size_bytes = library(), size_bytes
-        self._lib.space_open.restype = ctypes.c_void_p
-        self._lib.space_reserve.restype = self._lib.space_find.restype = ctypes.c_int64
-        sizes = map(ctypes.c_int64, (size_bytes, unit_bytes, reserved_bytes))
-        self.address = int(self._lib.space_open(*sizes))
+        self._size_bytes = size_bytes
+        self.address = call("space_open", size_bytes, unit_bytes, reserved_bytes)
         """Of the structure."""
-
-    def __del__(self) -> None:
-        if getattr(self, "address", 0):
-            self._lib.space_close(ctypes.c_void_p(self.address))
+        weakref.finalize(self, call, "space_close", self.address)
 
     def expect(self, grown: Mapping[int, int]) -> None:
         """Note the final length of objects that grow: their extents are made that long."""
         for object_id, length in grown.items():
-            self._call("space_expect", object_id, length)
-
-    def _call(self, name: str, *numbers: int) -> int:
-        return int(getattr(self._lib, name)(ctypes.c_void_p(self.address), *map(ctypes.c_int64, numbers)))
+            call("space_expect", self.address, object_id, length)
 
     def reserve(self, object_id: int, length: int) -> int:
         """Hand out an extent of `length` bytes, rounded up; return where it begins, or minus an errno.
 
         An object that has one as long keeps it. ENOSPC: no free extent is long enough; EFBIG: it has a shorter one.
         """
-        return self._call("space_reserve", object_id, length)
+        return call("space_reserve", self.address, object_id, length)
 
     def reserve_all(self, objects: Any, lengths: Any) -> Any:
         """Reserve an extent for each of `objects` (int64 both)."""
         ids, wanted = (np.ascontiguousarray(each, np.int64) for each in (objects, lengths))
         starts = np.empty(len(ids), np.int64)
-        places = [ctypes.c_void_p(each.ctypes.data) for each in (ids, wanted, starts)]
-        self._lib.space_reserve_all(ctypes.c_void_p(self.address), *places, ctypes.c_int64(len(ids)))
+        call("space_reserve_all", self.address, ids, wanted, starts, len(ids))
         return starts
 
     def start(self, object_id: int) -> int:
         """Return where an object begins, or minus ENOENT."""
-        return int(self._lib.space_find(ctypes.c_void_p(self.address), ctypes.c_int64(object_id), None))
+        return call("space_find", self.address, object_id, None)
 
     def release(self, object_id: int) -> int:
         """Take an object's extent back; return 0, or minus ENOENT."""
-        return self._call("space_release", object_id)
+        return call("space_release", self.address, object_id)
 
-    def _facts(self) -> tuple[int, int, int]:
-        found = [ctypes.c_int64() for _ in range(3)]
-        self._lib.space_facts(ctypes.c_void_p(self.address), *map(ctypes.byref, found))
-        objects, live_bytes, highest_bytes = (each.value for each in found)
-        return objects, live_bytes, highest_bytes
+    def _facts(self) -> list[int]:
+        """Return how many objects there are, their bytes, and the end of the highest byte that was ever handed out."""
+        found = np.zeros(3, np.int64)
+        call("space_facts", self.address, found, found[1:], found[2:])
+        return [int(each) for each in found]
 
     @property
     def highest_bytes(self) -> int:

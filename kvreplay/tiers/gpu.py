@@ -259,13 +259,7 @@ class CudaDevice:
     """A GPU by CuPy: a stream and two events for each thread, memory from a pool."""
 
     def __init__(self, number: int) -> None:
-        """Take GPU `number`.
-
-        Raises:
-            ProbeUnavailable: CuPy is not installed.
-            DeviceError: no such GPU.
-
-        """
+        """Take GPU `number`; ProbeUnavailable if CuPy is not installed; DeviceError if there is no such GPU."""
         try:
             import cupy
         except ImportError as error:

@@ -92,9 +92,7 @@ class SimulatedTier(Tier):
 def service_of(tier: str, options: Mapping[str, str], meta: Metadata, said: str) -> Service:
     """Return the service of the simulated `tier`: by its options, else the trace's own model, else what is assumed.
 
-    Raises:
-        ConfigError: an option that is none, or no bandwidth for a tier for which none is assumed; it quotes `said`.
-
+    ConfigError for an option that is none, or no bandwidth for a tier for which none is assumed; it quotes `said`.
     """
     for name in options:
         if name not in OPTIONS:

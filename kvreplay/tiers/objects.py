@@ -188,9 +188,8 @@ class StoreClient:
     def _ask(self, kind: str, key: str, nbytes: int, call: Callable[[str], object]) -> None:
         """Send a request until it is done.
 
-        Raises:
-            OSError: it was refused or failed too often, or for good; FileNotFoundError: no such object, or bucket.
-
+        OSError if it was refused or failed too often, or for good; FileNotFoundError if there is no such object or
+        bucket.
         """
         repeats, waited_ns, wait_s = 0, 0, FIRST_WAIT_S
         while True:
@@ -360,9 +359,7 @@ def find_credentials() -> None:
 
     Variables that are set win, as they do in every S3 client.
 
-    Raises:
-        DeviceError: there are none.
-
+    DeviceError if there are none.
     """
     if "AWS_ACCESS_KEY_ID" in os.environ and "AWS_SECRET_ACCESS_KEY" in os.environ:
         return

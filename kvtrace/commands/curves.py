@@ -11,7 +11,7 @@ import typer
 
 from kvtrace.commands import options as common
 from kvtrace.core import np, units
-from kvtrace.core.app import emit_json, log, progress, takes_groups
+from kvtrace.core.app import emit_json, log, option, progress
 from kvtrace.core.document import document as doc
 from kvtrace.core.document.page import check_page, check_plot
 from kvtrace.core.document.terminal import answer, show_tables
@@ -27,17 +27,12 @@ if TYPE_CHECKING:
     from kvtrace.curves.size import Sizing, Target
 
 
-@takes_groups
 def sim(
     file: common.RequestFile,
-    capacity_blocks: Annotated[str, typer.Option(help="Capacities in blocks, with commas; `unlimited` is one.")],
-    policy: Annotated[
-        str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or optimal.")
-    ] = "lru",
-    ttl: Annotated[str | None, typer.Option(help="With ttl: how long a block stays, such as 10m.")] = None,
-    full_blocks: Annotated[
-        bool, typer.Option("--full-blocks", help="Leave out the block that a prompt ends in, as gen and mrc do.")
-    ] = False,
+    capacity_blocks: str = option("Capacities in blocks, with commas; `unlimited` is one.", ...),
+    policy: str = option("Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or optimal.", "lru"),
+    ttl: str | None = option("With ttl: how long a block stays, such as 10m."),
+    full_blocks: bool = option("Leave out the block that a prompt ends in, as gen and mrc do.", False, "--full-blocks"),
     seed: common.Seed = 42,
     as_json: common.AsJson = False,
     *,
@@ -71,35 +66,25 @@ def sim(
         return
     blocks = "full blocks" if full_blocks else "partial last blocks included"
     title = f"{policy}: {units.counted(references, 'reference')} of {units.counted(len(requests), 'request')}, {blocks}"
-    columns = doc.columns_of(
+    spec = (
         "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
     )
     rows = [[_bounded(c), h, *(n / references if references else None for n in (h, b))] for c, h, b in points]
-    show_tables([doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows)])
+    show_tables([doc.table_of(title, doc.Sheet.SUMMARY, spec, rows)])
 
 
-@takes_groups
 def mrc(
     file: common.RequestFile,
-    model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b",
+    model: str = option("The model whose KV cache it is.", "llama3.1-8b"),
     kv_dtype: common.KvDtype = None,
-    chunk_tokens: Annotated[
-        int | None, typer.Option(min=1, max=2**31 - 1, help="Tokens an object.  [default: the source's blocks]")
-    ] = None,
-    points: Annotated[int, typer.Option(min=2, max=10_000, help="Capacities, log-spaced.")] = 20,
-    policy: Annotated[
-        str, typer.Option(help="Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or optimal.")
-    ] = "lru",
-    sample: Annotated[
-        float | None,
-        typer.Option(
-            help="Not lru: share of the objects to simulate; 1 is all, and exact.  [default: 1, or so many as make a "
-            "million references]"
-        ),
-    ] = None,
-    plot_to: Annotated[
-        Path | None, typer.Option("--plot", writable=True, help="Draw it: *.svg, *.png or *.pdf.")
-    ] = None,
+    chunk_tokens: int | None = option("Tokens an object.  [default: the source's blocks]", min=1, max=2**31 - 1),
+    points: int = option("Capacities, log-spaced.", 20, min=2, max=10_000),
+    policy: str = option("Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or optimal.", "lru"),
+    sample: float | None = option(
+        "Not lru: share of the objects to simulate; 1 is all, and exact.  [default: 1, or so many as make a million "
+        "references]"
+    ),
+    plot_to: Path | None = option("Draw it: *.svg, *.png or *.pdf.", None, "--plot", writable=True),
     max_requests: common.MaxRequests = None,
     seed: common.Seed = 42,
     as_json: common.AsJson = False,
@@ -142,14 +127,13 @@ def _document(found: HitCurve, policy: str) -> doc.Document:
         f"{policy}: {units.counted(found.references, 'reference')} of {units.counted(found.requests, 'request')}, "
         f"objects of {found.object_tokens} tokens, {units.format_bytes(found.object_bytes)}, full ones only{sampled}"
     )
-    columns = doc.columns_of("""
+    spec = """
         bytes: capacity_bytes = capacity
         count: capacity_objects = objects, hits
         share: hit_ratio = hit ratio, optimal_hit_ratio = optimal
         bytes: read_bytes = read, passed_bytes = passed on, written_bytes = written
-    """)
-    shown = [asdict(point) | {"hit_ratio": _hit_ratio(point, found.sampling_rate)} for point in found.points]
-    rows = [[point[column.name] for column in columns] for point in shown]
+    """
+    rows = [asdict(point) | {"hit_ratio": _hit_ratio(point, found.sampling_rate)} for point in found.points]
     enough = []
     for e in found.enough:
         some = "more than all objects" if e["capacity_bytes"] is None else units.format_bytes(e["capacity_bytes"])
@@ -158,7 +142,7 @@ def _document(found: HitCurve, policy: str) -> doc.Document:
         enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
     if not any(point.hits or point.passed_bytes for point in found.points):
         enough = ["nothing hits, whatever the capacity: no request asks for what another has left"]
-    table = doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows, bars="hits")
+    table = doc.table_of(title, doc.Sheet.SUMMARY, spec, rows, bars="hits")
     return doc.Document("", "", [doc.Chapter("", [table], enough)])
 
 
@@ -208,29 +192,18 @@ MAX_POINTS = 1000
 
 
 # Long: two thirds are its options and its help.
-@takes_groups
 def size(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
     target_hit: common.TargetHit = None,
     target_ttft: common.TargetTtft = None,
-    dram: Annotated[
-        str | None, typer.Option(help="DRAM capacities, with commas, such as 0,256GiB,1TiB.  [default: 2, by the load]")
-    ] = None,
-    nvme: Annotated[
-        str | None, typer.Option(help="NVMe capacities, such as 1TiB,unlimited.  [default: 10, by the load]")
-    ] = None,
-    price: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TIER=PRICE/UNIT", help="Look for the cheapest: dram=4/GiB and nvme=0.1/GiB."),
-    ] = None,
-    endurance: Annotated[
-        str | None, typer.Option(help="What a drive may be written: 1DWPD,5y, or in all, such as 14PB.")
-    ] = None,
-    sample: Annotated[
-        float | None,
-        typer.Option(help="Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"),
-    ] = None,
-    page: Annotated[Path | None, typer.Option("--plot", writable=True, help="Also write a page with charts.")] = None,
+    dram: str | None = option("DRAM capacities, with commas, such as 0,256GiB,1TiB.  [default: 2, by the load]"),
+    nvme: str | None = option("NVMe capacities, such as 1TiB,unlimited.  [default: 10, by the load]"),
+    price: list[str] | None = option("Look for the cheapest: dram=4/GiB and nvme=0.1/GiB.", metavar="TIER=PRICE/UNIT"),
+    endurance: str | None = option("What a drive may be written: 1DWPD,5y, or in all, such as 14PB."),
+    sample: float | None = option(
+        "Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"
+    ),
+    page: Path | None = option("Also write a page with charts.", None, "--plot", writable=True),
     as_json: common.AsJson = False,
     *,
     stack: common.StackArguments,

@@ -12,7 +12,7 @@ import typer
 
 from kvtrace.commands import options as common
 from kvtrace.commands.options import given
-from kvtrace.core.app import log, progress, takes_groups
+from kvtrace.core.app import log, option, progress
 from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
 from kvtrace.core.document.terminal import answer
@@ -27,19 +27,12 @@ from kvtrace.model.serving import in_words
 class CheckpointArguments:
     """A training run that is checkpointed; None for what was not given."""
 
-    ranks: Annotated[
-        int | None, typer.Option(help="--preset checkpoint: processes of the training, one a GPU.  [default: 8]")
-    ] = None
-    every: Annotated[
-        str | None, typer.Option(help="--preset checkpoint: training time from save to save.  [default: 10min]")
-    ] = None
-    mtbf: Annotated[
-        str | None,
-        typer.Option(
-            help="--preset checkpoint: mean time between failures, after each of which the newest checkpoint is "
-            "restored.  [default: nothing fails]"
-        ),
-    ] = None
+    ranks: int | None = option("--preset checkpoint: processes of the training, one a GPU.  [default: 8]")
+    every: str | None = option("--preset checkpoint: training time from save to save.  [default: 10min]")
+    mtbf: str | None = option(
+        "--preset checkpoint: mean time between failures, after each of which the newest checkpoint is restored.  "
+        "[default: nothing fails]"
+    )
 
 
 def gen_checkpoints(
@@ -87,21 +80,16 @@ def gen_checkpoints(
 
 
 # Long: its options, and an example of each kind.
-@takes_groups
 def gen(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", writable=True, help="The trace: *.parquet or *.csv.zst.")
-    ] = Path("trace.parquet"),
+    output: Path = option("The trace: *.parquet or *.csv.zst.", Path("trace.parquet"), "-o --output", writable=True),
     *,
     stack: common.StackArguments,
     fleet: common.FleetArguments,
     event: common.EventOption = None,
     users: common.UserArguments,
     run: common.RunArguments,
-    requests_out: Annotated[
-        Path | None, typer.Option(writable=True, help="Also write the requests table here.")
-    ] = None,
+    requests_out: Path | None = option("Also write the requests table here.", writable=True),
     drive: common.DriveArguments,
     as_json: common.AsJson = False,
     source: common.SourceArguments,

@@ -1,7 +1,7 @@
 """The options that several commands share, each once, and the simulation that they ask for together.
 
 Options are arguments, groups of them, targets, prices and pages. A group is a dataclass whose
-fields are options; a command under `takes_groups` takes it as one argument.
+fields are options; a command takes it as one argument.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kvtrace import __version__
-from kvtrace.core.app import log
+from kvtrace.core.app import log, option
 from kvtrace.core.document.document import Document
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError
@@ -89,65 +89,37 @@ def given(group: Any, *but: str) -> dict[str, Any]:
 class SourceArguments:
     """What FILE is, and how to transform its requests; None for an option that was not given."""
 
-    source: Annotated[
-        str | None, typer.Option(help=f"What FILE is: {', '.join(SOURCES)}; without it, what it looks like.")
-    ] = None
-    time_unit: Annotated[str | None, typer.Option(help="mooncake: unit of its timestamps, ms or s [ms].")] = None
-    block_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens a block: mooncake, tracelab [512], bailian, lmcache-chat, vllm-log, sglang-log [16]."
-        ),
-    ] = None
-    request_rate: Annotated[
-        str | None,
-        typer.Option(
-            help="How often requests arrive, such as 20/s; sharegpt (it has no times) [1/s], servegen [its own], or "
-            "gen without FILE."
-        ),
-    ] = None
-    live_conversations: Annotated[
-        int | None, typer.Option(help="With --request-rate: conversations that go on at a time [64].")
-    ] = None
-    max_conversations: Annotated[int | None, typer.Option(help="sharegpt: number of conversations to read.")] = None
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            help="sharegpt, lmcache-chat, vllm-log: auto, tiktoken, or characters (a quarter of them) [auto]."
-        ),
-    ] = None
-    conversation_rate: Annotated[
-        float | None, typer.Option(help="agentic: conversations that start a second, Poisson; 0: all at once [0].")
-    ] = None
-    idle_cap: Annotated[
-        str | None,
-        typer.Option(help="agentic: longest time in which a conversation has nothing under way [agentx: 10s]."),
-    ] = None
-    start_ratio: Annotated[
-        str | None,
-        typer.Option(help="agentic: conversations begin at a moment drawn from these shares of them [agentx: 0-1]."),
-    ] = None
-    time_window: Annotated[
-        str | None,
-        typer.Option(help="servegen: part of its days, such as 20h+10min: from and for how long [0s+10min]."),
-    ] = None
-    time_scale: Annotated[float, typer.Option(help="Multiply times; 0.5 is twice as fast.")] = 1.0
-    cycles: Annotated[int, typer.Option(help="How many times the requests come, one after the other.")] = 1
-    cycle_ids: Annotated[str, typer.Option(help="Later cycles ask for the same blocks, or for distinct ones.")] = (
-        "distinct"
+    source: str | None = option(f"What FILE is: {', '.join(SOURCES)}; without it, what it looks like.")
+    time_unit: str | None = option("mooncake: unit of its timestamps, ms or s [ms].")
+    block_tokens: int | None = option(
+        "Tokens a block: mooncake, tracelab [512], bailian, lmcache-chat, vllm-log, sglang-log [16]."
     )
-    scale: Annotated[
-        int, typer.Option(help="Number of superposed copies of the requests, each with blocks and sessions of its own.")
-    ] = 1
-    scale_common: Annotated[
-        str, typer.Option(help="Share of block references, such as 20%, that all copies share: the most used prefixes.")
-    ] = "0"
-    scale_shift: Annotated[
-        str | None, typer.Option(help="Shift each copy by a time drawn evenly up to this.  [default: 1m]")
-    ] = None
-    jitter: Annotated[str, typer.Option(help="Jitter arrivals by up to this duration, such as 3s for Mooncake.")] = "0"
-    max_input_tokens: Annotated[int | None, typer.Option(help="Limit prompts to this many tokens.")] = None
-    over_limit: Annotated[str, typer.Option(help="Drop prompts over the limit, or clip them.")] = "drop"
+    request_rate: str | None = option(
+        "How often requests arrive, such as 20/s; sharegpt (it has no times) [1/s], servegen [its own], or gen "
+        "without FILE."
+    )
+    live_conversations: int | None = option("With --request-rate: conversations that go on at a time [64].")
+    max_conversations: int | None = option("sharegpt: number of conversations to read.")
+    tokenizer: str | None = option(
+        "sharegpt, lmcache-chat, vllm-log: auto, tiktoken, or characters (a quarter of them) [auto]."
+    )
+    conversation_rate: float | None = option("agentic: conversations that start a second, Poisson; 0: all at once [0].")
+    idle_cap: str | None = option("agentic: longest time in which a conversation has nothing under way [agentx: 10s].")
+    start_ratio: str | None = option(
+        "agentic: conversations begin at a moment drawn from these shares of them [agentx: 0-1]."
+    )
+    time_window: str | None = option("servegen: part of its days, such as 20h+10min: from and for how long [0s+10min].")
+    time_scale: float = option("Multiply times; 0.5 is twice as fast.", 1.0)
+    cycles: int = option("How many times the requests come, one after the other.", 1)
+    cycle_ids: str = option("Later cycles ask for the same blocks, or for distinct ones.", "distinct")
+    scale: int = option("Number of superposed copies of the requests, each with blocks and sessions of its own.", 1)
+    scale_common: str = option(
+        "Share of block references, such as 20%, that all copies share: the most used prefixes.", "0"
+    )
+    scale_shift: str | None = option("Shift each copy by a time drawn evenly up to this.  [default: 1m]")
+    jitter: str = option("Jitter arrivals by up to this duration, such as 3s for Mooncake.", "0")
+    max_input_tokens: int | None = option("Limit prompts to this many tokens.")
+    over_limit: str = option("Drop prompts over the limit, or clip them.", "drop")
 
     def read(self, path: Path, seed: int, max_requests: int | None = None) -> Requests:
         """Return the requests of `path`, at most `max_requests`; all that is drawn comes from `seed`."""
@@ -193,21 +165,13 @@ _OPEN_LOOP = ("request_rate", "live_conversations")
 class UserArguments:
     """The number of synthetic users, or with --request-rate their arrivals; None for an option that was not given."""
 
-    users: Annotated[
-        int | None,
-        typer.Option(min=1, max=10**7, help="Synthetic users, of three kinds.  [default: the preset's, or 32]"),
-    ] = None
-    arrivals: Annotated[
-        str | None, typer.Option(help="With --request-rate: poisson, gamma, constant, diurnal.  [default: poisson]")
-    ] = None
-    burstiness: Annotated[
-        float | None,
-        typer.Option(help="gamma: coefficient of variation of the intervals; 1 is Poisson, more is burstier."),
-    ] = None
-    day: Annotated[str | None, typer.Option(help="diurnal: length of a day.  [default: 24h]")] = None
-    amplitude: Annotated[
-        float | None, typer.Option(help="diurnal: swing of the rate, 0 to 1 of its mean.  [default: 0.5]")
-    ] = None
+    users: int | None = option("Synthetic users, of three kinds.  [default: the preset's, or 32]", min=1, max=10**7)
+    arrivals: str | None = option("With --request-rate: poisson, gamma, constant, diurnal.  [default: poisson]")
+    burstiness: float | None = option(
+        "gamma: coefficient of variation of the intervals; 1 is Poisson, more is burstier."
+    )
+    day: str | None = option("diurnal: length of a day.  [default: 24h]")
+    amplitude: float | None = option("diurnal: swing of the rate, 0 to 1 of its mean.  [default: 0.5]")
 
     def check(self, source: SourceArguments, file: Path | None) -> None:
         """Raise ConfigError for options that exclude each other: of users, of an open loop, and of `file`."""
@@ -317,37 +281,28 @@ TurnsOption = Annotated[
 class StackArguments:
     """The caching stack and the model that it serves."""
 
-    model: Annotated[
-        str | None, typer.Option(help="The model whose KV cache it is.  [default: the preset's, or llama3.1-8b]")
-    ] = None
+    model: str | None = option("The model whose KV cache it is.  [default: the preset's, or llama3.1-8b]")
     kv_dtype: KvDtype = None
-    preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "mlperf"
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            help="What computes: a100, h100, h200, b200, l40s, mi300x, or instant for no time.  [default: the "
-            "preset's: h100; instant for mlperf]"
-        ),
-    ] = None
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a knob of the preset.")
-    ] = None
+    preset: str = option("The caching stack to imitate: a name, or a .toml file.", "mlperf")
+    gpu: str | None = option(
+        "What computes: a100, h100, h200, b200, l40s, mi300x, or instant for no time.  [default: the preset's: h100; "
+        "instant for mlperf]"
+    )
+    settings: list[str] | None = option("Change a knob of the preset.", None, "--set", metavar="KEY=VALUE")
 
 
 @dataclass(frozen=True, slots=True)
 class StoringArguments(StackArguments):
     """The same where the stack must store something below memory."""
 
-    preset: Annotated[str, typer.Option(help="The caching stack to imitate: a name, or a .toml file.")] = "lmcache-disk"
+    preset: str = option("The caching stack to imitate: a name, or a .toml file.", "lmcache-disk")
 
 
 @dataclass(frozen=True, slots=True)
 class RunArguments:
     """Where the simulation ends, its seed, and its ranks."""
 
-    duration: Annotated[
-        str | None, typer.Option(help="Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
-    ] = None
+    duration: str | None = option("Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
     max_requests: MaxRequests = None
     seed: Seed = 42
     tensor_parallel: TensorParallel = 1
@@ -357,26 +312,15 @@ class RunArguments:
 class FleetArguments:
     """Nodes that serve side by side; None for what was not given."""
 
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Serving nodes, each with tiers of its own.  [default: the preset's, or 1]"),
-    ] = None
-    router: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Which node serves a request: {', '.join(Router)}.  [default: the preset's, or round-robin]"
-        ),
-    ] = None
-    rack_nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes that share each tier of scope=rack.  [default: the preset's, or 8]")
-    ] = None
+    nodes: int | None = option("Serving nodes, each with tiers of its own.  [default: the preset's, or 1]", min=1)
+    router: str | None = option(
+        f"Which node serves a request: {', '.join(Router)}.  [default: the preset's, or round-robin]"
+    )
+    rack_nodes: int | None = option("Nodes that share each tier of scope=rack.  [default: the preset's, or 8]", min=1)
 
-    prefill_nodes: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of nodes that only compute prompts, and send their KV cache to the others over a link."
-        ),
-    ] = None
+    prefill_nodes: int | None = option(
+        "Number of nodes that only compute prompts, and send their KV cache to the others over a link.", min=1
+    )
 
     def check(self, preset: Preset) -> None:
         """Raise ConfigError if anything was said of several nodes, and `preset` has one."""
@@ -407,18 +351,13 @@ EventOption = Annotated[
 class DriveArguments:
     """The drive that is worn: None for what was not given."""
 
-    drive_size: Annotated[
-        int | None,
-        typer.Option(help="Also print drive writes per day for a drive of this size, such as 3.84TB."),
-        parse_drive_size,
-    ] = None
-    endurance: Annotated[
-        Endurance | None,
-        typer.Option(
-            help="Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or in all, such as 14PB."
-        ),
-        parse_endurance,
-    ] = None
+    drive_size: int | None = option(
+        "Also print drive writes per day for a drive of this size, such as 3.84TB.", parse=parse_drive_size
+    )
+    endurance: Endurance | None = option(
+        "Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or in all, such as 14PB.",
+        parse=parse_endurance,
+    )
 
     def check(self, last: str) -> None:
         """Raise ConfigError if anything was said of the drive, and the slowest tier, `last`, is memory."""

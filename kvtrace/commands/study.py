@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvtrace.commands import options as common
-from kvtrace.core.app import UsageError, command_of, emit_json, log, progress, takes_groups
+from kvtrace.core.app import UsageError, command_of, emit_json, log, option, progress
 from kvtrace.core.document.page import check_page
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
@@ -45,17 +45,15 @@ Scheduler = Annotated[
 # Long: two thirds are its options and its help.
 def study(
     file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What is to be simulated.")],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help=f"A folder for {TABLE}, {PAGE}, and what is kept to go on with.")
-    ] = Path("study"),
+    output: Path = option(
+        f"A folder for {TABLE}, {PAGE}, and what is kept to go on with.", Path("study"), "-o --output"
+    ),
     target_hit: common.TargetHit = None,
     target_ttft: common.TargetTtft = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
-    with_traces: Annotated[
-        bool, typer.Option("--with-traces", help=f"Also write each configuration's trace, below {TRACES}/.")
-    ] = False,
-    only_list: Annotated[bool, typer.Option("--list", help="Print the configurations, and simulate none.")] = False,
+    with_traces: bool = option(f"Also write each configuration's trace, below {TRACES}/.", False, "--with-traces"),
+    only_list: bool = option("Print the configurations, and simulate none.", False, "--list"),
     as_json: common.AsJson = False,
 ) -> None:
     """Simulate many configurations, each once, and say which is best, which is cheap enough, and what each knob does.
@@ -128,7 +126,7 @@ class _Asked:
 
 @cache
 def _command() -> Any:
-    return command_of(takes_groups(_Asked), "gen")
+    return command_of(_Asked, "gen")
 
 
 def _asked(argv: tuple[str, ...]) -> _Asked:
@@ -288,19 +286,14 @@ _OWN = {"preset", "router", "settings"}
 
 
 # Long: its options, and its help.
-@takes_groups
 def plan(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
     *,
     target_hit: common.TargetHit = None,
     target_ttft: common.TargetTtft = None,
-    prices: Annotated[
-        Path | None, typer.Option(help="Sizes, prices and speeds of what can be bought.  [default: examples of 2026]")
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help=f"A folder for {TABLE}, and what is kept to go on with.")
-    ] = Path("plan"),
+    prices: Path | None = option("Sizes, prices and speeds of what can be bought.  [default: examples of 2026]"),
+    output: Path = option(f"A folder for {TABLE}, and what is kept to go on with.", Path("plan"), "-o --output"),
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: common.AsJson = False,
@@ -402,8 +395,8 @@ def _for_gen(
     if source.source is not None:
         given = given | {"source": source.source}
     argv = [given["file"]] if given.get("file") else []
-    for option in context.command.params:
-        flag = option.opts[0]
-        if option.name in given and option.name not in _OWN and flag.removeprefix("--") in known:
-            argv += [flag] if getattr(option, "is_flag", False) else [flag, str(given[option.name])]
+    for one in context.command.params:
+        flag = one.opts[0]
+        if one.name in given and one.name not in _OWN and flag.removeprefix("--") in known:
+            argv += [flag] if getattr(one, "is_flag", False) else [flag, str(given[one.name])]
     return (*argv, *(part for of in stack.settings or () for part in ("--set", of)))

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from kvtrace.commands.options import AsJson, MaxRequests, Seed, SourceArguments, TensorParallel, TraceFile
-from kvtrace.core.app import emit_json, log, noted_signals, progress, takes_groups
+from kvtrace.core.app import emit_json, log, noted_signals, option, progress
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, TraceError
@@ -28,12 +28,9 @@ if TYPE_CHECKING:
     from kvtrace.sim.presets.preset import Knob
 
 
-@takes_groups
 def import_(
     file: Annotated[Path, typer.Argument(help="A file of real requests; for some sources a directory or a glob.")],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", writable=True, help="The requests table: *.parquet or *.csv.zst.")
-    ],
+    output: Path = option("The requests table: *.parquet or *.csv.zst.", ..., "-o --output", writable=True),
     max_requests: MaxRequests = None,
     seed: Seed = 42,
     as_json: AsJson = False,
@@ -68,7 +65,7 @@ def convert(
     target: Annotated[
         Path, typer.Argument(metavar="OUT", writable=True, help="*.parquet or *.csv.zst; with --to mlperf also *.csv.")
     ],
-    to: Annotated[str, typer.Option(help="Format of OUT: native, or mlperf.")] = "native",
+    to: str = option("Format of OUT: native, or mlperf.", "native"),
 ) -> None:
     """Convert a table between Parquet and zstd CSV, or a trace from or to the MLPerf trace CSV.
 
@@ -111,20 +108,14 @@ def convert(
 
 def merge(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Two traces or more.")],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", writable=True, help="The merged trace: *.parquet or *.csv.zst.")
-    ],
-    shift: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=TIME", help="Let a trace, by its file's name, begin later: checkpoint=30s."),
-    ] = None,
-    requests: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=FILE", help="The requests table of a trace; merged into --requests-out."),
-    ] = None,
-    requests_out: Annotated[
-        Path | None, typer.Option(writable=True, help="Write the requests tables as one here.")
-    ] = None,
+    output: Path = option("The merged trace: *.parquet or *.csv.zst.", ..., "-o --output", writable=True),
+    shift: list[str] | None = option(
+        "Let a trace, by its file's name, begin later: checkpoint=30s.", metavar="NAME=TIME"
+    ),
+    requests: list[str] | None = option(
+        "The requests table of a trace; merged into --requests-out.", metavar="NAME=FILE"
+    ),
+    requests_out: Path | None = option("Write the requests tables as one here.", writable=True),
     as_json: AsJson = False,
 ) -> None:
     """Lay traces over each other in time: tiers are matched by name, objects, requests and sessions stay apart.
@@ -174,25 +165,23 @@ def merge(
 def _by_name(options: list[str] | None, flag: str, example: str, names: set[str]) -> dict[str, str]:
     """Return what NAME=VALUE options say, by name; ConfigError for one that is of no trace."""
     found: dict[str, str] = {}
-    for option in options or []:
-        name, equals, value = option.partition("=")
+    for said in options or []:
+        name, equals, value = said.partition("=")
         if name not in names or not equals or not value or name in found:
             known = ", ".join(sorted(names))
-            raise ConfigError(f"{flag} {option}: write NAME={example} once for a trace, which are {known}")
+            raise ConfigError(f"{flag} {said}: write NAME={example} once for a trace, which are {known}")
         found[name] = value
     return found
 
 
 def record(
-    zmq: Annotated[str, typer.Option("--zmq", help="Where the engine publishes, such as tcp://host:5557.")],
-    replay: Annotated[
-        str | None, typer.Option(help="Its replay socket, to ask for lost messages, such as tcp://host:5558.")
-    ] = None,
-    topic: Annotated[str, typer.Option(help="Topic prefix.")] = "",
-    duration: Annotated[str | None, typer.Option(help="End after this time.  [default: with Ctrl-C]")] = None,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", writable=True, help="The events table: *.parquet or *.csv.zst.")
-    ] = Path("events.parquet"),
+    zmq: str = option("Where the engine publishes, such as tcp://host:5557.", ...),
+    replay: str | None = option("Its replay socket, to ask for lost messages, such as tcp://host:5558."),
+    topic: str = option("Topic prefix.", ""),
+    duration: str | None = option("End after this time.  [default: with Ctrl-C]"),
+    output: Path = option(
+        "The events table: *.parquet or *.csv.zst.", Path("events.parquet"), "-o --output", writable=True
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Follow the KV events of a live vLLM or SGLang until Ctrl-C, and write them as a table.
@@ -276,12 +265,10 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
 def models(
     model: Annotated[str | None, typer.Argument(help="A model, or a path to a config.json; without it, all.")] = None,
     tensor_parallel: TensorParallel = 1,
-    kv_dtype: Annotated[
-        str | None, typer.Option(help="Dtype of the cache: fp32, fp16, bf16, fp8, int8, fp8_ds_mla.")
-    ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens of the prefix to store and read.")] = 8192,
-    chunk: Annotated[int, typer.Option(help="Tokens a chunk.")] = 256,
-    page: Annotated[str, typer.Option(help="Pad each object to pages of this size, such as 4KiB.")] = "1",
+    kv_dtype: str | None = option("Dtype of the cache: fp32, fp16, bf16, fp8, int8, fp8_ds_mla."),
+    tokens: int = option("Tokens of the prefix to store and read.", 8192),
+    chunk: int = option("Tokens a chunk.", 256),
+    page: str = option("Pad each object to pages of this size, such as 4KiB.", "1"),
     as_json: AsJson = False,
 ) -> None:
     """List the models, or print how many bytes one of them stores and reads, line by line.

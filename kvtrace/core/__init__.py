@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["duckdb", "np", "pa", "pa_csv", "pc", "pl", "pq", "zstandard"]
+__all__ = ["bokeh", "duckdb", "np", "pa", "pa_csv", "pc", "pl", "pq", "zstandard"]
 
 
 class _Library:
@@ -22,6 +22,7 @@ class _Library:
         return self.__dict__.setdefault(attribute, getattr(import_module(self._name), attribute))
 
 
+bokeh: Any = _Library("bokeh.models")
 if TYPE_CHECKING:
     import duckdb
     import numpy as np

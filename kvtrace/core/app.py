@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import is_dataclass
+from dataclasses import Field, field, fields, is_dataclass
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -195,7 +195,7 @@ class Group(TyperGroup):
 def command_of(function: Callable[..., Any], name: str) -> Any:
     """Return `function` as a command of this name."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, cls=Command)(function)
+    app.command(name, cls=Command)(takes_groups(function))
     return typer.main.get_command(app)
 
 
@@ -236,39 +236,45 @@ def make_app(program: str, summary: str, epilog: str, *commands: str) -> typer.T
     return app
 
 
-def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
-    """Let `command` take its options in groups: an argument whose type is a dataclass stands for that class's fields.
+def option(
+    text: str, default: Any = None, flags: str = "", *, parse: Callable[[Any], Any] | None = None, **how: Any
+) -> Any:
+    """Return what stands for the default of a command's parameter, or of a group's field, that is an option.
 
-    Each field that is `Annotated[type, typer.Option(...)]` is an option, with its default; with a function behind that,
-    which takes what is written and returns the value, its type is that of the function's parameter, and its help says
-    the default. `--help` lists the fields in the place of the argument, and the command gets one instance. So a group
-    is written once, whichever commands take it, whole or, as `Annotated[ModelArguments, "model"]`, some fields of it:
+    `text` is its help, `flags` are its names if it is not called as the parameter; `how` goes to Typer. A default of
+    `...` means that it must be given. A field may have a function `parse`, which takes what is written and returns the
+    value: the option's type is that of the function's parameter, and its help says the default.
+    """
+    return field(default=default, metadata={"option": typer.Option(*flags.split(), help=text, **how), "parse": parse})
+
+
+def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
+    """Return `command` as Typer takes it; an argument of a dataclass stands for the options among that class's fields.
+
+    `--help` lists the fields in the place of the argument, and the command gets one instance. So a group is written
+    once, whichever commands take it, whole or, as `Annotated[ModelArguments, "model"]`, some fields of it:
 
         @dataclass(frozen=True, slots=True)
         class ModelArguments:
-            model: Annotated[str, typer.Option(help="The model whose KV cache it is.")] = "llama3.1-8b"
-            kv_dtype: Annotated[str | None, typer.Option(help="Element type of the cache.")] = None
+            model: str = option("The model whose KV cache it is.", "llama3.1-8b")
+            kv_dtype: str | None = option("Element type of the cache.")
 
-        @takes_groups
         def size(file: TraceFile, as_json: AsJson = False, *, model: ModelArguments) -> None: ...
     """
     groups: dict[str, tuple[type, dict[str, Callable[[Any], Any] | None]]] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         kind, *only = get_args(parameter.annotation) or (parameter.annotation,)
-        if not (isinstance(kind, type) and is_dataclass(kind)):
-            parameters.append(parameter)
+        if isinstance(parameter.default, Field) or not (isinstance(kind, type) and is_dataclass(kind)):
+            parameters.append(_said(parameter, parameter.default))
             continue
         groups[name] = kind, {}
-        for field, option in inspect.signature(kind, eval_str=True).parameters.items():
-            said, *parsers = getattr(option.annotation, "__metadata__", (None,))
-            if said is None or (only and field not in only):
-                continue
-            parse = groups[name][1][field] = parsers[0] if parsers else None
-            if parse is not None:
-                written = next(iter(inspect.signature(parse, eval_str=True).parameters.values())).annotation
-                option = option.replace(annotation=Annotated[written | None, said], default=None)  # noqa: PLW2901
-            parameters.append(option)
+        own, known = inspect.signature(kind, eval_str=True).parameters, {of.name: of for of in fields(kind)}
+        for of, as_field in own.items():
+            said = _said(as_field, known[of])
+            if hasattr(said.annotation, "__metadata__") and (not only or of in only):
+                groups[name][1][of] = known[of].metadata.get("parse")
+                parameters.append(said)
 
     @wraps(command)
     def run_command(**values: Any) -> T:
@@ -282,6 +288,17 @@ def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
     run_command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
     run_command.__annotations__ = {p.name: p.annotation for p in keyword_only}
     return run_command
+
+
+def _said(parameter: inspect.Parameter, default: Any) -> inspect.Parameter:
+    """Return `parameter` with the option that its `default` stands for, if it is one."""
+    if not isinstance(default, Field) or "option" not in default.metadata:
+        return parameter
+    kind, value, parse = parameter.annotation, default.default, default.metadata["parse"]
+    if parse is not None:
+        written = next(iter(inspect.signature(parse, eval_str=True).parameters.values())).annotation
+        kind, value = written | None, None
+    return parameter.replace(annotation=Annotated[kind, default.metadata["option"]], default=value)
 
 
 def run(app: typer.Typer, program: str) -> NoReturn:

@@ -24,10 +24,8 @@ def decode_json(
 ) -> T:
     """Return the JSON in `data` (bytes) as a `kind`.
 
-    Raises:
-        TraceError: it is no JSON, no UTF-8, nested too deeply, or no `kind`; it names `path`, `row` and the field, and
-            `misfit` says more, around what is wrong.
-
+    TraceError if it is no JSON, no UTF-8, nested too deeply, or no `kind`; it names `path`, `row` and the field, and
+    `misfit` says more, around what is wrong.
     """
     try:
         return (kind if isinstance(kind, msgspec.json.Decoder) else msgspec.json.Decoder(kind)).decode(data)
@@ -76,9 +74,7 @@ def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
 def aside(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it there on success, remove it on any failure.
 
-    Raises:
-        DeviceError: the directory is missing, the target is a directory, or the disk refuses.
-
+    DeviceError if the directory is missing, the target is a directory, or the disk refuses.
     """
     path = Path(path)
     if path.is_dir():

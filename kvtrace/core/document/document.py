@@ -2,16 +2,13 @@
 
 The forms are a terminal, HTML, Markdown, CSV and a workbook. What is shown to people is built as a Document once::
 
-    table = ReportTable(
-        "Operations", Sheet.PERFORMANCE,
-        columns_of("text: tier; bytes: read_bytes = read"), [["nvme", 4096]],
-    )
+    table = table_of("Operations", Sheet.PERFORMANCE, "text: tier; bytes: read_bytes = read", [["nvme", 4096]])
     show_documents([Document(name="run", headline="kept pace", chapters=[Chapter("Throughput", [table])])])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -223,19 +220,15 @@ def columns_of(spec: str) -> list[ReportColumn]:
     return found
 
 
-def table_of(
-    title: str,
-    sheet: Sheet,
-    spec: str,
-    rows: list[dict[str, Any]],
-    note: str = "",
-    *,
-    keys: int = 1,
-    charts: tuple[Chart, ...] = (),
-) -> ReportTable:
-    """Return the table of `rows`, by column name, under the columns of `spec`, which `columns_of` reads."""
+def table_of(title: str, sheet: Sheet, spec: str, rows: Sequence[Any], note: str = "", **more: Any) -> ReportTable:
+    """Return the table of `rows`, lists or by column name, under the columns of `spec`, which `columns_of` reads."""
     columns = columns_of(spec)
-    return ReportTable(title, sheet, columns, [[row[c.name] for c in columns] for row in rows], charts, note, keys)
+    cells = [[row[c.name] for c in columns] if isinstance(row, dict) else row for row in rows]
+    return ReportTable(title, sheet, columns, cells, note=note, **more)
+
+
+TIME_COLUMNS: Final = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
+"""Columns of a distribution of times, for `columns_of`."""
 
 
 def parameters(title: str, sheet: Sheet, facts: dict[str, Any]) -> ReportTable:

@@ -121,10 +121,7 @@ def write_workbook(documents: list[Document], path: Path, plain: Sequence[PlainS
 
     Columns are as wide as what stands in them, heads stay in sight, and each table can be filtered.
 
-    Raises:
-        ProbeUnavailable: the library that writes workbooks is missing.
-        DeviceError: the disk refuses.
-
+    ProbeUnavailable if the library that writes workbooks is missing. DeviceError if the disk refuses.
     """
     try:
         from openpyxl import Workbook

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from kvtrace.core import bokeh
 from kvtrace.core.document import document as doc
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.files import aside
@@ -311,9 +312,7 @@ class _Charts:
 def html_page(documents: list[doc.Document], made_by: str) -> str:
     """Return the page; `made_by` says which program wrote it.
 
-    Raises:
-        ProbeUnavailable: a library that draws charts is missing.
-
+    ProbeUnavailable if a library that draws charts is missing.
     """
     style = resources.files("kvtrace.core.document").joinpath("report.css").read_text(encoding="utf-8")
     charts = _Charts()
@@ -445,9 +444,7 @@ _NARROW = 100
 def draw(picture: Picture, number: int) -> str:
     """Return `picture` as an SVG element; `number` keeps its ids apart from those of the page's other charts.
 
-    Raises:
-        ProbeUnavailable: matplotlib is missing.
-
+    ProbeUnavailable if matplotlib is missing.
     """
     try:
         import matplotlib as mpl
@@ -555,9 +552,7 @@ _LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20
 def live_figure(picture: Picture) -> str:
     """Return `picture` as the JSON of a Bokeh document of one figure, the same text each time.
 
-    Raises:
-        ProbeUnavailable: Bokeh is missing.
-
+    ProbeUnavailable if Bokeh is missing.
     """
     try:
         from bokeh.document import Document
@@ -593,8 +588,6 @@ def live_figure(picture: Picture) -> str:
 
 
 def _set_axis(axis: Any, extent: Any, spec: PlotAxis, drawn: list[float]) -> None:
-    from bokeh.models import FixedTicker, NumeralTickFormatter, PrintfTickFormatter
-
     axis.axis_label = spec.heading
     axis.axis_label_text_font_style = "normal"
     if spec.low is not None:
@@ -602,14 +595,14 @@ def _set_axis(axis: Any, extent: Any, spec: PlotAxis, drawn: list[float]) -> Non
     if spec.high is not None:
         extent.end = spec.high
     if spec.ticks:
-        axis.ticker = FixedTicker(ticks=[at for at, _ in spec.ticks])
+        axis.ticker = bokeh.FixedTicker(ticks=[at for at, _ in spec.ticks])
         axis.major_label_overrides = dict(spec.ticks)
     elif spec.is_log:
         # Bokeh's own leave most of an axis of one to two decades without a number.
-        axis.ticker = FixedTicker(ticks=log_ticks([value for value in drawn if value > 0]))
-        axis.formatter = PrintfTickFormatter(format="%g")
+        axis.ticker = bokeh.FixedTicker(ticks=log_ticks([value for value in drawn if value > 0]))
+        axis.formatter = bokeh.PrintfTickFormatter(format="%g")
     else:
-        axis.formatter = NumeralTickFormatter(format="0,0.[000]")
+        axis.formatter = bokeh.NumeralTickFormatter(format="0,0.[000]")
 
 
 def log_ticks(values: list[float]) -> list[float]:
@@ -622,8 +615,6 @@ def log_ticks(values: list[float]) -> list[float]:
 
 
 def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
-    from bokeh.models import ColumnDataSource
-
     found = []
     for line in picture.lines:
         columns: dict[str, list[Any]] = {"x": line.x, "y": line.y}
@@ -631,7 +622,7 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
             columns["q"] = [f"{100 * (1 - 1 / at):.6g}" for at in line.x]
         if line.texts is not None:
             columns["text"] = line.texts
-        source = ColumnDataSource(data=columns)
+        source = bokeh.ColumnDataSource(data=columns)
         style = {"line_color": _SCREEN_COLOURS[line.colour], "line_dash": _SCREEN_DASHES[line.colour], "line_width": 2}
         parts = [plot.line("x", "y", source=source, name=line.label, **style)] if line.is_joined else []
         if picture.has_points:
@@ -647,15 +638,12 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
 
 
 def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
-    from bokeh.models import ColumnDataSource
-    from bokeh.models.annotations import Label
-
     centred: dict[str, Any] = {"text_align": "center", "text_baseline": "middle", "text_font_size": "11px"}
     found = []
     for boxes in picture.boxes:
         sides = {name: getattr(boxes, name) for name in ("left", "right", "bottom", "top")}
         columns: dict[str, list[Any]] = {**sides, "alpha": boxes.alpha}
-        source = ColumnDataSource(data=columns if boxes.texts is None else columns | {"text": boxes.texts})
+        source = bokeh.ColumnDataSource(data=columns if boxes.texts is None else columns | {"text": boxes.texts})
         part = plot.quad(
             **{name: name for name in sides}, source=source, fill_alpha="alpha", line_color=None,
             fill_color=_SCREEN_COLOURS[boxes.colour], name=boxes.label,
@@ -667,7 +655,7 @@ def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
         # Labels take their colour from the page.
         corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, boxes.texts or [], strict=False)
         for left, right, bottom, top, text in corners:
-            plot.add_layout(Label(x=(left + right) / 2, y=(bottom + top) / 2, text=text, **centred))
+            plot.add_layout(bokeh.Label(x=(left + right) / 2, y=(bottom + top) / 2, text=text, **centred))
         found.append((boxes.label, [part]))
     return found
 
@@ -675,30 +663,26 @@ def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
 def _hover(
     plot: Any, part: Any, axes: list[tuple[PlotAxis, str]], numbers: tuple[str, ...], texts: list[tuple[str, str]]
 ) -> None:
-    from bokeh.models import HoverTool
-
     told = [("", "$name"), *texts, *((axis.title, f"{value} {axis.unit}".rstrip()) for axis, value in axes)]
     kinds: Any = dict.fromkeys(numbers, "printf")
-    plot.add_tools(HoverTool(renderers=[part], tooltips=told, formatters=kinds, visible=False))
+    plot.add_tools(bokeh.HoverTool(renderers=[part], tooltips=told, formatters=kinds, visible=False))
 
 
 def _mark(plot: Any, picture: Picture) -> None:
-    from bokeh.models.annotations import Label, Span
-
     drawn = picture.coordinates(is_x=True)
     first, last = (min(drawn), max(drawn)) if drawn else (0.0, 0.0)
     middle = math.sqrt(first * last) if picture.x.is_log else (first + last) / 2
     for row, (at, label) in enumerate(picture.marks):
-        plot.add_layout(Span(location=at, dimension="height", line_color="#808890", line_dash="dashed", line_width=1.5))
+        plot.add_layout(
+            bokeh.Span(location=at, dimension="height", line_color="#808890", line_dash="dashed", line_width=1.5)
+        )
         # Towards the middle, so that the plot's edge cuts no label; on rows, so that marks close by do not overlap.
         side: dict[str, Any] = {"x_offset": -5, "text_align": "right"} if at > middle else {"x_offset": 5}
         y = 8 + _MARK_PIXELS * (row % _MARK_ROWS)
-        plot.add_layout(Label(x=at, y=y, y_units="screen", text=label, text_font_size="12px", **side))
+        plot.add_layout(bokeh.Label(x=at, y=y, y_units="screen", text=label, text_font_size="12px", **side))
 
 
 def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
-    from bokeh.models.annotations import Legend, LegendItem
-
     if len(drawn) < 2:  # noqa: PLR2004 - one needs no name
         return
     widest = max(len(label) for label, _ in drawn)
@@ -707,8 +691,8 @@ def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
     plot.height = HEIGHT_PIXELS + _ROW_PIXELS * (-(-len(drawn) // columns) - 1)
     style: dict[str, Any] = {"label_text_font_size": "12px", "margin": 0, "padding": 2, "spacing": 4, "ncols": columns}
     style |= {"border_line_color": None, "background_fill_color": None, "label_text_color": "#75808c"}
-    items = [LegendItem(label=label, renderers=parts) for label, parts in drawn]
-    legend = Legend(items=items, click_policy="hide", orientation="horizontal", **style)
+    items = [bokeh.LegendItem(label=label, renderers=parts) for label, parts in drawn]
+    legend = bokeh.Legend(items=items, click_policy="hide", orientation="horizontal", **style)
     plot.add_layout(legend, "above")
 
 

@@ -183,9 +183,7 @@ class ProbeFile(msgspec.Struct, frozen=True, kw_only=True):
 def find_probe(folder: Path) -> ProbeFile | None:
     """Return the content of probe.json in `folder`, or None if there is no such file.
 
-    Raises:
-        TraceError: it is damaged, or of another version.
-
+    TraceError if it is damaged, or of another version.
     """
     return find_json(folder / PROBE_FILE, ProbeFile, misfit="not of this version of kvreplay: {}; measure again")
 

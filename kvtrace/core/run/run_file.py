@@ -5,20 +5,23 @@ A folder without run.json is no run: it is written last, so a run that died is n
 
 from __future__ import annotations
 
+import select
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from kvtrace.core.app import log, progress
 from kvtrace.core.config import sha256
-from kvtrace.core.errors import KvError, TraceError
+from kvtrace.core.errors import KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import find_json, read_json
 from kvtrace.core.metadata import Count, Metadata
 from kvtrace.core.run.figures import CheckpointFigures, Metrology, Mlperf, RequestFigures, Serving, Summary
@@ -322,9 +325,7 @@ Kind = TypeVar("Kind", bound=RunBegun)
 def read_run(folder: Path) -> RunFile:
     """Return the content of run.json in `folder`.
 
-    Raises:
-        TraceError: there is none, it is damaged, or of another version of this program.
-
+    TraceError if there is none, it is damaged, or of another version of this program.
     """
     run = read_manifest(folder / RUN_FILE, RunFile)
     if run.sha256 not in (None, sealed(run).sha256):
@@ -566,9 +567,7 @@ def argv_of(program: str, *arguments: str) -> list[str]:
 def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = False, is_noted: bool = True) -> None:
     """Run `program` with `arguments`; what it prints is shown if `is_shown`, its notes are logged if `is_noted`.
 
-    Raises:
-        ProgramError: it left with an error.
-
+    ProgramError if it left with an error.
     """
     argv, command = argv_of(program, *arguments), shlex.join([program, *arguments])
     sys.stdout.flush()
@@ -582,6 +581,50 @@ def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = Fals
         raise ProgramError(command, last.removeprefix(f"{program}: error: "), done.returncode)
     for line in said if is_noted else ():
         log(line)
+
+
+ATTACHED = "probes attached"
+"""What `kvreplay probe` says once it measures."""
+_ATTACH_S, _END_S = 120, 120
+
+
+@contextmanager
+def attached(*options: str) -> Iterator[Callable[[], None]]:
+    """Attach probes, a `kvreplay probe` with `options`; yield what ends them, after which their files are there.
+
+    ProbeUnavailable, of both, says why nothing is measured.
+    """
+    command = argv_of("kvreplay", "probe", *options)
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+    except OSError as error:
+        raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
+    errors = cast("IO[str]", process.stderr)
+
+    def refused(said: str) -> ProbeUnavailable:
+        lines = said.splitlines() or ["kvreplay probe ended without saying why"]
+        return ProbeUnavailable(lines[-1].removeprefix("kvreplay: error: "))
+
+    def end() -> None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            raise ProbeUnavailable(f"the probes did not end within {_END_S} s") from None
+        if process.returncode:
+            raise refused(errors.read().strip())
+
+    with process:
+        try:
+            if not select.select([errors], [], [], _ATTACH_S)[0]:
+                raise ProbeUnavailable(f"the probes were not attached within {_ATTACH_S} s")
+            if (said := errors.readline().strip()) != ATTACHED:
+                raise refused(said)
+            yield end
+        finally:
+            process.kill()
 
 
 class MlperfRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -197,9 +197,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 def find_card(path: Path) -> Card | None:
     """Return the scorecard at `path`, a file or its folder; None if it is no *.json and holds none.
 
-    Raises:
-        TraceError: the file is missing, damaged, or no scorecard.
-
+    TraceError if the file is missing, damaged, or no scorecard.
     """
     file = path / CARD_FILE if path.is_dir() or path.suffix != ".json" else path
     misfit = "no scorecard of this version of kvreplay: {}"

@@ -49,9 +49,9 @@ def sections(job: str) -> list[str]:
 
 
 HAND_LINES = [
-    (0, "write 8192 6144"), (0, "write 16384 1048576"), (0, "write 1064960 1048576"), (0, "write 2113536 1048576"),
+    (0, "write 8192 8192"), (0, "write 16384 1048576"), (0, "write 1064960 1048576"), (0, "write 2113536 1048576"),
     (2, "read 0 8192"), (10, "read 16384 1048576"), (10, "read 1064960 1048576"), (10, "read 2113536 1048576"),
-    (20, "read 8704 2560"), (40, "write 8192 4096"), (50, "read 8192 4096"), (100, "read 1064960 1048576"),
+    (20, "read 8192 4096"), (40, "write 8192 4096"), (50, "read 8192 4096"), (100, "read 1064960 1048576"),
 ]  # fmt: skip
 """When, in ms from the first, and what."""
 
@@ -63,7 +63,7 @@ def test_the_hand_log_line_by_line(tmp_path):
         "100001 f close",
     ]  # fmt: skip
     assert (log.read_ios, log.write_ios, log.split_ops, log.max_burst_ios, log.last_us) == (7, 5, 2, 4, 100001)
-    assert (log.read_bytes, log.write_bytes) == (4 * MIB + 8192 + 2560 + 4096, 3 * MIB + 6144 + 4096)
+    assert (log.read_bytes, log.write_bytes) == (4 * MIB + 8192 + 4096 + 4096, 3 * MIB + 8192 + 4096)
     assert log.start_ms == 0
 
 
@@ -209,8 +209,8 @@ def test_phases_follow_each_other(tmp_path):
 def test_sizes_and_padding(tmp_path):
     rows = [io(1, "write", 0, 1000), io(2, "write", 1, 5000)]
     found = distil_rows(tmp_path, rows).profile
-    assert options_of(stat_job(found, JobOptions(version=V)), "write")["bssplit"] == "1024/50:5120/50"
-    assert "adds 144 bytes (144 B)" in stat_job(found, JobOptions(version=V))
+    assert options_of(stat_job(found, JobOptions(version=V)), "write")["bssplit"] == "4096/50:8192/50"
+    assert "adds 6,288 bytes (6.29 kB)" in stat_job(found, JobOptions(version=V))
 
 
 def test_a_version_brings_its_warnings(tmp_path):

@@ -19,8 +19,7 @@ from taken import planned
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.native.rows import COUNTED, ERROR, OK, RowRing
-from kvreplay.result.counts import call
+from kvreplay.native.rows import COUNTED, ERROR, OK, RowRing, call
 from kvreplay.result.tables import _COLUMNS
 from kvreplay.run import watch as watching
 from kvreplay.run.run import Replay, replay

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import typer
 
-from kvtrace.core.app import emit_json, make_app, progress, run, takes_groups
+from kvtrace.core.app import emit_json, make_app, option, progress, run, takes_groups
 from kvtrace.core.errors import ConfigError, DeviceError, OutOfMemory, ProbeUnavailable, TraceError
 from kvtrace.core.metadata import TierFacts
 
@@ -170,8 +170,8 @@ def test_progress_is_silent_without_a_terminal(capsys):
 class Colours:
     """A group of options."""
 
-    shade: Annotated[str, typer.Option(help="Which.")] = "red"
-    how_many: Annotated[int | None, typer.Option(min=1, help="Number.")] = None
+    shade: str = option("Which.", "red")
+    how_many: int | None = option("Number.", min=1)
 
 
 def test_a_group_of_options_is_one_argument_and_keeps_its_place(monkeypatch, capsys):
@@ -184,10 +184,10 @@ def test_a_group_of_options_is_one_argument_and_keeps_its_place(monkeypatch, cap
     @app.command()
     @takes_groups
     def paint(
-        first: Annotated[str, typer.Option(help="Before.")] = "",
+        first: str = option("Before.", ""),
         *,
         colours: Colours,
-        last: Annotated[str, typer.Option(help="After.")] = "",
+        last: str = option("After.", ""),
     ) -> None:
         """Paint."""
         taken.append((first, colours, last))
@@ -211,8 +211,8 @@ class Brush:
     """Options, of which a command takes some; a value of one is made of what is written."""
 
     bristles: dict[str, str] = field(default_factory=dict)
-    length: Annotated[str, typer.Option(help="How long; twice as long in the end."), _doubled] = "own"
-    width: Annotated[int, typer.Option(help="How wide.")] = 1
+    length: str = option("How long; twice as long in the end.", "own", parse=_doubled)
+    width: int = option("How wide.", 1)
 
 
 def test_a_command_takes_some_options_of_a_group_and_makes_values_of_what_is_written(capsys, monkeypatch):
