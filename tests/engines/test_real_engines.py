@@ -263,6 +263,48 @@ def amount(moves, *kinds):
     return sum(len(of_one[kind]) for of_one in moves.values() for kind in kinds)
 
 
+def in_memory(real, ours):
+    """Return the table's cells of what vLLM's CPU tier and ours wrote, loaded and gave up."""
+    return [
+        table.pair(amount(real, "store", "promote"), amount(ours, ("write", CPU))),
+        table.pair(amount(real, "load"), amount(ours, ("read", CPU), ("read", DISK))) + " to the GPU",
+        table.pair(amount(real, "evict"), amount(ours, ("delete", CPU))),
+    ]
+
+
+@pytest.mark.parametrize("is_latent", [False, True])
+@pytest.mark.parametrize(("preset", "options"), [("vllm-fs", ["--fs"]), ("vllm-offload-cpu", [])])
+def test_two_ranks_of_vllm_have_a_place_each_in_a_row_that_is_a_file_and_a_latent_has_one(
+    monkeypatch, tmp_path, rows, preset, options, is_latent
+):
+    # Rows are whole pages: two ranks of 2,560 bytes need two, a latent of as many one.
+    trace, ranks, of_rank, token_bytes = tmp_path / "hard.jsonl", 2, 2560, 160
+    count, row, places = adversarial.write(trace), *((4096, [1]) if is_latent else (8192, [1, 2]))
+    options = [*options, "--ranks", ranks, "--token-bytes", token_bytes, *(["--mla"] if is_latent else [])]
+    real = recorded(driven(tmp_path, "drive_vllm_offload.py", trace, count, "--cpu-bytes", 2048 * row, *options))
+    settings = [AT_END, "tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * row}"]
+    ours = moved(
+        simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace, ranks=ranks, is_latent=is_latent,
+                  token_bytes=token_bytes),
+        first_had(count, VLLM_BLOCK_TOKENS, trace),
+    )  # fmt: skip
+    in_files = {n: [op for op in OPERATIONS if sorted(real[n][op]) != sorted(ours[n][op, DISK])] for n in range(count)}
+    in_dram = {n: blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=True) for n in range(count)}
+    named = f"`{preset}`, `{AT_END}`, two ranks{', latent' if is_latent else ''}, {HARD}"
+    engine, same = f"vllm {environments.version('vllm')}", "the same blocks, of as many bytes"
+    if "--fs" in options:
+        files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
+        rows.append((f"{named}: files", engine, f"{count}", *files, said(in_files, same)))
+    rows.append((f"{named}: DRAM", engine, f"{count}", *in_memory(real, ours), said(in_dram, same)))
+    assert wrong(in_files) == wrong(in_dram) == {}
+    assert amount(real, "evict") > 0
+    assert set(read_table(tmp_path / "t.parquet", TRACE)["length_bytes"].to_pylist()) == {row}
+    held = {path.read_bytes() for path in (tmp_path / "drive").rglob("*.bin")}
+    assert held == (
+        {b"".join(bytes([of]) * of_rank for of in places).ljust(row, b"\0")} if "--fs" in options else set()
+    )
+
+
 @pytest.mark.parametrize("is_hard", [False, True])
 @pytest.mark.parametrize(
     ("preset", "cpu_blocks", "options"), [("vllm-fs", 2048, ["--fs"]), ("vllm-offload-cpu", 4096, [])]
@@ -290,13 +332,8 @@ def test_vllm_moves_the_same_blocks(monkeypatch, tmp_path, rows, trace, preset, 
     if options:
         files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
         rows.append((f"{named}: files", engine, f"{count}", *files, said(in_files, "the same blocks")))
-    dram = [
-        table.pair(amount(real, "store", "promote"), amount(ours, ("write", CPU))),
-        table.pair(amount(real, "load"), amount(ours, ("read", CPU), ("read", DISK))) + " to the GPU",
-        table.pair(amount(real, "evict"), amount(ours, ("delete", CPU))),
-    ]
     same = "the same blocks" if is_hard else "the same blocks, stored and loaded in the same order"
-    rows.append((f"{named}: DRAM", engine, f"{count}", *dram, said(in_dram, same)))
+    rows.append((f"{named}: DRAM", engine, f"{count}", *in_memory(real, ours), said(in_dram, same)))
     assert wrong(in_files) == wrong(in_dram) == {}
     assert amount(real, "evict") > 0
     assert (amount(real, "write") > 0) == bool(options)

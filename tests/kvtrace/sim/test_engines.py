@@ -149,7 +149,8 @@ def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
     assert sum(len(real[n]["evict"]) for n in requests) > 90_000
 
 
-@pytest.mark.first(version=1)
+@pytest.mark.first(version=1, ranks=1)
+@pytest.mark.parametrize(("ranks", "is_latent", "row"), [(1, False, 4096), (2, False, 8192), (2, True, 4096)])
 @pytest.mark.parametrize("version", ["033", "032"])
 @pytest.mark.parametrize(("preset", "name", "done"), [
     ("vllm-offload-cpu", "cpu2048", {"032": (16_085, 12_254, 14_037), "033": (15_962, 12_393, 13_914)}),
@@ -157,13 +158,14 @@ def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
     ("vllm-fs", "fs-cpu2048", {"032": (16_508, 20_695, 14_460), "033": (16_508, 20_695, 14_460)}),
 ])  # fmt: skip
 def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
-    monkeypatch, tmp_path, version, preset, name, done
+    monkeypatch, tmp_path, version, preset, name, done, ranks, is_latent, row
 ):
-    trace = tmp_path / "hard.jsonl"
+    # Of any ranks: a block is one row of whole pages, here of 2,560 bytes of each rank, or a latent of as many.
+    trace, kv = tmp_path / "hard.jsonl", {"ranks": ranks, "is_latent": is_latent, "token_bytes": 160}
     count = adversarial.write(trace)
     settings = ["recency=at-end"] if version == "032" else []
-    settings += ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * 16 * TOKEN_BYTES}"]
-    rows = simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace)
+    settings += ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * row}"]
+    rows = simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace, **kv)
     ours, real = moved(rows, first_had(count, 16, trace)), recorded(f"vllm/vllm{version}-{name}-adversarial-ops")
     for n in range(count):
         assert blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=preset == "vllm-fs") == [], n
