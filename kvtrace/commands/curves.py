@@ -47,14 +47,20 @@ def sim(
     kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
     kvtrace sim conversation.jsonl --source mooncake --policy ttl --ttl 10m --capacity-blocks unlimited
     """
-    capacities = [_capacity(text) for text in capacity_blocks.split(",")]
-    chosen, ttl_ns = _policy(policy, ttl)
+    from kvtrace.curves.stack import OPTIMAL, policy_hits
+    from kvtrace.sim.chains import block_chains, chunk_chains
+    from kvtrace.sim.policies import Policy
+    from kvtrace.sim.presets.tier import MAX_TTL_NS
+
+    capacities, chosen = [_capacity(text) for text in capacity_blocks.split(",")], _named(policy)
+    if (chosen == Policy.TTL) != (ttl is not None):
+        raise ConfigError("--policy ttl and --ttl, such as 10m, need each other")
+    ttl_ns = units.parse_duration_ns(ttl) if ttl is not None else 0
+    if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:
+        raise ConfigError(f"--ttl {ttl}: must be > 0, and at most {MAX_TTL_NS // 10**9} s")
     requests = source.read(file, seed)
     if not requests.block_tokens:
         raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
-    from kvtrace.curves.stack import OPTIMAL, policy_hits
-    from kvtrace.sim.chains import block_chains, chunk_chains
-
     chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
     hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
     best = policy_hits(chains, capacities, OPTIMAL)
@@ -161,19 +167,6 @@ def _named(policy: str) -> str:
     if policy not in known:
         raise ConfigError(f"unknown policy {policy!r}; known are {', '.join(known)}")
     return policy
-
-
-def _policy(name: str, ttl: str | None) -> tuple[str, int]:
-    from kvtrace.sim.policies import Policy
-    from kvtrace.sim.presets.tier import MAX_TTL_NS
-
-    policy = _named(name)
-    if (policy == Policy.TTL) != (ttl is not None):
-        raise ConfigError("--policy ttl and --ttl, such as 10m, need each other")
-    ttl_ns = units.parse_duration_ns(ttl) if ttl is not None else 0
-    if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:
-        raise ConfigError(f"--ttl {ttl}: must be > 0, and at most {MAX_TTL_NS // 10**9} s")
-    return policy, ttl_ns
 
 
 def _capacity(text: str) -> int | None:

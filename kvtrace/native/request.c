@@ -260,7 +260,7 @@ static int64_t read_hits(World *w, int64_t actor, int64_t end, int64_t *hit_toke
             follow(w, t, i);
             touch(w, t, entry);
         }
-        tier->read_bytes += size, tier->hits++, tier->hit_bytes += size;
+        tier->read_bytes += size * tier->readers, tier->hits++, tier->hit_bytes += size;
         hits++, hit_bytes += size;
         int64_t read_by = serve_in_turn(w, t, size, now);
         pin(w, entry, read_by);

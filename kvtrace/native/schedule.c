@@ -493,15 +493,6 @@ int64_t after_steps(World *w, int64_t actor, int64_t steps) {
     return WAITS;
 }
 
-// Take the first that waits for the clock of the batch at hand; its actor.
-static int64_t pop_decoding(World *w) {
-    Batch *batch = batch_of(w);
-    int64_t actor = batch->first;
-    batch->first = merge(w, w->decoding[actor].left, w->decoding[actor].right);
-    set_due(w);
-    return actor;
-}
-
 // Let nobody decode any more at the node at hand.
 void disband(World *w) {
     Batch *batch = batch_of(w);
@@ -538,7 +529,10 @@ static int64_t next_actor(World *w) {
         c->now = due;
         if (is_decoding) {
             move(w, node);
-            return pop_decoding(w);
+            int64_t first = batch->first;   // of those that wait for its clock
+            batch->first = merge(w, w->decoding[first].left, w->decoding[first].right);
+            set_due(w);
+            return first;
         }
         return pop(w->heap, c->heap_size--);
     }

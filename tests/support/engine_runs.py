@@ -22,7 +22,7 @@ from kvtrace.requests import mooncake
 
 ENGINES = Path(__file__).parents[1] / "golden" / "engines"
 CONVERSATION = "mooncake_conversation.jsonl"
-TOKEN_BYTES, TRACE_BLOCK_TOKENS = 256, 512
+TOKEN_BYTES, TRACE_BLOCK_TOKENS, LATENT_ROPE = 256, 512, 64
 CPU, DISK = 1, 2
 Object = tuple[int, int]
 Moves = dict[int, dict[Any, list[Object]]]
@@ -60,17 +60,21 @@ def first_had(count: int, tokens: int, trace: str | Path = CONVERSATION, ranks: 
 
 def simulated(
     monkeypatch: Any, folder: Path, preset: str, count: int, settings: list[str], *, layers: int = 1,
-    trace: str | Path = CONVERSATION, ranks: int = 1,
+    trace: str | Path = CONVERSATION, ranks: int = 1, token_bytes: int = TOKEN_BYTES, is_latent: bool = False,
 ) -> list[tuple[str, int, int, int]]:  # fmt: skip
     """Return what our trace of the first `count` requests holds: operation, tier, request, number of the object.
 
-    Each of the `ranks` has TOKEN_BYTES of a token, and layer.
+    Each of the `ranks` has `token_bytes` of a token, and layer: of heads of its own, or of a latent, the same on all.
     What makes room has no request: it is of the one whose operation comes after it, the last if none does.
     """
     model = json.loads((ENGINES / "tinier-config.json").read_text())
     config, out = folder / "config.json", folder / "t.parquet"
-    heads = {name: model[name] * ranks for name in ("num_attention_heads", "num_key_value_heads")}
-    config.write_text(json.dumps(model | heads | {"num_hidden_layers": layers}))
+    shape = {name: model[name] * ranks for name in ("num_attention_heads", "num_key_value_heads")}
+    shape |= {"head_dim": token_bytes // 4, "num_hidden_layers": layers}
+    if is_latent:
+        widths = {"kv_lora_rank": token_bytes // 2 - LATENT_ROPE, "qk_rope_head_dim": LATENT_ROPE}
+        shape |= widths | {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]}
+    config.write_text(json.dumps(model | shape))
     options = ["--source", "mooncake", "--limit", count, "--preset", preset, "--gpu", "instant", "--tp", ranks]
     options += [part for setting in settings for part in ("--set", setting)]
     assert kvtrace(monkeypatch, "gen", TRACES / trace, *options, "--model", config, "-o", out, "--force") == 0

@@ -98,6 +98,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What is moved down to a tier of policy lru goes behind what was used there after it; else it counts as new."""
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
+    each_rank_stores: bool = False
+    """A latent (MLA), the same on all ranks, is stored by each, in place of by one for all."""
     layers_per_object: of_tier.Tokens = 0
     """Layers in one object; 0 is all of them."""
     partial_chunks: bool = False
@@ -324,7 +326,7 @@ def as_config(preset: Preset) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.to_builtins(preset)
     if preset.fleet.nodes == 1:
         del tree["fleet"]
-    for knob in ("offer_tokens", "offers_hits", "partial_chunks", ATTENTION):
+    for knob in ("each_rank_stores", "offer_tokens", "offers_hits", "partial_chunks", ATTENTION):
         if not tree[knob]:
             del tree[knob]
     for knob in ("user_kind", "think_time"):

@@ -220,6 +220,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     room is made object by object."""
     looks_past_miss: bool = False
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
+    each_rank_reads: bool = False
+    """A latent (MLA), which one rank writes for all, is read here by each, in place of once for all."""
     put_price_per_1000: Price = 0.0
     """What an object store asks for 1,000 writes, in any currency; deletes are free there. With a price `kvtrace gen`
     prints what a month costs."""
@@ -316,7 +318,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "admission": ("admission_count", "admission_decay", "admission_window"),
     "streams": ("stream_count",),
     **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"), ()),
-    **dict.fromkeys(PRICES, ()),
+    **dict.fromkeys(("each_rank_reads", *PRICES), ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
 

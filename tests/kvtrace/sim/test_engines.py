@@ -34,7 +34,7 @@ THREADS = 6
 
 def bounded(tokens, *objects):
     """Return the settings that make GPU, CPU and disk hold so many `objects` of `tokens`."""
-    tiers = zip(("gpu", "cpu", "nvme"), objects, strict=True)
+    tiers = zip(("gpu", "cpu", "nvme"), objects, strict=False)
     return [f"tiers.{tier}.capacity={count * tokens * TOKEN_BYTES}" for tier, count in tiers]
 
 
@@ -80,6 +80,18 @@ def test_sglang_has_a_file_a_page_and_rank_or_one_with_latent_attention(monkeypa
     table = read_table(out, TRACE)
     pages = [op for op, tier in zip(table["op"].to_pylist(), table["tier"].to_pylist(), strict=True) if tier == DISK]
     assert pages == ["write"] * (10 * files)
+
+
+def test_two_ranks_of_sglang_each_read_a_latent_that_one_wrote(monkeypatch, tmp_path):
+    trace, most = tmp_path / "hard.jsonl", 12 << 20
+    count = adversarial.write(trace)
+    settings = [*bounded(64, 0, 0), f"tiers.nvme.capacity={most}"]
+    rows = simulated(monkeypatch, tmp_path, "sglang-hicache", count, settings, trace=trace, ranks=2, is_latent=True)
+    ours, real = moved(rows, first_had(count, 64, trace)), recorded("sglang/sglang-0.5.23-two-ranks-latent-ops")
+    for request in range(count):
+        for operation in OPERATIONS:
+            assert sorted(ours[request][operation, DISK]) == sorted(real[request][operation]), (operation, request)
+    assert tuple(sum(len(did[of]) for did in real.values()) for of in OPERATIONS) == (2_398, 2 * 4_663, 1_638)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +161,8 @@ def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
     assert sum(len(real[n]["evict"]) for n in requests) > 90_000
 
 
-@pytest.mark.first(version=1)
+@pytest.mark.first(version=1, ranks=1)
+@pytest.mark.parametrize(("ranks", "is_latent", "row"), [(1, False, 4096), (2, False, 8192), (2, True, 4096)])
 @pytest.mark.parametrize("version", ["033", "032"])
 @pytest.mark.parametrize(("preset", "name", "done"), [
     ("vllm-offload-cpu", "cpu2048", {"032": (16_085, 12_254, 14_037), "033": (15_962, 12_393, 13_914)}),
@@ -157,13 +170,14 @@ def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
     ("vllm-fs", "fs-cpu2048", {"032": (16_508, 20_695, 14_460), "033": (16_508, 20_695, 14_460)}),
 ])  # fmt: skip
 def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
-    monkeypatch, tmp_path, version, preset, name, done
+    monkeypatch, tmp_path, version, preset, name, done, ranks, is_latent, row
 ):
-    trace = tmp_path / "hard.jsonl"
+    # Of any ranks: a block is one row of whole pages, here of 2,560 bytes of each rank, or a latent of as many.
+    trace, kv = tmp_path / "hard.jsonl", {"ranks": ranks, "is_latent": is_latent, "token_bytes": 160}
     count = adversarial.write(trace)
     settings = ["recency=at-end"] if version == "032" else []
-    settings += ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * 16 * TOKEN_BYTES}"]
-    rows = simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace)
+    settings += ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * row}"]
+    rows = simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace, **kv)
     ours, real = moved(rows, first_had(count, 16, trace)), recorded(f"vllm/vllm{version}-{name}-adversarial-ops")
     for n in range(count):
         assert blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=preset == "vllm-fs") == [], n
