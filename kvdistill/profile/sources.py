@@ -466,8 +466,8 @@ ROW_GROUP_ROWS = 1 << 17
 def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
     """Write placed operations, which must be in order of time.
 
-    Columns: ts_ns, op (code), address and io_bytes (whole sectors or pages; 0 for a delete), length_bytes, request_id and
-    stage (-1 for null), completed_ns (null if not timed), process (-1 if it is not known); what is left out is null.
+    Columns: ts_ns, op (code), address and io_bytes (whole sectors or pages; 0 for a delete), length_bytes, request_id
+    and stage (-1 for null), completed_ns (null if not timed), process (-1 if unknown); what is left out is null.
 
     TraceError if none of them, which are those of `whose`, is a read or write.
     """
