@@ -186,10 +186,8 @@ def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int,
     depth = _depth_lines(stream, profile)
     lines = [f"startdelay={times.start_ms}ms"] * bool(times.start_ms)
     if times.runtime_ms is None:
-        count, largest = (
-            max(1, round(stream.ops * times.share)),
-            max(s.io_bytes for d in _sides(stream) for s in d.sizes),
-        )
+        count = max(1, round(stream.ops * times.share))
+        largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
         # Without io_size fio 3.33 ends such a job where a run of sequential places reaches the region's end.
         ends = [f"number_ios={count}", f"io_size={count * largest}"]
         return 1, [*lines, *depth, "# no rate: these operations of the source share one instant", *ends]

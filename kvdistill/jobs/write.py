@@ -256,8 +256,7 @@ _OF_A_DEVICE = (SourceKind.BLOCKS, SourceKind.PROBE)
 
 
 # Long: what a check does, step after step.
-_TOO_DEEP = (closeness.DEPTH, False)
-_IN_TURN = (
+IN_TURN = (
     "more I/Os are in flight than in the replay, in which an operation waits for those of its request before it: jobs "
     "made of kvreplay's run (kvdistill fio RUN) have the times at which it issued them"
 )
@@ -315,8 +314,8 @@ def check(
             else:
                 pair = _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
             comparisons.append(pair)
-    missed = [v.value or 0 for pair in comparisons for v in pair.verdicts if (v.name, v.passes) == _TOO_DEEP]
-    notes += [_IN_TURN] * (reference not in (None, part) and max(missed, default=0) > 0)
+    missed = [v for of in comparisons for v in of.verdicts if (v.name, v.passes) == (closeness.DEPTH, False)]
+    notes += [IN_TURN] * (reference not in (None, part) and any((v.value or 0) > 0 for v in missed))
     return Closeness(
         fio_version=str(version),
         comparisons=_beyond_replay(comparisons),
