@@ -41,6 +41,10 @@ _SIGMAS = 2
 """Standard deviations that what is drawn may be off by chance."""
 _NEAREST_RANK_P99 = 100
 _NO_TIME = "a closed loop waits for operations, which take no time on fio's null engine"
+_NO_WAIT = (
+    "none waits for the one before it of its request, as kvreplay's do; jobs made of kvreplay's run (kvdistill fio "
+    "RUN) have the times at which it issued them"
+)
 _OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
 SIZES = "I/Os of other sizes"
 DEPTH = "I/Os in flight"
@@ -106,7 +110,7 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A target, the measured value, and whether that passes; null if it was not measured, or `why` it tells nothing."""
+    """A target, the measured value, whether that passes (null: not measured, or it tells nothing), and `why` not."""
 
     name: str
     target: str
@@ -633,6 +637,9 @@ def compare(
         figures = msgspec.structs.replace(figures, mrc_error=None)
     depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
     found = verdicts(figures, shown, chance, depth_target)
+    if is_replayed and run.mode is not FioMode.STAT and (figures.mean_depth or 0) > (shown.mean_depth or 0):
+        missed = (DEPTH, False)
+        found = [msgspec.structs.replace(v, why=_NO_WAIT) if (v.name, v.passes) == missed else v for v in found]
     is_closed = any(of.loop.pace is Pacing.CLOSED for of in profile.streams)
     if run.options.has_null_check and run.mode is FioMode.STAT and is_closed:
         # It goes as fast as its operations.

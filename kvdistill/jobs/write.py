@@ -256,12 +256,6 @@ _OF_A_DEVICE = (SourceKind.BLOCKS, SourceKind.PROBE)
 
 
 # Long: what a check does, step after step.
-IN_TURN = (
-    "more I/Os are in flight than in the replay, in which an operation waits for those of its request before it: jobs "
-    "made of kvreplay's run (kvdistill fio RUN) have the times at which it issued them"
-)
-
-
 def check(
     source: Path, tier: str | None, whole: Distilled, outdir: Path, modes: Sequence[FioMode], options: JobOptions
 ) -> Closeness:
@@ -314,8 +308,6 @@ def check(
             else:
                 pair = _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
             comparisons.append(pair)
-    missed = [v for of in comparisons for v in of.verdicts if (v.name, v.passes) == (closeness.DEPTH, False)]
-    notes += [IN_TURN] * (reference not in (None, part) and any((v.value or 0) > 0 for v in missed))
     return Closeness(
         fio_version=str(version),
         comparisons=_beyond_replay(comparisons),

@@ -10,7 +10,7 @@ from typing import Any
 from kvdistill.jobs.closeness import ClosenessPair, StreamFigures, Verdict
 from kvdistill.jobs.job import expected_said
 from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
-from kvdistill.jobs.write import IN_TURN, Closeness, Jobs
+from kvdistill.jobs.write import Closeness, Jobs
 from kvdistill.profile.profile import Profile
 from kvdistill.queries.database import at
 from kvdistill.report.tables import Report, unit_of
@@ -201,10 +201,9 @@ def _said(found: Closeness) -> list[str]:
         said = [f"{pair.job}: as its source in {sum(judged)} of {len(judged)} figures{few}"]
         missed = [(v.name, _measured(v)) for v in pair.verdicts if v.passes is False]
         if missed:
-            is_deep = IN_TURN in found.notes and (pair.fio.mean_depth or 0) > (pair.source.mean_depth or 0)
-            why = ": its I/Os do not wait for those of their request before them" * is_deep
-            said.append("NOT in " + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in missed) + why)
-        for reason in dict.fromkeys(v.why for v in pair.verdicts if v.why is not None):
+            said.append("NOT in " + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in missed))
+            said += [f"{v.name}: {v.why}" for v in pair.verdicts if v.passes is False and v.why is not None]
+        for reason in dict.fromkeys(v.why for v in pair.verdicts if v.passes is None and v.why is not None):
             of = [v for v in pair.verdicts if v.why == reason]
             said.append(f"{len(of)} undetermined ({', '.join(v.name for v in of)}): {reason}{_settled(pair, of)}")
         left = sum(v.passes is None and v.why is None for v in pair.verdicts)

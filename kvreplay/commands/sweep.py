@@ -161,8 +161,7 @@ def scorecard(
 
     Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its tiers are full and
     evict, at more and more users; the load that decides is run three times. With root and libbpf the block requests
-    are measured, too. A stack takes about eight runs; SIZE is written before the first, whose files the others take
-    over.
+    are measured, too. A stack takes about eight runs. SIZE is written before the first; the others reuse its files.
 
     \b
     Example:

@@ -97,7 +97,7 @@ class Config:
     is_kept: bool = False
     """Leave the object files."""
     is_taking_over: bool = False
-    """What is written before a run takes over files that the run before left, as long as it: their content differs."""
+    """Objects to be written before the run reuse files of the same length that the run before left: other data."""
     is_as_fast_as_possible: bool = option(
         "Closed loop: trace times are ignored. The default without --speed.", False, "--as-fast-as-possible"
     )

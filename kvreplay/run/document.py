@@ -130,7 +130,7 @@ def _before(run: RunFile) -> Iterator[str]:
         yield f"populated first, not measured: {counted(run.populated.objects, 'object')}, {written}"
     for name, facts in run.drives():
         if taken := facts.get("taken_over_files"):
-            yield f"{name}: {counted(taken, 'file')} of the run before taken over, as long as what is read"
+            yield f"{name}: {counted(taken, 'file')} of the run before reused, of the same length; not written again"
     if run.prepared is not None:
         yield f"setup: {format_duration(run.prepared.total_ns)}"
 

@@ -52,6 +52,7 @@ class FileTier(Drive):
         self._claim: claims.Claim | None = None
         self._scratch_fd = -1
         self._streams: dict[str, Any] | None = None
+        self._left: dict[str, int] | None = None
         self._taken_over: int | None = None
 
     def place(self) -> bool:
@@ -65,8 +66,8 @@ class FileTier(Drive):
         self._claim = claims.claim(self._path, is_cleaned=not is_taking_over)
         scratch = self._claim.scratch
         self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
-        left_bytes = sum(claims.left_files(scratch).values()) if is_taking_over else 0
-        if peak_bytes > (free := shutil.disk_usage(scratch).free + left_bytes):
+        self._left = claims.left_files(scratch) if is_taking_over else None
+        if peak_bytes > (free := shutil.disk_usage(scratch).free + sum((self._left or {}).values())):
             raise self._too_small(peak_bytes, free)
         if self._options.is_direct:
             self._direct = directio.probe(scratch, self.target)
@@ -78,14 +79,14 @@ class FileTier(Drive):
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def take_over(self, objects: Any, lengths: Any) -> Any:
-        """Give files that an earlier run left to those of `objects` that are as long, remove the rest; whose (bool)."""
-        if self._claim is None or not self._options.is_taking_over:
+        """Name files that an earlier run left as those of `objects` that are as long, remove others; whose (bool)."""
+        if self._left is None:
             return np.zeros(len(objects), bool)
         padded = -(-lengths // self.alignment) * self.alignment
         wanted = dict(zip(map(self.path, objects.tolist()), padded.tolist(), strict=True))
         spare: dict[int, list[str]] = {}
         there = set()
-        for path, size in claims.left_files(self._claim.scratch).items():
+        for path, size in self._left.items():
             if wanted.get(path) == size:
                 there.add(path)
             elif path in wanted:

@@ -417,10 +417,9 @@ class _Run:
         if stack.preset.tiers[stack.roles[role]].capacity_bytes == 0:
             # A tier that the preset is there to do without.
             return [0]
-        of = _SHARES[role if len(stack.roles) > 1 else "nvme"]
-        if of is _SHARES["nvme"] and self.question.price is not None:
-            # Prices lead the search: the grid only says where it begins.
-            of = of[1::2]
+        name = role if len(stack.roles) > 1 else "nvme"
+        # Prices lead the search: the grid only says where it begins.
+        of = _SHARES[name][1::2] if name == "nvme" and self.question.price is not None else _SHARES[name]
         # The least capacity of an axis is a whole number of its unit, and so are the others.
         unit = next((unit for unit in _ROUND_BYTES if unit * _SHARES["nvme"][0] <= most_bytes), 1)
         top = unit << max(1, -(-most_bytes // unit) - 1).bit_length()

@@ -14,12 +14,16 @@ MS = 1_000_000
 
 
 def write_blocks(
-    path: Path, rows: list[tuple[float, str, int, int]], device: str = "vda", pids: list[int] | None = None
+    path: Path,
+    rows: list[tuple[float, str, int, int]],
+    device: str = "vda",
+    pids: list[int] | None = None,
+    took_ns: int = MS // 10,
 ) -> Path:
-    """Write requests of (ms when queued, flags, first byte, bytes), each of 0.1 ms, to `path`; return it."""
+    """Write requests of (ms when queued, flags, first byte, bytes), each of `took_ns`, to `path`; return it."""
     schema, queued = arrow_schema(BLOCKS), [int(ms * MS) for ms, *_ in rows]
     columns = {
-        "insert_ns": queued, "issue_ns": queued, "complete_ns": [ns + MS // 10 for ns in queued],
+        "insert_ns": queued, "issue_ns": queued, "complete_ns": [ns + took_ns for ns in queued],
         "device": [device] * len(rows), "sector": [row[2] // 512 for row in rows], "bytes": [row[3] for row in rows],
         "rwbs": [row[1] for row in rows], "pid": pids or [1] * len(rows), "comm": ["app"] * len(rows),
         "error": [0] * len(rows),

@@ -48,6 +48,22 @@ def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     assert why.endswith("needs root")
 
 
+def at_device(folder, name, rows, **how):
+    """Return what a check takes of the requests `rows`."""
+    found, why = direct_requests(write_blocks(folder / f"{name}.parquet", rows, **how), "vda", folder / name)
+    assert why is None
+    return found
+
+
+def checked(folder, part, reference):
+    """Return the check of an exact replay of `part` beside `reference`, what is asked, and fio's log, which is that."""
+    request = JobOptions(modes=[FioMode.REPLAY])
+    written = write_job(FioMode.REPLAY, part, folder, request)
+    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
+    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, folder, request, written, reference)
+    return run, asked, job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
+
+
 def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
     """fio's side equals what the trace asks, but at the device each read comes in two: only the replay tells."""
     part = distil_rows(tmp_path, [io(10 * i, "read", i, MIB) for i in range(40)])
@@ -56,14 +72,8 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
     noise = [(5.0, "RM", 0, 4096), (7.0, "W", 0, 4096)]
     sides = {}
     for name, rows in (("replay", whole), ("fio", halves)):
-        blocks = write_blocks(tmp_path / f"{name}.parquet", sorted([*rows, *noise]))
-        sides[name], why = direct_requests(blocks, "vda", tmp_path / name)
-        assert why is None
-    options = JobOptions(modes=[FioMode.REPLAY])
-    written = write_job(FioMode.REPLAY, part, tmp_path, options)
-    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
-    logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
-    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, options, written, sides["replay"])
+        sides[name] = at_device(tmp_path, name, sorted([*rows, *noise]))
+    run, asked, logged = checked(tmp_path, part, sides["replay"])
 
     pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert (pair.source.side, pair.fio.side) == ("device", "device")
@@ -90,23 +100,32 @@ def test_what_comes_at_one_instant_has_no_rate(tmp_path):
     sides = {}
     for name, ms in (("replay", 10.0), ("fio", 5.0)):
         rows = [(ms * i, "RS", i * MIB, MIB) for i in range(40)]
-        sides[name], _why = direct_requests(write_blocks(tmp_path / f"{name}.parquet", rows), "vda", tmp_path / name)
-    request = JobOptions(modes=[FioMode.REPLAY])
-    written = write_job(FioMode.REPLAY, part, tmp_path, request)
-    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
-    logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
-    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, request, written, sides["replay"])
+        sides[name] = at_device(tmp_path, name, rows)
+    run, asked, logged = checked(tmp_path, part, sides["replay"])
     pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert {v.name: (v.value, v.passes) for v in pair.verdicts if "a second" in v.name} == {
         "I/Os a second": (None, None), "bytes a second": (None, None),
     }  # fmt: skip
 
 
+def test_a_log_that_has_more_in_flight_says_why(tmp_path):
+    """20 pairs of reads: in the replay the second waits for the first; of a log both come at once, and take longer."""
+    part = distil_rows(tmp_path, [io(10 * (i // 2), "read", i, MIB) for i in range(40)])
+    sides = {}
+    for name, wait_ms, took_ns in (("replay", 0.1, MS // 10), ("fio", 0.0, MS // 5)):
+        rows = [(10.0 * (i // 2) + i % 2 * wait_ms, "RS", i * MIB, MIB) for i in range(40)]
+        sides[name] = at_device(tmp_path, name, rows, took_ns=took_ns)
+    run, asked, logged = checked(tmp_path, part, sides["replay"])
+    for fio, passes, is_said in (("fio", False, True), ("replay", True, False)):
+        pair = compare(run, Seen({}, sides[fio], None), asked, logged, EXACT)
+        (depth,) = (v for v in pair.verdicts if v.name == "I/Os in flight")
+        assert (depth.passes, "kvdistill fio RUN" in (depth.why or "")) == (passes, is_said)
+
+
 def test_a_job_of_few_requests_counts(tmp_path):
     """Each section of a job is a process of its own: one of two reads is no neighbour's noise."""
     rows = [(10.0 * i, "WS" if i < 98 else "RS", i * MIB, MIB) for i in range(100)]
-    blocks = write_blocks(tmp_path / "b.parquet", rows, pids=[1] * 98 + [2] * 2)
-    device, _why = direct_requests(blocks, "vda", tmp_path / "device")
+    device = at_device(tmp_path, "blocks", rows, pids=[1] * 98 + [2] * 2)
     assert (device.profile.read.ops, device.profile.write.ops) == (2, 98)
 
 
@@ -115,14 +134,9 @@ def test_a_file_that_begins_within_a_block_of_its_device_has_the_same_miss_ratio
     small, shift = 64 << 10, 76 << 10
     part = distil_rows(tmp_path, [io(10 * i, "write", i, small) for i in range(40)])
     rows = [(10.0 * i, "WS", i * small + shift, small) for i in range(40)]
-    device, why = direct_requests(write_blocks(tmp_path / "blocks.parquet", rows), "vda", tmp_path / "device")
-    assert why is None
-    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
+    device = at_device(tmp_path, "blocks", rows)
+    run, asked, logged = checked(tmp_path, part, device)
     assert asked.blocks.hit_ratios.tolist() == [0.5] * len(asked.blocks.hit_ratios)
-    request = JobOptions(modes=[FioMode.REPLAY])
-    written = write_job(FioMode.REPLAY, part, tmp_path, request)
-    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, request, written, device)
-    logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
     for places in (asked, None):
         pair = compare(run, Seen({}, device, None), asked, logged, EXACT, places)
         assert (pair.fio.mrc_error, pair.fio.hot10_share) == (0, pair.source.hot10_share)
@@ -136,13 +150,8 @@ def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp
         rows = [
             (10.0 * i, "RS", (4 * i + k * 4 // count) * MIB, 4 * MIB // count) for i in range(20) for k in range(count)
         ]
-        sides[name], why = direct_requests(write_blocks(tmp_path / f"{name}.parquet", rows), "vda", tmp_path / name)
-        assert why is None
-    request = JobOptions(modes=[FioMode.REPLAY])
-    written = write_job(FioMode.REPLAY, part, tmp_path, request)
-    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
-    logged = job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
-    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, tmp_path, request, written, sides["replay"])
+        sides[name] = at_device(tmp_path, name, rows)
+    run, asked, logged = checked(tmp_path, part, sides["replay"])
     pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert [(side.ios, side.requests, side.largest_request_bytes) for side in (pair.source, pair.fio)] == [
         (80, 40, 2 * MIB), (80, 80, MIB),

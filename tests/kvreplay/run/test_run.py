@@ -282,7 +282,9 @@ def test_what_is_populated_takes_over_files_that_are_as_long(tmp_path: Path, dri
     renamed = {found[f"{i:016x}.kv"][0] for i in (8, 9)}
     assert renamed == {files[f"{i:016x}.kv"] for i in (1, 2)}
     assert found[f"{4:016x}.kv"][1] == 16_384
-    assert "nvme: 3 files of the run before taken over, as long as what is read" in run_document(outcome).notes
+    assert (
+        "nvme: 3 files of the run before reused, of the same length; not written again" in run_document(outcome).notes
+    )
 
 
 def test_a_tier_of_pythons_holds_what_was_written_whole_and_in_part(tmp_path: Path) -> None:
