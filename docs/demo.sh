@@ -1,5 +1,5 @@
 #!/bin/sh
-# The main job, end to end, small enough for any machine: about 3 GB on the disk for a moment. Prints one screen: what is
+# The main job, end to end, small enough for any machine: about 4 GB on the disk for a moment. Prints one screen: what is
 # asked, the answer, and what was made; all that the programs printed is beside it, in $DEMO/*.txt.
 set -eu
 rm -rf "$DEMO"
@@ -19,8 +19,8 @@ show() { sed 's/^/   /'; }
 
 echo "What does this disk make of an LLM's KV cache, and which fio job is like it?"
 
-step trace "1. A trace: 4 users for 10 s on a small model, with small tiers so that the disk has work" \
-    "$BIN/kvtrace" gen --users 4 --duration 10s --seed 42 --model tiny-1b --preset mlperf \
+step trace "1. A trace: 4 users for 20 s on a small model, with small tiers so that the disk has work" \
+    "$BIN/kvtrace" gen --users 4 --duration 20s --seed 42 --model tiny-1b --preset mlperf \
     --set tiers.gpu.capacity=256MiB --set tiers.cpu.capacity=512MiB --set tiers.nvme.capacity=1GiB \
     -o "$DEMO/trace.parquet"
 grep -E ' rows, preset ' "$DEMO/trace.txt" | show
