@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio import logged_ios, logged_latencies
 from kvdistill.jobs.fio_replay import WrittenJob, split_ios
-from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions
+from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions, longest
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
 from kvdistill.profile.sources import Distilled
@@ -589,10 +589,10 @@ def _is_replayed(run: CheckedRun, seen: Seen) -> bool:
 def _part_bytes(run: CheckedRun, seen: Seen) -> int:
     """Return the length that requests at the device are counted in parts of.
 
-    Beside a replay of a trace both sides issue parts of the largest I/O, of which the block layer merges now these and
-    now those; requests of a source that a device saw are its own, however long.
+    Beside a replay of a trace both sides issue the trace's I/Os, in parts of the largest that is allowed, of which the
+    block layer merges now these and now those; requests of a source that a device saw are its own, however long.
     """
-    return run.options.io_bytes if _is_replayed(run, seen) else WHOLE_BYTES
+    return min(run.options.io_bytes, longest(run.distilled.profile)) if _is_replayed(run, seen) else WHOLE_BYTES
 
 
 def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **others: Any) -> StreamFigures:

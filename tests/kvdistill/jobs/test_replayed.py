@@ -142,26 +142,28 @@ def test_a_file_that_begins_within_a_block_of_its_device_has_the_same_miss_ratio
         assert (pair.fio.mrc_error, pair.fio.hot10_share) == (0, pair.source.hot10_share)
 
 
-def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp_path):
-    """20 operations of 4 MiB in parts of 1 MiB: of the replay they came in two requests each, of fio in four."""
-    part = distil_rows(tmp_path, [io(10 * i, "read", i, 4 * MIB) for i in range(20)])
+@pytest.mark.parametrize(
+    ("ops", "length", "part", "counts"), [(20, 4 * MIB, MIB, (2, 4)), (80, 384 << 10, 384 << 10, (1, 4))]
+)
+def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp_path, ops, length, part, counts):
+    """80 parts: of 1 MiB, of 4 MiB operations, or of whole small ones; by four as many requests as `counts` of each side."""
+    distilled = distil_rows(tmp_path, [io(10 * (i * 20 // ops), "read", i, length) for i in range(ops)])
     sides = {}
-    for name, count in (("replay", 2), ("fio", 4)):
-        rows = [
-            (10.0 * i, "RS", (4 * i + k * 4 // count) * MIB, 4 * MIB // count) for i in range(20) for k in range(count)
-        ]
+    for name, count in zip(("replay", "fio"), counts, strict=True):
+        one = 4 * part // count
+        rows = [(10.0 * i, "RS", 4 * i * part + k * one, one) for i in range(20) for k in range(count)]
         sides[name] = at_device(tmp_path, name, rows)
-    run, asked, logged = checked(tmp_path, part, sides["replay"])
+    run, asked, logged = checked(tmp_path, distilled, sides["replay"])
     pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert [(side.ios, side.requests, side.largest_request_bytes) for side in (pair.source, pair.fio)] == [
-        (80, 40, 2 * MIB), (80, 80, MIB),
-    ]  # fmt: skip
+        (80, 20 * count, 4 * part // count) for count in counts
+    ]
     assert (pair.fio.size_tv, pair.source.arrivals, pair.fio.arrivals) == (0, 20, 20)
     # A request of two parts is two in flight for as long; each request takes as long in these events.
     assert pair.source.mean_depth == pytest.approx(pair.fio.mean_depth)
     # A source that a device saw is not taken apart.
     own = compare(replace(run, distilled=sides["replay"]), Seen({}, sides["fio"], None), asked, logged, EXACT)
-    assert (own.source.ios, own.fio.ios, own.fio.size_tv) == (40, 80, 1)
+    assert (own.source.ios, own.fio.ios, own.fio.size_tv) == (20 * counts[0], 80, 1)
 
 
 @pytest.mark.fio
