@@ -64,18 +64,24 @@ BUFFER_BYTES = 1024 * MIB
 _MAX_DEPTH = 1024
 _ALIGN = 4096
 _MOSTLY = 0.99
+_SHORT_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
     """When a stream runs in the job, and its share of the source's operations.
 
-    `runtime_ms` is null of an instant: fio's times are whole milliseconds, and such a stream ends with its operations.
+    `runtime_ms` is null of an instant: fio's times are whole milliseconds.
     """
 
     start_ms: int
     runtime_ms: int | None
     share: float = 1.0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the stream ends with its operations: a process of fio begins some ms late, and loses those by time."""
+        return (self.runtime_ms or 0) < _SHORT_MS
 
 
 # Long: the job is one text.
@@ -172,38 +178,43 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
     """Return when `stream` runs, shortened in proportion to `runtime_ns` for the whole."""
     if not runtime_ns:
         return _Times(0, None)
-    scale = runtime_ns / profile.span_ns / NS_PER_MS
-    begin = max(0, round(stream.start_ns * scale))
-    end = round((stream.start_ns + stream.span_ns) * scale)
+    share = runtime_ns / profile.span_ns
+    begin, end = (round(at * share / NS_PER_MS) for at in (max(0, stream.start_ns), stream.start_ns + stream.span_ns))
     if end <= begin:
-        return _Times(begin, None, runtime_ns / profile.span_ns)
+        return _Times(begin, None, share)
     # A start that is the source's first milliseconds is its start.
-    return _Times(0, end) if begin <= end // 100 else _Times(begin, end - begin)
+    return _Times(0, end, share) if begin <= end // 100 else _Times(begin, end - begin, share)
 
 
 def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
     """Return over how many equal jobs `stream` is split, and each one's options of when it runs and how fast."""
     depth = _depth_lines(stream, profile)
     lines = [f"startdelay={times.start_ms}ms"] * bool(times.start_ms)
-    if times.runtime_ms is None:
-        count = max(1, round(stream.ops * times.share))
-        largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
-        # Without io_size fio 3.33 ends such a job where a run of sequential places reaches the region's end.
-        ends = [f"number_ios={count}", f"io_size={count * largest}"]
-        return 1, [*lines, *depth, "# no rate: these operations of the source share one instant", *ends]
-    lines += ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
-    if stream.loop.pace is not Pacing.CLOSED:
-        rate, comment, options = _rate(stream)
-        return rate.jobs, [*lines, *comment, *options]
+    timed = ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
+    if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
+        return 1, [*lines, *timed, *_closed_lines(stream, depth)]
+    rate, comment, options = _rate(stream) if times.runtime_ms is not None else _ONE_INSTANT
+    if not times.is_short:
+        return rate.jobs, [*lines, *timed, *comment, *options]
+    count = max(1, round(stream.ops * times.share / rate.jobs))
+    largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
+    # Without io_size fio 3.33 ends such a job where a run of sequential places reaches the region's end.
+    ends = [f"number_ios={count}", f"io_size={count * largest}"]
+    return rate.jobs, [*lines, *depth, *comment, *options, *ends]
+
+
+def _closed_lines(stream: IoStream, depth: list[str]) -> list[str]:
+    """Return how long a closed loop thinks, and the source's mean rate where it would go much faster."""
+    lines = []
     if stream.loop.think_ns is not None:
-        lines += [f"thinktime={stream.loop.think_ns // NS_PER_US}us", f"thinktime_blocks={stream.loop.think_ops}"]
-    free, own = expected_load(stream, lines).ios_per_s, stream.ops * NS_PER_S / stream.span_ns
+        lines = [f"thinktime={stream.loop.think_ns // NS_PER_US}us", f"thinktime_blocks={stream.loop.think_ops}"]
+    free, own = expected_load(stream, [*depth, *lines]).ios_per_s, stream.ops * NS_PER_S / stream.span_ns
     if free > (1 + EXPECTED_WITHIN) * own:
         lines += [
             f"# the source's mean rate: without it the loop would be {free / own:.3g} times as fast as the source",
             f"rate={','.join(str(round(d.io_bytes * NS_PER_S / stream.span_ns)) for d in _sides(stream))}",
         ]
-    return 1, lines
+    return lines
 
 
 def _sides(stream: IoStream) -> list[DirectionProfile]:
@@ -251,7 +262,7 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
     reads = percentages([stream.read.ops, stream.write.ops])[0] / PERCENT
     # Of I/Os in bytes or in number, for both directions together or each.
     unit = [split.mean_bytes if "rate" in said else 1 for split in splits]
-    if "number_ios" in said:  # all of them in a millisecond
+    if "number_ios" in said and not {"rate", "rate_iops"} & set(said):  # all of them in a millisecond
         said["rate_iops"] = str(int(said["number_ios"]) * 1_000)
     rates = said.get("rate", said.get("rate_iops", "inf")).split(",")
     asked = [float(rate) / each for rate, each in zip(rates, unit, strict=False)]
@@ -498,6 +509,9 @@ class Rate:
     per_s: float
     """Operations a second that fio will aim at, over all jobs."""
     is_poisson: bool
+
+
+_ONE_INSTANT = Rate(1, (), 0, is_poisson=False), ["# no rate: these operations of the source share one instant"], []
 
 
 def pace(ops_per_s: float, bytes_per_s: float) -> Rate:

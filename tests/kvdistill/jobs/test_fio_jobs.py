@@ -195,15 +195,27 @@ def test_deletes_are_discards_on_a_device_alone(tmp_path):
 
 
 def test_phases_follow_each_other(tmp_path):
-    rows = [io(i * 10, "read", i % 3, 65536) for i in range(100)]
-    rows += [io(1000 + i * 20, "write", i % 3, 65536) for i in range(100)]
+    rows = [io(i * 20, "read", i % 3, 65536) for i in range(100)]
+    rows += [io(2000 + i * 40, "write", i % 3, 65536) for i in range(100)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
     assert sections(job) == ["global", "read", "write"]
     first, second = options_of(job, "read"), options_of(job, "write")
     assert "startdelay" not in first
     assert second["startdelay"] == first["runtime"]
-    assert int(first["runtime"][:-2]) + int(second["runtime"][:-2]) == 3000
-    assert (first["rate_iops"], second["rate_iops"]) == ("100", "50")
+    assert int(first["runtime"][:-2]) + int(second["runtime"][:-2]) == 6000
+    assert (first["rate_iops"], second["rate_iops"]) == ("50", "25")
+
+
+def test_a_short_phase_ends_with_its_operations(tmp_path):
+    """Of 25 ms, fio's processes start for 5 to 15: a phase that ends by time loses as many of its operations."""
+    rows = [io(i * 10, "read", i % 3, 65536) for i in range(300)]
+    rows += [io(3000 + i // 8, "write", i % 3, 65536) for i in range(200)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    (reads, *_), writes = sections(job)[1:], [n for n in sections(job) if n.startswith("write")]
+    assert "number_ios" not in options_of(job, reads)
+    assert sum(int(options_of(job, name)["number_ios"]) for name in writes) == 200
+    assert sum(int(options_of(job, name)["io_size"]) for name in writes) == 200 * 65536
+    assert not {"time_based", "runtime"} & set(options_of(job, writes[0]))
 
 
 def test_sizes_and_padding(tmp_path):
