@@ -19,9 +19,10 @@ show() { sed 's/^/   /'; }
 
 echo "What does this disk make of an LLM's KV cache, and which fio job is like it?"
 
-step trace "1. A trace: 4 users for 20 s on a small model, with small tiers so that the disk has work" \
-    "$BIN/kvtrace" gen --users 4 --duration 20s --seed 42 --model tiny-1b --preset mlperf \
-    --set tiers.gpu.capacity=256MiB --set tiers.cpu.capacity=512MiB --set tiers.nvme.capacity=1GiB \
+step trace "1. A trace: 60 requests of a conversation log, 25 times as fast, on TensorRT-LLM with a small model and small tiers" \
+    "$BIN/kvtrace" gen examples/conversation.jsonl --source mooncake --time-scale 0.04 --limit 60 \
+    --preset trtllm --model tiny-1b \
+    --set tiers.gpu.capacity=512MiB --set tiers.cpu.capacity=256MiB --set tiers.nvme.capacity=1GiB \
     -o "$DEMO/trace.parquet"
 grep -E ' rows, preset ' "$DEMO/trace.txt" | show
 "$BIN/kvtrace" validate "$DEMO/trace.parquet" | show
