@@ -46,6 +46,7 @@ from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata, computing_notes
 from kvtrace.core.native.library import I1, I8, function
+from kvtrace.core.run.figures import LimitCause
 from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
 from kvtrace.core.run.run_file import find_run, refuse_cut_off, runs_below
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
@@ -129,6 +130,7 @@ def file_of(path: Path) -> Path:
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 _FOREVER = (1 << 62, -(1 << 62))
+_OF_THE_REPLAY = (LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.MEMORY)
 _ORDERED = "ordered.parquet"
 _OF_META = ("program", "version", "config_sha256", "preset", "seed", "is_simulated")
 
@@ -301,6 +303,9 @@ def _of_ops(ops: Path, tier: str | None, scratch: Path) -> _Source:
         write_query(db, "measured_ops", ordered, tier=index)
     notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
     notes += [] if run is None else computing_notes(run.trace.metadata.notes)
+    judged = None if run is None else run.summary.judgement
+    if judged is not None and judged.tier == name and judged.cause in _OF_THE_REPLAY:
+        notes.append(f"kvreplay's host, not {name}, was the limit of the run ({judged.reason}): fio may be faster")
     data = None
     if run is not None and run.data is not None:
         shape = run.data.shape

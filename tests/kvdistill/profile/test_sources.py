@@ -15,6 +15,7 @@ from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import Limit, parse_limit
+from kvtrace.core.run.figures import Evidence, LimitCause, RunVerdict
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.tables import create
 
@@ -125,6 +126,17 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     job = (tmp_path / "jobs" / "stat.fio").read_text()
     assert "buffer_compress_percentage=75\ndedupe_percentage=50\n" in job
     assert "# 1 or fewer were in flight 99 % of the time; 0.526 on average, weighted by time\niodepth=1\n" in job
+
+
+@pytest.mark.parametrize(("cause", "is_said"), [(LimitCause.PROCESSOR, True), (LimitCause.DRIVE, False)])
+def test_a_run_that_its_host_limited_says_that_fio_may_be_faster(tmp_path, cause, is_said):
+    said = {"sentence": "", "has_reached": None, "cause": cause, "reason": "in flight 7.4 of 8", "tiers": []}
+    judged = RunVerdict(**said, tier="nvme", evidence=Evidence(queue_depth=8))
+    run = write_run(tmp_path / "run", [500_000] * 10, judgement=judged)
+    notes = distil_source(run, None, Limit(), tmp_path).profile.origin.notes
+    assert [note for note in notes if "fio may be faster" in note] == [
+        "kvreplay's host, not nvme, was the limit of the run (in flight 7.4 of 8): fio may be faster"
+    ] * is_said
 
 
 NO_TIMES = {f"{name}_ns": None for name in ("p50", "p95", "p99", "p99_9", "p99_99", "longest_below")} | {"log2_ns": []}
