@@ -80,7 +80,7 @@ class _Times:
 
     @property
     def is_short(self) -> bool:
-        """Whether the stream ends with its operations: a process of fio begins some ms late, and loses those by time."""
+        """Whether it ends with its operations: a process of fio begins some ms late, and by time loses those."""
         return (self.runtime_ms or 0) < _SHORT_MS
 
 

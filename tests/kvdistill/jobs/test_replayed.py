@@ -146,7 +146,7 @@ def test_a_file_that_begins_within_a_block_of_its_device_has_the_same_miss_ratio
     ("ops", "length", "part", "counts"), [(20, 4 * MIB, MIB, (2, 4)), (80, 384 << 10, 384 << 10, (1, 4))]
 )
 def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp_path, ops, length, part, counts):
-    """80 parts: of 1 MiB, of 4 MiB operations, or of whole small ones; by four as many requests as `counts` of each side."""
+    """80 parts: of 1 MiB, of 4 MiB operations, or of whole small ones; a request holds 4 / `counts` of them."""
     distilled = distil_rows(tmp_path, [io(10 * (i * 20 // ops), "read", i, length) for i in range(ops)])
     sides = {}
     for name, count in zip(("replay", "fio"), counts, strict=True):
