@@ -3,7 +3,7 @@
 # asked, the answer, and what was made; all that the programs printed is beside it, in $DEMO/*.txt.
 set -eu
 rm -rf "$DEMO"
-mkdir -p "$DEMO/scratch"
+mkdir -p "$DEMO"
 
 # step NAME WHAT COMMAND...: runs it, and keeps in NAME.txt what it prints; if it fails, that is shown.
 step() {
@@ -27,8 +27,8 @@ step trace "1. A trace: 60 requests of a conversation log, 25 times as fast, on 
 grep -E ' rows, preset ' "$DEMO/trace.txt" | show
 "$BIN/kvtrace" validate "$DEMO/trace.parquet" | show
 
-step replay "2. Its replay: DRAM for the cpu tier, O_DIRECT files for the nvme tier, as fast as the disk goes; probed, if it can be" \
-    "$BIN/kvreplay" run "$DEMO/trace.parquet" --tier cpu=ram --tier "nvme=$DEMO/scratch" \
+step replay "2. Its replay: DRAM for the cpu tier, one file with O_DIRECT for the nvme tier, as fast as the disk goes; probed, if it can be" \
+    "$BIN/kvreplay" run "$DEMO/trace.parquet" --tier cpu=ram --tier "nvme=$DEMO/scratch.dat" \
     --as-fast-as-possible --queue-depth 8 --probes -o "$DEMO/run"
 grep -E '^note: (replayed|probed|not probed)|^nvme +(read|write) ' "$DEMO/replay.txt" | head -4 | show
 
@@ -56,7 +56,7 @@ cat << END
 
 Made, with one command to go on with from each (all that was printed: $DEMO/*.txt)
    $DEMO/run            the replay
-      $BIN/kvreplay sweep $DEMO/trace.parquet --tier nvme=$DEMO/scratch --limit 2GiB -o $DEMO/sweep
+      $BIN/kvreplay sweep $DEMO/trace.parquet --tier nvme=$DEMO/scratch.dat --limit 2GiB -o $DEMO/sweep
    $DEMO/report.html    its page, for any browser, without network
       $BIN/kvdistill report $DEMO/run -o $DEMO/report.xlsx
    $DEMO/fio/stat.fio   the jobs; the exact replay is $DEMO/fio/replay.fio

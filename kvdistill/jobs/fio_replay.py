@@ -58,7 +58,8 @@ FIRST_US = 1
 _BUFFER_BYTES, _MAX_DEPTH = 256 << 20, 1024
 # A row may become many lines: 32 MiB objects are 32 each.
 _BATCH_ROWS = 1 << 14
-_START_MS, _LINES_PER_MS = 1000, 200
+_START_MS, _LINES_PER_MS, _FILLED_PER_MS = 1000, 200, 500_000
+"""Before the first I/O fio reads the logs, and fills its buffers with random data."""
 
 
 class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +72,7 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     max_io_bytes: int
     """Longer operations are split at this."""
     start_ms: int
-    """When the first line is due, from fio's start: time to read the logs; 0 in version 3."""
+    """When the first line is due, from fio's start: time to read the logs and fill buffers; 0 in version 3."""
     read_ios: int
     write_ios: int
     read_bytes: int
@@ -156,34 +157,37 @@ def write_iologs(
     for part in parts():
         counts.add(part)
         lines += len(part["us"])
-    start_ms = _START_MS + lines // _LINES_PER_MS if version == ABSOLUTE else 0
     for old in folder.glob(f"{name}.*iolog"):
         old.unlink()
     # fio takes a log without I/O for an error.
     jobs = max(1, min(jobs, lines))
     width = len(str(jobs))
     files = [f"{name}.iolog"] if jobs == 1 else [f"{name}.{i:0{width}d}.iolog" for i in range(1, jobs + 1)]
-    with ExitStack() as stack:
-        outs = [stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")) for file in files]
-        logs = [_Log(out, options, version, start_ms) for out in outs]
-        done = 0
-        for part in parts():
-            for index, log in enumerate(logs):
-                # Line i goes to log i modulo their number.
-                log.write({name: values[(index - done) % jobs :: jobs] for name, values in part.items()})
-            done += len(part["us"])
-        for log in logs:
-            log.close()
-    return LogSummary(
+    log = LogSummary(
         files=files,
         version=version,
         target=options.target,
         max_io_bytes=options.io_bytes,
-        start_ms=start_ms,
+        start_ms=0,
         **counts.total,
         max_burst_ios=counts.max_burst_ios,
         issue_us=options.issue_us if version == RELATIVE else (0.0, 0.0),
     )
+    if version == ABSOLUTE:
+        fills_ms = log.depth * log.largest_io_bytes // _FILLED_PER_MS
+        log = msgspec.structs.replace(log, start_ms=_START_MS + lines // _LINES_PER_MS + fills_ms)
+    with ExitStack() as stack:
+        outs = [stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")) for file in files]
+        logs = [_Log(out, options, version, log.start_ms) for out in outs]
+        done = 0
+        for part in parts():
+            for index, each in enumerate(logs):
+                # Line i goes to log i modulo their number.
+                each.write({name: values[(index - done) % jobs :: jobs] for name, values in part.items()})
+            done += len(part["us"])
+        for each in logs:
+            each.close()
+    return log
 
 
 def _joined(*columns: Any, by: str = " ") -> Any:
@@ -301,7 +305,7 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
         ]
     took = format_duration(log.last_us * NS_PER_US + log.start_ms * NS_PER_MS)
     started = f", of which {format_duration(log.start_ms * NS_PER_MS)} before the first I/O"
-    started = f"{started}, to read the logs: fio's mean rates count them"
+    started = f"{started}, to read the logs and fill buffers: fio's mean rates count them"
     reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
     writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
     ios = [f"{reads} and {writes}, as fio counts them", "all from one log, asynchronously"]

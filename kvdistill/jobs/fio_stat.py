@@ -511,7 +511,11 @@ class Rate:
     is_poisson: bool
 
 
-_ONE_INSTANT = Rate(1, (), 0, is_poisson=False), ["# no rate: these operations of the source share one instant"], []
+_ONE_INSTANT: tuple[Rate, list[str], list[str]] = (
+    Rate(1, (), 0, is_poisson=False),
+    ["# no rate: these operations of the source share one instant"],
+    [],
+)
 
 
 def pace(ops_per_s: float, bytes_per_s: float) -> Rate:

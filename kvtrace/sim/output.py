@@ -180,6 +180,12 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
         for tier in preset.tiers
         if tier.streams is not Streams.NONE
     ]
+    notes += [
+        f"{tier.name}: the engine keeps all objects in one file: --tier {tier.name}=FILE.dat replays them so; a folder "
+        "gets a file for each, which takes longer"
+        for tier in preset.tiers
+        if tier.in_one_file
+    ]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
     if preset.entry is Entry.TURN and {piece.kind for piece in pieces(model)} != {PieceKind.GROWING}:

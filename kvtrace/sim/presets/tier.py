@@ -222,6 +222,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
     each_rank_reads: bool = False
     """A latent (MLA), which one rank writes for all, is read here by each, in place of once for all."""
+    in_one_file: bool = False
+    """The engine keeps all objects in one file or device, not each in its own; a note says how to replay them so."""
     put_price_per_1000: Price = 0.0
     """What an object store asks for 1,000 writes, in any currency; deletes are free there. With a price `kvtrace gen`
     prints what a month costs."""
