@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -71,6 +72,9 @@ class _Job(msgspec.Struct, rename={"options": "job options"}):
     error: int | None = None
     total_err: Count | None = None
     job_runtime: _Ms | None = None
+    job_start: Count | None = None
+    """In ms of the Unix clock; fio has it from 3.36 on."""
+    groupid: int | None = None
     read: _Moved | None = None
     write: _Moved | None = None
     trim: _Moved | None = None
@@ -93,7 +97,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
     """
     results = [_result_of(path) for path in files]
     jobs = [(path, result, job) for path, result in zip(files, results, strict=True) for job in result.jobs if job]
-    account = Account(rows_read=len(jobs))
+    account = Account()
     figures: list[Figures] = []
     kinds: set[str] = set()
     errors = []
@@ -103,13 +107,17 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
         for op, found in {"read": job.read, "write": job.write, "trim": job.trim, "sync": job.sync}.items():
             if found is None or not found.total_ios:
                 continue
+            account.rows_read += 1
             if op in _OPS:
                 figures.append(_job_figures(job, op, found, tier, kinds, path))
             else:
                 whose = f"of job {job.jobname} in {path.name}"
                 account.notes.append(f"{found.total_ios:,} {op}s {whose} have no place in our figures")
     if not figures:
-        raise TraceError("holds no job that read or wrote", path=files[0])
+        raise TraceError(
+            "holds no job that read or wrote (unified_rw_reporting=mixed does not tell one from the other)",
+            path=files[0],
+        )
     account.rows_kept = len(figures)
     notes = [
         "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
@@ -120,9 +128,9 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
         notes.append("latency is fio's completion latency, without submission (lat_percentiles=1 would give the whole)")
     account.notes += notes
     tiers = list(dict.fromkeys(f.tier for f in figures))
-    known = [job.job_runtime for *_, job in jobs if job.job_runtime is not None]
     # A job that ended with an error had one at least; only continue_on_error counts them.
     failed = sum(job.total_err or bool(job.error) for *_, job in jobs)
+    asked = [(result.options or {}) | (job.options or {}) for _, result, job in jobs]
     return Imported(
         account,
         [],
@@ -130,25 +138,40 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
         summary=Summary(
             verdict="imported from fio-json",
             figures=figures,
-            wall_ns=max(known) * NS_PER_MS if known else None,
+            wall_ns=_wall_ns([job for *_, job in jobs], asked),
             operations=sum(f.operations or 0 for f in figures),
             errors=failed,
         ),
-        facts=_run_facts(
-            results[0].version, [(result.options or {}) | (job.options or {}) for _, result, job in jobs], errors
-        ),
+        facts=_run_facts(results[0].version, asked, errors),
     )
+
+
+def _wall_ns(jobs: list[_Job], asked: list[dict[str, str | None]]) -> int | None:
+    """Return from when the first of `jobs` began to when the last one ended; null where fio does not say.
+
+    Of a group (group_reporting) job_runtime is that of its jobs added up, a direction's runtime that of the longest.
+    """
+    lasted = []
+    for job in jobs:
+        moved = [of.runtime for of in (job.read, job.write, job.trim) if of is not None and of.runtime]
+        lasted.append(min(job.job_runtime or 0, max(moved, default=MOST)))
+    starts = [job.job_start for job in jobs if job.job_start is not None]
+    if len(starts) == len(jobs):
+        wall_ms = max(start + ms for start, ms in zip(starts, lasted, strict=True)) - min(starts)
+    else:
+        # What stands behind a stonewall is a group of its own.
+        is_together = len({job.groupid for job in jobs}) == 1 and not any("startdelay" in of for of in asked[1:])
+        wall_ms = max(lasted) if is_together else 0
+    return wall_ms * NS_PER_MS or None
 
 
 def _result_of(path: Path) -> _Result:
     need_file(path)
     text = path.read_text(encoding="utf-8", errors="replace")
-    # fio writes warnings before the JSON, to the same file.
-    start = re.search(r"^\{", text, re.MULTILINE)
-    if start is None:
-        raise TraceError("not fio's JSON (fio --output-format=json writes it)", path=path)
+    # fio writes warnings before the JSON to the same file, and other formats; with --status-interval the last is whole.
+    found = re.findall(r"^\{.*?(?:^\}$|\Z)", text, re.MULTILINE | re.DOTALL)
     misfit = "not fio's JSON: {} (fio --output-format=json writes it)"
-    return decode_json(text[start.start() :].encode(), _Result, path, misfit=misfit)
+    return decode_json(found[-1].encode() if found else b"", _Result, path, misfit=misfit)
 
 
 def _tier_names(jobs: list[_Job], tier: str | None) -> list[str]:
@@ -227,7 +250,11 @@ def _run_facts(version: str | None, options: list[dict[str, str | None]], errors
 
 
 TIER = "fio"
-_NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?:\.\d+)?\.log")
+_OWN_START = (
+    "each job's log counts from that job's own start: jobs with a startdelay, or behind a stonewall, lie over each "
+    "other here (log_unix_epoch=1 gives dates)"
+)
+_NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?P<job>\.\d+)?\.log")
 
 
 def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
@@ -302,6 +329,8 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
         )
         if issued is None:
             account.notes.append(f"{path.name}: times are whole milliseconds, latencies are exact")
+    if len(files) > 1:
+        account.notes.append(_OWN_START)
     rows, _first_ns = finish(db, files, account, is_measured=True)
     if not has_offsets:
         rows = [table for table in rows if table.file == OPS_FILE]
@@ -404,12 +433,23 @@ def window_series(
     """Return the series of `files`, all jobs added up, and the figures of the whole."""
     db.execute("CREATE TABLE rates (kind VARCHAR, op TINYINT, from_ms BIGINT, to_ms BIGINT, amount DOUBLE)")
     counts: dict[int, Any] = {}
+    told: dict[tuple[str, ...], set[Window]] = defaultdict(set)
+    for path, kind in files.items():
+        told[_job_of(path)].add(kind)
     for path, kind in files.items():
         if kind is Window.HISTOGRAMS:
             # Logs of rates count the same I/Os.
-            _enter_histograms(db, path, account, counts, {Window.RATES, Window.BANDWIDTH} - set(files.values()))
+            missing = {Window.RATES, Window.BANDWIDTH} - told[_job_of(path)]
+            _enter_histograms(db, path, account, counts, missing)
+            told[_job_of(path)] |= missing
         else:
             _enter(db, path, kind, account)
+    for kind, what in ((Window.BANDWIDTH, "bytes"), (Window.RATES, "operations")):
+        if 0 < sum(kind in of for of in told.values()) < len(told):
+            account.notes.append(f"{what} are left out: only some of the jobs have logs that say them")
+            db.execute("DELETE FROM rates WHERE kind = $kind", {"kind": str(kind)})
+    if len(told) > 1:
+        account.notes.append(_OWN_START)
     if not one(db, "SELECT count(*) FROM rates")[0]:
         raise TraceError("holds no rate", path=next(iter(files)))
     # Let dates count from the first line; leave out what is then more than a year later.
@@ -426,6 +466,12 @@ def window_series(
     return Rows(
         SERIES_FILE, SERIES, lambda: batches(db, "SELECT * FROM series ORDER BY second, op", SERIES)
     ), _summary_of_windows(db, tier, counts)
+
+
+def _job_of(path: Path) -> tuple[str, ...]:
+    """Return which job of a run wrote the log at `path`."""
+    found = _NAME.fullmatch(path.name)
+    return (found["prefix"], found["job"] or "") if found else (path.name,)
 
 
 def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Account) -> None:
@@ -486,9 +532,11 @@ def _enter_histograms(
 
 def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, Any]) -> Summary:
     """Return the figures over the whole time; null where no log says."""
+    # Rates are over the time that their own logs cover: one of latencies may go on for longer.
     totals = db.execute(
         "SELECT op, CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT), "
-        "CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT), max(to_ms) FROM rates GROUP BY op ORDER BY op"
+        "CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT), "
+        "coalesce(max(to_ms) FILTER (kind <> 'means'), max(to_ms)) FROM rates GROUP BY op ORDER BY op"
     ).fetchall()
     figures = []
     for op, operations, moved, span_ms in totals:

@@ -87,6 +87,16 @@ def _duration(profile: Profile, cap_ns: int, indent: str = "") -> str:
     return f'{indent}duration: "{max(1, min(profile.span_ns, cap_ns) // NS_PER_MS)}ms"'
 
 
+def _live(profile: Profile, sizes: Sequence[SizeCount]) -> int:
+    """Return the most objects that lived at once; of a source that knows none, as many of the mean of `sizes`."""
+    space = profile.placed
+    return space.peak_live_objects or round(space.peak_live_bytes / mean_bytes(sizes))
+
+
+def _estimated(profile: Profile) -> str:
+    return "" if profile.placed.peak_live_objects else " (estimated: the most bytes that did, over their mean size)"
+
+
 def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
     """Return `sizes`, ascending, in at most `most` classes.
 
@@ -175,8 +185,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
     (get, put, delete), lost = _deck(profile)
     (concurrent, in_flight), did = _depth(profile, "concurrent", "    "), profile_mix(profile)
     # Without a number of its own, warp runs 20 at once.
-    live = profile.placed.peak_live_bytes / mean_bytes([*did.gets, *did.puts])
-    objects = max(round(live), (concurrent or 20) + 1)
+    objects = max(_live(profile, [*did.gets, *did.puts]), (concurrent or 20) + 1)
     rate = None
     if did.rate is not None:
         # To six digits, never in scientific notation, which YAML readers differ on.
@@ -212,7 +221,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
         "  params:",
         _duration(profile, options.runtime_cap_ns, "    "),
         *in_flight,
-        "    # estimated: the most bytes that lived at once, over the mean size; warp needs more than concurrent",
+        f"    # as many as lived at once at most{_estimated(profile)}; warp needs more than concurrent",
         f"    objects: {objects}",
         "    # one record a request, which kvdistill import warp reads",
         "    full: true",
@@ -320,7 +329,7 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     folders, needs = [], []
     if gets:
         # About as many as lived at once, by how often they are read.
-        count = max(len(gets), round(profile.placed.peak_live_bytes / mean_bytes(profile.read.object_sizes)))
+        count = max(len(gets), _live(profile, profile.read.object_sizes))
         many = [max(1, n) for n in percentages([s.ops for s in gets], count)]
         folders = [(f"get-{s.io_bytes}/", n, s.io_bytes) for s, n in zip(gets, many, strict=True)]
         total = format_bytes(sum(n * size for _, n, size in folders))
@@ -348,7 +357,7 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     if folders:
         lines += [
             "prepare:",
-            "  # estimated: as many objects as lived at once at most, at the mean size of reads",
+            f"  # as many objects as lived at once at most{_estimated(profile)}",
             "  ensure_objects:",
         ]
     for folder, count, size in folders:

@@ -293,13 +293,21 @@ def _of_ops(ops: Path, tier: str | None, scratch: Path) -> _Source:
     """Return what a replay completed on `tier`, by when it was submitted."""
     meta = tables.checked(ops, OPS).meta
     run, ordered = find_run(ops.parent), scratch / _ORDERED
+    # An import may have its trace beside it, row by row; that of a replay may lie anywhere.
+    trace, offsets = ops.with_name("trace.parquet"), "SELECT -1 AS row, 0 AS offset_bytes"
+    if has_offsets := meta.program == "kvdistill" and trace.is_file():
+        offsets = f"SELECT file_row_number AS row, offset_bytes FROM read_parquet({literal(trace)})"
     with connect(scratch) as db:
         _view_measured(db, ops)
+        db.execute(f"CREATE VIEW offsets AS {offsets}")
         used = [row["tier"] for row in query(db, "measured_tiers")]
         name, index = _chosen(tier, [meta.tiers[i].name for i in used], used, ops)
         _number_objects(db)
         write_query(db, "measured_ops", ordered, tier=index)
-    notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
+    notes = [
+        *([] if has_offsets else [_NO_OFFSETS]),
+        *([_WARM_UP] if run is not None and run.summary.warmup is not None else []),
+    ]
     notes += [] if run is None else computing_notes(run.trace.metadata.notes)
     data = None
     if run is not None and run.data is not None:
@@ -493,7 +501,9 @@ GRANULE_BYTES = 4096
 """Objects begin at multiples of this and are as long: a page, and the largest common sector."""
 
 _SPACE_BYTES = 1 << 62
-_TOTALS = np.dtype([(name, I8) for name in ("live_bytes", "peak_bytes", "span_bytes", "stray_deletes")])
+_TOTALS = np.dtype(
+    [(name, I8) for name in ("live_bytes", "peak_bytes", "live_objects", "peak_objects", "span_bytes", "stray_deletes")]
+)
 _ROWS = {"op": I1, "object_id": I8, "offset_bytes": I8, "length_bytes": I8}
 _space_open = function("space_open", int, int, int, returns=int)
 _space_close = function("space_close", int)
@@ -551,10 +561,11 @@ def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]
     """
     objects, totals = survey(rows), np.zeros(1, _TOTALS)
     write_ios(ios, _placed(rows, objects, totals), whose)
-    live_bytes, peak_bytes, span_bytes, stray_deletes = totals[0].tolist()
+    live_bytes, peak_bytes, _, peak_objects, span_bytes, stray_deletes = totals[0].tolist()
     space = AddressSpace(
         span_bytes=span_bytes,
         peak_live_bytes=peak_bytes,
+        peak_live_objects=peak_objects,
         prior_objects=len(objects.prior),
         prior_bytes=int(objects.reserved_bytes[objects.prior].sum()),
         end_live_bytes=live_bytes,
