@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, ImportOptions, Rows
-from kvdistill.formats.importing import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
+from kvdistill.formats.importing import INPUT, finish, first_line, first_lines, leave_out, load, one
 from kvdistill.queries.database import literal, named
 from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core import duckdb, pl
@@ -101,7 +101,8 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
     figures: list[Figures] = []
     kinds: set[str] = set()
     errors = []
-    for (path, _, job), tier in zip(jobs, _tier_names([job for *_, job in jobs], options.tier), strict=True):
+    names = _tier_names([job for *_, job in jobs], options.tier)
+    for (path, _, job), tier in zip(jobs, names, strict=True):
         if job.error:
             errors.append(f"job {job.jobname} of {path.name} ended with error {job.error}")
         for op, found in {"read": job.read, "write": job.write, "trim": job.trim, "sync": job.sync}.items():
@@ -142,7 +143,8 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
             operations=sum(f.operations or 0 for f in figures),
             errors=failed,
         ),
-        facts=_run_facts(results[0].version, asked, errors),
+        facts=_run_facts(asked, errors),
+        config={"fio": {"version": results[0].version, "jobs": dict(zip(names, asked, strict=True))}},
     )
 
 
@@ -230,7 +232,7 @@ def _latency(found: _Moved, kinds: set[str]) -> Distribution | None:
     return Distribution(count, times.mean, max_ns=times.max, **points)
 
 
-def _run_facts(version: str | None, options: list[dict[str, str | None]], errors: list[str]) -> dict[str, Any]:
+def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> dict[str, Any]:
     def same(name: str) -> Any:
         """Return the option that all jobs share, else null."""
         values = {option.get(name) for option in options}
@@ -245,7 +247,6 @@ def _run_facts(version: str | None, options: list[dict[str, str | None]], errors
             "queue_depth": int(depth) if str(depth).isdigit() else None,
             "io_bytes": None,
         },
-        "fio": {"version": version, "options": options},
     }
 
 
@@ -462,10 +463,8 @@ def window_series(
     account.leave_out("a time before the line above, or a year after the start", late, "in one of the logs")
     account.rows_kept -= late
     db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
-    db.execute(f"CREATE TABLE series AS {named('import_series')}")
-    return Rows(
-        SERIES_FILE, SERIES, lambda: batches(db, "SELECT * FROM series ORDER BY second, op", SERIES)
-    ), _summary_of_windows(db, tier, counts)
+    rows = Rows(SERIES_FILE, SERIES, f"FROM ({named('import_series')}) ORDER BY second, op")
+    return rows, _summary_of_windows(db, tier, counts)
 
 
 def _job_of(path: Path) -> tuple[str, ...]:
@@ -581,8 +580,6 @@ def _distribution(counts: Any) -> Distribution:
 _HEAD = re.compile(r"fio version ([23]) iolog\s*")
 _FILE_ACTIONS = "'add', 'open', 'close'"
 _IO = "'read', 'write'"
-_IO_FIELDS = 5
-"""Of a line of an iolog: time, file, action, offset and length; those of other actions have fewer."""
 
 
 def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
@@ -639,11 +636,8 @@ def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBP
 
 def logged_ios(path: Path) -> dict[str, Any]:
     """Return the I/Os of a log of version 3, as fio writes one, in order: numpy arrays as `split_ios` yields them."""
-    fields = [line.split() for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    lines = [f for f in fields if len(f) == _IO_FIELDS]
-    return {
-        "us": np.array([int(f[0]) for f in lines], dtype=np.int64),
-        "is_read": np.array([f[2] == "read" for f in lines], dtype=bool),
-        "offset": np.array([int(f[3]) for f in lines], dtype=np.int64),
-        "length": np.array([int(f[4]) for f in lines], dtype=np.int64),
-    }
+    lines = pl.Series(path.read_text(encoding="utf-8").splitlines()[1:], dtype=pl.String)
+    # Those of other actions than reads and writes are shorter.
+    ios = lines.str.extract_groups(r"^(?<us>\d+) \S+ (?<action>\w+) (?<offset>\d+) (?<length>\d+)$").struct.unnest()
+    numbers = {name: ios[name].drop_nulls().cast(pl.Int64).to_numpy() for name in ("us", "offset", "length")}
+    return numbers | {"is_read": (ios["action"].drop_nulls() == "read").to_numpy()}

@@ -47,6 +47,18 @@ class StoreMix:
     rate: float | None
     """Operations a second; null where all share one instant."""
 
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Shares, mean sizes and rate, by name; null where there is none of it."""
+        names = ("get_share", "put_share", "delete_share")
+        shares = {name: count / sum(self.counts) for name, count in zip(names, self.counts, strict=True)}
+        means = {"get_mean_bytes": self.gets, "put_mean_bytes": self.puts}
+        return (
+            shares
+            | {of: mean_bytes(sizes) if sizes else None for of, sizes in means.items()}
+            | {"ops_per_s": self.rate}
+        )
+
 
 def profile_mix(profile: Profile) -> StoreMix:
     """Return what the source of `profile` does."""
@@ -381,24 +393,13 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     )
 
 
-class StoreSide(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a store; null where there is none of it."""
-
-    get_share: float
-    put_share: float
-    delete_share: float
-    get_mean_bytes: float | None
-    put_mean_bytes: float | None
-    ops_per_s: float | None
-    """Null where all share one instant."""
-
-
 class StoreCloseness(msgspec.Struct, frozen=True, kw_only=True):
     """A job compared with a replay."""
 
     run: str
-    job: StoreSide
-    replay: StoreSide
+    job: dict[str, float | None]
+    """The figures of its `StoreMix`, as is the next."""
+    replay: dict[str, float | None]
     gets: int
     """Operations of the replay that went well, as are the next two."""
     puts: int
@@ -420,25 +421,13 @@ def compare_with_run(asked: StoreMix, run: Path, tier: str) -> StoreCloseness:
     gets, puts, deletes = did.counts
     return StoreCloseness(
         run=str(run),
-        job=_side(asked),
-        replay=_side(did),
+        job=asked.figures,
+        replay=did.figures,
         gets=gets,
         puts=puts,
         deletes=deletes,
         get_size_variation=total_variation(did.gets, asked.gets) if did.gets and asked.gets else None,
         put_size_variation=total_variation(did.puts, asked.puts) if did.puts and asked.puts else None,
-    )
-
-
-def _side(mix: StoreMix) -> StoreSide:
-    get, put, delete = (count / sum(mix.counts) for count in mix.counts)
-    return StoreSide(
-        get_share=get,
-        put_share=put,
-        delete_share=delete,
-        get_mean_bytes=mean_bytes(mix.gets) if mix.gets else None,
-        put_mean_bytes=mean_bytes(mix.puts) if mix.puts else None,
-        ops_per_s=mix.rate,
     )
 
 

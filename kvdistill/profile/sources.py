@@ -255,7 +255,8 @@ def _depth_and_idle(db: Any, busy: dict[str, Any]) -> tuple[DepthProfile | None,
     total = sum(row["total_ns"] for row in rows)
     if not total:
         return None, None
-    idle = next((row for row in rows if row["in_flight"] == 0), None)
+    never: dict[str, Any] = {"stretches": 0, "total_ns": 0, "p50_ns": None}
+    idle = next((row for row in rows if row["in_flight"] == 0), never)
     depth = DepthProfile(
         mean=sum(row["in_flight"] * row["total_ns"] for row in rows) / total,
         read_mean=busy["read_ns"] / total,
@@ -264,18 +265,12 @@ def _depth_and_idle(db: Any, busy: dict[str, Any]) -> tuple[DepthProfile | None,
         shares=[InFlight(row["in_flight"], row["total_ns"] / total) for row in rows],
         timed_share=busy["timed"] / busy["ops"],
     )
-    if idle is None:
-        return depth, Idle(stretches=0, total_ns=0, p50_ns=None)
-    return depth, Idle(stretches=idle["stretches"], total_ns=idle["total_ns"], p50_ns=idle["p50_ns"])
+    return depth, Idle(**{name: idle[name] for name in Idle.__struct_fields__})
 
 
 _NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
 _WARM_UP = "the run's warm-up is part of this"
 _PACKED = "addresses are packed: stretches of 1 MiB that nothing touched are left out"
-_PROCESS_SHARE, _PROCESS_OPS = 0.002, 20
-"""A process with less, of operations and of bytes, is left out."""
-_MIN_TENTHS, _MANY_SHARE = 3, 0.05
-"""So is one that is there in fewer tenths of the time and does less."""
 
 
 def _of_trace(file: Path, tier: str | None) -> _Source:
@@ -332,22 +327,12 @@ def _of_blocks(blocks: Path, device: str | None, scratch: Path) -> _Source:
 
 
 def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
-    """Return the processes that `device` is distilled for, null for all, and the reads and writes of the others.
-
-    A program's start and end, and a neighbour's, are no part of a workload.
-    """
+    """Return the processes that `device` is distilled for, null for all, and the reads and writes of the others."""
     rows = query(db, "measured_processes", device=device)
-    ops, moved = sum(row["ops"] for row in rows), sum(row["moved_bytes"] for row in rows)
-    kept = [
-        row
-        for row in rows
-        if row["ops"] >= _PROCESS_OPS
-        and (row["tenths"] >= _MIN_TENTHS or row["ops"] >= _MANY_SHARE * ops)
-        and (row["ops"] >= _PROCESS_SHARE * ops or row["moved_bytes"] >= _PROCESS_SHARE * moved)
-    ]
+    kept = [row["process"] for row in rows if row["is_of_workload"]]
     if not kept or len(kept) == len(rows) or len(kept) > MAX_PROCESSES:
         return None, 0
-    return [row["process"] for row in kept], ops - sum(row["ops"] for row in kept)
+    return kept, sum(row["ops"] for row in rows if not row["is_of_workload"])
 
 
 def _view_measured(db: Any, path: Path) -> None:

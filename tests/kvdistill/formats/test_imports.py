@@ -472,6 +472,11 @@ def test_fio_json_by_hand(tmp_path):
     assert run["engine"] == {"name": "libaio", "queue_depth": 8, "io_bytes": None}
     assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_000 * MS)
     assert "3 trims of job j in o.json have no place in our figures" in result.notes
+    # Another job is compared as another job.
+    (tmp_path / "p.json").write_text(json.dumps({"jobs": [fio_job(**{"job options": {"iodepth": "1", "bs": "4k"}})]}))
+    run_import("fio-json", [tmp_path / "p.json"], tmp_path / "other")
+    compared = json.loads(run_cli("kvdistill", "compare", tmp_path / "out", tmp_path / "other", "--json").stdout)
+    assert compared["settings"]["fio.jobs.j.iodepth"] == ["8", "1"]
 
 
 @pytest.mark.parametrize(
