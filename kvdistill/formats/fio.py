@@ -3,11 +3,12 @@
 - JSON (`--output-format=json` or `json+`) becomes the figures of a run.json. fio keeps histograms, not I/Os:
   percentiles are those that it printed or, with json+, those of its bins.
 - Latency logs (`write_lat_log`) have one line an I/O, at its completion: ms, latency in ns, direction, bytes, then
-  offset (`log_offset`), priority and, from fio 3.38, issue time in ns (`log_issue_time`).
+  offset (`log_offset`), priority and, from fio 3.38, issue time in ns (`log_issue_time`; 0 in logs of total latency).
 - Logs of windows hold no single I/O and become a series by the second: `*_bw.N.log` and `*_iops.N.log`, the rate since
   the line before in KiB/s and 1/s; `*_lat.N.log` and `*_clat.N.log` with `log_avg_msec`, mean latencies without a
-  count; `*_clat_hist.N.log` (`write_hist_log`), the count of each latency bin since the line before. fio has 64 bins
-  for each power of two of nanoseconds; `log_hist_coarseness` joins 2, 4, ... of them.
+  count; `*_clat_hist.N.log` (`write_hist_log`), the count of each latency bin since the line before. With
+  `log_window_value=both` the largest value stands behind the mean. fio has 64 bins for each power of two of
+  nanoseconds; `log_hist_coarseness` joins 2, 4, ... of them.
 - Iologs (`write_iolog`): a file is an object, and an operation keeps its offset; trims and syncs have no place in our
   tables, since a trim frees a part of a file, where our delete frees an object. Version 2 holds no times but those of
   its `wait` lines, in ms from the start; version 3 begins each line with a time in microseconds.
@@ -269,6 +270,10 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
     windows = {path: Window(kind) for path, kind in kinds.items() if kind in tuple(Window)}
     # Submission latencies say nothing more.
     chosen = [path for path, kind in kinds.items() if kind == "lat"]
+    timed = [path.with_name("_clat".join(path.name.rsplit("_lat", 1))) for path in chosen]
+    if chosen and all(path in kinds and len(columns_of(path)[0]) == len(COLUMNS) for path in timed):
+        chosen = timed
+        account.notes.append("latencies are completion latencies: logs of total latency have no issue times")
     if not chosen:
         chosen = [path for path, kind in kinds.items() if kind == "clat"]
         if chosen:
@@ -281,7 +286,7 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
         )
     if others:
         account.notes.append(f"not read, since they tell no more of an I/O: {', '.join(others)}")
-    means = [path for path in chosen if holds_means(path)]
+    means = [path for path in chosen if columns_of(path)[1]]
     windows |= dict.fromkeys(means, Window.MEANS)
     chosen = [path for path in chosen if path not in means]
     rows: list[Rows] = []
@@ -311,7 +316,7 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
     has_offsets = True
     for number, path in enumerate(files):
         found = _NAME.fullmatch(path.name)
-        load(db, path, COLUMNS[: width(path)], account, delimiter=",")
+        load(db, path, columns_of(path)[0], account, delimiter=",")
         leave_out_odd(db, path, account)
         leave_out(db, path, account, {"moves nothing": "CAST(bytes AS BIGINT) = 0"})
         placed, issued = _layout(db)
@@ -343,7 +348,8 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
 def _layout(db: duckdb.DuckDBPyConnection) -> tuple[str | None, str | None]:
     """Return which columns hold the offset and the issue time; null where the log has none.
 
-    What the columns after the fourth are is found out: a priority is hexadecimal, or 0 or 1 in all rows.
+    What the columns after the fourth are is found out: a priority is hexadecimal, or 0 or 1 in all rows, and so is an
+    issue time that fio did not note.
     """
     columns = db.table("raw").columns
     more = [name for name in COLUMNS[LEAST:] if name in columns]
@@ -354,7 +360,7 @@ def _layout(db: duckdb.DuckDBPyConnection) -> tuple[str | None, str | None]:
         return most is None or most <= 1
 
     if len(more) == 3:  # noqa: PLR2004 - offset, priority, issue time
-        return more[0], more[2]
+        return more[0], None if is_priority(more[2]) else more[2]
     if len(more) == 2:  # noqa: PLR2004 - offset and priority, or priority and issue time
         is_issue = is_priority(more[0]) and not is_priority(more[1])
         return (None, more[1]) if is_issue else (more[0], None)
@@ -365,6 +371,7 @@ def _layout(db: duckdb.DuckDBPyConnection) -> tuple[str | None, str | None]:
 COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")
 """Of every log of fio but histograms; what the last three hold depends on its options."""
 LEAST = 4
+_DIRECTIONS, _LOOKED_AT = ("0", "1", "2"), 1000
 _OPS = ("read", "write")
 _KIB = 1024
 _YEAR_MS = 366 * 86_400_000
@@ -385,19 +392,25 @@ class Window(StrEnum):
     HISTOGRAMS = "clat_hist"
 
 
-def holds_means(path: Path) -> bool:
-    """Return whether the latency log at `path` holds means of windows: no line of an I/O has its bytes."""
-    found = [line.split(",") for line in first_lines(path)]
-    sizes = [fields[3].strip() for fields in found if len(fields) >= LEAST and fields[2].strip() in ("0", "1")]
-    return bool(sizes) and all(size == "0" for size in sizes)
+def columns_of(path: Path) -> tuple[Sequence[str], bool]:
+    """Return the columns of the log at `path`, and whether it holds means of windows: no line has the bytes of an I/O.
 
+    With log_window_value=both a window's largest value stands where else the direction does.
 
-def width(path: Path) -> int:
-    """Return how many columns the log at `path` has; TraceError if fio writes no such log."""
-    count = first_line(path).count(",") + 1
-    if not LEAST <= count <= len(COLUMNS):
-        raise TraceError(f"has {count} columns, where a log of fio has {LEAST} to {len(COLUMNS)}", path=path, row=0)
-    return count
+    TraceError if fio writes no such log.
+    """
+    lines = [[field.strip() for field in line.split(",")] for line in first_lines(path)[:_LOOKED_AT]]
+    count = len(lines[0])
+    both = [fields for fields in lines if len(fields) > LEAST + 1]
+    is_both = all(fields[3] in _DIRECTIONS and fields[4] == "0" for fields in both)
+    names: tuple[str, ...] = COLUMNS
+    if both and is_both and not all(fields[2] in _DIRECTIONS for fields in both):
+        names = (*COLUMNS[:2], "largest", *COLUMNS[2:])
+    if not LEAST <= count <= len(names):
+        raise TraceError(f"has {count} columns, where a log of fio has {LEAST} to {len(names)}", path=path, row=0)
+    at = names.index("direction")
+    sizes = [fields[at + 1] for fields in lines if len(fields) > at + 1 and fields[at] in ("0", "1")]
+    return names[:count], bool(sizes) and all(size == "0" for size in sizes)
 
 
 def unlike(name: str) -> str:
@@ -475,7 +488,7 @@ def _job_of(path: Path) -> tuple[str, ...]:
 
 def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Account) -> None:
     """Append what each line of `path` says to `rates`: an amount, or a mean times its time."""
-    load(db, path, COLUMNS[: width(path)], account, delimiter=",")
+    load(db, path, columns_of(path)[0], account, delimiter=",")
     leave_out_odd(db, path, account)
     kept, averages = one(db, "SELECT count(*), count(*) FILTER (CAST(bytes AS BIGINT) = 0) FROM raw")
     account.rows_kept += kept

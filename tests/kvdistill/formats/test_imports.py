@@ -393,6 +393,29 @@ def test_latency_logs_with_issue_times_are_exact(tmp_path):
     assert "latencies are completion latencies: submission is not in them" in result.notes
 
 
+def test_total_latencies_have_no_issue_times_and_completions_do(tmp_path):
+    # As fio 3.42 writes them with log_issue_time=1: by the zeros, all I/Os were issued at once.
+    lat = write_lines(tmp_path / "j_lat.1.log", "1, 946436, 0, 16384, 512, 0, 0", "10, 596263, 1, 16384, 512, 0, 0")
+    ops, names = tmp_path / "out" / "ops.parquet", ("submitted_ns", "completed_ns")
+    run_import("fio-log", [lat], tmp_path / "out")
+    assert rows_of(ops, OPS, *names) == [(0, 946_436), (9 * MS + 946_436 - 596_263, 9 * MS + 946_436)]
+    clat = write_lines(tmp_path / "j_clat.1.log", "1, 945825, 0, 16384, 512, 0, 51767",
+                       "10, 594520, 1, 16384, 512, 0, 10008700")  # fmt: skip
+    result = run_import("fio-log", [lat, clat], tmp_path / "out", is_forced=True)
+    assert rows_of(ops, OPS, *names) == [(0, 945_825), (10_008_700 - 51_767, 10_008_700 - 51_767 + 594_520)]
+    assert "latencies are completion latencies: logs of total latency have no issue times" in result.notes
+
+
+def test_windows_with_their_mean_and_their_largest_value(tmp_path):
+    # As fio 3.42 writes them with log_window_value=both: ms, mean, largest, direction, bytes, priority.
+    bw = write_lines(tmp_path / "j_bw.1.log", "500, 800, 1600, 0, 0, 0", "1000, 800, 900, 1, 0, 0")
+    lat = write_lines(tmp_path / "j_lat.1.log", "500, 421877, 2248377, 0, 0, 0")
+    run_import("fio-log", [bw, lat], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "op", "bytes", "mean_ns") == [
+        ("read", 409_600, 421_877), ("write", 819_200, None),
+    ]  # fmt: skip
+
+
 def test_rates_become_a_series(tmp_path):
     # 800 KiB/s for 500 ms is 409,600 bytes; 1600 KiB/s from 500 to 1500 ms is 819,200 in each half.
     bw = write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0", "1500, 1600, 0, 0, 0", "1500, 1000, 1, 0, 0")
