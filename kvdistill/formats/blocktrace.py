@@ -20,12 +20,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
-from kvdistill.formats.importing import INPUT, batches, finish, first_line, leave_out, load, one
+from kvdistill.formats.importing import INPUT, finish, first_line, leave_out, load, one
 from kvdistill.queries.database import distributions, literal, named, query
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import duckdb, tables
 from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.run.probe_file import DirectionFigures
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, MOST
 from kvtrace.core.statistics import QUANTILES, nearest_rank
@@ -118,9 +121,8 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
         if count:
             notes.append(f"{counted(count, what)} {why}")
     account.notes += notes
-    ordered = "SELECT * FROM blocks ORDER BY coalesce(insert_ns, issue_ns, complete_ns), device, sector"
-    rows = Rows(BLOCKS_FILE, BLOCKS, lambda: batches(db, ordered, BLOCKS))
-    return Imported(account, [rows], [], probe=block_figures(db))
+    ordered = "FROM blocks ORDER BY coalesce(insert_ns, issue_ns, complete_ns), device, sector"
+    return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, ordered)], [], probe=block_figures(db))
 
 
 def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, account: Account) -> None:
@@ -157,10 +159,7 @@ def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, accoun
     )
 
 
-_UNKNOWN_OF_REQUESTS = (
-    *("requeues", "requests_merged", "bios", "bio_bytes", "bios_merged", "splits"),
-    *("lost_events", "lost_requests", "ends_not_seen", "lost_zones"),
-)
+_UNKNOWN = {of.name: None for of in msgspec.structs.fields(DirectionFigures) if of.default is None}
 _DEFINITIONS_OF_REQUESTS = {
     "q2d": "from a request's first event, when its I/O was queued, to its last issue",
     "d2c": "from the last issue of a request to its completion",
@@ -197,22 +196,15 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         times[row["measure"], row["op"]]["log2_ns"].append(bucket)
     directions = {
         row["op"]: {
-            **dict.fromkeys(_UNKNOWN_OF_REQUESTS),
+            **_UNKNOWN,
             **{name: value for name, value in row.items() if name != "op"},
             **{layer: times[layer, row["op"]] for layer in ("q2d", "d2c")},
             **{name: rows[row["op"]] for name, rows in found.items()},
-            "per_second": [],
-            "heat": [],
         }
         for row in query(db, "import_totals")
     }
-    return {
-        "duration_ns": duration,
-        "event_rows": None,
-        "block": {"directions": directions, "zone_bytes": None, "in_flight_at_end": None},
-        "application": None,
-        "definitions": _DEFINITIONS_OF_REQUESTS,
-    }
+    block = {"directions": directions}
+    return {"duration_ns": duration, "block": block, "definitions": _DEFINITIONS_OF_REQUESTS}
 
 
 def _by_direction(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -242,7 +234,6 @@ _CALLS = {
 }
 _COUNTED = {"bssplit": ("block_size_bins", _KIB), "qd": ("in_flight_bins", 1)}
 _ZONE_BYTES = 10 * _GIB
-_UNKNOWN_OF_HISTOGRAMS = ("queued", "issued_bytes", "completed", "completed_bytes", "errors", *_UNKNOWN_OF_REQUESTS)
 _DEFINITIONS_OF_HISTOGRAMS = {
     "q2d": "from when a request was inserted into the scheduler's queue to its issue; nothing without a scheduler",
     "d2c": "from the issue of a request to its completion, matched by device and sector",
@@ -280,11 +271,9 @@ def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Du
         "the script's depths never come down again after a requeue or an error: take them for bounds",
     ]
     application = {kind: _histogram(maps[name]) for name, kind in _CALLS.items() if name in maps}
-    probe: dict[str, Any] = {
-        "duration_ns": None,
-        "event_rows": None,
-        "block": {"directions": _directions(maps), "zone_bytes": _ZONE_BYTES, "in_flight_at_end": None},
-        "application": {"times": application, "calls": [], "not_followed": None} if application else None,
+    probe = {
+        "block": {"directions": _directions(maps), "zone_bytes": _ZONE_BYTES},
+        "application": {"times": application} if application else None,
         "definitions": _DEFINITIONS_OF_HISTOGRAMS,
     }
     return Imported(account, [], [], probe=probe)
@@ -342,10 +331,10 @@ def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, An
             layers[found[2]][found[1]] = buckets
     return {
         direction: {
+            **_UNKNOWN,
             "issued": sum(b["count"] for b in of["bssplit"]) if "bssplit" in of else None,
-            **dict.fromkeys(_UNKNOWN_OF_HISTOGRAMS),
             **{layer: _histogram(of.get(layer, [])) for layer in ("q2d", "d2c")},
-            **{name: [] for name in ("block_sizes", "in_flight_at_dispatch", "per_second")},
+            **{name: [] for name in ("block_sizes", "in_flight_at_dispatch")},
             "heat": [
                 {"device": None, "from_bytes": b["from"], "requests": b["count"], "bytes": None}
                 for b in _scaled(of.get("lba", []), _GIB)

@@ -3,11 +3,12 @@
 - JSON (`--output-format=json` or `json+`) becomes the figures of a run.json. fio keeps histograms, not I/Os:
   percentiles are those that it printed or, with json+, those of its bins.
 - Latency logs (`write_lat_log`) have one line an I/O, at its completion: ms, latency in ns, direction, bytes, then
-  offset (`log_offset`), priority and, from fio 3.38, issue time in ns (`log_issue_time`).
+  offset (`log_offset`), priority and, from fio 3.38, issue time in ns (`log_issue_time`; 0 in logs of total latency).
 - Logs of windows hold no single I/O and become a series by the second: `*_bw.N.log` and `*_iops.N.log`, the rate since
   the line before in KiB/s and 1/s; `*_lat.N.log` and `*_clat.N.log` with `log_avg_msec`, mean latencies without a
-  count; `*_clat_hist.N.log` (`write_hist_log`), the count of each latency bin since the line before. fio has 64 bins
-  for each power of two of nanoseconds; `log_hist_coarseness` joins 2, 4, ... of them.
+  count; `*_clat_hist.N.log` (`write_hist_log`), the count of each latency bin since the line before. With
+  `log_window_value=both` the largest value stands behind the mean. fio has 64 bins for each power of two of
+  nanoseconds; `log_hist_coarseness` joins 2, 4, ... of them.
 - Iologs (`write_iolog`): a file is an object, and an operation keeps its offset; trims and syncs have no place in our
   tables, since a trim frees a part of a file, where our delete frees an object. Version 2 holds no times but those of
   its `wait` lines, in ms from the start; version 3 begins each line with a time in microseconds.
@@ -16,6 +17,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -25,7 +27,7 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, ImportOptions, Rows
-from kvdistill.formats.importing import INPUT, batches, finish, first_line, first_lines, leave_out, load, one
+from kvdistill.formats.importing import INPUT, finish, first_line, first_lines, leave_out, load, one
 from kvdistill.queries.database import literal, named
 from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core import duckdb, pl
@@ -71,6 +73,9 @@ class _Job(msgspec.Struct, rename={"options": "job options"}):
     error: int | None = None
     total_err: Count | None = None
     job_runtime: _Ms | None = None
+    job_start: Count | None = None
+    """In ms of the Unix clock; fio has it from 3.36 on."""
+    groupid: int | None = None
     read: _Moved | None = None
     write: _Moved | None = None
     trim: _Moved | None = None
@@ -93,23 +98,28 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
     """
     results = [_result_of(path) for path in files]
     jobs = [(path, result, job) for path, result in zip(files, results, strict=True) for job in result.jobs if job]
-    account = Account(rows_read=len(jobs))
+    account = Account()
     figures: list[Figures] = []
     kinds: set[str] = set()
     errors = []
-    for (path, _, job), tier in zip(jobs, _tier_names([job for *_, job in jobs], options.tier), strict=True):
+    names = _tier_names([job for *_, job in jobs], options.tier)
+    for (path, _, job), tier in zip(jobs, names, strict=True):
         if job.error:
             errors.append(f"job {job.jobname} of {path.name} ended with error {job.error}")
         for op, found in {"read": job.read, "write": job.write, "trim": job.trim, "sync": job.sync}.items():
             if found is None or not found.total_ios:
                 continue
+            account.rows_read += 1
             if op in _OPS:
                 figures.append(_job_figures(job, op, found, tier, kinds, path))
             else:
                 whose = f"of job {job.jobname} in {path.name}"
                 account.notes.append(f"{found.total_ios:,} {op}s {whose} have no place in our figures")
     if not figures:
-        raise TraceError("holds no job that read or wrote", path=files[0])
+        raise TraceError(
+            "holds no job that read or wrote (unified_rw_reporting=mixed does not tell one from the other)",
+            path=files[0],
+        )
     account.rows_kept = len(figures)
     notes = [
         "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
@@ -120,9 +130,9 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
         notes.append("latency is fio's completion latency, without submission (lat_percentiles=1 would give the whole)")
     account.notes += notes
     tiers = list(dict.fromkeys(f.tier for f in figures))
-    known = [job.job_runtime for *_, job in jobs if job.job_runtime is not None]
     # A job that ended with an error had one at least; only continue_on_error counts them.
     failed = sum(job.total_err or bool(job.error) for *_, job in jobs)
+    asked = [(result.options or {}) | (job.options or {}) for _, result, job in jobs]
     return Imported(
         account,
         [],
@@ -130,25 +140,41 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
         summary=Summary(
             verdict="imported from fio-json",
             figures=figures,
-            wall_ns=max(known) * NS_PER_MS if known else None,
+            wall_ns=_wall_ns([job for *_, job in jobs], asked),
             operations=sum(f.operations or 0 for f in figures),
             errors=failed,
         ),
-        facts=_run_facts(
-            results[0].version, [(result.options or {}) | (job.options or {}) for _, result, job in jobs], errors
-        ),
+        facts=_run_facts(asked, errors),
+        config={"fio": {"version": results[0].version, "jobs": dict(zip(names, asked, strict=True))}},
     )
+
+
+def _wall_ns(jobs: list[_Job], asked: list[dict[str, str | None]]) -> int | None:
+    """Return from when the first of `jobs` began to when the last one ended; null where fio does not say.
+
+    Of a group (group_reporting) job_runtime is that of its jobs added up, a direction's runtime that of the longest.
+    """
+    lasted = []
+    for job in jobs:
+        moved = [of.runtime for of in (job.read, job.write, job.trim) if of is not None and of.runtime]
+        lasted.append(min(job.job_runtime or 0, max(moved, default=MOST)))
+    starts = [job.job_start for job in jobs if job.job_start is not None]
+    if len(starts) == len(jobs):
+        wall_ms = max(start + ms for start, ms in zip(starts, lasted, strict=True)) - min(starts)
+    else:
+        # What stands behind a stonewall is a group of its own.
+        is_together = len({job.groupid for job in jobs}) == 1 and not any("startdelay" in of for of in asked[1:])
+        wall_ms = max(lasted) if is_together else 0
+    return wall_ms * NS_PER_MS or None
 
 
 def _result_of(path: Path) -> _Result:
     need_file(path)
     text = path.read_text(encoding="utf-8", errors="replace")
-    # fio writes warnings before the JSON, to the same file.
-    start = re.search(r"^\{", text, re.MULTILINE)
-    if start is None:
-        raise TraceError("not fio's JSON (fio --output-format=json writes it)", path=path)
+    # fio writes warnings before the JSON to the same file, and other formats; with --status-interval the last is whole.
+    found = re.findall(r"^\{.*?(?:^\}$|\Z)", text, re.MULTILINE | re.DOTALL)
     misfit = "not fio's JSON: {} (fio --output-format=json writes it)"
-    return decode_json(text[start.start() :].encode(), _Result, path, misfit=misfit)
+    return decode_json(found[-1].encode() if found else b"", _Result, path, misfit=misfit)
 
 
 def _tier_names(jobs: list[_Job], tier: str | None) -> list[str]:
@@ -207,7 +233,7 @@ def _latency(found: _Moved, kinds: set[str]) -> Distribution | None:
     return Distribution(count, times.mean, max_ns=times.max, **points)
 
 
-def _run_facts(version: str | None, options: list[dict[str, str | None]], errors: list[str]) -> dict[str, Any]:
+def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> dict[str, Any]:
     def same(name: str) -> Any:
         """Return the option that all jobs share, else null."""
         values = {option.get(name) for option in options}
@@ -222,12 +248,15 @@ def _run_facts(version: str | None, options: list[dict[str, str | None]], errors
             "queue_depth": int(depth) if str(depth).isdigit() else None,
             "io_bytes": None,
         },
-        "fio": {"version": version, "options": options},
     }
 
 
 TIER = "fio"
-_NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?:\.\d+)?\.log")
+_OWN_START = (
+    "each job's log counts from that job's own start: jobs with a startdelay, or behind a stonewall, lie over each "
+    "other here (log_unix_epoch=1 gives dates)"
+)
+_NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?P<job>\.\d+)?\.log")
 
 
 def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
@@ -241,6 +270,10 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
     windows = {path: Window(kind) for path, kind in kinds.items() if kind in tuple(Window)}
     # Submission latencies say nothing more.
     chosen = [path for path, kind in kinds.items() if kind == "lat"]
+    timed = [path.with_name("_clat".join(path.name.rsplit("_lat", 1))) for path in chosen]
+    if chosen and all(path in kinds and len(columns_of(path)[0]) == len(COLUMNS) for path in timed):
+        chosen = timed
+        account.notes.append("latencies are completion latencies: logs of total latency have no issue times")
     if not chosen:
         chosen = [path for path, kind in kinds.items() if kind == "clat"]
         if chosen:
@@ -253,7 +286,7 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
         )
     if others:
         account.notes.append(f"not read, since they tell no more of an I/O: {', '.join(others)}")
-    means = [path for path in chosen if holds_means(path)]
+    means = [path for path in chosen if columns_of(path)[1]]
     windows |= dict.fromkeys(means, Window.MEANS)
     chosen = [path for path in chosen if path not in means]
     rows: list[Rows] = []
@@ -283,7 +316,7 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
     has_offsets = True
     for number, path in enumerate(files):
         found = _NAME.fullmatch(path.name)
-        load(db, path, COLUMNS[: width(path)], account, delimiter=",")
+        load(db, path, columns_of(path)[0], account, delimiter=",")
         leave_out_odd(db, path, account)
         leave_out(db, path, account, {"moves nothing": "CAST(bytes AS BIGINT) = 0"})
         placed, issued = _layout(db)
@@ -302,6 +335,8 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
         )
         if issued is None:
             account.notes.append(f"{path.name}: times are whole milliseconds, latencies are exact")
+    if len(files) > 1:
+        account.notes.append(_OWN_START)
     rows, _first_ns = finish(db, files, account, is_measured=True)
     if not has_offsets:
         rows = [table for table in rows if table.file == OPS_FILE]
@@ -313,7 +348,8 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
 def _layout(db: duckdb.DuckDBPyConnection) -> tuple[str | None, str | None]:
     """Return which columns hold the offset and the issue time; null where the log has none.
 
-    What the columns after the fourth are is found out: a priority is hexadecimal, or 0 or 1 in all rows.
+    What the columns after the fourth are is found out: a priority is hexadecimal, or 0 or 1 in all rows, and so is an
+    issue time that fio did not note.
     """
     columns = db.table("raw").columns
     more = [name for name in COLUMNS[LEAST:] if name in columns]
@@ -324,7 +360,7 @@ def _layout(db: duckdb.DuckDBPyConnection) -> tuple[str | None, str | None]:
         return most is None or most <= 1
 
     if len(more) == 3:  # noqa: PLR2004 - offset, priority, issue time
-        return more[0], more[2]
+        return more[0], None if is_priority(more[2]) else more[2]
     if len(more) == 2:  # noqa: PLR2004 - offset and priority, or priority and issue time
         is_issue = is_priority(more[0]) and not is_priority(more[1])
         return (None, more[1]) if is_issue else (more[0], None)
@@ -335,6 +371,7 @@ def _layout(db: duckdb.DuckDBPyConnection) -> tuple[str | None, str | None]:
 COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")
 """Of every log of fio but histograms; what the last three hold depends on its options."""
 LEAST = 4
+_DIRECTIONS, _LOOKED_AT = ("0", "1", "2"), 1000
 _OPS = ("read", "write")
 _KIB = 1024
 _YEAR_MS = 366 * 86_400_000
@@ -355,19 +392,25 @@ class Window(StrEnum):
     HISTOGRAMS = "clat_hist"
 
 
-def holds_means(path: Path) -> bool:
-    """Return whether the latency log at `path` holds means of windows: no line of an I/O has its bytes."""
-    found = [line.split(",") for line in first_lines(path)]
-    sizes = [fields[3].strip() for fields in found if len(fields) >= LEAST and fields[2].strip() in ("0", "1")]
-    return bool(sizes) and all(size == "0" for size in sizes)
+def columns_of(path: Path) -> tuple[Sequence[str], bool]:
+    """Return the columns of the log at `path`, and whether it holds means of windows: no line has the bytes of an I/O.
 
+    With log_window_value=both a window's largest value stands where else the direction does.
 
-def width(path: Path) -> int:
-    """Return how many columns the log at `path` has; TraceError if fio writes no such log."""
-    count = first_line(path).count(",") + 1
-    if not LEAST <= count <= len(COLUMNS):
-        raise TraceError(f"has {count} columns, where a log of fio has {LEAST} to {len(COLUMNS)}", path=path, row=0)
-    return count
+    TraceError if fio writes no such log.
+    """
+    lines = [[field.strip() for field in line.split(",")] for line in first_lines(path)[:_LOOKED_AT]]
+    count = len(lines[0])
+    both = [fields for fields in lines if len(fields) > LEAST + 1]
+    is_both = all(fields[3] in _DIRECTIONS and fields[4] == "0" for fields in both)
+    names: tuple[str, ...] = COLUMNS
+    if both and is_both and not all(fields[2] in _DIRECTIONS for fields in both):
+        names = (*COLUMNS[:2], "largest", *COLUMNS[2:])
+    if not LEAST <= count <= len(names):
+        raise TraceError(f"has {count} columns, where a log of fio has {LEAST} to {len(names)}", path=path, row=0)
+    at = names.index("direction")
+    sizes = [fields[at + 1] for fields in lines if len(fields) > at + 1 and fields[at] in ("0", "1")]
+    return names[:count], bool(sizes) and all(size == "0" for size in sizes)
 
 
 def unlike(name: str) -> str:
@@ -404,12 +447,23 @@ def window_series(
     """Return the series of `files`, all jobs added up, and the figures of the whole."""
     db.execute("CREATE TABLE rates (kind VARCHAR, op TINYINT, from_ms BIGINT, to_ms BIGINT, amount DOUBLE)")
     counts: dict[int, Any] = {}
+    told: dict[tuple[str, ...], set[Window]] = defaultdict(set)
+    for path, kind in files.items():
+        told[_job_of(path)].add(kind)
     for path, kind in files.items():
         if kind is Window.HISTOGRAMS:
             # Logs of rates count the same I/Os.
-            _enter_histograms(db, path, account, counts, {Window.RATES, Window.BANDWIDTH} - set(files.values()))
+            missing = {Window.RATES, Window.BANDWIDTH} - told[_job_of(path)]
+            _enter_histograms(db, path, account, counts, missing)
+            told[_job_of(path)] |= missing
         else:
             _enter(db, path, kind, account)
+    for kind, what in ((Window.BANDWIDTH, "bytes"), (Window.RATES, "operations")):
+        if 0 < sum(kind in of for of in told.values()) < len(told):
+            account.notes.append(f"{what} are left out: only some of the jobs have logs that say them")
+            db.execute("DELETE FROM rates WHERE kind = $kind", {"kind": str(kind)})
+    if len(told) > 1:
+        account.notes.append(_OWN_START)
     if not one(db, "SELECT count(*) FROM rates")[0]:
         raise TraceError("holds no rate", path=next(iter(files)))
     # Let dates count from the first line; leave out what is then more than a year later.
@@ -422,15 +476,19 @@ def window_series(
     account.leave_out("a time before the line above, or a year after the start", late, "in one of the logs")
     account.rows_kept -= late
     db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
-    db.execute(f"CREATE TABLE series AS {named('import_series')}")
-    return Rows(
-        SERIES_FILE, SERIES, lambda: batches(db, "SELECT * FROM series ORDER BY second, op", SERIES)
-    ), _summary_of_windows(db, tier, counts)
+    rows = Rows(SERIES_FILE, SERIES, f"FROM ({named('import_series')}) ORDER BY second, op")
+    return rows, _summary_of_windows(db, tier, counts)
+
+
+def _job_of(path: Path) -> tuple[str, ...]:
+    """Return which job of a run wrote the log at `path`."""
+    found = _NAME.fullmatch(path.name)
+    return (found["prefix"], found["job"] or "") if found else (path.name,)
 
 
 def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Account) -> None:
     """Append what each line of `path` says to `rates`: an amount, or a mean times its time."""
-    load(db, path, COLUMNS[: width(path)], account, delimiter=",")
+    load(db, path, columns_of(path)[0], account, delimiter=",")
     leave_out_odd(db, path, account)
     kept, averages = one(db, "SELECT count(*), count(*) FILTER (CAST(bytes AS BIGINT) = 0) FROM raw")
     account.rows_kept += kept
@@ -486,9 +544,11 @@ def _enter_histograms(
 
 def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, Any]) -> Summary:
     """Return the figures over the whole time; null where no log says."""
+    # Rates are over the time that their own logs cover: one of latencies may go on for longer.
     totals = db.execute(
         "SELECT op, CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT), "
-        "CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT), max(to_ms) FROM rates GROUP BY op ORDER BY op"
+        "CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT), "
+        "coalesce(max(to_ms) FILTER (kind <> 'means'), max(to_ms)) FROM rates GROUP BY op ORDER BY op"
     ).fetchall()
     figures = []
     for op, operations, moved, span_ms in totals:
@@ -533,8 +593,6 @@ def _distribution(counts: Any) -> Distribution:
 _HEAD = re.compile(r"fio version ([23]) iolog\s*")
 _FILE_ACTIONS = "'add', 'open', 'close'"
 _IO = "'read', 'write'"
-_IO_FIELDS = 5
-"""Of a line of an iolog: time, file, action, offset and length; those of other actions have fewer."""
 
 
 def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
@@ -591,11 +649,8 @@ def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBP
 
 def logged_ios(path: Path) -> dict[str, Any]:
     """Return the I/Os of a log of version 3, as fio writes one, in order: numpy arrays as `split_ios` yields them."""
-    fields = [line.split() for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    lines = [f for f in fields if len(f) == _IO_FIELDS]
-    return {
-        "us": np.array([int(f[0]) for f in lines], dtype=np.int64),
-        "is_read": np.array([f[2] == "read" for f in lines], dtype=bool),
-        "offset": np.array([int(f[3]) for f in lines], dtype=np.int64),
-        "length": np.array([int(f[4]) for f in lines], dtype=np.int64),
-    }
+    lines = pl.Series(path.read_text(encoding="utf-8").splitlines()[1:], dtype=pl.String)
+    # Those of other actions than reads and writes are shorter.
+    ios = lines.str.extract_groups(r"^(?<us>\d+) \S+ (?<action>\w+) (?<offset>\d+) (?<length>\d+)$").struct.unnest()
+    numbers = {name: ios[name].drop_nulls().cast(pl.Int64).to_numpy() for name in ("us", "offset", "length")}
+    return numbers | {"is_read": (ios["action"].drop_nulls() == "read").to_numpy()}

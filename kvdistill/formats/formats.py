@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -24,34 +24,27 @@ ABSOLUTE, RELATIVE = 2, 3
 
 
 class Format(StrEnum):
-    """What can be imported."""
+    """What can be imported: its name, and the function that reads it."""
 
-    SAI3 = "sai3"
-    WARP = "warp"
-    FIO_JSON = "fio-json"
-    FIO_LOG = "fio-log"
-    FIO_IOLOG = "fio-iolog"
-    BPFTRACE = "bpftrace"
-    BLKPARSE = "blkparse"
-    VLLM_BENCH = "vllm-bench"
-    AIPERF = "aiperf"
-    LMCACHE_BENCH = "lmcache-bench"
-    BLOCKS = "blocks"
+    reader: str
+    """The module beside this one, and its name there."""
+    SAI3 = "sai3", "oplog:read"
+    WARP = "warp", "oplog:read"
+    FIO_JSON = "fio-json", "fio:read_results"
+    FIO_LOG = "fio-log", "fio:read_logs"
+    FIO_IOLOG = "fio-iolog", "fio:read_iolog"
+    BPFTRACE = "bpftrace", "blocktrace:read_bpftrace"
+    BLKPARSE = "blkparse", "blocktrace:read_blkparse"
+    VLLM_BENCH = "vllm-bench", "bench:read_vllm"
+    AIPERF = "aiperf", "bench:read_aiperf"
+    LMCACHE_BENCH = "lmcache-bench", "bench:read_lmcache"
+    BLOCKS = "blocks", "blocktrace:read_blocks"
 
-
-_READERS = {
-    Format.SAI3: "oplog:read",
-    Format.WARP: "oplog:read",
-    Format.FIO_JSON: "fio:read_results",
-    Format.FIO_LOG: "fio:read_logs",
-    Format.FIO_IOLOG: "fio:read_iolog",
-    Format.BPFTRACE: "blocktrace:read_bpftrace",
-    Format.BLKPARSE: "blocktrace:read_blkparse",
-    Format.VLLM_BENCH: "bench:read_vllm",
-    Format.AIPERF: "bench:read_aiperf",
-    Format.LMCACHE_BENCH: "bench:read_lmcache",
-    Format.BLOCKS: "blocktrace:read_blocks",
-}
+    def __new__(cls, name: str, reader: str) -> Self:
+        """Return the member called `name`."""
+        member = str.__new__(cls, name)
+        member._value_, member.reader = name, reader
+        return member
 
 
 class Account(msgspec.Struct, kw_only=True):
@@ -83,11 +76,11 @@ class Account(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """One table to write; `batches` yields Arrow record batches of exactly its schema, and may be called once."""
+    """One table to write: the rows that `query` gives over the import's connection; a column that it lacks is null."""
 
     file: str
     table: Table
-    batches: Callable[[], Any]
+    query: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +98,8 @@ class Imported:
     """When the first row happened; null if the format has no date."""
     facts: dict[str, Any] = field(default_factory=dict)
     """More of run.json that the format knows: host, engine."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """How it was measured: where two imports differ in it, a comparison says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ class ImportOptions:
 
 def reader(format_: Format) -> Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]:
     """Return the function that reads `format_`; its module is imported only now."""
-    module, _, name = _READERS[format_].partition(":")
+    module, _, name = format_.reader.partition(":")
     read: Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]
     read = getattr(import_module(f"kvdistill.formats.{module}"), name)
     return read

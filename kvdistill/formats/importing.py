@@ -22,7 +22,7 @@ from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.run.figures import Distribution, Figures, Summary
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
-from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
+from kvtrace.core.schema import OBJECTS, OPS, TRACE, arrow_schema, batch_of, enum_code
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.tables import create, open_table, unpacked
 from kvtrace.core.units import NS_PER_S
@@ -50,10 +50,11 @@ def import_files(
             # What an earlier import left must not stand beside new tables.
             (outdir / name).unlink(missing_ok=True)
         config = {"import": str(options.format), "files": [path.name for path in files], "tier": options.tier}
+        config |= found.config
         written = [str(rows.file) for rows in found.rows]
         for rows in found.rows:
             with create(outdir / rows.file, rows.table, _metadata(found, rows.table, config, argv)) as out:
-                for batch in rows.batches():
+                for batch in _batches(db, rows):
                     out.write(batch)
     started = None
     if found.first_unix_ns is not None:
@@ -279,19 +280,15 @@ def finish(
     db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")
     for name in ("import_objects", "import_ordered"):
         db.execute(named(name))
-    rows = [
-        Rows(OBJECTS_FILE, OBJECTS, lambda: batches(db, "SELECT * FROM objects ORDER BY object_id", OBJECTS)),
-        Rows(TRACE_FILE, TRACE, lambda: batches(db, "SELECT * FROM ordered ORDER BY row", TRACE)),
-    ]
-    if is_measured:
-        rows.append(Rows(OPS_FILE, OPS, lambda: batches(db, "SELECT * FROM ordered ORDER BY row", OPS)))
-    return rows, int(first_ns)
+    ordered = "FROM ordered ORDER BY row"
+    rows = [Rows(OBJECTS_FILE, OBJECTS, "FROM objects ORDER BY object_id"), Rows(TRACE_FILE, TRACE, ordered)]
+    return [*rows, *([Rows(OPS_FILE, OPS, ordered)] if is_measured else [])], int(first_ns)
 
 
-def batches(db: duckdb.DuckDBPyConnection, query: str, table: Table) -> Iterator[Any]:
-    """Yield the result of `query` as Arrow record batches of the schema of `table`; a column that it lacks is null."""
+def _batches(db: duckdb.DuckDBPyConnection, rows: Rows) -> Iterator[Any]:
+    table = rows.table
     types, enums = arrow_schema(table), {column.name for column in table.columns if column.type == "enum"}
-    for batch in db.sql(query).to_arrow_reader(BATCH_ROWS):
+    for batch in db.sql(rows.query).to_arrow_reader(BATCH_ROWS):
         known = {name: batch.column(name) for name in table.names if name in batch.schema.names}
         columns = {
             name: of.to_numpy() if name in enums else of.cast(types.field(name).type) for name, of in known.items()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio import logged_ios, logged_latencies
 from kvdistill.jobs.fio_replay import WrittenJob, split_ios
-from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions, longest
+from kvdistill.jobs.job import MIB, FioMode, JobOptions, longest
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
 from kvdistill.profile.sources import Distilled
@@ -426,26 +426,38 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
     Submission logs have the time of issue in whole milliseconds; completion logs that of completion, and the
     latency in nanoseconds. Within a millisecond the order is the source's.
     """
-    jobs = len(logs)
-    us = np.full(len(source.us), -1, dtype=np.int64)
-    for index, log in enumerate(logs):
-        time_ms, latency_ns, direction, length, offset = logged_latencies(log)
-        mine = slice(index, None, jobs)
+    found, us = [logged_latencies(log) for log in logs], np.full(len(source.us), -1, dtype=np.int64)
+    for index, (time_ms, latency_ns, direction, length, offset) in enumerate(found):
+        mine = slice(index, None, len(logs))
         same = (direction == 0, source.is_read[mine]), (length, source.length[mine]), (offset, source.offset[mine])
         if not all(np.array_equal(a, b) for a, b in same):
-            return _unlike(logs)
+            # Other I/Os than the source's stand by themselves.
+            order = np.argsort(np.concatenate([columns[0] for columns in found]), kind="stable")
+            ms, _, op, sizes, places = (np.concatenate(of)[order] for of in zip(*found, strict=True))
+            return Stream(ms * US_PER_MS, op == 0, places, sizes, np.arange(len(order)), US_PER_MS)
         us[mine] = time_ms * US_PER_MS - (0 if is_submission else latency_ns // NS_PER_US)
     order = np.argsort(us // US_PER_MS, kind="stable")
     others = {name: getattr(source, name)[order] for name in ("is_read", "offset", "length", "arrival")}
     return Stream(us[order], **others, resolution_us=US_PER_MS)
 
 
-def _unlike(logs: Sequence[Path]) -> Stream:
-    """Return the I/Os in `logs` by themselves, for a replay that did other I/Os than the source."""
-    columns = [np.concatenate(column) for column in zip(*(logged_latencies(log) for log in logs), strict=True)]
-    order = np.argsort(columns[0], kind="stable")
-    time_ms, _latency, direction, length, offset = (column[order] for column in columns)
-    return Stream(time_ms * US_PER_MS, direction == 0, offset, length, np.arange(len(order)), US_PER_MS)
+def logged_stream(logs: Sequence[Path], span_us: int) -> Stream:
+    """Return the I/Os in the iologs that several jobs wrote, by time, which went on for `span_us`."""
+    parts = [logged_ios(log) for log in logs]
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.argsort(whole["us"], kind="stable")
+    us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
+    return Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
+
+
+def figures_alone(profile: Profile) -> Stream:
+    """Return the I/Os of a source that knows sizes and rates alone, but neither times, places nor an order."""
+    sizes = [(size, is_read) for d, is_read in ((profile.read, True), (profile.write, False)) for size in d.sizes]
+    counts = [size.ops for size, _ in sizes]
+    length = np.repeat([size.io_bytes for size, _ in sizes], counts)
+    zero = np.zeros(len(length), dtype=np.int64)
+    is_read = np.repeat([is_read for _, is_read in sizes], counts)
+    return Stream(zero, is_read, zero, length, zero, span_us=profile.span_ns // NS_PER_US)
 
 
 _WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
@@ -497,34 +509,6 @@ class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: list[Verdict]
 
 
-def compare_logged(
-    run: CheckedRun, seen: Seen, logs: Sequence[Path], *, is_submission: bool
-) -> tuple[ClosenessPair, tuple[float, float] | None]:
-    """Return how close a job of iologs came, by fio's latency `logs`, and what issuing took if that can be determined.
-
-    The logs are of submission, or of completion.
-    """
-    log, ios, parts = run.written.log, run.distilled.ios, run.written.parts
-    assert log is not None
-    assert parts is not None
-    asked = asked_stream(parts(), by_instant=True)
-    source = asked
-    if ios is not None and not run.is_replay:
-        source = asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
-    stream = replayed_stream(logs, asked, is_submission=is_submission)
-    depth = None if is_submission else _mean_depth(seen.result["jobs"], stream)
-    figures = job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)
-    chance = EXACT
-    if not run.is_replay:
-        operations = source if ios is None else asked_stream(split_ios(ios, WHOLE_BYTES), by_instant=False)
-        chance = chance_of(operations, sum(int((part["part"] == 0).sum()) for part in parts()), log.max_io_bytes)
-    issue_us = None
-    if seen.device is not None and seen.device.ios is not None:
-        came = asked_stream(split_ios(seen.device.ios, WHOLE_BYTES), by_instant=False)
-        issue_us = fitted_issue_us(asked.us, came.us, asked.length)
-    return compare(run, seen, source, figures, chance, stream), issue_us
-
-
 def fitted_issue_us(
     asked_us: NDArray[np.int64], came_us: NDArray[np.int64], length: NDArray[np.int64]
 ) -> tuple[float, float] | None:
@@ -552,41 +536,12 @@ def fitted_issue_us(
     return (base, slope) if base > 0 and slope > 0 else (mean, 0.0)
 
 
-def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
-    """Return how close the statistical job came: at the device, or by the iologs that its jobs wrote."""
-    profile, ios, jobs = run.distilled.profile, run.distilled.ios, seen.result["jobs"]
-    if ios is None:
-        # A profile alone knows sizes and rates, but neither times, places nor an order.
-        both = [(d, is_read) for d, is_read in ((profile.read, True), (profile.write, False)) if d.ops]
-        repeated = [np.repeat([s.io_bytes for s in d.sizes], [s.ops for s in d.sizes]) for d, _is_read in both]
-        reads, length = np.concatenate([np.full(d.ops, is_read) for d, is_read in both]), np.concatenate(repeated)
-        zero = np.zeros(len(length), dtype=np.int64)
-        source = Stream(zero, reads, zero, length, zero, span_us=profile.span_ns // NS_PER_US)
-    else:
-        source = asked_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
-    draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
-    figures, chance = None, chance_of(source, draws, _part_bytes(run, seen))
-    if seen.device is None:
-        span_ns = min(profile.span_ns, run.options.check_ns)
-        span_us = round(span_ns / NS_PER_US) or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
-        # The I/Os of all jobs' written iologs, by time.
-        logs = [run.place / f"{job['jobname']}.drawn" for job in jobs]
-        parts = [logged_ios(log) for log in logs]
-        whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        order = np.argsort(whole["us"], kind="stable")
-        us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
-        stream = Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
-        depth = _mean_depth(jobs, stream)
-        figures = job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth)
-    return compare(run, seen, source, figures, chance)
-
-
 def _is_replayed(run: CheckedRun, seen: Seen) -> bool:
     """Return whether the source's side at the device is a replay of a trace, and fio's side was seen there, too."""
     return run.reference is not None and run.reference is not run.distilled and seen.device is not None
 
 
-def _part_bytes(run: CheckedRun, seen: Seen) -> int:
+def part_bytes(run: CheckedRun, seen: Seen) -> int:
     """Return the length that requests at the device are counted in parts of.
 
     Beside a replay of a trace both sides issue the trace's I/Os, in parts of the largest that is allowed, of which the
@@ -611,12 +566,12 @@ def compare(
 ) -> ClosenessPair:
     """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
     profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
-    is_replayed, part_bytes = _is_replayed(run, seen), _part_bytes(run, seen)
+    is_replayed, most_bytes = _is_replayed(run, seen), part_bytes(run, seen)
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
         if ios is not None:
-            source = from_its_start(asked_stream(split_ios(ios, part_bytes), by_instant=False))
-        stream = from_its_start(asked_stream(split_ios(seen.device.ios, part_bytes), by_instant=False))
+            source = from_its_start(asked_stream(split_ios(ios, most_bytes), by_instant=False))
+        stream = from_its_start(asked_stream(split_ios(seen.device.ios, most_bytes), by_instant=False))
         # An operation of a trace comes in several requests: only fio's own log says which belong together.
         has_gaps = ios is not None and not is_replayed
         figures = device_figures(run.mode, logged, stream, seen.device.profile, source, has_gaps=has_gaps)
@@ -630,8 +585,8 @@ def compare(
         kept, fios = ({name: getattr(of.blocks, name, None) for name in _OF_BLOCKS} for of in (asked, own or stream))
         if run.distilled.profile.span_ns < NS_PER_MS:  # no time in which they come, and so no rate
             kept |= {"ios_per_s": None, "bytes_per_s": None}
-        shown = _in_parts(shown, run.reference, part_bytes, arrivals=len(asked.arrivals_us), **kept)
-        figures = _in_parts(figures, seen.device, part_bytes, mrc_error=mrc_error(own or stream, asked), **fios)
+        shown = _in_parts(shown, run.reference, most_bytes, arrivals=len(asked.arrivals_us), **kept)
+        figures = _in_parts(figures, seen.device, most_bytes, mrc_error=mrc_error(own or stream, asked), **fios)
     elif ios is None:
         shown = msgspec.structs.replace(shown, **dict.fromkeys(_OF_BLOCKS))
         figures = msgspec.structs.replace(figures, mrc_error=None)
@@ -648,7 +603,7 @@ def compare(
     return ClosenessPair(job=run.mode.job, window=run.window, **spans, source=shown, fio=figures, verdicts=found)
 
 
-def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
+def mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
     """Return the mean operations in flight, by Little's law: the sum of latencies over the span."""
     seconds = stream.seconds
     if seconds is None:

@@ -7,7 +7,8 @@ grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import isnan, nan
@@ -152,11 +153,8 @@ def write_iologs(
     """
     is_told = any(options.issue_us) and options.jobs in (None, 1)
     version, jobs = options.log_version or (RELATIVE if is_told else ABSOLUTE), options.jobs or 1
-    counts = _Counts()
-    lines = 0
-    for part in parts():
-        counts.add(part)
-        lines += len(part["us"])
+    counted = _counted(parts())
+    lines = counted["read_ios"] + counted["write_ios"]
     for old in folder.glob(f"{name}.*iolog"):
         old.unlink()
     # fio takes a log without I/O for an error.
@@ -169,8 +167,7 @@ def write_iologs(
         target=options.target,
         max_io_bytes=options.io_bytes,
         start_ms=0,
-        **counts.total,
-        max_burst_ios=counts.max_burst_ios,
+        **counted,
         issue_us=options.issue_us if version == RELATIVE else (0.0, 0.0),
     )
     if version == ABSOLUTE:
@@ -237,27 +234,22 @@ class _Log:
         self._out.write(f"{stamp}{self._target} close\n".encode())
 
 
-class _Counts:
-    """Counts lines as they pass."""
-
-    def __init__(self) -> None:
-        self.total = dict.fromkeys(
-            ("read_ios", "write_ios", "read_bytes", "write_bytes", "split_ops", "last_us", "largest_io_bytes"), 0
-        )
-        self.max_burst_ios = self._burst = 0
-        self._burst_us = -1
-
-    def add(self, part: dict[str, Any]) -> None:
+def _counted(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return what `LogSummary` counts of `parts`."""
+    total = Counter[str]()
+    largest, burst_us, burst, longest = 0, -1, 0, 0
+    for part in parts:
         for name, chosen in (("read", part["is_read"]), ("write", ~part["is_read"])):
-            self.total[f"{name}_ios"] += int(chosen.sum())
-            self.total[f"{name}_bytes"] += int(part["length"][chosen].sum())
-        self.total["split_ops"] += int((part["part"] == 1).sum())
-        self.total["largest_io_bytes"] = max(self.total["largest_io_bytes"], int(part["length"].max()))
+            total[f"{name}_ios"] += int(chosen.sum())
+            total[f"{name}_bytes"] += int(part["length"][chosen].sum())
+        total["split_ops"] += int((part["part"] == 1).sum())
+        largest = max(largest, int(part["length"].max()))
         times, lines = np.unique(part["us"], return_counts=True)
-        lines[0] += self._burst if times[0] == self._burst_us else 0
-        self._burst_us, self._burst = int(times[-1]), int(lines[-1])
-        self.max_burst_ios = max(self.max_burst_ios, int(lines.max()))
-        self.total["last_us"] = self._burst_us
+        # A burst may go on in the next part.
+        lines[0] += burst if times[0] == burst_us else 0
+        burst_us, burst = int(times[-1]), int(lines[-1])
+        longest = max(longest, int(lines.max()))
+    return {**total, "last_us": burst_us, "largest_io_bytes": largest, "max_burst_ios": longest}
 
 
 def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> list[ExpectedFigure]:

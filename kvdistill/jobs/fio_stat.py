@@ -273,7 +273,9 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
         sum(share * getattr(split, name) for share, split in zip(shares, splits, strict=True))
         for name in ("mean_bytes", "moved_share")
     )
-    rate, took_s = sum(asked), (stream.loop.response_ns or nan) / NS_PER_S
+    # The first I/O is issued at once, however slow the rate is.
+    rate = max(sum(asked), NS_PER_S / NS_PER_MS / float(said.get("runtime", "inf").removesuffix("ms")))
+    took_s = (stream.loop.response_ns or nan) / NS_PER_S
     thinks_s = float(said.get("thinktime", "0us").removesuffix("us")) / _US_PER_S
     # As many in flight as may be; before it pauses, fio waits for the last of them.
     depth, ops = int(said.get("iodepth", 1)), int(said.get("thinktime_blocks", 1))

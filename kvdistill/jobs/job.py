@@ -342,10 +342,7 @@ def data_lines(profile: Profile) -> list[str]:
 
 
 _WIDTH = 108
-_BY_FIRST_FIT = " (first fit, 4 KiB aligned)"
-_WHOSE = {SourceKind.TRACE: "tier", SourceKind.OPS: "tier", SourceKind.BLOCKS: "disk", SourceKind.PROBE: "disk"}
 _WHAT = {SourceKind.TRACE: "trace", SourceKind.OPS: "run", SourceKind.BLOCKS: "run", SourceKind.PROBE: "measurement"}
-_PLACED = {SourceKind.TRACE: _BY_FIRST_FIT, SourceKind.OPS: _BY_FIRST_FIT, SourceKind.BLOCKS: "", SourceKind.PROBE: ""}
 
 
 def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[str]]]) -> str:
@@ -436,12 +433,12 @@ def fio_job(
 
 
 def _provenance(profile: Profile) -> list[str]:
-    origin = profile.origin
+    origin, has_objects = profile.origin, profile.origin.kind in (SourceKind.TRACE, SourceKind.OPS)
     preset = f"preset {origin.preset}" if origin.preset else "no preset"
     seed = "no seed" if origin.seed is None else f"seed {origin.seed}"
     model = f", model {origin.model}" if origin.model else ""
     lines = [
-        f"kvdistill {__version__}, {_WHOSE[origin.kind]} {profile.tier} of {origin.file}",
+        f"kvdistill {__version__}, {'tier' if has_objects else 'disk'} {profile.tier} of {origin.file}",
         f"written by {origin.program} {origin.version}, {preset}, {seed}{model}",
         f"configuration SHA-256 {origin.config_sha256 or 'unknown'}",
     ]
@@ -458,7 +455,8 @@ def _provenance(profile: Profile) -> list[str]:
     if profile.space is not None:
         lines.append(
             f"address space {format_bytes(profile.space.span_bytes)} for at most "
-            f"{format_bytes(profile.space.peak_live_bytes)} live at once{_PLACED[origin.kind]}"
+            f"{format_bytes(profile.space.peak_live_bytes)} live at once"
+            f"{' (first fit, 4 KiB aligned)' if has_objects else ''}"
         )
     return [*lines, *(computing_notes(origin.notes) if origin.kind is SourceKind.TRACE else origin.notes)]
 
@@ -506,6 +504,14 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     return lines
 
 
+def fio_program() -> str:
+    """Return the path of fio; ProbeUnavailable if there is none."""
+    program = shutil.which("fio")
+    if program is None:
+        raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")
+    return program
+
+
 def installed() -> FioVersion | None:
     """Return the version of the fio on the path; null if there is none."""
     program = shutil.which("fio")
@@ -522,13 +528,9 @@ def run_fio(
 
     ProbeUnavailable if there is no fio. DeviceError if fio failed, or did not end within `timeout_s`.
     """
-    program = program or shutil.which("fio")
-    if program is None:
-        raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")
-    command = [program, "--output-format=json", job.name]
     try:
         done = subprocess.run(  # noqa: S603 - found on the path
-            command,
+            [program or fio_program(), "--output-format=json", job.name],
             cwd=job.parent,
             env=None if environment is None else dict(environment),
             capture_output=True,
@@ -557,12 +559,11 @@ def run_fio(
 def free_huge_pages() -> int:
     """Return how many huge pages of 2 MiB are reserved and free on this machine."""
     try:
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        said = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:
         return 0
-    if fields.get("Hugepagesize", "").split()[:1] != [str(HUGE_BYTES >> 10)]:
-        return 0
-    return int(fields.get("HugePages_Free", "0"))
+    found = re.search(rf"\nHugePages_Free: +(\d+)\n(?:.*\n)*Hugepagesize: +{HUGE_BYTES >> 10} kB\n", said)
+    return int(found[1]) if found else 0
 
 
 def make_folder(outdir: Path) -> None:

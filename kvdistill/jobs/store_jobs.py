@@ -47,6 +47,18 @@ class StoreMix:
     rate: float | None
     """Operations a second; null where all share one instant."""
 
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Shares, mean sizes and rate, by name; null where there is none of it."""
+        names = ("get_share", "put_share", "delete_share")
+        shares = {name: count / sum(self.counts) for name, count in zip(names, self.counts, strict=True)}
+        means = {"get_mean_bytes": self.gets, "put_mean_bytes": self.puts}
+        return (
+            shares
+            | {of: mean_bytes(sizes) if sizes else None for of, sizes in means.items()}
+            | {"ops_per_s": self.rate}
+        )
+
 
 def profile_mix(profile: Profile) -> StoreMix:
     """Return what the source of `profile` does."""
@@ -85,6 +97,16 @@ def _duration(profile: Profile, cap_ns: int, indent: str = "") -> str:
     if not profile.span_ns:
         return f"{indent}# no duration: {_INSTANT}"
     return f'{indent}duration: "{max(1, min(profile.span_ns, cap_ns) // NS_PER_MS)}ms"'
+
+
+def _live(profile: Profile, sizes: Sequence[SizeCount]) -> int:
+    """Return the most objects that lived at once; of a source that knows none, as many of the mean of `sizes`."""
+    space = profile.placed
+    return space.peak_live_objects or round(space.peak_live_bytes / mean_bytes(sizes))
+
+
+def _estimated(profile: Profile) -> str:
+    return "" if profile.placed.peak_live_objects else " (estimated: the most bytes that did, over their mean size)"
 
 
 def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
@@ -175,8 +197,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
     (get, put, delete), lost = _deck(profile)
     (concurrent, in_flight), did = _depth(profile, "concurrent", "    "), profile_mix(profile)
     # Without a number of its own, warp runs 20 at once.
-    live = profile.placed.peak_live_bytes / mean_bytes([*did.gets, *did.puts])
-    objects = max(round(live), (concurrent or 20) + 1)
+    objects = max(_live(profile, [*did.gets, *did.puts]), (concurrent or 20) + 1)
     rate = None
     if did.rate is not None:
         # To six digits, never in scientific notation, which YAML readers differ on.
@@ -212,7 +233,7 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
         "  params:",
         _duration(profile, options.runtime_cap_ns, "    "),
         *in_flight,
-        "    # estimated: the most bytes that lived at once, over the mean size; warp needs more than concurrent",
+        f"    # as many as lived at once at most{_estimated(profile)}; warp needs more than concurrent",
         f"    objects: {objects}",
         "    # one record a request, which kvdistill import warp reads",
         "    full: true",
@@ -320,7 +341,7 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     folders, needs = [], []
     if gets:
         # About as many as lived at once, by how often they are read.
-        count = max(len(gets), round(profile.placed.peak_live_bytes / mean_bytes(profile.read.object_sizes)))
+        count = max(len(gets), _live(profile, profile.read.object_sizes))
         many = [max(1, n) for n in percentages([s.ops for s in gets], count)]
         folders = [(f"get-{s.io_bytes}/", n, s.io_bytes) for s, n in zip(gets, many, strict=True)]
         total = format_bytes(sum(n * size for _, n, size in folders))
@@ -348,7 +369,7 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     if folders:
         lines += [
             "prepare:",
-            "  # estimated: as many objects as lived at once at most, at the mean size of reads",
+            f"  # as many objects as lived at once at most{_estimated(profile)}",
             "  ensure_objects:",
         ]
     for folder, count, size in folders:
@@ -372,24 +393,13 @@ def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
     )
 
 
-class StoreSide(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a store; null where there is none of it."""
-
-    get_share: float
-    put_share: float
-    delete_share: float
-    get_mean_bytes: float | None
-    put_mean_bytes: float | None
-    ops_per_s: float | None
-    """Null where all share one instant."""
-
-
 class StoreCloseness(msgspec.Struct, frozen=True, kw_only=True):
     """A job compared with a replay."""
 
     run: str
-    job: StoreSide
-    replay: StoreSide
+    job: dict[str, float | None]
+    """The figures of its `StoreMix`, as is the next."""
+    replay: dict[str, float | None]
     gets: int
     """Operations of the replay that went well, as are the next two."""
     puts: int
@@ -411,25 +421,13 @@ def compare_with_run(asked: StoreMix, run: Path, tier: str) -> StoreCloseness:
     gets, puts, deletes = did.counts
     return StoreCloseness(
         run=str(run),
-        job=_side(asked),
-        replay=_side(did),
+        job=asked.figures,
+        replay=did.figures,
         gets=gets,
         puts=puts,
         deletes=deletes,
         get_size_variation=total_variation(did.gets, asked.gets) if did.gets and asked.gets else None,
         put_size_variation=total_variation(did.puts, asked.puts) if did.puts and asked.puts else None,
-    )
-
-
-def _side(mix: StoreMix) -> StoreSide:
-    get, put, delete = (count / sum(mix.counts) for count in mix.counts)
-    return StoreSide(
-        get_share=get,
-        put_share=put,
-        delete_share=delete,
-        get_mean_bytes=mean_bytes(mix.gets) if mix.gets else None,
-        put_mean_bytes=mean_bytes(mix.puts) if mix.puts else None,
-        ops_per_s=mix.rate,
     )
 
 

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import RELATIVE
 from kvdistill.jobs import closeness, fio_replay
+from kvdistill.jobs.closeness import asked_stream, replayed_stream
 from kvdistill.jobs.fio_replay import LogSummary, WrittenJob, draw, split, split_ios, write_iologs
 from kvdistill.jobs.fio_stat import expected_stat, stat_job
 from kvdistill.jobs.job import (
@@ -27,11 +28,13 @@ from kvdistill.jobs.job import (
     PREFILL,
     PROFILE,
     SCRATCH,
+    STAT_MAX_IO_BYTES,
     TUNABLE,
     ExpectedFigure,
     FioMode,
     JobOptions,
     expected_said,
+    fio_program,
     installed,
     make_folder,
     prefill_job,
@@ -39,18 +42,18 @@ from kvdistill.jobs.job import (
     stat_space_bytes,
     whole_mib,
 )
-from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind
+from kvdistill.profile.profile import ArrivalProfile, Profile, SourceKind, cut_long
 from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvdistill.queries.window import RowWindow, place_of
 from kvtrace.core import pa, pc, pq, tables
 from kvtrace.core.app import log, progress
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
-from kvtrace.core.files import read_json, write_json, write_text
+from kvtrace.core.files import find_json, write_json, write_text
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, attached, read_run
 from kvtrace.core.schema import BLOCKS, TRACE, arrow_schema
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.core.units import NS_PER_S, NS_PER_US, US_PER_MS, format_bytes, format_count, format_duration
 
 CLOSENESS = "closeness.json"
 MAX_LINES = 1_000_000
@@ -92,7 +95,16 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, optio
         if FioMode.REPLAY in parts:
             parts[FioMode.REPLAY] = part_to_replay(source, tier, whole, scratch, options)
         with progress("write the jobs"):
-            written = write_fio(whole.profile, parts, outdir, scratch, options)
+            # To be strict, what is expected must be known before anything is written.
+            for mode, part in parts.items() if options.is_strict else ():
+                expected = write_job(mode, part, scratch, options).expected
+                if any(figure.is_missed for figure in expected):
+                    raise ConfigError(
+                        f"--strict: {mode.job} is {expected_said(expected)}; nothing was written; choose others with "
+                        "--mode, or leave --strict out"
+                    )
+            written = {mode: write_job(mode, part, outdir, options) for mode, part in parts.items()}
+            write_prefill(whole.profile, written, outdir, options)
         write_json(outdir / PROFILE, whole.profile)
         closeness = None
         if options.has_check or options.has_null_check:
@@ -118,29 +130,20 @@ def modes_of(distilled: Distilled, modes: Sequence[FioMode] | None) -> list[FioM
 
     ConfigError if the source does not support one that is asked for.
     """
-    if modes:
-        if FioMode.REPLAY in modes and distilled.ios is None:
-            raise ConfigError(
-                f"--mode replay: {distilled.profile.origin.file} holds no single operations; take a trace, a run or "
-                "block events"
-            )
-        return list(dict.fromkeys(modes))
-    known = [
-        (FioMode.REPLAY, distilled.ios is not None),
-        (FioMode.STAT, True),
-        (FioMode.REUSE, distilled.profile.locality is not None and distilled.profile.arrivals is not None),
-    ]
-    return [mode for mode, is_known in known if is_known]
+    profile, has_ios = distilled.profile, distilled.ios is not None
+    if modes and FioMode.REPLAY in modes and not has_ios:
+        raise ConfigError(
+            f"--mode replay: {profile.origin.file} holds no single operations; take a trace, a run or block events"
+        )
+    has_reuse = profile.locality is not None and profile.arrivals is not None
+    known = [FioMode.REPLAY] * has_ios + [FioMode.STAT] + [FioMode.REUSE] * has_reuse
+    return list(dict.fromkeys(modes or known))
 
 
 def part_to_replay(source: Path, tier: str | None, whole: Distilled, scratch: Path, options: JobOptions) -> Distilled:
     """Return the part of `whole` to replay: all of it, unless it has over MAX_LINES I/Os and --whole is not given."""
     profile = whole.profile
-    lines = sum(
-        size.ops * -(-size.io_bytes // options.io_bytes)
-        for direction in (profile.read, profile.write)
-        for size in direction.sizes
-    )
+    lines = sum(cut_long(direction, options.io_bytes).ops for direction in (profile.read, profile.write))
     size = format_bytes(lines * (len(options.target) + _LINE_BYTES))
     if lines <= MAX_LINES or options.is_whole or profile.arrivals is None or whole.ios is None:
         if lines > MAX_LINES:
@@ -169,25 +172,6 @@ def typical(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, 
     return begin, min(length * arrivals.bucket_ns, span_ns - begin)
 
 
-def write_fio(
-    profile: Profile, parts: Mapping[FioMode, Distilled], outdir: Path, scratch: Path, options: JobOptions
-) -> dict[FioMode, WrittenJob]:
-    """Write the job of each mode, made of its part of the source, into `outdir`, and the one that fills their target.
-
-    ConfigError if `options` are strict, and one of them is expected not to be as its source.
-    """
-    for mode, part in parts.items() if options.is_strict else ():
-        expected = write_job(mode, part, scratch, options).expected
-        if any(figure.is_missed for figure in expected):
-            raise ConfigError(
-                f"--strict: {mode.job} is {expected_said(expected)}; nothing was written; choose others with "
-                "--mode, or leave --strict out"
-            )
-    written = {mode: write_job(mode, part, outdir, options) for mode, part in parts.items()}
-    write_prefill(profile, written, outdir, options)
-    return written
-
-
 def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folder: Path, options: JobOptions) -> int:
     """Write the job that fills the target once for all that are `written`; return how much that is."""
     space = max(job.space_bytes for job in written.values())
@@ -196,19 +180,11 @@ def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folde
 
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write the job of one mode and what it needs into `folder`."""
-    return _WRITERS[mode](mode, distilled, folder, options)
-
-
-def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    profile = distilled.profile
-    write_text(folder / mode.job, stat_job(profile, options))
-    return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
-
-
-def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
+    """Write the job of one mode and what it needs, such as iologs, into `folder`."""
     profile, most = distilled.profile, options.io_bytes
+    if mode is FioMode.STAT:
+        write_text(folder / mode.job, stat_job(profile, options))
+        return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
@@ -221,9 +197,6 @@ def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobO
     write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
-
-
-_WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
 _SPARE_BYTES = 256 << 20
@@ -243,13 +216,8 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_closeness(path: Path) -> Closeness | None:
-    """Return the content of the closeness.json at `path`, or null if there is no such file.
-
-    TraceError if it is damaged, or of another version.
-    """
-    if not path.is_file():
-        return None
-    return read_json(path, Closeness, misfit="no closeness of this version: {}")
+    """Return the closeness.json at `path`, null if there is none; TraceError if it is damaged or of another version."""
+    return find_json(path, Closeness, misfit="no closeness of this version: {}")
 
 
 _OF_A_DEVICE = (SourceKind.BLOCKS, SourceKind.PROBE)
@@ -407,31 +375,62 @@ def _check_logs(
     run: closeness.CheckedRun, notes: list[str]
 ) -> tuple[closeness.ClosenessPair, tuple[float, float] | None]:
     """Run the job of iologs in `run`; return how close it came, and what issuing took if that can be determined."""
-    log, job, is_null = run.written.log, run.place / run.mode.job, run.options.has_null_check
+    log, parts, ios = run.written.log, run.written.parts, run.distilled.ios
     assert log is not None
+    assert parts is not None
+    job, is_null = run.place / run.mode.job, run.options.has_null_check
     kept = with_options(job.read_text(), "write_lat_log", ["log_offset=1", "log_unix_epoch=1"])
     job.write_text(on_null(kept) if is_null else kept)
     moved_bytes = log.read_bytes + log.write_bytes
     timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
     seen = _seen(run, job, job, timeout_s, notes)
     # The null engine submits nothing.
-    kind = "slat" if len(log.files) == 1 and not is_null else "clat"
+    is_submission = len(log.files) == 1 and not is_null
+    kind = "slat" if is_submission else "clat"
     logs = [next(run.place.glob(f"{file.removesuffix('.iolog')}_{kind}.*.log")) for file in log.files]
-    found = closeness.compare_logged(run, seen, logs, is_submission=kind == "slat")
+    source = operations = asked = asked_stream(parts(), by_instant=True)
+    stream = replayed_stream(logs, asked, is_submission=is_submission)
     for path in logs:
         path.unlink()
-    return found
+    if not run.is_replay and ios is not None:
+        source = asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
+        operations = asked_stream(split_ios(ios, closeness.WHOLE_BYTES), by_instant=False)
+    chance = closeness.EXACT
+    if not run.is_replay:
+        drawn = sum(int((part["part"] == 0).sum()) for part in parts())
+        chance = closeness.chance_of(operations, drawn, log.max_io_bytes)
+    depth = None if is_submission else closeness.mean_depth(seen.result["jobs"], stream)
+    figures = closeness.job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)
+    issue_us = None
+    if seen.device is not None and seen.device.ios is not None:
+        came = asked_stream(split_ios(seen.device.ios, closeness.WHOLE_BYTES), by_instant=False)
+        issue_us = closeness.fitted_issue_us(asked.us, came.us, asked.length)
+    return closeness.compare(run, seen, source, figures, chance, stream), issue_us
 
 
 def _check_drawn(run: closeness.CheckedRun, notes: list[str]) -> closeness.ClosenessPair:
-    """Run the statistical job in `run`."""
+    """Run the statistical job in `run`; return how close it came at the device, or by iologs that its jobs wrote."""
+    profile, ios, cap_ns = run.distilled.profile, run.distilled.ios, run.options.check_ns
     job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
     # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
     kept = with_options(job.read_text(), "write_iolog", [])
     logged.write_text(on_null(kept) if run.options.has_null_check else kept)
-    moved_bytes = run.distilled.profile.read.io_bytes + run.distilled.profile.write.io_bytes
-    timeout_s = 60 + run.options.check_ns / NS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
-    return closeness.compare_drawn(run, _seen(run, job, logged, timeout_s, notes))
+    timeout_s = 60 + cap_ns / NS_PER_S + (profile.read.io_bytes + profile.write.io_bytes) / _SLOWEST_BYTES_PER_S
+    seen = _seen(run, job, logged, timeout_s, notes)
+    jobs = seen.result["jobs"]
+    if ios is None:
+        source = closeness.figures_alone(profile)
+    else:
+        source = asked_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
+    draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
+    figures, chance = None, closeness.chance_of(source, draws, closeness.part_bytes(run, seen))
+    if seen.device is None:
+        span_us = round(min(profile.span_ns, cap_ns) / NS_PER_US)
+        span_us = span_us or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
+        stream = closeness.logged_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
+        depth = closeness.mean_depth(jobs, stream)
+        figures = closeness.job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth)
+    return closeness.compare(run, seen, source, figures, chance)
 
 
 def on_null(job: str) -> str:
@@ -479,10 +478,7 @@ def run_seen(job: Path, timeout_s: float, *, unseen: Path | None = None, keep: P
 
     ProbeUnavailable if there is no fio. DeviceError if fio failed.
     """
-    disk = disk_of(job.parent)
-    program = shutil.which("fio")
-    if program is None:
-        raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")
+    disk, program = disk_of(job.parent), fio_program()
     if disk is None:
         why = "no block device lies beneath the target"
         return closeness.Seen(run_fio(unseen or job, timeout_s, environment=environment()), None, why)

@@ -5,7 +5,7 @@ enum { READ, WRITE, DELETE };           // as the trace's closed set
 // O_DIRECT takes multiples of a sector, as block traces have them; of bytes, kvreplay and engines move whole pages.
 enum { SECTOR_BYTES = 512, PAGE_BYTES = 4096 };
 
-typedef struct { int64_t live_bytes, peak_bytes, span_bytes, stray_deletes; } Totals;
+typedef struct { int64_t live_bytes, peak_bytes, live_objects, peak_objects, span_bytes, stray_deletes; } Totals;
 
 // The first pass: notes in `end` how far each object is touched, in `is_known` that it is, and in `prior` those that
 // are read before they are written, in order of their first read; returns how many these are.
@@ -26,6 +26,7 @@ static bool reserve(Space *s, int64_t object, int64_t bytes, int64_t *base, Tota
     base[object] = space_take(s, bytes);
     totals->live_bytes += bytes;
     if (totals->live_bytes > totals->peak_bytes) totals->peak_bytes = totals->live_bytes;
+    if (++totals->live_objects > totals->peak_objects) totals->peak_objects = totals->live_objects;
     totals->span_bytes = space_highest_bytes(s);
     return base[object] >= 0;
 }
@@ -50,7 +51,7 @@ EXPORT bool placement_rows(Space *s, int64_t rows, const int8_t *op, const int64
             address[i] = NONE, io_bytes[i] = 0;
             if (o < objects && base[o] >= 0) {
                 space_give(s, base[o], reserved[o]);
-                totals->live_bytes -= reserved[o];
+                totals->live_bytes -= reserved[o], totals->live_objects--;
                 base[o] = NONE;
             } else totals->stray_deletes++;
             continue;

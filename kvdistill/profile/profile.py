@@ -95,6 +95,8 @@ class AddressSpace(msgspec.Struct, frozen=True, kw_only=True):
 
     span_bytes: int
     peak_live_bytes: int
+    peak_live_objects: int | None = None
+    """Null where the source knows no objects."""
     prior_objects: int
     """Objects read before the trace writes them: they exist from the start."""
     prior_bytes: int

@@ -257,7 +257,8 @@ def _depth_and_idle(db: Any, busy: dict[str, Any]) -> tuple[DepthProfile | None,
     total = sum(row["total_ns"] for row in rows)
     if not total:
         return None, None
-    idle = next((row for row in rows if row["in_flight"] == 0), None)
+    never: dict[str, Any] = {"stretches": 0, "total_ns": 0, "p50_ns": None}
+    idle = next((row for row in rows if row["in_flight"] == 0), never)
     depth = DepthProfile(
         mean=sum(row["in_flight"] * row["total_ns"] for row in rows) / total,
         read_mean=busy["read_ns"] / total,
@@ -266,18 +267,12 @@ def _depth_and_idle(db: Any, busy: dict[str, Any]) -> tuple[DepthProfile | None,
         shares=[InFlight(row["in_flight"], row["total_ns"] / total) for row in rows],
         timed_share=busy["timed"] / busy["ops"],
     )
-    if idle is None:
-        return depth, Idle(stretches=0, total_ns=0, p50_ns=None)
-    return depth, Idle(stretches=idle["stretches"], total_ns=idle["total_ns"], p50_ns=idle["p50_ns"])
+    return depth, Idle(**{name: idle[name] for name in Idle.__struct_fields__})
 
 
 _NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
 _WARM_UP = "the run's warm-up is part of this"
 _PACKED = "addresses are packed: stretches of 1 MiB that nothing touched are left out"
-_PROCESS_SHARE, _PROCESS_OPS = 0.002, 20
-"""A process with less, of operations and of bytes, is left out."""
-_MIN_TENTHS, _MANY_SHARE = 3, 0.05
-"""So is one that is there in fewer tenths of the time and does less."""
 
 
 def _of_trace(file: Path, tier: str | None) -> _Source:
@@ -295,13 +290,21 @@ def _of_ops(ops: Path, tier: str | None, scratch: Path) -> _Source:
     """Return what a replay completed on `tier`, by when it was submitted."""
     meta = tables.checked(ops, OPS).meta
     run, ordered = find_run(ops.parent), scratch / _ORDERED
+    # An import may have its trace beside it, row by row; that of a replay may lie anywhere.
+    trace, offsets = ops.with_name("trace.parquet"), "SELECT -1 AS row, 0 AS offset_bytes"
+    if has_offsets := meta.program == "kvdistill" and trace.is_file():
+        offsets = f"SELECT file_row_number AS row, offset_bytes FROM read_parquet({literal(trace)})"
     with connect(scratch) as db:
         _view_measured(db, ops)
+        db.execute(f"CREATE VIEW offsets AS {offsets}")
         used = [row["tier"] for row in query(db, "measured_tiers")]
         name, index = _chosen(tier, [meta.tiers[i].name for i in used], used, ops)
         _number_objects(db)
         write_query(db, "measured_ops", ordered, tier=index)
-    notes = [_NO_OFFSETS, *([_WARM_UP] if run is not None and run.summary.warmup is not None else [])]
+    notes = [
+        *([] if has_offsets else [_NO_OFFSETS]),
+        *([_WARM_UP] if run is not None and run.summary.warmup is not None else []),
+    ]
     notes += [] if run is None else computing_notes(run.trace.metadata.notes)
     judged = None if run is None else run.summary.judgement
     if judged is not None and judged.tier == name and judged.cause in _OF_THE_REPLAY:
@@ -329,22 +332,12 @@ def _of_blocks(blocks: Path, device: str | None, scratch: Path) -> _Source:
 
 
 def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
-    """Return the processes that `device` is distilled for, null for all, and the reads and writes of the others.
-
-    A program's start and end, and a neighbour's, are no part of a workload.
-    """
+    """Return the processes that `device` is distilled for, null for all, and the reads and writes of the others."""
     rows = query(db, "measured_processes", device=device)
-    ops, moved = sum(row["ops"] for row in rows), sum(row["moved_bytes"] for row in rows)
-    kept = [
-        row
-        for row in rows
-        if row["ops"] >= _PROCESS_OPS
-        and (row["tenths"] >= _MIN_TENTHS or row["ops"] >= _MANY_SHARE * ops)
-        and (row["ops"] >= _PROCESS_SHARE * ops or row["moved_bytes"] >= _PROCESS_SHARE * moved)
-    ]
+    kept = [row["process"] for row in rows if row["is_of_workload"]]
     if not kept or len(kept) == len(rows) or len(kept) > MAX_PROCESSES:
         return None, 0
-    return [row["process"] for row in kept], ops - sum(row["ops"] for row in kept)
+    return kept, sum(row["ops"] for row in rows if not row["is_of_workload"])
 
 
 def _view_measured(db: Any, path: Path) -> None:
@@ -498,7 +491,9 @@ GRANULE_BYTES = 4096
 """Objects begin at multiples of this and are as long: a page, and the largest common sector."""
 
 _SPACE_BYTES = 1 << 62
-_TOTALS = np.dtype([(name, I8) for name in ("live_bytes", "peak_bytes", "span_bytes", "stray_deletes")])
+_TOTALS = np.dtype(
+    [(name, I8) for name in ("live_bytes", "peak_bytes", "live_objects", "peak_objects", "span_bytes", "stray_deletes")]
+)
 _ROWS = {"op": I1, "object_id": I8, "offset_bytes": I8, "length_bytes": I8}
 _space_open = function("space_open", int, int, int, returns=int)
 _space_close = function("space_close", int)
@@ -556,10 +551,11 @@ def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]
     """
     objects, totals = survey(rows), np.zeros(1, _TOTALS)
     write_ios(ios, _placed(rows, objects, totals), whose)
-    live_bytes, peak_bytes, span_bytes, stray_deletes = totals[0].tolist()
+    live_bytes, peak_bytes, _, peak_objects, span_bytes, stray_deletes = totals[0].tolist()
     space = AddressSpace(
         span_bytes=span_bytes,
         peak_live_bytes=peak_bytes,
+        peak_live_objects=peak_objects,
         prior_objects=len(objects.prior),
         prior_bytes=int(objects.reserved_bytes[objects.prior].sum()),
         end_live_bytes=live_bytes,

@@ -11,13 +11,11 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from kvtrace.core import duckdb, pa, pq, tables
-from kvtrace.core import files as core_files
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, RunFile, find_run, refuse_cut_off
@@ -179,14 +177,6 @@ FACTS: dict[str, dict[str, list[str]]] = {
 among a probe's counts, if not under their names."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """One view: its name, and the files that it reads."""
-
-    name: str
-    files: list[Path]
-
-
 @contextmanager
 def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection that has the views of `paths`, as of `register`."""
@@ -195,8 +185,12 @@ def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
         yield db
 
 
-def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path) -> list[View]:
+def register(
+    connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path
+) -> dict[str, Sequence[Path]]:
     """Make the views of the tables in `paths` in `connection`: files, patterns, or folders with all below them.
+
+    Returns them by name, with the files that each reads.
 
     Several files of one table are one view. A trace brings its objects table with it, a table of a run the run's
     facts. CSV is first written to Parquet in `scratch`, as are facts.
@@ -248,11 +242,10 @@ def register(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str],
             found[name] = {target: ""}
     for name, files in sorted(found.items()):
         connection.execute(_statement(name, files, tiers))
-    views = [View(name, list(files)) for name, files in sorted(found.items())]
-    for name, text in _measured(list(found), runs):
+    measured = dict(_measured(list(found), runs))
+    for name, text in measured.items():
         connection.execute(f"CREATE VIEW {name} AS {text}")
-        views.append(View(name, []))
-    return views
+    return {name: list(found[name]) for name in sorted(found)} | dict.fromkeys(measured, ())
 
 
 def files_in(path: Path) -> list[Path]:
@@ -326,9 +319,3 @@ def at(value: Any, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
     return value
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`; null without such a file or if it holds something else."""
-    found = core_files.read_json(path, object) if path.is_file() else None
-    return found if isinstance(found, dict) else None

@@ -66,11 +66,11 @@ def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, 
     """Yield a connection that can read nothing but `paths` and write no file, and the names of its views."""
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
         views = register(db, paths, Path(folder))
-        files = [file for view in views for file in view.files]
-        db.execute(f"SET allowed_paths = [{', '.join(literal(file) for file in files)}]")
+        allowed = ", ".join(literal(file) for files in views.values() for file in files)
+        db.execute(f"SET allowed_paths = [{allowed}]")
         db.execute("SET enable_external_access = false")
         db.execute("SET lock_configuration = true")
-        yield db, [view.name for view in views]
+        yield db, list(views)
 
 
 @contextmanager

@@ -22,9 +22,9 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    columns_of,
     parameters,
     show,
+    table_of,
 )
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
 
@@ -66,13 +66,13 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
     chapters = [profile_chapter(written.profile)]
     said = [f"Written to {folder}: {', '.join(files)}"]
     if isinstance(written, Jobs):
-        columns = columns_of("text: job; bytes: space_bytes = needs; text: log")
         logs = {
             mode: f"{format_count(log.read_ios + log.write_ios)} lines over {len(log.files)} jobs"
             for mode, log in written.logs.items()
         }
         needs = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
-        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns, needs)]))
+        spec = "text: job; bytes: space_bytes = needs; text: log"
+        chapters.append(Chapter("Jobs", [table_of("", Sheet.SUMMARY, spec, needs)]))
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
             said = [*_said(written.closeness), *said]
@@ -82,9 +82,8 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
     elif written.log is not None:
         log = written.log
         counts = {"GETs": log.gets, "PUTs": log.puts, "DELETEs": log.deletes, "to populate before": log.populated}
-        columns = columns_of("text: operation =; count: operations")
-        rows: list[list[Any]] = [[name, count] for name, count in counts.items()]
-        chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
+        spec = "text: operation =; count: operations"
+        chapters.append(Chapter("Op log", [table_of("", Sheet.SUMMARY, spec, list(counts.items()))]))
     if compared is not None:
         chapters.append(_replay_chapter(compared))
     return Document("", said[0], chapters, subject=said[1:])
@@ -100,9 +99,8 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
         "put_mean_bytes": ("mean size of a PUT", Unit.BYTES),
         "ops_per_s": ("operations a second", Unit.PER_S),
     }
-    columns = columns_of("text: figure =; number: job, replay")
-    rows: list[list[Any]] = [
-        [said, *(Cell(getattr(side, name), unit) for side in (compared.job, compared.replay))]
+    rows = [
+        [said, *(Cell(side[name], unit) for side in (compared.job, compared.replay))]
         for name, (said, unit) in names.items()
     ]
     counts = f"the replay did {compared.gets:,} GETs, {compared.puts:,} PUTs and {compared.deletes:,} DELETEs"
@@ -110,17 +108,18 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
     for op, value in (("GETs", compared.get_size_variation), ("PUTs", compared.put_size_variation)):
         if value is not None:
             notes.append(f"{value:.1%} of {op} have another size in the job (total variation distance)")
-    return Chapter("Job compared with the replay", [ReportTable("", Sheet.SUMMARY, columns, rows)], notes)
+    table = table_of("", Sheet.SUMMARY, "text: figure =; number: job, replay", rows)
+    return Chapter("Job compared with the replay", [table], notes)
 
 
 def profile_chapter(profile: Profile) -> Chapter:
     """Return the chapter of a profile's main figures."""
-    columns = columns_of("""
+    spec = """
         text: op =
         count: operations
         bytes: object_bytes = object bytes, io_bytes = I/O bytes
         count: sizes = distinct sizes
-    """)
+    """
     rows: list[list[Any]] = [
         [name, d.ops, d.object_bytes, d.io_bytes, len(d.sizes)]
         for name, d in (("reads", profile.read), ("writes", profile.write))
@@ -144,7 +143,7 @@ def profile_chapter(profile: Profile) -> Chapter:
         facts["median reuse, in 128 KiB blocks"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
     title = f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}"
     made = parameters("What jobs are made of", Sheet.PARAMETERS, facts)
-    return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), made])
+    return Chapter(title, [table_of("", Sheet.SUMMARY, spec, rows), made])
 
 
 def closeness_chapter(found: Closeness) -> Chapter:
@@ -174,7 +173,6 @@ def closeness_chapter(found: Closeness) -> Chapter:
         if name != "name"
     ]
     closeness = ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
-    columns = columns_of("text: job, target = figure, wanted = target, reached = measured, verdict")
     judged: list[list[Any]] = []
     for pair in found.comparisons:
         for verdict in pair.verdicts:
@@ -182,7 +180,8 @@ def closeness_chapter(found: Closeness) -> Chapter:
             marked = marked if verdict.passes is None else _MARKS[verdict.passes]
             judged.append([pair.fio.name, verdict.name, verdict.target, _measured(verdict), marked])
     note = "Shares are differences from the source: negative is less than it."
-    targets = ReportTable("Targets of closeness", Sheet.PERFORMANCE, columns, judged, (), note, 2)
+    spec = "text: job, target = figure, wanted = target, reached = measured, verdict"
+    targets = table_of("Targets of closeness", Sheet.PERFORMANCE, spec, judged, note, keys=2)
     return Chapter("Closeness of the jobs", [closeness, targets], notes)
 
 

@@ -20,7 +20,6 @@ from msgspec.structs import asdict
 from kvdistill.formats.importing import TRACE_FILE
 from kvdistill.jobs.job import PROFILE
 from kvdistill.jobs.write import CLOSENESS, find_closeness
-from kvdistill.queries.database import read_json
 from kvdistill.report.cards import cards_document, compare_cards
 from kvdistill.report.compare import Comparison, comparison_of
 from kvdistill.report.jobs import JobsReport
@@ -34,7 +33,7 @@ from kvtrace.core.document.chapters import POINTS, card_document, run_sheets, sw
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import write_text
+from kvtrace.core.files import find_json, write_text
 from kvtrace.core.run.run_file import (
     MLPERF_FILE,
     OPS_FILE,
@@ -115,7 +114,7 @@ def _without_rows(path: Path, buckets: int) -> Report | None:
     if (probe := probe_report(path, buckets)) is not None:
         return probe
     if (closeness := find_closeness(path / CLOSENESS)) is not None:
-        return JobsReport(name=name, closeness=closeness, profile=read_json(path / PROFILE))
+        return JobsReport(name=name, closeness=closeness, profile=find_json(path / PROFILE, dict[str, Any]))
     return None
 
 
@@ -182,15 +181,12 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
 
 
 def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:
-    sides = [(name, path, trials_of(path)) for name, path in zip(names_of(paths), paths, strict=True)]
-    return [
-        ReportedTrials(
-            name,
-            [report(trial, buckets, endurance) for trial in trials],
-            [name if trial == path else f"{name}/{trial.name}" for trial in trials],
-        )
-        for name, path, trials in sides
-    ]
+    sides = []
+    for name, path in zip(names_of(paths), paths, strict=True):
+        trials = {name if trial == path else f"{name}/{trial.name}": trial for trial in trials_of(path)}
+        reports = [report(trial, buckets, endurance) for trial in trials.values()]
+        sides.append(ReportedTrials(name, reports, list(trials)))
+    return sides
 
 
 def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:

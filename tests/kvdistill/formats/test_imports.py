@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from conftest import run_cli, write_trace
@@ -379,6 +380,11 @@ def test_latency_logs_with_issue_times_are_exact(tmp_path):
         (0, 1000), (1_000_000, 1_003_000),
     ]  # fmt: skip
     assert result.left_out == {"trims free a part of a file, not an object": 1}
+    # A job of it goes where the log says, at the times that were measured.
+    made = distil_source(tmp_path / "out", None, Limit(), tmp_path)
+    assert pq.read_table(made.ios, columns=["address", "completed_ns"]).to_pydict() == {
+        "address": [512, 1024], "completed_ns": [1000, 1_003_000]
+    }  # fmt: skip
     # Without offsets, a priority and an issue time.
     log = write_lines(tmp_path / "k_clat.1.log", "5, 1000, 0, 4096, 0, 4321000", "9, 3000, 1, 4096, 1, 5321000")
     result = run_import("fio-log", [log], tmp_path / "out2")
@@ -387,11 +393,38 @@ def test_latency_logs_with_issue_times_are_exact(tmp_path):
     assert "latencies are completion latencies: submission is not in them" in result.notes
 
 
+def test_total_latencies_have_no_issue_times_and_completions_do(tmp_path):
+    # As fio 3.42 writes them with log_issue_time=1: by the zeros, all I/Os were issued at once.
+    lat = write_lines(tmp_path / "j_lat.1.log", "1, 946436, 0, 16384, 512, 0, 0", "10, 596263, 1, 16384, 512, 0, 0")
+    ops, names = tmp_path / "out" / "ops.parquet", ("submitted_ns", "completed_ns")
+    run_import("fio-log", [lat], tmp_path / "out")
+    assert rows_of(ops, OPS, *names) == [(0, 946_436), (9 * MS + 946_436 - 596_263, 9 * MS + 946_436)]
+    clat = write_lines(tmp_path / "j_clat.1.log", "1, 945825, 0, 16384, 512, 0, 51767",
+                       "10, 594520, 1, 16384, 512, 0, 10008700")  # fmt: skip
+    result = run_import("fio-log", [lat, clat], tmp_path / "out", is_forced=True)
+    assert rows_of(ops, OPS, *names) == [(0, 945_825), (10_008_700 - 51_767, 10_008_700 - 51_767 + 594_520)]
+    assert "latencies are completion latencies: logs of total latency have no issue times" in result.notes
+
+
+def test_windows_with_their_mean_and_their_largest_value(tmp_path):
+    # As fio 3.42 writes them with log_window_value=both: ms, mean, largest, direction, bytes, priority.
+    bw = write_lines(tmp_path / "j_bw.1.log", "500, 800, 1600, 0, 0, 0", "1000, 800, 900, 1, 0, 0")
+    lat = write_lines(tmp_path / "j_lat.1.log", "500, 421877, 2248377, 0, 0, 0")
+    run_import("fio-log", [bw, lat], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "op", "bytes", "mean_ns") == [
+        ("read", 409_600, 421_877), ("write", 819_200, None),
+    ]  # fmt: skip
+
+
 def test_rates_become_a_series(tmp_path):
     # 800 KiB/s for 500 ms is 409,600 bytes; 1600 KiB/s from 500 to 1500 ms is 819,200 in each half.
     bw = write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0", "1500, 1600, 0, 0, 0", "1500, 1000, 1, 0, 0")
     # The mean from 0 to 1500 ms: 150 operations, 100 of them in the first second.
     iops = write_lines(tmp_path / "j_iops.1.log", "1500, 100, 0, 0, 0")
+    # Latencies that go on for longer say nothing of how long bytes were counted.
+    lat = write_lines(tmp_path / "j_lat.1.log", "1500, 100, 0, 0, 0", "2000, 100, 0, 0, 0")
+    with_lat = run_import("fio-log", [bw, iops, lat], tmp_path / "with")
+    assert (with_lat.rows_kept, figures(tmp_path / "with")["fio", "read"]["span_ns"]) == (6, 1500 * MS)
     result = run_import("fio-log", [bw, iops], tmp_path / "out")
     names = ("second", "op", "operations", "bytes", "errors", "mean_ns")
     assert rows_of(tmp_path / "out" / "series.parquet", SERIES, *names) == [
@@ -443,10 +476,14 @@ def fio_job(**fields: object) -> dict:
 
 def test_fio_json_by_hand(tmp_path):
     content = {"fio version": "fio-3.33", "jobs": [fio_job(), fio_job(), fio_job(jobname="k", error=5)]}
-    (tmp_path / "o.json").write_text("fio: a warning\n" + json.dumps(content))
+    # With --status-interval and --output-format=json,normal: an earlier result, and text after the last.
+    early, last = (json.dumps(of, indent=2) for of in ({"jobs": [fio_job(jobname="early")]}, content))
+    (tmp_path / "o.json").write_text(f"fio: a warning\n{early}\n{last}\n\nj: (groupid=0, jobs=1): err= 0\n")
     result = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
     found = figures(tmp_path / "out")
     assert list(found) == [("j", "read"), ("j #2", "read"), ("k", "read")]
+    # What each job did in each direction, trims too.
+    assert (result.rows_read, result.rows_kept) == (6, 3)
     assert found["j", "read"]["latency"] == {
         "count": 200, "mean_ns": 400.5, "max_ns": 900, "p50_ns": 300, "p95_ns": None, "p99_ns": 880,
         # 200 values cannot tell them.
@@ -456,8 +493,28 @@ def test_fio_json_by_hand(tmp_path):
     run = manifest(tmp_path / "out")
     assert (run["status"], run["reason"]) == ("partial", "job k of o.json ended with error 5")
     assert run["engine"] == {"name": "libaio", "queue_depth": 8, "io_bytes": None}
-    assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_100 * MS)
+    assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_000 * MS)
     assert "3 trims of job j in o.json have no place in our figures" in result.notes
+    # Another job is compared as another job.
+    (tmp_path / "p.json").write_text(json.dumps({"jobs": [fio_job(**{"job options": {"iodepth": "1", "bs": "4k"}})]}))
+    run_import("fio-json", [tmp_path / "p.json"], tmp_path / "other")
+    compared = json.loads(run_cli("kvdistill", "compare", tmp_path / "out", tmp_path / "other", "--json").stdout)
+    assert compared["settings"]["fio.jobs.j.iodepth"] == ["8", "1"]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "wall_ms"),
+    [
+        # Of a group of three, fio adds up their run times.
+        ([{"job_runtime": 6000}], 2000),
+        ([{}, {"groupid": 1}], None), ([{}, {"job options": {"startdelay": "2"}}], None),
+        ([{"job_start": 7000}, {"job_start": 9500}], 4500),
+    ],
+)  # fmt: skip
+def test_how_long_a_run_of_fio_took(tmp_path, jobs, wall_ms):
+    (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job(**of) for of in jobs]}))
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
+    assert manifest(tmp_path / "out")["summary"]["wall_ns"] == (None if wall_ms is None else wall_ms * MS)
 
 
 def test_mean_latencies_of_windows_are_a_series_that_says_so(tmp_path):
@@ -498,6 +555,13 @@ def test_latency_histograms_of_windows(tmp_path, coarseness):
     latency = figures(tmp_path / "out")["fio", "read"]["latency"]
     end = {0: 1024 + 15, 2: 1024 + 63}[coarseness]
     assert (latency["count"], latency["p50_ns"], latency["p99_ns"], latency["mean_ns"]) == (100, end, end, None)
+    # Another job's rates stand in for nothing of this one, and say nothing of its operations.
+    other = write_lines(tmp_path / "k_bw.2.log", "1000, 1, 0, 4096, 0")
+    notes = run_import("fio-log", [log, other], tmp_path / "both").notes
+    both = figures(tmp_path / "both")["fio", "read"]
+    assert (both["operations"], both["bytes"]) == (None, 101 * 4096)
+    assert "operations are left out: only some of the jobs have logs that say them" in notes
+    assert any("each job's log counts from that job's own start" in note for note in notes)
     assert any("histograms of completion latencies" in note for note in result.notes)
     assert run_cli("kvdistill", "report", tmp_path / "out").returncode == 0
 

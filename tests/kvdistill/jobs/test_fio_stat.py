@@ -169,6 +169,9 @@ def test_what_a_job_is_expected_to_do_is_held_against_its_source(tmp_path):
     free = expected_load(msgspec.structs.replace(irregular.streams[0], loop=loop), ["iodepth=16"])
     assert free.ios_per_s > 50 * irregular.per_second(irregular.ops)
     assert free.idle_share == 0
+    # A read an hour, of which 5 min have hardly any: fio begins with one.
+    slow = distil_rows(tmp_path, [io(3_600_000 * i, "read", i, 131072) for i in range(24)]).profile
+    assert missed(slow)["I/Os a second"] == pytest.approx(3600 / 300 - 1, rel=0.1)
 
 
 def test_a_closed_loop_is_capped_where_it_would_exceed_its_source(tmp_path):
