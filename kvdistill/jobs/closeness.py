@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.formats.fio import logged_ios, logged_latencies
-from kvdistill.jobs.fio_replay import WrittenJob, split_ios
+from kvdistill.jobs.fio_replay import WrittenJob, split, split_ios
 from kvdistill.jobs.job import MIB, FioMode, JobOptions, longest
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
@@ -547,16 +547,29 @@ def part_bytes(run: CheckedRun, seen: Seen) -> int:
     Beside a replay of a trace both sides issue the trace's I/Os, in parts of the largest that is allowed, of which the
     block layer merges now these and now those; requests of a source that a device saw are its own, however long.
     """
-    return min(run.options.io_bytes, longest(run.distilled.profile)) if _is_replayed(run, seen) else WHOLE_BYTES
+    return run.options.io_bytes if _is_replayed(run, seen) else WHOLE_BYTES
 
 
-def _in_parts(figures: StreamFigures, distilled: Distilled, part_bytes: int, **others: Any) -> StreamFigures:
-    """Return `figures` of `distilled` with its depth in parts, and `others` in place of its own."""
+def _at_device(ios: Path, longest_bytes: int, most_bytes: int) -> Stream:
+    """Return the requests in `ios`, the longer ones as operations of `longest_bytes`, and those in parts."""
+    parts = (
+        part
+        for whole in split_ios(ios, longest_bytes)
+        for part in split(whole["us"], whole["is_read"], whole["offset"], whole["length"], most_bytes)
+    )
+    return from_its_start(asked_stream(parts, by_instant=False))
+
+
+def _in_parts(
+    figures: StreamFigures, distilled: Distilled, longest_bytes: int, most_bytes: int, **others: Any
+) -> StreamFigures:
+    """Return `figures` of `distilled` with its depth in parts, as `_at_device`, and `others` in place of its own."""
     assert distilled.ios is not None
     table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
     begun, done, length = (column.to_numpy() for column in table.columns)
-    in_flight_ns = (done - begun) * (length > 0)
-    parts = float((in_flight_ns * -(-length // part_bytes)).sum() / max(1, in_flight_ns.sum()))
+    in_flight_ns, (whole, rest) = (done - begun) * (length > 0), np.divmod(length, longest_bytes)
+    count = whole * -(-longest_bytes // most_bytes) - (-rest // most_bytes)
+    parts = float((in_flight_ns * count).sum() / max(1, in_flight_ns.sum()))
     depth = None if figures.mean_depth is None else figures.mean_depth * parts
     return msgspec.structs.replace(figures, mean_depth=depth, **others)
 
@@ -567,11 +580,12 @@ def compare(
     """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
     profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
     is_replayed, most_bytes = _is_replayed(run, seen), part_bytes(run, seen)
+    longest_bytes = min(WHOLE_BYTES, longest(profile)) if is_replayed else WHOLE_BYTES
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
         if ios is not None:
-            source = from_its_start(asked_stream(split_ios(ios, most_bytes), by_instant=False))
-        stream = from_its_start(asked_stream(split_ios(seen.device.ios, most_bytes), by_instant=False))
+            source = _at_device(ios, longest_bytes, most_bytes)
+        stream = _at_device(seen.device.ios, longest_bytes, most_bytes)
         # An operation of a trace comes in several requests: only fio's own log says which belong together.
         has_gaps = ios is not None and not is_replayed
         figures = device_figures(run.mode, logged, stream, seen.device.profile, source, has_gaps=has_gaps)
@@ -585,8 +599,9 @@ def compare(
         kept, fios = ({name: getattr(of.blocks, name, None) for name in _OF_BLOCKS} for of in (asked, own or stream))
         if run.distilled.profile.span_ns < NS_PER_MS:  # no time in which they come, and so no rate
             kept |= {"ios_per_s": None, "bytes_per_s": None}
-        shown = _in_parts(shown, run.reference, most_bytes, arrivals=len(asked.arrivals_us), **kept)
-        figures = _in_parts(figures, seen.device, most_bytes, mrc_error=mrc_error(own or stream, asked), **fios)
+        shown = _in_parts(shown, run.reference, longest_bytes, most_bytes, arrivals=len(asked.arrivals_us), **kept)
+        fios["mrc_error"] = mrc_error(own or stream, asked)
+        figures = _in_parts(figures, seen.device, longest_bytes, most_bytes, **fios)
     elif ios is None:
         shown = msgspec.structs.replace(shown, **dict.fromkeys(_OF_BLOCKS))
         figures = msgspec.structs.replace(figures, mrc_error=None)

@@ -129,6 +129,17 @@ def test_a_job_of_few_requests_counts(tmp_path):
     assert (device.profile.read.ops, device.profile.write.ops) == (2, 98)
 
 
+def test_merged_operations_are_told_apart_before_their_parts(tmp_path):
+    """20 operations of 1.5 MiB, in parts of 1 and .5: the layer merged two of one side to a request of 3 MiB."""
+    length = 3 * MIB // 2
+    part = distil_rows(tmp_path, [io(10 * i, "write", i, length) for i in range(20)])
+    merged = at_device(tmp_path, "merged", [(10.0 * i, "WS", 2 * i * length, 2 * length) for i in range(10)])
+    apart = at_device(tmp_path, "apart", [(10.0 * i, "WS", i * length, length) for i in range(20)])
+    run, asked, logged = checked(tmp_path, part, merged)
+    pair = compare(run, Seen({}, apart, None), asked, logged, EXACT)
+    assert (pair.source.ios, pair.fio.ios, pair.fio.size_tv) == (40, 40, 0)
+
+
 def test_a_file_that_begins_within_a_block_of_its_device_has_the_same_miss_ratios(tmp_path):
     """64 KiB one after another: two of them share a block of 128 KiB, on the device each lies in two."""
     small, shift = 64 << 10, 76 << 10
