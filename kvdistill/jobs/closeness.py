@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio import logged_ios, logged_latencies
 from kvdistill.jobs.fio_replay import WrittenJob, split, split_ios
-from kvdistill.jobs.job import MIB, FioMode, JobOptions, longest
+from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions, longest
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
 from kvdistill.profile.sources import Distilled
@@ -509,6 +509,34 @@ class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: list[Verdict]
 
 
+def compare_logged(
+    run: CheckedRun, seen: Seen, logs: Sequence[Path], *, is_submission: bool
+) -> tuple[ClosenessPair, tuple[float, float] | None]:
+    """Return how close a job of iologs came, by fio's latency `logs`, and what issuing took if that can be determined.
+
+    The logs are of submission, or of completion.
+    """
+    log, ios, parts = run.written.log, run.distilled.ios, run.written.parts
+    assert log is not None
+    assert parts is not None
+    asked = asked_stream(parts(), by_instant=True)
+    source = asked
+    if ios is not None and not run.is_replay:
+        source = asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
+    stream = replayed_stream(logs, asked, is_submission=is_submission)
+    depth = None if is_submission else _mean_depth(seen.result["jobs"], stream)
+    figures = job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)
+    chance = EXACT
+    if not run.is_replay:
+        operations = source if ios is None else asked_stream(split_ios(ios, WHOLE_BYTES), by_instant=False)
+        chance = chance_of(operations, sum(int((part["part"] == 0).sum()) for part in parts()), log.max_io_bytes)
+    issue_us = None
+    if seen.device is not None and seen.device.ios is not None:
+        came = asked_stream(split_ios(seen.device.ios, WHOLE_BYTES), by_instant=False)
+        issue_us = fitted_issue_us(asked.us, came.us, asked.length)
+    return compare(run, seen, source, figures, chance, stream), issue_us
+
+
 def fitted_issue_us(
     asked_us: NDArray[np.int64], came_us: NDArray[np.int64], length: NDArray[np.int64]
 ) -> tuple[float, float] | None:
@@ -536,12 +564,29 @@ def fitted_issue_us(
     return (base, slope) if base > 0 and slope > 0 else (mean, 0.0)
 
 
+def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
+    """Return how close the statistical job came: at the device, or by the iologs that its jobs wrote."""
+    profile, ios, jobs = run.distilled.profile, run.distilled.ios, seen.result["jobs"]
+    if ios is None:
+        source = figures_alone(profile)
+    else:
+        source = asked_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
+    draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
+    figures, chance = None, chance_of(source, draws, _part_bytes(run, seen))
+    if seen.device is None:
+        span_us = round(min(profile.span_ns, run.options.check_ns) / NS_PER_US)
+        span_us = span_us or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
+        stream = logged_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
+        figures = job_figures(run.mode, stream, source, is_replay=False, mean_depth=_mean_depth(jobs, stream))
+    return compare(run, seen, source, figures, chance)
+
+
 def _is_replayed(run: CheckedRun, seen: Seen) -> bool:
     """Return whether the source's side at the device is a replay of a trace, and fio's side was seen there, too."""
     return run.reference is not None and run.reference is not run.distilled and seen.device is not None
 
 
-def part_bytes(run: CheckedRun, seen: Seen) -> int:
+def _part_bytes(run: CheckedRun, seen: Seen) -> int:
     """Return the length that requests at the device are counted in parts of.
 
     Beside a replay of a trace both sides issue the trace's I/Os, in parts of the largest that is allowed, of which the
@@ -579,7 +624,7 @@ def compare(
 ) -> ClosenessPair:
     """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
     profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
-    is_replayed, most_bytes = _is_replayed(run, seen), part_bytes(run, seen)
+    is_replayed, most_bytes = _is_replayed(run, seen), _part_bytes(run, seen)
     longest_bytes = min(WHOLE_BYTES, longest(profile)) if is_replayed else WHOLE_BYTES
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
@@ -618,7 +663,7 @@ def compare(
     return ClosenessPair(job=run.mode.job, window=run.window, **spans, source=shown, fio=figures, verdicts=found)
 
 
-def mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
+def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
     """Return the mean operations in flight, by Little's law: the sum of latencies over the span."""
     seconds = stream.seconds
     if seconds is None:

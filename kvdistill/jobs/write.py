@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import RELATIVE
 from kvdistill.jobs import closeness, fio_replay
-from kvdistill.jobs.closeness import asked_stream, replayed_stream
 from kvdistill.jobs.fio_replay import LogSummary, WrittenJob, draw, split, split_ios, write_iologs
 from kvdistill.jobs.fio_stat import expected_stat, stat_job
 from kvdistill.jobs.job import (
@@ -28,7 +27,6 @@ from kvdistill.jobs.job import (
     PREFILL,
     PROFILE,
     SCRATCH,
-    STAT_MAX_IO_BYTES,
     TUNABLE,
     ExpectedFigure,
     FioMode,
@@ -53,7 +51,7 @@ from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, attached, read_run
 from kvtrace.core.schema import BLOCKS, TRACE, arrow_schema
-from kvtrace.core.units import NS_PER_S, NS_PER_US, US_PER_MS, format_bytes, format_count, format_duration
+from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
 
 CLOSENESS = "closeness.json"
 MAX_LINES = 1_000_000
@@ -147,11 +145,11 @@ def part_to_replay(source: Path, tier: str | None, whole: Distilled, scratch: Pa
     size = format_bytes(lines * (len(options.target) + _LINE_BYTES))
     if lines <= MAX_LINES or options.is_whole or profile.arrivals is None or whole.ios is None:
         if lines > MAX_LINES:
-            log(f"the replay's logs take about {size} for {format_count(lines)} I/Os")
+            log(f"the replay's logs take about {size} for {lines:,} I/Os")
         return whole
     begin_ns, span_ns = typical(profile.arrivals, profile.span_ns, MAX_LINES / lines)
     log(
-        f"the whole replay's logs would take about {size} for {format_count(lines)} I/Os (--whole writes them): "
+        f"the whole replay's logs would take about {size} for {lines:,} I/Os (--whole writes them): "
         f"replay.fio has the most typical {format_duration(span_ns)} of {format_duration(profile.span_ns)}"
     )
     part = scratch / "replayed"
@@ -180,11 +178,19 @@ def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folde
 
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write the job of one mode and what it needs, such as iologs, into `folder`."""
+    """Write the job of one mode and what it needs into `folder`."""
+    return _WRITERS[mode](mode, distilled, folder, options)
+
+
+def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
+    profile = distilled.profile
+    write_text(folder / mode.job, stat_job(profile, options))
+    return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
+
+
+def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
+    """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
     profile, most = distilled.profile, options.io_bytes
-    if mode is FioMode.STAT:
-        write_text(folder / mode.job, stat_job(profile, options))
-        return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
@@ -197,6 +203,9 @@ def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOpt
     write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
+
+
+_WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
 _SPARE_BYTES = 256 << 20
@@ -375,62 +384,31 @@ def _check_logs(
     run: closeness.CheckedRun, notes: list[str]
 ) -> tuple[closeness.ClosenessPair, tuple[float, float] | None]:
     """Run the job of iologs in `run`; return how close it came, and what issuing took if that can be determined."""
-    log, parts, ios = run.written.log, run.written.parts, run.distilled.ios
+    log, job, is_null = run.written.log, run.place / run.mode.job, run.options.has_null_check
     assert log is not None
-    assert parts is not None
-    job, is_null = run.place / run.mode.job, run.options.has_null_check
     kept = with_options(job.read_text(), "write_lat_log", ["log_offset=1", "log_unix_epoch=1"])
     job.write_text(on_null(kept) if is_null else kept)
     moved_bytes = log.read_bytes + log.write_bytes
     timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
     seen = _seen(run, job, job, timeout_s, notes)
     # The null engine submits nothing.
-    is_submission = len(log.files) == 1 and not is_null
-    kind = "slat" if is_submission else "clat"
+    kind = "slat" if len(log.files) == 1 and not is_null else "clat"
     logs = [next(run.place.glob(f"{file.removesuffix('.iolog')}_{kind}.*.log")) for file in log.files]
-    source = operations = asked = asked_stream(parts(), by_instant=True)
-    stream = replayed_stream(logs, asked, is_submission=is_submission)
+    found = closeness.compare_logged(run, seen, logs, is_submission=kind == "slat")
     for path in logs:
         path.unlink()
-    if not run.is_replay and ios is not None:
-        source = asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
-        operations = asked_stream(split_ios(ios, closeness.WHOLE_BYTES), by_instant=False)
-    chance = closeness.EXACT
-    if not run.is_replay:
-        drawn = sum(int((part["part"] == 0).sum()) for part in parts())
-        chance = closeness.chance_of(operations, drawn, log.max_io_bytes)
-    depth = None if is_submission else closeness.mean_depth(seen.result["jobs"], stream)
-    figures = closeness.job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)
-    issue_us = None
-    if seen.device is not None and seen.device.ios is not None:
-        came = asked_stream(split_ios(seen.device.ios, closeness.WHOLE_BYTES), by_instant=False)
-        issue_us = closeness.fitted_issue_us(asked.us, came.us, asked.length)
-    return closeness.compare(run, seen, source, figures, chance, stream), issue_us
+    return found
 
 
 def _check_drawn(run: closeness.CheckedRun, notes: list[str]) -> closeness.ClosenessPair:
-    """Run the statistical job in `run`; return how close it came at the device, or by iologs that its jobs wrote."""
-    profile, ios, cap_ns = run.distilled.profile, run.distilled.ios, run.options.check_ns
+    """Run the statistical job in `run`."""
     job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
     # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
     kept = with_options(job.read_text(), "write_iolog", [])
     logged.write_text(on_null(kept) if run.options.has_null_check else kept)
-    timeout_s = 60 + cap_ns / NS_PER_S + (profile.read.io_bytes + profile.write.io_bytes) / _SLOWEST_BYTES_PER_S
-    seen = _seen(run, job, logged, timeout_s, notes)
-    jobs = seen.result["jobs"]
-    if ios is None:
-        source = closeness.figures_alone(profile)
-    else:
-        source = asked_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
-    draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
-    figures, chance = None, closeness.chance_of(source, draws, closeness.part_bytes(run, seen))
-    if seen.device is None:
-        span_us = round(min(profile.span_ns, cap_ns) / NS_PER_US)
-        span_us = span_us or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
-        stream = closeness.logged_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
-        depth = closeness.mean_depth(jobs, stream)
-        figures = closeness.job_figures(run.mode, stream, source, is_replay=False, mean_depth=depth)
-    return closeness.compare(run, seen, source, figures, chance)
+    moved_bytes = run.distilled.profile.read.io_bytes + run.distilled.profile.write.io_bytes
+    timeout_s = 60 + run.options.check_ns / NS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
+    return closeness.compare_drawn(run, _seen(run, job, logged, timeout_s, notes))
 
 
 def on_null(job: str) -> str:

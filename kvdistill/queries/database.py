@@ -185,10 +185,8 @@ def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
         yield db
 
 
-def register(
-    connection: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path
-) -> dict[str, Sequence[Path]]:
-    """Make the views of the tables in `paths` in `connection`: files, patterns, or folders with all below them.
+def register(db: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path) -> dict[str, Sequence[Path]]:
+    """Make the views of the tables in `paths` in `db`: files, patterns, or folders with all below them.
 
     Returns them by name, with the files that each reads.
 
@@ -241,10 +239,10 @@ def register(
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
             found[name] = {target: ""}
     for name, files in sorted(found.items()):
-        connection.execute(_statement(name, files, tiers))
+        db.execute(_statement(name, files, tiers))
     measured = dict(_measured(list(found), runs))
     for name, text in measured.items():
-        connection.execute(f"CREATE VIEW {name} AS {text}")
+        db.execute(f"CREATE VIEW {name} AS {text}")
     return {name: list(found[name]) for name in sorted(found)} | dict.fromkeys(measured, ())
 
 

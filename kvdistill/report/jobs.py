@@ -22,6 +22,7 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
+    columns_of,
     parameters,
     show,
     table_of,
@@ -114,12 +115,12 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
 
 def profile_chapter(profile: Profile) -> Chapter:
     """Return the chapter of a profile's main figures."""
-    spec = """
+    columns = columns_of("""
         text: op =
         count: operations
         bytes: object_bytes = object bytes, io_bytes = I/O bytes
         count: sizes = distinct sizes
-    """
+    """)
     rows: list[list[Any]] = [
         [name, d.ops, d.object_bytes, d.io_bytes, len(d.sizes)]
         for name, d in (("reads", profile.read), ("writes", profile.write))
@@ -143,7 +144,7 @@ def profile_chapter(profile: Profile) -> Chapter:
         facts["median reuse, in 128 KiB blocks"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
     title = f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}"
     made = parameters("What jobs are made of", Sheet.PARAMETERS, facts)
-    return Chapter(title, [table_of("", Sheet.SUMMARY, spec, rows), made])
+    return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), made])
 
 
 def closeness_chapter(found: Closeness) -> Chapter:

@@ -181,12 +181,15 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
 
 
 def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:
-    sides = []
-    for name, path in zip(names_of(paths), paths, strict=True):
-        trials = {name if trial == path else f"{name}/{trial.name}": trial for trial in trials_of(path)}
-        reports = [report(trial, buckets, endurance) for trial in trials.values()]
-        sides.append(ReportedTrials(name, reports, list(trials)))
-    return sides
+    sides = [(name, path, trials_of(path)) for name, path in zip(names_of(paths), paths, strict=True)]
+    return [
+        ReportedTrials(
+            name,
+            [report(trial, buckets, endurance) for trial in trials],
+            [name if trial == path else f"{name}/{trial.name}" for trial in trials],
+        )
+        for name, path, trials in sides
+    ]
 
 
 def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:
