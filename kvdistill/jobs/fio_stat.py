@@ -21,6 +21,7 @@ from kvdistill.jobs.job import (
     EXPECTED_WITHIN,
     MIB,
     MULTIPLIES_RATE_IOPS,
+    PAUSES_BY_ISSUE,
     STAT_MAX_IO_BYTES,
     ExpectedFigure,
     FioMode,
@@ -65,6 +66,9 @@ _MAX_DEPTH = 1024
 _ALIGN = 4096
 _MOSTLY = 0.99
 _SHORT_MS = 2_000
+_PAUSES = 0.85
+"""Of the time from burst to burst a job pauses; for the rest it waits for the burst."""
+_MANY_BURSTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,10 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     depths = [next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1) for _name, lines in jobs]
     lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
     laws = {s.places.law for s in profile.streams if s.places is not None}
-    if any(s.loop.pace is Pacing.BURSTS for s in profile.streams) and profile.arrivals is not None:
+    bursts = [s.loop.think_ops is not None for s in profile.streams if s.loop.pace is Pacing.BURSTS]
+    if any(bursts):
+        lost.append("how bursts differ in size and distance: in each section all are alike")
+    if not all(bursts) and profile.arrivals is not None:
         lost.append(
             f"bursts: arrivals are independent of each other (variance by mean of operations in the source: "
             f"{profile.arrivals.dispersion}; by chance it is 1)"
@@ -130,7 +137,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         [(depth, largest) for depth in depths],
         run=[lasts, expected],
         lost=[*lost, *common_losses(profile, has_deletes=not options.is_device)],
-        bugs=_bugs(options.version),
+        bugs=_bugs(options.version, has_pauses=any(bursts)),
         shared=[
             f"filename={options.filename}",
             f"size={space}",
@@ -193,8 +200,8 @@ def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int,
     timed = ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
     if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
         return 1, [*lines, *timed, *_closed_lines(stream, depth)]
-    rate, comment, options = _rate(stream) if times.runtime_ms is not None else _ONE_INSTANT
-    if not times.is_short:
+    rate, comment, options = _rate(stream, times) if times.runtime_ms is not None else _ONE_INSTANT
+    if not times.is_short and stream.loop.think_ops is None:
         return rate.jobs, [*lines, *timed, *comment, *options]
     count = max(1, round(stream.ops * times.share / rate.jobs))
     largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
@@ -262,8 +269,10 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
     reads = percentages([stream.read.ops, stream.write.ops])[0] / PERCENT
     # Of I/Os in bytes or in number, for both directions together or each.
     unit = [split.mean_bytes if "rate" in said else 1 for split in splits]
-    if "number_ios" in said and not {"rate", "rate_iops"} & set(said):  # all of them in a millisecond
-        said["rate_iops"] = str(int(said["number_ios"]) * 1_000)
+    if "number_ios" in said and not {"rate", "rate_iops"} & set(said):
+        # As many as come before it pauses, or all of them in a millisecond.
+        at_once, pause_us = said.get("thinktime_blocks", said["number_ios"]), said.get("thinktime", "1000us")
+        said["rate_iops"] = str(int(at_once) * _US_PER_S / int(pause_us.removesuffix("us")))
     rates = said.get("rate", said.get("rate_iops", "inf")).split(",")
     asked = [float(rate) / each for rate, each in zip(rates, unit, strict=False)]
     if len(asked) == len(splits) > 1:
@@ -291,8 +300,26 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
     return IoLoad(rate, rate * mean, reads, unlike, rate * took_s, idle)
 
 
-def _rate(stream: IoStream) -> tuple[Rate, list[str], list[str]]:
+def _burst_lines(stream: IoStream, times: _Times, burst: int) -> tuple[Rate, list[str], list[str]]:
+    """Return how a stream comes in bursts as large as that of the source in which an operation is, on average.
+
+    A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The first has no pause
+    before it, so that few bursts are timed by their pauses alone.
+    """
+    comment = [f"# bursts as large as those that operations of the source are in on average, {burst}, evenly apart"]
+    per_s, gap_ns = stream.ops * NS_PER_S / stream.span_ns, stream.span_ns * burst / stream.ops
+    rate = by_bytes(per_s, sum(side.io_bytes for side in _sides(stream)) * NS_PER_S / stream.span_ns)
+    if (gaps := round(stream.ops * times.share / burst) - 1) < _MANY_BURSTS:
+        rate = Rate(1, (), per_s, is_poisson=False)
+        gap_ns = (times.runtime_ms or 0) * NS_PER_MS / gaps if gaps > 0 else 0
+    pauses = [f"thinktime={_PAUSES * gap_ns / NS_PER_US:.0f}us", f"thinktime_blocks={burst}"]
+    return rate, comment, [*rate.options, *([*pauses, "thinktime_blocks_type=issue"] if gap_ns else [])]
+
+
+def _rate(stream: IoStream, times: _Times) -> tuple[Rate, list[str], list[str]]:
     """Return the rate of an open loop, a comment where it is not the source's, and the options."""
+    if stream.loop.pace is Pacing.BURSTS and stream.loop.think_ops is not None:
+        return _burst_lines(stream, times, stream.loop.think_ops)
     seconds = stream.span_ns / NS_PER_S
     if stream.read.ops and stream.write.ops:
         rates = [pace(d.ops / seconds, d.io_bytes / seconds) for d in (stream.read, stream.write)]
@@ -371,9 +398,11 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
     ]
 
 
-def _bugs(version: FioVersion | None) -> list[str]:
+def _bugs(version: FioVersion | None, *, has_pauses: bool) -> list[str]:
     """Return the bugs of fio `version` (any, if null) that change the results of a statistical job."""
     lines = []
+    if has_pauses and (version is None or version < PAUSES_BY_ISSUE):
+        lines.append(f"fio before {PAUSES_BY_ISSUE} refuses thinktime_blocks_type: take those lines out")
     if version is None or version < MULTIPLIES_RATE_IOPS:
         lines.append(
             f"fio before {MULTIPLIES_RATE_IOPS} gets rate_iops with bssplit wrong unless rate_process=poisson: keep "

@@ -207,7 +207,10 @@ def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None) -> Loop:
     timed = np.zeros(len(came), dtype=bool) if done is None else ~np.isnan(done)
     response_ns = None if done is None or not timed.any() else float((done[timed] - came[timed]).mean())
     if done is None or len(came) < _MIN_OPS or timed.mean() < _TIMED:
-        return Loop(_open_pace(np.diff(came)), response_ns=response_ns)
+        pace, at_once = _open_pace(np.diff(came)), np.unique(came, return_counts=True)[1]
+        # The burst that an operation is in, on average: it says how many are in flight.
+        burst = round(float(np.square(at_once).sum()) / len(came)) if pace is Pacing.BURSTS else 1
+        return Loop(pace, think_ops=burst if burst > 1 else None, response_ns=response_ns)
     events = _Events(came[timed], np.sort(done[timed].astype(np.int64)))
     depth = max(1, int(np.percentile(events.in_flight, _FULL_PERCENTILE, method="inverted_cdf")))
     if _is_closed(events, depth):

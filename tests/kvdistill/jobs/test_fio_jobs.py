@@ -219,6 +219,25 @@ def test_a_short_phase_ends_with_its_operations(tmp_path):
     assert not {"time_based", "runtime"} & set(options_of(job, writes[0]))
 
 
+@pytest.mark.parametrize(("count", "rate"), [(50, "13368007"), (16, None)])
+def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
+    """40 at once every 200 ms: 50 of them keep the source's rate, 6 are timed by their pauses alone."""
+    rows = [io(200 * (i // 40), "write", i, 65536, request=i // 40) for i in range(40 * count)]
+    profile = distil_rows(tmp_path, rows).profile
+    assert {(s.loop.pace, s.loop.think_ops) for s in profile.streams} == {("bursts", 40)}
+    job = stat_job(profile, JobOptions(version=V))
+    names = [name for name in sections(job) if name.startswith("write")]
+    assert sum(int(options_of(job, name)["number_ios"]) for name in names) == 40 * count
+    for said in (options_of(job, name) for name in names):
+        assert (said["thinktime_blocks"], said["thinktime_blocks_type"]) == ("40", "issue")
+        # 85 % of the time from burst to burst.
+        assert int(said["thinktime"][:-2]) == pytest.approx(170_000, rel=0.05)
+    assert {options_of(job, name).get("rate") for name in names} == {rate}
+    assert "how bursts differ" in job
+    assert "arrivals are independent" not in job
+    assert "fio before 3.26" not in job
+
+
 def test_sizes_and_padding(tmp_path):
     rows = [io(1, "write", 0, 1000), io(2, "write", 1, 5000)]
     found = distil_rows(tmp_path, rows).profile
