@@ -469,7 +469,9 @@ def window_series(
     # Let dates count from the first line; leave out what is then more than a year later.
     (first,) = one(db, "SELECT min(to_ms) FROM rates")
     if first > _YEAR_MS:
-        account.notes.append("times are dates (log_unix_epoch): they count from the first line here")
+        account.notes.append(
+            "times are dates (log_unix_epoch): they count from the first line here; what means say of before is absent"
+        )
         db.execute(f"UPDATE rates SET from_ms = greatest(from_ms - {first}, 0), to_ms = to_ms - {first}")
     # Out of order, a window would last less than no time.
     (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
