@@ -38,7 +38,7 @@ from kvtrace.core.run.figures import Distribution, Figures, Summary
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
 from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
-from kvtrace.core.units import NS_PER_MS, NS_PER_S
+from kvtrace.core.units import NS_PER_MS
 
 _WHOLE = 100
 _NEEDED = ("io_bytes", "bw_bytes", "iops", "runtime", "lat_ns")
@@ -469,7 +469,9 @@ def window_series(
     # Let dates count from the first line; leave out what is then more than a year later.
     (first,) = one(db, "SELECT min(to_ms) FROM rates")
     if first > _YEAR_MS:
-        account.notes.append("times are dates (log_unix_epoch): they count from the first line here")
+        account.notes.append(
+            "times are dates (log_unix_epoch): they count from the first line here; what means say of before is absent"
+        )
         db.execute(f"UPDATE rates SET from_ms = greatest(from_ms - {first}, 0), to_ms = to_ms - {first}")
     # Out of order, a window would last less than no time.
     (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
@@ -552,7 +554,7 @@ def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[i
     ).fetchall()
     figures = []
     for op, operations, moved, span_ms in totals:
-        seconds = span_ms / 1000 or None
+        per_s = [None if amount is None or not span_ms else amount * 1000 / span_ms for amount in (moved, operations)]
         figures.append(
             Figures(
                 tier=tier,
@@ -562,9 +564,9 @@ def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[i
                 operations=operations,
                 bytes=moved,
                 io_bytes=moved,
-                span_ns=span_ms * NS_PER_S // 1000,
-                bandwidth_bytes_per_s=None if moved is None or seconds is None else moved / seconds,
-                operations_per_s=None if operations is None or seconds is None else operations / seconds,
+                span_ns=span_ms * NS_PER_MS,
+                bandwidth_bytes_per_s=per_s[0],
+                operations_per_s=per_s[1],
                 latency=_distribution(counts.get(op)),
             )
         )
@@ -634,14 +636,9 @@ def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBP
             f"{OK}, NULL FROM ({timed}) WHERE action IN ({_IO})"
         )
         if version == ABSOLUTE:
-            account.notes.append(
-                f"{path.name} is of version 2: "
-                + (
-                    "its times are those of its wait lines, in ms from the start"
-                    if waits
-                    else "it has no times, so all operations share one instant"
-                )
-            )
+            told = "its times are those of its wait lines, in ms from the start"
+            told = told if waits else "it has no times, so all operations share one instant"
+            account.notes.append(f"{path.name} is of version 2: {told}")
     rows, _first_ns = finish(db, files, account, is_measured=False)
     account.notes.append("requests, stages and phases are not in the log; the size of a file is the furthest byte used")
     return Imported(account, rows, [options.tier or TIER])

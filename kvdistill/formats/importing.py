@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -101,23 +102,20 @@ def _check_folder(outdir: Path, *, is_forced: bool) -> None:
         raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
     if not outdir.exists() and not outdir.parent.is_dir():
         raise DeviceError(f"{outdir.parent}: no such directory; make it first")
-    if outdir.is_dir() and any(outdir.iterdir()):
-        if not _is_import(outdir):
-            raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
-        if not is_forced:
-            raise DeviceError(f"{outdir} holds an import already; name another with -o, or say --force to replace it")
+    held = list(outdir.iterdir()) if outdir.is_dir() else []
+    if held and {*map(_made_by, held)} - {None} != {"kvdistill"}:
+        raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
+    if held and not is_forced:
+        raise DeviceError(f"{outdir} holds an import already; name another with -o, or say --force to replace it")
 
 
-def _is_import(outdir: Path) -> bool:
-    try:
-        for path in outdir.iterdir():
-            if path.name in (RUN_FILE, PROBE_FILE):
-                return bool(read_json(path, dict[str, Any]).get("program") == "kvdistill")
-            if path.suffix == ".parquet":
-                return open_table(path).meta.program == "kvdistill"
-    except TraceError:
-        pass
-    return False
+def _made_by(path: Path) -> object:
+    """Return the program that wrote the file at `path`; null unless it is a table or figures of ours."""
+    with suppress(TraceError):
+        if path.name in (RUN_FILE, PROBE_FILE):
+            return read_json(path, dict[str, Any]).get("program")
+        return open_table(path).meta.program if path.suffix == ".parquet" else None
+    return None
 
 
 def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[str]) -> Metadata:

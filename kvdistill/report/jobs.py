@@ -73,7 +73,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
         }
         needs = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
         spec = "text: job; bytes: space_bytes = needs; text: log"
-        chapters.append(Chapter("Jobs", [table_of("", Sheet.SUMMARY, spec, needs)]))
+        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns_of(spec), needs)]))
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
             said = [*_said(written.closeness), *said]
@@ -84,7 +84,8 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
         log = written.log
         counts = {"GETs": log.gets, "PUTs": log.puts, "DELETEs": log.deletes, "to populate before": log.populated}
         spec = "text: operation =; count: operations"
-        chapters.append(Chapter("Op log", [table_of("", Sheet.SUMMARY, spec, list(counts.items()))]))
+        rows = [[name, count] for name, count in counts.items()]
+        chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns_of(spec), rows)]))
     if compared is not None:
         chapters.append(_replay_chapter(compared))
     return Document("", said[0], chapters, subject=said[1:])
