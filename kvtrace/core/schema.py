@@ -55,7 +55,7 @@ class Phase(StrEnum):
 
 
 PHASE_MEANINGS: Final[dict[str, str]] = {
-    Phase.POPULATE: "written before the measured window, so that later reads find it",
+    Phase.POPULATE: "before the start: written for later reads to find it, and what made room for that",
     Phase.LOAD: "cached KV read for a request, before its prefill",
     Phase.PROMOTE: "copied to a faster tier because a request loaded it",
     Phase.PREFILL: "newly computed KV written to the tier it is computed in or first placed in",

@@ -123,8 +123,7 @@ class Stack:
     @property
     def drive(self) -> int | None:
         """The tier that wears, if one is a drive."""
-        t = self.roles.get("nvme")
-        return None if t is None or is_store(self.preset.tiers[t]) else t
+        return drive_of(self.preset)
 
     @property
     def chunk_bytes(self) -> int:
@@ -267,12 +266,17 @@ def roles_of(preset: Preset) -> dict[str, int]:
     names = [tier.name.lower() for tier in preset.tiers]
     dram = next((t for t, name in enumerate(names) if name in DRAM), None)
     stored = [t for t, name in enumerate(names) if name not in MEMORY]
-    drives = [t for t in stored if not is_store(preset.tiers[t])]
-    nvme = next(reversed(drives or stored), None)
+    nvme = next(reversed(stored), None) if (drive := drive_of(preset)) is None else drive
     roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
     if not roles:
         raise ConfigError(f"the tiers {', '.join(names)}: none is DRAM ({', '.join(DRAM)}) nor storage")
     return roles
+
+
+def drive_of(preset: Preset) -> int | None:
+    """Return the tier that wears: the slowest that is neither memory nor an object store; null if there is none."""
+    drives = [t for t, of in enumerate(preset.tiers) if of.name.lower() not in MEMORY and not is_store(of)]
+    return drives[-1] if drives else None
 
 
 def is_store(tier: TierSetting) -> bool:

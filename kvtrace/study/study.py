@@ -141,9 +141,15 @@ def read_study(path: Path, options: Collection[str], default_preset: str, price:
         raise ConfigError(f"{path}: {count:,} configurations; at most {MOST_CONFIGURATIONS:,} make a study")
     drawn = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
     knobs = [base | one | of for one in listed for of in drawn]
+    presets = {str(one.get("preset", default_preset)) for one in knobs}
     _check_names(path, {"base": base, "grid": axes} | {f"configuration {at}": one for at, one in enumerate(listed, 1)},
-                 options, {str(one.get("preset", default_preset)) for one in knobs})  # fmt: skip
+                 options, presets)  # fmt: skip
     prices = {tier: price(tier, text) for tier, text in said.price.items()}
+    tiers = {
+        name.split(".")[1] for preset in presets for name in _knob_names(path, preset) if name.startswith("tiers.")
+    }
+    for tier in prices.keys() - tiers if prices else ():
+        raise ConfigError(f"{path}: price: {tier} is no tier of its presets; theirs are {', '.join(sorted(tiers))}")
     return Study(path, [Configuration(n, of, _argv(of, options)) for n, of in enumerate(knobs)], prices)
 
 

@@ -450,8 +450,8 @@ def card_document(card: Card) -> Document:
 def card_answer(card: Card) -> str:
     """Return the answer: users of each stack, and how well it repeats."""
     told = [
-        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} users"
-        f"{'' if score.read_bytes_per_s else ' (writes only)'}"
+        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} user"
+        f"{'s' * (score.at_users != 1)}{'' if score.read_bytes_per_s else ' (writes only)'}"
         for score in card.scores
     ]
     spreads = [score.spread for score in card.scores if score.spread is not None]
@@ -536,7 +536,7 @@ def event_lines(events: dict[str, Any]) -> list[str]:
         elif "before" in ratios:
             parts.append("not back as before by the end of the trace")
         if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
-            parts.append(f"{counted(restarted, 'request')} began again")
+            parts.append(f"requests began again {counted(restarted, 'time')} in the windows from it on")
         lines.append(f"{of['event']}: hits {', '.join(parts)}")
     return lines
 
