@@ -58,11 +58,6 @@ _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 E = TypeVar("E", bound=StrEnum)
 
 
-def percent(ratio: float | None) -> str | None:
-    """Return `ratio` as per cent, None if it is unknown."""
-    return None if ratio is None else f"{100 * ratio:.1f} %"
-
-
 def parse_share(text: str, flag: str) -> float:
     """Return the share that `text` says, 80% or 0.8, of any size; ConfigError, naming `flag`, if it says none."""
     match = _SHARE.fullmatch(text)

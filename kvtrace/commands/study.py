@@ -142,7 +142,7 @@ def _asked(argv: tuple[str, ...]) -> _Asked:
 
 def simulate(task: Task) -> Simulated:
     """Simulate what `task` asks for, as `gen` does, and count."""
-    from kvtrace.curves.points import Meter, Stack, Worn, drive_of, simulated
+    from kvtrace.curves.points import Meter, Stack, simulated
     from kvtrace.sim import output as trace_output
 
     with chdir(task.folder):
@@ -162,8 +162,7 @@ def simulate(task: Task) -> Simulated:
             simulation.run(meter)
         else:
             trace_output.write(Path(task.trace), simulation, scenario.config, ["kvtrace", "gen", *task.argv])
-    worn = Worn(drive_of(scenario.preset), asked.drive.drive_size, asked.drive.endurance)
-    found = simulated(simulation, meter, scenario.span_ns(simulation), worn)
+    found = simulated(simulation, meter, scenario.span_ns(simulation), asked.drive.endurance, asked.drive.drive_size)
     has_bound = scenario.preset.fleet.nodes == 1 and not asked.event  # what begins again looks up again
     return replace(found, optimal_hit_ratio=bounds.optimum({})) if has_bound else found
 

@@ -121,11 +121,6 @@ class Stack:
         }
 
     @property
-    def drive(self) -> int | None:
-        """The tier that wears, if one is a drive."""
-        return drive_of(self.preset)
-
-    @property
     def chunk_bytes(self) -> int:
         """The bytes of a chunk, all ranks together."""
         return sizes_of(self.preset, self.model, self.ranks).chunk_bytes
@@ -162,7 +157,7 @@ class Stack:
         simulation = Simulation(preset, self.model, self.load, ranks=self.ranks)
         meter = Meter(simulation)
         simulation.run(meter)
-        found = simulated(simulation, meter, self.span_ns(simulation), Worn(self.drive, None, self.endurance))
+        found = simulated(simulation, meter, self.span_ns(simulation), self.endurance)
         return Point(
             capacities=capacities,
             sampling_rate=1.0,
@@ -227,7 +222,7 @@ class Stack:
         each = sizes.chunk_bytes / sizes.parts
         amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
         rates = Rates(*(SecondRate(amount / span_s, None) if span_s else None for amount in amounts))
-        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=t == self.drive)
+        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=t == drive_of(self.preset))
 
     def optimum(self, capacities: Capacities) -> float | None:
         """Return the hit ratio that no policy exceeds with as many bytes in all tiers, each its own objects (Belady).
@@ -322,19 +317,19 @@ class Simulated(Counted):
         return self.input_tokens - self.saved_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Worn:
-    """The drive that wears: its tier, and its size if that differs from the tier's."""
+def simulated(
+    simulation: Simulation,
+    meter: Meter,
+    asked_ns: int | None,
+    endurance: Endurance | None,
+    drive_bytes: int | None = None,
+) -> Simulated:
+    """Return what `simulation`, which is over, came to; requests arrived over `asked_ns`.
 
-    tier: int | None
-    """Null: none."""
-    size_bytes: int | None = None
-    endurance: Endurance | None = None
-
-
-def simulated(simulation: Simulation, meter: Meter, asked_ns: int | None, drive: Worn) -> Simulated:
-    """Return what `simulation`, which is over, came to; requests arrived over `asked_ns`."""
+    The drive that wears is as large as its tier, unless `drive_bytes` are said.
+    """
     preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(asked_ns)
+    drive = drive_of(preset)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
     if "incidents" in stats or preset.partial_chunks:
         # What begins again looks up again, and may compute again what it had computed; a hit may be of a partial chunk.
@@ -344,9 +339,9 @@ def simulated(simulation: Simulation, meter: Meter, asked_ns: int | None, drive:
     else:
         saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.sizes.bytes_per_token
     written: tuple[int, ...] = ()
-    if drive.tier is not None:
+    if drive is not None:
         places, is_one = all_tiers(simulation.world)
-        worn = places[is_one[:, drive.tier], drive.tier]
+        worn = places[is_one[:, drive], drive]
         # What lay there before the start is not of the load.
         written = tuple((worn["written_bytes"] - worn["populated_bytes"]).tolist())
     return Simulated(
@@ -357,9 +352,9 @@ def simulated(simulation: Simulation, meter: Meter, asked_ns: int | None, drive:
         load_ns=asked_ns or span_ns,
         tiers=[
             tier_demand(
-                *(of, tier.capacity_bytes, rates, drive.endurance),
-                is_drive=t == drive.tier,
-                drive_bytes=drive.size_bytes if t == drive.tier else None,
+                *(of, tier.capacity_bytes, rates, endurance),
+                is_drive=t == drive,
+                drive_bytes=drive_bytes,
                 instances=preset.fleet.instances(tier.scope),
             )
             for t, (of, tier, rates) in enumerate(zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True))

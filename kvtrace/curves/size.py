@@ -410,19 +410,11 @@ class _Run:
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""
-        left = [of for of in sorted(points, key=_preference) if self.question.target.is_met(of, of.hit_ratio_error)]
-        started: list[Future[Any] | None] = []
-        for at, point in enumerate(left):
-            # Where the estimate may be wrong, the next one is simulated beside it.
-            is_sure = self.question.target.is_met(point, -point.hit_ratio_error)
-            started += [
-                None if later.sampling_rate == 1 else self._start(self.stack.simulate, later.capacities)
-                for later in left[len(started) : at + (1 if is_sure else 2)]
-            ]
-            begun = started[at]
-            full = point if begun is None else self._priced(self._result(begun))
-            if self.question.target.is_met(full):
-                return full
+        for point in sorted(points, key=_preference):
+            if self.question.target.is_met(point, point.hit_ratio_error):
+                [full] = [point] if point.sampling_rate == 1 else self._simulate([point.capacities])
+                if self.question.target.is_met(full):
+                    return full
         return None
 
     def _priced(self, point: Point) -> Point:

@@ -40,7 +40,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.native.library import sources_sha256
 from kvtrace.curves.points import Simulated
-from kvtrace.requests.requests import sha256_of
+from kvtrace.requests.requests import files_of, sha256_of
 from kvtrace.sim.presets.preset import knobs_of
 
 FILE, SEED = "file", "seed"
@@ -279,10 +279,7 @@ def _files(knobs: dict[str, Value]) -> Iterator[Path]:
 
 def files_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, or of those in a directory or that a pattern matches; TraceError if none is."""
-    listed = path.iterdir() if path.is_dir() else [path] if path.is_file() else path.parent.glob(path.name)
-    found = sorted(one.absolute() for one in listed if one.is_file())
-    if not found:
-        raise TraceError("no such file", path=path)
+    found = [one.absolute() for one in files_of(path, "*") if one.is_file()]
     return _sha256(tuple((one, one.stat().st_mtime_ns, one.stat().st_size) for one in found))
 
 

@@ -93,9 +93,9 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
 
 def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     """Return the inventory `found` of the trace `name` as a document."""
-    named, asked = found["requests"], (meta.stats or {}).get("requests")
+    named, asked = found["requests"], (meta.stats or {}).get("requests") or 0
     said = "- requests" if named is None else counted(named, "request")
-    if asked not in (None, named):  # a prompt that fills no chunk, and finds none, moves nothing
+    if asked > (named or 0):  # a prompt that fills no chunk, and finds none, moves nothing
         said = f"I/O of {named or 'none'} of {counted(asked, 'request')}"
     headline = (
         f"{counted(found['rows'], 'row')} over {format_duration(found['span_ns'])}, "
