@@ -361,7 +361,6 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target,
     from kvtrace.sim.simulation import has_times
 
     shown = found.chosen or found.ceiling
-    place = _name_capacities(shown, found.labels)
     tables = _tier_tables(shown)
     if shown.first_token is not None:
         tables.append(first_token_table(shown.first_token))
@@ -380,7 +379,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target,
             "and lowers the p99 of per-second rates"
         )
     chapters = [
-        doc.Chapter(f"What each tier must do with {place}", tables, lines),
+        doc.Chapter(f"What each tier must do with {_name_capacities(shown, found.labels)}", tables, lines),
         doc.Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
     ]
     span, lookups = units.format_duration(shown.span_ns), units.format_count(shown.lookups)
@@ -395,18 +394,17 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target,
         computing,
     ]
     if found.chosen is not None:
-        best = found.chosen.optimal_hit_ratio
-        if best is not None:
+        if (best := found.chosen.optimal_hit_ratio) is not None:
             notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {units.percent(best)}")
         sizes = {stack.preset.tiers[stack.roles[role]].name: of for role, of in found.chosen.capacities.items()}
         settings = [f"--gpu {INSTANT}"] * is_ordered
         settings += [f"--set tiers.{name}.capacity={of}" for name, of in sizes.items() if of is not None]
         notes.append(f"its trace: gen with the same options{' and ' * bool(settings)}{' '.join(settings)}")
     highlights = [
-        *(
-            doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")
-            for role, of in shown.capacities.items()
-        ),
+        doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")
+        for role, of in shown.capacities.items()
+    ]
+    highlights += [
         doc.Highlight("hit ratio", shown.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
         doc.Highlight("ceiling", found.ceiling.hit_ratio, doc.Unit.SHARE, "with unlimited capacity"),
         doc.Highlight(
