@@ -522,8 +522,8 @@ def event_lines(events: dict[str, Any]) -> list[str]:
         lookups, hits = (again[f"of_{name}"] - again[name] for name in ("lookups", "hits"))
         lines.append(
             f"requests began again {counted(again['requests'], 'time')} and looked up anew: {again['lookups']:,} of "
-            f"{again['of_lookups']:,} look-ups and {again['hits']:,} of {again['of_hits']:,} hits, which hit "
-            f"ratios here count; of first look-ups {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
+            f"{again['of_lookups']:,} look-ups and {again['hits']:,} of {again['of_hits']:,} hits; all hit "
+            f"ratios count them; of first look-ups {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
         )
     for of in events["around"]:
         if not of["is_reached"]:

@@ -229,8 +229,8 @@ def test_a_request_that_decodes_is_begun_again_by_hand():
     first, lost = event_lines(stats["incidents"])
     assert lost.endswith("requests began again 1 time in the windows from it on")
     assert first == (
-        "requests began again 1 time and looked up anew: 1 of 4 look-ups and 1 of 2 hits, which hit ratios here "
-        "count; of first look-ups 33.33 % hit"
+        "requests began again 1 time and looked up anew: 1 of 4 look-ups and 1 of 2 hits; all hit ratios count "
+        "them; of first look-ups 33.33 % hit"
     )
 
 
