@@ -10,7 +10,6 @@ by samples where these can tell; what is answered is simulated whole.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -282,10 +281,8 @@ class _Run:
         """Return the least of `inner` beside what samples have `found`, simulated in full; None if none is enough."""
         if found.sampling_rate == 1:
             return found
-        wanted, is_met = self.question.target.hit_ratio or 0.0, self.question.target.is_met
-        near, rough = self._close**0.48, _ROUGH_GUESS
+        is_met, near, rough = self.question.target.is_met, self._close**0.48, _ROUGH_GUESS
         at, parts = found.capacities[inner] or 0, [1 / near, near]
-        slope: float | None = None
         best: Point | None = None
         below: Point | None = None
         while best is None or below is None:
@@ -293,18 +290,15 @@ class _Run:
             tried = self._simulate([found.capacities | {inner: of} for of in sizes])
             met = next((n for n, of in enumerate(tried) if is_met(of)), len(tried))
             below, best = (tried[met - 1] if met else below), (tried[met] if met < len(tried) else best)
-            if slope is None:
-                slope = (tried[-1].hit_ratio - tried[0].hit_ratio) / math.log(near**2)
             edge = tried[0] if met == 0 else tried[-1]
             at = edge.capacities[inner] or 0
             if met == 0 and at <= self.stack.chunk_bytes:
                 return edge
             if met and at == self._most:
                 break
-            # Samples are off by less than this; where between, the slope of the two whole ones says.
+            # Samples are off by less than this.
             sign, at = (-1, at) if met == 0 else (1, max(at, int(self._told)))
-            far = rough if slope <= 0 else math.exp(min(math.log(rough), abs(wanted - edge.hit_ratio) / slope))
-            parts = sorted((far * part) ** sign for part in (1 / near, near) if far * part > 1)
+            parts = sorted((rough * part) ** sign for part in (1 / near, near))
             near, rough = near**2, rough**2
         return best and self._least(best, inner, self._simulate, below=below)
 
