@@ -96,7 +96,7 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     named, asked = found["requests"], (meta.stats or {}).get("requests") or 0
     said = "- requests" if named is None else counted(named, "request")
     if asked > (named or 0):  # a prompt that fills no chunk, and finds none, moves nothing
-        said = f"I/O of {named or 'none'} of {counted(asked, 'request')}"
+        said = f"I/O of {format_count(named or 0)} of {counted(asked, 'request')}"
     headline = (
         f"{counted(found['rows'], 'row')} over {format_duration(found['span_ns'])}, "
         f"{counted(found['objects'], 'object')}, {said}\n"
