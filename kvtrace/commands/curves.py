@@ -128,7 +128,7 @@ def mrc(
 def _document(found: HitCurve, policy: str) -> doc.Document:
     """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
     is_exact = found.sampling_rate == 1
-    sampled = "" if is_exact else f", estimated from samples of {common.percent(found.sampling_rate)} of the objects"
+    sampled = "" if is_exact else f", estimated from samples of {units.percent(found.sampling_rate)} of the objects"
     title = (
         f"{policy}: {units.counted(found.references, 'reference')} of {units.counted(found.requests, 'request')}, "
         f"objects of {found.object_tokens} tokens, {units.format_bytes(found.object_bytes)}, full ones only{sampled}"
@@ -156,7 +156,7 @@ def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> Any:
     """Return the hit ratio, with its error where it is an estimate."""
     if sampling_rate == 1:
         return point.hit_ratio
-    return doc.Cell(f"{common.percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", doc.Unit.TEXT)
+    return doc.Cell(f"{units.percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", doc.Unit.TEXT)
 
 
 def _named(policy: str) -> str:
@@ -232,8 +232,8 @@ def size(
     axes = {role: _parse_capacities(text, f"--{role}") for role, text in said.items() if text is not None}
     if page is not None:
         check_page(page, "--plot")
-    is_ordered = file is not None and target.first_token is None
-    scenario = common.prepare(file, stack, users, run, source, turns, gpu="instant" if is_ordered else None)
+    is_ordered = file is not None and target.first_token is None and stack.gpu is None
+    scenario = common.prepare(file, stack, users, run, source, turns, gpu=INSTANT if is_ordered else None)
     if (nodes := scenario.preset.fleet.nodes) > 1:
         raise ConfigError(f"fleet.nodes={nodes}: kvtrace size is of one node; kvtrace plan is of a fleet")
     if file is not None and scenario.load.requests is not None:
@@ -258,7 +258,7 @@ def size(
     }
     result: dict[str, Any] = {"answer": first_line(found, target, wanted), **facts, "basis": basis}
     result |= {"target": asdict(target), **asdict(found)}
-    shown = document(found, wanted, facts, target)
+    shown = document(found, wanted, facts, target, is_ordered=is_ordered)
     if page is not None:
         common.write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
     answer(result, lambda: shown, as_json=as_json)
@@ -305,7 +305,7 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
         for t, tier in enumerate(best.tiers):
             # Other tiers of the preset make hits, too.
             if t not in stack.roles.values() and tier.hits:
-                share = common.percent(tier.hit_ratio or 0.0)
+                share = units.percent(tier.hit_ratio or 0.0)
                 line += f", beside {_name_capacity(tier.capacity_bytes, tier.name.upper())} ({share} of look-ups)"
         line += f": {_reached(best, target)}"
         line += "" if best.price is None else f"; price {doc.show(best.price, doc.Unit.NUMBER)}"
@@ -352,13 +352,15 @@ def _name_capacity(of: int | None, label: str) -> str:
     return f"{units.format_bytes(of)} of {label}"
 
 
-def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target) -> doc.Document:
-    """Return the answer as a document; `facts` say of which preset, model and load."""
+def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target, *, is_ordered: bool) -> doc.Document:
+    """Return the answer as a document; `facts` say of which preset, model and load.
+
+    A load that `is_ordered` took no time to compute, though nobody said so.
+    """
     from kvtrace.commands.gen import first_token_table
     from kvtrace.sim.simulation import has_times
 
     shown = found.chosen or found.ceiling
-    place = _name_capacities(shown, found.labels)
     tables = _tier_tables(shown)
     if shown.first_token is not None:
         tables.append(first_token_table(shown.first_token))
@@ -377,7 +379,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
             "and lowers the p99 of per-second rates"
         )
     chapters = [
-        doc.Chapter(f"What each tier must do with {place}", tables, lines),
+        doc.Chapter(f"What each tier must do with {_name_capacities(shown, found.labels)}", tables, lines),
         doc.Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
     ]
     span, lookups = units.format_duration(shown.span_ns), units.format_count(shown.lookups)
@@ -388,21 +390,21 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target)
         computing = f"GPU compute time is not modelled: {order}"
     notes = [
         f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of virtual time, simulated",
-        f"ceiling with unlimited {bounded}: {common.percent(found.ceiling.hit_ratio)} of look-ups hit",
+        f"ceiling with unlimited {bounded}: {units.percent(found.ceiling.hit_ratio)} of look-ups hit",
         computing,
     ]
     if found.chosen is not None:
-        best = found.chosen.optimal_hit_ratio
-        if best is not None:
-            notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {common.percent(best)}")
+        if (best := found.chosen.optimal_hit_ratio) is not None:
+            notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {units.percent(best)}")
         sizes = {stack.preset.tiers[stack.roles[role]].name: of for role, of in found.chosen.capacities.items()}
-        settings = [f"--set tiers.{name}.capacity={of}" for name, of in sizes.items() if of is not None]
-        notes.append(f"its trace: gen with the same options and {' '.join([f'--gpu {stack.preset.gpu}', *settings])}")
+        settings = [f"--gpu {INSTANT}"] * is_ordered
+        settings += [f"--set tiers.{name}.capacity={of}" for name, of in sizes.items() if of is not None]
+        notes.append(f"its trace: gen with the same options{' and ' * bool(settings)}{' '.join(settings)}")
     highlights = [
-        *(
-            doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")
-            for role, of in shown.capacities.items()
-        ),
+        doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")
+        for role, of in shown.capacities.items()
+    ]
+    highlights += [
         doc.Highlight("hit ratio", shown.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
         doc.Highlight("ceiling", found.ceiling.hit_ratio, doc.Unit.SHARE, "with unlimited capacity"),
         doc.Highlight(
@@ -441,14 +443,17 @@ def _bounded(of: int | None) -> Any:
 
 def _grid(found: Sizing, stack: Stack) -> doc.ReportTable:
     """Return a row a point; the one that was chosen, simulated in full, in the place of its estimate."""
+    from kvtrace.curves.points import drive_of
+
     roles, has_price = list(found.ceiling.capacities), any(point.price is not None for point in found.points)
+    drive = drive_of(stack.preset)
     has_optimum = any(point.optimal_hit_ratio is not None for point in found.points)
     spec = ["bytes: " + ", ".join(f"{role}_bytes = {found.labels[role]}" for role in roles), "share: hit_ratio = hits"]
     spec += ["share: optimal_hit_ratio = optimal"] if has_optimum else []
     spec += ["count: saved_tokens = tokens saved"]
     for role in roles:
         spec.append(f"bytes_per_s: {role}_read = {found.labels[role]} read, {role}_written = written")
-    spec += ["number: drive_writes_per_day = writes a day"] if stack.drive is not None else []
+    spec += ["number: drive_writes_per_day = writes a day"] if drive is not None else []
     spec += ["number: price"] if has_price else []
     rows = []
     for estimated in found.points:
@@ -459,8 +464,8 @@ def _grid(found: Sizing, stack: Stack) -> doc.ReportTable:
             does = point.tiers[stack.roles[role]].figures()
             row[f"{role}_bytes"] = _bounded(capacity)
             row |= {f"{role}_read": does["read_bytes_per_s"], f"{role}_written": does["write_bytes_per_s"]}
-        if stack.drive is not None:
-            row["drive_writes_per_day"] = point.tiers[stack.drive].drive_writes_per_day
+        if drive is not None:
+            row["drive_writes_per_day"] = point.tiers[drive].drive_writes_per_day
         rows.append(row)
     table = doc.table_of("", doc.Sheet.SUMMARY, "\n".join(spec), rows, charts=_charts(found), keys=len(roles))
     return replace(table, is_answer=True)
@@ -513,7 +518,7 @@ def _notes_of_grid(found: Sizing, stack: Stack) -> list[str]:
     lines = []
     if (rate := min(point.sampling_rate for point in found.points)) < 1:
         lines.append(
-            f"with ±: estimated from 4 samples of {common.percent(rate)} of the objects, 95 % confidence; the others, "
+            f"with ±: estimated from 4 samples of {units.percent(rate)} of the objects, 95 % confidence; the others, "
             "what was chosen and the ceiling are simulated in full"
         )
     if any(point.optimal_hit_ratio is not None for point in found.points):

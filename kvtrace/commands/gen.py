@@ -126,7 +126,7 @@ def gen(
 
     scenario = common.prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
     fleet.check(scenario.preset)
-    drive.check(scenario.preset.tiers[-1].name)
+    drive.check(scenario.preset)
     simulation, config = scenario.simulation(), scenario.config
     with progress("simulating", scenario.span_ns(simulation)) as tick:
         meta = trace_output.write(output, simulation, config, ["kvtrace", *sys.argv[1:]], requests_out, tick)
@@ -135,9 +135,10 @@ def gen(
     # Rates are over all I/O, which goes on for longer than requests arrive if they come faster than they are served.
     span_ns = max(scenario.span_ns(simulation) or 0, simulation.last_io_ns)
     facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}
-    summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
-    summary["endurance"] = drive.wear(meta.stats or {}, span_ns, scenario.preset.tiers[-1].capacity_bytes)
-    if costs := monthly_costs(output, scenario.preset.tiers, meta.stats or {}, span_ns):
+    stats: dict[str, Any] = meta.stats or {}
+    summary = {"file": str(output), "rows": meta.rows, **facts, "stats": stats}
+    summary["endurance"] = drive.wear(scenario.preset, stats, span_ns)
+    if costs := monthly_costs(output, scenario.preset.tiers, stats, span_ns):
         summary["costs"] = costs
     answer(summary, lambda: generated(summary), as_json=as_json)
     if not as_json and (unplaced := summary["stats"]["unplaced_objects"]):

@@ -23,8 +23,15 @@ from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
 from kvtrace.core.schema import RequestKind
-from kvtrace.core.statistics import MEMORY, QUANTILES, Endurance, endurance, parse_drive_size, parse_endurance
-from kvtrace.core.units import parse_bytes, parse_duration_ns, parse_rate_per_s
+from kvtrace.core.statistics import (
+    MEMORY,
+    QUANTILES,
+    SECONDS_PER_DAY,
+    Endurance,
+    parse_drive_size,
+    parse_endurance,
+)
+from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns, parse_rate_per_s
 from kvtrace.model.catalogue import find_model, logged_model
 from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.sim.routers import Router
@@ -49,11 +56,6 @@ TensorParallel = Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tens
 _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 
 E = TypeVar("E", bound=StrEnum)
-
-
-def percent(ratio: float | None) -> str | None:
-    """Return `ratio` as per cent, None if it is unknown."""
-    return None if ratio is None else f"{100 * ratio:.1f} %"
 
 
 def parse_share(text: str, flag: str) -> float:
@@ -323,8 +325,8 @@ class FleetArguments:
     )
 
     def check(self, preset: Preset) -> None:
-        """Raise ConfigError if anything was said of several nodes, and `preset` has one."""
-        for name, value in given(self, "nodes").items() if preset.fleet.nodes == 1 else ():
+        """Raise ConfigError if anything was said of several nodes, and `preset` has one that nobody asked for."""
+        for name, value in given(self, "nodes").items() if preset.fleet.nodes == 1 != self.nodes else ():
             raise ConfigError(f"{flag_of(name)} {value}: there is one node; say how many, such as --nodes 8")
 
     def over(self, stack: StackArguments) -> StackArguments:
@@ -359,21 +361,36 @@ class DriveArguments:
         parse=parse_endurance,
     )
 
-    def check(self, last: str) -> None:
-        """Raise ConfigError if anything was said of the drive, and the slowest tier, `last`, is memory."""
-        for name in given(self) if last in MEMORY else ():
-            raise ConfigError(f"{flag_of(name)}: the slowest tier, {last}, is memory, which does not wear")
+    def check(self, preset: Preset) -> None:
+        """Raise ConfigError if anything was said of the drive, and `preset` has none."""
+        from kvtrace.curves.points import drive_of
 
-    def wear(self, stats: dict[str, Any], span_ns: int | None, capacity_bytes: int | None) -> list[dict[str, Any]]:
-        """Return what statistics.endurance does, with the drive's years if it is known what it may be written.
+        for name in given(self) if drive_of(preset) is None else ():
+            tiers = ", ".join(tier.name for tier in preset.tiers)
+            raise ConfigError(f"{flag_of(name)}: none of the tiers {tiers} is a drive: memory and buckets do not wear")
 
-        A drive whose size was not said is as large as the tier, `capacity_bytes`.
+    def wear(self, preset: Preset, stats: dict[str, Any], span_ns: int) -> list[dict[str, Any]]:
+        """Return what each tier below memory is written a day, and how that wears the slowest drive of them.
+
+        Of a tier that each node of a fleet, or each rack, has its own of, it is the mean of these. What was written
+        before the start is not of that rate. A drive that is rated, and whose size was not said, is as large as the
+        tier. Nothing of a trace without a span.
         """
-        worn, rated = endurance(stats, span_ns, self.drive_size), self.endurance
-        if rated is None:
-            return worn
-        size_bytes = self.drive_size or capacity_bytes
-        return [of | {"years_of_life": rated.life_years(size_bytes, of["written_bytes_per_day"])} for of in worn]
+        from kvtrace.curves.points import drive_of
+
+        found, drive, rated = [], drive_of(preset), self.endurance
+        for t, (tier, of) in enumerate(zip(preset.tiers, stats["tiers"], strict=True)):
+            if not span_ns or tier.name in MEMORY or tier.capacity_bytes == 0:
+                continue
+            instances, written = of.get("instances", 1), of["written_bytes"] - of["populated_bytes"]
+            per_day = written * SECONDS_PER_DAY * NS_PER_S // span_ns // instances
+            size_bytes = (self.drive_size or (tier.capacity_bytes if rated else None)) if t == drive else None
+            worn = {"name": tier.name, "written_bytes_per_day": per_day}
+            worn["drive_writes_per_day"] = per_day / size_bytes if size_bytes else None
+            worn |= {"instances": instances} if instances > 1 else {}
+            worn |= {"years_of_life": rated.life_years(size_bytes, per_day)} if rated and t == drive else {}
+            found.append(worn)
+        return found
 
 
 MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"

@@ -142,7 +142,7 @@ def _asked(argv: tuple[str, ...]) -> _Asked:
 
 def simulate(task: Task) -> Simulated:
     """Simulate what `task` asks for, as `gen` does, and count."""
-    from kvtrace.curves.points import Meter, Stack, Worn, simulated
+    from kvtrace.curves.points import Meter, Stack, simulated
     from kvtrace.sim import output as trace_output
 
     with chdir(task.folder):
@@ -153,6 +153,7 @@ def simulate(task: Task) -> Simulated:
                 asked.file, asked.fleet.over(asked.stack), asked.users, asked.run, asked.source, asked.turns,
                 read=partial(_read, task.file_sha256), events=asked.event or (),
             )  # fmt: skip
+            asked.fleet.check(scenario.preset)
             stack = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns)
             bounds = stack.with_chains()
             simulation = replace(scenario, load=bounds.load).simulation()
@@ -161,9 +162,7 @@ def simulate(task: Task) -> Simulated:
             simulation.run(meter)
         else:
             trace_output.write(Path(task.trace), simulation, scenario.config, ["kvtrace", "gen", *task.argv])
-    tier = len(scenario.preset.tiers) - 1 if len(scenario.preset.tiers) > 1 else None
-    worn = Worn(tier, asked.drive.drive_size, asked.drive.endurance)
-    found = simulated(simulation, meter, scenario.span_ns(simulation), worn)
+    found = simulated(simulation, meter, scenario.span_ns(simulation), asked.drive.endurance, asked.drive.drive_size)
     has_bound = scenario.preset.fleet.nodes == 1 and not asked.event  # what begins again looks up again
     return replace(found, optimal_hit_ratio=bounds.optimum({})) if has_bound else found
 
@@ -349,7 +348,9 @@ def plan(
         lost: dict[str, Any] = {}
         for event, one in (wanted.losses(found.cheapest) if found.cheapest else {}).items():
             simulate([one])
-            if not isinstance(of := results[one.number], Failed):
+            if isinstance(of := results[one.number], Failed):
+                log(f"note: {event}: not simulated: {of.error}")
+            else:
                 lost[event] = one, of
     write(output / TABLE, found.study, found.rows, ["kvtrace", "plan", *wanted.argv])
     for note in scenario.load.requests.notes if scenario.load.requests else ():

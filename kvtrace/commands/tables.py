@@ -65,7 +65,7 @@ def convert(
     target: Annotated[
         Path, typer.Argument(metavar="OUT", writable=True, help="*.parquet or *.csv.zst; with --to mlperf also *.csv.")
     ],
-    to: str = option("Format of OUT: native, or mlperf.", "native"),
+    to: str = option("Format of OUT: native, or mlperf.", "native", metavar="FORMAT"),
 ) -> None:
     """Convert a table between Parquet and zstd CSV, or a trace from or to the MLPerf trace CSV.
 

@@ -55,7 +55,7 @@ class Phase(StrEnum):
 
 
 PHASE_MEANINGS: Final[dict[str, str]] = {
-    Phase.POPULATE: "written before the measured window, so that later reads find it",
+    Phase.POPULATE: "before the start: written for later reads to find it, and what made room for that",
     Phase.LOAD: "cached KV read for a request, before its prefill",
     Phase.PROMOTE: "copied to a faster tier because a request loaded it",
     Phase.PREFILL: "newly computed KV written to the tier it is computed in or first placed in",
@@ -375,7 +375,7 @@ STUDY: Final = Table("study", "What came of each configuration of a study, one r
     Column("command", "string", "name", "the command that simulates it alone"),
     Column("error", "string", "name", "why it failed; null if it did not: then all its figures are", nullable=True),
     Column("requests", "int64", "count", "requests that were looked up", nullable=True),
-    Column("lookups", "int64", "count", "objects that they looked up", nullable=True),
+    Column("lookups", "int64", "count", "objects that they looked up, anew if they began again", nullable=True),
     Column("hit_ratio", "float64", "share of 1", "look-ups that hit in any tier; null without look-ups", nullable=True),
     Column("input_tokens", "int64", "tokens", "tokens of their prompts", nullable=True),
     Column("recomputed_tokens", "int64", "tokens", "prompt tokens that no tier had, and that were computed",

@@ -14,7 +14,7 @@ import msgspec
 
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, parse_bytes
+from kvtrace.core.units import DAYS_PER_YEAR, parse_bytes
 
 if TYPE_CHECKING:
     # Heavy, and not needed by programs that only name a percentile.
@@ -224,28 +224,6 @@ def parse_drive_size(text: str) -> int:
     if size_bytes == 0:
         raise ConfigError(f"--drive-size {text}: must be > 0")
     return size_bytes
-
-
-def endurance(stats: dict[str, Any], span_ns: int | None, size_bytes: int | None) -> list[dict[str, Any]]:
-    """Return, for the slowest tier, what it writes a day at the simulated rate; drive writes per day of `size_bytes`.
-
-    Of a tier that each node of a fleet, or each rack, has its own of, it is the mean of these.
-    What was written before the start is not of that rate. Empty if the span is zero or unknown, or if there is only
-    one tier, or memory alone: then no storage is simulated.
-    """
-    tiers = stats.get("tiers") or []
-    if not span_ns or len(tiers) < 2 or (last := tiers[-1])["name"] in MEMORY:  # noqa: PLR2004 - memory and storage
-        return []
-    instances = last.get("instances", 1)
-    per_day = (last["written_bytes"] - last["populated_bytes"]) * SECONDS_PER_DAY * NS_PER_S // span_ns // instances
-    return [
-        {
-            "name": last["name"],
-            "written_bytes_per_day": per_day,
-            "drive_writes_per_day": per_day / size_bytes if size_bytes else None,
-            **({"instances": instances} if instances > 1 else {}),
-        }
-    ]
 
 
 _DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)

@@ -121,12 +121,6 @@ class Stack:
         }
 
     @property
-    def drive(self) -> int | None:
-        """The tier that wears, if one is a drive."""
-        t = self.roles.get("nvme")
-        return None if t is None or is_store(self.preset.tiers[t]) else t
-
-    @property
     def chunk_bytes(self) -> int:
         """The bytes of a chunk, all ranks together."""
         return sizes_of(self.preset, self.model, self.ranks).chunk_bytes
@@ -163,7 +157,7 @@ class Stack:
         simulation = Simulation(preset, self.model, self.load, ranks=self.ranks)
         meter = Meter(simulation)
         simulation.run(meter)
-        found = simulated(simulation, meter, self.span_ns(simulation), Worn(self.drive, None, self.endurance))
+        found = simulated(simulation, meter, self.span_ns(simulation), self.endurance)
         return Point(
             capacities=capacities,
             sampling_rate=1.0,
@@ -228,7 +222,7 @@ class Stack:
         each = sizes.chunk_bytes / sizes.parts
         amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
         rates = Rates(*(SecondRate(amount / span_s, None) if span_s else None for amount in amounts))
-        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=t == self.drive)
+        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=t == drive_of(self.preset))
 
     def optimum(self, capacities: Capacities) -> float | None:
         """Return the hit ratio that no policy exceeds with as many bytes in all tiers, each its own objects (Belady).
@@ -267,12 +261,17 @@ def roles_of(preset: Preset) -> dict[str, int]:
     names = [tier.name.lower() for tier in preset.tiers]
     dram = next((t for t, name in enumerate(names) if name in DRAM), None)
     stored = [t for t, name in enumerate(names) if name not in MEMORY]
-    drives = [t for t in stored if not is_store(preset.tiers[t])]
-    nvme = next(reversed(drives or stored), None)
+    nvme = next(reversed(stored), None) if (drive := drive_of(preset)) is None else drive
     roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
     if not roles:
         raise ConfigError(f"the tiers {', '.join(names)}: none is DRAM ({', '.join(DRAM)}) nor storage")
     return roles
+
+
+def drive_of(preset: Preset) -> int | None:
+    """Return the tier that wears: the slowest that is neither memory nor an object store; null if there is none."""
+    drives = [t for t, of in enumerate(preset.tiers) if of.name.lower() not in MEMORY and not is_store(of)]
+    return drives[-1] if drives else None
 
 
 def is_store(tier: TierSetting) -> bool:
@@ -318,19 +317,19 @@ class Simulated(Counted):
         return self.input_tokens - self.saved_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Worn:
-    """The drive that wears: its tier, and its size if that differs from the tier's."""
+def simulated(
+    simulation: Simulation,
+    meter: Meter,
+    asked_ns: int | None,
+    endurance: Endurance | None,
+    drive_bytes: int | None = None,
+) -> Simulated:
+    """Return what `simulation`, which is over, came to; requests arrived over `asked_ns`.
 
-    tier: int | None
-    """Null: none."""
-    size_bytes: int | None = None
-    endurance: Endurance | None = None
-
-
-def simulated(simulation: Simulation, meter: Meter, asked_ns: int | None, drive: Worn) -> Simulated:
-    """Return what `simulation`, which is over, came to; requests arrived over `asked_ns`."""
+    The drive that wears is as large as its tier, unless `drive_bytes` are said.
+    """
     preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(asked_ns)
+    drive = drive_of(preset)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
     if "incidents" in stats or preset.partial_chunks:
         # What begins again looks up again, and may compute again what it had computed; a hit may be of a partial chunk.
@@ -340,9 +339,9 @@ def simulated(simulation: Simulation, meter: Meter, asked_ns: int | None, drive:
     else:
         saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.sizes.bytes_per_token
     written: tuple[int, ...] = ()
-    if drive.tier is not None:
+    if drive is not None:
         places, is_one = all_tiers(simulation.world)
-        worn = places[is_one[:, drive.tier], drive.tier]
+        worn = places[is_one[:, drive], drive]
         # What lay there before the start is not of the load.
         written = tuple((worn["written_bytes"] - worn["populated_bytes"]).tolist())
     return Simulated(
@@ -353,9 +352,9 @@ def simulated(simulation: Simulation, meter: Meter, asked_ns: int | None, drive:
         load_ns=asked_ns or span_ns,
         tiers=[
             tier_demand(
-                *(of, tier.capacity_bytes, rates, drive.endurance),
-                is_drive=t == drive.tier,
-                drive_bytes=drive.size_bytes if t == drive.tier else None,
+                *(of, tier.capacity_bytes, rates, endurance),
+                is_drive=t == drive,
+                drive_bytes=drive_bytes,
                 instances=preset.fleet.instances(tier.scope),
             )
             for t, (of, tier, rates) in enumerate(zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True))

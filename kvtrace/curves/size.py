@@ -10,7 +10,6 @@ by samples where these can tell; what is answered is simulated whole.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,8 +36,6 @@ _CLOSE, _CLOSER = 1.02, 1.01
 that, where a look takes no time worth naming."""
 _GUESS, _ROUGH_GUESS = 1.008, 1.04
 """How close a search by samples comes; and how far what samples, or a grid, say is off at most, as a rule."""
-_FAR = 0.02
-"""What misses the target by such a share with a larger tier, of which samples tell, is not simulated with its own."""
 _DIGITS = 3
 """Of a capacity that is searched: as it is printed."""
 _HALVINGS, _FINER = 14, 12
@@ -133,8 +130,6 @@ class _Run:
         self.stack, self.question, self._tell = stack, question, done
         self.pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="size")
         self._asked = self._done = self._most = 0
-        self._guess = 0.0
-        """How many bytes in all the grid says that the target takes; 0 if it does not say."""
         self._sampling: _Sampling | None = None
         self._told = 0.0
         """The bytes that a tier must hold for samples to tell."""
@@ -173,16 +168,6 @@ class _Run:
                 points = sorted([*points, chosen], key=lambda of: _sizes(of.capacities))
         return Sizing(chosen, best, points, self.stack.labels)
 
-    def _between(self, points: Sequence[Point], chosen: Point) -> float:
-        """Return how many bytes in all reach the target, between `chosen` and the point of the grid below it."""
-        *outer, size = chosen.capacities.values()
-        below = [of for of in points if [*of.capacities.values()][:-1] == outer]
-        sizes = [(of.capacities[[*of.capacities][-1]] or 0, of) for of in below]
-        found = max(((each, of) for each, of in sizes if size and 0 < each < size), key=lambda of: of[0], default=None)
-        if found is None or size is None:
-            return 0.0
-        return sum(of or 0 for of in outer) + found[0] * (size / found[0]) ** self._share(found[1], chosen)
-
     def _searched(self, points: list[Point], axes: dict[str, list[int | None]]) -> Point | None:
         """Return the best point that reaches the target, simulated in full: the last capacity not given is searched.
 
@@ -197,7 +182,6 @@ class _Run:
         if len(free) == len(axes) and (none := self._without(axes)) is not None:
             return none
         start, inner = best, free[-1]
-        self._guess = self._between(points, best)
         outer = next((role for role in axes if role != inner), None)
         if outer is not None and outer in free and self.question.price is None:
             best = start = self._little(best, outer)
@@ -207,7 +191,7 @@ class _Run:
         # Without any of the one, it is the other that is still too coarse.
         last = inner if best.capacities[inner] or outer not in free else outer
         if best is start or last != inner:
-            best = self._least(best, last, self._look_at, guess=self._guess)
+            best = self._least(best, last, self._look_at)
         return self._settled(best, last) or self._choose(points)
 
     def _at_prices(self, best: Point, outer: str, inner: str, given: Sequence[int], *, is_free: bool) -> Point:
@@ -261,29 +245,10 @@ class _Run:
         """Return the best of `best` and the points with `sizes`: each is tried with what 1 or 2 % less money buys."""
         fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
         tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
-        for point in self._look_at(self._promising(tried, inner)):
+        for point in self._look_at(tried):
             if self.question.target.is_met(point) and _preference(point) < _preference(best):
-                best = min(best, self._least(point, inner, self._look_at, guess=self._guess), key=_preference)
+                best = min(best, self._least(point, inner, self._look_at), key=_preference)
         return best
-
-    def _promising(self, tried: Sequence[Capacities], inner: str) -> list[Capacities]:
-        """Return `tried` but those that only a full simulation tells of, and that more than likely miss the target.
-
-        With as much more as samples can tell of, they have far too few hits. Where it is `inner` that is too small for
-        samples to tell, it is left out.
-        """
-        if self._sampling is None:
-            return list(tried)
-        none, least = Capacities({inner: 0}), int(self._told) + 1
-        tried = [of | none if not self._is_told(of) and self._is_told(of | none) else of for of in tried]
-        untold = [of for of in tried if not self._is_told(of)]
-        looks = self._estimates([{role: size and max(size, least) for role, size in of.items()} for of in untold])
-        few = [
-            of
-            for of, look in zip(untold, looks, strict=True)
-            if not self.question.target.is_met(look, look.hit_ratio_error + _FAR * look.hit_ratio)
-        ]
-        return [of for of in tried if of not in few]
 
     def _is_told(self, capacities: Capacities) -> bool:
         """Whether samples stand for all of the objects with `capacities`: each tier holds enough of a sample."""
@@ -316,10 +281,8 @@ class _Run:
         """Return the least of `inner` beside what samples have `found`, simulated in full; None if none is enough."""
         if found.sampling_rate == 1:
             return found
-        wanted, is_met = self.question.target.hit_ratio or 0.0, self.question.target.is_met
-        near, rough = self._close**0.48, _ROUGH_GUESS
+        is_met, near, rough = self.question.target.is_met, self._close**0.48, _ROUGH_GUESS
         at, parts = found.capacities[inner] or 0, [1 / near, near]
-        slope: float | None = None
         best: Point | None = None
         below: Point | None = None
         while best is None or below is None:
@@ -327,18 +290,15 @@ class _Run:
             tried = self._simulate([found.capacities | {inner: of} for of in sizes])
             met = next((n for n, of in enumerate(tried) if is_met(of)), len(tried))
             below, best = (tried[met - 1] if met else below), (tried[met] if met < len(tried) else best)
-            if slope is None:
-                slope = (tried[-1].hit_ratio - tried[0].hit_ratio) / math.log(near**2)
             edge = tried[0] if met == 0 else tried[-1]
             at = edge.capacities[inner] or 0
             if met == 0 and at <= self.stack.chunk_bytes:
                 return edge
             if met and at == self._most:
                 break
-            # Samples are off by less than this; where between, the slope of the two whole ones says.
+            # Samples are off by less than this.
             sign, at = (-1, at) if met == 0 else (1, max(at, int(self._told)))
-            far = rough if slope <= 0 else math.exp(min(math.log(rough), abs(wanted - edge.hit_ratio) / slope))
-            parts = sorted((far * part) ** sign for part in (1 / near, near) if far * part > 1)
+            parts = sorted((rough * part) ** sign for part in (1 / near, near))
             near, rough = near**2, rough**2
         return best and self._least(best, inner, self._simulate, below=below)
 
@@ -349,7 +309,6 @@ class _Run:
         tell: Callable[[Sequence[Capacities]], list[Point]],
         *,
         below: Point | None = None,
-        guess: float = 0.0,
     ) -> Point:
         """Return `best` with the least of `inner` that reaches the target, as `tell` says: to within `_close`.
 
@@ -366,8 +325,6 @@ class _Run:
                 break
             if high <= smallest:
                 parts = (0,)
-            elif guess and low < guess < high / self._close:
-                parts, guess = (guess / _ROUGH_GUESS, guess * _ROUGH_GUESS), 0.0
             elif low < 0:
                 least = high / ratio
                 parts, ratio = (least if least > smallest else 0, high / 1.06), ratio**2
@@ -447,19 +404,11 @@ class _Run:
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""
-        left = [of for of in sorted(points, key=_preference) if self.question.target.is_met(of, of.hit_ratio_error)]
-        started: list[Future[Any] | None] = []
-        for at, point in enumerate(left):
-            # Where the estimate may be wrong, the next one is simulated beside it.
-            is_sure = self.question.target.is_met(point, -point.hit_ratio_error)
-            started += [
-                None if later.sampling_rate == 1 else self._start(self.stack.simulate, later.capacities)
-                for later in left[len(started) : at + (1 if is_sure else 2)]
-            ]
-            begun = started[at]
-            full = point if begun is None else self._priced(self._result(begun))
-            if self.question.target.is_met(full):
-                return full
+        for point in sorted(points, key=_preference):
+            if self.question.target.is_met(point, point.hit_ratio_error):
+                [full] = [point] if point.sampling_rate == 1 else self._simulate([point.capacities])
+                if self.question.target.is_met(full):
+                    return full
         return None
 
     def _priced(self, point: Point) -> Point:

@@ -110,16 +110,18 @@ def listing() -> list[dict[str, Any]]:
             "name": name,
             "layers": model.layers,
             "kv_dtype": str(model.kv_dtype),
-            "bytes_per_token": shapes.bytes_per_token(model),
-            "growing_bytes_per_token": shapes.growing_bytes_per_token(model),
-            "windowed_bytes_per_token": shapes.windowed_bytes_per_token(model),
-            "state_bytes": shapes.state_bytes(model),
+            **_token_bytes(model),
             "max_context_tokens": model.max_context_tokens,
             "source": model.source,
             "notes": list(model.notes),
         }
         for name, model in load_models().items()
     ]
+
+
+def _token_bytes(model: shapes.ModelShape) -> dict[str, int]:
+    sizes = ("bytes_per_token", "growing_bytes_per_token", "windowed_bytes_per_token", "state_bytes")
+    return {name: getattr(shapes, name)(model) for name in sizes}
 
 
 def listing_document(models: list[dict[str, Any]]) -> Document:
@@ -158,10 +160,7 @@ def describe_model(
         "kv_dtype": str(model.kv_dtype),
         "max_context_tokens": model.max_context_tokens,
         "groups": [_group(model, g, ranks) for g in model.groups],
-        "bytes_per_token": shapes.bytes_per_token(model),
-        "growing_bytes_per_token": shapes.growing_bytes_per_token(model),
-        "windowed_bytes_per_token": shapes.windowed_bytes_per_token(model),
-        "state_bytes": shapes.state_bytes(model),
+        **_token_bytes(model),
         "ranks": ranks,
         "bytes_per_token_per_rank": shapes.bytes_per_token_per_rank(model, ranks),
         "state_bytes_per_rank": shapes.state_bytes(model, ranks),

@@ -534,6 +534,7 @@ void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int
     const int64_t ranks = w->knobs.ranks, layers = w->knobs.layers, length = size / (ranks * layers);
     const bool is_shared = op == OP_READ && phase != PHASE_COLLECT && t < w->tiers_count;
     const int64_t added = is_shared ? ranks * w->tiers[t].readers : ranks;
+    if (op != OP_DELETE && w->control.populated < w->items_count) phase = PHASE_POPULATE;   // what is moved down for it, too
     if (w->control.rows + added > w->rows.ts_ns_count) ensure(w, FLUSH, added);
     // A fleet's link, a tier after all others, is not counted.
     if (w->by_second_count && op != OP_DELETE && phase != PHASE_POPULATE && t < w->tiers_count) {

@@ -294,8 +294,7 @@ class IncidentCounters:
         counts = (again, found["lookups"][again], hits[again], found["lookups"], hits)
         self._again += np.array([count.sum() for count in counts])
         op, phase, length = rows["op"], rows["phase"], rows["length_bytes"]
-        is_read = op == _CODES[Op.READ]
-        is_written = (op == _CODES[Op.WRITE]) & (phase != _POPULATE)
+        is_read, is_written = ((op == _CODES[of]) & (phase != _POPULATE) for of in (Op.READ, Op.WRITE))
         kinds = ((is_read, 0, 1), (is_written, 2, 3), (phase == _LOSE, None, 4))
         # The link of a disaggregated fleet is a tier after all others.
         is_tier = rows["tier"] < len(self._tiers)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kvtrace.core.document import document as doc
 from kvtrace.core.metadata import STALLS
-from kvtrace.core.statistics import mean
+from kvtrace.core.statistics import MEMORY, mean
 from kvtrace.core.units import counted, format_bytes, format_count
 from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
@@ -105,7 +105,9 @@ def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[doc.ReportC
 
 
 def _figures(of: Candidate) -> dict[str, Any]:
-    storage = [row.figures.tiers[-1] for row in of.rows if row.figures]
+    tiers = [row.figures.tiers for row in of.rows if row.figures]
+    storage = [each[-1] for each in tiers if each[-1].name not in MEMORY]
+    drives = [tier for each in tiers for tier in each if (tier.drive_writes_per_day, tier.life_years) != (None, None)]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
     return {
@@ -114,8 +116,8 @@ def _figures(of: Candidate) -> dict[str, Any]:
         "written": mean([rate.mean for rate in writes]),
         "written_p99": mean([rate.p99_second for rate in writes]),
         "optimal_hit_ratio": mean([row.figures.optimal_hit_ratio for row in of.rows if row.figures]),
-        "drive_writes_per_day": mean([tier.drive_writes_per_day for tier in storage]),
-        "life_years": mean([tier.life_years for tier in storage]),
+        "drive_writes_per_day": mean([tier.drive_writes_per_day for tier in drives]),
+        "life_years": mean([tier.life_years for tier in drives]),
         **{name: getattr(of, name) for name in ("hit_ratio", "recomputed_tokens", "first_token_p99_ns", "cost")},
     }
 

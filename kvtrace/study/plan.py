@@ -21,6 +21,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import MEMORY, SECONDS_PER_DAY, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
+from kvtrace.sim.fleet import Kind
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.study.document import Candidate, Findings, front, stalls_of
@@ -231,11 +232,13 @@ class Plan:
     def losses(self, best: Candidate) -> dict[str, Configuration]:
         """Return what may happen in the middle of the load, each as a simulation of `best`."""
         (row,) = best.rows
-        span_ns = row.figures.span_ns if row.figures else 0
-        at_s = span_ns // NS_PER_S // 2
+        load_s = row.figures.load_ns // NS_PER_S if row.figures else 0
+        at_s = load_s // 2
         events = {"an engine restarts": [f"{at_s}s:engine-restart:0:{AWAY_S}s"]}
         if self.nodes > 1:
-            events["a node is lost"] = [f"{at_s}s:node-lost:0", f"{at_s + GONE_S}s:node-joined:0"]
+            # It is replaced after the end of a short load, and no simulation takes an event after its end.
+            back = [f"{at_s + GONE_S}s:node-joined:0"] if at_s + GONE_S < load_s else []
+            events["a node is lost"] = [f"{at_s}s:node-lost:0", *back]
         found = {}
         for number, (name, each) in enumerate(events.items(), 1):
             argv = (*row.configuration.argv, *(part for of in each for part in ("--event", of)))
@@ -263,15 +266,17 @@ class Plan:
         if lost and (usual := row.figures) is not None:
             spec = """
                 text: name = in the middle of the load
-                count: more_tokens = more prompt tokens computed
+                count: requests, more_tokens = more prompt tokens computed
                 ns: p99 = first token p99, hits_back_ns = hits as before after
             """
-            title = (
-                f"an engine is away for {AWAY_S} s, and keeps its drive; a lost node comes back empty after {GONE_S} s"
-            )
+            title = f"an engine is away for {AWAY_S} s, and keeps its drive"
+            if self.nodes > 1:
+                is_back = any(Kind.NODE_JOINED in one.command for one, _ in lost.values())
+                until = f"comes back empty after {GONE_S} s" if is_back else "is not back before the load ends"
+                title += f"; a lost node {until}"
             rows = [
                 {
-                    "name": name, "hits_back_ns": of.hits_back_ns,
+                    "name": name, "requests": of.requests, "hits_back_ns": of.hits_back_ns,
                     "more_tokens": of.recomputed_tokens - usual.recomputed_tokens if of is not usual else None,
                     "p99": of.first_token_ns("p99_ns"),
                 }
@@ -341,9 +346,8 @@ class Plan:
             p50, p99 = (format_duration(of.first_token["without_cache"][name]) for name in ("p50_ns", "p99_ns"))
             lines.append(f"times to the first token are modelled; had one found nothing, p50 {p50}, p99 {p99}")
         years = f"written off over {self.prices.years:g} years, or sooner if the load wears it out"
-        lines.append(
-            f"costs at the load's rate, kept up: what is bought is {years}; a bucket holds what FILE leaves in it"
-        )
+        kept = "a bucket holds what FILE leaves in it"
+        lines.append(f"costs and wear at the load's rate, kept up: what is bought is {years}; {kept}")
         media = {"DRAM": self.prices.dram} | {str(store): medium for store, medium in self.prices.media.items()}
         return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items()]
 

@@ -40,7 +40,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.native.library import sources_sha256
 from kvtrace.curves.points import Simulated
-from kvtrace.requests.requests import sha256_of
+from kvtrace.requests.requests import files_of, sha256_of
 from kvtrace.sim.presets.preset import knobs_of
 
 FILE, SEED = "file", "seed"
@@ -141,9 +141,15 @@ def read_study(path: Path, options: Collection[str], default_preset: str, price:
         raise ConfigError(f"{path}: {count:,} configurations; at most {MOST_CONFIGURATIONS:,} make a study")
     drawn = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
     knobs = [base | one | of for one in listed for of in drawn]
+    presets = {str(one.get("preset", default_preset)) for one in knobs}
     _check_names(path, {"base": base, "grid": axes} | {f"configuration {at}": one for at, one in enumerate(listed, 1)},
-                 options, {str(one.get("preset", default_preset)) for one in knobs})  # fmt: skip
+                 options, presets)  # fmt: skip
     prices = {tier: price(tier, text) for tier, text in said.price.items()}
+    tiers = {
+        name.split(".")[1] for preset in presets for name in _knob_names(path, preset) if name.startswith("tiers.")
+    }
+    for tier in prices.keys() - tiers if prices else ():
+        raise ConfigError(f"{path}: price: {tier} is no tier of its presets; theirs are {', '.join(sorted(tiers))}")
     return Study(path, [Configuration(n, of, _argv(of, options)) for n, of in enumerate(knobs)], prices)
 
 
@@ -273,10 +279,7 @@ def _files(knobs: dict[str, Value]) -> Iterator[Path]:
 
 def files_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, or of those in a directory or that a pattern matches; TraceError if none is."""
-    listed = path.iterdir() if path.is_dir() else [path] if path.is_file() else path.parent.glob(path.name)
-    found = sorted(one.absolute() for one in listed if one.is_file())
-    if not found:
-        raise TraceError("no such file", path=path)
+    found = [one.absolute() for one in files_of(path, "*") if one.is_file()]
     return _sha256(tuple((one, one.stat().st_mtime_ns, one.stat().st_size) for one in found))
 
 

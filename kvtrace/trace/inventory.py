@@ -93,10 +93,13 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
 
 def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     """Return the inventory `found` of the trace `name` as a document."""
+    named, asked = found["requests"], (meta.stats or {}).get("requests") or 0
+    said = "- requests" if named is None else counted(named, "request")
+    if asked > (named or 0):  # a prompt that fills no chunk, and finds none, moves nothing
+        said = f"I/O of {format_count(named or 0)} of {counted(asked, 'request')}"
     headline = (
         f"{counted(found['rows'], 'row')} over {format_duration(found['span_ns'])}, "
-        f"{counted(found['objects'], 'object')}, "
-        f"{'- requests' if found['requests'] is None else counted(found['requests'], 'request')}\n"
+        f"{counted(found['objects'], 'object')}, {said}\n"
         f"made by {meta.program} {meta.version}, preset {meta.preset or '-'}, model {meta.model_name or '-'}, "
         f"seed {'-' if meta.seed is None else meta.seed}, source {(meta.source or {}).get('kind', '-')}\n"
         f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"

@@ -965,6 +965,8 @@ class Oracle:
     def run(self) -> list[Row]:
         """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
         self.populate()
+        # What is moved down for it is there before the start, too.
+        self.rows[:] = [(*r[:3], r[3] if r[1] == "delete" else "populate", *r[4:]) for r in self.rows]
         coming = sorted((plan.arrival, n) for n, plan in enumerate(self.plans) if not plan.waits)
         answered: dict[int, int] = {}
         in_flight: dict[int, int] = {}

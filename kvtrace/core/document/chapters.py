@@ -450,8 +450,8 @@ def card_document(card: Card) -> Document:
 def card_answer(card: Card) -> str:
     """Return the answer: users of each stack, and how well it repeats."""
     told = [
-        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} users"
-        f"{'' if score.read_bytes_per_s else ' (writes only)'}"
+        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} user"
+        f"{'s' * (score.at_users != 1)}{'' if score.read_bytes_per_s else ' (writes only)'}"
         for score in card.scores
     ]
     spreads = [score.spread for score in card.scores if score.spread is not None]
@@ -522,8 +522,8 @@ def event_lines(events: dict[str, Any]) -> list[str]:
         lookups, hits = (again[f"of_{name}"] - again[name] for name in ("lookups", "hits"))
         lines.append(
             f"requests began again {counted(again['requests'], 'time')} and looked up anew: {again['lookups']:,} of "
-            f"{again['of_lookups']:,} look-ups and {again['hits']:,} of {again['of_hits']:,} hits, which hit "
-            f"ratios here count; of first look-ups {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
+            f"{again['of_lookups']:,} look-ups and {again['hits']:,} of {again['of_hits']:,} hits; all hit "
+            f"ratios count them; of first look-ups {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
         )
     for of in events["around"]:
         if not of["is_reached"]:
@@ -536,7 +536,7 @@ def event_lines(events: dict[str, Any]) -> list[str]:
         elif "before" in ratios:
             parts.append("not back as before by the end of the trace")
         if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
-            parts.append(f"{counted(restarted, 'request')} began again")
+            parts.append(f"requests began again {counted(restarted, 'time')} in the windows from it on")
         lines.append(f"{of['event']}: hits {', '.join(parts)}")
     return lines
 

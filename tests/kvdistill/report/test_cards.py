@@ -11,6 +11,7 @@ from conftest import run_cli
 
 from kvdistill.report.cards import compare_cards
 from kvreplay.run.sweep import TRIALS, decided, next_value, to_repeat
+from kvtrace.core.document.chapters import card_answer
 from kvtrace.core.run.sweep_file import Axis, Card, CardTrial, Score, SweepPoint, TriedUsers
 
 MB = 1_000_000
@@ -221,5 +222,6 @@ def test_the_folder_of_a_card_is_reported_as_its_page(tmp_path):
     assert "users of synthetic conversations with qwen2.5-7b" in said
     assert "lmcache-disk: knee at 40 users" in said
     assert "TOO FEW REQUESTS (8)" in said
+    assert card_answer(card(score("vllm-fs", None, 1.0))) == "sustains vllm-fs less than 1 user"
     whole = json.loads(run_cli("kvdistill", "report", tmp_path, "--json").stdout)
     assert whole == {"name": tmp_path.name, "card": msgspec.to_builtins(found)}

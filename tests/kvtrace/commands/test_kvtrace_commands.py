@@ -63,7 +63,7 @@ BAD = {
     "no drive size": ([*GEN, "--drive-size", "0"], 2, "--drive-size 0: must be > 0"),
     "drive of memory": (
         [*GEN, "--preset", "vllm-offload-cpu", "--drive-size", "1TB"], 2,
-        "--drive-size: the slowest tier, cpu, is memory, which does not wear",
+        "--drive-size: none of the tiers gpu, cpu is a drive: memory and buckets do not wear",
     ),
     "setting": ([*GEN, "--set", "speed"], 2, "write it as KEY=VALUE"),
     "duration": (["gen", "--duration", "5 lightyears"], 2, "unknown unit 'lightyears'"),

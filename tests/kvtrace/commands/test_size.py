@@ -259,6 +259,18 @@ def test_users_have_capacities_that_suit_them():
     assert found["serving"]["gpu"] == "h100"
 
 
+def test_the_printed_command_makes_the_trace_of_the_answer(tmp_path):
+    """Its --gpu took away what the preset says of computing: users asked sooner, and 20 % hit where 50 % did."""
+    users = ["--users", "6", "--duration", "30s", "--model", "tiny-1b", "--preset", "mlperf"]
+    users += ["--set", "workload.rag_share=0.2", "--set", "tiers.gpu.capacity=64MiB"]
+    found = sized(*users, "--target-hit", "50%")["chosen"]
+    (note,) = (line for line in size(*users, "--target-hit", "50%").stdout.splitlines() if "its trace: gen" in line)
+    more = note.partition(" options and ")[2].split()
+    made = run_cli("kvtrace", "gen", *users, *more, "-o", tmp_path / "t.parquet", "--json")
+    stats = json.loads(made.stdout)["stats"]
+    assert sum(tier["hits"] for tier in stats["tiers"]) / stats["lookups"] == found["hit_ratio"]
+
+
 def test_a_file_is_served_in_its_order_unless_a_gpu_is_said(requests):
     given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "0", "--nvme", "1GiB"]
     assert sized(*given)["serving"]["gpu"] == "instant"

@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, mlperf_of, preset_of, requests_of, simulate
 
+from kvtrace.commands.options import DriveArguments
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import OBJECTS
-from kvtrace.core.statistics import endurance
+from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.tables import objects_path, open_table, read_table
+from kvtrace.curves.points import Meter
 from kvtrace.model.catalogue import find_model
 from kvtrace.native.records import USER
 from kvtrace.requests.users import Popularity, ServingMode, Workload, library_of, make_users
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset, preset_names
-from kvtrace.sim.simulation import Load
+from kvtrace.sim.simulation import Load, Simulation
 
 S = 10**9
 
@@ -179,13 +181,33 @@ def test_what_was_populated_is_not_worn_out_every_day():
     preset = with_workload(mlperf_of(0, None, decode_read_tokens=0), mode=ServingMode.DECODE_ONLY)
     simulation = asked(preset, **USERS)[0]
     assert simulation.stats()["tiers"][1]["written_bytes"] == 3 * 10 * 2048
-    assert endurance(simulation.stats(), 60 * S, None)[0]["written_bytes_per_day"] == 0
+    assert DriveArguments().wear(preset, simulation.stats(), 60 * S)[0]["written_bytes_per_day"] == 0
 
 
-def test_memory_alone_does_not_wear():
-    tiers = [{"name": name, "written_bytes": 10**12, "populated_bytes": 0} for name in ("gpu", "cpu", "nvme")]
-    assert endurance({"tiers": tiers}, 60 * S, 10**12)[0]["drive_writes_per_day"] == 1440
-    assert endurance({"tiers": tiers[:2]}, 60 * S, 10**12) == []
+def test_what_makes_room_for_what_is_populated_is_before_the_start_too():
+    """Of a write-back stack rates had the demotions that populating caused: size and study wore drives by them."""
+    preset = with_workload(mlperf_of(700, None, decode_read_tokens=0), **RAG)
+    simulation, rows, *_ = asked(preset, **USERS)
+    [first, *_] = [of for of in rows if of[1] != "delete" and of[3] != "populate"]
+    populated = [sum(r[5] for r in rows if r[1:4] == ("write", t, "populate")) for t in range(2)]
+    assert first[0] > 0
+    assert populated == [tier["populated_bytes"] for tier in simulation.stats()["tiers"]]
+    assert populated[1] > 0
+    again = Simulation(preset, ONE_BYTE, simulation.load)
+    meter = Meter(again)
+    again.run(meter)
+    written = again.stats()["tiers"][1]["written_bytes"] - populated[1]
+    assert meter.rates(60 * S)[1].write_bytes_per_s.mean == pytest.approx(written / 60)
+
+
+def test_memory_and_buckets_do_not_wear():
+    """Of lmcache-s3 it is the drive above the bucket, which alone was said to wear."""
+    stats = {"tiers": [{"written_bytes": 10**12, "populated_bytes": 0}] * 4}
+    preset, asked_for = load_preset("lmcache-s3"), DriveArguments(10**12, parse_endurance("1DWPD,5y"))
+    drive, bucket = asked_for.wear(preset, stats, 60 * S)
+    assert (drive["name"], drive["drive_writes_per_day"], drive["years_of_life"]) == ("nvme", 1440, 5 / 1440)
+    assert (bucket["name"], bucket["drive_writes_per_day"], "years_of_life" in bucket) == ("s3", None, False)
+    assert asked_for.wear(load_preset("vllm-offload-cpu"), {"tiers": stats["tiers"][:2]}, 60 * S) == []
 
 
 PICK = function("pick", I8, int, USER, int, int, returns=int)

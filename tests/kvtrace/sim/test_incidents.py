@@ -226,10 +226,11 @@ def test_a_request_that_decodes_is_begun_again_by_hand():
     assert (stats["lookups"], stats["fleet"]["hit_ratio"]) == (4, 0.5)
     again = {"requests": 1, "lookups": 1, "hits": 1, "of_lookups": 4, "of_hits": 2}
     assert stats["incidents"]["begun_again"] == again
-    first, *_ = event_lines(stats["incidents"])
+    first, lost = event_lines(stats["incidents"])
+    assert lost.endswith("requests began again 1 time in the windows from it on")
     assert first == (
-        "requests began again 1 time and looked up anew: 1 of 4 look-ups and 1 of 2 hits, which hit ratios here "
-        "count; of first look-ups 33.33 % hit"
+        "requests began again 1 time and looked up anew: 1 of 4 look-ups and 1 of 2 hits; all hit ratios count "
+        "them; of first look-ups 33.33 % hit"
     )
 
 

@@ -86,6 +86,7 @@ REFUSED = {
     "too large": (f"[base]\nusers = {'1' * 400}", "base: users: 1111"),
     "too many": (f"[grid]\nseed = {list(range(400))}\nusers = {list(range(1, 400))}", "159,600 configurations"),
     "price": (BEGIN + '[price]\nnvme = "1"', "nvme: write for example 4/GiB or 0.1/GiB"),
+    "tier of a price": (BEGIN + '[price]\nnmve = "1/GiB"', "price: nmve is no tier of its presets; theirs are"),
     "preset": ('[base]\npreset = "lmcache-disc"\nchunk_tokens = 3', "did you mean lmcache-disk?"),
 }  # fmt: skip
 

@@ -157,6 +157,19 @@ def test_a_restart_and_a_lost_node_are_those_of_gen(requests, tmp_path):
         assert line in shown.stdout
 
 
+def test_of_a_load_that_ends_before_it_a_lost_node_does_not_come_back(requests, tmp_path):
+    """It was left out without a word: no simulation takes an event after its end."""
+    users = ["--model", "tiny-1b", "--nodes", "2", "--users", "4", "--duration", "20s", "--target-hit", "1%"]
+    users += ["--prices", requests.parent / "prices.toml", "-o", tmp_path / "out", "--router", "session"]
+    done = run_cli("kvtrace", "plan", *users)
+    assert "a lost node is not back before the load ends" in done.stdout
+    assert "a node is lost: kvtrace gen" in done.stdout
+    assert done.stdout.rstrip().endswith("--event 10s:node-lost:0")
+    split = run_cli("kvtrace", "plan", *users, "--prefill-nodes", "1")
+    why = "note: a node is lost: not simulated: --event 10s:node-lost:0: none of the nodes that compute prompts"
+    assert why in split.stderr
+
+
 def test_what_nothing_reaches(requests, tmp_path):
     done = plan(requests, tmp_path / "out", "--target-hit", "99%", "--quiet")
     assert done.stderr == ""

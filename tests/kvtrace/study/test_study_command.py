@@ -126,6 +126,19 @@ def test_a_failed_configuration_is_a_row(tmp_path):
     assert "1 of 3 configurations failed, the first with: " in shown
 
 
+def test_memory_does_not_wear_and_one_node_needs_no_router(tmp_path):
+    """A stack without a drive had drive writes a day, and a router of one node changed nothing, unsaid."""
+    begin = '[base]\npreset = "vllm-offload-cpu"\nmodel = "tiny-1b"\nusers = 2\nduration = "3s"\n'
+    shown = study(study_file(tmp_path, begin), tmp_path / "out").stdout
+    assert "drive writes a day" not in shown
+    row = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()[0]
+    assert (row["tier.cpu.drive_writes_per_day"], row["tier.cpu.written_bytes"] > 0) == (None, True)
+    routed = study(study_file(tmp_path, begin + 'router = "prefix"'), tmp_path / "out", check=False)
+    assert "--router prefix: there is one node; say how many" in routed.stderr
+    both = study(study_file(tmp_path, begin + 'router = "prefix"\n[grid]\nnodes = [1, 2]'), tmp_path / "out", "--json")
+    assert [row["error"] for row in json.loads(both.stdout)["rows"]] == [None, None]
+
+
 def test_if_all_fail_so_does_the_study(tmp_path):
     path = study_file(tmp_path, BEGIN + '[grid]\ntiers.nvme.policy = ["newest", "oldest"]')
     done = study(path, tmp_path / "out", check=False)

@@ -97,6 +97,16 @@ def test_one_is_singular(tmp_path, monkeypatch, capsys):
     assert "\n1 row over 0 s, 1 object, 1 request\n" in capsys.readouterr().out
 
 
+def test_requests_that_move_nothing_are_counted_as_gen_does(tmp_path, monkeypatch, capsys):
+    """Of three requests, two of which fill no chunk, it said `1 request`."""
+    asked, path = tmp_path / "r.jsonl", tmp_path / "t.parquet"
+    line = '{{"timestamp": {0}, "input_length": {1}, "output_length": 1, "hash_ids": {2}}}\n'
+    asked.write_text(line.format(0, 9, [1]) + line.format(1, 1024, [2, 3]) + line.format(2, 9, [4]))
+    assert kvtrace(monkeypatch, "gen", asked, "--preset", "lmcache-disk", "--model", "tiny-1b", "-o", path) == 0
+    assert kvtrace(monkeypatch, "info", path) == 0
+    assert ", 4 objects, I/O of 1 of 3 requests\n" in capsys.readouterr().out
+
+
 def test_every_fault_has_a_test():
     assert set(BROKEN) == set(ledger.FAULTS)
 
