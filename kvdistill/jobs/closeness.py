@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio import logged_ios, logged_latencies
 from kvdistill.jobs.fio_replay import WrittenJob, split, split_ios
-from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions, longest
+from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
 from kvdistill.profile.sources import Distilled
@@ -625,7 +625,8 @@ def compare(
     """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
     profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
     is_replayed, most_bytes = _is_replayed(run, seen), _part_bytes(run, seen)
-    longest_bytes = min(WHOLE_BYTES, longest(profile)) if is_replayed else WHOLE_BYTES
+    sizes = [size.io_bytes for side in (profile.read, profile.write) for size in side.sizes]
+    longest_bytes = max(sizes) if is_replayed else WHOLE_BYTES
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
         if ios is not None:

@@ -66,6 +66,7 @@ _MAX_DEPTH = 1024
 _ALIGN = 4096
 _MOSTLY = 0.99
 _SHORT_MS = 2_000
+"""A shorter stream ends with its operations: fio's processes begin some ms late, and by time lose those."""
 _PAUSES = 0.85
 """Of the time from burst to burst a job pauses; for the rest it waits for the burst."""
 _MANY_BURSTS = 20
@@ -81,11 +82,6 @@ class _Times:
     start_ms: int
     runtime_ms: int | None
     share: float = 1.0
-
-    @property
-    def is_short(self) -> bool:
-        """Whether it ends with its operations: a process of fio begins some ms late, and by time loses those."""
-        return (self.runtime_ms or 0) < _SHORT_MS
 
 
 # Long: the job is one text.
@@ -200,8 +196,8 @@ def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int,
     timed = ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
     if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
         return 1, [*lines, *timed, *_closed_lines(stream, depth)]
-    rate, comment, options = _rate(stream, times) if times.runtime_ms is not None else _ONE_INSTANT
-    if not times.is_short and stream.loop.think_ops is None:
+    rate, comment, options = _rate(stream, times)
+    if (times.runtime_ms or 0) >= _SHORT_MS and stream.loop.think_ops is None:
         return rate.jobs, [*lines, *timed, *comment, *options]
     count = max(1, round(stream.ops * times.share / rate.jobs))
     largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
@@ -318,6 +314,8 @@ def _burst_lines(stream: IoStream, times: _Times, burst: int) -> tuple[Rate, lis
 
 def _rate(stream: IoStream, times: _Times) -> tuple[Rate, list[str], list[str]]:
     """Return the rate of an open loop, a comment where it is not the source's, and the options."""
+    if times.runtime_ms is None:
+        return Rate(1, (), 0, is_poisson=False), ["# no rate: these operations of the source share one instant"], []
     if stream.loop.pace is Pacing.BURSTS and stream.loop.think_ops is not None:
         return _burst_lines(stream, times, stream.loop.think_ops)
     seconds = stream.span_ns / NS_PER_S
@@ -540,13 +538,6 @@ class Rate:
     per_s: float
     """Operations a second that fio will aim at, over all jobs."""
     is_poisson: bool
-
-
-_ONE_INSTANT: tuple[Rate, list[str], list[str]] = (
-    Rate(1, (), 0, is_poisson=False),
-    ["# no rate: these operations of the source share one instant"],
-    [],
-)
 
 
 def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
