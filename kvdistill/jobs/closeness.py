@@ -180,11 +180,6 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
     )
 
 
-def from_its_start(stream: Stream) -> Stream:
-    """Return `stream` with places counted from its first: a file begins anywhere in a block of its device."""
-    return replace(stream, offset=stream.offset - stream.offset.min()) if len(stream.offset) else stream
-
-
 def figures_of(
     name: str, stream: Stream, side: Side = Side.ASKED, profile: Profile | None = None, **more: Any
 ) -> StreamFigures:
@@ -572,7 +567,7 @@ def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
     else:
         source = asked_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
     draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
-    figures, chance = None, chance_of(source, draws, _part_bytes(run, seen))
+    figures, chance = None, chance_of(source, draws, _lengths(run, seen)[1])
     if seen.device is None:
         span_us = round(min(profile.span_ns, run.options.check_ns) / NS_PER_US)
         span_us = span_us or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
@@ -581,18 +576,16 @@ def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
     return compare(run, seen, source, figures, chance)
 
 
-def _is_replayed(run: CheckedRun, seen: Seen) -> bool:
-    """Return whether the source's side at the device is a replay of a trace, and fio's side was seen there, too."""
-    return run.reference is not None and run.reference is not run.distilled and seen.device is not None
+def _lengths(run: CheckedRun, seen: Seen) -> tuple[int, int]:
+    """Return of which length operations are at most, and their parts: requests at the device are counted as such parts.
 
-
-def _part_bytes(run: CheckedRun, seen: Seen) -> int:
-    """Return the length that requests at the device are counted in parts of.
-
-    Beside a replay of a trace both sides issue the trace's I/Os, in parts of the largest that is allowed, of which the
-    block layer merges now these and now those; requests of a source that a device saw are its own, however long.
+    Beside a replay of a trace both sides issue the trace's operations, in parts of the largest that is allowed, of
+    which the block layer merges now these and now those; requests of a source that a device saw are its own.
     """
-    return run.options.io_bytes if _is_replayed(run, seen) else WHOLE_BYTES
+    if run.reference is None or run.reference is run.distilled or seen.device is None:
+        return WHOLE_BYTES, WHOLE_BYTES
+    profile = run.distilled.profile
+    return max(size.io_bytes for side in (profile.read, profile.write) for size in side.sizes), run.options.io_bytes
 
 
 def _at_device(ios: Path, longest_bytes: int, most_bytes: int) -> Stream:
@@ -602,7 +595,9 @@ def _at_device(ios: Path, longest_bytes: int, most_bytes: int) -> Stream:
         for whole in split_ios(ios, longest_bytes)
         for part in split(whole["us"], whole["is_read"], whole["offset"], whole["length"], most_bytes)
     )
-    return from_its_start(asked_stream(parts, by_instant=False))
+    found = asked_stream(parts, by_instant=False)
+    # Places count from the first: a file begins anywhere in a block of its device.
+    return replace(found, offset=found.offset - found.offset.min()) if len(found.offset) else found
 
 
 def _in_parts(
@@ -624,9 +619,8 @@ def compare(
 ) -> ClosenessPair:
     """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
     profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
-    is_replayed, most_bytes = _is_replayed(run, seen), _part_bytes(run, seen)
-    sizes = [size.io_bytes for side in (profile.read, profile.write) for size in side.sizes]
-    longest_bytes = max(sizes) if is_replayed else WHOLE_BYTES
+    longest_bytes, most_bytes = _lengths(run, seen)
+    is_replayed = (longest_bytes, most_bytes) != (WHOLE_BYTES, WHOLE_BYTES)
     if run.reference is not None and seen.device is not None and seen.device.ios is not None:
         profile, ios = run.reference.profile, run.reference.ios
         if ios is not None:

@@ -21,7 +21,6 @@ from kvdistill.jobs.job import (
     EXPECTED_WITHIN,
     MIB,
     MULTIPLIES_RATE_IOPS,
-    PAUSES_BY_ISSUE,
     STAT_MAX_IO_BYTES,
     ExpectedFigure,
     FioMode,
@@ -133,7 +132,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         [(depth, largest) for depth in depths],
         run=[lasts, expected],
         lost=[*lost, *common_losses(profile, has_deletes=not options.is_device)],
-        bugs=_bugs(options.version, has_pauses=any(bursts)),
+        bugs=_bugs(options.version),
         shared=[
             f"filename={options.filename}",
             f"size={space}",
@@ -380,27 +379,14 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
     mean = max(1, round(profile.delete_bytes / profile.delete_ops / _ALIGN)) * _ALIGN
     seconds = profile.span_ns / NS_PER_S
     rate = pace(profile.delete_ops / seconds, profile.delete_bytes / seconds)
-    return [
-        (
-            "trim",
-            [
-                f"# {format_count(profile.delete_ops)} deletes of {mean} bytes on average, at random places",
-                "rw=randtrim",
-                f"bs={mean}",
-                "iodepth=1",
-                "time_based=1",
-                f"runtime={max(1, runtime_ns // NS_PER_MS)}ms",
-                *rate.options,
-            ],
-        )
-    ]
+    said = f"# {format_count(profile.delete_ops)} deletes of {mean} bytes on average, at random places"
+    timed = ["time_based=1", f"runtime={max(1, runtime_ns // NS_PER_MS)}ms"]
+    return [("trim", [said, "rw=randtrim", f"bs={mean}", "iodepth=1", *timed, *rate.options])]
 
 
-def _bugs(version: FioVersion | None, *, has_pauses: bool) -> list[str]:
+def _bugs(version: FioVersion | None) -> list[str]:
     """Return the bugs of fio `version` (any, if null) that change the results of a statistical job."""
     lines = []
-    if has_pauses and (version is None or version < PAUSES_BY_ISSUE):
-        lines.append(f"fio before {PAUSES_BY_ISSUE} refuses thinktime_blocks_type: take those lines out")
     if version is None or version < MULTIPLIES_RATE_IOPS:
         lines.append(
             f"fio before {MULTIPLIES_RATE_IOPS} gets rate_iops with bssplit wrong unless rate_process=poisson: keep "

@@ -86,8 +86,6 @@ MULTIPLIES_RATE_IOPS = FioVersion(3, 42)
 """The first fio whose linear rate_iops is right with bssplit."""
 HANGS_IN_IO_URING = FioVersion(3, 41)
 """The first fio whose replay hangs with io_uring."""
-PAUSES_BY_ISSUE = FioVersion(3, 26)
-"""The first fio that can pause after so many I/Os were issued, not completed."""
 READS_IOLOG_3 = FioVersion(3, 31)
 """The first fio that reads iologs with timestamps."""
 

@@ -606,17 +606,11 @@ def measure_stack(
     if not found.points:
         raise error or KvError(f"{preset}: nothing was measured")
     point = next((p for p in found.points if p.value == found.knee), found.points[0])
-    runs = {name: run for run, name in _trials(asked.output, point)}
+    first = point.run.partition("-trial-")[0]
+    names = [first, *(f"{first}-trial-{n}" for n in range(2, TRIALS + 1))]
+    runs = {name: run for name in names if (run := find_run(asked.output / name)) is not None}
     run, folder = runs[point.run], asked.output / point.run
     return _score(preset, found, point, list(runs.values()), run, folder, gen, endurance), run, error
-
-
-def _trials(folder: Path, point: SweepPoint) -> Iterator[tuple[RunFile, str]]:
-    """Yield the runs at the load of `point`, and their names."""
-    first = point.run.partition("-trial-")[0]
-    for name in [first, *(f"{first}-trial-{n}" for n in range(2, TRIALS + 1))]:
-        if (run := find_run(folder / name)) is not None:
-            yield run, name
 
 
 def _score(

@@ -235,7 +235,6 @@ def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
     assert {options_of(job, name).get("rate") for name in names} == {rate}
     assert "how bursts differ" in job
     assert "arrivals are independent" not in job
-    assert "fio before 3.26" not in job
 
 
 def test_sizes_and_padding(tmp_path):
