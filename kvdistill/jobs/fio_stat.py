@@ -265,9 +265,8 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
     # Of I/Os in bytes or in number, for both directions together or each.
     unit = [split.mean_bytes if "rate" in said else 1 for split in splits]
     if "number_ios" in said and not {"rate", "rate_iops"} & set(said):
-        # As many as come before it pauses, or all of them in a millisecond.
-        at_once, pause_us = said.get("thinktime_blocks", said["number_ios"]), said.get("thinktime", "1000us")
-        said["rate_iops"] = str(int(at_once) * _US_PER_S / int(pause_us.removesuffix("us")))
+        # In bursts, or all of them at once, which takes a millisecond.
+        said["rate_iops"] = str(stream.ops * NS_PER_S / max(stream.span_ns, NS_PER_MS))
     rates = said.get("rate", said.get("rate_iops", "inf")).split(",")
     asked = [float(rate) / each for rate, each in zip(rates, unit, strict=False)]
     if len(asked) == len(splits) > 1:

@@ -233,6 +233,8 @@ def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
         # 85 % of the time from burst to burst.
         assert int(said["thinktime"][:-2]) == pytest.approx(170_000, rel=0.05)
     assert {options_of(job, name).get("rate") for name in names} == {rate}
+    # A phase of one burst alone is as long as its source's.
+    assert "it is expected within 10 % of its source in I/Os a second" in job
     assert "how bursts differ" in job
     assert "arrivals are independent" not in job
 
