@@ -577,19 +577,18 @@ def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
 
 
 def _lengths(run: CheckedRun, seen: Seen) -> tuple[int, int]:
-    """Return of which length operations are at most, and their parts: requests at the device are counted as such parts.
+    """Return how long an operation is at most, and a part of it that is issued: requests are counted in such parts.
 
     Beside a replay of a trace both sides issue the trace's operations, in parts of the largest that is allowed, of
     which the block layer merges now these and now those; requests of a source that a device saw are its own.
     """
     if run.reference is None or run.reference is run.distilled or seen.device is None:
         return WHOLE_BYTES, WHOLE_BYTES
-    profile = run.distilled.profile
-    return max(size.io_bytes for side in (profile.read, profile.write) for size in side.sizes), run.options.io_bytes
+    return run.distilled.profile.longest_bytes, run.options.io_bytes
 
 
 def _at_device(ios: Path, longest_bytes: int, most_bytes: int) -> Stream:
-    """Return the requests in `ios`, the longer ones as operations of `longest_bytes`, and those in parts."""
+    """Return the requests in `ios` in parts: merged ones as operations of `longest_bytes`, each in its own parts."""
     parts = (
         part
         for whole in split_ios(ios, longest_bytes)

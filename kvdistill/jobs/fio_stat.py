@@ -31,7 +31,6 @@ from kvdistill.jobs.job import (
     expected_figures,
     expected_said,
     fio_job,
-    longest,
     source_load,
     stat_space_bytes,
 )
@@ -86,7 +85,7 @@ class _Times:
 # Long: the job is one text.
 def stat_job(profile: Profile, options: JobOptions) -> str:
     """Return the job that draws reads and writes from the models of the profile's streams."""
-    space, largest = stat_space_bytes(profile, options), min(longest(profile), STAT_MAX_IO_BYTES)
+    space, largest = stat_space_bytes(profile, options), min(profile.longest_bytes, STAT_MAX_IO_BYTES)
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
     jobs: list[tuple[str, list[str]]] = []
     for stream in _streams(profile):
@@ -109,7 +108,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
             f"bursts: arrivals are independent of each other (variance by mean of operations in the source: "
             f"{profile.arrivals.dispersion}; by chance it is 1)"
         )
-    if longest(profile) > STAT_MAX_IO_BYTES:
+    if profile.longest_bytes > STAT_MAX_IO_BYTES:
         lost.append(
             f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several, apart from each other"
         )
@@ -295,19 +294,20 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
 
 
 def _burst_lines(stream: IoStream, times: _Times, burst: int) -> tuple[Rate, list[str], list[str]]:
-    """Return how a stream comes in bursts as large as that of the source in which an operation is, on average.
+    """Return how a stream comes in bursts of as many operations as one of the source comes with on average.
 
     A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The first has no pause
     before it, so that few bursts are timed by their pauses alone.
     """
-    comment = [f"# bursts as large as those that operations of the source are in on average, {burst}, evenly apart"]
-    per_s, gap_ns = stream.ops * NS_PER_S / stream.span_ns, stream.span_ns * burst / stream.ops
-    rate = by_bytes(per_s, sum(side.io_bytes for side in _sides(stream)) * NS_PER_S / stream.span_ns)
-    if (gaps := round(stream.ops * times.share / burst) - 1) < _MANY_BURSTS:
-        rate = Rate(1, (), per_s, is_poisson=False)
-        gap_ns = (times.runtime_ms or 0) * NS_PER_MS / gaps if gaps > 0 else 0
-    pauses = [f"thinktime={_PAUSES * gap_ns / NS_PER_US:.0f}us", f"thinktime_blocks={burst}"]
-    return rate, comment, [*rate.options, *([*pauses, "thinktime_blocks_type=issue"] if gap_ns else [])]
+    comment = [f"# {burst} I/Os at once, evenly apart: as many as an operation of the source comes with on average"]
+    gaps, seconds = round(stream.ops * times.share / burst) - 1, stream.span_ns / NS_PER_S
+    if gaps >= _MANY_BURSTS:
+        rate = by_bytes(stream.ops / seconds, sum(side.io_bytes for side in _sides(stream)) / seconds)
+        gap_s = seconds * burst / stream.ops
+    else:
+        rate, gap_s = Rate(1, (), 0, is_poisson=False), (times.runtime_ms or 0) / 1000 / gaps if gaps > 0 else 0
+    pauses = [f"thinktime={_PAUSES * gap_s * _US_PER_S:.0f}us", f"thinktime_blocks={burst}"]
+    return rate, comment, [*rate.options, *([*pauses, "thinktime_blocks_type=issue"] if gap_s else [])]
 
 
 def _rate(stream: IoStream, times: _Times) -> tuple[Rate, list[str], list[str]]:
@@ -362,7 +362,7 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
         ]
     if profile.concurrency is None:
         return ["# no iodepth: the source has no stages and no measured times that could tell it; fio takes 1"]
-    most = profile.concurrency.max_stage_ops * -(-longest(profile) // STAT_MAX_IO_BYTES)
+    most = profile.concurrency.max_stage_ops * -(-profile.longest_bytes // STAT_MAX_IO_BYTES)
     cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if most_depth < most else ""
     return [
         f"# an upper bound, not a measured depth: the most I/Os in one stage of a request, {most}{cut};",

@@ -309,15 +309,10 @@ def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
     ConfigError if neither the profile nor the user says.
     """
     if profile.space is not None:
-        return whole_mib(profile.space.span_bytes + min(longest(profile), STAT_MAX_IO_BYTES))
+        return whole_mib(profile.space.span_bytes + min(profile.longest_bytes, STAT_MAX_IO_BYTES))
     if options.space_bytes is None:
         raise ConfigError(f"{profile.origin.file} does not say where operations lie; say with --space how much to use")
     return whole_mib(options.space_bytes)
-
-
-def longest(profile: Profile) -> int:
-    """Return the longest operation."""
-    return max(s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes))
 
 
 def needs(options: JobOptions, space: int) -> list[str]:

@@ -348,6 +348,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
             )
         return self.space
 
+    @property
+    def longest_bytes(self) -> int:
+        """The longest read or write."""
+        return max(size.io_bytes for side in (self.read, self.write) for size in side.sizes)
+
     def per_second(self, count: float) -> float | None:
         """Return the rate of `count` over the span; null if the span is 0."""
         return count * 1e9 / self.span_ns if self.span_ns else None
