@@ -437,6 +437,8 @@ _PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _REMOVED = re.compile(r"<metadata>.*?</metadata>|<style .*?</style>| xmlns(:xlink)?=\"[^\"]*\"", re.DOTALL)
 _GROUP = re.compile(r'<g id="[a-zA-Z0-9_.]+">')
 _SIZE = re.compile(r' (?:width|height)="[0-9.]+pt"')
+_LETTER_POINTS, _NUMBER_LETTERS = 5, 6
+"""Of the text: how wide a letter is, and how many the numbers of an axis take."""
 _MAX_TICKS = 7
 _NARROW = 100
 
@@ -452,8 +454,8 @@ def draw(picture: Picture, number: int) -> str:
     except ImportError:
         raise ProbeUnavailable(f"an HTML report needs matplotlib: {how_to_add('plot')}") from None
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"chart{number}", "font.size": 9}):
-        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        axes = figure.subplots()
+        figure = Figure(figsize=SIZE_INCHES)
+        axes = figure.add_axes(_place(picture))
         _fill(axes, picture)
         _dress(axes, picture)
         target = io.StringIO()
@@ -464,6 +466,19 @@ def draw(picture: Picture, number: int) -> str:
         svg = svg.replace(stand_in, variable)
     label = picture.title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
+
+
+def _place(picture: Picture) -> tuple[float, float, float, float]:
+    """Return where in its figure the plot stands: left, bottom, width and height as shares of the figure's.
+
+    By how long the labels are. matplotlib's own layouts draw each chart twice, and a page has dozens.
+    """
+    width, height = (72 * inches for inches in SIZE_INCHES)
+    left = 26 + _LETTER_POINTS * max([_NUMBER_LETTERS, *(len(label) for _, label in picture.y.ticks)])
+    # The legend of marks stands above, two names a row.
+    above = -(-(len(picture.lines) + len(picture.boxes) + len(picture.marks)) // 2) if picture.marks else 0
+    below, over, right = 34, 8 + 14 * above, 14
+    return left / width, below / height, (width - left - right) / width, (height - below - over) / height
 
 
 def _fill(axes: Any, picture: Picture) -> None:
@@ -519,7 +534,7 @@ def _tick(axis: Any, spec: PlotAxis) -> None:
         low, high = axis.get_view_interval()
         # Within two decades, powers of ten alone leave an axis almost without numbers.
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _NARROW * low else (1,), numticks=_MAX_TICKS))
-        axis.set_minor_formatter("")
+        axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(_MAX_TICKS - 1))
     axis.set_major_formatter(FuncFormatter(lambda value, _at: bare(value)))
