@@ -314,7 +314,8 @@ def _beyond_replay(pairs: Sequence[closeness.ClosenessPair]) -> list[closeness.C
 def _closest_replay(run: closeness.CheckedRun, notes: list[str]) -> tuple[closeness.ClosenessPair, tuple[float, float]]:
     """Return the replay whose gaps at the device are closest, and the issue cost in its log (µs an I/O, a MiB).
 
-    Absolute milliseconds and, with what issuing takes as the first run shows it, relative microseconds.
+    Relative microseconds; where those miss the target, with what issuing takes as their run shows it; where that cannot
+    be told, absolute milliseconds.
     """
     options = run.options
 
@@ -328,7 +329,7 @@ def _closest_replay(run: closeness.CheckedRun, notes: list[str]) -> tuple[closen
     best, issue_us = None, (0.0, 0.0)
     if options.log_version is None and options.jobs in (None, 1) and not options.has_null_check:
         best, found = tried(log_version=RELATIVE, jobs=1)
-        if found is not None:
+        if found is not None and (best.fio.gap_ks or 0) > closeness.REPLAY_GAP_KS_TARGET:
             timed, _found = tried(log_version=RELATIVE, jobs=1, issue_us=found)
             if (timed.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
                 best, issue_us = timed, found
