@@ -144,7 +144,8 @@ def _picture_lines(chart: doc.Chart) -> Picture:
         # Each further nine takes the same room: a linear axis hides the tail.
         end, x_scale = 1 / (1 - max(xs, default=0.0)), 1.0
         nines = tuple((at, name) for at, name in _TAILS if at <= end * 1.001)
-        x = PlotAxis("percentile", "", is_log=True, ticks=nines, low=1, high=max(end, 2), is_percentiles=True)
+        # 1 / (1 - 0.999) is a little under 1000, and an axis draws no tick beyond its end.
+        x = PlotAxis("percentile", "", True, nines, low=1, high=max(end, nines[-1][0], 2), is_percentiles=True)
     else:
         has_log_x = (chart.shape is doc.ChartShape.CURVE and min(xs, default=0) > 0) or (
             chart.shape in (doc.ChartShape.LOAD, doc.ChartShape.POINTS) and _is_wide(xs, _WIDE_LOADS)
