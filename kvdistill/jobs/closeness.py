@@ -334,7 +334,8 @@ def gaps_us(stream: Stream) -> NDArray[np.int64]:
 
 def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:
     gaps = gaps_us(source)
-    if not source.seconds or (resolution_us > 1 and float(np.median(gaps)) < resolution_us):
+    if not source.seconds or not len(gaps) or float(np.median(gaps)) < resolution_us:
+        # Most come at one time, which fio issues one after another.
         return None
     return ks_distance(gaps_us(stream), gaps, resolution_us if resolution_us > 1 else 0)
 

@@ -33,6 +33,7 @@ from kvdistill.jobs.job import (
     common_losses,
     expected_figures,
     fio_job,
+    most_in_flight,
     source_load,
     whole_mib,
 )
@@ -56,7 +57,6 @@ from kvtrace.core.units import (
 
 FIRST_US = 1
 """fio drops the gap after timestamp 0."""
-_BUFFER_BYTES, _MAX_DEPTH = 256 << 20, 1024
 # A row may become many lines: 32 MiB objects are 32 each.
 _BATCH_ROWS = 1 << 14
 _START_MS, _LINES_PER_MS, _FILLED_PER_MS = 1000, 200, 500_000
@@ -90,7 +90,7 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def depth(self) -> int:
         """The most I/Os in flight of one asynchronous job: its longest burst, where its buffers are not too much."""
-        return max(1, min(_MAX_DEPTH, _BUFFER_BYTES // self.largest_io_bytes, max(32, self.max_burst_ios)))
+        return min(most_in_flight(self.largest_io_bytes), max(32, self.max_burst_ios))
 
 
 @dataclass(frozen=True, slots=True)

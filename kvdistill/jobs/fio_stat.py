@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.jobs.job import (
+    BUFFER_BYTES,
     EXPECTED_WITHIN,
     MIB,
     MULTIPLIES_RATE_IOPS,
@@ -31,6 +32,7 @@ from kvdistill.jobs.job import (
     expected_figures,
     expected_said,
     fio_job,
+    most_in_flight,
     source_load,
     stat_space_bytes,
 )
@@ -49,6 +51,7 @@ from kvdistill.profile.profile import (
     split_sizes,
     total_variation,
 )
+from kvdistill.profile.streams import FAST
 from kvtrace.core.units import (
     NS_PER_MS,
     NS_PER_S,
@@ -59,8 +62,8 @@ from kvtrace.core.units import (
     format_io_size,
 )
 
-BUFFER_BYTES = 1024 * MIB
-_MAX_DEPTH = 1024
+_MEASURED_BYTES = 1024 * MIB
+"""The most in flight where the source's depth is measured."""
 _ALIGN = 4096
 _MOSTLY = 0.99
 _SHORT_MS = 2_000
@@ -294,12 +297,15 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
 
 
 def _burst_lines(stream: IoStream, times: _Times, burst: int) -> tuple[Rate, list[str], list[str]]:
-    """Return how a stream comes in bursts of as many operations as one of the source comes with on average.
+    """Return how a stream comes in bursts of as many operations as one of the source waits with on average.
 
     A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The first has no pause
     before it, so that few bursts are timed by their pauses alone.
     """
-    comment = [f"# {burst} I/Os at once, evenly apart: as many as an operation of the source comes with on average"]
+    comment = [
+        f"# {burst} I/Os at once, evenly apart: as many as wait together in the source on average, on a drive that",
+        f"# takes {FAST} times its mean rate",
+    ]
     gaps, seconds = round(stream.ops * times.share / burst) - 1, stream.span_ns / NS_PER_S
     if gaps >= _MANY_BURSTS:
         rate = by_bytes(stream.ops / seconds, sum(side.io_bytes for side in _sides(stream)) / seconds)
@@ -348,7 +354,8 @@ def _rate(stream: IoStream, times: _Times) -> tuple[Rate, list[str], list[str]]:
 
 def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
     largest = max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
-    most_depth = max(1, min(_MAX_DEPTH, BUFFER_BYTES // largest))
+    is_measured = stream.loop.depth is not None or profile.depth is not None
+    most_depth = most_in_flight(largest, _MEASURED_BYTES if is_measured else BUFFER_BYTES)
     if stream.loop.depth is not None:
         return [f"iodepth={min(stream.loop.depth, most_depth)}"]
     depth = profile.depth
@@ -360,15 +367,18 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
             f"# {most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by time",
             f"iodepth={min(most, most_depth)}",
         ]
-    if profile.concurrency is None:
+    # Operations of one instant are one burst.
+    burst = stream.ops if stream.span_ns == 1 else stream.loop.think_ops
+    if burst is not None:
+        most, said = burst, "# all I/Os of a burst, {}{}"
+    elif profile.concurrency is not None:
+        most = profile.concurrency.max_stage_ops * -(-profile.longest_bytes // STAT_MAX_IO_BYTES)
+        mean = f"# the mean is {profile.concurrency.mean_stage_ops:.3g} operations"
+        said = "# an upper bound, not a measured depth: the most I/Os in one stage of a request, {}{};\n" + mean
+    else:
         return ["# no iodepth: the source has no stages and no measured times that could tell it; fio takes 1"]
-    most = profile.concurrency.max_stage_ops * -(-profile.longest_bytes // STAT_MAX_IO_BYTES)
     cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if most_depth < most else ""
-    return [
-        f"# an upper bound, not a measured depth: the most I/Os in one stage of a request, {most}{cut};",
-        f"# the mean is {profile.concurrency.mean_stage_ops:.3g} operations",
-        f"iodepth={min(most, most_depth)}",
-    ]
+    return [*said.format(most, cut).splitlines(), f"iodepth={min(most, most_depth)}"]
 
 
 def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[tuple[str, list[str]]]:

@@ -62,6 +62,7 @@ class FioMode(StrEnum):
 MIB = 1 << 20
 STAT_MAX_IO_BYTES = 512 * MIB
 """The statistical job draws longer operations as several: fio buffers depth times the longest in memory."""
+BUFFER_BYTES, _MAX_DEPTH = 256 * MIB, 1024
 _MAX_TARGET = 256
 MAX_JOBS = 1024
 GRANULE_BYTES = 4096
@@ -92,6 +93,14 @@ READS_IOLOG_3 = FioVersion(3, 31)
 HOW_TO_GET = (
     "install it (Debian, Ubuntu: apt-get install fio; Fedora: dnf install fio) or see https://fio.readthedocs.io"
 )
+
+
+def most_in_flight(io_bytes: int, of_bytes: int = BUFFER_BYTES) -> int:
+    """Return how many I/Os of up to `io_bytes` a job may have in flight: fio allocates `of_bytes` for all that may be.
+
+    The default is that of jobs of a trace, exact and statistical alike, so that one can be held against the other.
+    """
+    return max(1, min(_MAX_DEPTH, of_bytes // max(1, io_bytes)))
 
 
 def parse_version(text: str) -> FioVersion:

@@ -35,6 +35,7 @@ from kvdistill.jobs.job import (
     fio_program,
     installed,
     make_folder,
+    most_in_flight,
     prefill_job,
     run_fio,
     stat_space_bytes,
@@ -265,7 +266,8 @@ def check(
             for mode in left_out
         ]
         written = {mode: write_job(mode, part, place, options) for mode in modes if mode not in left_out}
-        depth_cap = max((job.log.depth for job in written.values() if job.log is not None), default=None)
+        most = most_in_flight(min(part.profile.longest_bytes, options.io_bytes))
+        depth_cap = max((job.log.depth for job in written.values() if job.log is not None), default=most)
         reference = None if is_null else _reference(source, part, place, options.io_bytes, depth_cap, notes)
         if not is_null:
             # Fill the scratch file of all jobs once.
@@ -347,7 +349,7 @@ def _closest_replay(run: closeness.CheckedRun, notes: list[str]) -> tuple[closen
 
 
 def _reference(
-    source: Path, part: Distilled, place: Path, io_bytes: int, depth_cap: int | None, notes: list[str]
+    source: Path, part: Distilled, place: Path, io_bytes: int, depth_cap: int, notes: list[str]
 ) -> Distilled | None:
     """Return what fio's block requests are compared with; null, with a note why, if fio's own side is compared."""
     kind = part.profile.origin.kind
@@ -513,11 +515,11 @@ _START_S = 120
 
 
 def replay_seen(
-    trace: Path, part: Distilled, place: Path, io_bytes: int, depth_cap: int | None
+    trace: Path, part: Distilled, place: Path, io_bytes: int, depth_cap: int
 ) -> tuple[Distilled | None, str]:
     """Replay `part` of `trace` at its times on one file in the folder `place`, with the probes attached.
 
-    At most `depth_cap` I/Os are in flight, as in the jobs; null is kvreplay's own bound. Returns what the device saw,
+    At most `depth_cap` I/Os are in flight, as in the jobs. Returns what the device saw,
     and how the replay went; or null, and why there is nothing to compare with.
     """
     disk, tier = disk_of(place), part.profile.tier.rpartition("@")[0] or part.profile.tier
@@ -529,7 +531,7 @@ def replay_seen(
     write_part(trace, part, cut)
     command = [*argv_of("kvreplay", "run"), str(cut), "--tier", f"{tier}={place / 'replayed.dat'}"]
     command += ["--speed", "1", "--probes", "--io-bytes", str(io_bytes), "-o", str(output)]
-    command += [] if depth_cap is None else ["--queue-depth", str(depth_cap)]
+    command += ["--queue-depth", str(depth_cap)]
     moved = 2 * part.profile.placed.span_bytes + part.profile.read.io_bytes + part.profile.write.io_bytes
     timeout_s = _START_S + part.profile.span_ns / NS_PER_S + moved / _SLOWEST_BYTES_PER_S
     try:

@@ -232,7 +232,7 @@ class Loop(msgspec.Struct, frozen=True):
     think_ns: int | None = None
     """How long a closed loop pauses with nothing in flight; null if it does not."""
     think_ops: int | None = None
-    """After how many operations it does; of bursts, in which an operation comes at one instant with how many."""
+    """After how many operations it does; of bursts, how many wait together."""
     response_ns: float | None = None
     """Mean time from the issue of an operation to its completion; null if operations were not timed."""
 

@@ -179,8 +179,8 @@ def test_without_stages_the_depth_is_left_out_and_says_so(tmp_path):
 def test_the_depth_is_marked_as_a_bound_and_fits_memory(tmp_path):
     rows = [io(i // 40 * 1000, "read", i, 48 * MIB, request=1) for i in range(80)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
-    assert "an upper bound, not a measured depth" in job
-    assert options_of(job, "read1")["iodepth"] == str(1024 // 48)
+    assert "# all I/Os of a burst, 40, cut to what fits 268 MB of buffers" in job
+    assert options_of(job, "read1")["iodepth"] == str(256 // 48)
 
 
 def test_deletes_are_discards_on_a_device_alone(tmp_path):
@@ -221,15 +221,18 @@ def test_a_short_phase_ends_with_its_operations(tmp_path):
 
 @pytest.mark.parametrize(("count", "rate"), [(50, "13368007"), (16, None)])
 def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
-    """40 at once every 200 ms: 50 of them keep the source's rate, 6 are timed by their pauses alone."""
-    rows = [io(200 * (i // 40), "write", i, 65536, request=i // 40) for i in range(40 * count)]
+    """40 at once every 200 ms: 50 of them keep the source's rate, 6 are timed by their pauses alone.
+
+    All of a burst are in flight, whether a trace says which request and stage an operation serves or, of evictions, not.
+    """
+    rows = [io(200 * (i // 40), "write", i, 65536, request=None) for i in range(40 * count)]
     profile = distil_rows(tmp_path, rows).profile
     assert {(s.loop.pace, s.loop.think_ops) for s in profile.streams} == {("bursts", 40)}
     job = stat_job(profile, JobOptions(version=V))
     names = [name for name in sections(job) if name.startswith("write")]
     assert sum(int(options_of(job, name)["number_ios"]) for name in names) == 40 * count
     for said in (options_of(job, name) for name in names):
-        assert (said["thinktime_blocks"], said["thinktime_blocks_type"]) == ("40", "issue")
+        assert (said["thinktime_blocks"], said["thinktime_blocks_type"], said["iodepth"]) == ("40", "issue", "40")
         # 85 % of the time from burst to burst.
         assert int(said["thinktime"][:-2]) == pytest.approx(170_000, rel=0.05)
     assert {options_of(job, name).get("rate") for name in names} == {rate}

@@ -216,7 +216,7 @@ def test_a_reference_that_fell_behind_is_none():
     rows = [io(10 + i // 13, "write", i, 16 * MIB) for i in range(128)]
     with place_on_disk() as (folder, _disk):
         part = distil_rows(folder, rows)
-        seen, why = replay_seen(folder / "t.parquet", part, folder, MIB, None)
+        seen, why = replay_seen(folder / "t.parquet", part, folder, MIB, 256)
     assert seen is None
     assert why.startswith("check invalid at the device: its own reference, a replay by kvreplay, ")
     assert "FELL BEHIND" in why
