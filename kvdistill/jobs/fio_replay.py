@@ -17,7 +17,6 @@ from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
 from kvdistill.jobs.job import (
@@ -384,20 +383,8 @@ _EXACT_SIZES = 256
 _model = function("reuse_model_place", int, I8, I8, int, I8, I8, I8, returns=int)
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """Operations in order of time; `us` from 1."""
-
-    us: NDArray[np.int64]
-    is_read: NDArray[np.bool_]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
-    span_bytes: int
-    """Where the highest of them ends."""
-
-
-def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
-    """Draw `runtime_ns` of operations; the same seed draws the same.
+def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], int]:
+    """Draw `runtime_ns` of operations, as `split` takes them, and where the highest ends; the same seed draws the same.
 
     ConfigError if the profile does not know arrivals or reuse, or these are too many operations.
     """
@@ -440,7 +427,8 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> Drawn:
     np.maximum.at(reserved, classes, -(-length // GRANULE_BYTES) * GRANULE_BYTES)
     uses, offset = np.bincount(classes), np.empty(count, dtype=np.int64)
     span_bytes = int(_model(count, classes.astype(I8), distance, len(uses), reserved, uses, offset))
-    return Drawn(_times(profile, count, runtime_ns, rng), is_read, offset, length, span_bytes)
+    us = _times(profile, count, runtime_ns, rng)
+    return {"us": us, "is_read": is_read, "offset": offset, "length": length}, span_bytes
 
 
 def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) -> Any:

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, exp, inf, isnan, nan, prod
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -56,6 +57,7 @@ from kvtrace.core.units import (
     NS_PER_MS,
     NS_PER_S,
     NS_PER_US,
+    US_PER_MS,
     format_bytes,
     format_count,
     format_duration,
@@ -197,14 +199,14 @@ def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int,
     timed = ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
     if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
         return 1, [*lines, *timed, *_closed_lines(stream, depth)]
-    rate, comment, options = _rate(stream, times)
+    jobs, paced = _open_lines(stream, times)
     if (times.runtime_ms or 0) >= _SHORT_MS and stream.loop.think_ops is None:
-        return rate.jobs, [*lines, *timed, *comment, *options]
-    count = max(1, round(stream.ops * times.share / rate.jobs))
+        return jobs, [*lines, *timed, *paced]
+    count = max(1, round(stream.ops * times.share / jobs))
     largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
     # Without io_size fio 3.33 ends such a job where a run of sequential places reaches the region's end.
     ends = [f"number_ios={count}", f"io_size={count * largest}"]
-    return rate.jobs, [*lines, *depth, *comment, *options, *ends]
+    return jobs, [*lines, *depth, *paced, *ends]
 
 
 def _closed_lines(stream: IoStream, depth: list[str]) -> list[str]:
@@ -216,9 +218,14 @@ def _closed_lines(stream: IoStream, depth: list[str]) -> list[str]:
     if free > (1 + EXPECTED_WITHIN) * own:
         lines += [
             f"# the source's mean rate: without it the loop would be {free / own:.3g} times as fast as the source",
-            f"rate={','.join(str(round(d.io_bytes * NS_PER_S / stream.span_ns)) for d in _sides(stream))}",
+            _byte_rate(stream),
         ]
     return lines
+
+
+def _byte_rate(stream: IoStream) -> str:
+    """Return the option of an even rate, that of the source's bytes."""
+    return f"rate={','.join(str(max(1, round(d.io_bytes * NS_PER_S / stream.span_ns))) for d in _sides(stream))}"
 
 
 def _sides(stream: IoStream) -> list[DirectionProfile]:
@@ -296,60 +303,51 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
     return IoLoad(rate, rate * mean, reads, unlike, rate * took_s, idle)
 
 
-def _burst_lines(stream: IoStream, times: _Times, burst: int) -> tuple[Rate, list[str], list[str]]:
+def _burst_lines(stream: IoStream, times: _Times, burst: int) -> list[str]:
     """Return how a stream comes in bursts of as many operations as one of the source waits with on average.
 
     A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The first has no pause
     before it, so that few bursts are timed by their pauses alone.
     """
-    comment = [
+    lines = [
         f"# {burst} I/Os at once, evenly apart: as many as wait together in the source on average, on a drive that",
         f"# takes {FAST} times its mean rate",
     ]
-    gaps, seconds = round(stream.ops * times.share / burst) - 1, stream.span_ns / NS_PER_S
+    gaps = round(stream.ops * times.share / burst) - 1
+    if gaps < 1:
+        return lines
+    gap_us = (times.runtime_ms or 0) * US_PER_MS / gaps
     if gaps >= _MANY_BURSTS:
-        rate = by_bytes(stream.ops / seconds, sum(side.io_bytes for side in _sides(stream)) / seconds)
-        gap_s = seconds * burst / stream.ops
-    else:
-        rate, gap_s = Rate(1, (), 0, is_poisson=False), (times.runtime_ms or 0) / 1000 / gaps if gaps > 0 else 0
-    pauses = [f"thinktime={_PAUSES * gap_s * _US_PER_S:.0f}us", f"thinktime_blocks={burst}"]
-    return rate, comment, [*rate.options, *([*pauses, "thinktime_blocks_type=issue"] if gap_s else [])]
+        lines.append(_byte_rate(stream))
+        gap_us = stream.span_ns * burst / stream.ops / NS_PER_US
+    pause = [f"thinktime={_PAUSES * gap_us:.0f}us", f"thinktime_blocks={burst}", "thinktime_blocks_type=issue"]
+    return [*lines, *pause]
 
 
-def _rate(stream: IoStream, times: _Times) -> tuple[Rate, list[str], list[str]]:
-    """Return the rate of an open loop, a comment where it is not the source's, and the options."""
+def _open_lines(stream: IoStream, times: _Times) -> tuple[int, list[str]]:
+    """Return over how many equal jobs an open loop is split, and each one's options of its rate."""
     if times.runtime_ms is None:
-        return Rate(1, (), 0, is_poisson=False), ["# no rate: these operations of the source share one instant"], []
+        return 1, ["# no rate: these operations of the source share one instant"]
     if stream.loop.pace is Pacing.BURSTS and stream.loop.think_ops is not None:
-        return _burst_lines(stream, times, stream.loop.think_ops)
-    seconds = stream.span_ns / NS_PER_S
-    if stream.read.ops and stream.write.ops:
-        rates = [pace(d.ops / seconds, d.io_bytes / seconds) for d in (stream.read, stream.write)]
-        if all(rate.jobs == 1 and rate.is_poisson for rate in rates):
-            said = [rate.options[0].partition("=")[2] for rate in rates]
-            return rates[0], [], [f"rate_iops={','.join(said)}", "rate_process=poisson"]
-        said = [str(round(d.io_bytes / seconds)) for d in (stream.read, stream.write)]
-        return Rate(1, (), 0, is_poisson=False), [], [f"rate={','.join(said)}"]
-    direction = stream.read if stream.read.ops else stream.write
-    ops_per_s, bytes_per_s = direction.ops / seconds, direction.io_bytes / seconds
-    if stream.loop.pace is Pacing.EVEN:
+        return 1, _burst_lines(stream, times, stream.loop.think_ops)
+    sides, rates = _sides(stream), [side.ops * NS_PER_S / stream.span_ns for side in _sides(stream)]
+    if stream.loop.pace is Pacing.EVEN and len(sides) == 1:
         # As the job has them: I/Os that now and then arrive in parts are of one size there.
-        sizes = [size for size, _ in split_sizes(direction).entries]
-        ops_per_s = bytes_per_s / sizes[0] if len(sizes) == 1 else ops_per_s
-        whole, is_one = round(ops_per_s), len(sizes) == 1
+        sizes = [size for size, _ in split_sizes(sides[0]).entries]
+        per_s = sides[0].io_bytes * NS_PER_S / stream.span_ns / sizes[0]
         # rate_iops with bssplit is wrong before fio 3.42; with several sizes, gaps follow the size before.
-        if is_one and whole and _rate_error(whole, ops_per_s) <= _EVEN_TOLERANCE:
-            rate = Rate(1, (f"rate_iops={whole}",), whole, is_poisson=False)
-        else:
-            rate = by_bytes(ops_per_s, bytes_per_s)
-        return rate, [], list(rate.options)
-    rate = pace(ops_per_s, bytes_per_s)
-    comment = []
-    if not rate.is_poisson:
-        comment = ["# evenly by bytes, since Poisson rates are whole operations a second"]
-    elif abs(rate.per_s * rate.jobs / ops_per_s - 1) > 0.002 or rate.jobs > 1:  # noqa: PLR2004 - worth telling
-        comment = [f"# {ops_per_s:.5g} I/Os a second in the source, {rate.per_s:.5g} here"]
-    return rate, comment, list(rate.options)
+        is_whole = len(sizes) == 1 and round(per_s) and abs(round(per_s) / per_s - 1) <= _EVEN_TOLERANCE
+        return 1, [f"rate_iops={round(per_s)}" if is_whole else _byte_rate(stream)]
+    found = [poisson(rate) for rate in rates]
+    drawn = [each for each in found if each is not None and (len(sides) == 1 or each.jobs == 1)]
+    if len(drawn) < len(sides):
+        why = ["# evenly by bytes, since Poisson rates are whole operations a second"] * (len(sides) == 1)
+        return 1, [*why, _byte_rate(stream)]
+    lines = [f"rate_iops={','.join(str(each.rate_iops) for each in drawn)}", "rate_process=poisson"]
+    made, jobs = drawn[0].per_s, drawn[0].jobs
+    if len(sides) == 1 and (abs(made / rates[0] - 1) > _TOLD or jobs > 1):
+        lines.insert(0, f"# {rates[0]:.5g} I/Os a second in the source, {made:.5g} here")
+    return jobs, lines
 
 
 def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
@@ -387,10 +385,13 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
         return []
     mean = max(1, round(profile.delete_bytes / profile.delete_ops / _ALIGN)) * _ALIGN
     seconds = profile.span_ns / NS_PER_S
-    rate = pace(profile.delete_ops / seconds, profile.delete_bytes / seconds)
+    rate = poisson(profile.delete_ops / seconds)
+    paced = [f"rate={max(1, round(profile.delete_bytes / seconds))}"]
+    if rate is not None and rate.jobs == 1:
+        paced = [f"rate_iops={rate.rate_iops}", "rate_process=poisson"]
     said = f"# {format_count(profile.delete_ops)} deletes of {mean} bytes on average, at random places"
     timed = ["time_based=1", f"runtime={max(1, runtime_ns // NS_PER_MS)}ms"]
-    return [("trim", [said, "rw=randtrim", f"bs={mean}", "iodepth=1", *timed, *rate.options])]
+    return [("trim", [said, "rw=randtrim", f"bs={mean}", "iodepth=1", *timed, *paced])]
 
 
 def _bugs(version: FioVersion | None) -> list[str]:
@@ -516,51 +517,36 @@ def _direction_to_ask(direction: DirectionProfile, stream: IoStream) -> Directio
     return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
 
 
-MAX_JOBS = 16
+_MOST_JOBS = 16
 """Jobs that a fast rate may be split over."""
-TOLERANCE = 0.005
+_TOLERANCE = 0.005
 """Relative error of the rate that we accept before looking for another form."""
-_EVEN_TOLERANCE = 0.001
+_EVEN_TOLERANCE, _TOLD = 0.001, 0.002
 _US_PER_S = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """How one direction is paced: the same `options` in each of `jobs` equal jobs."""
+class PoissonRate(NamedTuple):
+    """How fio keeps a Poisson rate: each of `jobs` equal jobs is asked for `rate_iops`."""
 
+    error: float
+    """Relative, of `per_s`."""
     jobs: int
-    options: tuple[str, ...]
+    rate_iops: int
     per_s: float
     """Operations a second that fio will aim at, over all jobs."""
-    is_poisson: bool
 
 
-def pace(ops_per_s: float, bytes_per_s: float) -> Rate:
-    """Return how fio keeps a Poisson rate of `ops_per_s`, which carry `bytes_per_s`; both must be positive."""
-    best: Rate | None = None
-    for jobs in range(1, MAX_JOBS + 1):
+def poisson(ops_per_s: float) -> PoissonRate | None:
+    """Return how fio keeps a Poisson rate of `ops_per_s`; null if a slow one is closer to an even rate of bytes."""
+    found = []
+    for jobs in range(1, _MOST_JOBS + 1):
         rate_iops = round(ops_per_s / jobs)
-        if not 1 <= rate_iops <= _US_PER_S:
-            continue
-        # rate_process=poisson draws whole microseconds.
-        made = jobs * (_US_PER_S / (_US_PER_S // rate_iops))
-        rate = Rate(jobs, (f"rate_iops={rate_iops}", "rate_process=poisson"), made, is_poisson=True)
-        if _rate_error(made, ops_per_s) <= TOLERANCE:
-            return rate
-        if best is None or _rate_error(made, ops_per_s) < _rate_error(best.per_s, ops_per_s):
-            best = rate
-    fast = best is not None and ops_per_s > _US_PER_S / 100
-    return best if best is not None and fast else by_bytes(ops_per_s, bytes_per_s)
-
-
-def by_bytes(ops_per_s: float, bytes_per_s: float) -> Rate:
-    """Return an even rate in bytes a second."""
-    even = max(1, round(bytes_per_s))
-    return Rate(1, (f"rate={even}",), ops_per_s * even / bytes_per_s, is_poisson=False)
-
-
-def _rate_error(made: float, target: float) -> float:
-    return abs(made / target - 1)
+        if 1 <= rate_iops <= _US_PER_S:
+            # rate_process=poisson draws whole microseconds.
+            made = jobs * (_US_PER_S / (_US_PER_S // rate_iops))
+            found.append(PoissonRate(abs(made / ops_per_s - 1), jobs, rate_iops, made))
+    close = next((rate for rate in found if rate.error <= _TOLERANCE), None)
+    return close or (min(found) if found and ops_per_s > _US_PER_S / 100 else None)
 
 
 _MAP_OPS = 100_000

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -179,34 +179,22 @@ def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folde
 
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write the job of one mode and what it needs into `folder`."""
-    return _WRITERS[mode](mode, distilled, folder, options)
-
-
-def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    profile = distilled.profile
-    write_text(folder / mode.job, stat_job(profile, options))
-    return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
-
-
-def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
+    """Write the job of one mode into `folder`, and the iologs of those that issue given operations or drawn ones."""
     profile, most = distilled.profile, options.io_bytes
+    if mode is FioMode.STAT:
+        write_text(folder / mode.job, stat_job(profile, options))
+        return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
         span_bytes, parts = profile.placed.span_bytes, partial(split_ios, distilled.ios, most)
     else:
-        drawn = draw(profile, min(profile.span_ns, options.runtime_cap_ns), options.seed)
-        span_bytes = drawn.span_bytes
-        parts = partial(split, drawn.us, drawn.is_read, drawn.offset, drawn.length, most)
+        drawn, span_bytes = draw(profile, min(profile.span_ns, options.runtime_cap_ns), options.seed)
+        parts = partial(split, **drawn, max_io_bytes=most)
     logs = write_iologs(folder, mode, parts, options)
     write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
-
-
-_WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
 _SPARE_BYTES = 256 << 20

@@ -135,20 +135,13 @@ def _split(ops: dict[str, Any], done: Any, drain_per_ns: float = 1.0) -> list[tu
         for name, which in (("read", is_read), ("write", ~is_read))
     ]
     by_chance = all(loop.pace in (Pacing.POISSON, Pacing.BURSTS) for _name, _which, loop in each)
-    is_one = both.pace is Pacing.BURSTS and _is_coupled(ops["ts_ns"], is_read)
+    # Two processes by chance are one by chance together; a program that waits for whichever is due comes in pairs.
+    apart = [exponential_ks(np.diff(ops["ts_ns"][which])) for which in (is_read, ~is_read) if which.sum() > _MIN_OPS]
+    is_one = both.pace is Pacing.BURSTS and len(apart) == 2 and max(apart) <= _COUPLED_KS  # noqa: PLR2004 - directions
     # In two sections fio's laws would have hot places of their own.
     if is_one or (by_chance and _has_same_hot_places(ops["address"], ops["io_bytes"], is_read)):
         return [("mixed", everything, msgspec.structs.replace(both, pace=Pacing.POISSON))]
     return each
-
-
-def _is_coupled(times: Any, is_read: Any) -> bool:
-    """Return whether one process issues both directions, each about by chance, but one behind the other.
-
-    Two processes by chance are one by chance together; a program that waits for whichever is due comes in pairs.
-    """
-    apart = [exponential_ks(np.diff(times[which])) for which in (is_read, ~is_read) if which.sum() > _MIN_OPS]
-    return len(apart) == 2 and max(apart) <= _COUPLED_KS  # noqa: PLR2004 - directions
 
 
 def _has_same_hot_places(address: Any, length: Any, is_read: Any) -> bool:

@@ -223,7 +223,7 @@ def test_a_short_phase_ends_with_its_operations(tmp_path):
 def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
     """40 at once every 200 ms: 50 of them keep the source's rate, 6 are timed by their pauses alone.
 
-    All of a burst are in flight, whether a trace says which request and stage an operation serves or, of evictions, not.
+    All of a burst are in flight, though a trace does not say of evicted blocks which request they serve.
     """
     rows = [io(200 * (i // 40), "write", i, 65536, request=None) for i in range(40 * count)]
     profile = distil_rows(tmp_path, rows).profile

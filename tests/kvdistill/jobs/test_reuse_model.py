@@ -27,24 +27,25 @@ def cyclic(places, rounds):
 
 def test_the_drawn_job_keeps_mix_sizes_and_reuse(tmp_path):
     profile = distil_rows(tmp_path, cyclic(40, 50)).profile
-    drawn = draw(profile, profile.span_ns, 1)
-    assert (int(drawn.is_read.sum()), len(drawn.us)) == (2000, 2040)
-    assert set(drawn.length.tolist()) == {BLOCK}
+    drawn, span_bytes = draw(profile, profile.span_ns, 1)
+    assert (int(drawn["is_read"].sum()), len(drawn["us"])) == (2000, 2040)
+    assert set(drawn["length"].tolist()) == {BLOCK}
     assert profile.locality.reuse_p50_blocks == 39
     # Distances are known to 1/16, and one in fifty operations takes a new place.
-    assert block_locality(drawn.offset, drawn.length).reuse_p50_blocks == pytest.approx(39, rel=1 / 16)
-    assert drawn.us[0] == 1
-    assert drawn.us[-1] == pytest.approx(profile.span_ns / 1000, rel=1e-3)
-    assert np.all(np.diff(drawn.us) >= 0)
-    assert len(np.unique(drawn.offset)) == 40
+    assert block_locality(drawn["offset"], drawn["length"]).reuse_p50_blocks == pytest.approx(39, rel=1 / 16)
+    assert drawn["us"][0] == 1
+    assert drawn["us"][-1] == pytest.approx(profile.span_ns / 1000, rel=1e-3)
+    assert np.all(np.diff(drawn["us"]) >= 0)
+    assert len(np.unique(drawn["offset"])) == 40
+    assert span_bytes == 40 * BLOCK
 
 
 def test_a_seed_draws_the_same(tmp_path):
     profile = distil_rows(tmp_path, cyclic(5, 20)).profile
-    one, same, other = (draw(profile, profile.span_ns, seed) for seed in (1, 1, 2))
-    assert np.array_equal(one.offset, same.offset)
-    assert np.array_equal(one.us, same.us)
-    assert not np.array_equal(one.us, other.us)
+    one, same, other = (draw(profile, profile.span_ns, seed)[0] for seed in (1, 1, 2))
+    assert np.array_equal(one["offset"], same["offset"])
+    assert np.array_equal(one["us"], same["us"])
+    assert not np.array_equal(one["us"], other["us"])
 
 
 def test_too_many_operations_are_refused(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvdistill.jobs.fio_stat import pace
+from kvdistill.jobs.fio_stat import poisson
 from kvdistill.profile.profile import (
     MAX_ENTRIES,
     AddressZone,
@@ -113,16 +113,17 @@ def test_zones_cover_every_start_with_its_share(pairs):
 
 
 @pytest.mark.parametrize(
-    ("ops_per_s", "jobs", "options"),
+    ("ops_per_s", "expected"),
     [
-        (495.2, 1, ("rate_iops=495", "rate_process=poisson")),
-        (3.4, 1, ("rate=13926",)),  # 3 or 4 would be 12 % off
-        (0.01, 1, ("rate=41",)),
+        (495.2, (1, 495)),
+        (3.4, None),  # 3 or 4 would be 12 % off
+        (0.01, None),
         # 1,000,000 // 30,000 is 33 µs, 1 % fast; half of it is 66 µs, the same; 10,000 is 100 µs
-        (30_000, 3, ("rate_iops=10000", "rate_process=poisson")),
+        (30_000, (3, 10_000)),
     ],
 )
-def test_a_rate_takes_the_form_that_fio_keeps(ops_per_s, jobs, options):
-    rate = pace(ops_per_s, ops_per_s * 4096)
-    assert (rate.jobs, rate.options) == (jobs, options)
-    assert rate.per_s == pytest.approx(ops_per_s, rel=0.005)
+def test_a_rate_takes_the_form_that_fio_keeps(ops_per_s, expected):
+    rate = poisson(ops_per_s)
+    assert (rate and (rate.jobs, rate.rate_iops)) == expected
+    if rate is not None:
+        assert rate.per_s == pytest.approx(ops_per_s, rel=0.005)

@@ -54,7 +54,7 @@ def test_a_loop_whose_pauses_no_setting_explains_keeps_its_rate():
 
 
 def test_what_is_left_of_a_burst_waits_with_the_next():
-    """30 come, 10 of them 100 ns after the first 20; by then a drive of 0.05 a ns has done 5 of those, of 1 a ns all."""
+    """10 come 100 ns after 20: by then a drive of 0.05 a ns has done 5 of those, of 1 a ns all."""
     came = np.repeat(np.array([0, 100, 1_000_000], dtype=np.int64), (20, 10, 1))
     assert fit_loop(came, None, 0.05).think_ops == round((20 * 20 + 10 * (10 + 2 * 15) + 1) / 31)
     assert fit_loop(came, None, 1.0).think_ops == round((20 * 20 + 10 * 10 + 1) / 31)
