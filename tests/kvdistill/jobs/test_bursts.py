@@ -1,0 +1,75 @@
+"""What a statistical job has in flight beside its trace, on drives of several speeds: queues of a few lines each."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+import numpy as np
+import polars as pl
+import pytest
+from conftest import run_cli
+from test_fio_jobs import options_of, sections
+
+from kvdistill.jobs.fio_stat import stat_job
+from kvdistill.jobs.job import FioVersion, JobOptions
+from kvdistill.profile.sources import distil_source
+from kvtrace.core.limit import Limit
+
+IN_FLIGHT = 256 << 20
+"""Bytes, as in the jobs of a trace."""
+
+
+def in_trace(ts: np.ndarray, length: int, per_s: float) -> float:
+    """Return the mean I/Os in flight of those that come at `ts`, in s, on a drive that does `per_s` bytes a second."""
+    waits, area, most = 0.0, 0.0, IN_FLIGHT // length
+    came, counts = np.unique(ts, return_counts=True)
+    for count, gap in zip(counts, np.append(np.diff(came), 1e9), strict=True):
+        waits += count
+        for _ in range(int(min(waits, gap * per_s / length))):
+            area += min(waits, most) * length / per_s
+            waits -= 1
+    return area / (came[-1] - came[0])
+
+
+def in_job(job: str, span_s: float, per_s: float) -> float:
+    """Return the mean I/Os in flight of `job` on such a drive: fio's pauses, rates and depths."""
+    free, area, events = 0.0, 0.0, []
+    said = [options_of(job, name) for name in sections(job)[1:]]
+    ends = [deque[float](maxlen=int(of["iodepth"])) for of in said]
+    for at, of in enumerate(said):
+        heapq.heappush(events, (float(of.get("startdelay", "0ms")[:-2]) / 1000, at, 0, 0.0))
+    begins = {at: begin for begin, at, *_ in events}
+    while events:
+        now, at, issued, paused = heapq.heappop(events)
+        of, length = said[at], int(said[at]["bs"])
+        free = max(free, now) + length / per_s
+        area += free - now
+        ends[at].append(free)
+        issued += 1
+        if issued == int(of["number_ios"]):
+            continue
+        if "thinktime" in of and issued % int(of["thinktime_blocks"]) == 0:
+            paused = now + float(of["thinktime"][:-2]) / 1e6
+        due = begins[at] + issued * length / float(of.get("rate", "inf"))
+        full = ends[at][0] if len(ends[at]) == ends[at].maxlen else 0.0
+        heapq.heappush(events, (max(now, due, paused, full), at, issued, paused))
+    return area / span_s
+
+
+FULL = [pytest.param(preset, marks=pytest.mark.full) for preset in ("sglang-hicache", "vllm-disk", "kvbm")]
+
+
+@pytest.mark.parametrize("preset", ["trtllm", *FULL])
+def test_a_statistical_job_has_as_much_in_flight_as_its_trace_on_slow_drives_and_fast_ones(tmp_path, preset):
+    trace, small = tmp_path / "t.parquet", ["gpu=128MiB", "nvme=1GiB", *["cpu=128MiB"] * (preset != "vllm-disk")]
+    run_cli("kvtrace", "gen", "--preset", preset, "--model", "tiny-1b", "--users", "4", "--duration", "1min",
+            *(part for name in small for part in ("--set", "tiers." + name.replace("=", ".capacity="))), "-o", trace)  # fmt: skip
+    rows = pl.read_parquet(trace).filter(pl.col("op").is_in(["read", "write"]))
+    rows = rows.filter(pl.col("tier") == pl.col("tier").max())
+    ts, (length,) = rows["ts_ns"].to_numpy() / 1e9, rows["length_bytes"].unique()
+    profile = distil_source(trace, "nvme", Limit(), tmp_path).profile
+    job, mean_per_s = stat_job(profile, JobOptions(version=FioVersion(3, 33))), len(ts) * length / (ts[-1] - ts[0])
+    for times in (4, 8, 16):
+        expected = in_trace(np.sort(ts), length, times * mean_per_s)
+        assert in_job(job, ts[-1] - ts[0], times * mean_per_s) == pytest.approx(expected, rel=0.25), times
