@@ -62,9 +62,10 @@ FULL = [pytest.param(preset, marks=pytest.mark.full) for preset in ("sglang-hica
 
 @pytest.mark.parametrize("preset", ["trtllm", *FULL])
 def test_a_statistical_job_has_as_much_in_flight_as_its_trace_on_slow_drives_and_fast_ones(tmp_path, preset):
-    trace, small = tmp_path / "t.parquet", ["gpu=128MiB", "nvme=1GiB", *["cpu=128MiB"] * (preset != "vllm-disk")]
+    trace, sizes = tmp_path / "t.parquet", ["gpu=128MiB", "nvme=1GiB", *["cpu=128MiB"] * (preset != "vllm-disk")]
+    small = [part for size in sizes for part in ("--set", "tiers." + size.replace("=", ".capacity="))]
     run_cli("kvtrace", "gen", "--preset", preset, "--model", "tiny-1b", "--users", "4", "--duration", "1min",
-            *(part for name in small for part in ("--set", "tiers." + name.replace("=", ".capacity="))), "-o", trace)  # fmt: skip
+            *small, "-o", trace)  # fmt: skip
     rows = pl.read_parquet(trace).filter(pl.col("op").is_in(["read", "write"]))
     rows = rows.filter(pl.col("tier") == pl.col("tier").max())
     ts, (length,) = rows["ts_ns"].to_numpy() / 1e9, rows["length_bytes"].unique()
