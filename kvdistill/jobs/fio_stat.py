@@ -12,7 +12,6 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, exp, inf, isnan, nan, prod
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -309,10 +308,7 @@ def _burst_lines(stream: IoStream, times: _Times, burst: int) -> list[str]:
     A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The first has no pause
     before it, so that few bursts are timed by their pauses alone.
     """
-    lines = [
-        f"# {burst} I/Os at once, evenly apart: as many as wait together in the source on average, on a drive that",
-        f"# takes {FAST} times its mean rate",
-    ]
+    lines = [f"# bursts of {burst} I/Os: as many as wait together in the source on a drive of {FAST} times its rate"]
     gaps = round(stream.ops * times.share / burst) - 1
     if gaps < 1:
         return lines
@@ -339,12 +335,12 @@ def _open_lines(stream: IoStream, times: _Times) -> tuple[int, list[str]]:
         is_whole = len(sizes) == 1 and round(per_s) and abs(round(per_s) / per_s - 1) <= _EVEN_TOLERANCE
         return 1, [f"rate_iops={round(per_s)}" if is_whole else _byte_rate(stream)]
     found = [poisson(rate) for rate in rates]
-    drawn = [each for each in found if each is not None and (len(sides) == 1 or each.jobs == 1)]
+    drawn = [each for each in found if each is not None and (len(sides) == 1 or each[0] == 1)]
     if len(drawn) < len(sides):
         why = ["# evenly by bytes, since Poisson rates are whole operations a second"] * (len(sides) == 1)
         return 1, [*why, _byte_rate(stream)]
-    lines = [f"rate_iops={','.join(str(each.rate_iops) for each in drawn)}", "rate_process=poisson"]
-    made, jobs = drawn[0].per_s, drawn[0].jobs
+    lines = [f"rate_iops={','.join(str(asked) for _jobs, asked, _made in drawn)}", "rate_process=poisson"]
+    jobs, _asked, made = drawn[0]
     if len(sides) == 1 and (abs(made / rates[0] - 1) > _TOLD or jobs > 1):
         lines.insert(0, f"# {rates[0]:.5g} I/Os a second in the source, {made:.5g} here")
     return jobs, lines
@@ -365,18 +361,19 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
             f"# {most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by time",
             f"iodepth={min(most, most_depth)}",
         ]
-    # Operations of one instant are one burst.
-    burst = stream.ops if stream.span_ns == 1 else stream.loop.think_ops
-    if burst is not None:
-        most, said = burst, "# all I/Os of a burst, {}{}"
+    burst, low = stream.loop.burst_depth, list[str]()
+    if burst is not None and burst < (stream.loop.think_ops or 0):
+        most, said = burst, "# a stage of a request at once, and when it is done the next: {}{}"
+        low = ["iodepth_low=1"] * (burst > 1)
+    elif burst is not None:
+        most, said = burst, "# all of a burst at once: {}{}"
     elif profile.concurrency is not None:
         most = profile.concurrency.max_stage_ops * -(-profile.longest_bytes // STAT_MAX_IO_BYTES)
-        mean = f"# the mean is {profile.concurrency.mean_stage_ops:.3g} operations"
-        said = "# an upper bound, not a measured depth: the most I/Os in one stage of a request, {}{};\n" + mean
+        said = "# an upper bound, not a measured depth: the most I/Os in one stage of a request, {}{}"
     else:
         return ["# no iodepth: the source has no stages and no measured times that could tell it; fio takes 1"]
     cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if most_depth < most else ""
-    return [*said.format(most, cut).splitlines(), f"iodepth={min(most, most_depth)}"]
+    return [said.format(most, cut), f"iodepth={min(most, most_depth)}", *low]
 
 
 def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[tuple[str, list[str]]]:
@@ -387,8 +384,8 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
     seconds = profile.span_ns / NS_PER_S
     rate = poisson(profile.delete_ops / seconds)
     paced = [f"rate={max(1, round(profile.delete_bytes / seconds))}"]
-    if rate is not None and rate.jobs == 1:
-        paced = [f"rate_iops={rate.rate_iops}", "rate_process=poisson"]
+    if rate is not None and rate[0] == 1:
+        paced = [f"rate_iops={rate[1]}", "rate_process=poisson"]
     said = f"# {format_count(profile.delete_ops)} deletes of {mean} bytes on average, at random places"
     timed = ["time_based=1", f"runtime={max(1, runtime_ns // NS_PER_MS)}ms"]
     return [("trim", [said, "rw=randtrim", f"bs={mean}", "iodepth=1", *timed, *paced])]
@@ -525,28 +522,20 @@ _EVEN_TOLERANCE, _TOLD = 0.001, 0.002
 _US_PER_S = 1_000_000
 
 
-class PoissonRate(NamedTuple):
-    """How fio keeps a Poisson rate: each of `jobs` equal jobs is asked for `rate_iops`."""
+def poisson(ops_per_s: float) -> tuple[int, int, float] | None:
+    """Return over how many equal jobs fio keeps a Poisson rate, each one's I/Os a second, and what all then make.
 
-    error: float
-    """Relative, of `per_s`."""
-    jobs: int
-    rate_iops: int
-    per_s: float
-    """Operations a second that fio will aim at, over all jobs."""
-
-
-def poisson(ops_per_s: float) -> PoissonRate | None:
-    """Return how fio keeps a Poisson rate of `ops_per_s`; null if a slow one is closer to an even rate of bytes."""
+    Null if a slow rate is closer to an even one of bytes.
+    """
     found = []
     for jobs in range(1, _MOST_JOBS + 1):
         rate_iops = round(ops_per_s / jobs)
         if 1 <= rate_iops <= _US_PER_S:
             # rate_process=poisson draws whole microseconds.
             made = jobs * (_US_PER_S / (_US_PER_S // rate_iops))
-            found.append(PoissonRate(abs(made / ops_per_s - 1), jobs, rate_iops, made))
-    close = next((rate for rate in found if rate.error <= _TOLERANCE), None)
-    return close or (min(found) if found and ops_per_s > _US_PER_S / 100 else None)
+            found.append((abs(made / ops_per_s - 1), (jobs, rate_iops, made)))
+    close = next((rate for error, rate in found if error <= _TOLERANCE), None)
+    return close or (min(found)[1] if found and ops_per_s > _US_PER_S / 100 else None)
 
 
 _MAP_OPS = 100_000

@@ -235,6 +235,8 @@ class Loop(msgspec.Struct, frozen=True):
     """After how many operations it does; of bursts, how many wait together."""
     response_ns: float | None = None
     """Mean time from the issue of an operation to its completion; null if operations were not timed."""
+    burst_depth: int | None = None
+    """How many of a burst run at once: all, or a stage where a request has several; null without bursts."""
 
 
 class Law(StrEnum):

@@ -102,7 +102,7 @@ def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe, drai
         return []
     done = None if np.isnan(ops["completed_ns"].astype(np.float64)).all() else ops["completed_ns"]
     found = []
-    for name, which, loop in _split(ops, done, drain_per_ns):
+    for name, which, fitted in _split(ops, done, drain_per_ns):
         times = ops["ts_ns"][which]
         places = fit_places(ops["address"][which], ops["io_bytes"][which])
         begin, span = int(times[0]), part.to_ns + 1 - int(times[0])
@@ -117,9 +117,25 @@ def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe, drai
             else nothing()
             for op in (READ, WRITE)
         )
+        width = _stage_width(ops["request_id"][which], ops["stage"][which], times)
+        is_burst = fitted.pace is Pacing.BURSTS and fitted.think_ops is not None
+        loop = msgspec.structs.replace(fitted, burst_depth=width or fitted.think_ops) if is_burst else fitted
         times_of = {"start_ns": begin - start_ns, "span_ns": span}
         found.append(IoStream(name=name, **times_of, read=read, write=write, loop=loop, places=places))
     return found
+
+
+def _stage_width(request: NDArray[np.int64], stage: NDArray[np.int64], came: NDArray[np.int64]) -> int | None:
+    """Return how many operations a stage holds, if a request has several at one instant; null if all may run at once.
+
+    `request` and `stage` are -1 of what is no request's, and waits for nothing.
+    """
+    instant = np.unique(came, return_inverse=True)[1]
+    codes = (request * (instant[-1] + 1) + instant, request * (int(stage.max()) + 2) + stage)
+    found = [np.unique(code, return_inverse=True, return_counts=True)[1:] for code in codes]
+    asked, staged = (counts[which] for which, counts in found)
+    at_once = np.where((request < 0) | (stage < 0), asked, np.minimum(staged, asked))
+    return None if at_once.sum() == asked.sum() else round(float(at_once.mean()))
 
 
 def _split(ops: dict[str, Any], done: Any, drain_per_ns: float = 1.0) -> list[tuple[str, Any, Loop]]:
@@ -366,11 +382,13 @@ def _phase_costs(counts: Any, shortest: int, *, has_rate: bool) -> Any:
     """Return minus the log-likelihood of each stretch from bucket i to before j, but for what no cut changes."""
     n = counts.shape[1]
     whole = counts.sum(axis=0)
+    # Whether there is anything: half a bucket is as long as the loop's pauses may be.
+    rate, noise = (whole > 0)[None, :] * whole.mean(), 1.0
     if has_rate:
-        rate, noise = whole[None, :], _rate_noise(whole)
-    else:
-        # Whether there is anything: half a bucket is as long as the loop's pauses may be.
-        rate, noise = (whole > 0)[None, :] * whole.mean(), 1.0
+        rate = whole[None, :]
+        # How much more neighbouring buckets differ than by chance.
+        if n > 2 and whole.any():  # noqa: PLR2004 - two differences
+            noise = max(noise, float(np.median(np.square(np.diff(whole)))) / (2 * whole.mean() * 0.455))
     mixed = _mix_noise(counts)
     done = [np.concatenate([np.zeros((len(x), 1)), np.cumsum(x, axis=1)], axis=1) for x in (counts, rate)]
     cost = np.full((n + 1, n + 1), np.inf)
@@ -389,16 +407,8 @@ def _deviance(counts: Any, lengths: Any) -> Any:
     return -np.where(counts > 0, counts * np.log(np.maximum(rate, 1e-300)), 0).sum(axis=0)
 
 
-def _rate_noise(counts: Any) -> float:
-    """Return how much more neighbouring buckets differ than by chance; at least 1."""
-    mean = counts.mean()
-    if len(counts) < 3 or not mean:  # noqa: PLR2004 - two differences
-        return 1.0
-    return max(1.0, float(np.median(np.square(np.diff(counts)))) / (2 * mean * 0.455))
-
-
 def _mix_noise(counts: Any) -> float:
-    """Return the same for the shares of kinds, by the chi-square statistic of each pair of neighbours."""
+    """Return how much more the shares of kinds differ than by chance, by the chi-square of each pair of neighbours."""
     kinds, n = counts.shape
     if kinds == 1 or n < 3:  # noqa: PLR2004 - two differences
         return 1.0

@@ -1,5 +1,5 @@
 -- The first reads and writes of a process (of all if null) in a stretch of time, in order.
-SELECT ts_ns, op, address, io_bytes, completed_ns
+SELECT ts_ns, op, address, io_bytes, completed_ns, request_id, stage
 FROM ios
 WHERE op <> 2 AND io_bytes > 0 AND ts_ns BETWEEN $from_ns AND $to_ns AND ($process IS NULL OR process = $process)
 ORDER BY ts_ns, row

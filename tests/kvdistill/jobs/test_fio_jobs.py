@@ -179,8 +179,17 @@ def test_without_stages_the_depth_is_left_out_and_says_so(tmp_path):
 def test_the_depth_is_marked_as_a_bound_and_fits_memory(tmp_path):
     rows = [io(i // 40 * 1000, "read", i, 48 * MIB, request=1) for i in range(80)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
-    assert "# all I/Os of a burst, 40, cut to what fits 268 MB of buffers" in job
+    assert "# all of a burst at once: 40, cut to what fits 268 MB of buffers" in job
     assert options_of(job, "read1")["iodepth"] == str(256 // 48)
+
+
+def test_stages_of_a_request_follow_one_another(tmp_path):
+    """60 reads at once, as 15 stages of four: four are in flight, and the next four once those are done."""
+    rows = [io(i // 60 * 500, "read", i, 65536, request=i // 60, stage=i % 60 // 4) for i in range(1200)]
+    profile = distil_rows(tmp_path, rows).profile
+    assert {(s.loop.think_ops, s.loop.burst_depth) for s in profile.streams} == {(60, 4)}
+    said = options_of(stat_job(profile, JobOptions(version=V)), "read")
+    assert (said["iodepth"], said["iodepth_low"], said["thinktime_blocks"]) == ("4", "1", "60")
 
 
 def test_deletes_are_discards_on_a_device_alone(tmp_path):
