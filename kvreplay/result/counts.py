@@ -563,7 +563,7 @@ class RequestTimes:
 RETRIES = "retries"
 BATCH_ROWS = 1 << 14
 """Rows of the trace that are looked at together, at most."""
-ROW_GROUP_ROWS = 1 << 16
+ROW_GROUP_ROWS = 1 << 15
 """Of a run's tables: a row group lies in memory until it is encoded."""
 
 
