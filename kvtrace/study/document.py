@@ -24,6 +24,7 @@ from kvtrace.study.study import SEED, Study, Value, as_text
 MOST_SHOWN = 10
 """Of the best configurations."""
 _MOST_MAPS, _MOST_CELLS = 6, 400
+UNTOLD: Final = "not known, for too few requests tell that time, or nothing takes any"
 _TIER_SPEC: Final = """
     count: instances; bytes: capacity_bytes = capacity
     share: hit_ratio = hits
@@ -327,6 +328,20 @@ class Findings:
         return min(good, key=lambda of: (_known(of.cost), -of.hit_ratio, of.number), default=None)
 
     @property
+    def nearest(self) -> Candidate:
+        """The candidate nearest to the target: by the time to the first token if that is one, else by hits."""
+        if self.target is None or self.target.first_token is None:
+            return self.best
+        quantile, _ = self.target.first_token
+        return min(self.candidates, key=lambda of: _known(of.first_token_ns(quantile)))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the figures tell if the target is reached: a p99 takes 100 requests."""
+        timed = self.target and self.target.first_token
+        return not timed or self.nearest.first_token_ns(timed[0]) is not None
+
+    @property
     def failed(self) -> list[StudyRow]:
         """The configurations that failed."""
         return [row for row in self.rows if row.figures is None]
@@ -406,7 +421,10 @@ def first_line(found: Findings) -> str:
         return line
     if cheapest is None:
         is_met = any(target.is_met(of) for of in found.candidates)
-        why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
+        nearest = "" if found.nearest is best else f", the nearest is {_named(found.nearest, keys)}"
+        why = "only configurations with an unlimited tier reach it" if is_met else f"none reaches it{nearest}"
+        if not found.is_told:
+            why = UNTOLD
         return f"{line}; for {target.in_words()}: {why}"
     kind = "cheapest" if found.study.has_prices else "smallest"
     how = f"{_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)}{stalls_of(cheapest)})"
