@@ -26,6 +26,8 @@ int64_t pop(Event *heap, int64_t count);
 void call_followers(World *w, int64_t request, int64_t is_of_start);
 void join(World *w, int64_t actor);
 void depart(World *w, int64_t actor);
+int64_t step_bytes(World *w, int64_t tokens);
+int64_t reading_ns(World *w, int64_t tokens, int64_t bytes);
 int64_t after_steps(World *w, int64_t actor, int64_t steps);
 void disband(World *w);
 int64_t draw(int64_t seed, int64_t user, int64_t number, int64_t low, int64_t high);

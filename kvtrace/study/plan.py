@@ -71,9 +71,6 @@ class Medium(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     latency: str | None = None
 
 
-_NOTHING: Final = Medium(source="")
-
-
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The price list."""
 
@@ -87,8 +84,9 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def media(self) -> dict[Below, Medium]:
-        """What is listed below DRAM."""
-        listed = {Below.NVME: self.nvme, Below.FILE: self.file, Below.OBJECT: self.object}
+        """What is listed below DRAM, and nothing at all, which costs nothing."""
+        nothing = Medium(source="")
+        listed = {Below.NVME: self.nvme, Below.FILE: self.file, Below.OBJECT: self.object, Below.NOTHING: nothing}
         return {store: medium for store, medium in listed.items() if medium is not None}
 
 
@@ -148,11 +146,9 @@ class Plan:
 
     def offers(self) -> list[Offer]:
         """Return all that can be bought, the cheapest to own first."""
-        listed = [of for of in self.prices.media if of in self.presets]
         found = [
             self._offer(store, medium, router, dram, size)
-            for store in (*listed, Below.NOTHING) if listed
-            for medium in [self.prices.media.get(store, _NOTHING)]
+            for store, medium in self.prices.media.items() if store in self.presets
             for router in self.routers
             for dram in (self.prices.dram.sizes if "dram" in roles_of(self.presets[store][1]) else ["-"])
             for size in (["-"] if store in (Below.OBJECT, Below.NOTHING) else medium.sizes)
@@ -198,9 +194,8 @@ class Plan:
         """Return `offer` with what it costs a month at the load's rate, kept up."""
         if isinstance(found, Failed):
             raise ConfigError(f"{offer.configuration.command}: {found.error}")
-        storage = offer.size_cost
+        medium, storage = self.prices.media[offer.store], offer.size_cost
         if offer.store is Below.OBJECT:
-            medium = self.prices.media[offer.store]
             rates, stored = found.tiers[-1].rates, found.live_bytes[-1]
             faster = found.span_ns / max(1, found.load_ns)
             requests = [0.0 if rate is None else rate.mean * faster for rate in (rates.reads_per_s, rates.writes_per_s)]
@@ -217,10 +212,9 @@ class Plan:
 
         The most written comes last; nothing where no drive is. Without an endurance, or a write, no years are known.
         """
-        size = str(configuration.knobs[SIZE])
+        medium, size = self.prices.media[Below(str(configuration.knobs[STORE]))], str(configuration.knobs[SIZE])
         if size == "-":
             return []
-        medium = self.prices.media[Below(str(configuration.knobs[STORE]))]
         size_bytes, endurance = parse_bytes(size), parse_endurance(medium.endurance)
         a_day = [written * NS_PER_S * SECONDS_PER_DAY / max(1, found.load_ns) for written in found.drive_written_bytes]
         return [
@@ -253,20 +247,19 @@ class Plan:
         """Return what was found, and what `losses` cost, by name."""
         best = found.cheapest
         if best is None:
-            return Document("", self.first_line(found), [Chapter("", [self._table("the nearest", [found.nearest])])])
+            return Document(
+                "", self.first_line(found), [Chapter("", [self._table("the nearest", [found.nearest or found.best])])]
+            )
         (row,) = best.rows
-        rivals = list(rivals_of(found).values())
         routed = [of for of in found.candidates if of is not best and _but_router(of) == _but_router(best)]
-        nearly: list[Candidate] = []
+        rivals = list(rivals_of(found).values())
+        listed = {"the cheapest of each store with each router": rivals, "the same with another router": routed}
         if found.target is not None and found.target.hit_ratio is not None and best.cost is not None:
             almost = replace(found.target, hit_ratio=found.target.hit_ratio - POINTS)
-            cheaper = (of for of in found.candidates if of.cost is not None and of.cost < best.cost)
-            nearly = [of for of in front(list(cheaper), lambda of: of.hit_ratio) if almost.is_met(of)]
-        tables = [self._table("the cheapest of each store with each router", rivals)]
-        if routed:
-            tables.append(self._table("the same with another router", routed))
-        if nearly:
-            tables.append(self._table("cheaper, and within 2 points of the target", nearly))
+            cheaper = [of for of in found.candidates if of.cost is not None and of.cost < best.cost]
+            nearly = [of for of in front(cheaper, lambda of: of.hit_ratio) if almost.is_met(of)]
+            listed["cheaper, and within 2 points of the target"] = nearly
+        tables = [self._table(title, of) for title, of in listed.items() if of]
         if lost and (usual := row.figures) is not None:
             spec = """
                 text: name = in the middle of the load
@@ -289,7 +282,7 @@ class Plan:
                 for name, (_, of) in {"nothing happens": (None, usual), **lost}.items()
             ]  # fmt: skip
             tables.append(table_of(title, Sheet.SUMMARY, spec, rows))
-        shown = {of.number: of.rows[0].configuration for of in (*rivals, *routed, *nearly)}
+        shown = {of.number: of.rows[0].configuration for candidates in listed.values() for of in candidates}
         commands = [f"{', '.join(str(one.knobs[key]) for key in KEYS)}: {one.command}" for one in shown.values()]
         commands += [f"{name}: {one.command}" for name, (one, _) in lost.items()]
         chapters = [Chapter("", tables, self._notes(found, row)), Chapter("Commands that simulate each", [], commands)]
@@ -300,8 +293,8 @@ class Plan:
         best, target = found.cheapest, found.target
         wanted = "" if target is None else f"{'target ' * (target.hit_ratio is not None)}{target.in_words()}"
         if best is None:
-            answer = f"nothing in the price list reaches the {wanted}" if found.is_told else f"{wanted}: {UNTOLD}"
-            return f"{answer}: the nearest is {self._said(found, found.nearest)}"
+            answer = f"nothing in the price list reaches the {wanted}" if found.nearest else f"{wanted}: {UNTOLD}"
+            return f"{answer}: the nearest is {self._said(found, found.nearest or found.best)}"
         return f"{self._said(found, best)} ({wanted})"
 
     def _said(self, found: Findings, of: Candidate) -> str:
@@ -355,7 +348,7 @@ class Plan:
         kept = "a bucket holds what FILE leaves in it"
         lines.append(f"costs and wear at the load's rate, kept up: what is bought is {years}; {kept}")
         media = {"DRAM": self.prices.dram} | {str(store): medium for store, medium in self.prices.media.items()}
-        return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items()]
+        return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items() if medium.source]
 
 
 def kind_of(knobs: Mapping[str, Value]) -> tuple[Value, ...]:
