@@ -251,7 +251,8 @@ class Plan:
                 "", self.first_line(found), [Chapter("", [self._table("the nearest", [found.nearest or found.best])])]
             )
         (row,) = best.rows
-        routed = [of for of in found.candidates if of is not best and _but_router(of) == _but_router(best)]
+        same = {key: best.knobs[key] for key in (STORE, DRAM, SIZE)}.items()
+        routed = [of for of in found.candidates if of is not best and same <= of.knobs.items()]
         rivals = list(rivals_of(found).values())
         listed = {"the cheapest of each store with each router": rivals, "the same with another router": routed}
         if found.target is not None and found.target.hit_ratio is not None and best.cost is not None:
@@ -295,14 +296,15 @@ class Plan:
         if best is None:
             answer = f"nothing in the price list reaches the {wanted}" if found.nearest else f"{wanted}: {UNTOLD}"
             return f"{answer}: the nearest is {self._said(found, found.nearest or found.best)}"
-        return f"{self._said(found, best)} ({wanted})"
+        return f"{self._said(found, best)} (target {wanted.removeprefix('target ')})"
 
     def _said(self, found: Findings, of: Candidate) -> str:
         store, size = Below(str(of.knobs[STORE])), "" if of.knobs[SIZE] == "-" else f" of {of.knobs[SIZE]}"
         nodes = f"{self.nodes} nodes, router {of.knobs[ROUTER]}" if self.nodes > 1 else "1 node"
         dram = "" if of.knobs[DRAM] == "-" else f"{of.knobs[DRAM]} of DRAM a node and "
-        p99_ns = of.first_token_p99_ns
-        times = "" if p99_ns is None else f", p99 {format_duration(p99_ns)} to the first token"
+        quantile, _ = (found.target and found.target.first_token) or ("p99_ns", 0)
+        time_ns, name = of.first_token_ns(quantile), quantile.removesuffix("_ns").replace("_", ".")
+        times = "" if time_ns is None else f", {name} {format_duration(time_ns)} to the first token"
         times += stalls_of(of)
         return (
             f"{nodes}: {dram}{store}{size}, {show(of.cost, Unit.NUMBER)} "
@@ -364,7 +366,3 @@ def rivals_of(found: Findings) -> dict[tuple[Value, ...], Candidate]:
         if found.target is not None and found.target.is_met(of):
             kinds.setdefault(kind_of(of.knobs), of)
     return kinds
-
-
-def _but_router(of: Candidate) -> tuple[Value, ...]:
-    return of.knobs[STORE], of.knobs[DRAM], of.knobs[SIZE]

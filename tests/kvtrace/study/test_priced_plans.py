@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shlex
 from collections import Counter
 
@@ -207,6 +208,19 @@ def test_a_p99_of_too_few_requests_is_not_one_that_is_missed(requests, tmp_path)
     argv = ["--model", "tiny-1b", "--users", "1", "--duration", "60s", "--target-ttft", "p99=1s", "-o", tmp_path]
     done = run_cli("kvtrace", "plan", *argv, "--prices", requests.parent / "prices.toml", "--quiet")
     assert done.stdout.startswith("p99 1.00 s to the first token: not known, for too few requests tell that time")
+    median = run_cli(
+        "kvtrace",
+        "plan",
+        *argv[:-4],
+        "--target-ttft",
+        "p50=9s",
+        *argv[-2:],
+        "--prices",
+        requests.parent / "prices.toml",
+    )
+    assert re.match(
+        r"1 node: .* hit, p50 [0-9.]+ m?s to the first token \(target p50 9.00 s to the first token\)", median.stdout
+    )
 
 
 def test_falling_behind_makes_storage_no_cheaper(requests, tmp_path):
