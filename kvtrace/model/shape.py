@@ -8,7 +8,6 @@ Each kind of layer says what it keeps for the tokens it has seen: elements, byte
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -226,6 +225,25 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """How many layers keep a cache or a state; an indexer belongs to its attention layer."""
         return sum(g.layers for g in self.groups if not isinstance(g, Indexer))
 
+    def entry_notes(self, chunk_tokens: int, ranks: int) -> list[str]:
+        """Return what is to be said of whole turns (0), or of chunks that are stored with a recurrent state each.
+
+        vLLM gives both kinds of layers pages of one size: a block has as many tokens, a multiple of 16, as take an
+        attention layer what a recurrent one's state takes.
+        """
+        if not chunk_tokens:
+            note = "turn entries charge every attention layer for every token, and hold no recurrent states"
+            return [note] * ({piece.kind for piece in pieces(self)} != {PieceKind.GROWING})
+        recurrent = sum(g.layers for g in self.groups if isinstance(g, Recurrent))
+        size, token_bytes = state_bytes(self, ranks), bytes_per_token_per_rank(self, ranks) * max(1, recurrent)
+        least = -(-size * (self.layers - recurrent) // (token_bytes * 16)) * 16
+        note = (
+            f"each chunk of {chunk_tokens} tokens is stored with a recurrent state of {format_bytes(size)}; vLLM makes "
+            f"the blocks of such a model as long as its state is large: {least:,} tokens (--set chunk_tokens={least}, "
+            "or the next multiple of FILE's blocks)"
+        )
+        return [note] * (chunk_tokens < least)
+
 
 class PieceKind(StrEnum):
     """Which part of a chunk's cache a piece is."""
@@ -334,23 +352,6 @@ def replication(model: ModelShape, ranks: int) -> float:
 def state_bytes(model: ModelShape, ranks: int = 1) -> int:
     """Return the bytes of one recurrent state on each of `ranks` ranks; all of them store it, also under MLA."""
     return sum(g.state_bytes(ranks) for g in model.groups if isinstance(g, Recurrent))
-
-
-def state_notes(model: ModelShape, chunk_tokens: int, ranks: int = 1, unit_tokens: int = 1) -> list[str]:
-    """Return what is to be said of chunks, each stored with a recurrent state, that are shorter than vLLM's blocks.
-
-    vLLM gives both kinds of layers pages of one size: a block has as many tokens, a multiple of 16, as take an
-    attention layer what a recurrent one's state takes. It must be a multiple of `unit_tokens`, too.
-    """
-    recurrent = sum(g.layers for g in model.groups if isinstance(g, Recurrent))
-    size, unit = state_bytes(model, ranks), math.lcm(16, unit_tokens)
-    token_bytes = bytes_per_token_per_rank(model, ranks) * max(1, recurrent)
-    least = -(-size * (model.layers - recurrent) // (token_bytes * unit)) * unit
-    note = (
-        f"each chunk of {chunk_tokens} tokens is stored with a recurrent state of {format_bytes(size)}; vLLM makes the "
-        f"blocks of such a model as long as its state is large: {least:,} tokens (--set chunk_tokens={least})"
-    )
-    return [note] * (chunk_tokens < least)
 
 
 def pieces(model: ModelShape, ranks: int = 1) -> tuple[Piece, ...]:

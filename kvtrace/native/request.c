@@ -378,6 +378,26 @@ static int64_t prefill_ns(World *w, int64_t from, int64_t to) {
         - first_tokens_ns(w->attention, w->attention_count, each_ns, from);
 }
 
+// What one decode step reads of the cache of a context of `tokens` on one rank; states are written too.
+int64_t step_bytes(World *w, int64_t tokens) {
+    int64_t size = 0;
+    for (int64_t p = 0; p < w->pieces_count; p++) {
+        Piece *piece = &w->pieces[p];
+        int64_t read = piece->kind == GROWING ? tokens
+                     : piece->kind == SLIDING || piece->kind == CHUNKED ? min_of(tokens, piece->window) : 0;
+        size += read * piece->token_bytes + 2 * piece->state_bytes;
+    }
+    return size;
+}
+
+// How long a step that computes `tokens` reads: the weights that these use, and `bytes` of the cache.
+int64_t reading_ns(World *w, int64_t tokens, int64_t bytes) {
+    Knobs *k = &w->knobs;
+    int64_t weights = k->decode_active_ns ? tokens * k->decode_active_ns : UNBOUNDED;
+    int64_t cache = k->decode_bytes_per_us > 0 ? bytes * 1000 / k->decode_bytes_per_us : 0;
+    return min_of(k->decode_ns_per_token, weights) + cache;
+}
+
 // How long it takes until these have given the first token: as long as a step that reads what it computes with, at least.
 static int64_t first_step_ns(World *w, int64_t from, int64_t to) {
     int64_t compute_ns = prefill_ns(w, from, to);

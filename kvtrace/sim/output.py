@@ -22,7 +22,7 @@ from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
-from kvtrace.model.shape import ModelShape, PieceKind, pieces, state_notes
+from kvtrace.model.shape import ModelShape
 from kvtrace.native.records import NONE
 from kvtrace.requests.requests import Requests, batches
 from kvtrace.requests.users import workload_notes
@@ -161,9 +161,9 @@ def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
 
 
 def notes_of(preset: Preset, model: ModelShape, requests: Requests | None, ranks: int) -> list[str]:
-    """Return what there is to know of the requests, of the model, and of its chunks."""
-    notes, unit_tokens = [*(requests.notes if requests else ()), *model.notes], requests and requests.block_tokens
-    return notes + (state_notes(model, preset.chunk_tokens, ranks, unit_tokens or 1) * (preset.entry is Entry.CHUNK))
+    """Return what there is to know of the requests, of the model, and of what is stored of it."""
+    notes = model.entry_notes(preset.chunk_tokens * (preset.entry is Entry.CHUNK), ranks)
+    return [*(requests.notes if requests else ()), *model.notes, *notes]
 
 
 def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Metadata:
@@ -194,8 +194,6 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
     ]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
-    if preset.entry is Entry.TURN and {piece.kind for piece in pieces(model)} != {PieceKind.GROWING}:
-        notes.append("turn entries charge every attention layer for every token, and hold no recurrent states")
     if preset.store_generated and requests:
         notes.append("generated tokens are not stored: the source names no blocks for them")
     return metadata.describe(

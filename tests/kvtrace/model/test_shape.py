@@ -25,7 +25,6 @@ from kvtrace.model.shape import (
     read_bytes,
     replication,
     state_bytes,
-    state_notes,
     stored_bytes,
     stored_ranks,
     windowed_bytes_per_token,
@@ -132,10 +131,9 @@ def test_states_of_recurrent_layers():
 
 def test_a_state_with_each_short_chunk_is_not_what_vllm_stores():
     """vLLM logs `Setting attention block size to 544 tokens` for Qwen3-Next: ceil(1,097,728 / 2,048 / 16) * 16."""
-    (said,) = state_notes(find_model("qwen3-next"), 16)
-    assert "544 tokens (--set chunk_tokens=544)" in said
-    assert "chunk_tokens=1024" in state_notes(find_model("qwen3-next"), 16, unit_tokens=512)[0]
-    assert state_notes(find_model("qwen3-next"), 544) == state_notes(find_model("llama3.1-8b"), 16) == []
+    (said,) = find_model("qwen3-next").entry_notes(16, 1)
+    assert "544 tokens (--set chunk_tokens=544," in said
+    assert find_model("qwen3-next").entry_notes(544, 1) == find_model("llama3.1-8b").entry_notes(16, 1) == []
 
 
 @pytest.mark.parametrize(
