@@ -714,5 +714,5 @@ def compute_ns(meta: Metadata, input_tokens: Any, loads: Any, loaded_bytes: Any)
         if hierarchy.get("entry") == "chunk"
         else loaded_bytes // int(model["bytes_per_token"])
     )
-    whole, loaded = (first_tokens_ns(hierarchy, n) for n in (input_tokens, np.minimum(input_tokens, hit_tokens)))
+    whole, loaded = (first_tokens_ns(hierarchy, n) for n in (input_tokens, np.clip(input_tokens - 1, 0, hit_tokens)))
     return whole - loaded

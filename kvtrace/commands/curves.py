@@ -221,6 +221,7 @@ def size(
     from kvtrace.curves.points import Stack
     from kvtrace.curves.size import Question
     from kvtrace.curves.size import answer as size_of
+    from kvtrace.sim.output import notes_of
     from kvtrace.sim.simulation import has_times
 
     if sample is not None and not 0 < sample <= 1:
@@ -247,7 +248,7 @@ def size(
         )
     with progress("simulating", 1.0) as tick:
         found = size_of(wanted, question, lambda done, of: tick(done / of))
-    for note in scenario.load.requests.notes if scenario.load.requests else ():
+    for note in notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks):
         log(f"note: {note}")
     facts = {of: scenario.config[of] for of in ("preset", "model", "tensor_parallel", "seed", "source", "serving")}
     is_sampled = any(point.sampling_rate < 1 for point in found.points)

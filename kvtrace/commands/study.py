@@ -315,7 +315,8 @@ def plan(
     kvtrace plan requests.jsonl --nodes 8 --target-ttft p99=2s --prices prices.toml
     kvtrace plan --users 200 --duration 10m --nodes 4 --target-hit 50% --router session
     """
-    from kvtrace.study.plan import LIST, SOME, Plan, read_prices, stacks_of
+    from kvtrace.sim.output import notes_of
+    from kvtrace.study.plan import LIST, SOME, Below, Plan, read_prices, stacks_of
     from kvtrace.study.run import Failed, write
 
     target = common.parse_target(target_hit, target_ttft)
@@ -340,7 +341,7 @@ def plan(
     routers = [str(fleet.router)] if fleet.router else list(ROUTERS) if nodes > 1 else ["-"]
     wanted = Plan(file, _for_gen(context, given, stack, source), presets, nodes, routers, listed, of_byte)
     offers = wanted.offers()
-    if not offers:
+    if all(of.store is Below.NOTHING for of in offers):
         raise ConfigError(f"{where}: nothing that {stack.preset} could use; list nvme or file, or object for {SOME}")
     with noted_interrupt(output, len(offers)) as results:
         simulate = partial(simulate_all, output=output, results=results, workers=workers, scheduler=scheduler)
@@ -353,7 +354,7 @@ def plan(
             else:
                 lost[event] = one, of
     write(output / TABLE, found.study, found.rows, ["kvtrace", "plan", *wanted.argv])
-    for note in scenario.load.requests.notes if scenario.load.requests else ():
+    for note in notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks):
         log(f"note: {note}")
     said = as_json_of(found, output) | {"answer": wanted.first_line(found), "nodes": nodes, "currency": listed.currency}
     said["events"] = {event: {"command": one.command, **asdict(of)} for event, (one, of) in lost.items()}

@@ -331,13 +331,6 @@ def simulated(
     preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(asked_ns)
     drive = drive_of(preset)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
-    if "incidents" in stats or preset.partial_chunks:
-        # What begins again looks up again, and may compute again what it had computed; a hit may be of a partial chunk.
-        saved = stats["input_tokens"] - int(simulation.world.total["missed_tokens"])
-    elif preset.entry is Entry.CHUNK:
-        saved = hits * preset.chunk_tokens
-    else:
-        saved = sum(of["hit_bytes"] for of in stats["tiers"]) // simulation.sizes.bytes_per_token
     written: tuple[int, ...] = ()
     if drive is not None:
         places, is_one = all_tiers(simulation.world)
@@ -347,7 +340,8 @@ def simulated(
     return Simulated(
         **{name: stats[name] for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")},
         hit_ratio=hits / lookups if lookups else None,
-        saved_tokens=saved,
+        # What begins again may compute again what it had computed.
+        saved_tokens=stats["input_tokens"] - int(simulation.world.total["missed_tokens"]),
         span_ns=span_ns,
         load_ns=asked_ns or span_ns,
         tiers=[

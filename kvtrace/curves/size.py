@@ -175,8 +175,8 @@ class _Run:
         Without, how little of it does beside the grid's best, before it is seen how little of the last does beside it.
         """
         free = [role for role in axes if role not in self.question.axes]
-        reached = (of for of in sorted(points, key=_preference) if self.question.target.is_met(of))
-        best = (next(reached, None) if free else None) or self._choose(points)
+        reached = [of for of in sorted(points, key=_preference) if self.question.target.is_met(of)]
+        best = next(iter(reached if free else ()), None) or self._choose(points)
         if best is None or not free or None in best.capacities.values():
             return best
         if len(free) == len(axes) and (none := self._without(axes)) is not None:
@@ -185,6 +185,8 @@ class _Run:
         outer = next((role for role in axes if role != inner), None)
         if outer is not None and outer in free and self.question.price is None:
             best = start = self._little(best, outer)
+            if best.stalled_requests and (calm := next((of for of in reached if not of.stalled_requests), None)):
+                best = start = self._little(calm, outer)
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
             best = self._at_prices(best, outer, inner, given, is_free=outer in free)

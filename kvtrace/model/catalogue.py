@@ -156,7 +156,7 @@ def describe_model(
     return {
         "model": name,
         "source": model.source,
-        "notes": [*model.notes, *_split_notes(model, ranks)],
+        "notes": [*model.notes, *_split_notes(model, ranks), *model.entry_notes(chunk_tokens, ranks)],
         "kv_dtype": str(model.kv_dtype),
         "max_context_tokens": model.max_context_tokens,
         "groups": [_group(model, g, ranks) for g in model.groups],

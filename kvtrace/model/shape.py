@@ -15,6 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import format_bytes
 
 
 class KvDtype(StrEnum):
@@ -223,6 +224,25 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def layers(self) -> int:
         """How many layers keep a cache or a state; an indexer belongs to its attention layer."""
         return sum(g.layers for g in self.groups if not isinstance(g, Indexer))
+
+    def entry_notes(self, chunk_tokens: int, ranks: int) -> list[str]:
+        """Return what is to be said of whole turns (0), or of chunks that are stored with a recurrent state each.
+
+        vLLM gives both kinds of layers pages of one size: a block has as many tokens, a multiple of 16, as take an
+        attention layer what a recurrent one's state takes.
+        """
+        if not chunk_tokens:
+            note = "turn entries charge every attention layer for every token, and hold no recurrent states"
+            return [note] * ({piece.kind for piece in pieces(self)} != {PieceKind.GROWING})
+        recurrent = sum(g.layers for g in self.groups if isinstance(g, Recurrent))
+        size, token_bytes = state_bytes(self, ranks), bytes_per_token_per_rank(self, ranks) * max(1, recurrent)
+        least = -(-size * (self.layers - recurrent) // (token_bytes * 16)) * 16
+        note = (
+            f"each chunk of {chunk_tokens} tokens is stored with a recurrent state of {format_bytes(size)}; vLLM makes "
+            f"the blocks of such a model as long as its state is large: {least:,} tokens (--set chunk_tokens={least}, "
+            "or the next multiple of FILE's blocks)"
+        )
+        return [note] * (chunk_tokens < least)
 
 
 class PieceKind(StrEnum):

@@ -378,6 +378,33 @@ static int64_t prefill_ns(World *w, int64_t from, int64_t to) {
         - first_tokens_ns(w->attention, w->attention_count, each_ns, from);
 }
 
+// What one decode step reads of the cache of a context of `tokens` on one rank; states are written too.
+int64_t step_bytes(World *w, int64_t tokens) {
+    int64_t size = 0;
+    for (int64_t p = 0; p < w->pieces_count; p++) {
+        Piece *piece = &w->pieces[p];
+        int64_t read = piece->kind == GROWING ? tokens
+                     : piece->kind == SLIDING || piece->kind == CHUNKED ? min_of(tokens, piece->window) : 0;
+        size += read * piece->token_bytes + 2 * piece->state_bytes;
+    }
+    return size;
+}
+
+// How long a step that computes `tokens` reads: the weights that these use, and `bytes` of the cache.
+int64_t reading_ns(World *w, int64_t tokens, int64_t bytes) {
+    Knobs *k = &w->knobs;
+    int64_t weights = k->decode_active_ns ? tokens * k->decode_active_ns : UNBOUNDED;
+    int64_t cache = k->decode_bytes_per_us > 0 ? bytes * 1000 / k->decode_bytes_per_us : 0;
+    return min_of(k->decode_ns_per_token, weights) + cache;
+}
+
+// How long it takes until these have given the first token: as long as a step that reads what it computes with, at least.
+static int64_t first_step_ns(World *w, int64_t from, int64_t to) {
+    int64_t compute_ns = prefill_ns(w, from, to);
+    if (compute_ns == 0 || !w->knobs.is_batched) return compute_ns;
+    return max_of(compute_ns, reading_ns(w, to - from, step_bytes(w, to)));
+}
+
 // Read what is cached of the request; return the time until all of it is there.
 int64_t load(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
@@ -421,12 +448,13 @@ int64_t load(World *w, int64_t actor) {
         count_lookups(w, actor, looked_up);
     }
     // What a prefix match leaves, or a turn adds, is what is computed and stored.
-    me->new = n - (k->is_prefix ? end : known), me->missed_tokens = max_of(0, me->input - hit_tokens);
+    // Of a prompt that is all there its last token is computed again: it gives the first of the answer.
+    me->new = n - (k->is_prefix ? end : known), me->missed_tokens = max_of(me->input > 0, me->input - hit_tokens);
     if (k->mode == DECODE_ONLY) me->new = 0, me->missed_tokens = 0;
     total->missed_tokens += me->missed_tokens;
     if (w->fleet.count > 1 || w->found_count) account(w, actor, end, looked_up);
-    me->with_cache_ns = done - me->asked_ns + prefill_ns(w, me->input - me->missed_tokens, me->input);
-    me->without_cache_ns += prefill_ns(w, 0, me->input);
+    me->with_cache_ns = done - me->asked_ns + first_step_ns(w, me->input - me->missed_tokens, me->input);
+    me->without_cache_ns += first_step_ns(w, 0, me->input);
     me->step = STEP_PROMOTE;
     return done - w->control.now;
 }
@@ -501,14 +529,15 @@ int64_t promote(World *w, int64_t actor) {
     }
     me->step = STEP_STORE;
     Node *node = &w->fleet.nodes[w->control.node];
-    int64_t now = w->control.now, loaded = me->input - me->missed_tokens, took_ns = prefill_ns(w, loaded, me->input);
-    node->computing_ns += took_ns;
-    if (took_ns > 0 && k->prefill_in_turn) {    // the others come before it
+    int64_t now = w->control.now, loaded = me->input - me->missed_tokens, compute_ns = prefill_ns(w, loaded, me->input);
+    int64_t took_ns = first_step_ns(w, loaded, me->input);
+    node->computing_ns += compute_ns;
+    if (compute_ns > 0 && k->prefill_in_turn) {    // the others come before it
         int64_t start = max_of(node->prefill_busy_ns, now);
         w->total.prefills++;
         w->total.waiting_ns += start - now;
-        node->prefill_busy_ns = start + took_ns;
-        took_ns = node->prefill_busy_ns - now;
+        node->prefill_busy_ns = start + compute_ns;
+        took_ns += start - now;
     }
     me->with_cache_ns = now + took_ns - me->asked_ns;
     // The rest of it is computed after the first store.

@@ -418,28 +418,13 @@ static void advance(World *w) {
     batch->since_ns = w->control.now;
 }
 
-// What one decode step reads of the cache of a context of `tokens` on one rank; states are written too.
-static int64_t step_bytes(World *w, int64_t tokens) {
-    int64_t size = 0;
-    for (int64_t p = 0; p < w->pieces_count; p++) {
-        Piece *piece = &w->pieces[p];
-        int64_t read = piece->kind == GROWING ? tokens
-                     : piece->kind == SLIDING || piece->kind == CHUNKED ? min_of(tokens, piece->window) : 0;
-        size += read * piece->token_bytes + 2 * piece->state_bytes;
-    }
-    return size;
-}
-
 // Add `requests` to the batch, which take `bytes` of each step.
 static void change(World *w, int64_t requests, int64_t bytes) {
     Batch *batch = batch_of(w);
-    Knobs *k = &w->knobs;
     advance(w);
     batch->size += requests, batch->bytes += bytes;
-    int64_t weights = min_of(k->decode_ns_per_token, batch->size * k->decode_active_ns);
-    if (k->decode_active_ns == 0) weights = k->decode_ns_per_token;
-    if (k->decode_bytes_per_us > 0) weights += batch->bytes * 1000 / k->decode_bytes_per_us;
-    batch->step_ns = max_of(1, max_of(weights, batch->size * k->decode_compute_ns));
+    int64_t compute_ns = batch->size * w->knobs.decode_compute_ns;
+    batch->step_ns = max_of(1, max_of(reading_ns(w, batch->size, batch->bytes), compute_ns));
     set_due(w);
 }
 

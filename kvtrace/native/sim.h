@@ -35,6 +35,8 @@ int64_t think_ns(User *me, int64_t seed, int64_t user);
 void forget_all(World *w, int64_t context, int64_t length);
 int64_t gather(World *w, int64_t actor);
 void give_slots(World *w, int64_t actor, int64_t first, int64_t n);
+int64_t step_bytes(World *w, int64_t tokens);
+int64_t reading_ns(World *w, int64_t tokens, int64_t bytes);
 int64_t load(World *w, int64_t actor);
 int64_t promote(World *w, int64_t actor);
 void populate(World *w);

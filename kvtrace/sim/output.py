@@ -22,13 +22,13 @@ from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
-from kvtrace.model.shape import PieceKind, pieces
+from kvtrace.model.shape import ModelShape
 from kvtrace.native.records import NONE
-from kvtrace.requests.requests import batches
+from kvtrace.requests.requests import Requests, batches
 from kvtrace.requests.users import workload_notes
 from kvtrace.sim.chains import grown
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets.preset import Entry, as_config
+from kvtrace.sim.presets.preset import Entry, Preset, as_config
 from kvtrace.sim.presets.tier import Streams
 from kvtrace.sim.simulation import Flush, Simulation
 
@@ -160,6 +160,12 @@ def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
     return objects_batch(ids, keys, kind, sizes)
 
 
+def notes_of(preset: Preset, model: ModelShape, requests: Requests | None, ranks: int) -> list[str]:
+    """Return what there is to know of the requests, of the model, and of what is stored of it."""
+    notes = model.entry_notes(preset.chunk_tokens * (preset.entry is Entry.CHUNK), ranks)
+    return [*(requests.notes if requests else ()), *model.notes, *notes]
+
+
 def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Metadata:
     preset, model, requests = simulation.preset, simulation.model, simulation.load.requests
     facts = {
@@ -170,7 +176,7 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
         "ranks": simulation.sizes.ranks,
         "objects_per_chunk": simulation.sizes.parts,
     }
-    notes = [*(requests.notes if requests else ()), *model.notes]
+    notes = notes_of(preset, model, requests, config.get("tensor_parallel", 1))
     has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
     notes.append("simulated: storage latency is what the tiers' service model says" if has_service else INSTANT_STORAGE)
     if simulation.load.incidents:
@@ -188,8 +194,6 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
     ]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
         notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
-    if preset.entry is Entry.TURN and {piece.kind for piece in pieces(model)} != {PieceKind.GROWING}:
-        notes.append("turn entries charge every attention layer for every token, and hold no recurrent states")
     if preset.store_generated and requests:
         notes.append("generated tokens are not stored: the source names no blocks for them")
     return metadata.describe(

@@ -24,15 +24,7 @@ from kvtrace.study.study import SEED, Study, Value, as_text
 MOST_SHOWN = 10
 """Of the best configurations."""
 _MOST_MAPS, _MOST_CELLS = 6, 400
-_TIER_SPEC: Final = """
-    count: instances; bytes: capacity_bytes = capacity
-    share: hit_ratio = hits
-    bytes_per_s: read_bytes_per_s = read, p99_second_read_bytes_per_s = p99 of per-second rate,
-        write_bytes_per_s = written, p99_second_write_bytes_per_s = p99 of per-second rate
-    per_s: reads_per_s = reads/s, p99_second_reads_per_s = p99 of per-second rate, writes_per_s = writes/s,
-        p99_second_writes_per_s = p99 of per-second rate
-    number: drive_writes_per_day = drive writes a day; years: life_years = life
-"""
+UNTOLD: Final = "not known, for too few requests tell that time, or nothing takes any"
 
 
 def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
@@ -57,11 +49,14 @@ def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
         pairs = [(a.key, b.key) for a, b in combinations(strongest, 2) if sizes[a.key] * sizes[b.key] <= _MOST_CELLS]
         if maps := [_map(found, *pair) for pair in pairs[:_MOST_MAPS]]:
             chapters.append(doc.Chapter("Two knobs at a time", maps, ["mean hit ratio over all else that varies"]))
-        every = [_configurations(found, found.rows, _ALL_SPEC), *_tier_tables(found)]
-        chapters.append(doc.Chapter("All configurations", every, is_folded=True))
+        every = _configurations(found, found.rows, _ALL_SPEC)
+        chapters.append(doc.Chapter("All configurations", [every], is_folded=True))
     best, done, of = found.best, len(found.rows), len(found.study.configurations)
     notes = [f"{format_count(done)} configurations, each simulated once; all figures are simulated"]
     warnings = [f"PARTIAL: {done} of {of} configurations are done"] if done < of else []
+    worn = [key for key in ("drive-size", "endurance") if key in found.study.keys]
+    if worn and not any(row.figures and row.figures.drive_written_bytes for row in found.rows):
+        warnings.append(f"{' and '.join(worn)}: no tier is a drive; memory and buckets do not wear")
     if found.failed:
         error = next(row.found.error for row in found.failed if isinstance(row.found, Failed))
         warnings.append(f"{len(found.failed)} of {done} configurations failed, the first with: {error}")
@@ -173,7 +168,7 @@ def _knobs_table(found: Sequence[Sensitivity]) -> doc.ReportTable:
     rows = [
         [
             *(of.key, 100 * of.swing, 100 * of.most),
-            *(pick(of.means, key=of.means.__getitem__) for pick in (max, min)),
+            *(pick(of.means, key=of.means.__getitem__) if of.swing else None for pick in (max, min)),
             of.groups,
         ]
         for of in found
@@ -237,25 +232,6 @@ def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> doc
     return doc.ReportTable(
         "", doc.Sheet.SUMMARY, columns, [[of[c.name] for c in columns] for of in cells], keys=len(keyed)
     )
-
-
-def _tier_tables(found: Findings) -> list[doc.ReportTable]:
-    names = dict.fromkeys(tier.name for row in found.rows if row.figures for tier in row.figures.tiers)
-    figures = doc.columns_of(_TIER_SPEC)
-    tables = []
-    for name in names:
-        rows = []
-        for row in found.rows:
-            for tier in row.figures.tiers if row.figures else ():
-                if tier.name == name:
-                    of = tier.figures()
-                    cells = [of[column.name] for column in figures]
-                    cells[1] = doc.Cell("unlimited", doc.Unit.TEXT) if cells[1] is None else cells[1]
-                    rows.append([row.configuration.number, *cells])
-        tables.append(
-            doc.ReportTable(name, doc.Sheet.PERFORMANCE, [*doc.columns_of("count: configuration"), *figures], rows)
-        )
-    return tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +303,15 @@ class Findings:
         return min(good, key=lambda of: (_known(of.cost), -of.hit_ratio, of.number), default=None)
 
     @property
+    def nearest(self) -> Candidate | None:
+        """The candidate nearest to the target; null if that is a time to the first token, and none tells it."""
+        if self.target is None or self.target.first_token is None:
+            return self.best
+        quantile, _ = self.target.first_token
+        times = [(ns, of) for of in self.candidates if (ns := of.first_token_ns(quantile)) is not None]
+        return min(times, key=lambda timed: timed[0], default=(None, None))[1]
+
+    @property
     def failed(self) -> list[StudyRow]:
         """The configurations that failed."""
         return [row for row in self.rows if row.figures is None]
@@ -350,9 +335,9 @@ def findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findi
         for knobs, of in by_knobs.items()
     ]
 
-    def order(of: Candidate) -> tuple[bool, float, float, int]:
+    def order(of: Candidate) -> tuple[bool, float, float, float, int]:
         is_good = target is not None and of.cost is not None and target.is_met(of)
-        return (not is_good, _known(of.cost) if is_good else 0.0, -of.hit_ratio, of.number)
+        return (not is_good, _known(of.cost) if is_good else 0.0, -of.hit_ratio, _known(of.cost), of.number)
 
     return Findings(study, rows, sorted(found, key=order), target)
 
@@ -407,6 +392,8 @@ def first_line(found: Findings) -> str:
     if cheapest is None:
         is_met = any(target.is_met(of) for of in found.candidates)
         why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
+        if found.nearest is not best and not is_met:
+            why = f"{why}, the nearest is {_named(found.nearest, keys)}" if found.nearest else UNTOLD
         return f"{line}; for {target.in_words()}: {why}"
     kind = "cheapest" if found.study.has_prices else "smallest"
     how = f"{_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)}{stalls_of(cheapest)})"

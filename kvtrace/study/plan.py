@@ -24,7 +24,7 @@ from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.fleet import Kind
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
-from kvtrace.study.document import Candidate, Findings, front, stalls_of
+from kvtrace.study.document import UNTOLD, Candidate, Findings, front, stalls_of
 from kvtrace.study.run import Failed, Result, StudyRow
 from kvtrace.study.study import FILE, Configuration, Study, Value
 
@@ -50,6 +50,7 @@ class Below(StrEnum):
     NVME = "a drive in each node"
     FILE = "a shared file store"
     OBJECT = "a bucket"
+    NOTHING = "no storage"
 
 
 class Medium(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -83,8 +84,9 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def media(self) -> dict[Below, Medium]:
-        """What is listed below DRAM."""
-        listed = {Below.NVME: self.nvme, Below.FILE: self.file, Below.OBJECT: self.object}
+        """What is listed below DRAM, and nothing at all, which costs nothing."""
+        nothing = Medium(source="")
+        listed = {Below.NVME: self.nvme, Below.FILE: self.file, Below.OBJECT: self.object, Below.NOTHING: nothing}
         return {store: medium for store, medium in listed.items() if medium is not None}
 
 
@@ -105,11 +107,10 @@ def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
     preset = load_preset(name, ())
     if (last := preset.tiers[-1]).name in MEMORY:
         raise ConfigError(f"--preset {name}: it stores nothing below {last.name}; take one that does: --preset {SOME}")
-    if is_store(last):
-        return {Below.OBJECT: (name, preset)}
-    with_bucket = OBJECT_PRESETS.get(name)
-    bucket = {} if with_bucket is None else {Below.OBJECT: (with_bucket, load_preset(with_bucket, ()))}
-    return {Below.NVME: (name, preset), Below.FILE: (name, preset), **bucket}
+    own = (Below.OBJECT,) if is_store(last) else (Below.NVME, Below.FILE)
+    bucket = OBJECT_PRESETS.get(name)
+    more = {} if bucket is None else {Below.OBJECT: (bucket, load_preset(bucket, ()))}
+    return dict.fromkeys((*own, Below.NOTHING), (name, preset)) | more
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,6 @@ class Offer:
     store: Below
     dram_cost: float
     """A month, of all nodes, written off; so is `size_cost`."""
-    size_bytes: int | None
-    """Of each drive, or of the shared store; null of a bucket."""
     size_cost: float
 
     @property
@@ -151,34 +150,33 @@ class Plan:
             self._offer(store, medium, router, dram, size)
             for store, medium in self.prices.media.items() if store in self.presets
             for router in self.routers
-            for dram in self.prices.dram.sizes
-            for size in (["-"] if store is Below.OBJECT else medium.sizes)
+            for dram in (self.prices.dram.sizes if "dram" in roles_of(self.presets[store][1]) else ["-"])
+            for size in (["-"] if store in (Below.OBJECT, Below.NOTHING) else medium.sizes)
         ]  # fmt: skip
         found.sort(key=lambda of: (of.owned, of.configuration.argv))
         return [replace(of, configuration=replace(of.configuration, number=n)) for n, of in enumerate(found)]
 
     def _offer(self, store: Below, medium: Medium, router: str, dram: str, size: str) -> Offer:
         name, preset = self.presets[store]
-        tiers, stored = preset.tiers, preset.tiers[-1].name
+        tiers, stored, is_bought = preset.tiers, preset.tiers[-1].name, size != "-"
         settings = {f"{tiers[at].name}.capacity": dram for role, at in roles_of(preset).items() if role == "dram"}
-        if store is Below.OBJECT:
-            drives = [tier.name for tier in tiers if tier.name not in MEMORY and not is_store(tier)]
-            settings |= {f"{drive}.capacity": "0" for drive in drives}
-            settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}
-        else:
+        if is_bought:
             settings[f"{stored}.capacity"] = size
-        if self.nodes > 1:
+        else:
+            unused = [of.name for of in tiers if of.name not in MEMORY and not (store is Below.OBJECT and is_store(of))]
+            settings |= {f"{name}.capacity": "0" for name in unused}
+        if store is Below.OBJECT:
+            settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}
+        if self.nodes > 1 and store is not Below.NOTHING:
             settings[f"{stored}.scope"] = "node" if store is Below.NVME else "fleet"
         speeds = {speed: getattr(medium, speed) for speed in ("read_bandwidth", "write_bandwidth", "latency")}
         settings |= {f"{stored}.{speed}": of for speed, of in speeds.items() if of is not None}
         argv = (*self.argv, "--preset", name, *(("--router", router) if self.nodes > 1 else ()))
         argv += tuple(part for key, of in settings.items() for part in ("--set", f"tiers.{key}={of}"))
         shown: dict[str, Value] = dict(zip(KEYS, (str(store), router, dram, size), strict=True))
-        size_bytes = None if store is Below.OBJECT else parse_bytes(size)
-        places = self.nodes if store is Below.NVME else 1
-        dram_cost = self._month(self.prices.dram, parse_bytes(dram)) * self.nodes
-        size_cost = self._month(medium, size_bytes or 0) * places
-        return Offer(self._configured(argv, shown | {"preset": name}), store, dram_cost, size_bytes, size_cost)
+        dram_cost = self._month(self.prices.dram, dram) * self.nodes
+        size_cost = self._month(medium, size) * (self.nodes if store is Below.NVME else 1)
+        return Offer(self._configured(argv, shown | {"preset": name}), store, dram_cost, size_cost)
 
     def _configured(self, argv: tuple[str, ...], knobs: dict[str, Value]) -> Configuration:
         files: dict[str, Value] = {} if self.file is None else {FILE: str(self.file)}
@@ -186,33 +184,33 @@ class Plan:
             files["model"] = argv[argv.index("--model") + 1]
         return Configuration(0, knobs | files, argv)
 
-    def _month(self, medium: Medium, size_bytes: int) -> float:
-        """Return what so many bytes cost a month, written off; nothing of what is not bought."""
-        return self.byte_prices.get(medium.price or "", 0.0) * size_bytes / (_MONTHS_A_YEAR * self.prices.years)
+    def _month(self, medium: Medium, size: str) -> float:
+        """Return what such a size costs a month, written off; nothing of what is not bought."""
+        if medium.price is None or size == "-":
+            return 0.0
+        return self.byte_prices[medium.price] * parse_bytes(size) / (_MONTHS_A_YEAR * self.prices.years)
 
     def row(self, offer: Offer, found: Result) -> StudyRow:
         """Return `offer` with what it costs a month at the load's rate, kept up."""
         if isinstance(found, Failed):
             raise ConfigError(f"{offer.configuration.command}: {found.error}")
-        medium = self.prices.media[offer.store]
-        storage = offer.size_cost
-        if offer.size_bytes is None:
+        medium, storage = self.prices.media[offer.store], offer.size_cost
+        if offer.store is Below.OBJECT:
             rates, stored = found.tiers[-1].rates, found.live_bytes[-1]
             faster = found.span_ns / max(1, found.load_ns)
             requests = [0.0 if rate is None else rate.mean * faster for rate in (rates.reads_per_s, rates.writes_per_s)]
             priced = TierSetting("", **{price: getattr(medium, price) for price in PRICES})
             cost = priced.monthly_cost(requests[0], requests[1], MONTH_S, stored)
             storage = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
-        else:
+        elif lives := [life for _, life in self._wear(offer.configuration, found)]:
             # A drive that is worn out before it is written off is bought again.
-            lives = [life for _, life in self._wear(offer.configuration, found)]
             storage *= sum(max(1.0, self.prices.years / life) if life else 1.0 for life in lives) / len(lives)
         return StudyRow(offer.configuration, found, offer.dram_cost + storage, (offer.dram_cost, storage))
 
     def _wear(self, configuration: Configuration, found: Simulated) -> list[tuple[float, float | None]]:
         """Return how often a day each drive is written at the load's rate, and how many years that lasts.
 
-        The most written comes last; nothing of a bucket. Without an endurance, or a write, no years are known.
+        The most written comes last; nothing where no drive is. Without an endurance, or a write, no years are known.
         """
         medium, size = self.prices.media[Below(str(configuration.knobs[STORE]))], str(configuration.knobs[SIZE])
         if size == "-":
@@ -249,27 +247,27 @@ class Plan:
         """Return what was found, and what `losses` cost, by name."""
         best = found.cheapest
         if best is None:
-            return Document("", self.first_line(found), [Chapter("", [self._table("the nearest", [_nearest(found)])])])
+            return Document(
+                "", self.first_line(found), [Chapter("", [self._table("the nearest", [found.nearest or found.best])])]
+            )
         (row,) = best.rows
+        same = {key: best.knobs[key] for key in (STORE, DRAM, SIZE)}.items()
+        routed = [of for of in found.candidates if of is not best and same <= of.knobs.items()]
         rivals = list(rivals_of(found).values())
-        routed = [of for of in found.candidates if of is not best and _but_router(of) == _but_router(best)]
-        nearly: list[Candidate] = []
+        listed = {"the cheapest of each store with each router": rivals, "the same with another router": routed}
         if found.target is not None and found.target.hit_ratio is not None and best.cost is not None:
             almost = replace(found.target, hit_ratio=found.target.hit_ratio - POINTS)
-            cheaper = (of for of in found.candidates if of.cost is not None and of.cost < best.cost)
-            nearly = [of for of in front(list(cheaper), lambda of: of.hit_ratio) if almost.is_met(of)]
-        tables = [self._table("the cheapest of each store with each router", rivals)]
-        if routed:
-            tables.append(self._table("the same with another router", routed))
-        if nearly:
-            tables.append(self._table("cheaper, and within 2 points of the target", nearly))
+            cheaper = [of for of in found.candidates if of.cost is not None and of.cost < best.cost]
+            nearly = [of for of in front(cheaper, lambda of: of.hit_ratio) if almost.is_met(of)]
+            listed["cheaper, and within 2 points of the target"] = nearly
+        tables = [self._table(title, of) for title, of in listed.items() if of]
         if lost and (usual := row.figures) is not None:
             spec = """
                 text: name = in the middle of the load
                 count: requests, more_tokens = more prompt tokens computed
                 ns: p99 = first token p99, hits_back_ns = hits as before after
             """
-            title = f"an engine is away for {AWAY_S} s, and keeps its drive"
+            title = f"an engine is away for {AWAY_S} s, and its memory is then empty"
             if self.nodes > 1:
                 is_back = any(Kind.NODE_JOINED in one.command for one, _ in lost.values())
                 until = f"comes back empty after {GONE_S} s" if is_back else "is not back before the load ends"
@@ -277,13 +275,15 @@ class Plan:
             rows = [
                 {
                     "name": name, "requests": of.requests, "hits_back_ns": of.hits_back_ns,
-                    "more_tokens": of.recomputed_tokens - usual.recomputed_tokens if of is not usual else None,
+                    # Users who wait ask less meanwhile: what fewer requests computed tells nothing.
+                    "more_tokens": of.recomputed_tokens - usual.recomputed_tokens
+                    if of is not usual and of.requests == usual.requests else None,
                     "p99": of.first_token_ns("p99_ns"),
                 }
                 for name, (_, of) in {"nothing happens": (None, usual), **lost}.items()
             ]  # fmt: skip
             tables.append(table_of(title, Sheet.SUMMARY, spec, rows))
-        shown = {of.number: of.rows[0].configuration for of in (*rivals, *routed, *nearly)}
+        shown = {of.number: of.rows[0].configuration for candidates in listed.values() for of in candidates}
         commands = [f"{', '.join(str(one.knobs[key]) for key in KEYS)}: {one.command}" for one in shown.values()]
         commands += [f"{name}: {one.command}" for name, (one, _) in lost.items()]
         chapters = [Chapter("", tables, self._notes(found, row)), Chapter("Commands that simulate each", [], commands)]
@@ -294,19 +294,20 @@ class Plan:
         best, target = found.cheapest, found.target
         wanted = "" if target is None else f"{'target ' * (target.hit_ratio is not None)}{target.in_words()}"
         if best is None:
-            return (
-                f"nothing in the price list reaches the {wanted}: the nearest is {self._said(found, _nearest(found))}"
-            )
-        return f"{self._said(found, best)} ({wanted})"
+            answer = f"nothing in the price list reaches the {wanted}" if found.nearest else f"{wanted}: {UNTOLD}"
+            return f"{answer}: the nearest is {self._said(found, found.nearest or found.best)}"
+        return f"{self._said(found, best)} (target {wanted.removeprefix('target ')})"
 
     def _said(self, found: Findings, of: Candidate) -> str:
         store, size = Below(str(of.knobs[STORE])), "" if of.knobs[SIZE] == "-" else f" of {of.knobs[SIZE]}"
         nodes = f"{self.nodes} nodes, router {of.knobs[ROUTER]}" if self.nodes > 1 else "1 node"
-        p99_ns = of.first_token_p99_ns
-        times = "" if p99_ns is None else f", p99 {format_duration(p99_ns)} to the first token"
+        dram = "" if of.knobs[DRAM] == "-" else f"{of.knobs[DRAM]} of DRAM a node and "
+        quantile, _ = (found.target and found.target.first_token) or ("p99_ns", 0)
+        time_ns, name = of.first_token_ns(quantile), quantile.removesuffix("_ns").replace("_", ".")
+        times = "" if time_ns is None else f", {name} {format_duration(time_ns)} to the first token"
         times += stalls_of(of)
         return (
-            f"{nodes}: {of.knobs[DRAM]} of DRAM a node and {store}{size}, {show(of.cost, Unit.NUMBER)} "
+            f"{nodes}: {dram}{store}{size}, {show(of.cost, Unit.NUMBER)} "
             f"{found.study.cost_name}: {100 * of.hit_ratio:.1f} % of look-ups hit{times}"
         )
 
@@ -349,15 +350,7 @@ class Plan:
         kept = "a bucket holds what FILE leaves in it"
         lines.append(f"costs and wear at the load's rate, kept up: what is bought is {years}; {kept}")
         media = {"DRAM": self.prices.dram} | {str(store): medium for store, medium in self.prices.media.items()}
-        return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items()]
-
-
-def _nearest(found: Findings) -> Candidate:
-    """Return what comes nearest to the target: by the time to the first token if that is one, else by hits."""
-    if found.target is None or found.target.first_token is None:
-        return found.best
-    quantile, _ = found.target.first_token
-    return min(found.candidates, key=lambda of: of.first_token_ns(quantile) or float("inf"))
+        return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items() if medium.source]
 
 
 def kind_of(knobs: Mapping[str, Value]) -> tuple[Value, ...]:
@@ -373,7 +366,3 @@ def rivals_of(found: Findings) -> dict[tuple[Value, ...], Candidate]:
         if found.target is not None and found.target.is_met(of):
             kinds.setdefault(kind_of(of.knobs), of)
     return kinds
-
-
-def _but_router(of: Candidate) -> tuple[Value, ...]:
-    return of.knobs[STORE], of.knobs[DRAM], of.knobs[SIZE]

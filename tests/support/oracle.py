@@ -176,10 +176,16 @@ class Batch:
     """Of each request by its number: the bytes of cache that a step reads on one rank."""
 
     def step_ns(self) -> int:
-        p, n = self.preset, len(self.reads)
-        weights = min(p.decode_ns_per_token, n * p.decode_active_ns) if p.decode_active_ns else p.decode_ns_per_token
-        cache = sum(self.reads.values()) * 1000 // (p.decode_bytes_per_s // 10**6) if p.decode_bytes_per_s else 0
-        return max(1, weights + cache, n * p.decode_compute_ns)
+        n = len(self.reads)
+        return max(1, self.reading_ns(n, sum(self.reads.values())), n * self.preset.decode_compute_ns)
+
+    def reading_ns(self, tokens: int, size: int) -> int:
+        """Return how long a step reads the weights that `tokens` use, and `size` bytes of cache."""
+        p = self.preset
+        weights = p.decode_ns_per_token
+        if p.decode_active_ns:
+            weights = min(weights, tokens * p.decode_active_ns)
+        return weights + (size * 1000 // (p.decode_bytes_per_s // 10**6) if p.decode_bytes_per_s else 0)
 
     def advance(self, now: int) -> None:
         if self.reads:
@@ -616,10 +622,10 @@ class Oracle:
         stage = self.promote(retrieved + found, n, stage, self.staged(retrieved + found))
         refused: list[int] = []
         if p.entry is Entry.CHUNK:
-            missed = max(0, plan.tokens - len(found + retrieved) * p.chunk_tokens)
+            missed = plan.tokens - len(found + retrieved) * p.chunk_tokens
         else:
-            missed = max(0, plan.tokens - sum(self.sizes[k] for k, _ in found + retrieved) // self.bytes_per_token)
-        missed = 0 if mode is ServingMode.DECODE_ONLY else missed
+            missed = plan.tokens - sum(self.sizes[k] for k, _ in found + retrieved) // self.bytes_per_token
+        missed = 0 if mode is ServingMode.DECODE_ONLY else max(min(1, plan.tokens), missed)
         self.here.find([tier for _, tier in retrieved + found], n, missed)
         if mode is ServingMode.DECODE_ONLY:
             yield 0
@@ -704,6 +710,8 @@ class Oracle:
         if took and p.prefill_in_turn:
             self.here.computing_until = max(self.here.computing_until, self.now) + took
             wait = self.here.computing_until - self.now
+        if took and p.is_batched:
+            wait += max(0, self.batch.reading_ns(missed, self.step_bytes(plan.tokens)) - took)
         yield wait - self.prefill_ns(ends[0], plan.tokens)
         order, parts = self.parts(plan, found, steps)
         refused: list[int] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from pathlib import Path
 
 import pytest
 from conftest import TRACES, run_cli
@@ -12,6 +13,7 @@ from conftest import TRACES, run_cli
 from kvtrace.core.units import NS_PER_S
 
 MIB = 2**20
+EXAMPLE = Path(__file__).parents[3] / "examples/conversation.jsonl"
 
 
 def write_requests(path, count, seed, *, blocks=6, prefixes=12):
@@ -150,6 +152,15 @@ def test_the_least_dram_is_chosen_and_with_prices_the_cheapest(requests):
     cheap = sized(*given, "--price", "dram=1/GiB", "--price", "nvme=8/GiB")
     assert cheap["chosen"]["capacities"] == reached[1]
     assert cheap["chosen"]["price"] == pytest.approx(2 * 1 + 8 / 16)
+
+
+def test_without_prices_none_stalls_where_more_dram_hits_less():
+    """The grid's first has 128 MB of DRAM, which 42 requests never fit; with DRAM for all it misses the target."""
+    chosen = sized(
+        EXAMPLE, "--limit", "250", "--model", "deepseek-v3", "--tp", "8", "--set", "tiers.gpu.capacity=256MiB",
+        "--preset", "lmcache-disk", "--target-hit", "35%",
+    )["chosen"]  # fmt: skip
+    assert (chosen["stalled_requests"], chosen["hit_ratio"] >= 0.35) == (0, True)
 
 
 def test_between_two_capacities_of_ours_the_answer_is_found_closer(requests):

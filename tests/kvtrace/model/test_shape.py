@@ -129,6 +129,13 @@ def test_states_of_recurrent_layers():
     assert state_bytes(find_model("llama3.1-8b")) == 0
 
 
+def test_a_state_with_each_short_chunk_is_not_what_vllm_stores():
+    """vLLM logs `Setting attention block size to 544 tokens` for Qwen3-Next: ceil(1,097,728 / 2,048 / 16) * 16."""
+    (said,) = find_model("qwen3-next").entry_notes(16, 1)
+    assert "544 tokens (--set chunk_tokens=544," in said
+    assert find_model("qwen3-next").entry_notes(544, 1) == find_model("llama3.1-8b").entry_notes(16, 1) == []
+
+
 @pytest.mark.parametrize(
     ("name", "ranks", "per_rank", "stored", "factor"),
     [

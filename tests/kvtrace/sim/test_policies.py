@@ -308,12 +308,24 @@ def test_prompts_are_computed_in_turn():
     requests = requests_of([(0, 4, 1, [1]), (0, 8, 1, [2, 3]), (100, 4, 1, [1])])
     preset = preset_of(None, prefill_ns_per_token=10)
     simulation, rows, _, _ = simulate(preset, Load(requests=requests))
-    # The second waits for the first; the third has nothing to compute, and waits for nobody.
+    # The second waits for the first; the third, all there, computes its last token again behind both.
     assert [row[0] for row in rows if row[3] == "prefill"] == [40, 120, 120]
     stats = simulation.stats()
-    assert stats["prefill"] == {"requests": 2, "mean_wait_ns": 20}
+    assert stats["prefill"] == {"requests": 3, "mean_wait_ns": (0 + 40 + 20) // 3}
+    assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [40, 120, 20 + 10]
     at_once = msgspec.structs.replace(preset, prefill_in_turn=False)
     assert [row[0] for row in rows_of(at_once, requests) if row[3] == "prefill"] == [40, 80, 80]
+
+
+def test_a_first_token_takes_a_step_even_if_the_whole_prompt_was_there():
+    """It took no time at all: 0 s at p50 of prompts that come again."""
+    requests = requests_of([(0, 4, 1, [1]), (1000, 4, 1, [1]), (2000, 40, 1, list(range(20, 30)))])
+    step = {"decode_ns_per_token": 100, "decode_compute_ns": 1, "decode_bandwidth": "100MB"}  # 10 ns a byte of cache
+    simulation, *_ = simulate(preset_of(None, prefill_ns_per_token=20, **step), Load(requests=requests))
+    (times,) = simulation._first_tokens
+    assert times["with_cache_ns"].tolist() == [100 + 40, 100 + 40, 40 * 20]
+    assert times["without_cache_ns"].tolist() == [100 + 40, 100 + 40, 40 * 20]
+    assert int(simulation.world.total["missed_tokens"]) == 4 + 1 + 40
 
 
 def test_a_step_of_decoding_takes_what_its_batch_needs():

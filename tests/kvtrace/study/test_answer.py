@@ -47,7 +47,7 @@ def test_the_best_and_the_cheapest_that_is_good_enough():
     )
     assert first_line(findings(*made, Target(0.7))).endswith("; for 70 %: none reaches it")
     assert [of.number for of in findings(*made, Target(0.6)).candidates] == [2, 3, 1, 0]
-    assert [of.number for of in findings(*made, None).candidates] == [1, 3, 2, 0]
+    assert [of.number for of in findings(*made, None).candidates] == [3, 1, 2, 0]
 
 
 def test_without_prices_the_smallest():
@@ -64,6 +64,17 @@ def test_a_time_to_the_first_token():
     made = study([({"a": 1}, result(0.7, 4 * GIB, 10**9)), ({"a": 2}, result(0.6, 2 * GIB, 3 * 10**9))])
     line = first_line(findings(*made, Target(None, ("p99_ns", 2 * 10**9))))
     assert line.endswith("smallest for p99 2.00 s to the first token: a=1 (70.0 %, 4.29 GB in all tiers)")
+
+
+def test_of_a_time_that_none_reaches_the_nearest_is_named_and_of_an_unknown_one_nothing_claimed():
+    made = study([({"a": 1}, result(0.7, 4 * GIB, 3 * 10**9)), ({"a": 2}, result(0.6, 2 * GIB, 2 * 10**9))])
+    line = first_line(findings(*made, Target(None, ("p99_ns", 10**9))))
+    assert line.endswith("for p99 1.00 s to the first token: none reaches it, the nearest is a=2")
+    untimed = study([({"a": 1}, result(0.7, GIB))])
+    line = first_line(findings(*untimed, Target(None, ("p99_ns", 10**9))))
+    assert line.endswith(
+        "p99 1.00 s to the first token: not known, for too few requests tell that time, or nothing takes any"
+    )
 
 
 def test_seeds_are_averaged():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shlex
 from collections import Counter
 
@@ -76,6 +77,9 @@ def naive_cost(trace, last, store, dram, size, span_s=None):
     rows = read_table(trace, TRACE).to_pylist()
     # To the last arrival, or the last row.
     span_s = span_s or max(149 * 4, rows[-1]["ts_ns"] / 1e9)
+    if store == "no storage":
+        assert {row["tier"] for row in rows} <= {0, 1}
+        return dram_month
     here = [row for row in rows if row["tier"] == last]
     if store == "a bucket":
         ops = Counter(row["op"] for row in here)
@@ -101,21 +105,20 @@ def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path
     rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
     begin = rows[0]["command"].split(" --preset ")[0]
     best, tried, kinds = None, 0, {}
-    stores = [("a drive in each node", NVME), ("a shared file store", FILE), ("a bucket", "-")]
+    stores = [("a drive in each node", NVME), ("a shared file store", FILE), ("a bucket", "-"), ("no storage", "-")]
     for (store, sizes), router, dram in itertools.product(stores, ("round-robin", "prefix"), DRAM):
         for size in sizes:
             own = [r for r in rows if (r["knob.store"], r["knob.router"], r["knob.DRAM a node"], r["knob.size"])
                    == (store, router, dram, size)]  # fmt: skip
             preset, tier = ("lmcache-s3", "s3") if store == "a bucket" else ("lmcache-disk", "nvme")
-            more = [
-                f"tiers.cpu.capacity={dram}",
-                f"tiers.{tier}.scope={'node' if tier == 'nvme' and len(sizes) == 3 else 'fleet'}",
-            ]
+            more = [f"tiers.cpu.capacity={dram}"]
+            if store != "no storage":
+                more.append(f"tiers.{tier}.scope={'node' if tier == 'nvme' and len(sizes) == 3 else 'fleet'}")
             if store == "a bucket":
                 prices = {"put_price_per_1000": 0.00001, "get_price_per_1000": 0.000001, "price_per_gb_month": 0.5}
                 more += ["tiers.nvme.capacity=0", *(f"tiers.s3.{name}={of!r}" for name, of in prices.items())]
             else:
-                more.append(f"tiers.nvme.capacity={size}")
+                more.append(f"tiers.nvme.capacity={'0' if size == '-' else size}")
             if len(sizes) == 3:
                 more += ["tiers.nvme.read_bandwidth=2GB", "tiers.nvme.write_bandwidth=1GB"]
             argv = [*shlex.split(begin), "--preset", preset, "--router", router]
@@ -132,8 +135,8 @@ def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path
             if hit_ratio >= 0.55:
                 kinds[store, router] = min(cost, kinds.get((store, router), cost))
                 best = min(best or (cost, ""), (cost, f"{dram} of DRAM a node and {store}"))
-    assert 0 < tried == len(rows) < 36
-    assert len({store for store, _ in kinds}) == 3
+    assert 0 < tried == len(rows) < 42
+    assert len({store for store, _ in kinds}) == 4
     for (store, router), cost in kinds.items():
         own = [row for row in rows if (row["knob.store"], row["knob.router"]) == (store, router)]
         assert min(row["price"] for row in own if row["hit_ratio"] >= 0.55) == pytest.approx(cost, rel=2e-3)
@@ -181,9 +184,43 @@ def test_of_times_to_the_first_token_the_nearest_is_the_shortest(requests, tmp_p
     assert json.loads(done.stdout)["answer"].startswith("nothing in the price list reaches the p99 1.00 µs")
     times = [row["first_token_p99_ns"] for row in read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()]
     shown = plan(requests, tmp_path / "out", "--target-ttft", "p99=1us", "--gpu", "a100", "--quiet").stdout
-    (nearest,) = [line for line in shown.splitlines() if line.startswith(("a shared", "a drive", "a bucket"))]
+    (nearest,) = [
+        line for line in shown.splitlines() if line.startswith(("a shared", "a drive", "a bucket", "no storage"))
+    ]
     assert len(set(times)) > 1
     assert format_duration(min(times)) in nearest
+
+
+def test_nothing_is_bought_that_the_stack_does_not_use(requests, tmp_path):
+    """A drive that DRAM keeps idle, and DRAM of a stack that has none, were in the answer."""
+    users = ["--users", "8", "--duration", "20s", "--target-hit", "1%", "--preset", "vllm-disk", "--model", "tiny-1b"]
+    done = run_cli("kvtrace", "plan", *users, "--prices", requests.parent / "prices.toml", "-o", tmp_path, "--json")
+    found = json.loads(done.stdout)
+    assert found["answer"].startswith("1 node: no storage, 0 EUR a month: ")
+    assert {row["knobs"]["DRAM a node"] for row in found["rows"]} == {"-"}
+    # Users who wait ask less while the engine is away: what it computes then is not 'more'.
+    shown = run_cli("kvtrace", "plan", *users, "--prices", requests.parent / "prices.toml", "-o", tmp_path).stdout
+    (line,) = [line.split() for line in shown.splitlines() if line.startswith("an engine restarts ")]
+    assert (int(line[3]), line[4]) == (found["events"]["an engine restarts"]["requests"], "-")
+
+
+def test_a_p99_of_too_few_requests_is_not_one_that_is_missed(requests, tmp_path):
+    argv = ["--model", "tiny-1b", "--users", "1", "--duration", "60s", "--target-ttft", "p99=1s", "-o", tmp_path]
+    done = run_cli("kvtrace", "plan", *argv, "--prices", requests.parent / "prices.toml", "--quiet")
+    assert done.stdout.startswith("p99 1.00 s to the first token: not known, for too few requests tell that time")
+    median = run_cli(
+        "kvtrace",
+        "plan",
+        *argv[:-4],
+        "--target-ttft",
+        "p50=9s",
+        *argv[-2:],
+        "--prices",
+        requests.parent / "prices.toml",
+    )
+    assert re.match(
+        r"1 node: .* hit, p50 [0-9.]+ m?s to the first token \(target p50 9.00 s to the first token\)", median.stdout
+    )
 
 
 def test_falling_behind_makes_storage_no_cheaper(requests, tmp_path):
@@ -199,7 +236,7 @@ def test_falling_behind_makes_storage_no_cheaper(requests, tmp_path):
 
 def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
     found = json.loads(plan(requests, tmp_path / "a", "--preset", "vllm-obj", "--target-hit", "5%", "--json").stdout)
-    assert {row["knobs"]["store"] for row in found["rows"]} == {"a bucket"}
+    assert {row["knobs"]["store"] for row in found["rows"]} == {"a bucket", "no storage"}
     refused = plan(
         requests,
         tmp_path / "b",

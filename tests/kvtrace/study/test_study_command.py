@@ -133,6 +133,8 @@ def test_memory_does_not_wear_and_one_node_needs_no_router(tmp_path):
     assert "drive writes a day" not in shown
     row = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()[0]
     assert (row["tier.cpu.drive_writes_per_day"], row["tier.cpu.written_bytes"] > 0) == (None, True)
+    sized = study(study_file(tmp_path, begin + 'drive-size = "1TB"'), tmp_path / "out").stdout
+    assert "drive-size: no tier is a drive; memory and buckets do not wear" in sized
     routed = study(study_file(tmp_path, begin + 'router = "prefix"'), tmp_path / "out", check=False)
     assert "--router prefix: there is one node; say how many" in routed.stderr
     both = study(study_file(tmp_path, begin + 'router = "prefix"\n[grid]\nnodes = [1, 2]'), tmp_path / "out", "--json")
