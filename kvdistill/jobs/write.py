@@ -179,11 +179,19 @@ def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folde
 
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
-    """Write the job of one mode into `folder`, and the iologs of those that issue given operations or drawn ones."""
+    """Write the job of one mode and what it needs into `folder`."""
+    return _WRITERS[mode](mode, distilled, folder, options)
+
+
+def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
+    profile = distilled.profile
+    write_text(folder / mode.job, stat_job(profile, options))
+    return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
+
+
+def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
+    """Write iologs, of the source's operations or of drawn ones, and the job that runs them."""
     profile, most = distilled.profile, options.io_bytes
-    if mode is FioMode.STAT:
-        write_text(folder / mode.job, stat_job(profile, options))
-        return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
@@ -195,6 +203,9 @@ def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOpt
     write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
+
+
+_WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
 _SPARE_BYTES = 256 << 20
