@@ -84,7 +84,10 @@ def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, f
 
 
 def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, float | None, float | None]:
-    """Return by how much the end of the kinds `at` was late, and the rates offered and delivered."""
+    """Return by how much the end of the kinds `at` was late, and the rates offered and delivered.
+
+    What was due and not reached was offered, too; a run that was cut ended as late as the first of it.
+    """
     kinds, count = found.kinds, found.total("good", at)
     if not count:
         return None, None, None
@@ -100,9 +103,10 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
         usual = max(usual, found.times.quick(QUICK_PERCENT, *per_mib) * moved / MIB)
     late = max(0, completed - last_due - int(min(service, usual)))
     span = last_due - first_due
-    offered = count * NS_PER_S / span if span else None
+    offered = found.total("due", at) * NS_PER_S / span if span else None
     # Of a load that was due at once, what the last took is most of the time.
     took = span + late if span else completed - first_due
+    late = max(late, found.ended_ns - int(kinds["first_missed_ns"][list(at)].min()))
     return late, offered, count * NS_PER_S / took if took else None
 
 
@@ -261,9 +265,12 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         known = {name: s for name, s in shares.items() if name != DRIVE or found.unhindered_share is not None}
         others = {name: share for name, share in known.items() if name != top}
         root = max(others, key=lambda name: others[name], default=top)
-        if others and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values())):
+        # A queue that mostly held back what was due holds back chains however short each wait is beside them.
+        is_held = _holds(found)
+        if is_held or (others and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values()))):
+            root = QUEUE if is_held else root
             behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
-            return _and(_by(root, found, waited[root]), behind)
+            return _and(_by(root, found, waited.get(root, "")), behind)
     return _and(_by(top, found, waited[top]), rest)
 
 
@@ -282,6 +289,11 @@ def _by(top: str, found: Evidence, waited: str) -> Cause:
 
 def _and(cause: Cause, more: str) -> Cause:
     return cause[0], f"{cause[1]}{more}"
+
+
+def _holds(found: Evidence) -> bool:
+    """Return whether the queue's depth held back what was due most of the time, and the submitting thread did not."""
+    return (found.held_share or 0.0) >= DOMINANT and (found.submitter_busy_share or 0.0) < BUSY
 
 
 def _is_scarce(found: Evidence) -> bool:
@@ -344,7 +356,7 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
     }
     cases: list[tuple[bool, Callable[[], Cause | None]]] = [
         (_is_scarce(found), lambda: submitter[PROCESSOR]),
-        (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _by(QUEUE, found, "")),
+        (full >= FULL or _holds(found), lambda: _by(QUEUE, found, "")),
         (unread is not None, lambda: unread),
         (shares[doing] >= DOMINANT, lambda: submitter[doing]),
         (blocked >= DOMINANT, lambda: _by(DEPENDENCIES, found, chain)),

@@ -312,10 +312,12 @@ class JournaledRecord:
 
     def __init__(self, path: Path, total: int) -> None:
         """Look through the journal in `path` of `total` rows; a last batch that is not whole is left out."""
-        ends = [(int(found["place"][0]), int(found["place"][-1])) for found in _batches(path)]
-        self.reached = min(max((last for _, last in ends), default=NOT_DONE), total - 1)
+        ends = [(int(f["place"][0]), int(f["place"][-1]), int(f["completed_ns"].max())) for f in _batches(path)]
+        self.reached = min(max((last for _, last, _ in ends), default=NOT_DONE), total - 1)
         """The last row that it tells of."""
-        firsts = np.array([first for first, _ in ends], np.int64)
+        self.ended_ns = max((until_ns for *_, until_ns in ends), default=0)
+        """The last completion that it tells of."""
+        firsts = np.array([first for first, *_ in ends], np.int64)
         # Of each batch and all after it: nothing more is told of the rows before.
         self._lows = np.minimum.accumulate(firsts[::-1])[::-1].tolist()
         self._batches, self._taken = _batches(path), 0

@@ -103,15 +103,11 @@ def _window(finished: FinishedRun) -> str:
         took = f"{format_duration(finished.summary.wall_ns)} (--duration {format_duration(window.runtime_ns)})"
         part = f"{repeated(replayed_part(window), times)} in {took}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
-    rows = window.rows if window.node is None else window.planned_rows or 0
-    span_ns, left = window.span_ns, ""
+    rows = counted(window.rows if window.node is None else window.planned_rows or 0, "row")
     if missed and window.repeats is not None:
-        span_ns, left = (
-            round((span_ns or 0) * (1 - missed / (window.planned_rows or rows))),
-            f", {missed:,} not reached",
-        )
-        rows -= missed
-    return f"{done} {part}: {counted(rows, 'row')}, {format_duration(span_ns)} of trace time{left}"
+        planned = window.planned_rows or 0
+        rows = f"{planned - missed:,} of {counted(planned, 'operation')}"
+    return f"{done} {part}: {rows}, {format_duration(window.span_ns)} of trace time"
 
 
 def _before(run: RunFile) -> Iterator[str]:

@@ -240,6 +240,7 @@ class _Run:
                 driven = failed_populate or self._drive(engine, job, stop, "replaying", watch)
                 kept.stop()
                 moved = {of: moved_between(before[of], now) for of, now in of_drives(setting, device_counters).items()}
+                found.note_end(driven.wall_ns)
                 feed.finish(rows_to_report(setting, loader.laid))
                 found.end()
                 probed = end_probes(None if failed_populate else driven.started_ns)
@@ -606,6 +607,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         kept = JournaledRecord(path, window.planned_rows)
         found = stack.enter_context(RunResults(setting, path))
         window.loader.begin(setting.pacer)
+        found.note_end(kept.ended_ns)
         feed = Feed(window.loader, found.take, kept.begin)
         feed.finish(rows_to_report(setting, kept.reached + 1))
         found.end()
