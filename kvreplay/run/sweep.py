@@ -158,6 +158,8 @@ def sweep(
         value = _next(axis, values, points)
     points.sort(key=lambda point: point.value)
     found = _found(axis, points, read_p99_target_ns, [t for t in tiers if t is not None])
+    if error is not None:
+        found = msgspec.structs.replace(found, answer=f"PARTIAL: {found.answer}")
     write_json(
         output / SWEEP_FILE,
         {"program": "kvreplay", "version": __version__, "argv": asked.argv} | msgspec.to_builtins(found),
