@@ -226,7 +226,7 @@ EXPORT int64_t count_rows(Counting *c, const Row *row, int64_t begin, int64_t en
         kind->planned++;
         kind->errors += is_failed;
         kind->corrupt += r->outcome == CORRUPT;
-        if (c->is_open_loop && (is_sent || r->due_ns <= c->until_ns)) {
+        if (c->is_open_loop && (is_sent || r->due_ns <= run->until_ns)) {
             kind->due++;
             kind->due_bytes += r->op == DELETE ? 0 : r->length_bytes;
             kind->first_due_ns = min_of(kind->first_due_ns, r->due_ns);

@@ -39,6 +39,7 @@ typedef struct {            // what is counted of a run as a whole
     int64_t counted_sent, late, late_by_itself; // of those that figures count: submitted, late, and not by waiting
     int64_t left_out, first_row, from_ns;       // left out of figures and completed well; the first row that is not
     int64_t last_completed_ns, last_ns;         // the last completion, and the last time of all
+    int64_t until_ns;       // its end, known before rows come that were not sent
 } Run;
 
 typedef struct { int64_t operations, errors, bytes, latency_ns, most_ns, p99_ns; } Second;  // by second and kind
@@ -87,7 +88,6 @@ typedef struct {
     InOrder *order;
     int64_t *sized;         // by kind, class of lengths, and service or response: counts by coarse slots; NULL in a closed loop
     int64_t kinds, each, io_bytes, is_open_loop, endeds, ended_room;
-    int64_t until_ns;       // the run's end, known before rows come that were not sent
 } Counting;
 
 typedef struct {            // what is known of a request

@@ -318,7 +318,7 @@ class CountedOperations:
         self.kinds, self.run = np.zeros(count, KIND), np.zeros(1, RUN)
         self.kinds["first_ns"] = self.kinds["first_due_ns"] = self.run["first_row"] = self.run["from_ns"] = MOST
         self.kinds["last_ns"] = self.kinds["last_due_ns"] = NOT_DONE
-        self.kinds["first_missed_ns"] = MOST
+        self.kinds["first_missed_ns"] = self.run["until_ns"] = MOST
         self.run["last_completed_ns"] = NOT_DONE
         self._each = OPEN_TIMES if is_open_loop else CLOSED_TIMES
         used = sum(len(drives) for drives, tier in zip(self.places.drives, tiers, strict=True) if tier is not None)
@@ -352,17 +352,7 @@ class CountedOperations:
             each=self._each,
             io_bytes=io_bytes,
             is_open_loop=is_open_loop,
-            until_ns=MOST,
         )
-
-    def note_end(self, ended_ns: int) -> None:
-        """Note when the run ended, before rows come that it did not reach: what was due by then was asked of it."""
-        self._shared.set(until_ns=ended_ns)
-
-    @property
-    def ended_ns(self) -> int:
-        """When the run ended, as was noted."""
-        return int(self._shared["until_ns"])
 
     def take(self, part: RunPart, counts: Any) -> Any:
         """Count the rows of `part`, in figures those where `counts`; return the bytes that each asks of its tier."""

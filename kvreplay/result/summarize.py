@@ -126,8 +126,8 @@ class RunResults:
         self._files.__exit__(kind, error, at)
 
     def note_end(self, ended_ns: int) -> None:
-        """Note when the run ended, before its rows come that it did not reach."""
-        self._operations.note_end(ended_ns)
+        """Note when the run ended, before rows come that it did not reach: what was due by then was asked of it."""
+        self._operations.run["until_ns"] = ended_ns
 
     def take(self, part: RunPart) -> None:
         """Take the next rows: `part.first` is how many were taken before."""

@@ -63,8 +63,6 @@ from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
     OPS_FILE,
-    PARTIAL_OPS_FILE,
-    PARTIAL_RUN_FILE,
     PROBE_FILE,
     RUN_FILE,
     SERIES_FILE,
@@ -625,8 +623,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         )
         came_to = msgspec.structs.replace(begun, window=window_note(found.setting))
         outcome = write_down(found, came_to, measured, path)
-        for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
-            (path / name).unlink()
+        tables.remove_journal(path)
         # What the killed run had begun to write aside.
         for name in (OPS_FILE, SERVED_FILE, SERIES_FILE):
             for left in path.glob(f".{name}.*.tmp"):

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -322,12 +322,8 @@ def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:
 def knee(axis: Axis, points: list[SweepPoint]) -> float | None:
     """Return the knee by the rule of `axis`; None if no point qualifies."""
     if axis is not Axis.QUEUE_DEPTH:
-        best = None
-        for found in points:
-            if not found.is_held:
-                break
-            best = found.value
-        return best
+        held = [found.value for found in takewhile(lambda found: found.is_held, points)]
+        return held[-1] if held else None
     rates = [(p.value, p.throughput_bytes_per_s or 0.0) for p in points]
     greatest = max((rate for _, rate in rates), default=0.0)
     return next((value for value, rate in rates if rate and rate >= KNEE_SHARE * greatest), None)
