@@ -113,11 +113,10 @@ def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     shown = runs[at].summary.verdict
     if len(runs) == 1:
         return f"1 trial: {shown}"
-    agreed = "disagree" if warnings else "agree"
     causes = [v.cause for v in judged if v is not None]
     same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
     spread = " to ".join(reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None)
-    return f"{len(runs)} trials {agreed}, from {spread}, {same}; the median: {shown}"
+    return f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {same}; the median: {shown}"
 
 
 class Trials:
@@ -174,7 +173,8 @@ class Trials:
         """Summarize the trials (at least one), and write trials.json."""
         found = quantities(self.runs)
         warnings = disagreements(found)
-        said, mixes = trials_verdict(self.runs, warnings), {run.summary.mix for run in self.runs} - {""}
+        said = f"{'PARTIAL: ' if self.is_cut_short else ''}{trials_verdict(self.runs, warnings)}"
+        mixes = {run.summary.mix for run in self.runs} - {""}
         trials = TrialSet(
             asked=self.asked,
             runs=[_folder(i) for i in range(len(self.runs))],
