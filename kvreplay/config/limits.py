@@ -109,10 +109,9 @@ def with_depth(
     if config.queue_depth is not None:
         return config, ASKED
     if config.speed is None:
-        why = "the default of a closed loop"
         if config.pool is not None and buffer_bytes(config.depth, config.io_bytes) > config.pool:
             return replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
-        return replace(config, queue_depth=config.depth), why
+        return replace(config, queue_depth=config.depth), "the default of a closed loop"
     depth, why = MAX_QUEUE_DEPTH, "the most"
     working = [t for t in tiers if t is not None and t.has_times]
     is_virtual = config.engine == EngineName.AUTO and all(t.is_modelled for t in working)

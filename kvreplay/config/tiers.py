@@ -41,20 +41,21 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
     taken: dict[Path, str] = {}
     for index, target in tier_indices(names, config.tiers, trace):
         name = names[index]
+        asked = f"--tier {name}={target}"
         kind, options = named(target) or (None, {})
         if kind == "ram":
             tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
         elif kind == "gpu":
-            number, is_within = gpu_options(options, f"--tier {name}={target}", is_verified=config.is_verified)
+            number, is_within = gpu_options(options, asked, is_verified=config.is_verified)
             tiers[index] = GpuTier(
                 name, number, config.io_bytes, CudaDevice, is_within=is_within, is_verified=config.is_verified
             )
         elif kind == "null":
             tiers[index] = SimulatedTier(name)
         elif kind == "sim":
-            tiers[index] = simulated(name, options, meta, f"--tier {name}={target}")
+            tiers[index] = simulated(name, options, meta, asked)
         elif is_object_store(target):
-            address = Address.of(f"--tier {name}={target}", target, config.endpoints)
+            address = Address.of(asked, target, config.endpoints)
             tiers[index] = ObjectTier(
                 name,
                 f"{address.scheme}://{address.path}",
@@ -66,8 +67,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
         else:
             for path in map(Path.resolve, paths_of(target)):
                 if path in taken:
-                    said = f"--tier {name}={target}: tier {taken[path]} has this target already; name another"
-                    raise ConfigError(said)
+                    raise ConfigError(f"{asked}: tier {taken[path]} has this target already; name another")
                 if path == output.resolve() or path in output.resolve().parents:
                     raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
                 taken[path] = name

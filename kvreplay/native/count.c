@@ -173,8 +173,6 @@ static inline void count_good(Counting *c, const Row *r, int64_t at, int64_t ask
     }
     if (is_timed) put(&times[SERVICE], service_ns);
     if (c->is_open_loop) {
-        kind->first_due_ns = min_of(kind->first_due_ns, r->due_ns);
-        kind->last_due_ns = max_of(kind->last_due_ns, r->due_ns);
         put(&times[RESPONSE], end_ns - r->due_ns);
         free_ns = min_of(max_of(r->due_ns, r->ready_ns), start_ns);
         kind->depended_ns += free_ns - r->due_ns;
@@ -228,6 +226,13 @@ EXPORT int64_t count_rows(Counting *c, const Row *row, int64_t begin, int64_t en
         kind->planned++;
         kind->errors += is_failed;
         kind->corrupt += r->outcome == CORRUPT;
+        if (c->is_open_loop && (is_sent || r->due_ns <= run->until_ns)) {
+            kind->due++;
+            kind->due_bytes += r->op == DELETE ? 0 : r->length_bytes;
+            kind->first_due_ns = min_of(kind->first_due_ns, r->due_ns);
+            kind->last_due_ns = max_of(kind->last_due_ns, r->due_ns);
+            if (!is_sent) kind->first_missed_ns = min_of(kind->first_missed_ns, r->due_ns);
+        }
         if (is_sent) {
             run->counted_sent++;
             run->first_row = min_of(run->first_row, r->trace_row);

@@ -344,8 +344,8 @@ def _spread(values: Sequence[int | None]) -> int | None:
 
 
 def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
-    """Combine the ranks by MLPerf's rule."""
-    each = [part.figures for part in parts if part.run is not None]
+    """Combine the ranks by MLPerf's rule, which counts storage: tiers in memory are none."""
+    each = [[f for f in part.figures if f.engine not in IN_MEMORY] for part in parts if part.run is not None]
 
     def added(op: str) -> float | None:
         moved = [f.bandwidth_bytes_per_s for of in each for f in of if f.op == op and not f.is_simulated]
@@ -469,6 +469,8 @@ _MEANS = [name for name in Evidence.__struct_fields__ if name.endswith("_share")
 _MOST = ("device_busy_share", "is_end_late", "device_queue_mean", "device_queue_limit")
 """Of these they have what the rank with the most has."""
 _MEDIANS = ("doubling_gain", "slowdown")
+IN_MEMORY = ("memory", "gpu")
+"""Engines of tiers that are no storage."""
 MORE = 1.2
 """Times what the median rank has, or takes."""
 
@@ -495,7 +497,7 @@ def merged_verdict(
         rates,
         tier,
         pace,
-        copies=any(f.engine in ("memory", "gpu") for f in of_tier),
+        copies=any(f.engine in IN_MEMORY for f in of_tier),
         does_io=any(f.latency.count for f in of_tier),
         because="all ranks",
         in_all=" in all",

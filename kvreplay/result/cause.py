@@ -84,7 +84,10 @@ def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, f
 
 
 def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, float | None, float | None]:
-    """Return by how much the end of the kinds `at` was late, and the rates offered and delivered."""
+    """Return by how much the end of the kinds `at` was late, and the rates offered and delivered.
+
+    What was due and not reached was offered, too; a run that was cut ended as late as the first of it.
+    """
     kinds, count = found.kinds, found.total("good", at)
     if not count:
         return None, None, None
@@ -100,9 +103,10 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
         usual = max(usual, found.times.quick(QUICK_PERCENT, *per_mib) * moved / MIB)
     late = max(0, completed - last_due - int(min(service, usual)))
     span = last_due - first_due
-    offered = count * NS_PER_S / span if span else None
+    offered = found.total("due", at) * NS_PER_S / span if span else None
     # Of a load that was due at once, what the last took is most of the time.
     took = span + late if span else completed - first_due
+    late = max(late, int(found.run["until_ns"][0]) - int(kinds["first_missed_ns"][list(at)].min()))
     return late, offered, count * NS_PER_S / took if took else None
 
 
@@ -261,9 +265,12 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         known = {name: s for name, s in shares.items() if name != DRIVE or found.unhindered_share is not None}
         others = {name: share for name, share in known.items() if name != top}
         root = max(others, key=lambda name: others[name], default=top)
-        if others and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values())):
+        # A queue that mostly held back what was due holds back chains however short each wait is beside them.
+        is_held = _holds(found)
+        if is_held or (others and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values()))):
+            root = QUEUE if is_held else root
             behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
-            return _and(_by(root, found, waited[root]), behind)
+            return _and(_by(root, found, waited.get(root, "")), behind)
     return _and(_by(top, found, waited[top]), rest)
 
 
@@ -276,12 +283,17 @@ def _by(top: str, found: Evidence, waited: str) -> Cause:
         return LimitCause.DRIVE, _drive_reason(found)
     if top not in _DOING:
         return _BY_TOP[top](found, waited)
-    cause, what, more = _DOING[top]
-    return cause, f"{waited} {what}{more(found)}"
+    cause, what, share, said = _DOING[top]
+    return cause, f"{waited} {what}{_told(found, share, said)}"
 
 
 def _and(cause: Cause, more: str) -> Cause:
     return cause[0], f"{cause[1]}{more}"
+
+
+def _holds(found: Evidence) -> bool:
+    """Return whether the queue's depth held back what was due most of the time, and the submitting thread did not."""
+    return (found.held_share or 0.0) >= DOMINANT and (found.submitter_busy_share or 0.0) < BUSY
 
 
 def _is_scarce(found: Evidence) -> bool:
@@ -289,9 +301,13 @@ def _is_scarce(found: Evidence) -> bool:
     return (found.processor_share or 0.0) >= SCARCE and (found.device_busy_share or 0.0) < BUSY
 
 
-def _of_processor(found: Evidence) -> str:
-    share = found.processor_share
-    return "" if share is None else f": our threads were ready to run and did not for {percent(share)} of the time"
+_STOOD = ("processor_share", ": our threads were ready to run and did not for {} of the time")
+
+
+def _told(found: Evidence, share: str, said: str) -> str:
+    """Return what is `said` of one of the shares found; empty if it is not known."""
+    value: float | None = getattr(found, share)
+    return "" if value is None else said.format(percent(value))
 
 
 def _queue_full(found: Evidence) -> str:
@@ -316,7 +332,7 @@ def _late_buffers(found: Evidence, waited: str) -> Cause:
         # A device that has work all the time does no more of it with more in flight.
         return LimitCause.DRIVE, f"{_in_flight(found)}, device busy {percent(busy)} of the time"
     why = f"{waited} waiting for buffers whose memory was still being touched; {_in_flight(found)}"
-    return (LimitCause.PROCESSOR, f"{why}{_of_processor(found)}") if _is_scarce(found) else (LimitCause.REPLAYER, why)
+    return (LimitCause.PROCESSOR, f"{why}{_told(found, *_STOOD)}") if _is_scarce(found) else (LimitCause.REPLAYER, why)
 
 
 def _closed(found: Evidence, *, copies: bool) -> Cause:
@@ -339,12 +355,12 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
     made = f"the submitting thread generated data for {percent(shares[DATA])} of the time"
     submitter: dict[str, Cause] = {
         DATA: (LimitCause.DATA, f"{_in_flight(found)}, {made}"),
-        PROCESSOR: (LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"),
+        PROCESSOR: (LimitCause.PROCESSOR, f"{_in_flight(found)}{_told(found, *_STOOD)}"),
         BLOCK_QUEUE: _by(BLOCK_QUEUE, found, ""),
     }
     cases: list[tuple[bool, Callable[[], Cause | None]]] = [
         (_is_scarce(found), lambda: submitter[PROCESSOR]),
-        (full >= FULL or (held >= DOMINANT and busy < BUSY), lambda: _by(QUEUE, found, "")),
+        (full >= FULL or _holds(found), lambda: _by(QUEUE, found, "")),
         (unread is not None, lambda: unread),
         (shares[doing] >= DOMINANT, lambda: submitter[doing]),
         (blocked >= DOMINANT, lambda: _by(DEPENDENCIES, found, chain)),
@@ -378,7 +394,7 @@ def _copies(found: Evidence) -> Cause:
     top = max(shares, key=lambda name: shares[name])
     said = f"the threads that copy were busy {percent(found.copy_busy_share)} of the time"
     if top != COPYING and shares[top] >= DOMINANT * found.copy_busy_share > 0:
-        cause, what, _ = _DOING[top]
+        cause, what, *_ = _DOING[top]
         return cause, f"{said}, {percent(shares[top])} {what}"
     if found.copy_busy_share >= BUSY:
         return LimitCause.COPY_THREADS, said
@@ -389,7 +405,7 @@ def _copies(found: Evidence) -> Cause:
 
 def _full(found: Evidence, _waited: str) -> Cause:
     """Judge a run in which as much was in flight as might be."""
-    held = "" if found.held_share is None else f", which delayed due operations {percent(found.held_share)} of the time"
+    held = _told(found, "held_share", ", which delayed due operations {} of the time")
     if _is_ours(found):
         return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}{_of_device(found)}"
     if found.queue_depth == 1:
@@ -397,7 +413,7 @@ def _full(found: Evidence, _waited: str) -> Cause:
     if _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
     if _is_scarce(found):
-        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}"
+        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_told(found, *_STOOD)}"
     tells = "kvreplay sweep --queue-depths tells whether more would move more"
     if found.doubling_gain is not None and found.doubling_gain >= RISING and (found.slowdown or 0) < SLOWED:
         tells = f"twice as much in flight moves {percent(found.doubling_gain)} more"
@@ -411,7 +427,7 @@ def _served(found: Evidence, _waited: str) -> Cause:
     if _is_ours(found):
         return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}{_of_device(found)}"
     if (found.processor_share or 0.0) >= DOMINANT:
-        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_of_processor(found)}{_of_device(found)}"
+        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_told(found, *_STOOD)}{_of_device(found)}"
     if _is_device_idle(found) and not _is_in_memory(found):
         above = "most of the service time was spent in filesystem and block layer"
         return LimitCause.KERNEL, f"{_in_flight(found)}{_of_device(found)}: {above}"
@@ -489,8 +505,7 @@ def _in_flight(found: Evidence) -> str:
 
 
 def _busy(found: Evidence) -> str:
-    share = found.submitter_busy_share
-    return "" if share is None else f", the submitting thread busy {percent(share)} of the time"
+    return _told(found, "submitter_busy_share", ", the submitting thread busy {} of the time")
 
 
 def _of_device(found: Evidence) -> str:
@@ -504,27 +519,18 @@ def _of_device(found: Evidence) -> str:
 
 
 _NO_HELP = "more in flight would not help, sooner answers would"
-_DOING: dict[str, tuple[LimitCause, str, Callable[[Evidence], str]]] = {
-    DATA: (LimitCause.DATA, "generating the data of writes", lambda _found: ""),
+_DOING = {
+    DATA: (LimitCause.DATA, "generating the data of writes", "starved_share", ""),
     MEMORY: (
-        LimitCause.MEMORY,
-        "taking pages for the tier's memory",
-        lambda found: (
-            "" if found.touch_share is None else f", {percent(found.touch_share)} of the time of the threads that copy"
-        ),
+        LimitCause.MEMORY, "taking pages for the tier's memory", "touch_share",
+        ", {} of the time of the threads that copy",
     ),
-    PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor", _of_processor),
+    PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor", *_STOOD),
     COPYING: (
-        LimitCause.COPY_THREADS,
-        "copying of others",
-        lambda found: (
-            ""
-            if found.copy_busy_share is None
-            else f", the threads that copy busy {percent(found.copy_busy_share)} of the time"
-        ),
+        LimitCause.COPY_THREADS, "copying of others", "copy_busy_share", ", the threads that copy busy {} of the time"
     ),
-}
-"""What threads do that operations wait for: the cause that it is, in words, and what more is seen of it."""
+}  # fmt: skip
+"""What threads do that operations wait for: the cause that it is, in words, and a share of it, and how that is said."""
 _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     BLOCK_QUEUE: lambda found, waited: (
         LimitCause.DRIVE,

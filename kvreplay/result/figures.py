@@ -119,7 +119,7 @@ def rated(found: Operations, kind: Any, tier: str, op: str, *, is_timed: bool, *
 WARNING = "WARNING: "
 """How a note begins that belongs to the first lines of a run."""
 LEAST, MOST = 0.95, 1.10
-_FEW_BYTES = 1 << 20
+_FEW_BYTES = 1 << 20  # of fewer, all that a device moved is other programs'
 _SIDES = ("asked", "moved")
 _CLOCK_READS = 1000
 _OTHERS_BYTES = 16 << 20
@@ -194,7 +194,7 @@ def metrology(found: CountedOperations, moved: dict[str, DeviceIo], pace: Pace |
     devices, off = _by_device(found, moved).values(), dict[str, float | None]()
     for op in _TOO_LITTLE:
         asked, seen = (total([getattr(of, name)[op] for of in devices]) for name in _SIDES)
-        off[op] = seen / asked - 1 if asked and seen is not None else None
+        off[op] = seen / asked - 1 if asked and asked >= _FEW_BYTES and seen is not None else None
     clock = [monotonic_ns() for _ in range(_CLOCK_READS)]
     return Metrology(
         late_p50_ns=None if pace is None else pace.lateness.p50_ns,

@@ -125,6 +125,10 @@ class RunResults:
         self._trace.close()
         self._files.__exit__(kind, error, at)
 
+    def note_end(self, ended_ns: int) -> None:
+        """Note when the run ended, before rows come that it did not reach: what was due by then was asked of it."""
+        self._operations.run["until_ns"] = ended_ns
+
     def take(self, part: RunPart) -> None:
         """Take the next rows: `part.first` is how many were taken before."""
         if not self._is_cut:

@@ -216,7 +216,8 @@ class Journal:
     def _try_to_keep(self) -> bool:
         try:
             with self._lock:
-                self.keep()
+                if self.trouble is None:
+                    self.keep()
         except OSError as error:
             # The run itself goes on.
             self.trouble = f"{self._output}: {error.strerror or error}"
@@ -240,8 +241,7 @@ class Journal:
 
     def pass_by(self, row: int) -> None:
         """Append what has completed; the rows before `row` will not be read again, because their places are reused."""
-        if self.trouble is None:
-            self._try_to_keep()
+        self._try_to_keep()
         with self._lock:
             self._low = max(self._low, row)
 
@@ -251,19 +251,19 @@ class Journal:
             return
         self._is_over.set()
         self._thread.join()
-        if self.trouble is None:
-            self._try_to_keep()
-
-    def remove(self) -> None:
-        """Remove what was kept: the run has been written."""
-        for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
-            (self._output / name).unlink(missing_ok=True)
+        self._try_to_keep()
 
     def close(self) -> None:
         """Close the stream, which releases its lock."""
         self.stop()
         with suppress(OSError):
             self._file.close()
+
+
+def remove_journal(output: Path) -> None:
+    """Remove the journal of the run in `output`, which has been written."""
+    for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
+        (output / name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -277,7 +277,7 @@ def journal(
     kept = Journal(output, rows, content, listener)
     try:
         yield kept
-        kept.remove()
+        remove_journal(output)
     finally:
         kept.close()
 
@@ -312,10 +312,12 @@ class JournaledRecord:
 
     def __init__(self, path: Path, total: int) -> None:
         """Look through the journal in `path` of `total` rows; a last batch that is not whole is left out."""
-        ends = [(int(found["place"][0]), int(found["place"][-1])) for found in _batches(path)]
-        self.reached = min(max((last for _, last in ends), default=NOT_DONE), total - 1)
+        ends = [(int(f["place"][0]), int(f["place"][-1]), int(f["completed_ns"].max())) for f in _batches(path)]
+        self.reached = min(max((last for _, last, _ in ends), default=NOT_DONE), total - 1)
         """The last row that it tells of."""
-        firsts = np.array([first for first, _ in ends], np.int64)
+        self.ended_ns = max((until_ns for *_, until_ns in ends), default=0)
+        """The last completion that it tells of."""
+        firsts = np.array([first for first, *_ in ends], np.int64)
         # Of each batch and all after it: nothing more is told of the rows before.
         self._lows = np.minimum.accumulate(firsts[::-1])[::-1].tolist()
         self._batches, self._taken = _batches(path), 0

@@ -114,7 +114,6 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
     at = found.at(index)
     count = found.total("good", at)
     moved = found.total("moved_bytes", at) if tier.has_times else 0
-    each = moved / count
     if found.is_open_loop:
         late, asked, reached = end_of(found, at)
     else:
@@ -123,8 +122,8 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,
-        asked_bytes_per_s=asked * each if asked and moved else None,
-        reached_bytes_per_s=reached * each if reached and moved else None,
+        asked_bytes_per_s=asked * found.total("due_bytes", at) / found.total("due", at) if asked and moved else None,
+        reached_bytes_per_s=reached * moved / count if reached and moved else None,
         asked_operations_per_s=asked,
         reached_operations_per_s=reached,
         end_late_ns=late,

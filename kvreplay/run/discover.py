@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from time import monotonic_ns
@@ -220,7 +221,7 @@ def _gpus() -> tuple[list[Gpu], str | None]:
 
 def warnings(found: Discovery) -> list[str]:
     """Return what would disturb a run here, each with its remedy."""
-    return [*_of_machine(found), *_of_limits(found), *_of_storage(found)]
+    return [*_of_machine(found), *_of_storage(found)]
 
 
 def _of_machine(found: Discovery) -> Iterator[str]:
@@ -233,9 +234,6 @@ def _of_machine(found: Discovery) -> Iterator[str]:
         yield f"{format_bytes(found.swap_used_bytes)} of swap is in use; a tier in memory may be swapped out"
     if found.huge_pages == "never":
         yield f"transparent huge pages are off, so 4 MiB I/Os are split; write madvise to {_HUGE_PAGES}"
-
-
-def _of_limits(found: Discovery) -> Iterator[str]:
     memlock, files = found.limits["memlock_bytes"], found.limits["open_files"]
     # The limit does not hold for root.
     if memlock is not None and memlock < _MEMLOCK_BYTES and not found.is_root:
@@ -367,14 +365,14 @@ def cell_of(
     rows: Any, size: int, depth: int, share: float, before: DeviceIo | None, after: DeviceIo | None
 ) -> DriveCell:
     """Return the cell of the I/Os in `rows` (ROW), unless the device's counters show that it did not do them."""
-    moves = moved_between(before, after)
+    moves, cell = moved_between(before, after), partial(DriveCell, io_bytes=size, depth=depth, read_share=share)
     for op, moved in enumerate((moves.read_bytes, moves.written_bytes)):
         asked = int((rows["op"] == op).sum()) * size
         if moved is not None and moved < LEAST * asked:
             why = f"the device moved {format_bytes(moved)} of the {format_bytes(asked)} of its {OPS[op]}s"
-            return DriveCell(io_bytes=size, depth=depth, read_share=share, reason=why)
+            return cell(reason=why)
     if not len(rows):
-        return DriveCell(io_bytes=size, depth=depth, read_share=share, reason="nothing completed")
+        return cell(reason="nothing completed")
     took_ns = rows["completed_ns"] - rows["submitted_ns"]
     span_ns = int(rows["completed_ns"].max() - rows["submitted_ns"].min())
     times = [
@@ -383,10 +381,7 @@ def cell_of(
         else None
         for op in (READ, WRITE)
     ]
-    return DriveCell(
-        io_bytes=size,
-        depth=depth,
-        read_share=share,
+    return cell(
         operations=len(rows),
         bytes_per_s=len(rows) * size * NS_PER_S / span_ns,
         in_flight=float(took_ns.sum()) / span_ns,

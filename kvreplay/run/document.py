@@ -103,15 +103,11 @@ def _window(finished: FinishedRun) -> str:
         took = f"{format_duration(finished.summary.wall_ns)} (--duration {format_duration(window.runtime_ns)})"
         part = f"{repeated(replayed_part(window), times)} in {took}"
     done = "was to replay" if finished.run.status == "partial" else "replayed"
-    rows = window.rows if window.node is None else window.planned_rows or 0
-    span_ns, left = window.span_ns, ""
+    rows = counted(window.rows if window.node is None else window.planned_rows or 0, "row")
     if missed and window.repeats is not None:
-        span_ns, left = (
-            round((span_ns or 0) * (1 - missed / (window.planned_rows or rows))),
-            f", {missed:,} not reached",
-        )
-        rows -= missed
-    return f"{done} {part}: {counted(rows, 'row')}, {format_duration(span_ns)} of trace time{left}"
+        planned = window.planned_rows or 0
+        rows = f"{planned - missed:,} of {counted(planned, 'operation')}"
+    return f"{done} {part}: {rows}, {format_duration(window.span_ns)} of trace time"
 
 
 def _before(run: RunFile) -> Iterator[str]:
@@ -225,7 +221,7 @@ def _after(run: RunFile) -> Iterator[str]:
     """Yield the figures that are read after the tables."""
     requests, mlperf, generation = run.requests, run.mlperf, run.summary.generation
     if requests is not None and requests.first_token is not None and requests.first_token_unknown:
-        yield f"{requests.first_token_unknown:,} requests have no time to the first token: a load was not replayed"
+        yield f"{counted(requests.first_token_unknown, 'request')} without first token: a load was not replayed"
     if mlperf is not None and mlperf.throughput.tokens is not None:
         rates = mlperf.throughput
         by_storage, by_wall = rates.storage_throughput_tokens_per_s, rates.wall_clock_throughput_tokens_per_s
@@ -252,19 +248,15 @@ def trials_document(found: TrialSet) -> Document:
         if q.median is not None
     ]
     spreads = [q.spread for q in found.quantities if q.name in JUDGED and q.spread is not None]
+    notes = [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
+    if spreads:
+        notes.append(f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}")
     table = table_of(f"{count} of {found.asked} trials", Sheet.PERFORMANCE, spec, rows, keys=3)
     return Document(
         name="",
         headline=found.verdict,
         chapters=[Chapter("", [table])],
-        notes=[
-            *(f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers),
-            *(
-                [f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}"]
-                if spreads
-                else []
-            ),
-        ],
+        notes=notes,
         warnings=found.warnings,
     )
 

@@ -63,8 +63,6 @@ from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
     OPS_FILE,
-    PARTIAL_OPS_FILE,
-    PARTIAL_RUN_FILE,
     PROBE_FILE,
     RUN_FILE,
     SERIES_FILE,
@@ -240,6 +238,7 @@ class _Run:
                 driven = failed_populate or self._drive(engine, job, stop, "replaying", watch)
                 kept.stop()
                 moved = {of: moved_between(before[of], now) for of, now in of_drives(setting, device_counters).items()}
+                found.note_end(driven.wall_ns)
                 feed.finish(rows_to_report(setting, loader.laid))
                 found.end()
                 probed = end_probes(None if failed_populate else driven.started_ns)
@@ -606,6 +605,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         kept = JournaledRecord(path, window.planned_rows)
         found = stack.enter_context(RunResults(setting, path))
         window.loader.begin(setting.pacer)
+        found.note_end(kept.ended_ns)
         feed = Feed(window.loader, found.take, kept.begin)
         feed.finish(rows_to_report(setting, kept.reached + 1))
         found.end()
@@ -623,8 +623,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         )
         came_to = msgspec.structs.replace(begun, window=window_note(found.setting))
         outcome = write_down(found, came_to, measured, path)
-        for name in (PARTIAL_RUN_FILE, PARTIAL_OPS_FILE):
-            (path / name).unlink()
+        tables.remove_journal(path)
         # What the killed run had begun to write aside.
         for name in (OPS_FILE, SERVED_FILE, SERIES_FILE):
             for left in path.glob(f".{name}.*.tmp"):

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,8 @@ def sweep(
         value = _next(axis, values, points)
     points.sort(key=lambda point: point.value)
     found = _found(axis, points, read_p99_target_ns, [t for t in tiers if t is not None])
+    if error is not None:
+        found = msgspec.structs.replace(found, answer=f"PARTIAL: {found.answer}")
     write_json(
         output / SWEEP_FILE,
         {"program": "kvreplay", "version": __version__, "argv": asked.argv} | msgspec.to_builtins(found),
@@ -320,12 +322,8 @@ def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:
 def knee(axis: Axis, points: list[SweepPoint]) -> float | None:
     """Return the knee by the rule of `axis`; None if no point qualifies."""
     if axis is not Axis.QUEUE_DEPTH:
-        best = None
-        for found in points:
-            if not found.is_held:
-                break
-            best = found.value
-        return best
+        held = [found.value for found in takewhile(lambda found: found.is_held, points)]
+        return held[-1] if held else None
     rates = [(p.value, p.throughput_bytes_per_s or 0.0) for p in points]
     greatest = max((rate for _, rate in rates), default=0.0)
     return next((value for value, rate in rates if rate and rate >= KNEE_SHARE * greatest), None)

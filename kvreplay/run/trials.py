@@ -71,10 +71,9 @@ class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
 
 def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
     """Return every figure of `runs`; tiers where nothing moved have none."""
-    found: dict[tuple[str, str, str], list[float | None]] = {}
+    found: dict[tuple[str, str, str], dict[int, float | None]] = {}
     count = 0
-    for at, run in enumerate(runs):
-        count = at + 1
+    for count, run in enumerate(runs, 1):
         for figures in run.summary.figures:
             if figures.is_simulated:
                 continue
@@ -83,11 +82,10 @@ def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
             if figures.response is not None:
                 known += [(f"response_{name}", getattr(figures.response, name)) for name in TIMES]
             for name, value in known:
-                values = found.setdefault((figures.tier, figures.op, name), [])
-                values += [None] * (at - len(values)) + [value]
+                found.setdefault((figures.tier, figures.op, name), {})[count] = value
     done = []
     for (tier, op, name), some in found.items():
-        values = some + [None] * (count - len(some))
+        values = [some.get(number) for number in range(1, count + 1)]
         all_of = [v for v in values if v is not None] if None not in values else []
         low, middle, high = (min(all_of), median(all_of), max(all_of)) if all_of else (None, None, None)
         spread = statistics.spread(values)
@@ -115,11 +113,10 @@ def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     shown = runs[at].summary.verdict
     if len(runs) == 1:
         return f"1 trial: {shown}"
-    agreed = "disagree" if warnings else "agree"
     causes = [v.cause for v in judged if v is not None]
     same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
     spread = " to ".join(reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None)
-    return f"{len(runs)} trials {agreed}, from {spread}, {same}; the median: {shown}"
+    return f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {same}; the median: {shown}"
 
 
 class Trials:
@@ -176,7 +173,8 @@ class Trials:
         """Summarize the trials (at least one), and write trials.json."""
         found = quantities(self.runs)
         warnings = disagreements(found)
-        said, mixes = trials_verdict(self.runs, warnings), {run.summary.mix for run in self.runs} - {""}
+        said = f"{'PARTIAL: ' if self.is_cut_short else ''}{trials_verdict(self.runs, warnings)}"
+        mixes = {run.summary.mix for run in self.runs} - {""}
         trials = TrialSet(
             asked=self.asked,
             runs=[_folder(i) for i in range(len(self.runs))],
@@ -217,17 +215,14 @@ def run_pair(
         for config, side in zip((asked.config, against), SIDES, strict=True)
     ]
     tables.make_directory(output, TRIALS_FILE)
-    for number in range(count):
-        for side in reversed(sides) if number % 2 else sides:
-            try:
-                folder, outcome = side.go_on()
-            except KvError:
-                tables.remove_empty(output)
-                raise
-            done(folder, outcome)
-            if side.is_cut_short:
-                break
-        if any(side.is_cut_short for side in sides):
+    for side in [side for number in range(count) for side in (reversed(sides) if number % 2 else sides)]:
+        try:
+            folder, outcome = side.go_on()
+        except KvError:
+            tables.remove_empty(output)
+            raise
+        done(folder, outcome)
+        if side.is_cut_short:
             break
     for side in sides:
         if side.runs:

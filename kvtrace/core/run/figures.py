@@ -81,12 +81,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     response: Distribution | None = None
     """Completion - due time, of all that completed."""
     offered_per_s: float | None = None
-    """Operations / from the first due time to the last; null if all were due at once."""
+    """Operations due by the run's end / from the first due time to the last; null if all were due at once."""
     delivered_per_s: float | None = None
     """Operations / from the first due time to the last completion, less what the last took unless all were due
     at once."""
     end_late_ns: int | None = None
-    """The last completion - the last due time, less what such an operation takes."""
+    """Last completion - last due time, less what such an operation takes; or how long what was not reached was due."""
     cause: str | None = None
     """What most of the delay was: one of `causes`; null if it kept pace."""
     causes: dict[str, float] = {}

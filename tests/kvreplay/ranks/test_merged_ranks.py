@@ -21,7 +21,7 @@ from kvreplay.ranks.merge import merge_ranks, merged_verdict
 from kvreplay.ranks.partition import PartitionBy
 from kvreplay.result.cause import distribution
 from kvreplay.run.run import Replay
-from kvtrace.core.run.run_file import RunFile, read_run
+from kvtrace.core.run.run_file import RanksNote, RunFile, read_run
 from kvtrace.core.schema import OPS, SERVED
 from kvtrace.core.tables import read_table
 
@@ -119,6 +119,10 @@ def test_criteria_are_judged_by_what_is_pooled(tmp_path):
     assert rate is not None
     assert max(spans) <= moved * 10**9 / rate * (1 + 1e-9) <= sum(spans)
     assert judged["cpu_p95_ns"].verdict == "not measured"
+    assert isinstance(run.ranks, RanksNote)
+    of_ranks = [read_run(at) for at in sorted((tmp_path / "run").glob("rank-*/"))]
+    read = [f.bandwidth_bytes_per_s or 0 for each in of_ranks for f in each.summary.figures if f.op == "read"]
+    assert (len(read), run.ranks.combined.read_bandwidth_bytes_per_s) == (COUNT, pytest.approx(sum(read)))
     assert [latency.total for latency in run.mlperf.latencies] == [f.latency for f in run.summary.figures]
     shown = run_cli("kvdistill", "report", tmp_path / "run").stdout
     assert "storage_read_p95_ns" in shown

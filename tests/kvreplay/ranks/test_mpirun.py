@@ -152,12 +152,12 @@ def test_a_rank_that_stood_still_is_named_and_one_that_stays_so_is_given_up(tmp_
     assert run.ranks.straggler is not None
     assert run.ranks.straggler.rank == 1
     assert "its process stood still for" in run.ranks.straggler.reason
-    process = start(tmp_path, 2, "--speed", 1, "--rank-timeout", "3s", "--force")
+    process = start(tmp_path, 2, "--speed", 1, "--rank-timeout", "8s", "--force")
     wait_until_under_way(process, tmp_path, 2)
     os.kill(pids(tmp_path, 1)[0], signal.SIGSTOP)
     code, run, ranks = ended(process, tmp_path)
     assert code == 8
-    assert run.reason == "interrupted by the silence of rank 1, 3 s long"
+    assert run.reason == "interrupted by the silence of rank 1, 8 s long"
     assert [rank.status for rank in ranks] == ["partial", "lost"]
 
 

@@ -72,6 +72,8 @@ def test_counts_are_added_up_and_percentiles_are_of_all_operations(tmp_path):
     assert isinstance(run.ranks, RanksNote)
     assert [rank.operations for rank in run.ranks.ranks] == [90, 90, 90]
     assert run.ranks.is_exact
+    # By the benchmark's rule only storage counts, and memory is none.
+    assert (run.ranks.combined.read_bandwidth_bytes_per_s, run.ranks.combined.write_p95_ns) == (None, None)
     assert run.summary.verdict.startswith("3 ranks: nvme reached ")
     assert run.window.rows == 270
     assert run.window.is_whole_trace

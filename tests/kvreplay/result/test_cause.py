@@ -136,6 +136,11 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
     assert open_loop(is_end_late=True, response_shares=ours, submitter_busy_share=0.99)[0] is REPLAYER
     assert open_loop(is_end_late=True, response_shares=ours, in_flight_mean=9.0, slowdown=12.0)[0] is DRIVE
     assert open_loop(**short, response_shares=waits | {"submission": 0.08})[0] is DEPENDENCIES
+    # Chains of a thousand, each of whose I/Os waits for the one place of the queue: more in flight would help.
+    chains = {"dependencies": 0.9985, "queue": 0.0008, "drive": 0.0007}
+    cause, reason = open_loop(is_end_late=True, response_shares=chains, depth=1, in_flight_mean=0.996, held_share=0.98)
+    assert (cause, "which delayed due operations 98.0 % of the time; 99.9 % of" in reason) == (QUEUE, True)
+    assert open_loop(is_end_late=True, response_shares=chains, in_flight_mean=2.0, held_share=0.1)[0] is DEPENDENCIES
     assert open_loop(is_end_late=True, response_shares={"data": 0.7, "drive": 0.3})[0] is DATA
     assert closed_loop(in_flight_mean=2.0, starved_share=0.7, blocked_share=0.1)[0] is DATA
     unread = closed_loop(in_flight_mean=2.0, starved_share=0.0, blocked_share=0.0, unread_share=0.8)

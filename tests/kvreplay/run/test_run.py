@@ -234,6 +234,10 @@ def test_the_device_did_the_work(tmp_path: Path, drive: Path) -> None:
     assert said.startswith(
         f"measurement: bytes at the device, of all programs, against those asked: read {found.bytes_off['read']:+.1%}"
     )
+    (tmp_path / "few").mkdir()
+    few, _ = run(tmp_path / "few", [*rows[:8], row("read", 2, 0, 4096)], targets={"nvme": str(drive)})
+    # Beside 4 KiB asked all that others read meanwhile would be the error.
+    assert (few.run.metrology.bytes_off["read"], few.run.metrology.bytes_off["write"] is None) == (None, False)
 
 
 def test_how_late_a_replay_is_against_the_traces_own_times(tmp_path: Path) -> None:

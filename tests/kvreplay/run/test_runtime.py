@@ -200,7 +200,13 @@ def test_the_command_says_how_often(tmp_path: Path) -> None:
         times = f"the trace {(planned - missed) / 6:.3g} times in "
         assert f"; {times}" in run["summary"]["verdict"]
         assert f"note: replayed {times}" in shown
-        assert re.search(rf" \(--duration 60.0 ms\): {46 - missed} rows, .* of trace time, {missed} not reached", shown)
+        part = f"{planned - missed} of {planned} operations"
+        assert re.search(rf" \(--duration 60.0 ms\): {part}, [\d.]+ ms of trace time", shown)
+    # Of 40 operations due in 60 ms what was not reached was asked for, too, however far some requests came.
+    asked, late_ns = run["summary"]["judgement"]["tiers"][0], run["summary"]["pace"]["end_late_ns"]
+    assert asked["asked_operations_per_s"] == pytest.approx(planned / (45 * PERIOD_MS / 7 / 1e3), rel=0.1)
+    assert asked["reached_operations_per_s"] == pytest.approx((planned - missed) / 0.06, rel=0.25)
+    assert (run["summary"]["verdict"].startswith("FELL BEHIND: "), late_ns > 10 * MS) == (True, True)
     bad = run_cli("kvreplay", "run", trace, *how[:2], "--duration", "soon", "-o", tmp_path / "x", check=False)
     assert bad.returncode == 2
 

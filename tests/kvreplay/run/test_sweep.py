@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 from conftest import run_cli, write_trace
 
 from kvreplay.config.config import Config
-from kvreplay.run.run import Replay
+from kvreplay.run.run import FinishedRun, Interrupted, Replay, replay
 from kvreplay.run.sweep import (
     decided,
     is_saturated,
@@ -149,6 +150,14 @@ def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
         assert start_ns >= 10**8 / point.value
         assert point.throughput_bytes_per_s == pytest.approx(40 * 8192 * 1e9 / (summary["wall_ns"] - start_ns))
         assert point.kept_pace == summary["pace"]["kept_pace"]
+
+    def cut_off(asked: Replay) -> FinishedRun:
+        done = replay(asked)
+        return done if asked.config.speed == 1e6 else dataclasses.replace(done, error=Interrupted("by SIGINT"))
+
+    asked = Replay(Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "cut", [])
+    found, error = sweep(asked, Axis.SPEED, [1e6], replaying=cut_off)
+    assert (len(found.points), found.answer[:9], isinstance(error, Interrupted)) == (1, "PARTIAL: ", True)
 
 
 def test_loads_whose_windows_differ_say_so() -> None:

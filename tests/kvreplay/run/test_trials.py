@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from conftest import run_cli, write_trace
 from run_files import figures, run_file, summary
 
 from kvreplay.config.config import Config
-from kvreplay.run.run import Replay
+from kvreplay.run.run import FinishedRun, Interrupted, Replay, replay
 from kvreplay.run.trials import Trials, disagreements, quantities
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import RunFile
@@ -57,6 +58,15 @@ def test_trials_are_runs_under_one_directory(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "r" / "trials.json").read_text())
     assert (kept["runs"], kept["status"], kept["asked"]) == (["trial-1", "trial-2"], "complete", 2)
     assert (tmp_path / "r" / "trial-2" / "ops.parquet").is_file()
+
+    def cut_off(asked: Replay) -> FinishedRun:
+        run = replay(asked).run
+        return FinishedRun(msgspec.structs.replace(run, status="partial"), Interrupted("by SIGINT"))
+
+    found, error = Trials(
+        Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "cut", []), 3, replaying=cut_off
+    ).perform()
+    assert (found.status, found.verdict[:17], isinstance(error, Interrupted)) == ("partial", "PARTIAL: 1 trial:", True)
 
 
 def test_what_is_refused_leaves_no_directory(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_virtual_time_waits_for_no_due_time() -> None:
     )
     started = time.monotonic()
     driven = virtual(tier, rows, 4, 4096)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60, "50 hours are waited for"
     assert rows.all["submitted_ns"].tolist() == [i * hour for i in range(50)]
     assert rows.all["completed_ns"].tolist() == [i * hour + 1000 for i in range(50)]
     assert driven.wall_ns == 49 * hour + 1000

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,9 +25,10 @@ from kvtrace.core.tables import open_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip install -e '.[s3]')")
+
+PROCESSORS = os.cpu_count() or 1
 
 
 @pytest.fixture
@@ -124,7 +126,8 @@ def test_what_will_not_change_is_not_asked_again(tmp_path, store):
 def test_a_request_that_is_not_answered_in_time_is_counted_and_sent_again(tmp_path, store):
     store.is_silent = lambda method, key: method == "GET" and key.endswith("1.kv")
     rows = [row("write", 0, 100), row("write", 1, 100), row("read", 0, 100), row("read", 1, 100)]
-    options = ("--request-timeout", "1s", "--retries", 1, "--on-error", "continue")
+    # Longer than a busy machine takes for those that are answered.
+    options = ("--request-timeout", "4s", "--retries", 1, "--on-error", "continue")
     done = object_run(tmp_path, rows, *options, urls=(store.url,), env=environment())
     assert done.returncode == 6, done.stderr
     run = json.loads(done.stdout)
@@ -132,7 +135,7 @@ def test_a_request_that_is_not_answered_in_time_is_counted_and_sent_again(tmp_pa
     assert (get["timed_out"], get["failed"], get["repeats"]) == (2, 0, 1)
     assert [(op["outcome"], op["retries"]) for op in ops_of(tmp_path)] == [("ok", 0)] * 3 + [("error", 1)]
     assert f"s3://{BUCKET}/runs/a/kvreplay-scratch/" in done.stderr
-    assert "request timed out after 1s" in done.stderr
+    assert "request timed out after 4s" in done.stderr
     assert "--request-timeout (asked 2 times)" in done.stderr
     assert any("left 2 unanswered" in note for note in run["notes"])
 
@@ -163,12 +166,14 @@ def test_a_signal_ends_what_a_silent_store_keeps_waiting(tmp_path, store, when, 
     with subprocess.Popen(
         argv, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert store.unanswered.acquire(timeout=30)
+        assert store.unanswered.acquire(timeout=300)
         asked = time.monotonic()
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
-        # Within 2 s on a machine with a processor for each who wants one; a busy one takes its turns.
-        assert time.monotonic() - asked < 2 * max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
+        _, said = process.communicate(timeout=300)
+        # Within 2 s on a machine with a processor for each who wants one; a busy one takes its turns, as many as want
+        # one now: the mean of the last minute does not know of those that just came.
+        wanting = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+        assert time.monotonic() - asked < 2 * max(1, os.getloadavg()[0] / PROCESSORS, wanting / PROCESSORS)
     assert (process.returncode, "interrupt" in said, "Traceback" in said) == (130, True, False), said
     # What is only removed again has been replayed.
     assert ("as the run ended; all of it is in" in said) == (when == "removal")
