@@ -98,6 +98,8 @@ class WrittenJob:
 
     files: list[str]
     space_bytes: int
+    depth: int
+    """The most I/Os in flight, each of up to --io-bytes."""
     log: LogSummary | None = None
     parts: Callable[[], Iterator[dict[str, Any]]] | None = None
     """What the logs hold, as `split_ios` yields it."""

@@ -25,7 +25,6 @@ from kvdistill.jobs.job import (
     STAT_MAX_IO_BYTES,
     ExpectedFigure,
     FioMode,
-    FioVersion,
     IoLoad,
     JobOptions,
     common_losses,
@@ -126,6 +125,10 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         of = of if runtime_ns < profile.span_ns else ", as long as the source"
         lasts = f"it runs {format_duration(runtime_ns)}{of}"
     expected = f"it is {expected_said(expected_stat(profile, options))}"
+    bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is whole sectors"]
+    if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
+        what = "gets rate_iops with bssplit wrong unless rate_process=poisson: keep that line"
+        bugs.insert(0, f"fio before {MULTIPLIES_RATE_IOPS} {what}")
     return fio_job(
         FioMode.STAT,
         profile,
@@ -135,7 +138,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         [(depth, largest) for depth in depths],
         run=[lasts, expected],
         lost=[*lost, *common_losses(profile, has_deletes=not options.is_device)],
-        bugs=_bugs(options.version),
+        bugs=bugs,
         shared=[
             f"filename={options.filename}",
             f"size={space}",
@@ -389,18 +392,6 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
     said = f"# {format_count(profile.delete_ops)} deletes of {mean} bytes on average, at random places"
     timed = ["time_based=1", f"runtime={max(1, runtime_ns // NS_PER_MS)}ms"]
     return [("trim", [said, "rw=randtrim", f"bs={mean}", "iodepth=1", *timed, *paced])]
-
-
-def _bugs(version: FioVersion | None) -> list[str]:
-    """Return the bugs of fio `version` (any, if null) that change the results of a statistical job."""
-    lines = []
-    if version is None or version < MULTIPLIES_RATE_IOPS:
-        lines.append(
-            f"fio before {MULTIPLIES_RATE_IOPS} gets rate_iops with bssplit wrong unless rate_process=poisson: keep "
-            "that line"
-        )
-    lines.append("'bs_unaligned may not work with raw io' can be ignored: every size here is whole sectors")
-    return lines
 
 
 _ALL_OF_SPACE = 0.9

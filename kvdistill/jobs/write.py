@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -186,7 +186,8 @@ def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOpt
 def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
     profile = distilled.profile
     write_text(folder / mode.job, stat_job(profile, options))
-    return WrittenJob([mode.job], stat_space_bytes(profile, options), expected=expected_stat(profile, options))
+    depth = most_in_flight(min(profile.longest_bytes, options.io_bytes))
+    return WrittenJob([mode.job], stat_space_bytes(profile, options), depth, expected=expected_stat(profile, options))
 
 
 def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
@@ -202,7 +203,7 @@ def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobO
     logs = write_iologs(folder, mode, parts, options)
     write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
-    return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs, parts, expected)
+    return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs.depth, logs, parts, expected)
 
 
 _WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
@@ -265,8 +266,7 @@ def check(
             for mode in left_out
         ]
         written = {mode: write_job(mode, part, place, options) for mode in modes if mode not in left_out}
-        most = most_in_flight(min(part.profile.longest_bytes, options.io_bytes))
-        depth_cap = max((job.log.depth for job in written.values() if job.log is not None), default=most)
+        depth_cap = max((job.depth for job in written.values()), default=1)
         reference = None if is_null else _reference(source, part, place, options.io_bytes, depth_cap, notes)
         if not is_null:
             # Fill the scratch file of all jobs once.
@@ -518,8 +518,8 @@ def replay_seen(
 ) -> tuple[Distilled | None, str]:
     """Replay `part` of `trace` at its times on one file in the folder `place`, with the probes attached.
 
-    At most `depth_cap` I/Os are in flight, as in the jobs. Returns what the device saw,
-    and how the replay went; or null, and why there is nothing to compare with.
+    At most `depth_cap` I/Os are in flight, as in the jobs. Returns what the device saw, and how the replay went; or
+    null, and why there is nothing to compare with.
     """
     disk, tier = disk_of(place), part.profile.tier.rpartition("@")[0] or part.profile.tier
     if disk is None:

@@ -238,11 +238,7 @@ def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_pe
 
 
 def _waiting_together(came: NDArray[np.int64], drain_per_ns: float) -> int:
-    """Return with how many, itself included, an operation waits on average: its burst, and twice what that finds.
-
-    Alike bursts of so many have as many in flight over time: half of a burst wait while it is done, and all of it for
-    what it finds.
-    """
+    """Return of how many alike bursts have as many in flight: one waits for half of its own and for all it finds."""
     at, ops = np.unique(came, return_counts=True)
     # What is left of each when the next comes, as if a drive could do work in advance; and with what it cannot.
     ahead = np.cumsum(ops[:-1] - drain_per_ns * np.diff(at))

@@ -303,16 +303,12 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[Any], Bi
                 values = sorted(counted.items())
                 points = [at_rank(values, nearest_rank(counted.total(), share)) for share in _SHARES.values()]
                 label, figures = form.format(op.capitalize()), [what, counted.total(), *points]
-                yield label, unit_of(label) or "count", figures, _bins(values, is_place=is_place)
-
-
-def _bins(values: list[tuple[float, int]], *, is_place: bool) -> Bins:
-    """Return buckets of ten GiB of the disk, else from a power of two to the next."""
-    bins: Counter[tuple[float, float]] = Counter()
-    for value, count in values:
-        low = value // _LBA_GIB * _LBA_GIB if is_place else 2.0 ** (math.frexp(value)[1] - 1)
-        bins[low, low + _LBA_GIB if is_place else 2 * low] += count
-    return [(low, high, count) for (low, high), count in bins.items()]
+                # Of ten GiB of the disk, else from a power of two to the next.
+                wide: Counter[tuple[float, float]] = Counter()
+                for value, count in values:
+                    low = value // _LBA_GIB * _LBA_GIB if is_place else 2.0 ** (math.frexp(value)[1] - 1)
+                    wide[low, low + _LBA_GIB if is_place else 2 * low] += count
+                yield label, unit_of(label) or "count", figures, [(*edges, count) for edges, count in wide.items()]
 
 
 def marked_document(found: MlperfMark, name: str) -> Document:

@@ -197,8 +197,7 @@ class RunResults:
                 self._passed += np.bincount(own, minlength=len(self._passed))
             for served in self._served.take(first_row, batch, part, counts):
                 self._writers[SERVED].write(served)
-        # A run of hours would keep what each part of its tables took beyond the one before.
-        pa.default_memory_pool().release_unused()
+        pa.default_memory_pool().release_unused()  # else a run of hours keeps the most that any part of its tables took
 
     @property
     def rows(self) -> int:

@@ -292,8 +292,11 @@ class _Charts:
     def add(self, chart: doc.Chart, *, has_title: bool) -> str:
         """Return the figure of `chart`."""
         name, picture = f"f{len(self._live) + 1}", picture_of(chart)
-        self._live[name] = live_figure(picture)
-        still = draw(picture, len(self._live))
+        try:
+            self._live[name], still = live_figure(picture), draw(picture, len(self._live) + 1)
+        except ImportError as error:
+            library = (error.name or "").partition(".")[0]
+            raise ProbeUnavailable(f"an HTML report needs {library}: {how_to_add('plot')}") from None
         title = f"<figcaption>{_plain(chart.title)}</figcaption>" if has_title else ""
         return f'<figure>{title}<div class="live" id="{name}"></div><div class="still">{still}</div></figure>'
 
@@ -438,22 +441,14 @@ _PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _REMOVED = re.compile(r"<metadata>.*?</metadata>|<style .*?</style>| xmlns(:xlink)?=\"[^\"]*\"", re.DOTALL)
 _GROUP = re.compile(r'<g id="[a-zA-Z0-9_.]+">')
 _SIZE = re.compile(r' (?:width|height)="[0-9.]+pt"')
-_LETTER_POINTS, _NUMBER_LETTERS = 5, 6
-"""Of the text: how wide a letter is, and how many the numbers of an axis take."""
-_MAX_TICKS = 7
-_NARROW = 100
+_MAX_TICKS, _NARROW = 7, 100
 
 
 def draw(picture: Picture, number: int) -> str:
-    """Return `picture` as an SVG element; `number` keeps its ids apart from those of the page's other charts.
+    """Return `picture` as an SVG element; `number` keeps its ids apart from those of the page's other charts."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    ProbeUnavailable if matplotlib is missing.
-    """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ProbeUnavailable(f"an HTML report needs matplotlib: {how_to_add('plot')}") from None
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"chart{number}", "font.size": 9}):
         figure = Figure(figsize=SIZE_INCHES)
         axes = figure.add_axes(_place(picture))
@@ -470,16 +465,15 @@ def draw(picture: Picture, number: int) -> str:
 
 
 def _place(picture: Picture) -> tuple[float, float, float, float]:
-    """Return where in its figure the plot stands: left, bottom, width and height as shares of the figure's.
+    """Return left, bottom, width and height of the plot as shares of its figure, by how long its labels are, in points.
 
-    By how long the labels are. matplotlib's own layouts draw each chart twice, and a page has dozens.
+    matplotlib's own layouts draw each chart twice, and a page has dozens.
     """
-    width, height = (72 * inches for inches in SIZE_INCHES)
-    left = 26 + _LETTER_POINTS * max([_NUMBER_LETTERS, *(len(label) for _, label in picture.y.ticks)])
+    left = 26 + 5 * max([6, *(len(label) for _, label in picture.y.ticks)])
     # The legend of marks stands above, two names a row.
-    above = -(-(len(picture.lines) + len(picture.boxes) + len(picture.marks)) // 2) if picture.marks else 0
-    below, over, right = 34, 8 + 14 * above, 14
-    return left / width, below / height, (width - left - right) / width, (height - below - over) / height
+    rows = -(-(len(picture.lines) + len(picture.boxes) + len(picture.marks)) // 2) if picture.marks else 0
+    width, height = (72 * inches for inches in SIZE_INCHES)
+    return left / width, 34 / height, (width - left - 14) / width, (height - 42 - 14 * rows) / height
 
 
 def _fill(axes: Any, picture: Picture) -> None:
@@ -557,8 +551,7 @@ _SCREEN_COLOURS = {
     "sixth": "#d0437a",
 }
 _SCREEN_DASHES = dict(zip(_SCREEN_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True))
-_MANY_DECADES = 3
-_MARK_PIXELS, _MARK_ROWS = 16, 6
+_MANY_DECADES, _MARK_PIXELS, _MARK_ROWS = 3, 16, 6
 """Of labels of marks: how high a row is, and after how many the lowest is taken again."""
 _ID = re.compile(r'"(p\d+)"')
 _LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20
@@ -566,15 +559,10 @@ _LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20
 
 
 def live_figure(picture: Picture) -> str:
-    """Return `picture` as the JSON of a Bokeh document of one figure, the same text each time.
+    """Return `picture` as the JSON of a Bokeh document of one figure, the same text each time."""
+    from bokeh.document import Document
+    from bokeh.plotting import figure
 
-    ProbeUnavailable if Bokeh is missing.
-    """
-    try:
-        from bokeh.document import Document
-        from bokeh.plotting import figure
-    except ImportError:
-        raise ProbeUnavailable(f"an HTML report needs bokeh: {how_to_add('plot')}") from None
     plot = figure(
         height=HEIGHT_PIXELS,
         sizing_mode="stretch_width",
