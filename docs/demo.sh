@@ -19,10 +19,10 @@ show() { sed 's/^/   /'; }
 
 echo "What does this disk make of an LLM's KV cache, and which fio job is like it?"
 
-step trace "1. A trace: 30 requests of a conversation log, 25 times as fast, on TensorRT-LLM with a small model and small tiers" \
-    "$BIN/kvtrace" gen examples/conversation.jsonl --source mooncake --time-scale 0.04 --limit 30 \
+step trace "1. A trace: 50 requests of a conversation log, 25 times as fast, on TensorRT-LLM with a small model and small tiers" \
+    "$BIN/kvtrace" gen examples/conversation.jsonl --source mooncake --time-scale 0.04 --limit 50 \
     --preset trtllm --model tiny-1b \
-    --set tiers.gpu.capacity=128MiB --set tiers.cpu.capacity=64MiB --set tiers.nvme.capacity=1GiB \
+    --set tiers.gpu.capacity=512MiB --set tiers.cpu.capacity=256MiB --set tiers.nvme.capacity=1GiB \
     -o "$DEMO/trace.parquet"
 grep -E ' rows, preset ' "$DEMO/trace.txt" | show
 "$BIN/kvtrace" validate "$DEMO/trace.parquet" | show

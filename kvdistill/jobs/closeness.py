@@ -46,8 +46,7 @@ _NO_WAIT = (
     "RUN) have the times at which it issued them"
 )
 _OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
-SIZES = "I/Os of other sizes"
-DEPTH = "I/Os in flight"
+SIZES, DEPTH, GAPS = "I/Os of other sizes", "I/Os in flight", "gaps between arrivals, KS"
 _MOST_SIZES = 1024
 """Of more distinct sizes, those beyond add nothing to what chance is said to do: a job has fewer, too."""
 
@@ -290,7 +289,7 @@ def verdicts(
         judged("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance.ios_per_s, late),
         judged("bytes a second", "within 1.5 %", moved, RATE_TARGET, chance.bytes_per_s, late),
         judged(SIZES, "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, chance.size_tv),
-        judged("gaps between arrivals, KS", f"<= {gap}", figures.gap_ks, gap, gap_chance, late),
+        judged(GAPS, f"<= {gap}", figures.gap_ks, gap, gap_chance, late),
         judged(DEPTH, f"within {100 * depth_target:.0f} %", depth, depth_target, chance.mean_depth, late),
         judged("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance.hot10_share),
         # A ratio of hits is off by half as much by chance, at most.

@@ -68,8 +68,8 @@ _ALIGN = 4096
 _MOSTLY = 0.99
 _SHORT_MS = 2_000
 """A shorter stream ends with its operations: fio's processes begin some ms late, and by time lose those."""
-_PAUSES = 0.85
-"""Of the time from burst to burst a job pauses; for the rest it waits for the burst."""
+_LEAST_PAUSE = 0.1
+"""Of the time from burst to burst."""
 _MANY_BURSTS = 20
 
 
@@ -201,7 +201,7 @@ def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int,
     timed = ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
     if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
         return 1, [*lines, *timed, *_closed_lines(stream, depth)]
-    jobs, paced = _open_lines(stream, times)
+    jobs, paced = _open_lines(stream, times, profile)
     if (times.runtime_ms or 0) >= _SHORT_MS and stream.loop.think_ops is None:
         return jobs, [*lines, *timed, *paced]
     count = max(1, round(stream.ops * times.share / jobs))
@@ -305,30 +305,32 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
     return IoLoad(rate, rate * mean, reads, unlike, rate * took_s, idle)
 
 
-def _burst_lines(stream: IoStream, times: _Times, burst: int) -> list[str]:
+def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) -> list[str]:
     """Return how a stream comes in bursts of as many operations as one of the source waits with on average.
 
     A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The first has no pause
     before it, so that few bursts are timed by their pauses alone.
     """
     lines = [f"# bursts of {burst} I/Os: as many as wait together in the source on a drive of {FAST} times its rate"]
-    gaps = round(stream.ops * times.share / burst) - 1
+    gaps = -(-round(stream.ops * times.share) // burst) - 1
     if gaps < 1:
         return lines
     gap_us = (times.runtime_ms or 0) * US_PER_MS / gaps
     if gaps >= _MANY_BURSTS:
         lines.append(_byte_rate(stream))
         gap_us = stream.span_ns * burst / stream.ops / NS_PER_US
-    pause = [f"thinktime={_PAUSES * gap_us:.0f}us", f"thinktime_blocks={burst}", "thinktime_blocks_type=issue"]
-    return [*lines, *pause]
+    # fio waits for a burst before it pauses.
+    drained = stream.ops / stream.span_ns / (FAST * profile.ops / profile.span_ns)
+    pause = f"thinktime={max(_LEAST_PAUSE, 1 - drained) * gap_us:.0f}us"
+    return [*lines, pause, f"thinktime_blocks={burst}", "thinktime_blocks_type=issue"]
 
 
-def _open_lines(stream: IoStream, times: _Times) -> tuple[int, list[str]]:
+def _open_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
     """Return over how many equal jobs an open loop is split, and each one's options of its rate."""
     if times.runtime_ms is None:
         return 1, ["# no rate: these operations of the source share one instant"]
     if stream.loop.pace is Pacing.BURSTS and stream.loop.think_ops is not None:
-        return 1, _burst_lines(stream, times, stream.loop.think_ops)
+        return 1, _burst_lines(stream, times, stream.loop.think_ops, profile)
     sides, rates = _sides(stream), [side.ops * NS_PER_S / stream.span_ns for side in _sides(stream)]
     if stream.loop.pace is Pacing.EVEN and len(sides) == 1:
         # As the job has them: I/Os that now and then arrive in parts are of one size there.

@@ -330,7 +330,7 @@ def _closest_replay(run: closeness.CheckedRun, notes: list[str]) -> tuple[closen
     best, issue_us = None, (0.0, 0.0)
     if options.log_version is None and options.jobs in (None, 1) and not options.has_null_check:
         best, found = tried(log_version=RELATIVE, jobs=1)
-        if found is not None and (best.fio.gap_ks or 0) > closeness.REPLAY_GAP_KS_TARGET:
+        if found is not None and (closeness.GAPS, False) in [(v.name, v.passes) for v in best.verdicts]:
             timed, _found = tried(log_version=RELATIVE, jobs=1, issue_us=found)
             if (timed.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
                 best, issue_us = timed, found

@@ -225,7 +225,10 @@ def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_pe
     response_ns = None if done is None or not timed.any() else float((done[timed] - came[timed]).mean())
     if done is None or len(came) < _MIN_OPS or timed.mean() < _TIMED:
         pace = _open_pace(np.diff(came))
-        burst = _waiting_together(came, drain_per_ns) if pace is Pacing.BURSTS else 1
+        if pace is not Pacing.BURSTS:
+            return Loop(pace, response_ns=response_ns)
+        # Alike, so that none is what is left over.
+        burst = -(-len(came) // max(1, round(len(came) / _waiting_together(came, drain_per_ns))))
         return Loop(pace, think_ops=burst if burst > 1 else None, response_ns=response_ns)
     events = _Events(came[timed], np.sort(done[timed].astype(np.int64)))
     depth = max(1, int(np.percentile(events.in_flight, _FULL_PERCENTILE, method="inverted_cdf")))
@@ -237,13 +240,13 @@ def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_pe
     return Loop(_open_pace(np.diff(events.came)), depth, None, None, response_ns)
 
 
-def _waiting_together(came: NDArray[np.int64], drain_per_ns: float) -> int:
+def _waiting_together(came: NDArray[np.int64], drain_per_ns: float) -> float:
     """Return of how many alike bursts have as many in flight: one waits for half of its own and for all it finds."""
     at, ops = np.unique(came, return_counts=True)
     # What is left of each when the next comes, as if a drive could do work in advance; and with what it cannot.
     ahead = np.cumsum(ops[:-1] - drain_per_ns * np.diff(at))
     finds = np.concatenate([[0.0], ahead - np.minimum(np.minimum.accumulate(ahead), 0.0)]) if len(at) > 1 else 0.0
-    return round(float((ops * (ops + 2 * finds)).sum()) / len(came))
+    return float((ops * (ops + 2 * finds)).sum()) / len(came)
 
 
 def _is_closed(events: _Events, depth: int) -> bool:

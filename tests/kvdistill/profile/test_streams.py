@@ -54,11 +54,12 @@ def test_a_loop_whose_pauses_no_setting_explains_keeps_its_rate():
 
 
 def test_what_is_left_of_a_burst_waits_with_the_next():
-    """10 come 100 ns after 20: by then a drive of 0.05 a ns has done 5 of those, of 1 a ns all."""
-    came = np.repeat(np.array([0, 100, 1_000_000], dtype=np.int64), (20, 10, 1))
-    assert fit_loop(came, None, 0.05).think_ops == round((20 * 20 + 10 * (10 + 2 * 15) + 1) / 31)
-    assert fit_loop(came, None, 1.0).think_ops == round((20 * 20 + 10 * 10 + 1) / 31)
-    assert fit_loop(came, None).think_ops == 16
+    """10 come 100 ns after 20, ten times: by then a drive of 0.05 a ns has done 5 of those, of 1 a ns all."""
+    came = np.concatenate([np.repeat(np.array([0, 100]) + at * 1_000_000, (20, 10)) for at in range(10)])
+    # An operation waits with (20 x 20 + 10 x (10 + 2 x 15)) / 30 = 26.7: 11 bursts of 28, of 26.7 each with a rest.
+    assert fit_loop(came, None, 0.05).think_ops == 28
+    # (20 x 20 + 10 x 10) / 30 = 16.7: 18 bursts.
+    assert fit_loop(came, None, 1.0).think_ops == fit_loop(came, None).think_ops == 17
 
 
 def test_open_loops_are_even_or_by_chance_or_neither():
@@ -164,7 +165,8 @@ def test_reads_and_writes_of_one_law_are_one_stream_only_if_their_hot_places_are
 def test_operations_of_one_instant_are_taken_in_their_order(tmp_path):
     n = 50_000
     columns = {"ts_ns": np.zeros(n, np.int64), "address": 4096 * np.arange(n), "io_bytes": np.full(n, 4096)}
-    others = {"op": np.zeros(n, np.int8), "completed_ns": columns["ts_ns"], "process": columns["ts_ns"]}
+    zeros = ("completed_ns", "process", "request_id", "stage")
+    others = {"op": np.zeros(n, np.int8), **dict.fromkeys(zeros, columns["ts_ns"])}
     pq.write_table(pa.table(columns | others), tmp_path / "ios.parquet", row_group_size=1000)
     with connect(tmp_path) as db:
         view_ios(db, tmp_path / "ios.parquet")
