@@ -35,7 +35,7 @@ _MIN_OPS = 20
 """Fewer tell nothing of a distribution."""
 FAST = 8
 """How many times the source's mean rate the drive takes on which bursts are told: what it has not done yet of one when
-the next comes waits with that. Bursts so long keep what is in flight within a quarter on drives of 2 to 32 times."""
+the next comes waits with that. Bursts so long keep what is in flight within a quarter on drives of 4 to 32 times."""
 _COUPLED_KS = 0.15
 _SAME_PLACES = 0.5
 
@@ -102,7 +102,7 @@ def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe, drai
         return []
     done = None if np.isnan(ops["completed_ns"].astype(np.float64)).all() else ops["completed_ns"]
     found = []
-    for name, which, fitted in _split(ops, done, drain_per_ns):
+    for name, which, loop in _split(ops, done, drain_per_ns):
         times = ops["ts_ns"][which]
         places = fit_places(ops["address"][which], ops["io_bytes"][which])
         begin, span = int(times[0]), part.to_ns + 1 - int(times[0])
@@ -117,11 +117,12 @@ def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe, drai
             else nothing()
             for op in (READ, WRITE)
         )
-        width = _stage_width(ops["request_id"][which], ops["stage"][which], times)
-        is_burst = fitted.pace is Pacing.BURSTS and fitted.think_ops is not None
-        loop = msgspec.structs.replace(fitted, burst_depth=width or fitted.think_ops) if is_burst else fitted
         times_of = {"start_ns": begin - start_ns, "span_ns": span}
-        found.append(IoStream(name=name, **times_of, read=read, write=write, loop=loop, places=places))
+        of_burst = loop.think_ops if loop.pace is Pacing.BURSTS else None
+        if of_burst is not None:
+            of_burst = _stage_width(ops["request_id"][which], ops["stage"][which], times) or of_burst
+        paced = msgspec.structs.replace(loop, burst_depth=of_burst)
+        found.append(IoStream(name=name, **times_of, read=read, write=write, loop=paced, places=places))
     return found
 
 
