@@ -68,9 +68,8 @@ _ALIGN = 4096
 _MOSTLY = 0.99
 _SHORT_MS = 2_000
 """A shorter stream ends with its operations: fio's processes begin some ms late, and by time lose those."""
-_LEAST_PAUSE = 0.1
-"""Of the time from burst to burst."""
-_MANY_BURSTS = 20
+_LEAST_PAUSE, _MANY_BURSTS = 0.1, 20
+"""Of the time from burst to burst; from so many bursts on a job has its source's rate beside its pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +305,7 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
 
 
 def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) -> list[str]:
-    """Return how a stream comes in bursts of as many operations as one of the source waits with on average.
+    """Return the options of equal bursts, of as many operations as wait together in the source on average.
 
     A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The first has no pause
     before it, so that few bursts are timed by their pauses alone.
@@ -353,10 +352,9 @@ def _open_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int,
 
 def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
     largest = max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
-    is_measured = stream.loop.depth is not None or profile.depth is not None
-    most_depth = most_in_flight(largest, _MEASURED_BYTES if is_measured else BUFFER_BYTES)
+    measured = most_in_flight(largest, _MEASURED_BYTES)
     if stream.loop.depth is not None:
-        return [f"iodepth={min(stream.loop.depth, most_depth)}"]
+        return [f"iodepth={min(stream.loop.depth, measured)}"]
     depth = profile.depth
     if depth is not None:
         most = depth.in_flight_for(_MOSTLY)
@@ -364,11 +362,13 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
         what = "99 % of the time" if depth.shares else "at every dispatch"
         return [
             f"# {most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by time",
-            f"iodepth={min(most, most_depth)}",
+            f"iodepth={min(most, measured)}",
         ]
-    burst, low = stream.loop.burst_depth, list[str]()
+    most_depth, burst, low = most_in_flight(largest), stream.loop.burst_depth, list[str]()
+    if burst is None and profile.concurrency is None and stream.span_ns <= 1:
+        burst = stream.ops  # at one instant, and of no request
     if burst is not None and burst < (stream.loop.think_ops or 0):
-        most, said = burst, "# a stage of a request at once, and when it is done the next: {}{}"
+        most, said = burst, "# the I/Os of one stage of a request, {}{}: the next stage starts when they complete"
         low = ["iodepth_low=1"] * (burst > 1)
     elif burst is not None:
         most, said = burst, "# all of a burst at once: {}{}"

@@ -34,8 +34,8 @@ MAX_PROCESSES = 8
 _MIN_OPS = 20
 """Fewer tell nothing of a distribution."""
 FAST = 8
-"""How many times the source's mean rate the drive takes on which bursts are told: what it has not done yet of one when
-the next comes waits with that. Bursts so long keep what is in flight within a quarter on drives of 4 to 32 times."""
+"""Bursts are fitted for a drive of so many times the source's mean rate: what it has not done of one burst when the
+next comes waits with that. On drives of 4 to 32 times the rate, as much is in flight as in the source within 25 %."""
 _COUPLED_KS = 0.15
 _SAME_PLACES = 0.5
 
@@ -220,7 +220,7 @@ class _Events:
 def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_per_ns: float = 1.0) -> Loop:
     """Return the simplest loop that explains arrivals at `came`, ascending; `done` may be null or hold NaN.
 
-    Bursts are told on a drive that does `drain_per_ns` operations a ns.
+    Bursts are fitted for a drive that does `drain_per_ns` operations a ns.
     """
     timed = np.zeros(len(came), dtype=bool) if done is None else ~np.isnan(done)
     response_ns = None if done is None or not timed.any() else float((done[timed] - came[timed]).mean())
@@ -228,7 +228,7 @@ def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_pe
         pace = _open_pace(np.diff(came))
         if pace is not Pacing.BURSTS:
             return Loop(pace, response_ns=response_ns)
-        # Alike, so that none is what is left over.
+        # Equal bursts: a remainder would be one more pause.
         burst = -(-len(came) // max(1, round(len(came) / _waiting_together(came, drain_per_ns))))
         return Loop(pace, think_ops=burst if burst > 1 else None, response_ns=response_ns)
     events = _Events(came[timed], np.sort(done[timed].astype(np.int64)))
@@ -242,9 +242,9 @@ def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_pe
 
 
 def _waiting_together(came: NDArray[np.int64], drain_per_ns: float) -> float:
-    """Return of how many alike bursts have as many in flight: one waits for half of its own and for all it finds."""
+    """Return how large equal bursts with as much in flight are: one waits for half of its own and the backlog."""
     at, ops = np.unique(came, return_counts=True)
-    # What is left of each when the next comes, as if a drive could do work in advance; and with what it cannot.
+    # The backlog that each burst finds: what came before, less what was done since, but never below 0.
     ahead = np.cumsum(ops[:-1] - drain_per_ns * np.diff(at))
     finds = np.concatenate([[0.0], ahead - np.minimum(np.minimum.accumulate(ahead), 0.0)]) if len(at) > 1 else 0.0
     return float((ops * (ops + 2 * finds)).sum()) / len(came)

@@ -441,7 +441,7 @@ _PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _REMOVED = re.compile(r"<metadata>.*?</metadata>|<style .*?</style>| xmlns(:xlink)?=\"[^\"]*\"", re.DOTALL)
 _GROUP = re.compile(r'<g id="[a-zA-Z0-9_.]+">')
 _SIZE = re.compile(r' (?:width|height)="[0-9.]+pt"')
-_MAX_TICKS, _NARROW = 7, 100
+_MAX_TICKS, _NARROW, _MANY_DECADES = 7, 100, 3
 
 
 def draw(picture: Picture, number: int) -> str:
@@ -551,7 +551,7 @@ _SCREEN_COLOURS = {
     "sixth": "#d0437a",
 }
 _SCREEN_DASHES = dict(zip(_SCREEN_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True))
-_MANY_DECADES, _MARK_PIXELS, _MARK_ROWS = 3, 16, 6
+_MARK_PIXELS, _MARK_ROWS = 16, 6
 """Of labels of marks: how high a row is, and after how many the lowest is taken again."""
 _ID = re.compile(r'"(p\d+)"')
 _LEGEND_PIXELS, _SAMPLE_PIXELS, _LETTER_PIXELS, _ROW_PIXELS = 330, 40, 7, 20

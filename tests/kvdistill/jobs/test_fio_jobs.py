@@ -183,6 +183,16 @@ def test_the_depth_is_marked_as_a_bound_and_fits_memory(tmp_path):
     assert options_of(job, "read1")["iodepth"] == str(256 // 48)
 
 
+@pytest.mark.parametrize("others", [0, 300])
+def test_what_shares_an_instant_and_is_no_requests_is_in_flight_together(tmp_path, others):
+    """Few tell no pace, and all of a source at one instant have no streams."""
+    rows = [io(i, "read", i, 65536, request=None, stage=None) for i in range(others)]
+    rows += [io(5000, "write", i, 65536, request=None, stage=None) for i in range(16)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
+    said = options_of(job, "write")
+    assert (said["iodepth"], said["number_ios"]) == ("16", "16")
+
+
 def test_stages_of_a_request_follow_one_another(tmp_path):
     """60 reads at once, as 15 stages of four: four are in flight, and the next four once those are done."""
     rows = [io(i // 60 * 500, "read", i, 65536, request=i // 60, stage=i % 60 // 4) for i in range(1200)]
