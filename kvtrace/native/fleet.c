@@ -65,14 +65,17 @@ void take_from(World *w, int64_t actor) {
 void route(World *w, int64_t actor, int64_t n) {
     int64_t node = w->fleet.router(w, actor, n, 0);
     give_to(w, actor, node);
-    w->fleet.nodes[node].waiting++;
-    w->fleet.nodes[node].input_tokens += w->actors[actor].input;
+    Node *its = &w->fleet.nodes[node];
+    its->waiting++;
+    its->input_tokens += w->actors[actor].input;
+    its->prefilling_tokens += w->actors[actor].missed_tokens = w->actors[actor].input - found_tokens(w, actor, node);
     move(w, node);
     see_all(w, n);
 }
 
-// Count and note what the actor's request found: `chain[:end]`, of so many objects `looked_up`.
-void account(World *w, int64_t actor, int64_t end, int64_t looked_up) {
+// Count and note what the actor's request found: `chain[:end]`, of so many objects `looked_up`; so many tokens were
+// `expected` to be computed as it was sent there.
+void account(World *w, int64_t actor, int64_t end, int64_t looked_up, int64_t expected) {
     Actor *me = &w->actors[actor];
     Node *node = &w->fleet.nodes[me->node];
     Found found = {.ts_ns = w->control.now, .lookups = looked_up, .computed_tokens = me->missed_tokens,
@@ -85,7 +88,7 @@ void account(World *w, int64_t actor, int64_t end, int64_t looked_up) {
     }
     if (w->fleet.count > 1) {
         node->lookups += looked_up, node->local_hits += found.local_hits, node->shared_hits += found.shared_hits;
-        node->prefilling_tokens += me->missed_tokens, node->computed_tokens += me->missed_tokens;
+        node->prefilling_tokens += me->missed_tokens - expected, node->computed_tokens += me->missed_tokens;
     }
     if (!w->found_count) return;
     if (w->control.found == w->found_count) ensure(w, FLUSH, 1);
@@ -242,7 +245,7 @@ static void empty_tier(World *w, int64_t node, int64_t t) {
 
 static bool is_on(World *w, int64_t actor, int64_t node) {     // its request is being served there
     Actor *me = &w->actors[actor];
-    return me->node == node && me->step > STEP_LOAD;
+    return me->node == node && me->step > STEP_QUEUE;
 }
 
 // Let the requests that are on `node` begin again, now.
@@ -256,7 +259,7 @@ static void fail_over(World *w, int64_t node) {
     for (int64_t actor = 0; actor < w->actors_count; actor++) {
         if (!is_on(w, actor, node)) continue;
         Actor *me = &w->actors[actor];
-        me->step = STEP_LOAD, me->new = 0, me->first_step = NONE;
+        me->step = STEP_QUEUE, me->new = 0, me->first_step = NONE;
         me->restarts++;
         push(w->heap, count++, control->now, actor);
     }
@@ -281,8 +284,8 @@ static void lose_node(World *w, int64_t node, int64_t kept) {
     }
     move(w, node);
     what->is_up = what->outstanding = what->waiting = 0;
-    what->prefilling_tokens = what->active_tokens = 0;
-    what->prefill_busy_ns = what->link_busy_ns = control->now;
+    what->prefilling_tokens = what->active_tokens = what->prefill_busy_ns = what->first_queued = 0;
+    what->link_busy_ns = control->now;
     control->open -= node < fleet->entrances;
     disband(w);
     fail_over(w, node);

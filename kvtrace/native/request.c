@@ -405,14 +405,12 @@ static int64_t first_step_ns(World *w, int64_t from, int64_t to) {
     return max_of(compute_ns, reading_ns(w, to - from, step_bytes(w, to)));
 }
 
-// Read what is cached of the request; return the time until all of it is there.
-int64_t load(World *w, int64_t actor) {
+// Name the objects of a request that comes, send it to a node, and queue it there if prompts are computed in turn.
+int64_t enqueue(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Knobs *k = &w->knobs;
     Total *total = &w->total;
     if (w->control.open == 0) return until_open(w);
-    // Restarted after its node was lost: what it made when it was served first is to be made again.
-    int64_t own_objects = me->length - (me->restarts && !k->is_prefix ? me->made : 0);
     if (k->source == CHAINS) {
         // Those of its chain that nobody has asked for before; the last may be a chunk that the prompt does not fill.
         for (int64_t i = 0; i < me->length; i++) {
@@ -425,15 +423,41 @@ int64_t load(World *w, int64_t actor) {
         if (!me->restarts) me->made = me->new;
         make_objects(w, actor);
     }
-    int64_t n = collect(w, actor);
-    if (w->fleet.count > 1) route(w, actor, n);
-    // From when it came on, as with the cache: it may have begun before, on a node that was lost.
-    me->without_cache_ns = max_of(w->control.now, w->fleet.nodes[me->node].prefill_busy_ns) - me->asked_ns;
+    if (w->fleet.count > 1) route(w, actor, collect(w, actor));
+    if (me->restarts == 0) total->requests++, total->input_tokens += me->input, total->output_tokens += me->output;
+    me->step = STEP_LOAD, me->ready_ns = w->control.now;
+    if (!k->prefill_in_turn) return 0;
+    Node *node = &w->fleet.nodes[w->control.node];
+    bool is_first = node->first_queued == 0;
+    if (is_first) node->first_queued = 1 + actor;
+    else w->actors[node->last_queued - 1].next_queued = 1 + actor;
+    node->last_queued = 1 + actor, me->next_queued = 0;
+    return is_first ? 0 : WAITS;
+}
+
+// Take the first of its node's queue out of it; the next one is looked up as soon as there is time to compute it.
+static void dequeue(World *w, int64_t actor) {
+    int64_t next = w->fleet.nodes[w->control.node].first_queued = w->actors[actor].next_queued;
+    if (next) push(w->heap, w->control.heap_size++, w->control.now, next - 1);
+}
+
+// Read what is cached of the request; return the time until all of it is there.
+//
+// Prompts that are computed in turn are looked up in turn, as schedulers do: once those before it are computed. It comes
+// 1 ns later, for what is stored then, and is computed as if it had come at once.
+int64_t load(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    Knobs *k = &w->knobs;
+    Total *total = &w->total;
+    int64_t now = w->control.now, busy_ns = w->fleet.nodes[w->control.node].prefill_busy_ns;
+    if (busy_ns && busy_ns >= now && k->prefill_in_turn) return busy_ns + 1 - now;
+    if (k->prefill_in_turn) dequeue(w, actor);
+    // Restarted after its node was lost: what it made when it was served first is to be made again.
+    int64_t own_objects = me->length - me->new - (me->restarts && !k->is_prefix ? me->made : 0), n = gather(w, actor);
     // Decoding reads its last object, if it has any of its own.
     me->entry = me->length > 0 || (k->mode == DECODE_ONLY && n > 0) ? w->chain[n - 1] : NONE;
-    if (me->restarts == 0) total->requests++, total->input_tokens += me->input, total->output_tokens += me->output;
     int64_t known = me->retrieved_objects + me->shared + own_objects;
-    int64_t end = 0, done = w->control.now, hit_tokens = 0, looked_up = 0;
+    int64_t end = 0, done = now, hit_tokens = 0, looked_up = 0, expected = me->missed_tokens;
     me->reached = 0, me->computed_tokens = 0, me->refused = 0, me->offer = 0;
     if (k->mode != PREFILL_ONLY) {
         end = look_up(w, me->retrieved_objects, known);
@@ -452,11 +476,12 @@ int64_t load(World *w, int64_t actor) {
     me->new = n - (k->is_prefix ? end : known), me->missed_tokens = max_of(me->input > 0, me->input - hit_tokens);
     if (k->mode == DECODE_ONLY) me->new = 0, me->missed_tokens = 0;
     total->missed_tokens += me->missed_tokens;
-    if (w->fleet.count > 1 || w->found_count) account(w, actor, end, looked_up);
+    if (w->fleet.count > 1 || w->found_count) account(w, actor, end, looked_up, expected);
     me->with_cache_ns = done - me->asked_ns + first_step_ns(w, me->input - me->missed_tokens, me->input);
-    me->without_cache_ns += first_step_ns(w, 0, me->input);
+    me->without_cache_ns = max_of(busy_ns, me->ready_ns) - me->asked_ns + first_step_ns(w, 0, me->input);
+    if (done > now) total->waiting_ns += now - me->ready_ns, me->ready_ns = done;
     me->step = STEP_PROMOTE;
-    return done - w->control.now;
+    return done - now;
 }
 
 // --- copies to faster tiers -----------------------------------------------------------------------------------------
@@ -533,9 +558,9 @@ int64_t promote(World *w, int64_t actor) {
     int64_t took_ns = first_step_ns(w, loaded, me->input);
     node->computing_ns += compute_ns;
     if (compute_ns > 0 && k->prefill_in_turn) {    // the others come before it
-        int64_t start = max_of(node->prefill_busy_ns, now);
+        int64_t start = max_of(node->prefill_busy_ns, me->ready_ns);
         w->total.prefills++;
-        w->total.waiting_ns += start - now;
+        w->total.waiting_ns += start - me->ready_ns;
         node->prefill_busy_ns = start + compute_ns;
         took_ns += start - now;
     }

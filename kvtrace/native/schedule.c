@@ -7,6 +7,7 @@
 
 #include <setjmp.h>
 #include <stdlib.h>
+#include <string.h>
 
 // === users ===========================================================================================================
 // What synthetic users ask: in a closed loop (the simulation's own), in an open loop, at times that wait for nobody, or
@@ -279,7 +280,7 @@ static int64_t ask(World *w, int64_t user) {
         .arrival_ns = c->now, .request_id = me->request, .session_id = me->session, .turn = me->turn,
         .input_tokens = me->input, .output_tokens = me->output, .qos = w->users[user].qos, .kind = w->users[user].kind,
     };
-    me->stage = 0, me->asked_ns = c->now, me->step = STEP_LOAD;
+    me->stage = 0, me->asked_ns = c->now, me->step = STEP_QUEUE;
     me->restarts = 0, me->answered = 0;
     return 0;
 }
@@ -290,7 +291,7 @@ static int64_t ask(World *w, int64_t user) {
 static void arrive(World *w, int64_t actor, int64_t request) {
     Actor *me = &w->actors[actor];
     Knobs *k = &w->knobs;
-    me->step = STEP_LOAD, me->request = w->control.arrived - 1, me->stage = 0, me->asked_ns = w->control.now;
+    me->step = STEP_QUEUE, me->request = w->control.arrived - 1, me->stage = 0, me->asked_ns = w->control.now;
     me->input = w->input_tokens[request], me->output = w->output_tokens[request];
     me->new_tokens = me->input;
     me->restarts = 0, me->answered = 0;
@@ -510,7 +511,8 @@ static int64_t next_actor(World *w) {
         c->now = c->happen_ns;
         return HAPPENS;
     }
-    if (due < UNBOUNDED && due <= arrival_ns) {
+    if (min_of(due, arrival_ns) >= k->until_ns) return NONE;
+    if (due <= arrival_ns) {
         c->now = due;
         if (is_decoding) {
             move(w, node);
@@ -521,7 +523,6 @@ static int64_t next_actor(World *w) {
         }
         return pop(w->heap, c->heap_size--);
     }
-    if (arrival_ns >= k->until_ns) return NONE;
     if (c->idle == 0) ensure(w, MORE_ACTORS, 1);
     int64_t actor = w->idle[--c->idle];
     c->now = arrival_ns;
@@ -539,9 +540,10 @@ static int64_t next_actor(World *w) {
 static int64_t act(World *w, int64_t actor) {
     int64_t step = w->actors[actor].step;
     w->control.actor = actor;
-    if (step > STEP_LOAD) move(w, w->actors[actor].node);
+    if (step > STEP_QUEUE) move(w, w->actors[actor].node);
     switch (step) {
     case STEP_ASK: return ask(w, actor);
+    case STEP_QUEUE: return enqueue(w, actor);
     case STEP_LOAD: return load(w, actor);
     case STEP_PROMOTE: return promote(w, actor);
     case STEP_STORE: return store(w, actor);
@@ -550,10 +552,24 @@ static int64_t act(World *w, int64_t actor) {
     }
 }
 
+// Let the actor do its next steps, as many as take no time.
+static void take_steps(World *w, int64_t actor) {
+    Control *c = &w->control;
+    int64_t delay = 0;
+    while (delay == 0) {
+        if (w->knobs.expires || w->knobs.polls || w->knobs.queued) catch_up(w, c->now);
+        const Actor *me = &w->actors[actor];
+        int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
+        if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);
+        delay = act(w, actor);
+        pack(w);
+    }
+    if (delay > 0) push(w->heap, c->heap_size++, c->now + delay, actor);
+}
+
 static void run(World *w) {
     Control *c = &w->control;
-    Knobs *k = &w->knobs;
-    if (k->source == CHAINS) {
+    if (w->knobs.source == CHAINS) {
         w->contexts[0].entry = grown(NULL, w->object_uses_count, sizeof(int64_t));
         for (int64_t i = 0; i < w->object_uses_count; i++) w->contexts[0].entry[i] = NONE;
     }
@@ -565,28 +581,49 @@ static void run(World *w) {
         pack(w);
     }
     for (int64_t actor; (actor = next_actor(w)) != NONE;) {
-        if (actor == HAPPENS) {
-            happen(w);
-            continue;
-        }
-        int64_t delay = 0;
-        while (delay == 0) {    // steps that take no time
-            if (k->expires || k->polls || k->queued) catch_up(w, c->now);
-            const Actor *me = &w->actors[actor];
-            int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
-            if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);
-            delay = act(w, actor);
-            pack(w);
-        }
-        if (delay > 0 && c->now + delay < k->until_ns) push(w->heap, c->heap_size++, c->now + delay, actor);
+        if (actor == HAPPENS) happen(w);
+        else take_steps(w, actor);
     }
+}
+
+// Serve the prompts that wait as the simulation ends, until each has its first token, as if nobody asked any more: else a
+// system that falls behind would look as fast as it began. What else that does counts for nothing.
+static void answer_waiting(World *w) {
+    Control *c = &w->control;
+    int64_t left = 0, by_second_count = w->by_second_count;
+    for (int64_t i = 0; i < w->actors_count; i++) {
+        const Actor *me = &w->actors[i];
+        left += STEP_LOAD <= me->step && me->step <= STEP_STORE && !me->answered;
+        if (me->step == STEP_LOAD) w->total.missed_tokens += me->input;    // so far nothing of it was found
+    }
+    if (!left || !w->first_token_count) return;
+    ensure(w, FLUSH, 1);
+    Control control = *c;
+    Total total = w->total;
+    void *tables[] = {w->tiers, w->fleet.tiers, w->fleet.nodes}, *kept[3];
+    size_t sizes[] = {w->tiers_count * sizeof(Tier), w->fleet.tiers_count * sizeof(Tier), w->fleet.nodes_count * sizeof(Node)};
+    for (int i = 0; i < 3; i++) kept[i] = memcpy(grown(NULL, (int64_t)sizes[i] + 1, 1), tables[i], sizes[i]);
+    c->is_over = 1, c->happen_ns = UNBOUNDED, w->found_count = 0, w->by_second_count = 0;
+    w->knobs.until_ns = UNBOUNDED, w->knobs.max_requests = max_of(c->arrived, c->next_request);
+    for (int64_t node = 0; node < w->fleet.count; node++) {
+        move(w, node);
+        set_due(w);
+    }
+    for (int64_t actor; left > 0 && (actor = next_actor(w)) != NONE;) {
+        int64_t was_answered = w->actors[actor].answered;
+        take_steps(w, actor);
+        left -= w->actors[actor].answered - was_answered;
+    }
+    ensure(w, FLUSH, 1);
+    *c = control, w->total = total, w->by_second_count = by_second_count;
+    for (int i = 0; i < 3; i++) memcpy(tables[i], kept[i], sizes[i]), free(kept[i]);
 }
 
 // Simulate until the end, or until Python cannot do what it is asked.
 EXPORT void simulate(World *w) {
     jmp_buf stop;
     w->stop = &stop;
-    if (!setjmp(stop)) run(w);
+    if (!setjmp(stop)) run(w), answer_waiting(w);
     table_free(&w->counts);
     for (int64_t t = 0; t < w->tiers_count; t++)
         if (w->tiers[t].on_empty) w->tiers[t].on_empty(w, t, 0, 1);

@@ -16,7 +16,7 @@
 enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS };
 
 // What an actor (a user, or a request in flight) does next.
-enum { STEP_ASK, STEP_LOAD, STEP_PROMOTE, STEP_STORE, STEP_DECODE, STEP_END };
+enum { STEP_ASK, STEP_QUEUE, STEP_LOAD, STEP_PROMOTE, STEP_STORE, STEP_DECODE, STEP_END };
 
 // Knobs.promotion and Knobs.mode, as preset.Promotion and workload.Mode order them.
 enum { NO_PROMOTION, ALWAYS_PROMOTE, SECOND_TOUCH, TEMPORARY };
@@ -149,6 +149,8 @@ typedef struct {
     // Where nodes are lost: how many of its own it made as it was first served, how often it was begun again, and
     // whether it was answered before.
     int64_t made, restarts, answered;
+    int64_t ready_ns;       // since when it could be computed: it came to its node, or what it loads is there
+    int64_t next_queued;    // 1 + who is behind it in that one's queue; 0: nobody
 } Actor;
 
 // The slots of a conversation's own objects, in order, or what stands for those that need none; memory of C's own.
@@ -194,6 +196,7 @@ typedef struct {
     int64_t gone, gone_largest;     // a bit for the tier out of reach, and the largest object that it takes else
     int64_t found;
     int64_t due_ns;         // when the first of Fleet.due is, or an earlier time
+    int64_t is_over;        // all that is made counts for nothing but FirstToken
 } Control;
 
 typedef struct {
@@ -243,6 +246,7 @@ typedef struct { int64_t time_ns, user, rank, conversation, turn, input, output;
 typedef struct {
     int64_t is_up, outstanding, waiting, prefilling_tokens, active_tokens, prefill_busy_ns, requests, input_tokens;
     int64_t computed_tokens, computing_ns, lookups, local_hits, shared_hits, link_busy_ns, sent_bytes, turns;
+    int64_t first_queued, last_queued;  // 1 + the first and the last of those that are not looked up yet; 0: nobody is
 } Node;
 
 // Of an object's slot: its copies in the node that acts and in its rack, and the first of all its copies; of a copy:

@@ -491,8 +491,10 @@ class Simulation:
         failed: list[BaseException] = []
 
         def flush(_need: int) -> None:
-            sink(self._flush())
-            progress(float(self.now_ns))
+            made = self._flush()
+            if not self.world.control["is_over"]:
+                sink(made)
+                progress(float(self.now_ns))
 
         asked: dict[int, Callable[[int], None]] = {
             records.FLUSH: flush,
@@ -544,7 +546,7 @@ class Simulation:
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if has_times(self.preset):
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
-        if len(now.found):
+        if len(now.found) and not control["is_over"]:
             self._incidents_seen.see(columns, now.found[: control["found"]])
         for name in ("made", "logged", "answered", "rows", "found"):
             control[name] = 0
@@ -607,10 +609,7 @@ class Simulation:
             return int(tiers[name][is_one[:, t], t].sum())
 
         if has_times(preset):
-            # Requests that wait at the end, too: else a system that falls behind would look as fast as it began.
-            actors, steps = self.world.actors, [records.WORLD.constants[f"STEP_{of}"] for of in ("PROMOTE", "STORE")]
-            waiting = actors[np.isin(actors["step"], steps) & (actors["answered"] == 0)]
-            first_tokens = np.concatenate([*self._first_tokens, waiting[list(records.FIRST_TOKEN.names or ())]])
+            first_tokens = np.concatenate(self._first_tokens)
             first_token = {"requests": len(first_tokens)}
             for kind in ("with_cache", "without_cache"):
                 ordered = np.sort(first_tokens[f"{kind}_ns"])

@@ -26,6 +26,8 @@ class Node:
         """Of each request that has not ended: the tokens of its prompt."""
         self.waiting: dict[int, int] = {}
         """Of each that is not computed yet: the tokens that are to be."""
+        self.queued: list[int] = []
+        """Those that are not looked up yet."""
 
     def find(self, tiers: list[Tier], n: int, missed: int) -> None:
         self.local_hits += sum(tier.setting.scope is Scope.NODE for tier in tiers)
@@ -105,5 +107,5 @@ def route(oracle: Oracle, plan: Plan, n: int) -> int:
         node = min(nodes, key=score)
     node.served += 1
     node.turns += 1
-    node.prompts[n], node.waiting[n] = plan.tokens, 0
+    node.prompts[n], node.waiting[n] = plan.tokens, plan.tokens - found_tokens(oracle, node, plan)
     return node.number

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evictions import POLICIES, Lfu, Lru
 from fleets import Node, route
@@ -599,7 +599,7 @@ class Oracle:
                 self.emit("read", tier, "load", key, n, stages.of(tier, tier.reads_at_once), layers=[layer], size=size)
         return stages.end()
 
-    def request(self, plan: Plan, n: int) -> Iterator[int | tuple[int]]:
+    def request(self, plan: Plan, n: int) -> Iterator[int | tuple[int] | None]:
         p = self.preset
         mode = p.workload.mode
         while not any(node.is_up for node in self.nodes[: p.fleet.prefill_nodes or len(self.nodes)]):
@@ -607,6 +607,7 @@ class Oracle:
         self.name(plan.chain)
         self.enter(route(self, plan, n))
         self.sent[n] = self.node
+        yield from self.queue(n)
         self.order = [*plan.documents, *plan.chain]
         found: list[tuple[int, Tier]] = []
         retrieved: list[tuple[int, Tier]] = []
@@ -645,6 +646,21 @@ class Oracle:
                 is_used = tier.recency is not Recency.HEAD_FIRST and type(tier.policy) is Lru
                 if is_used and key in tier.objects and not tier.is_gone:
                     tier.policy.hit(key)
+
+    def queue(self, n: int) -> Iterator[int | None]:
+        """Yield until the prompts that came before this one are computed, where one is at a time: until it is looked up."""
+        here = self.here
+        self.ready[n] = self.now
+        if not self.preset.prefill_in_turn:
+            return
+        here.queued.append(n)
+        if len(here.queued) > 1:
+            yield None
+        while 0 < here.computing_until >= self.now:
+            yield here.computing_until + 1 - self.now
+        here.queued.remove(n)
+        if here.queued:
+            heapq.heappush(self.due, (self.now, *self.asleep.pop(here.queued[0])))
 
     def hand_over(self, plan: Plan, n: int, stage: int) -> int:
         """Send what the node that decodes lacks of the prompt to it, over the link; return the stage that follows."""
@@ -708,7 +724,7 @@ class Oracle:
         took = wait = self.prefill_ns(loaded, plan.tokens)
         self.here.computing += took
         if took and p.prefill_in_turn:
-            self.here.computing_until = max(self.here.computing_until, self.now) + took
+            self.here.computing_until = max(self.here.computing_until, self.ready[n]) + took
             wait = self.here.computing_until - self.now
         if took and p.is_batched:
             wait += max(0, self.batch.reading_ns(missed, self.step_bytes(plan.tokens)) - took)
@@ -980,6 +996,10 @@ class Oracle:
         in_flight: dict[int, int] = {}
         self.due: list[tuple[int, int, Iterator[int | tuple[int]]]] = []
         self.sent: dict[int, int] = {}
+        self.ready: dict[int, int] = {}
+        """Since when each could be computed: loads take no time."""
+        self.asleep: dict[int, tuple[int, Iterator[Any]]] = {}
+        """Requests that wait for the one before them in their node's queue: their places, and the steps to come."""
         numbers: dict[int, int] = {}
         self.numbers, self.in_flight = numbers, in_flight
         if self.users is not None:
@@ -1012,6 +1032,9 @@ class Oracle:
             self.catch_up()
             self.enter(self.sent.get(numbers[place], self.node))
             for wait in steps:
+                if wait is None:
+                    self.asleep[numbers[place]] = place, steps
+                    break
                 if isinstance(wait, tuple):
                     if wait[0]:
                         heapq.heappush(self.here.decoding, (self.batch.steps + wait[0], place, steps))

@@ -113,12 +113,14 @@ class Outages:
                     tier.queue.beat = None
                     tier.queue.busy = oracle.now
         node.is_up = False
-        node.prompts, node.waiting, node.computing_until = {}, {}, oracle.now
+        node.prompts, node.waiting, node.computing_until = {}, {}, 0
         node.batch.reads.clear()
         mine = [of for of in oracle.due if oracle.node_of(of[1]) == number]
         oracle.due = [of for of in oracle.due if oracle.node_of(of[1]) != number]
         heapq.heapify(oracle.due)
-        for _, place, _ in mine + node.decoding:
+        asleep = [(0, *oracle.asleep.pop(n)) for n in node.queued[1:]]
+        node.queued.clear()
+        for _, place, _ in mine + node.decoding + asleep:
             n = oracle.numbers[place]
             del oracle.sent[n]
             heapq.heappush(oracle.due, (oracle.now, place, oracle.again(place, n)))
