@@ -597,7 +597,6 @@ static void answer_waiting(World *w) {
         if (me->step == STEP_LOAD) w->total.missed_tokens += me->input;    // so far nothing of it was found
     }
     if (!left || !w->first_token_count) return;
-    ensure(w, FLUSH, 1);
     Control control = *c;
     Total total = w->total;
     void *tables[] = {w->tiers, w->fleet.tiers, w->fleet.nodes}, *kept[3];
@@ -619,11 +618,19 @@ static void answer_waiting(World *w) {
     for (int i = 0; i < 3; i++) memcpy(tables[i], kept[i], sizes[i]), free(kept[i]);
 }
 
-// Simulate until the end, or until Python cannot do what it is asked.
-EXPORT void simulate(World *w) {
+// Run `stage` to its end, or until Python cannot do what it is asked.
+static void try(World *w, void (*stage)(World *w)) {
     jmp_buf stop;
     w->stop = &stop;
-    if (!setjmp(stop)) run(w), answer_waiting(w);
+    if (!setjmp(stop)) stage(w);
+}
+
+// Simulate until the end, or until Python cannot do what it is asked; `finish` comes after it.
+EXPORT void simulate(World *w) { try(w, run); }
+
+// Answer who waits if the simulation came to its end, and give back what is C's own.
+EXPORT void finish(World *w, int64_t is_ended) {
+    if (is_ended) try(w, answer_waiting);
     table_free(&w->counts);
     for (int64_t t = 0; t < w->tiers_count; t++)
         if (w->tiers[t].on_empty) w->tiers[t].on_empty(w, t, 0, 1);

@@ -405,7 +405,7 @@ def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
 ROWS = 1 << 18
 _FEW = 1 << 18
 """Up to so many slots, tables double; from there on they grow by an eighth: their pages are moved, not copied."""
-_simulate = function("simulate", StructAt)
+_simulate, _finish = function("simulate", StructAt), function("finish", StructAt, int)
 _ASK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int64, ctypes.c_int64)
 SPARE = 2
 """Buffers of so many rows that are kept to be used again."""
@@ -444,6 +444,7 @@ class Simulation:
                 "leave them, or FILE and --request-rate, out"
             )
         self._first_tokens: list[Any] = []
+        self._fleet_stats: dict[str, Any] = {}
         self._tables = GrowableTables()
         self._spare: deque[dict[str, Any]] = deque()
         self.sizes = sizes_of(preset, model, ranks)
@@ -515,9 +516,11 @@ class Simulation:
         self.world.ask = ctypes.cast(ask, ctypes.c_void_p).value
         with held_back() as signals:
             _simulate(self.world)
+            is_ended = not (failed or signals) and answer(records.FLUSH, 0)
+            self._fleet_stats = fleet.stats(self.preset.fleet, self.world)
+            _finish(self.world, is_ended)
         if failed:
             raise failed[0]
-        flush(0)
 
     def _flush(self) -> Flush:
         now, control = self.world, self.world.control
@@ -646,7 +649,7 @@ class Simulation:
             **({"stalled_requests": int(total["stalled"])} if any(tier.loads_whole for tier in preset.tiers) else {}),
             "first_token": first_token,
             "tiers": per_tier,
-            **fleet.stats(setting, self.world),
+            **self._fleet_stats,
             **self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns),
         }
 

@@ -280,7 +280,8 @@ def test_a_trace_of_an_open_loop_is_valid(monkeypatch, tmp_path, preset):
         ArrivalProcess(20.0, Process.GAMMA, 3.0), 20 * S, CONTEXT, 42, live_conversations=16
     )
     assert meta.source == expected.origin
-    assert meta.notes[: len(expected.notes)] == list(expected.notes)
+    notes = [note for note in meta.notes if not note.startswith("ENGINE WOULD STALL")]
+    assert notes[: len(expected.notes)] == list(expected.notes)
     assert meta.stats["requests"] == len(expected)
     assert meta.stats["input_tokens"] == expected.input_tokens.sum()
     nvme = meta.stats["tiers"][-1]
