@@ -377,19 +377,14 @@ void call_followers(World *w, int64_t request, int64_t is_of_start) {
 
 // --- those who decode -----------------------------------------------------------------------------------------------
 
-// Whether somebody in the batch of node `one` is due before anybody in that of `other`.
-static bool is_earlier(World *w, int64_t one, int64_t other) {
-    Batch *mine = &w->fleet.batches[one], *yours = &w->fleet.batches[other];
-    return mine->due_ns < yours->due_ns || (mine->due_ns == yours->due_ns && mine->first < yours->first);
-}
-
-// Let the batch at hand, whose first has changed, play the tournament again.
-static void play(World *w) {
-    int32_t *winners = w->fleet.winners;
-    for (int64_t i = (w->fleet.winners_count / 2 + w->control.node) >> 1; i > 0; i >>= 1) {
-        int32_t one = winners[2 * i], other = winners[2 * i + 1];
-        winners[i] = other != NONE && is_earlier(w, other, one) ? other : one;
+// The node in whose batch somebody is due first.
+static int64_t next_batch(const Fleet *fleet) {
+    int64_t first = 0;
+    for (int64_t node = 1; node < fleet->count; node++) {
+        const Batch *its = &fleet->batches[node], *before = &fleet->batches[first];
+        if (its->due_ns < before->due_ns || (its->due_ns == before->due_ns && its->first < before->first)) first = node;
     }
+    return first;
 }
 
 // Note when the first that waits for the clock is due if the batch stays as it is: never if after the end.
@@ -406,7 +401,6 @@ static void set_due(World *w) {
             if (due < w->knobs.until_ns) batch->due_ns = due;
         }
     }
-    if (w->fleet.count > 1) play(w);
 }
 
 // Bring the clock of steps up to now.
@@ -500,7 +494,7 @@ static int64_t next_actor(World *w) {
     Control *c = &w->control;
     Knobs *k = &w->knobs;
     int64_t arrival_ns = next_arrival_ns(w), due = c->heap_size > 0 ? w->heap[0].when : UNBOUNDED;
-    int64_t node = w->fleet.count > 1 ? w->fleet.winners[1] : 0;
+    int64_t node = next_batch(&w->fleet);
     Batch *batch = &w->fleet.batches[node];
     bool is_decoding = batch->due_ns < due
         || (batch->due_ns == due && due < UNBOUNDED && batch->first < w->heap[0].actor);

@@ -338,7 +338,6 @@ typedef struct {
     int64_t load_threshold;
     TABLE(Node, nodes);
     TABLE(Batch, batches);      // [nodes]
-    TABLE(int32_t, winners);    // a tournament of the batches: of two, that in which somebody is due first; [1]: of all
     TABLE(Tier, tiers);         // [nodes + racks, tiers]: those of the places that are not at hand
     TABLE(Queue, queues);       // [nodes + racks, tiers, QUEUES]: their lists
     TABLE(Copy, copies);        // [slots]

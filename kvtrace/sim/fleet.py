@@ -414,12 +414,6 @@ def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scop
     weights = (setting.prefill_weight, setting.prefix_weight, setting.load_weight)
     fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (round(1_000_000 * weight) for weight in weights)
     fleet.load_threshold = setting.load_threshold
-    # A tournament of batches in which nobody waits: the first node wins.
-    leaves = 1 << (count - 1).bit_length()
-    fleet.winners = np.full(2 * leaves, records.NONE, np.int32)
-    fleet.winners[leaves : leaves + count] = np.arange(count)
-    for i in range(leaves - 1, 0, -1):
-        fleet.winners[i] = fleet.winners[2 * i]
     fleet.runs = np.zeros(2 * count, np.int64)
     fleet.row_nodes = np.empty(rows, np.int32)
     if fleet.scoped:
