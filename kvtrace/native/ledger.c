@@ -57,40 +57,11 @@ EXPORT int64_t ledger_enter(Books *b, int64_t rows, const int64_t *ts_ns, const 
 }
 
 // === numbers of names ================================================================================================
-// Names into numbers from 0 by first appearance: a hash table of the numbers, beside their names.
 
-enum { LINE = 16 };
-
-// Where the number of `name` stands, or the empty place where it would. Names that follow each other, as those of one
-// prompt's chunks, stand side by side: LINE of them share a line of the processor's cache, and go on to the next together.
-static int64_t place_of_name(const Names *known, int64_t name) {
-    uint64_t line = (uint64_t)name / LINE * 0x9E3779B97F4A7C15 >> 20;
-    int64_t mask = 2 * known->room - 1, at = (int64_t)(line * LINE + (uint64_t)name % LINE) & mask;
-    while (known->number[at] >= 0 && known->name[known->number[at]] != name) at = (at + LINE + 1) & mask;
-    return at;
-}
-
-static void make_room(Names *known) {
-    known->room = max_of(1024, 2 * known->room);
-    known->name = grown(known->name, known->room, sizeof(int64_t));
-    free(known->number);
-    known->number = grown(NULL, 2 * known->room, sizeof(int32_t));
-    memset(known->number, NONE, 2 * (size_t)known->room * sizeof(int32_t));
-    for (int64_t i = 0; i < known->count; i++) known->number[place_of_name(known, known->name[i])] = (int32_t)i;
-}
-
-// Give the next `count` names their numbers; how many numbers there are.
-EXPORT int64_t number_names(Names *known, const int64_t *names, int64_t count, int32_t *found) {
-    for (int64_t i = 0; i < count; i++) {
-        if (known->count == known->room) make_room(known);
-        int64_t at = place_of_name(known, names[i]);
-        if (known->number[at] < 0) {
-            known->name[known->count] = names[i];
-            known->number[at] = (int32_t)known->count++;
-        }
-        found[i] = known->number[at];
-    }
+// Give the next `count` names their numbers, from 0 by first appearance; how many numbers there are.
+EXPORT int64_t number_names(Table *known, const int64_t *names, int64_t count, int32_t *found) {
+    for (int64_t i = 0; i < count; i++) found[i] = (int32_t)*table_put(known, names[i], known->count);
     return known->count;
 }
 
-EXPORT void forget_names(Names *known) { free(known->name), free(known->number); }
+EXPORT void forget_names(Table *known) { table_free(known); }

@@ -174,32 +174,6 @@ EXPORT int64_t ask_overlapping(Question *asked, int64_t room, User *users, const
     return row;
 }
 
-// Let each of `servers`, which says when it is free, take what has waited longest of the first class that waits.
-//
-// `queues[heads[rank]:ends[rank]]` are the rows of `asked` of one class. Return how many were begun.
-EXPORT int64_t serve_by_class(int64_t *begun, int64_t *times, const Question *asked, int64_t asked_count,
-    const int64_t *queues, int64_t *heads, const int64_t *ends, int64_t classes, int64_t *servers,
-    int64_t servers_count, int64_t until_ns, int64_t decode_ns_per_token) {
-    for (int64_t served = 0; served < asked_count; served++) {
-        int64_t server = 0, chosen = NONE;
-        for (int64_t other = 1; other < servers_count; other++)
-            if (servers[other] < servers[server]) server = other;
-        int64_t now = servers[server];
-        for (int64_t rank = 0; rank < classes; rank++) {
-            if (heads[rank] == ends[rank]) continue;
-            int64_t first_ns = chosen == NONE ? 0 : asked[queues[heads[chosen]]].time_ns;
-            bool is_first = chosen == NONE || asked[queues[heads[rank]]].time_ns < first_ns;
-            bool is_waiting = chosen != NONE && first_ns <= now;
-            if (is_first && !is_waiting) chosen = rank;
-        }
-        int64_t row = queues[heads[chosen]++];
-        begun[served] = row, times[served] = max_of(now, asked[row].time_ns);
-        if (times[served] >= until_ns) return served;
-        servers[server] = times[served] + asked[row].output * decode_ns_per_token;
-    }
-    return asked_count;
-}
-
 // === requests ========================================================================================================
 // A user plans its next turn, or the next request of a file arrives.
 

@@ -368,9 +368,6 @@ typedef struct {
     TABLE(int32_t, stages);         // that each request has reached; 0 of all that are named where rows are only counted
 } Books;
 
-// Names, int64, and their numbers, which stand in a hash table of twice so many places; memory of C's own.
-typedef struct { int64_t *name; int32_t *number; int64_t count, room; } Names;
-
 struct World {
     Ask *ask;
     void *stop;                     // where the loop ends if Python cannot do what it is asked

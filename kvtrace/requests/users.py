@@ -20,7 +20,9 @@ not on its time: another process of arrivals asks the same, at other times.
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,7 +88,6 @@ _ROOM: Final = 1 << 12
 _MOST_ASKED: Final = 10**7
 
 _ask = function("ask_overlapping", _ASKED, int, USER, I8, int, int, int, int, returns=int)
-_serve = function("serve_by_class", I8, I8, _ASKED, int, I8, I8, I8, int, I8, int, int, int, returns=int)
 
 
 def make_overlapping(
@@ -116,18 +117,28 @@ def make_overlapping(
     # Classes are served in the order of the contract's closed set.
     asked["rank"] = users["qos"][asked["user"]]
     asked = asked[np.argsort(asked["time_ns"], kind="stable")]
-    queues = np.argsort(asked["rank"], kind="stable")
-    ends = np.cumsum(np.bincount(asked["rank"], minlength=len(Qos)))
-    heads = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    begun, times = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    servers = np.zeros(count, np.int64)
-    served = _serve(
-        *(begun, times, asked, rows, queues, heads, ends, len(ends), servers, count), until_ns, decode_ns_per_token
-    )
-    served = min(served, max_requests or served)
-    if not served:
+    begun, times = _serve(asked, count, until_ns, decode_ns_per_token, max_requests)
+    if not begun:
         raise ConfigError(f"nobody asks within {format_duration(until_ns)} with seed {seed}: raise the duration")
-    return _requests(asked[begun[:served]], times[:served], users, rows, decode_ns_per_token)
+    return _requests(asked[begun], np.array(times), users, rows, decode_ns_per_token)
+
+
+def _serve(
+    asked: Any, servers: int, until_ns: int, decode_ns_per_token: int, most: int | None
+) -> tuple[list[int], list[int]]:
+    """Return which of `asked` are begun before `until_ns`, in order, and when: each server takes what waits of the first class."""
+    times, holds_ns = asked["time_ns"].tolist(), (asked["output"] * decode_ns_per_token).tolist()
+    queues = [deque(np.flatnonzero(asked["rank"] == rank).tolist()) for rank in range(len(Qos))]
+    free_ns, begun, begun_ns = [0] * servers, list[int](), list[int]()
+    while waiting := [queue for queue in queues if queue and len(begun) != most]:
+        queue = next((of for of in waiting if times[of[0]] <= free_ns[0]), min(waiting, key=lambda of: times[of[0]]))
+        at_ns = max(free_ns[0], times[queue[0]])
+        if at_ns >= until_ns:
+            break
+        heapq.heapreplace(free_ns, at_ns + holds_ns[queue[0]])
+        begun.append(queue.popleft())
+        begun_ns.append(at_ns)
+    return begun, begun_ns
 
 
 def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int) -> Requests:

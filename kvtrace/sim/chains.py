@@ -118,7 +118,7 @@ class Numbers:
     def __init__(self, capacity: int) -> None:
         self.count = self._done = 0
         self.found = np.empty(capacity, dtype=np.int32)
-        self._known = Structure(WORLD, "Names")
+        self._known = Structure(WORLD, "Table")
         weakref.finalize(self, _forget, self._known)
 
     def add(self, names: NDArray[np.int64]) -> None:

@@ -15,7 +15,7 @@ static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 typedef struct { int64_t key, value; } Entry;
-typedef struct { Entry *entry; int64_t size, count; } Table;   // all zeros is an empty one; keys are >= 0
+typedef struct { Entry *entry; int64_t size, count; } Table;   // all zeros is an empty one; any key but INT64_MIN
 
 void *grown(void *memory, int64_t count, size_t size);         // realloc; both end the process where there is no memory
 void *zeros(int64_t count, size_t size);

@@ -1,9 +1,12 @@
-// A hash table of int64 by int64: open addressing, linear probing, no tombstones. Memory follows what is in it.
+// A hash table of int64 by int64: open addressing, probed in equal steps, no tombstones. Memory follows what is in it.
 #include "core.h"
 
 #include <stdlib.h>
 
-enum { FIRST_SIZE = 1024, EMPTY = -1 };
+enum { FIRST_SIZE = 1024, LINE = 16, STEP = LINE + 1 };
+
+#define EMPTY INT64_MIN
+#define INVERSE 0xF0F0F0F0F0F0F0F1ULL   // times STEP it is 1
 
 void *grown(void *memory, int64_t count, size_t size) {
     void *more = realloc(memory, (size_t)count * size);
@@ -17,12 +20,22 @@ void *zeros(int64_t count, size_t size) {
     return made;
 }
 
-static int64_t home(const Table *t, int64_t key) { return (int64_t)(mixed((uint64_t)key + 0x9E3779B97F4A7C15ULL) & (uint64_t)(t->size - 1)); }
+// Keys that follow each other, as the objects of a prompt do, have their homes in one line: LINE of them are fetched
+// together. What finds its home taken goes on by an odd STEP, to the next line and place. Keys a LINE apart have any place.
+static int64_t home(const Table *t, int64_t key) {
+    uint64_t line = mixed((uint64_t)key / LINE + 0x9E3779B97F4A7C15ULL), place = ((uint64_t)key ^ line >> 32) % LINE;
+    return (int64_t)((line * LINE + place) & (uint64_t)(t->size - 1));
+}
 
 static int64_t place(const Table *t, int64_t key) {   // where it is, or would be
     int64_t at = home(t, key);
-    while (t->entry[at].key != EMPTY && t->entry[at].key != key) at = (at + 1) & (t->size - 1);
+    while (t->entry[at].key != EMPTY && t->entry[at].key != key) at = (at + STEP) & (t->size - 1);
     return at;
+}
+
+// How many steps it is from one place to another.
+static int64_t steps(const Table *t, int64_t from, int64_t to) {
+    return (int64_t)((uint64_t)(to - from) * INVERSE) & (t->size - 1);
 }
 
 static void resize(Table *t, int64_t size) {
@@ -54,12 +67,12 @@ int64_t *table_put(Table *t, int64_t key, int64_t fresh) {
 
 void table_drop(Table *t, int64_t key) {
     if (!t->count) return;
-    int64_t at = place(t, key), mask = t->size - 1;
+    int64_t at = place(t, key);
     if (t->entry[at].key == EMPTY) return;
     t->count--;
     // Those behind it that stand there because it was in their way move up.
-    for (int64_t here = (at + 1) & mask; t->entry[here].key != EMPTY; here = (here + 1) & mask)
-        if (((here - home(t, t->entry[here].key)) & mask) >= ((here - at) & mask)) t->entry[at] = t->entry[here], at = here;
+    for (int64_t here = at; here = (here + STEP) & (t->size - 1), t->entry[here].key != EMPTY;)
+        if (steps(t, home(t, t->entry[here].key), here) >= steps(t, at, here)) t->entry[at] = t->entry[here], at = here;
     t->entry[at].key = EMPTY;
     if (t->size > FIRST_SIZE && t->count * 8 < t->size) resize(t, t->size / 2);
 }
