@@ -21,7 +21,6 @@ from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
-from kvtrace.sim.fleet import all_tiers
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.presets.tier import TierSetting
@@ -333,7 +332,7 @@ def simulated(
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
     written: tuple[int, ...] = ()
     if drive is not None:
-        places, is_one = all_tiers(simulation.world)
+        places, is_one = simulation.places
         worn = places[is_one[:, drive], drive]
         # What lay there before the start is not of the load.
         written = tuple((worn["written_bytes"] - worn["populated_bytes"]).tolist())

@@ -63,5 +63,3 @@ EXPORT int64_t number_names(Table *known, const int64_t *names, int64_t count, i
     for (int64_t i = 0; i < count; i++) found[i] = (int32_t)*table_put(known, names[i], known->count);
     return known->count;
 }
-
-EXPORT void forget_names(Table *known) { table_free(known); }

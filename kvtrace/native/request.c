@@ -435,12 +435,6 @@ int64_t enqueue(World *w, int64_t actor) {
     return is_first ? 0 : WAITS;
 }
 
-// Take the first of its node's queue out of it; the next one is looked up as soon as there is time to compute it.
-static void dequeue(World *w, int64_t actor) {
-    int64_t next = w->fleet.nodes[w->control.node].first_queued = w->actors[actor].next_queued;
-    if (next) push(w->heap, w->control.heap_size++, w->control.now, next - 1);
-}
-
 // Read what is cached of the request; return the time until all of it is there.
 //
 // Prompts that are computed in turn are looked up in turn, as schedulers do: once those before it are computed. It comes
@@ -449,9 +443,13 @@ int64_t load(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Knobs *k = &w->knobs;
     Total *total = &w->total;
-    int64_t now = w->control.now, busy_ns = w->fleet.nodes[w->control.node].prefill_busy_ns;
-    if (busy_ns && busy_ns >= now && k->prefill_in_turn) return busy_ns + 1 - now;
-    if (k->prefill_in_turn) dequeue(w, actor);
+    Node *node = &w->fleet.nodes[w->control.node];
+    int64_t now = w->control.now, busy_ns = node->prefill_busy_ns;
+    if (k->prefill_in_turn) {
+        if (busy_ns && busy_ns >= now) return busy_ns + 1 - now;
+        node->first_queued = me->next_queued;
+        if (me->next_queued) push(w->heap, w->control.heap_size++, now, me->next_queued - 1);
+    }
     // Restarted after its node was lost: what it made when it was served first is to be made again.
     int64_t own_objects = me->length - me->new - (me->restarts && !k->is_prefix ? me->made : 0), n = gather(w, actor);
     // Decoding reads its last object, if it has any of its own.

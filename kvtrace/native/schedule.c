@@ -7,7 +7,6 @@
 
 #include <setjmp.h>
 #include <stdlib.h>
-#include <string.h>
 
 // === users ===========================================================================================================
 // What synthetic users ask: in a closed loop (the simulation's own), in an open loop, at times that wait for nobody, or
@@ -361,20 +360,14 @@ static int64_t next_batch(const Fleet *fleet) {
     return first;
 }
 
-// Note when the first that waits for the clock is due if the batch stays as it is: never if after the end.
+// Note when the first that waits for the clock is due if the batch stays as it is.
 static void set_due(World *w) {
     Batch *batch = batch_of(w);
     batch->due_ns = UNBOUNDED;
-    if (batch->first != NONE) {
-        int64_t left = max_of(0, w->decoding[batch->first].when - batch->steps);
-        // Until the end there may be less than no time: it floors.
-        int64_t until = w->knobs.until_ns - batch->since_ns;
-        int64_t whole = until / batch->step_ns - (until % batch->step_ns < 0);
-        if (left / PARTS < whole + 1) {
-            int64_t due = batch->since_ns + left / PARTS * batch->step_ns + up_by(left % PARTS * batch->step_ns, PARTS);
-            if (due < w->knobs.until_ns) batch->due_ns = due;
-        }
-    }
+    if (batch->first == NONE) return;
+    int64_t left = max_of(0, w->decoding[batch->first].when - batch->steps);
+    if (left / PARTS < (UNBOUNDED - batch->since_ns) / batch->step_ns)
+        batch->due_ns = batch->since_ns + left / PARTS * batch->step_ns + up_by(left % PARTS * batch->step_ns, PARTS);
 }
 
 // Bring the clock of steps up to now.
@@ -456,14 +449,12 @@ void disband(World *w) {
 
 // === the loop ========================================================================================================
 
-enum { HAPPENS = NONE - 1 };    // instead of an actor
-
 // What Python could not do ends the simulation, wherever it is: memory is out, the disk is full, or Ctrl-C was pressed.
 void ensure(World *w, int64_t what, int64_t need) {
     if (!w->ask(what, need)) longjmp(*(jmp_buf *)w->stop, 1);
 }
 
-// The actor whose turn it is, or HAPPENS, and set the time; NONE at the end.
+// The actor whose turn it is, and set the time; NONE at the end. What happens before that does.
 static int64_t next_actor(World *w) {
     Control *c = &w->control;
     Knobs *k = &w->knobs;
@@ -477,7 +468,8 @@ static int64_t next_actor(World *w) {
     int64_t next_ns = min_of(min_of(due, arrival_ns), k->until_ns);
     if (c->happen_ns <= next_ns && next_ns < UNBOUNDED && c->happen_ns < k->until_ns) {
         c->now = c->happen_ns;
-        return HAPPENS;
+        happen(w);
+        return next_actor(w);
     }
     if (min_of(due, arrival_ns) >= k->until_ns) return NONE;
     if (due <= arrival_ns) {
@@ -548,10 +540,7 @@ static void run(World *w) {
         populate(w);
         pack(w);
     }
-    for (int64_t actor; (actor = next_actor(w)) != NONE;) {
-        if (actor == HAPPENS) happen(w);
-        else take_steps(w, actor);
-    }
+    for (int64_t actor; (actor = next_actor(w)) != NONE;) take_steps(w, actor);
 }
 
 // Serve the prompts that wait as the simulation ends, until each has its first token, as if nobody asked any more: else a
@@ -567,15 +556,8 @@ static void answer_waiting(World *w) {
     if (!left || !w->first_token_count) return;
     Control control = *c;
     Total total = w->total;
-    void *tables[] = {w->tiers, w->fleet.tiers, w->fleet.nodes}, *kept[3];
-    size_t sizes[] = {w->tiers_count * sizeof(Tier), w->fleet.tiers_count * sizeof(Tier), w->fleet.nodes_count * sizeof(Node)};
-    for (int i = 0; i < 3; i++) kept[i] = memcpy(grown(NULL, (int64_t)sizes[i] + 1, 1), tables[i], sizes[i]);
     c->is_over = 1, c->happen_ns = UNBOUNDED, w->found_count = 0, w->by_second_count = 0;
     w->knobs.until_ns = UNBOUNDED, w->knobs.max_requests = max_of(c->arrived, c->next_request);
-    for (int64_t node = 0; node < w->fleet.count; node++) {
-        move(w, node);
-        set_due(w);
-    }
     for (int64_t actor; left > 0 && (actor = next_actor(w)) != NONE;) {
         int64_t was_answered = w->actors[actor].answered;
         take_steps(w, actor);
@@ -583,7 +565,6 @@ static void answer_waiting(World *w) {
     }
     ensure(w, FLUSH, 1);
     *c = control, w->total = total, w->by_second_count = by_second_count;
-    for (int i = 0; i < 3; i++) memcpy(tables[i], kept[i], sizes[i]), free(kept[i]);
 }
 
 // Run `stage` to its end, or until Python cannot do what it is asked.

@@ -207,7 +207,6 @@ void note_due(World *w, int64_t place, int64_t tiers) {
     for (int64_t t = 0; t < w->tiers_count; t++)
         if (tiers & (1 << t)) due = min_of(due, due_ns(w, t));
     w->fleet.due[place] = due;
-    w->control.due_ns = min_of(w->control.due_ns, due);
 }
 
 // --- queues ---------------------------------------------------------------------------------------------------------
@@ -326,12 +325,11 @@ static int64_t first_here(World *w, int64_t *when) {
     return first;
 }
 
-static int64_t first_elsewhere(World *w) {  // the place not at hand where something is due first; when: control.due_ns
+static int64_t first_elsewhere(World *w) {  // the place not at hand where something is due first
     const int64_t *due = w->fleet.due;
     int64_t first = 0;
     for (int64_t place = 0; place < w->fleet.due_count; place++)
         if (due[place] < due[first]) first = place;
-    w->control.due_ns = due[first];
     return first;
 }
 
@@ -378,16 +376,13 @@ static void do_due(World *w, int64_t t, int64_t when) {     // or a part of it
 // Do what is due until now, each at its time, and of one time place by place. Of places, nodes come first, then racks,
 // then what all share; of a place, the faster tiers.
 void catch_up(World *w, int64_t now) {
-    const Control *control = &w->control;
     const Fleet *fleet = &w->fleet;
     for (;;) {
-        int64_t when, t = first_here(w, &when);
-        if (control->due_ns <= min_of(now, when)) {
-            int64_t place = first_elsewhere(w), due = control->due_ns;
-            if (due <= now && (due < when || (due == when && place < due_place(w, t)))) {
-                move(w, place < fleet->count ? place : (place - fleet->count) * fleet->rack_nodes);
-                continue;
-            }
+        int64_t when, t = first_here(w, &when), place = first_elsewhere(w);
+        int64_t due = fleet->due_count ? fleet->due[place] : UNBOUNDED;
+        if (due <= now && (due < when || (due == when && place < due_place(w, t)))) {
+            move(w, place < fleet->count ? place : (place - fleet->count) * fleet->rack_nodes);
+            continue;
         }
         if (when > now) return;
         do_due(w, t, when);

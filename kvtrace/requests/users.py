@@ -126,7 +126,7 @@ def make_overlapping(
 def _serve(
     asked: Any, servers: int, until_ns: int, decode_ns_per_token: int, most: int | None
 ) -> tuple[list[int], list[int]]:
-    """Return which of `asked` are begun before `until_ns`, in order, and when: each server takes what waits of the first class."""
+    """Return which of `asked` are begun, in order, and when: a free server takes the first class's oldest."""
     times, holds_ns = asked["time_ns"].tolist(), (asked["output"] * decode_ns_per_token).tolist()
     queues = [deque(np.flatnonzero(asked["rank"] == rank).tolist()) for rank in range(len(Qos))]
     free_ns, begun, begun_ns = [0] * servers, list[int](), list[int]()

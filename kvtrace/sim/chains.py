@@ -21,7 +21,7 @@ MAX_OBJECTS = 2**31 - 1
 _BATCH = 1 << 18
 
 _number = function("number_names", StructAt, I8, int, I4, returns=int)
-_forget = function("forget_names", StructAt)
+_forget = function("table_free", StructAt)
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,7 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
     if requests.session_id is None:
         return np.arange(count), count
     names = np.where(requests.session_id == NONE, -1 - np.arange(count), requests.session_id)
-    numbers = Numbers(count)
-    numbers.add(names)
-    return numbers.found.astype(np.int64), numbers.count
+    return dense(names)
 
 
 def grown(array: Any, wanted: int, fill: int) -> Any:

@@ -404,7 +404,6 @@ def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scop
     fleet.nodes["is_up"] = 1
     fleet.own = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.NODE)
     world.control["open"], world.control["happen_ns"] = fleet.entrances, records.UNBOUNDED
-    world.control["due_ns"] = records.UNBOUNDED
     fleet.batches["first"], fleet.batches["due_ns"] = records.NONE, records.UNBOUNDED
     if count == 1:
         return
@@ -447,7 +446,7 @@ def all_tiers(world: records.World) -> tuple[Any, Any]:
     """Return the tiers of all places, records.TIER, by place and tier, nodes first; and for each if it is one."""
     fleet, tiers = world.fleet, world.tiers
     if fleet.count <= 1 or not len(fleet.tiers):
-        return tiers.reshape(1, -1), np.ones((1, len(tiers)), bool)
+        return tiers.reshape(1, -1).copy(), np.ones((1, len(tiers)), bool)
     found = fleet.tiers.reshape(-1, len(tiers)).copy()
     node = int(world.control["node"])
     is_one = np.zeros(found.shape, bool)

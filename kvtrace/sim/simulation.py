@@ -444,7 +444,6 @@ class Simulation:
                 "leave them, or FILE and --request-rate, out"
             )
         self._first_tokens: list[Any] = []
-        self._fleet_stats: dict[str, Any] = {}
         self._tables = GrowableTables()
         self._spare: deque[dict[str, Any]] = deque()
         self.sizes = sizes_of(preset, model, ranks)
@@ -517,7 +516,8 @@ class Simulation:
         with held_back() as signals:
             _simulate(self.world)
             is_ended = not (failed or signals) and answer(records.FLUSH, 0)
-            self._fleet_stats = fleet.stats(self.preset.fleet, self.world)
+            # As they are at the end: what is counted from here on, of those who wait, is of no account.
+            self.places, self._fleet_stats = fleet.all_tiers(self.world), fleet.stats(self.preset.fleet, self.world)
             _finish(self.world, is_ended)
         if failed:
             raise failed[0]
@@ -605,7 +605,7 @@ class Simulation:
         """Return the counters of the simulation, as the metadata carries them."""
         preset, setting, total = self.preset, self.preset.fleet, self.world.total
         first_token: dict[str, Any] | None = None
-        tiers, is_one = fleet.all_tiers(self.world)
+        tiers, is_one = self.places
 
         def of_all(t: int, name: str) -> int:
             """Of all instances of a tier."""

@@ -648,7 +648,7 @@ class Oracle:
                     tier.policy.hit(key)
 
     def queue(self, n: int) -> Iterator[int | None]:
-        """Yield until the prompts that came before this one are computed, where one is at a time: until it is looked up."""
+        """Yield until it is looked up: once those before it are computed, where that is one prompt at a time."""
         here = self.here
         self.ready[n] = self.now
         if not self.preset.prefill_in_turn:
@@ -986,7 +986,7 @@ class Oracle:
                 is_taken = whole is None or self.evict_together(whole, sum(self.sizes[k] for k in new), set(keys))
                 self.store(keys, None, None, "populate", 99 if is_taken else whole.number)
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Row]:  # noqa: PLR0915 - the order of all that happens, at one glance
         """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
         self.populate()
         # What is moved down for it is there before the start, too.

@@ -47,7 +47,7 @@ static void resize(Table *t, int64_t size) {
     *t = new;
 }
 
-void table_free(Table *t) {
+EXPORT void table_free(Table *t) {
     free(t->entry);
     *t = (Table){0};
 }
