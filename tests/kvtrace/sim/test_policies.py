@@ -317,6 +317,24 @@ def test_prompts_are_computed_in_turn():
     assert [row[0] for row in rows_of(at_once, requests) if row[3] == "prefill"] == [40, 80, 80]
 
 
+def test_a_prompt_that_waits_is_looked_up_when_it_is_computed():
+    """It was looked up as it arrived: of prompts that come together none hit, and what was evicted meanwhile did."""
+    together = requests_of([(0, 4, 1, [1]), (0, 4, 1, [1]), (10, 8, 1, [1, 2]), (10, 4, 1, [3]), (11, 4, 1, [1])])
+    simulation, rows, _, _ = simulate(preset_of(8, prefill_ns_per_token=10), Load(requests=together))
+    # Of 8 bytes, two objects of 4 tokens: the first is stored at 40, found 1 ns later, and found again at 51, when one
+    # token of the second was computed. With 2 it is evicted for 3, and not there for the last.
+    found = [(ts, op, phase, key) for ts, op, _, phase, key, *_ in rows]
+    assert found == [
+        (40, "write", "prefill", 0),
+        (41, "read", "load", 0),
+        (51, "read", "load", 0), (90, "write", "prefill", 1),
+        (130, "delete", "evict", 0), (130, "write", "prefill", 2),
+        (170, "delete", "evict", 1), (170, "write", "prefill", 0),
+    ]  # fmt: skip
+    times = simulation._first_tokens[0]["with_cache_ns"].tolist()
+    assert times == [40, 50, 90 - 10, 130 - 10, 170 - 11]
+
+
 def test_a_first_token_takes_a_step_even_if_the_whole_prompt_was_there():
     """It took no time at all: 0 s at p50 of prompts that come again."""
     requests = requests_of([(0, 4, 1, [1]), (1000, 4, 1, [1]), (2000, 40, 1, list(range(20, 30)))])
