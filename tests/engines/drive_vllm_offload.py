@@ -139,9 +139,13 @@ class Workers:
 
     def step(self):
         """Schedule once, let each worker load and store, and report it; return whether anything was done."""
+        return self.work(self._engine.scheduler.schedule())
+
+    def work(self, scheduled):
+        """Do what is `scheduled`."""
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-        scheduled, outputs = self._engine.scheduler.schedule(), []
+        outputs = []
         for connector in self.connectors:
             # Each is sent a copy.
             connector.bind_connector_metadata(copy.deepcopy(scheduled.kv_connector_metadata))
@@ -260,4 +264,5 @@ def main():
     os._exit(0)  # its threads do not end
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -29,6 +29,7 @@ from engine_runs import (
     counted,
     first_had,
     moved,
+    queued,
     recorded,
     recorded_slots,
     simulated,
@@ -400,6 +401,14 @@ def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_
                  said(differs, "the same slots" + " of each rank" * (ranks > 1))))  # fmt: skip
     assert wrong(differs) == {}
     assert amount(real, "write") > slots * ranks
+
+
+def test_vllms_scheduler_finds_for_prompts_that_wait_what_was_recorded(tmp_path):
+    """Under a virtual clock; tests/kvtrace/sim/test_engines.py holds our simulation against the recording."""
+    trace, name = tmp_path / "together.jsonl", "vllm/vllm032-queue-gpu4096-together"
+    count, then = adversarial.write(trace, adversarial.together), queued(name)
+    options = ("--gpu-blocks", 4097, "--token-ns", *then)
+    assert queued(driven(tmp_path, "drive_vllm_queue.py", trace, count, *options)) == then
 
 
 TURNS = ENGINES / "lmcache" / "turns.jsonl"

@@ -54,9 +54,10 @@ class Engine:
     """vLLM's scheduler with a connector, and what its worker tells it: one token a step for each request."""
 
     def __init__(self, folder, asked, *, connector, extra, layers, has_gpu_cache, token_bytes=LAYER_TOKEN_BYTES,
-                 ranks=1, is_latent=False):  # fmt: skip
-        """Set vLLM up for prompts like `asked`, of which the GPU holds one, with its model's config in `folder`.
+                 ranks=1, is_latent=False, gpu_blocks=None, sequences=1, budget=8192):  # fmt: skip
+        """Set vLLM up for prompts like `asked`, with its model's config in `folder`.
 
+        The GPU has `gpu_blocks`, else what one prompt needs; a step computes up to `budget` tokens of `sequences`.
         Each of the `ranks` has so many `token_bytes` in a layer, of a head's keys and values or of a latent.
         """
         import torch
@@ -87,16 +88,17 @@ class Engine:
 
         (folder / "config.json").write_text(json.dumps(DEEPSEEK if is_latent else LLAMA))
         longest = max(map(len, asked)) + 1 + BLOCK
-        self.gpu_blocks, page = longest // BLOCK + 2, BLOCK * token_bytes
+        self.gpu_blocks, page = gpu_blocks or longest // BLOCK + 2, BLOCK * token_bytes
         self.config = VllmConfig(
             model_config=ModelConfig(model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True,
                                      dtype="bfloat16", seed=0, max_model_len=longest, enforce_eager=True),
-            scheduler_config=SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=8192, max_model_len=longest,
-                                             enable_chunked_prefill=True, is_encoder_decoder=False),
+            scheduler_config=SchedulerConfig(max_num_seqs=sequences, max_num_batched_tokens=budget,
+                                             max_model_len=longest, enable_chunked_prefill=True,
+                                             is_encoder_decoder=False),
             cache_config=CacheConfig(block_size=BLOCK, gpu_memory_utilization=0.9, cache_dtype="auto",
                                      enable_prefix_caching=has_gpu_cache),
             kv_transfer_config=KVTransferConfig(kv_connector=connector, kv_role="kv_both",
-                                                kv_connector_extra_config=extra),
+                                                kv_connector_extra_config=extra) if connector else None,
             device_config=DeviceConfig("cpu"),
             parallel_config=ParallelConfig(tensor_parallel_size=ranks, distributed_executor_backend="mp"),
         )  # fmt: skip
@@ -104,7 +106,7 @@ class Engine:
         # What the CPU's platform turns off for a latent (platforms/cpu.py), and a GPU has.
         self.config.cache_config.enable_prefix_caching = has_gpu_cache
         self.config.scheduler_config.enable_chunked_prefill = True
-        self.config.scheduler_config.max_num_batched_tokens = 8192
+        self.config.scheduler_config.max_num_batched_tokens = budget
         names = [f"layer{n}" for n in range(layers)]
         of_layer = {"block_size": BLOCK, "num_kv_heads": 1, "dtype": torch.bfloat16}
         # Two bytes an element; a latent as its layers have it (model_executor/layers/attention/mla_attention.py:1357).

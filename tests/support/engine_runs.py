@@ -61,6 +61,7 @@ def first_had(count: int, tokens: int, trace: str | Path = CONVERSATION, ranks: 
 def simulated(
     monkeypatch: Any, folder: Path, preset: str, count: int, settings: list[str], *, layers: int = 1,
     trace: str | Path = CONVERSATION, ranks: int = 1, token_bytes: int = TOKEN_BYTES, is_latent: bool = False,
+    gpu: str = "instant",
 ) -> list[tuple[str, int, int, int]]:  # fmt: skip
     """Return what our trace of the first `count` requests holds: operation, tier, request, number of the object.
 
@@ -75,7 +76,7 @@ def simulated(
         widths = {"kv_lora_rank": token_bytes // 2 - LATENT_ROPE, "qk_rope_head_dim": LATENT_ROPE}
         shape |= widths | {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]}
     config.write_text(json.dumps(model | shape))
-    options = ["--source", "mooncake", "--limit", count, "--preset", preset, "--gpu", "instant", "--tp", ranks]
+    options = ["--source", "mooncake", "--limit", count, "--preset", preset, "--gpu", gpu, "--tp", ranks]
     options += [part for setting in settings for part in ("--set", setting)]
     assert kvtrace(monkeypatch, "gen", TRACES / trace, *options, "--model", config, "-o", out, "--force") == 0
     table = read_table(out, TRACE)
@@ -164,4 +165,35 @@ def slots_taken(rows: list[tuple[str, int, int, int]], disk: int) -> Slots:
             if op == "write":
                 slot_of[number] = free.popleft() if free else next(fresh)
             found[request][op].append(slot_of[number])
+    return found
+
+
+def queued(path: str | Path) -> dict[int, dict[int, tuple[int, int]]]:
+    """Return what vLLM did at so many ns a token: of each request how long it waited, in ns, and the tokens found."""
+    found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    with gzip.open(ENGINES / f"{path}.txt.gz", "rt") as lines:
+        for line in lines:
+            token_ns, request, waited_ns, tokens = map(int, line.split())
+            found[token_ns][request] = waited_ns, tokens
+    return found
+
+
+def begun(trace: Path, out: Path, token_ns: int, step_tokens: int, block: int) -> dict[int, tuple[int, int]]:
+    """Return the same of the trace `out` of ours; a request that writes nothing waits for -1.
+
+    The first write is of the first step, of up to `step_tokens`, and shows when that began.
+    """
+    rows = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
+    table, hits, first = read_table(out, TRACE), Counter[int](), dict[int, int]()
+    columns = (table[name].to_pylist() for name in ("ts_ns", "op", "request_id", "phase"))
+    for when, op, request, phase in zip(*columns, strict=True):
+        if op == "read":
+            hits[request] += block
+        elif op == "write" and phase in ("prefill", "store") and request not in first:
+            first[request] = when
+    found = {}
+    for n, row in enumerate(rows):
+        came_ns = (row["timestamp"] - rows[0]["timestamp"]) * 10**6
+        began_ns = first.get(n, 0) - token_ns * min(step_tokens, row["input_length"] - hits[n])
+        found[n] = began_ns - came_ns if n in first else -1, hits[n]
     return found
