@@ -105,7 +105,10 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         found = [{key: values for key, values in side.items() if key[1:] != ("delete", "bytes")} for side in found]
     if unlike := list(_unlike_times(sides)):
         found = [{of: values for of, values in side.items() if not of[2].startswith(_TTFT)} for side in found]
-    names = [side.name for side in sides]
+    names, settings = [side.name for side in sides], differing([side.reports[0].settings() for side in sides])
+    others = {name.removeprefix("tiers.") for name, values in settings.items() if None not in values}
+    # The answer is of the last tier: of those that lie elsewhere, where some do.
+    found = [dict(sorted(side.items(), key=lambda figure: figure[0][0] in others)) for side in found]
     said, lines, together = judge(names, found)
     mixes = {r.run.summary.mix for side in sides for r in side.reports if isinstance(r, RunReport) and r.run} - {""}
     said = "; ".join([*_unlike_loads(sides), said])
@@ -115,7 +118,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
-        settings=ordered_settings(differing([side.reports[0].settings() for side in sides])),
+        settings=ordered_settings(settings),
         warnings=unlike + [said for side, own in zip(sides, found, strict=True) for said in _doubts(side, own)],
         lines=[
             line
@@ -143,11 +146,9 @@ def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) 
 
 
 def _lines(found: Sequence[dict[Key, list[float | None]]], together: int) -> list[ComparedLine]:
-    lines = []
-    for key in dict.fromkeys(key for side in found for key in side):
-        sides = [compared_side(side.get(key), found[0].get(key), together) for side in found]
-        lines.append(ComparedLine(tier=key[0], op=key[1], name=key[2], sides=sides))
-    return lines
+    keys = dict.fromkeys(key for side in found for key in side)
+    sides = {key: [compared_side(side.get(key), found[0].get(key), together) for side in found] for key in keys}
+    return [ComparedLine(tier=tier, op=op, name=name, sides=of) for (tier, op, name), of in sides.items()]
 
 
 def compared_side(values: list[float | None] | None, first: list[float | None] | None, together: int) -> ComparedSide:
@@ -215,11 +216,8 @@ def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Itera
 
 def is_modelled(report: Report) -> bool:
     """Return whether a time to the first token in `report` comes of our model of computing."""
-    if isinstance(report, TraceReport):
-        return report.first_token is not None
-    if not isinstance(report, RunReport) or report.run is None:
-        return False
-    return report.run.requests is not None and report.run.requests.first_token is not None
+    held = report.run and report.run.requests if isinstance(report, RunReport) else report
+    return getattr(held, "first_token", None) is not None
 
 
 _FIRST_SETTINGS = (
