@@ -290,7 +290,7 @@ def read_lmcache(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Duc
     content: Any = read_json(path, _LmcacheSummary, misfit=misfit)
     found = msgspec.structs.asdict(content.results)
     times = {
-        name: told_times({f"{of}_ns": found[f"{of}_{metric}_ms"] or 0 for of in ("mean", "p50", "p90", "p99")}, *how)
+        name: told_times({f"{of}_ns": found[f"{of}_{metric}_ms"] for of in ("mean", "p50", "p90", "p99")}, *how)
         for name, metric in (("first_token", "ttft"), ("answer", "request_latency"))
         if (how := (NS_PER_MS, found["requests"], path))[1]
     }

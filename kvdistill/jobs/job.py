@@ -450,10 +450,11 @@ def _provenance(profile: Profile) -> list[str]:
         lines.append("the trace is simulated: its times are the simulator's, not a device's")
     if origin.limit:
         lines.append(f"only part of the tier: the first {origin.limit}")
+    later = f" ({format_duration(profile.whole_ns)} with these)" if profile.deletes_beyond_ns else ""
     lines.append(
         f"{format_count(profile.read.ops)} reads of {format_bytes(profile.read.object_bytes)}, "
         f"{format_count(profile.write.ops)} writes of {format_bytes(profile.write.object_bytes)}, "
-        f"{format_count(profile.delete_ops)} deletes, over {format_duration(profile.span_ns)} from "
+        f"{format_count(profile.delete_ops)} deletes{later}, over {format_duration(profile.span_ns)} from "
         f"{format_duration(profile.start_ns)} into the {_WHAT[origin.kind]}"
     )
     if profile.space is not None:

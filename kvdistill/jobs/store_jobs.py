@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,12 @@ from kvdistill.formats.oplog import OpLog, Style, can_log, write_oplogs
 from kvdistill.jobs.job import PROFILE, header, make_folder
 from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount, mean_bytes, percentages, total_variation
 from kvdistill.profile.sources import distil_source
+from kvtrace.core import np
 from kvtrace.core.app import progress
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
+from kvtrace.core.schema import MOST
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, format_bytes, format_count, format_duration
 
 _WORTH_TELLING = 0.0005
@@ -50,20 +53,16 @@ class StoreMix:
     @property
     def figures(self) -> dict[str, float | None]:
         """Shares, mean sizes and rate, by name; null where there is none of it."""
-        names = ("get_share", "put_share", "delete_share")
-        shares = {name: count / sum(self.counts) for name, count in zip(names, self.counts, strict=True)}
+        get, put, delete = (count / sum(self.counts) for count in self.counts)
         means = {"get_mean_bytes": self.gets, "put_mean_bytes": self.puts}
-        return (
-            shares
-            | {of: mean_bytes(sizes) if sizes else None for of, sizes in means.items()}
-            | {"ops_per_s": self.rate}
-        )
+        found = {"get_share": get, "put_share": put, "delete_share": delete, "ops_per_s": self.rate}
+        return found | {of: mean_bytes(sizes) if sizes else None for of, sizes in means.items()}
 
 
-def profile_mix(profile: Profile) -> StoreMix:
-    """Return what the source of `profile` does."""
-    counts = (profile.read.ops, profile.write.ops, profile.delete_ops)
-    rate = profile.per_second(sum(counts))
+def profile_mix(profile: Profile, most_deletes: int = MOST) -> StoreMix:
+    """Return what the source of `profile` does, with at most so many of its deletes."""
+    counts = (profile.read.ops, profile.write.ops, min(profile.delete_ops, most_deletes))
+    rate = sum(counts) * NS_PER_S / profile.whole_ns if profile.whole_ns else None
     return StoreMix(profile.read.object_sizes, profile.write.object_sizes, counts, rate)
 
 
@@ -93,10 +92,10 @@ def _depth(profile: Profile, option: str, indent: str = "") -> tuple[int | None,
 
 
 def _duration(profile: Profile, cap_ns: int, indent: str = "") -> str:
-    """Return the option of how long a job runs: the profile's span up to `cap_ns`."""
-    if not profile.span_ns:
+    """Return the option of how long a job runs: as long as the source, up to `cap_ns`."""
+    if not profile.whole_ns:
         return f"{indent}# no duration: {_INSTANT}"
-    return f'{indent}duration: "{max(1, min(profile.span_ns, cap_ns) // NS_PER_MS)}ms"'
+    return f'{indent}duration: "{max(1, min(profile.whole_ns, cap_ns) // NS_PER_MS)}ms"'
 
 
 def _live(profile: Profile, sizes: Sequence[SizeCount]) -> int:
@@ -117,17 +116,13 @@ def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
     if len(sizes) <= most:
         return list(sizes)
     total, done = sum(s.ops for s in sizes), 0
-    runs: dict[int, tuple[int, int]] = {}
+    runs, joined = defaultdict[int, list[SizeCount]](list), Counter[int]()
     for size in sizes:
         # By its middle operation, so that a common size does not pull its neighbours in.
-        run = min(most - 1, (2 * done + size.ops) * most // (2 * total))
-        ops, moved = runs.get(run, (0, 0))
-        runs[run] = (ops + size.ops, moved + size.ops * size.io_bytes)
+        runs[min(most - 1, (2 * done + size.ops) * most // (2 * total))].append(size)
         done += size.ops
-    joined: dict[int, int] = {}
-    for ops, moved in runs.values():
-        mean = max(1, round(moved / ops))
-        joined[mean] = joined.get(mean, 0) + ops
+    for run in runs.values():
+        joined[max(1, round(mean_bytes(run)))] += sum(size.ops for size in run)
     return [SizeCount(size, ops) for size, ops in sorted(joined.items())]
 
 
@@ -194,15 +189,17 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
     # The sizes of the more frequent direction: warp has one distribution for what it writes and reads.
     more = profile.read if profile.read.ops > profile.write.ops else profile.write
     classes = size_classes(more.object_sizes, _WARP_CLASSES)
-    (get, put, delete), lost = _deck(profile)
-    (concurrent, in_flight), did = _depth(profile, "concurrent", "    "), profile_mix(profile)
+    # It refuses to delete more than it writes.
+    did = profile_mix(profile, profile.write.ops)
+    (get, put, delete), lost = _deck(did.counts, profile.delete_ops)
+    concurrent, in_flight = _depth(profile, "concurrent", "    ")
     # Without a number of its own, warp runs 20 at once.
     objects = max(_live(profile, [*did.gets, *did.puts]), (concurrent or 20) + 1)
-    rate = None
-    if did.rate is not None:
-        # To six digits, never in scientific notation, which YAML readers differ on.
-        digits = max(0, 5 - math.floor(math.log10(did.rate)))
-        rate = f"{did.rate:.{digits}f}".rstrip("0").rstrip(".") if digits else f"{did.rate:.0f}"
+    # To six digits, never in scientific notation, which YAML readers differ on.
+    rate, pace = None if did.rate is None else float(f"{did.rate:.6g}"), [f"  # no rps-limit: {_INSTANT}"]
+    if rate is not None:
+        said = np.format_float_positional(rate, trim="-")
+        pace = ["  advanced:", "    # requests a second, of each warp client", f"    rps-limit: {said}"]
     lost += [
         *_classes_lost("PUTs", profile.write, classes),
         *_classes_lost("GETs, which read whole objects at random", profile.read, classes),
@@ -242,16 +239,10 @@ def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
         f"    # {format_count(len(classes))} sizes, in bytes, by how often they occur; those of weight 0 only bound",
         "    obj:",
         f'      size: "{size_histogram(classes)}"',
-        *(
-            [f"  # no rps-limit: {_INSTANT}"]
-            if rate is None
-            else ["  advanced:", "    # requests a second, of each warp client", f"    rps-limit: {rate}"]
-        ),
+        *pace,
     ]
     title = "warp: mixed benchmark of a KV-cache trace, objects drawn at random"
-    asks = StoreMix(
-        classes if get else [], classes if put else [], (get, put, delete), None if rate is None else float(rate)
-    )
+    asks = StoreMix(classes if get else [], classes if put else [], (get, put, delete), rate)
     return StoreJob(_text(title, profile, run, needs, lost, lines), asks, lost)
 
 
@@ -273,20 +264,14 @@ def size_histogram(classes: Sequence[SizeCount]) -> str:
     return ",".join(bars)
 
 
-def _deck(profile: Profile) -> tuple[tuple[int, int, int], list[str]]:
-    """Return GETs, PUTs and DELETEs in a deck of `MIX_STEPS`, and what that lost."""
-    deletes = min(profile.delete_ops, profile.write.ops)
-    counts = (profile.read.ops, profile.write.ops, deletes)
+def _deck(counts: tuple[int, int, int], deletes: int) -> tuple[tuple[int, int, int], list[str]]:
+    """Return GETs, PUTs and DELETEs in a deck of `MIX_STEPS`, and what that lost, of the source's `deletes` too."""
     get, put, delete = percentages(counts, MIX_STEPS)
     if delete > put:
         # Equal counts, of which the delete was rounded up: warp refuses to delete more than it writes.
         put, delete = delete, put
-    lost = []
-    if deletes < profile.delete_ops:
-        lost.append(
-            f"{format_count(profile.delete_ops - deletes)} of {format_count(profile.delete_ops)} deletes: warp "
-            "refuses to delete more than it writes"
-        )
+    dropped = f"{format_count(deletes - counts[2])} of {format_count(deletes)} deletes"
+    lost = [f"{dropped}: warp refuses to delete more than it writes"] if deletes > counts[2] else []
     for name, count, share in zip(("GET", "PUT", "DELETE"), counts, (get, put, delete), strict=True):
         if count and not share:
             lost.append(f"all {format_count(count)} {name}s: they are below warp's resolution of 0.1 % of requests")

@@ -308,6 +308,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """When its first read or write is due, from the source's start."""
     span_ns: int
     """From its first to its last read or write; 0 if all share one instant: then no rate is known."""
+    deletes_beyond_ns: int = 0
+    """How much longer it is from its first operation to its last if deletes are among them."""
     read: DirectionProfile
     write: DirectionProfile
     delete_ops: int
@@ -355,9 +357,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         """The longest read or write."""
         return max(size.io_bytes for side in (self.read, self.write) for size in side.sizes)
 
-    def per_second(self, count: float) -> float | None:
-        """Return the rate of `count` over the span; null if the span is 0."""
-        return count * 1e9 / self.span_ns if self.span_ns else None
+    @property
+    def whole_ns(self) -> int:
+        """From its first to its last operation, deletes among them."""
+        return self.span_ns + self.deletes_beyond_ns
 
 
 PERCENT = 100

@@ -182,6 +182,7 @@ def profile_of(ios: Path, scratch: Path, **known: Any) -> Profile:
         return Profile(
             start_ns=start,
             span_ns=span,
+            deletes_beyond_ns=totals["whole_ns"] - span,
             read=describe(READ, has_zones=False),
             write=describe(WRITE, has_zones=False),
             delete_ops=totals["delete_ops"],

@@ -65,7 +65,8 @@ def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> 
 def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]]]:
     """Yield a connection that can read nothing but `paths` and write no file, and the names of its views."""
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
-        views = register(db, paths, Path(folder))
+        if not (views := register(db, paths, Path(folder))):
+            raise ConfigError(f"{paths[0]}: figures alone, and no rows to ask; kvdistill report shows them")
         allowed = ", ".join(literal(file) for files in views.values() for file in files)
         db.execute(f"SET allowed_paths = [{allowed}]")
         db.execute("SET enable_external_access = false")

@@ -26,6 +26,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.statistics import CONFIDENCE, DEFINITION, Ratio, differing
+from kvtrace.core.units import counted
 
 _FIGURES = {
     "read_bytes_per_s": ("read", "bandwidth_bytes_per_s"),
@@ -105,7 +106,7 @@ def _doubts(names: Sequence[str], cards: Sequence[Card], stacks: dict[str, list[
             yield f"{name} alone has {', '.join(alone)}"
         for score in card.scores:
             if score.preset in stacks and score.is_by_chance:
-                few = f"the window of {score.preset} holds {score.requests} requests"
+                few = f"the window of {score.preset} holds {counted(score.requests or 0, 'request')}"
                 yield f"{name}: {few}: nothing is claimed of its users"
             if score.preset in stacks and not (score.each and score.tried):
                 yield f"{name} does not state the runs of {score.preset}, so nothing is claimed of it"

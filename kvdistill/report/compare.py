@@ -22,6 +22,7 @@ from kvtrace.core.statistics import (
     DEFINITION,
     FEWEST_TRIALS,
     MAX_SPREAD,
+    MEMORY,
     SMALL,
     UNKNOWN,
     Ratio,
@@ -104,7 +105,10 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         found = [{key: values for key, values in side.items() if key[1:] != ("delete", "bytes")} for side in found]
     if unlike := list(_unlike_times(sides)):
         found = [{of: values for of, values in side.items() if not of[2].startswith(_TTFT)} for side in found]
-    names = [side.name for side in sides]
+    names, settings = [side.name for side in sides], differing([side.reports[0].settings() for side in sides])
+    others = {name.removeprefix("tiers.") for name, values in settings.items() if None not in values}
+    # The answer is of the last tier: of those that lie elsewhere, where some do.
+    found = [dict(sorted(side.items(), key=lambda figure: figure[0][0] in others)) for side in found]
     said, lines, together = judge(names, found)
     mixes = {r.run.summary.mix for side in sides for r in side.reports if isinstance(r, RunReport) and r.run} - {""}
     said = "; ".join([*_unlike_loads(sides), said])
@@ -114,7 +118,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.reports) for side in sides],
-        settings=ordered_settings(differing([side.reports[0].settings() for side in sides])),
+        settings=ordered_settings(settings),
         warnings=unlike + [said for side, own in zip(sides, found, strict=True) for said in _doubts(side, own)],
         lines=[
             line
@@ -131,18 +135,20 @@ def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) 
     Returns the verdict, a sentence for each other side; every figure as a line; and how many figures the verdict is
     made of: their intervals hold together, so that a drive compared with itself is called another in 5 % of cases.
     """
-    others = range(1, len(names))
-    together = max(1, sum(len(_judged_lines(_lines(found, 1), at)) for at in others))
-    lines = _lines(found, together)
-    return "; ".join(verdict(names, lines, at) for at in others), lines, together
+    others, lines = range(1, len(names)), _lines(found, 1)
+    judged = [line for at in others for line in _judged_lines(lines, at)]
+    lines = _lines(found, max(1, len(judged)))
+    # Of several drives or jobs, the answer is of the last.
+    drives = {line.tier for line in lines if line.name == "bandwidth_bytes_per_s"} - {*MEMORY}
+    told = " and ".join(dict.fromkeys(line.tier for line in judged if line.tier)) if len(drives) > 1 else ""
+    said = "; ".join(verdict(names, lines, at) for at in others)
+    return f"{told}: {said}" if told else said, lines, max(1, len(judged))
 
 
 def _lines(found: Sequence[dict[Key, list[float | None]]], together: int) -> list[ComparedLine]:
-    lines = []
-    for key in dict.fromkeys(key for side in found for key in side):
-        sides = [compared_side(side.get(key), found[0].get(key), together) for side in found]
-        lines.append(ComparedLine(tier=key[0], op=key[1], name=key[2], sides=sides))
-    return lines
+    keys = dict.fromkeys(key for side in found for key in side)
+    sides = {key: [compared_side(side.get(key), found[0].get(key), together) for side in found] for key in keys}
+    return [ComparedLine(tier=tier, op=op, name=name, sides=of) for (tier, op, name), of in sides.items()]
 
 
 def compared_side(values: list[float | None] | None, first: list[float | None] | None, together: int) -> ComparedSide:
@@ -155,9 +161,12 @@ def compared_side(values: list[float | None] | None, first: list[float | None] |
 
 
 def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
-    """Yield in what the sides' loads differ, where all sides say which requests came."""
-    loads = [load for side in sides if (load := side.reports[0].settings().get("load"))]
+    """Yield in what the sides' loads differ, where all say which requests came; of runs also what part was replayed."""
+    settings = [side.reports[0].settings() for side in sides]
+    loads = [load for each in settings if (load := each.get("load"))]
     unlike = differing(loads) if len(loads) == len(sides) else {}
+    if all(side.reports[0].kind == "run" for side in sides):
+        unlike |= differing([{name: each.get(name) for name in _REPLAYED} for each in settings])
     # The same requests may lie under another name, and others under the same.
     unlike.pop("file" if "sha256" not in unlike else "sha256" if "file" in unlike else "", None)
     if unlike:
@@ -168,6 +177,7 @@ def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
         yield f"LOADS DIFFER, so figures compare neither policies nor drives: {'; '.join(said)}"
 
 
+_REPLAYED = ("node", "window", "limit", "speed")
 _LOAD = {"sha256": "content of the file", "max_requests": "requests at most", "duration_ns": "duration"}
 
 
@@ -196,7 +206,8 @@ def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Itera
     if isinstance(first, RunReport) and first.run is not None:
         for tier in sorted({figures.tier for figures in first.run.summary.figures if figures.is_simulated}):
             yield f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
-    for line in disagreements(spreads(found)):
+    judged = ((" ".join(of), spread(values)) for of, values in found.items() if of[2] in _JUDGED)
+    for line in disagreements([(name, share) for name, share in judged if share is not None]):
         yield f"{side.name}: {line}"
     if not isinstance(first, TraceReport) and len(side.reports) < FEWEST_TRIALS:
         many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}
@@ -205,11 +216,8 @@ def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Itera
 
 def is_modelled(report: Report) -> bool:
     """Return whether a time to the first token in `report` comes of our model of computing."""
-    if isinstance(report, TraceReport):
-        return report.first_token is not None
-    if not isinstance(report, RunReport) or report.run is None:
-        return False
-    return report.run.requests is not None and report.run.requests.first_token is not None
+    held = report.run and report.run.requests if isinstance(report, RunReport) else report
+    return getattr(held, "first_token", None) is not None
 
 
 _FIRST_SETTINGS = (
@@ -318,22 +326,22 @@ def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
 
 def clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]:
     """Return `b reads 18 % faster at p99 [12, 23] than a`: its p99 is so much shorter; and how its bandwidths do."""
+    told = [(line, _much(line, line.sides[at].ratio.value), _sure(line, at)) for line in lines]
     times = [
-        f"{line.op + 's' if line.op else 'brings first tokens'} {_much(line, at)} at {_percentile(line)}"
-        f"{_sure(line, at)}"
-        for line in lines
+        f"{line.op + 's' if line.op else 'brings first tokens'} {much} at {_percentile(line)}{sure}"
+        for line, much, sure in told
         if _is_time(line)
     ]
-    rates = [f"{line.op} bandwidth {_much(line, at)}{_sure(line, at)}" for line in lines if not _is_time(line)]
+    rates = [f"{line.op} bandwidth {much}{sure}" for line, much, sure in told if not _is_time(line)]
     clauses = [f"{b} {' and '.join(times)} than {a}"] if times else []
     if rates:
         clauses.append(f"{'its' if times else f'{b} has a'} {' and '.join(rates)}{'' if times else f' than {a}'}")
     return clauses
 
 
-def _much(line: ComparedLine, at: int) -> str:
-    value = line.sides[at].ratio.value or 1.0
-    words = ("faster", "slower") if _is_time(line) else ("lower", "higher")
+def _much(line: ComparedLine, ratio_: float | None) -> str:
+    """Return by how much a ratio is another than 1, the figure of `line` being shorter, longer, less or more."""
+    value, words = 1.0 if ratio_ is None else ratio_, ("faster", "slower") if _is_time(line) else ("lower", "higher")
     return f"{abs(value - 1) * 100:.0f} % {words[value >= 1]}"
 
 
@@ -347,12 +355,11 @@ def _sure(line: ComparedLine, at: int) -> str:
 
 
 def _range(line: ComparedLine, at: int) -> str:
-    found, words = line.sides[at].ratio, ("faster", "slower") if _is_time(line) else ("lower", "higher")
-    low, high = (1.0 if value is None else value for value in (found.low, found.high))
+    low, high = (1.0 if end is None else end for end in (line.sides[at].ratio.low, line.sides[at].ratio.high))
     what = f"{line.op or 'first token'} {_percentile(line) if _is_time(line) else 'bandwidth'}"
     if high > _TELLS_NOTHING * low:
         return f"{what} (trials vary too much for an interval)"
-    return f"{what} ({(1 - low) * 100:.0f} % {words[0]} to {(high - 1) * 100:.0f} % {words[1]})"
+    return f"{what} ({_much(line, low)} to {_much(line, high)})"
 
 
 _TELLS_NOTHING = 100
@@ -365,12 +372,6 @@ def _is_time(line: ComparedLine) -> bool:
 
 def _percentile(line: ComparedLine) -> str:
     return next(part for part in line.name.split("_") if part[0] == "p" and part[1:].isdigit())
-
-
-def spreads(found: dict[Key, list[float | None]]) -> list[tuple[str, float]]:
-    """Return name and relative spread of each figure that should repeat over trials."""
-    judged = ((f"{tier} {op} {name}", spread(values)) for (tier, op, name), values in found.items() if name in _JUDGED)
-    return [(name, share) for name, share in judged if share is not None]
 
 
 def disagreeing(lines: Sequence[ComparedLine], at: int | None = None) -> list[ComparedLine]:

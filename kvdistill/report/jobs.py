@@ -126,9 +126,12 @@ def profile_chapter(profile: Profile) -> Chapter:
         [name, d.ops, d.object_bytes, d.io_bytes, len(d.sizes)]
         for name, d in (("reads", profile.read), ("writes", profile.write))
     ]
-    rows.append(["deletes", profile.delete_ops, profile.delete_bytes, None, None])
+    # A run does not say what its deletes free.
+    freed = profile.delete_bytes or (None if profile.delete_ops else 0)
+    rows.append(["deletes", profile.delete_ops, freed, None, None])
     # What the source does not say is left out.
-    facts: dict[str, Any] = {"operations a second": Cell(profile.per_second(profile.ops), Unit.PER_S)}
+    rate = profile.ops * NS_PER_S / profile.span_ns if profile.span_ns else None
+    facts: dict[str, Any] = {"operations a second": Cell(rate, Unit.PER_S)}
     if profile.arrivals is not None:
         for name, value in profile.arrivals.dispersion.by_window.items():
             facts[f"operations in {name}: variance by mean"] = Cell(value, Unit.NUMBER)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from msgspec.structs import asdict
 
 from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import tier_reuse
-from kvdistill.queries.database import TIMES, distributions, figures, opened, query
+from kvdistill.queries.database import TIMES, at, distributions, figures, opened, query
 from kvdistill.report.jobs import closeness_chapter
 from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
 from kvdistill.report.tables import (
@@ -213,6 +214,8 @@ class RunReport(Report, frozen=True, kw_only=True):
         if run is None:
             return made | {"config_sha256": self.subject.config_sha256}
         more = {"engine.name": run.engine.name, "host": run.host, "window.rows": run.window.rows}
+        if run.trace.sha256 is not None and not made["load"]:
+            made["load"] = {"file": run.trace.file, "sha256": run.trace.sha256[:12]}
         return made | {"trace": run.trace.file} | run.config | more
 
 
@@ -321,8 +324,8 @@ def _about(report: RunReport) -> str:
     facts = {} if run is None else next((facts for name, facts in run.drives() if name == _tested(report)), {})
     drive = facts.get("device_model") or facts.get("device") or facts.get("target")
     where = drive if drive is None or not facts.get("filesystem") else f"{drive} ({facts['filesystem']})"
-    said = [where, report.subject.model] if run is None else [where, run.trace.metadata.model_name]
-    said += [] if run is None else [workload_of(run.trace.metadata)]
+    meta = None if run is None else run.trace.metadata
+    said = (where, report.subject.model) if meta is None else (where, meta.model_name, workload_of(meta))
     return ", ".join(str(part) for part in said if part)
 
 
@@ -393,39 +396,36 @@ def _tail(what: str, where: str, row: dict[str, Any], of: str) -> Highlight:
 
 
 def _facts(report: RunReport) -> dict[str, Any]:
-    run = report.run
-    if run is None:
-        return origin(report.subject) | {"source": None}
+    known = partial(at, report.run)
     return origin(report.subject) | {
-        "source": run.trace.file,
-        "trace made by": " ".join(run.trace.metadata.argv) or None,
-        "status": run.status,
-        "started": run.started_utc,
-        "wall time": Cell(run.summary.wall_ns, Unit.NS),
-        "loop": run.pacing.loop,
-        "speed": run.pacing.speed,
-        "kept pace": None if run.summary.pace is None else run.summary.pace.kept_pace,
-        "queue depth": Cell(run.engine.queue_depth, Unit.COUNT),
-        "engine": run.engine.name,
-        "largest I/O": Cell(run.engine.io_bytes, Unit.IO_BYTES),
-        "whole trace": run.window.is_whole_trace,
-        "limit": run.window.limit,
-        "warm-up": run.config.get("warmup"),
-        "data": None if run.data is None else run.data.note,
-        "processor": run.host.get("cpu_model"),
-        "processors": Cell(run.host.get("cpus"), Unit.COUNT),
-        "kernel": run.host.get("kernel"),
+        "source": known("trace", "file"),
+        "trace made by": " ".join(known("trace", "metadata", "argv") or ()) or None,
+        "status": known("status"),
+        "started": known("started_utc"),
+        "wall time": Cell(known("summary", "wall_ns"), Unit.NS),
+        "loop": known("pacing", "loop"),
+        "speed": known("pacing", "speed"),
+        "kept pace": known("summary", "pace", "kept_pace"),
+        "queue depth": Cell(known("engine", "queue_depth"), Unit.COUNT),
+        "engine": known("engine", "name"),
+        "largest I/O": Cell(known("engine", "io_bytes"), Unit.IO_BYTES),
+        "whole trace": known("window", "is_whole_trace"),
+        "limit": known("window", "limit"),
+        "warm-up": known("config", "warmup"),
+        "data": known("data", "note"),
+        "processor": known("host", "cpu_model"),
+        "processors": Cell(known("host", "cpus"), Unit.COUNT),
+        "kernel": known("host", "kernel"),
     }
 
 
 def _hits(run: RunFile | None) -> list[ReportTable]:
-    metadata = None if run is None else run.trace.metadata
-    tiers = ((metadata.stats or {}) if metadata else {}).get("tiers")
-    if metadata is None or not tiers:
+    tiers = at(run, "trace", "metadata", "stats", "tiers")
+    if run is None or not tiers:
         return []
-    capacity = {tier.name: tier.capacity_bytes for tier in metadata.tiers}
+    capacity = {tier.name: tier.capacity_bytes for tier in run.trace.metadata.tiers}
     rows = [{"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))} for t in tiers]
-    total = hit_ratio(metadata)
+    total = hit_ratio(run.trace.metadata)
     if total is not None:
         hits = sum(row["hits"] or 0 for row in rows)
         rows.append({"name": "in total", "capacity_bytes": None, "hits": hits, "hit_ratio": total})

@@ -392,19 +392,17 @@ def cell_of(
 
 def drive_table(drive: DriveFile) -> ReportTable:
     """Return the key figures of a drive file: by size its highest rates, and how long reads take by themselves."""
-    rows = []
+    rows, depths = [], [cell.depth for cell in drive.cells]
     for size in sorted({cell.io_bytes for cell in drive.cells}):
         of = [cell for cell in drive.cells if cell.io_bytes == size and cell.bytes_per_s]
         best = [max((c.bytes_per_s or 0 for c in of if c.read_share == share), default=None) for share in READ_SHARES]
-        alone = next((c.read for c in of if (c.read_share, c.depth) == (1, min(ROOFLINE_DEPTHS))), None)
-        deepest = max((c for c in of if c.read_share == 1), key=lambda cell: cell.depth, default=None)
-        times = (alone and alone.p50_ns, alone and alone.p99_ns, deepest and deepest.read and deepest.read.p99_ns)
-        rows.append(
-            dict(zip(("io_bytes", "read", "write", "mixed", "p50", "p99", "deep"), (size, *best, *times), strict=True))
-        )
+        reads = {cell.depth: cell.read for cell in of if cell.read_share == 1}
+        alone, deepest = reads.get(min(depths)), reads.get(max(depths))
+        times = (alone and alone.p50_ns, alone and alone.p99_ns, deepest and deepest.p99_ns)
+        rows.append([size, *best, *times])
     spec = f"""
-        bytes: io_bytes = I/O; bytes_per_s: read, write, mixed = 70 % read
-        ns: p50 = one read p50, p99, deep = p99 of {max(cell.depth for cell in drive.cells)} at once
+        bytes: io_bytes = I/O; bytes_per_s: read = read at most, write = write at most, mixed = 70 % read at most
+        ns: p50 = one read p50, p99 = one read p99, deep = p99 of {max(depths)} at once
     """
     return table_of(f"the drive itself ({DRIVE_FILE})", Sheet.DEVICE, spec, rows)
 

@@ -196,11 +196,10 @@ class StoreClient:
             text = self._once(kind, key, nbytes, call, is_repeat=repeats > 0)
             if text is None:
                 if repeats:
-                    self.requests.add_repeated(waited_ns, is_done=True)
+                    self.requests.add_repeated(waited_ns)
                 return
             answer = answer_of(text)
             if answer is Answer.FINAL or repeats == self._retries:
-                self.requests.add_repeated(waited_ns, is_done=False)
                 tried = f" (asked {repeats + 1} times)" if repeats else ""
                 missing = "NoSuch" in text or "404" in text or "not found" in text
                 text = text.replace(_THIS, f"{self.address.scheme}://{self.address.path}/{key}")
@@ -221,7 +220,9 @@ class StoreClient:
             else:
                 call(uri)
         except self._errors as error:
-            said = str(error).replace(_TIMEOUT, "--request-timeout").replace(uri, _THIS)
+            # It does not know of --endpoint, and names an option of its own.
+            said = str(error).partition("; no endpoint URL is set")[0]
+            said = said.replace(_TIMEOUT, "--request-timeout").replace(uri, _THIS)
             own = f"{self.address.path}/{key}"
             text = without_secrets(said.replace(f"{self.address.scheme}://{own}", _THIS).replace(own, _THIS))
         with self._lock:
@@ -448,7 +449,7 @@ class RequestCounts:
         self.operations_repeated = 0
         """Operations that went through after the store had refused or failed them."""
         self.waited_ns = 0
-        """Time that operations waited between their requests, together."""
+        """Time that these waited between their requests, together."""
 
     def add(self, kind: str, endpoint: int, answer: Answer, nbytes: int, *, is_repeat: bool) -> None:
         """Count one request: `kind` is put, get, ranged get or delete."""
@@ -464,10 +465,10 @@ class RequestCounts:
                 count[name] += 1
                 at[name] += 1
 
-    def add_repeated(self, waited_ns: int, *, is_done: bool) -> None:
-        """Count an operation that took more than one request."""
+    def add_repeated(self, waited_ns: int) -> None:
+        """Count an operation that went through by more than one request."""
         with self._lock:
-            self.operations_repeated += is_done
+            self.operations_repeated += 1
             self.waited_ns += waited_ns
 
     def total(self, name: str) -> int:

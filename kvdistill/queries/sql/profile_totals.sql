@@ -1,8 +1,9 @@
--- When a tier's first and last read or write is due, how many were timed, for how long they were in flight by direction,
+-- When a tier's first and last read or write is due, how long it is from its first operation to its last, how many were timed, for how long they were in flight by direction,
 -- and what the tier deletes; over placed operations (`ios`).
 SELECT
     min(ts_ns) FILTER (io_bytes > 0) AS start_ns,
     max(ts_ns) FILTER (io_bytes > 0) AS end_ns,
+    max(ts_ns) FILTER (io_bytes > 0 OR op = 2) - min(ts_ns) FILTER (io_bytes > 0 OR op = 2) AS whole_ns,
     count(*) FILTER (io_bytes > 0) AS ops,
     count(completed_ns) FILTER (io_bytes > 0) AS timed,
     coalesce(sum(completed_ns - ts_ns) FILTER (op = 0 AND io_bytes > 0), 0)::BIGINT AS read_ns,

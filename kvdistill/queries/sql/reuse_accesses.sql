@@ -1,5 +1,5 @@
 -- The first reads and writes of a tier that went well, in order.
-SELECT op = 'read' AS is_read, object_id, coalesce(bytes, 0)::BIGINT AS bytes
+SELECT op = 'read' AS is_read, object_id, bytes
 FROM ops
-WHERE tier = $tier AND op <> 'delete' AND outcome = 'ok'
+WHERE tier = $tier AND op <> 'delete' AND outcome = 'ok' AND bytes IS NOT NULL
 LIMIT $most

@@ -125,3 +125,15 @@ def test_other_files_are_refused_in_one_line(tmp_path, kind, name, text, said):
     assert ended.returncode == 3
     assert said in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_what_lmcache_does_not_say_is_null(tmp_path):
+    said = json.loads((SAMPLES / "lmcache-0.5.6.json").read_text())
+    said["results"] = {name: of for name, of in said["results"].items() if not name.startswith(("p50", "p90"))}
+    (tmp_path / "r.json").write_text(json.dumps(said))
+    run_cli("kvdistill", "import", "lmcache-bench", tmp_path / "r.json", "-o", tmp_path / "out")
+    found = read_run(tmp_path / "out").serving
+    assert (found.first_token.p50_ns, found.answer.p90_ns) == (None, None)
+    assert found.first_token.mean_ns == 105_454_545
+    refused = run_cli("kvdistill", "sql", tmp_path / "out", "SELECT 1 FROM runs", check=False).stderr
+    assert refused.endswith("out: figures alone, and no rows to ask; kvdistill report shows them\n")

@@ -193,6 +193,19 @@ def test_warp_never_deletes_more_than_it_writes(tmp_path):
     # 1 GET, 3 PUTs, 3 of 5 DELETEs in a deck of 1000.
     assert "distribution: {get: 143, stat: 0, put: 429, delete: 428}" in job.text
     assert "2 of 5 deletes: warp refuses to delete more than it writes" in job.lost
+    # Those that are left out are in no rate: 7 in 30 ms.
+    assert "rps-limit: 233.333\n" in job.text
+
+
+def test_deletes_that_outlast_reads_and_writes_are_spread_over_their_own_time(tmp_path):
+    rows = [row(i, "write", i, 4096) for i in range(11)] + [row(1000 * (1 + i), "delete", i, 4096) for i in range(11)]
+    profile = distil_rows(tmp_path, rows).profile
+    warp, sai3 = warp_job(profile, WarpOptions()).text, sai3_workload(profile, Sai3Options()).text
+    # 11 writes in 10 ms, 11 deletes in 11 s.
+    for text, rate in ((warp, "rps-limit: 2\n"), (sai3, "iops: 2\n")):
+        assert rate in text
+        assert 'duration: "11000ms"' in text
+        assert "11 deletes (11.0 s with these), over 10.0 ms" in " ".join(text.replace("#", "").split())
 
 
 def test_what_is_rarer_than_warp_s_resolution_is_told(tmp_path):

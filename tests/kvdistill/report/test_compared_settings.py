@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
+from conftest import run_cli, write_trace
+from kvdistill_rows import change_run, write_run
 from simulated import kvtrace
 
 from kvdistill.report.compare import ordered_settings, split_settings
 from kvdistill.report.output import read_comparison
+from kvtrace.core.metadata import TierFacts
+from kvtrace.core.run.run_file import read_run
 
 
 def test_what_changes_a_run_comes_first_and_the_host_last() -> None:
@@ -123,3 +128,40 @@ def test_requests_that_were_imported_before_are_the_same_load(monkeypatch, tmp_p
     assert found.verdict.startswith("other.parquet hits")
     cut, _ = read_comparison([side("cut", *A, "--limit", 5), side("two", table, "--source", "requests", "--limit", 6)])
     assert "drives: requests at most 5 / 6; two.parquet" in cut.verdict
+
+
+def test_runs_of_other_traces_or_of_another_part_say_so(tmp_path):
+    runs = {name: write_run(tmp_path / name, [1000, 2000]) for name in ("a", "same", "other", "part")}
+    trace = msgspec.to_builtins(read_run(runs["a"]).trace)
+    for name, run in runs.items():
+        # Another file may have the same name.
+        change_run(run, trace=trace | {"sha256": ("2" if name == "other" else "1") * 64})
+    change_run(runs["part"], config={"limit": "2 rows", "speed": 2.0})
+    told = {name: read_comparison([runs["a"], run])[0].verdict for name, run in runs.items() if name != "a"}
+    assert told.pop("same").startswith("same reads 0 % slower")
+    assert [said.partition("; " + name)[0].partition("drives: ")[2] for name, said in told.items()] == [
+        "content of the file 111111111111 / 222222222222",
+        "limit - / 2 rows; speed - / 2.0",
+    ]
+
+
+def test_the_answer_is_of_the_drive_that_is_another(tmp_path):
+    rows = [(n, "write", tier, "store", n, 0, 4096, n, 0, 0) for n in range(9) for tier in (0, 1)]
+    tiers = [TierFacts("nvme", 1 << 30), TierFacts("far", 1 << 30)]
+    trace = write_trace(tmp_path / "t.parquet", rows, tiers=tiers)
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    options = ("--trials", "1", "-o", tmp_path / "sides")
+    both = (
+        "--tier",
+        f"nvme={tmp_path / 'a'}",
+        "--tier",
+        f"far={tmp_path / 'c'}",
+        "--against",
+        f"nvme={tmp_path / 'b'}",
+    )
+    run_cli("kvreplay", "compare", trace, *both, *options)
+    done = run_cli("kvdistill", "compare", tmp_path / "sides" / "a", tmp_path / "sides" / "b")
+    assert done.stdout.startswith("nvme: b writes")
+    shown = [line for line in done.stdout.splitlines() if line.startswith("Figures: ")]
+    assert shown[0] == "Figures: nvme"

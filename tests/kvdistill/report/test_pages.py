@@ -249,7 +249,17 @@ def test_nothing_is_claimed_of_trials_that_disagree_however_far_apart(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1e6, 1e6]), side(tmp_path, "b", [2e6, 2.3e6, 2e6])
     compared, _document = read_comparison([a, b])
     assert any(line.sides[1].ratio.differs for line in compared.lines if line.name == "response_p99_ns")
-    assert re.fullmatch(r"TRIALS DISAGREE in b, so nothing is claimed of read p99 \(.*\)", compared.verdict)
+    # All of the interval lies to one side.
+    said = r"TRIALS DISAGREE in b, so nothing is claimed of read p99 \(\d+ % slower to \d+ % slower\)"
+    assert re.fullmatch(said, compared.verdict)
+
+
+def test_of_several_drives_the_first_line_says_which_it_speaks_of():
+    found = {("nvme", "read", "bandwidth_bytes_per_s"): [1.0], ("s3", "read", "bandwidth_bytes_per_s"): [2.0]}
+    found |= {(tier, "read", "latency_p99_ns"): [5.0] for tier in ("cpu", "nvme", "s3")}
+    assert judge("ab", [found, found])[0].startswith("s3: b reads 0 % slower at p99 than a; its")
+    one = {key: value for key, value in found.items() if key[0] != "nvme"}
+    assert judge("ab", [one, one])[0].startswith("b reads")
 
 
 def test_trials_too_unlike_to_bound_a_ratio_say_so_instead_of_a_million_per_cent(tmp_path):

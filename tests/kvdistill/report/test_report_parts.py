@@ -69,6 +69,12 @@ def test_reuse_distances_agree_with_counting():
     assert reuse_distances(things, weights, 9).tolist() == expected
 
 
+def test_simulated_tiers_have_no_reuse_rather_than_one_of_no_bytes(tmp_path):
+    trace, tier = write_hand(tmp_path), "nvme=sim:bandwidth=1GB,latency=10us"
+    run_cli("kvreplay", "run", trace, "--tier", tier, "-o", tmp_path / "run")
+    assert report(tmp_path / "run").reuse == []
+
+
 def test_the_reuse_of_a_run_is_that_of_what_completed(tmp_path):
     run = write_run(tmp_path / "run", [1000] * 4)
     with opened([run / "ops.parquet"]) as db:

@@ -183,3 +183,7 @@ def test_the_page_has_the_drive_itself_behind_its_stacks(tmp_path):
         for share in (1, 0, 0.7)
     }
     assert [cell.value if hasattr(cell, "value") else cell for cell in largest[:4]] == [1 << 20, *rates.values()]
+    # What is not known at 64 in flight is not that of 8 under its name.
+    cells = [replace(c, bytes_per_s=None, read=None) if c.depth == 64 else c for c in drive.cells]
+    assert largest[-1] is not None
+    assert drive_table(replace(drive, cells=cells)).rows[-1][-1] is None

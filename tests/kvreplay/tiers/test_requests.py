@@ -111,6 +111,8 @@ def test_what_is_refused_to_the_end_failed(tmp_path, store, status, name):
     run = json.loads(done.stdout)
     assert run["summary"]["errors"] == 1
     assert run["tiers"]["s3"]["requests"]["get"][name] == 2
+    # Waits that are told are in the latencies of what went through.
+    assert run["tiers"]["s3"]["waited_ns"] == 0
     assert [(op["outcome"], op["retries"]) for op in ops_of(tmp_path)] == [("ok", 0)] * 3 + [("error", 1)]
     assert "(asked 2 times)" in done.stderr
 

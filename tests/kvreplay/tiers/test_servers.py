@@ -137,6 +137,10 @@ def test_no_secret_is_in_anything_that_is_written_or_said(tmp_path, url):
     refused = object_run(tmp_path, [row("write", 0, 100)], urls=(url,), target=f"{BUCKET}/x", env=wrong)
     assert refused.returncode == 4
     assert "Signature" in refused.stderr
+    stranger = environment() | {"AWS_ACCESS_KEY_ID": "AKIDNOBODYKNOWS"}
+    unknown = object_run(tmp_path, [row("write", 0, 100)], urls=(url,), target=f"{BUCKET}/x", env=stranger)
+    assert "InvalidAccessKeyId" in unknown.stderr
+    assert "no endpoint URL" not in unknown.stderr
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert len(files) >= 4
     said = [text.encode() for text in (done.stdout, done.stderr, refused.stdout, refused.stderr)]
