@@ -167,7 +167,7 @@ def test_what_a_job_is_expected_to_do_is_held_against_its_source(tmp_path):
     # Had it been left as a loop of depth 16 without pauses, it would be a hundred times as fast, and never idle.
     loop = Loop(Pacing.CLOSED, depth=16, response_ns=irregular.streams[0].loop.response_ns)
     free = expected_load(msgspec.structs.replace(irregular.streams[0], loop=loop), ["iodepth=16"])
-    assert free.ios_per_s > 50 * irregular.per_second(irregular.ops)
+    assert free.ios_per_s > 50 * irregular.ops * 1e9 / irregular.span_ns
     assert free.idle_share == 0
     # A read an hour, of which 5 min have hardly any: fio begins with one.
     slow = distil_rows(tmp_path, [io(3_600_000 * i, "read", i, 131072) for i in range(24)]).profile
