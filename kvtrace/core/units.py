@@ -107,7 +107,7 @@ def format_duration(ns: float | None) -> str:
     if ns == 0:
         return "0 s"
     for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= scale:
+        if abs(ns) >= 0.9995 * scale:  # what would round to 1000 of the next unit
             value = ns / scale
             return f"{value:.{_decimals(value)}f} {unit}"
     return f"{ns:.0f} ns"
@@ -146,7 +146,7 @@ def percent(share: float) -> str:
 
 
 def _decimals(value: float) -> int:
-    return 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0  # noqa: PLR2004 - three digits
+    return 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0  # noqa: PLR2004 - three digits, as rounded
 
 
 def printable(text: str) -> str:
