@@ -66,9 +66,9 @@ void route(World *w, int64_t actor, int64_t n) {
     int64_t node = w->fleet.router(w, actor, n, 0);
     give_to(w, actor, node);
     Node *its = &w->fleet.nodes[node];
-    its->waiting++;
-    its->input_tokens += w->actors[actor].input;
-    its->prefilling_tokens += w->actors[actor].missed_tokens = w->actors[actor].input - found_tokens(w, actor, node);
+    Actor *me = &w->actors[actor];
+    me->missed_tokens = me->input - found_tokens(w, actor, node);   // as far as its router knows
+    its->waiting++, its->input_tokens += me->input, its->prefilling_tokens += me->missed_tokens;
     move(w, node);
     see_all(w, n);
 }
