@@ -107,7 +107,7 @@ def format_duration(ns: float | None) -> str:
     if ns == 0:
         return "0 s"
     for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= 0.9995 * scale:  # what would round to 1000 of the next unit
+        if abs(ns) >= 0.9995 * scale:  # 999.5 of the unit below and more would round to 1000
             value = ns / scale
             return f"{value:.{_decimals(value)}f} {unit}"
     return f"{ns:.0f} ns"

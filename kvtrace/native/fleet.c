@@ -73,9 +73,8 @@ void route(World *w, int64_t actor, int64_t n) {
     see_all(w, n);
 }
 
-// Count and note what the actor's request found: `chain[:end]`, of so many objects `looked_up`; so many tokens were
-// `expected` to be computed as it was sent there.
-void account(World *w, int64_t actor, int64_t end, int64_t looked_up, int64_t expected) {
+// Count and note what the actor's request found: `chain[:end]`, of so many objects `looked_up`.
+void account(World *w, int64_t actor, int64_t end, int64_t looked_up) {
     Actor *me = &w->actors[actor];
     Node *node = &w->fleet.nodes[me->node];
     Found found = {.ts_ns = w->control.now, .lookups = looked_up, .computed_tokens = me->missed_tokens,
@@ -88,7 +87,7 @@ void account(World *w, int64_t actor, int64_t end, int64_t looked_up, int64_t ex
     }
     if (w->fleet.count > 1) {
         node->lookups += looked_up, node->local_hits += found.local_hits, node->shared_hits += found.shared_hits;
-        node->prefilling_tokens += me->missed_tokens - expected, node->computed_tokens += me->missed_tokens;
+        node->prefilling_tokens += me->missed_tokens, node->computed_tokens += me->missed_tokens;
     }
     if (!w->found_count) return;
     if (w->control.found == w->found_count) ensure(w, FLUSH, 1);

@@ -1,9 +1,6 @@
 // The books of a trace (kvtrace/trace/inventory.py): its rows against what must be live, up to the first that cannot be.
 #include "world.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define MOST ((int64_t)1 << 62)         // what can be reckoned with
 
 static int64_t check_stage(int64_t request, int64_t stage, Books *b) {

@@ -455,8 +455,9 @@ int64_t load(World *w, int64_t actor) {
     // Decoding reads its last object, if it has any of its own.
     me->entry = me->length > 0 || (k->mode == DECODE_ONLY && n > 0) ? w->chain[n - 1] : NONE;
     int64_t known = me->retrieved_objects + me->shared + own_objects;
-    int64_t end = 0, done = now, hit_tokens = 0, looked_up = 0, expected = me->missed_tokens;
+    int64_t end = 0, done = now, hit_tokens = 0, looked_up = 0;
     me->reached = 0, me->computed_tokens = 0, me->refused = 0, me->offer = 0;
+    node->prefilling_tokens -= me->missed_tokens;   // as its router expected
     if (k->mode != PREFILL_ONLY) {
         end = look_up(w, me->retrieved_objects, known);
         me->reached = end;
@@ -474,7 +475,7 @@ int64_t load(World *w, int64_t actor) {
     me->new = n - (k->is_prefix ? end : known), me->missed_tokens = max_of(me->input > 0, me->input - hit_tokens);
     if (k->mode == DECODE_ONLY) me->new = 0, me->missed_tokens = 0;
     total->missed_tokens += me->missed_tokens;
-    if (w->fleet.count > 1 || w->found_count) account(w, actor, end, looked_up, expected);
+    if (w->fleet.count > 1 || w->found_count) account(w, actor, end, looked_up);
     me->with_cache_ns = done - me->asked_ns + first_step_ns(w, me->input - me->missed_tokens, me->input);
     me->without_cache_ns = max_of(busy_ns, me->ready_ns) - me->asked_ns + first_step_ns(w, 0, me->input);
     if (done > now) total->waiting_ns += now - me->ready_ns, me->ready_ns = done;

@@ -544,7 +544,7 @@ static void run(World *w) {
 }
 
 // Serve the prompts that wait as the simulation ends, until each has its first token, as if nobody asked any more: else a
-// system that falls behind would look as fast as it began. What else that does counts for nothing.
+// system that falls behind would look as fast as it began. Nothing else of it is counted, and no row is made.
 static void answer_waiting(World *w) {
     Control *c = &w->control;
     int64_t left = 0, by_second_count = w->by_second_count;
@@ -556,7 +556,7 @@ static void answer_waiting(World *w) {
     if (!left || !w->first_token_count) return;
     Control control = *c;
     Total total = w->total;
-    c->is_over = 1, c->happen_ns = UNBOUNDED, w->found_count = 0, w->by_second_count = 0;
+    c->happen_ns = UNBOUNDED, w->found_count = 0, w->by_second_count = 0, w->knobs.is_counted_alone = 1;
     w->knobs.until_ns = UNBOUNDED, w->knobs.max_requests = max_of(c->arrived, c->next_request);
     for (int64_t actor; left > 0 && (actor = next_actor(w)) != NONE;) {
         int64_t was_answered = w->actors[actor].answered;

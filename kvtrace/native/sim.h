@@ -133,7 +133,7 @@ int64_t expiry_ns(World *w, int64_t t);
 void move(World *w, int64_t node);
 void take_from(World *w, int64_t actor);
 void route(World *w, int64_t actor, int64_t n);
-void account(World *w, int64_t actor, int64_t end, int64_t looked_up, int64_t expected);
+void account(World *w, int64_t actor, int64_t end, int64_t looked_up);
 int64_t until_open(World *w);
 int64_t hand_over(World *w, int64_t actor);
 void happen(World *w);

@@ -195,7 +195,6 @@ typedef struct {
     int64_t happened, happen_ns;    // steps of World.happenings done, and when the next is due (UNBOUNDED: never)
     int64_t gone, gone_largest;     // a bit for the tier out of reach, and the largest object that it takes else
     int64_t found;
-    int64_t is_over;        // all that is made counts for nothing but FirstToken
 } Control;
 
 typedef struct {

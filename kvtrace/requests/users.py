@@ -130,10 +130,10 @@ def _serve(
     times, holds_ns = asked["time_ns"].tolist(), (asked["output"] * decode_ns_per_token).tolist()
     queues = [deque(np.flatnonzero(asked["rank"] == rank).tolist()) for rank in range(len(Qos))]
     free_ns, begun, begun_ns = [0] * servers, list[int](), list[int]()
-    while waiting := [queue for queue in queues if queue and len(begun) != most]:
+    while waiting := [queue for queue in queues if queue]:
         queue = next((of for of in waiting if times[of[0]] <= free_ns[0]), min(waiting, key=lambda of: times[of[0]]))
         at_ns = max(free_ns[0], times[queue[0]])
-        if at_ns >= until_ns:
+        if at_ns >= until_ns or len(begun) == most:
             break
         heapq.heapreplace(free_ns, at_ns + holds_ns[queue[0]])
         begun.append(queue.popleft())

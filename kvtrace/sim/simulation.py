@@ -491,12 +491,10 @@ class Simulation:
         failed: list[BaseException] = []
 
         def flush(_need: int) -> None:
-            made = self._flush()
-            if not self.world.control["is_over"]:
-                sink(made)
-                progress(float(self.now_ns))
+            sink(self._flush())
+            progress(float(self.now_ns))
 
-        asked: dict[int, Callable[[int], None]] = {
+        asked: dict[int, Callable[[int], object]] = {
             records.FLUSH: flush,
             records.MORE_SLOTS: self._grow_slots,
             records.MORE_ACTORS: self._grow_actors,
@@ -518,6 +516,7 @@ class Simulation:
             is_ended = not (failed or signals) and answer(records.FLUSH, 0)
             # As they are at the end: what is counted from here on, of those who wait, is of no account.
             self.places, self._fleet_stats = fleet.all_tiers(self.world), fleet.stats(self.preset.fleet, self.world)
+            asked[records.FLUSH] = lambda _need: self._flush()
             _finish(self.world, is_ended)
         if failed:
             raise failed[0]
@@ -549,7 +548,7 @@ class Simulation:
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if has_times(self.preset):
             self._first_tokens.append(now.first_token[: control["answered"]].copy())
-        if len(now.found) and not control["is_over"]:
+        if len(now.found):
             self._incidents_seen.see(columns, now.found[: control["found"]])
         for name in ("made", "logged", "answered", "rows", "found"):
             control[name] = 0

@@ -13,7 +13,6 @@ With --ranks N there are so many workers of tensor parallelism, each with a file
 and its rank the recording has slot * N + rank. --mla has a latent, which is the same on all ranks.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -21,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from vllm_parts import BLOCK, LAYER_TOKEN_BYTES, Engine, Recording, folder_of, import_vllm, prompts
+from vllm_parts import BLOCK, LAYER_TOKEN_BYTES, Engine, Recording, arguments, import_vllm, prompts
 
 LAYERS = 2
 BLOCK_BYTES = BLOCK * LAYER_TOKEN_BYTES * LAYERS
@@ -111,11 +110,7 @@ def watched(record, ranks):
 
 
 def options():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--dir", type=folder_of, required=True)
-    parser.add_argument("--requests", type=int, required=True)
+    parser = arguments()
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--mla", action="store_true", help="a latent, which is the same on every rank")

@@ -18,7 +18,6 @@ its I/O in Python, as it does where vLLM's C extension is absent.
 the CPU tier.
 """
 
-import argparse
 import copy
 import ctypes
 import os
@@ -29,7 +28,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from trace_hook import TraceHook
-from vllm_parts import BLOCK, LAYER_TOKEN_BYTES, Engine, Recording, folder_of, import_vllm, prompts
+from vllm_parts import BLOCK, LAYER_TOKEN_BYTES, Engine, Recording, arguments, import_vllm, prompts
 
 SAE = "vllm.v1.kv_offload.cpu.policies.sae"
 IN_DRAM = {"store": "write", "promote": "write", "load": "read", "evict": "delete"}
@@ -37,11 +36,7 @@ IN_DRAM = {"store": "write", "promote": "write", "load": "read", "evict": "delet
 
 
 def options():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--dir", type=folder_of, required=True)
-    parser.add_argument("--requests", type=int, required=True)
+    parser = arguments()
     parser.add_argument("--cpu-blocks", type=int)
     parser.add_argument("--fs", action="store_true", help="with the fs tier below the CPU tier")
     parser.add_argument("--policy", choices=["lru", "sae"], default="lru", help="of the CPU tier")

@@ -11,7 +11,6 @@ OffloadingConnector has its CPU tier below, and loads from there take no time. A
 request, nanoseconds from its arrival to the step that begins it, and tokens found.
 """
 
-import argparse
 import gzip
 import json
 import os
@@ -20,17 +19,13 @@ from collections import deque
 from pathlib import Path
 
 from drive_vllm_offload import Workers, without_cuda
-from vllm_parts import BLOCK, LAYER_TOKEN_BYTES, Engine, folder_of, import_vllm, prompts
+from vllm_parts import BLOCK, LAYER_TOKEN_BYTES, Engine, arguments, import_vllm, prompts
 
 NS_PER_MS = 10**6
 
 
 def options():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--dir", type=folder_of, required=True)
-    parser.add_argument("--requests", type=int, required=True)
+    parser = arguments()
     parser.add_argument("--gpu-blocks", type=int, required=True, help="one of which vLLM never uses")
     parser.add_argument("--cpu-blocks", type=int, default=0)
     parser.add_argument("--budget", type=int, default=2048, help="tokens a step computes")

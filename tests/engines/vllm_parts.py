@@ -5,6 +5,7 @@ For the interpreter of vLLM's environment; imports of vllm come after `import_vl
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
@@ -184,6 +185,16 @@ class Recording:
         """Write each run as `line` of it to the file `out`."""
         with gzip.GzipFile(out, "wb", 9, mtime=0) as file:
             file.writelines(f"{line(*run)}\n".encode() for run in self.runs())
+
+
+def arguments():
+    """Return a parser of what each driver is told: the trace, the output, a folder for a config, how many requests."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--dir", type=folder_of, required=True)
+    parser.add_argument("--requests", type=int, required=True)
+    return parser
 
 
 def folder_of(text):

@@ -21,7 +21,7 @@ void *zeros(int64_t count, size_t size) {
 }
 
 // Keys that follow each other, as the objects of a prompt do, have their homes in one line: LINE of them are fetched
-// together. What finds its home taken goes on by an odd STEP, to the next line and place. Keys a LINE apart have any place.
+// together. What finds its home taken goes on by an odd STEP, to the next line and place. Multiples of LINE are spread over all places.
 static int64_t home(const Table *t, int64_t key) {
     uint64_t line = mixed((uint64_t)key / LINE + 0x9E3779B97F4A7C15ULL), place = ((uint64_t)key ^ line >> 32) % LINE;
     return (int64_t)((line * LINE + place) & (uint64_t)(t->size - 1));
