@@ -1,87 +1,94 @@
-"""How near the `gpu` tier comes to the driver's own copies: pinned host memory to the GPU, back, and within it.
+"""How near the `gpu` tier comes to copies by PyTorch: pinned host memory to the GPU, back, and within it.
 
-The driver's side is one stream of copies between two events, as NVIDIA's bandwidthTest does it; ours is the tier's
-writes and reads from four threads, by the wall clock. Printed are medians of three, and of each pair's ratio.
+PyTorch's side is one stream of copies back to back between two events, as NVIDIA's bandwidthTest has it; ours are the
+engine's rows, a copy each, by the wall clock: its threads wait for every copy, and generate the data of writes. Printed
+are medians of three, and of each round's ratio. Needs PyTorch and 3 GB of GPU memory; takes a minute.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from kvreplay.plan.buffers import Arena
-from kvreplay.tiers.gpu import Copy, CudaDevice, GpuTier
+import bench_replay
+import numpy as np
+
+from kvreplay.engine.engine import EngineName, choose
+from kvreplay.native.rows import READ, WRITE
+from kvreplay.tiers.gpu import GpuTier
+from kvreplay.tiers.ram import copy_threads
+from kvreplay.tiers.tier import Holding
 from kvtrace.core.errors import KvError
 
-RUNS, THREADS = 3, 4
-SIZES = (256 << 10, 1 << 20, 4 << 20, 16 << 20)
-TOTAL_BYTES = 8 << 30
-OBJECTS = 64
-READ, WRITE = 0, 1
+RUNS = 3
+SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+TOTAL_BYTES, MOVED_BYTES = 1 << 30, 8 << 30
+# Generating data takes processors, and is no part of a copy: a quarter is written.
+WRITTEN = 4
 
 
-def driver(device: CudaDevice, cupy: Any, arena: Arena, size: int, kind: Copy) -> float:
-    """Return GB/s of back-to-back copies of `size` on one stream."""
-    memory, other = device.allocate(OBJECTS * size), device.allocate(OBJECTS * size)
-    stream, start, end = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(), cupy.cuda.Event()
-    count = TOTAL_BYTES // size
-    start.record(stream)
-    for index in range(count):
-        here, there = memory.ptr + index % OBJECTS * size, other.ptr + index % OBJECTS * size
-        host = arena.address + index % THREADS * arena.slot_bytes
-        to, source = {Copy.H2D: (here, host), Copy.D2H: (host, here), Copy.D2D: (here, there)}[kind]
-        cupy.cuda.runtime.memcpyAsync(to, source, size, int(kind), stream.ptr)
-    end.record(stream)
+def pytorch(torch: Any, size: int, kind: str) -> float:
+    """Return bytes/s of copies of `size`."""
+    gpu = torch.zeros(TOTAL_BYTES // size, size, dtype=torch.uint8, device="cuda")
+    other = torch.zeros(4, size, dtype=torch.uint8, **({"device": "cuda"} if kind == "d2d" else {"pin_memory": True}))
+    if kind == "d2d":
+        other = torch.zeros_like(gpu)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    count = MOVED_BYTES // size
+    start.record()
+    for at in range(count):
+        here, there = gpu[at % len(gpu)], other[at % len(other)]
+        to, source = (here, there) if kind == "h2d" else (there, here)
+        to.copy_(source, non_blocking=True)
+    end.record()
     end.synchronize()
-    return count * size / (cupy.cuda.get_elapsed_time(start, end) / 1e3) / 1e9
+    return count * size / (start.elapsed_time(end) / 1e3)
 
 
-def tier(held: GpuTier, arena: Arena, size: int, op: int) -> float:
-    """Return GB/s of the tier's operations from all threads."""
+def ours(engine: Any, tier: GpuTier, size: int, op: int) -> tuple[float, float]:
+    """Return bytes/s, and what part of the threads' time generating data took."""
+    count = MOVED_BYTES // size // (WRITTEN if op == WRITE else 1)
+    before = copied_bytes(tier)
+    plan = bench_replay.plan_of(op, np.arange(count) % (TOTAL_BYTES // size), size, 0)
+    driven, _, _ = bench_replay.drive(engine, [tier], plan)
+    assert copied_bytes(tier) - before == count * size, "every byte was copied once"
+    return count * size / driven.wall_ns * 1e9, driven.making_ns / driven.wall_ns / copy_threads()
 
-    def work(lane: int) -> None:
-        view = arena.view(arena.address + lane * arena.slot_bytes, size)
-        for index in range(lane, count, THREADS):
-            handle = held.begin(op, index % OBJECTS)
-            if op == WRITE:
-                held.write(handle, 0, view)
-            else:
-                held.read(handle, 0, view)
 
-    count = TOTAL_BYTES // size
-    with ThreadPoolExecutor(THREADS) as pool:
-        started = time.perf_counter()
-        list(pool.map(work, range(THREADS)))
-        return count * size / (time.perf_counter() - started) / 1e9
+def copied_bytes(tier: GpuTier) -> int:
+    return sum(kind["bytes"] for kind in tier.facts()["transfers"].values())
 
 
 def main() -> None:
     try:
-        device = CudaDevice(0)
-    except KvError as error:
-        print(f"skipped: no GPU ({error})")
-        return
-    import cupy
+        import torch
 
-    print(f"gpu tier, {THREADS} threads, against the driver's copies on {device.name}, GB/s")
-    print("size       copy  tier   driver  ratio")
+        opened = GpuTier("gpu", 0, SIZES[0])
+        opened.open(0)
+        name = opened.facts()["device"]
+        opened.close()
+    except (ImportError, KvError) as error:
+        print(f"skipped: {error}")
+        return
+    print(f"gpu tier, {copy_threads()} threads, against PyTorch {torch.__version__} on one {name}, GB/s")
+    print("      size copy   tier  PyTorch  ratio   generating data")
     for size in SIZES:
-        arena = Arena(THREADS, size)
-        for is_within, ops in ((False, ((WRITE, Copy.H2D), (READ, Copy.D2H))), (True, ((READ, Copy.D2D),))):
-            held = GpuTier("gpu", 0, size, lambda _: device, is_within=is_within)
-            held.open(OBJECTS * size)
-            # Plain memory would go through the driver's own bounce buffers, on both sides.
-            held.pin(arena)
-            for index in range(OBJECTS):
-                held.reserve(index, size)
+        for is_within, ops in ((False, ((WRITE, "h2d"), (READ, "d2h"))), (True, ((READ, "d2d"),))):
+            tier = GpuTier("gpu", 0, size, is_within=is_within)
+            tier.expect(Holding([TOTAL_BYTES]))
+            tier.open(TOTAL_BYTES)
+            engine = choose(EngineName.AUTO, [tier], 8, size)
+            there = bench_replay.plan_of(WRITE, np.arange(TOTAL_BYTES // size), size, 0)
+            bench_replay.drive(engine, [tier], there)
             for op, kind in ops:
-                pairs = [(tier(held, arena, size, op), driver(device, cupy, arena, size, kind)) for _ in range(RUNS)]
-                ours, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
-                ratio = statistics.median(a / b for a, b in pairs)
-                print(f"{size >> 10:6d} KiB {kind.name}  {ours:6.1f}  {theirs:6.1f}   {ratio:.2f}")
-            held.close()
+                found = [(*ours(engine, tier, size, op), pytorch(torch, size, kind)) for _ in range(RUNS)]
+                rate, making, peer = (statistics.median(side) for side in zip(*found, strict=True))
+                ratio = statistics.median(one / other for one, _, other in found)
+                print(
+                    f"{size >> 10:6d} KiB {kind} {rate / 1e9:7.1f} {peer / 1e9:8.1f} {ratio:6.2f} {making:8.0%}",
+                    flush=True,
+                )
+            tier.close()
 
 
 if __name__ == "__main__":

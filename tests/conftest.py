@@ -59,7 +59,7 @@ def gpu_reason() -> str | None:
     from kvtrace.core.errors import KvError
 
     try:
-        CudaDevice(0)
+        CudaDevice(0).close()
     except KvError as error:
         return str(error)
     return None

@@ -28,10 +28,10 @@ def run(
         "Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of these with "
         "commas between them (each object lies on one, by its key, or by its id if the trace has no objects table), "
         "s3://BUCKET/PREFIX (s3dlio, the extra s3; az:// and gs:// go the same way, untested), ram, gpu (or "
-        "gpu:device=1,copy=device; untested on hardware), sim (nothing moves; takes the time of the trace's service "
-        "model, else of one that is named, or as sim:bandwidth=50GB,latency=10us says, or as the drive that kvreplay "
-        "scorecard measured: sim:drive.json; if all tiers are, in virtual time) or null (no time). Repeatable; rows "
-        "of tiers not named are skipped.",
+        "gpu:device=1,copy=device), sim (nothing moves; takes the time of the trace's service model, else of one that "
+        "is named, or as sim:bandwidth=50GB,latency=10us says, or as the drive that kvreplay scorecard measured: "
+        "sim:drive.json; if all tiers are, in virtual time) or null (no time). Repeatable; rows of tiers not named are "
+        "skipped.",
         None,
         "--tier -t",
         metavar="NAME=TARGET",

@@ -143,8 +143,8 @@ class Config:
     seed: int | None = option("Seed of the data; the trace's if not given.")
     is_buffered: bool = option("Go through the page cache instead of O_DIRECT.", False, "--buffered")
     is_gds: bool = option(
-        "Move files' data straight to and from GPU 0 by cuFile (kvikio); the run says if it could not go direct. "
-        "Untested on hardware.",
+        "Move files' data straight to and from GPU 0 by cuFile (kvikio); the run says if it could not go direct, which "
+        "is all that was tried on hardware.",
         False,
         "--gds",
     )

@@ -9,7 +9,7 @@ from kvreplay.config.config import Config, named
 from kvreplay.tiers.claims import check_device, check_file, check_target
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier, files_of
-from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, gpu_options
+from kvreplay.tiers.gpu import GdsTier, GpuTier, gpu_options
 from kvreplay.tiers.modelled import SimulatedTier, simulated
 from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient, is_object_store
 from kvreplay.tiers.ram import RamTier
@@ -47,9 +47,8 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
         elif kind == "gpu":
             number, is_within = gpu_options(options, asked, is_verified=config.is_verified)
-            tiers[index] = GpuTier(
-                name, number, config.io_bytes, CudaDevice, is_within=is_within, is_verified=config.is_verified
-            )
+            is_verified = config.is_verified
+            tiers[index] = GpuTier(name, number, config.io_bytes, is_within=is_within, is_verified=is_verified)
         elif kind == "null":
             tiers[index] = SimulatedTier(name)
         elif kind == "sim":
@@ -132,7 +131,7 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
     if config.is_gds and (is_space or len(paths) > 1):
         raise ConfigError(f"--tier {name}={target}: --gds reads and writes files; name one directory")
     if config.is_gds:
-        return GdsTier(name, paths[0], how, CudaDevice, is_verified=config.is_verified)
+        return GdsTier(name, paths[0], how, is_verified=config.is_verified)
     kind = ExtentTier if is_space else files_of
     if len(paths) == 1:
         return kind(name, paths[0], how)

@@ -424,7 +424,7 @@ class _Drive:
             return f"object {s.failed_object} is not there"
         is_full = s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes
         why = tier.why_no_room(s.failed_object) if tier is not None and is_full else None
-        return f"no space: {why}" if why else os.strerror(s.failed_errno)
+        return f"no space: {why}" if why else tier.why_failed(s.failed_errno) if tier else os.strerror(s.failed_errno)
 
 
 class EngineName(StrEnum):

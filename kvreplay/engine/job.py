@@ -201,7 +201,7 @@ class TierTable:
                 of_name: Any = (Digit * len(digits))(*[Digit(*digit) for digit in digits])
                 to.name, to.name_bytes, to.spread = self._at(text), len(name) + 1, SPREAD
                 to.digit, to.digits = self._at(of_name), len(digits)
-            to.sink, to.sink_bytes = of.sink
+            (to.sink, to.sink_bytes), to.gpu = of.sink, of.gpu
             if of.service is not None:
                 to.read_bytes_per_s, to.write_bytes_per_s = of.service.read_bytes_per_s, of.service.write_bytes_per_s
                 to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns

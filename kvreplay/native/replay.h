@@ -109,6 +109,21 @@ typedef struct {            // what a drive was measured to do (drive.json): axe
 } Matrix;
 enum { HELD, WORK, BESIDE_PARTS };  // slots: how long a place of the queue is taken / the latency; ns that it takes at least
 
+enum { TO_GPU, FROM_GPU, WITHIN_GPU, COPY_KINDS };
+typedef struct {            // what one copy at a time has on a GPU
+    void *stream, *begins, *ends;   // and two events
+    void *staging;          // pinned: io_bytes
+    int64_t copies[COPY_KINDS], bytes[COPY_KINDS], event_ns[COPY_KINDS];
+} GpuCopier;
+
+typedef struct {            // a GPU by its driver's functions (gpu.py)
+    void *use, *record, *copy, *wait, *elapsed;
+    void *context;
+    GpuCopier *copier;      // by place of the copies' queue
+    int64_t is_within;      // data comes from the sink and goes there, which lies on the GPU, too
+    _Atomic int64_t error;  // the driver's last
+} Gpu;
+
 typedef struct {
     int32_t kind;           // TierKind
     int32_t queue[OPS];     // whose loops do it; RINGS_QUEUE: the ring of the object's drive
@@ -127,6 +142,7 @@ typedef struct {
     int32_t unused;
     void *sink;             // MEMORY: where reads are copied to, in turn
     int64_t sink_bytes;
+    Gpu *gpu;               // MEMORY: whose it is; NULL: the host's
     int64_t read_bytes_per_s, write_bytes_per_s, latency_ns, occupied_ns; // MODELLED; occupied_ns: at least, an operation
     const Matrix *matrix;   // MODELLED: in place of these; NULL
 } Tier;

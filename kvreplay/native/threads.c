@@ -267,34 +267,60 @@ static void touch(Engine *e, const Operation *f) {
     if (to > from) madvise((void *)(d->base + from), (size_t)(to - from), MADV_POPULATE_WRITE);
 }
 
+// On the copier's own stream, between two events; returns 0 or the driver's error.
+static int copy_on_gpu(const Gpu *g, GpuCopier *c, const uint8_t *to, const uint8_t *from, int64_t bytes, int kind) {
+    typedef int Of(void *), On(void *, void *), Copy(uint64_t, uint64_t, size_t, void *), Took(float *, void *, void *);
+    float ms = 0;
+    int error = ((Of *)g->use)(g->context);
+    if (!error) error = ((On *)g->record)(c->begins, c->stream);
+    if (!error) error = ((Copy *)g->copy)((uintptr_t)to, (uintptr_t)from, (size_t)bytes, c->stream);
+    if (!error) error = ((On *)g->record)(c->ends, c->stream);
+    if (!error) error = ((Of *)g->wait)(c->ends);
+    if (!error) error = ((Took *)g->elapsed)(&ms, c->begins, c->ends);
+    if (error) return error;
+    c->copies[kind]++;
+    c->bytes[kind] += bytes;
+    c->event_ns[kind] += (int64_t)(ms * 1e6);
+    return 0;
+}
+
 static void copy(Engine *e, Use *use, Step *s, uint8_t *scratch, int64_t *sink_at) {
     Operation *f = s->operation;
     Tier *t = f->tier;
     Row *r = f->row;
-    uint8_t *place = (uint8_t *)(f->base + s->from_bytes);
-    if (r->op == WRITE) {
+    Gpu *g = t->gpu;
+    uint8_t *place = (uint8_t *)(f->base + s->from_bytes), *other = g ? g->copier[s->place].staging : scratch;
+    bool is_write = r->op == WRITE, is_within = g && g->is_within;
+    if (is_write && !is_within) {
         int64_t before = now_ns();
         touch(e, f);
         int64_t started = now_ns();
         use->touching_ns += started - before;
         use->doing = MAKING_DATA;
-        data_make(e->job->data, scratch, s->bytes, s->from_bytes, r->object_id, r->version);
+        data_make(e->job->data, other, s->bytes, s->from_bytes, r->object_id, r->version);
         use->making_ns += now_ns() - started;
+    } else if (is_within || (!g && !e->job->is_checking)) {
+        if (*sink_at + s->bytes > t->sink_bytes) *sink_at = 0;
+        other = (uint8_t *)t->sink + *sink_at;
+        *sink_at += s->bytes;
     }
     int64_t started = run_ns(e);
     stamp(s, started);
     use->doing = MOVING;
-    if (r->op == WRITE) memcpy(place, scratch, (size_t)s->bytes);
-    else if (e->job->is_checking) memcpy(scratch, place, (size_t)s->bytes);
-    else {
-        if (*sink_at + s->bytes > t->sink_bytes) *sink_at = 0;
-        memcpy((uint8_t *)t->sink + *sink_at, place, (size_t)s->bytes);
-        *sink_at += s->bytes;
-    }
+    uint8_t *to = is_write ? place : other, *from = is_write ? other : place;
     s->result = s->bytes;
+    if (!g) memcpy(to, from, (size_t)s->bytes);
+    else {
+        int kind = is_within ? WITHIN_GPU : is_write ? TO_GPU : FROM_GPU;
+        int error = copy_on_gpu(g, &g->copier[s->place], to, from, s->bytes, kind);
+        if (error) {
+            g->error = error;
+            s->result = -EIO;
+        }
+    }
     s->ended_ns = run_ns(e);
     use->copying_ns += s->ended_ns - started;
-    if (r->op == READ && e->job->is_checking) check_data(e, use, s, scratch, s->bytes);
+    if (!is_write && e->job->is_checking && s->result > 0) check_data(e, use, s, other, s->bytes);
 }
 
 // --- a loop of one step at a time -----------------------------------------------------------------------------------

@@ -469,11 +469,6 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
     tiers = [tier for tier in setting.tiers if tier is not None]
     yield from (f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in tiers if t.is_simulated)
     yield from (f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in tiers if t.engine == "gds")
-    yield from (
-        f"tier {t.name}: the code for {'cuFile' if t.engine == 'gds' else 'GPUs'} was never tested on hardware"
-        for t in tiers
-        if t.engine in ("gpu", "gds")
-    )
     if begun.engine.name == "threads" and setting.config.submitters not in ("1", AUTO):
         wanted = setting.config.submitters
         yield f"--submitters {wanted} was not used: without io_uring each thread submits for itself"

@@ -45,7 +45,7 @@ from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import ReportTable, Sheet, table_of
-from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable, how_to_add
+from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.units import NS_PER_S, format_bytes, percent
 
@@ -113,7 +113,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     programs: dict[str, str | None]
     """Version or path of fio, smartctl, nvme; null if not installed."""
     gpu_libraries: dict[str, str | None]
-    """Versions of cupy (gpu tiers) and kvikio (--gds); null if not installed."""
+    """The version of kvikio (--gds); null if not installed."""
     probes: str
     """available, or why not."""
     warnings: list[str]
@@ -147,7 +147,7 @@ def discover(root: Path = Path("/")) -> Discovery:
         io_uring=refusal() or "available",
         programs={name: shutil.which(name) for name in ("fio", "smartctl", "nvme")},
         # Whatever CUDA they are built for.
-        gpu_libraries={n: version(installed[n][0]) if n in installed else None for n in ("cupy", "kvikio")},
+        gpu_libraries={n: version(installed[n][0]) if n in installed else None for n in ("kvikio",)},
         probes=probes,
         warnings=[],
         recommended={},
@@ -243,8 +243,6 @@ def _of_machine(found: Discovery) -> Iterator[str]:
         yield f"open files are limited to {files:,}; ulimit -n {_OPEN_FILES}"
     if found.io_uring != "available":
         yield f"no io_uring ({found.io_uring}): threads do the I/O, at more processor time"
-    if found.gpus and found.gpu_libraries["cupy"] is None:
-        yield f"there is a GPU, but no CuPy: gpu tiers need it ({how_to_add('gpu')})"
     if found.programs["smartctl"] is None and found.programs["nvme"] is None:
         yield "neither smartctl nor nvme is installed: runs record no drive health"
 

@@ -1,208 +1,244 @@
 """GPU memory as a tier, and `--gds`: files read and written straight to and from GPU memory.
 
-Objects of the GPU tier lie on the device, and every operation is one copy, timed by the device as well. By default data
-crosses between pinned host buffers and the GPU, as a demotion's or a promotion's does; with `gpu:copy=device` it stays
-there, as a hit in the GPU's own cache does. GDS goes through cuFile by kvikio; where that cannot go direct it goes
-through host memory, and the run says which it was.
+Objects of the GPU tier lie on the device, and every operation is copies of at most an I/O each, which the engine's
+threads make as those of DRAM (native/threads.c). By default data crosses between pinned
+host buffers and the GPU, as a demotion's or a promotion's does; with `gpu:copy=device` it stays there, as a hit in the
+GPU's own cache does. GDS goes through cuFile by kvikio; where that cannot go direct it goes through host memory, and
+the run says which it was.
 
-CuPy stands behind it; `Device` is the seam, so that all but these few calls is tested without a GPU.
+NVIDIA's driver itself (libcuda.so.1) stands behind it, and nothing has to be installed for it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
 import errno
-import itertools
 import os
-import threading
 from collections.abc import Callable, Mapping
-from enum import IntEnum
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from kvreplay.native.rows import REPLAY
 from kvreplay.plan.buffers import PAGE_BYTES, Arena, address_of
+from kvreplay.tiers.extents import SPARE_SHARE, Space
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.tier import StorageOptions, Tier
+from kvreplay.tiers.ram import RamTier, copy_threads
+from kvreplay.tiers.tier import Native, StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
-from kvtrace.core.units import NS_PER_S, format_bytes
+from kvtrace.core.units import format_bytes
 
-TURN_BYTES = 256 << 20
+SINK_BYTES = 256 << 20
 """Copies within the GPU go to and from a place this large in turn: a small one would stay in its cache."""
+LEFT_BYTES = 256 << 20
+"""Of the GPU's free memory, for the driver's own needs."""
+LINE_BYTES = 512
 OPTIONS = ("device", "copy")
 LESS = "replay less with --limit, or make the trace with a smaller tier (kvtrace gen --set tiers.{}.capacity=40GiB)"
+KINDS = ("h2d", "d2h", "d2d")
+"""Directions of copies, by the numbers of replay.h."""
+GpuStruct, CopierStruct = map(REPLAY.struct, ("Gpu", "GpuCopier"))
 
 
-class Transfers:
-    """What was copied in each direction, and how long the device took."""
+class CudaDevice:
+    """A GPU by CUDA's driver; what is taken of it is given back by `close`."""
 
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self._lock = threading.Lock()
-        self._totals = {kind: [0, 0, 0] for kind in Copy}
+    def __init__(self, number: int, driver: Any = None) -> None:
+        """Take GPU `number` by its `driver`, libcuda.so.1.
 
-    def add(self, kind: Copy, nbytes: int, device_ns: int) -> None:
-        """Count one copy."""
-        with self._lock:
-            total = self._totals[kind]
-            total[0] += 1
-            total[1] += nbytes
-            total[2] += device_ns
-
-    def facts(self) -> dict[str, Any]:
-        """Return, by direction, counts and the rate while the copies ran, one at a time; populating is among them."""
-        return {
-            kind.name.lower(): {
-                "copies": copies,
-                "bytes": nbytes,
-                "device_ns": ns,
-                "device_bytes_per_s": nbytes * NS_PER_S / ns if ns else None,
-            }
-            for kind, (copies, nbytes, ns) in self._totals.items()
-            if copies
-        }
-
-
-class Pins:
-    """The engine's host buffers, pinned for as long as a tier is open."""
-
-    def __init__(self) -> None:
-        """Pin nothing yet."""
-        self._pinned: list[tuple[Device, int]] = []
-        self.nbytes = 0
-
-    def add(self, device: Device, arena: Arena) -> None:
-        """Pin `arena` for `device`; DeviceError if the driver refuses."""
+        ProbeUnavailable if there is none; DeviceError if it has no such GPU.
+        """
         try:
-            device.pin(arena.address, arena.nbytes)
+            self._driver = driver or ctypes.CDLL("libcuda.so.1")
         except OSError as error:
+            raise ProbeUnavailable(f"a gpu tier needs NVIDIA's driver ({error}); or simulate it: gpu=sim") from None
+        count, device, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
+        try:
+            self._call("cuInit", 0)
+            self._call("cuDeviceGetCount", ctypes.byref(count))
+        except OSError as error:
+            raise DeviceError(f"no GPU: {error.strerror}; simulate it: gpu=sim") from None
+        if number >= count.value:
+            raise DeviceError(f"gpu:device={number}: there are {count.value}; number them from 0")
+        self._call("cuDeviceGet", ctypes.byref(device), number)
+        self._call("cuDeviceGetName", name, len(name), device)
+        self.name, self._taken = name.value.decode(), list[tuple[str, Any]]()
+        self._context = ctypes.c_void_p()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+        self._taken.append(("cuDevicePrimaryCtxRelease_v2", device))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._driver, name)(*arguments)
+        if code == _OUT_OF_MEMORY:
+            raise MemoryError(self.said(code))
+        if code:
+            raise OSError(errno.EIO, self.said(code))
+
+    def _take(self, name: str, gives_back: str, *arguments: Any) -> int:
+        taken = ctypes.c_void_p()
+        self.use()
+        self._call(name, ctypes.byref(taken), *arguments)
+        self._taken.append((gives_back, taken))
+        return taken.value or 0
+
+    def said(self, code: int) -> str:
+        """Return what the driver calls an error."""
+        name = ctypes.c_char_p()
+        self._driver.cuGetErrorName(code, ctypes.byref(name))
+        return f"CUDA: {(name.value or str(code).encode()).decode()}"
+
+    def use(self) -> None:
+        """Make it the calling thread's GPU."""
+        self._call("cuCtxSetCurrent", self._context)
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """Return the bytes that are free, and all, as the driver says."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.use()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def allocate(self, nbytes: int) -> int:
+        """Return where `nbytes` of its memory begin; MemoryError if they do not fit."""
+        return self._take("cuMemAlloc_v2", "cuMemFree_v2", ctypes.c_size_t(nbytes))
+
+    def copier(self, staging_bytes: int) -> Any:
+        """Return what one thread that copies has here: a stream, two events, and pinned memory of the host."""
+        stream = self._take("cuStreamCreate", "cuStreamDestroy_v2", _NON_BLOCKING)
+        begins, ends = (self._take("cuEventCreate", "cuEventDestroy_v2", 0) for _ in range(2))
+        take = ("cuMemHostAlloc", "cuMemFreeHost", ctypes.c_size_t(staging_bytes), 0)
+        return CopierStruct(stream, begins, ends, self._take(*take) if staging_bytes else 0)
+
+    def struct(self, copiers: Any, *, is_within: bool) -> Any:
+        """Return the driver's functions, for `copiers` of the engine."""
+        of = {
+            "use": "cuCtxSetCurrent",
+            "record": "cuEventRecord",
+            "copy": "cuMemcpyAsync",
+            "wait": "cuEventSynchronize",
+            "elapsed": "cuEventElapsedTime",
+        }
+        at = {field: ctypes.cast(getattr(self._driver, name), ctypes.c_void_p).value for field, name in of.items()}
+        return GpuStruct(context=self._context, copier=ctypes.addressof(copiers), is_within=is_within, **at)
+
+    def pin(self, arena: Arena) -> None:
+        """Pin buffers of the host for copies and cuFile; DeviceError if the driver refuses."""
+        self.use()
+        try:
+            self._call("cuMemHostRegister_v2", ctypes.c_void_p(arena.address), ctypes.c_size_t(arena.nbytes), 0)
+        except (OSError, MemoryError) as error:
             raise DeviceError(
-                f"{format_bytes(arena.nbytes)} of buffers cannot be pinned for the GPU: {error.strerror}; "
+                f"{format_bytes(arena.nbytes)} of buffers cannot be pinned for the GPU: {error}; "
                 "lower --queue-depth or --io-bytes"
             ) from None
-        self._pinned.append((device, arena.address))
-        self.nbytes += arena.nbytes
+        self._taken.append(("cuMemHostUnregister", ctypes.c_void_p(arena.address)))
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Copy between any two memories, and wait for it; OSError if it fails."""
+        self.use()
+        self._call("cuMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(nbytes))
 
     def close(self) -> None:
-        """Unpin all."""
-        while self._pinned:
-            device, address = self._pinned.pop()
-            device.unpin(address)
+        """Give everything back; after an error of the GPU the driver may refuse, which changes nothing any more."""
+        self._driver.cuCtxSetCurrent(self._context)
+        while self._taken:
+            gives_back, taken = self._taken.pop()
+            getattr(self._driver, gives_back)(taken)
 
 
-class GpuTier(Tier):
-    """Objects in the memory of one GPU."""
+_OUT_OF_MEMORY, _NON_BLOCKING = 2, 1
+
+
+class GpuTier(RamTier):
+    """Objects in the memory of one GPU, in one piece that is taken before the replay begins."""
 
     engine = "gpu"
-    is_of_gpu = True
 
     def __init__(
         self,
         name: str,
         number: int,
         io_bytes: int,
-        make_device: Callable[[int], Device],
+        make_device: Callable[[int], CudaDevice] = CudaDevice,
         *,
         is_within: bool = False,
         is_verified: bool = False,
     ) -> None:
-        """Hold objects for the tier `name` on GPU `number`; `is_within`: copies stay on the device.
-
-        A verified tier holds whole blocks.
-        """
-        self.name, self.target = name, f"gpu:{number}"
-        self.alignment = PAGE_BYTES if is_verified else 1
-        self._number, self._io_bytes, self._make_device = number, io_bytes, make_device
-        self._is_within = is_within
-        self._objects: dict[int, tuple[Any, int]] = {}
-        self._transfers = Transfers()
-        self._pins = Pins()
+        """Hold objects for the tier `name` on GPU `number`; `is_within`: copies stay on the device."""
+        super().__init__(name, io_bytes, is_verified=is_verified)
+        self.target = f"gpu:{number}"
+        self._number, self._make_device, self._is_within = number, make_device, is_within
+        self._held = ExitStack()
+        self._copiers: Any = ()
+        self._gpu: Any = None
 
     def open(self, peak_bytes: int) -> None:
-        """Take the GPU and check that the trace's peak fits its free memory."""
-        self._device = device = self._make_device(self._number)
-        turn_bytes = max(2, TURN_BYTES // self._io_bytes) * self._io_bytes if self._is_within else 0
-        free, self._total_bytes = device.memory_bytes()
-        if peak_bytes + turn_bytes > free:
+        """Take the GPU, check that the trace's peak fits its free memory, and take that and what copies need."""
+        self._device = device = self._held.enter_context(closing(self._make_device(self._number)))
+        sink_bytes = max(2, SINK_BYTES // self._io_bytes) * self._io_bytes if self._is_within else 0
+        staging_bytes = 0 if self._is_within else self._io_bytes
+        free, total = device.memory_bytes()
+        if peak_bytes + sink_bytes > free:
             raise DeviceError(
-                f"--tier {self.name}=gpu: the replay holds up to {format_bytes(peak_bytes + turn_bytes)} there, but "
+                f"--tier {self.name}=gpu: the replay holds up to {format_bytes(peak_bytes + sink_bytes)} there, but "
                 f"{device.name} has {format_bytes(free)} free; {LESS.format(self.name)}"
             )
-        if turn_bytes:
-            self._place = device.allocate(turn_bytes)
-            self._turn = itertools.cycle(range(0, turn_bytes, self._io_bytes))
-
-    def pin(self, arena: Arena) -> None:
-        """Pin the engine's buffers, which copies go to and from."""
-        if not self._is_within:
-            self._pins.add(self._device, arena)
-
-    def reserve(self, object_id: int, end: int) -> None:
-        """Allocate the object's memory, or grow it."""
-        held = self._objects.get(object_id)
-        if held is not None and held[1] >= end:
-            return
+        unit = PAGE_BYTES if self._is_verified else LINE_BYTES
+        # Free room lies scattered, as on a file.
+        spare = min(int(peak_bytes * SPARE_SHARE) + PAGE_BYTES, max(0, free - peak_bytes - sink_bytes - LEFT_BYTES))
+        size = -(-(peak_bytes + spare) // unit) * unit
         try:
-            grown = self._device.allocate(end)
-        except MemoryError:
-            free, _ = self._device.memory_bytes()
-            raise MemoryError(
-                f"{format_bytes(end)} do not fit the {format_bytes(free)} that {self._device.name} has free; "
-                f"{LESS.format(self.name)}"
+            self._address = device.allocate(size)
+            self._place = (device.allocate(sink_bytes) if sink_bytes else 0, sink_bytes)
+            copiers = [device.copier(staging_bytes) for _ in range(copy_threads())]
+        except MemoryError as error:
+            raise DeviceError(
+                f"--tier {self.name}=gpu: {device.name} has no room for {format_bytes(size + sink_bytes)} in one piece "
+                f"({error}); {LESS.format(self.name)}"
             ) from None
-        if held is not None:
-            self._device.copy(grown.ptr, held[0].ptr, held[1], Copy.D2D)
-        self._objects[object_id] = (grown, end)
+        self._touched_bytes = size
+        self._space = Space(size, unit, 0)
+        self._space.expect(self._holding.grown)
+        self._copiers = (CopierStruct * len(copiers))(*copiers)
+        self._gpu = device.struct(self._copiers, is_within=self._is_within)
+        self._facts = {"device_bytes": total, "pinned_bytes": staging_bytes * len(copiers)}
 
-    def begin(self, op: int, object_id: int) -> tuple[Any, int]:
-        """Return the object's memory and its length."""
-        held = self._objects.get(object_id)
-        if held is None:
-            raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
-        return held
+    def native(self) -> Native:
+        """Return how the engine finds it."""
+        if self._gpu is None:
+            return super().native()
+        return dataclasses.replace(super().native(), sink=self._place, gpu=ctypes.addressof(self._gpu))
 
-    def write(self, handle: tuple[Any, int], offset: int, data: memoryview) -> None:
-        """Copy `data`, or as much from elsewhere on the device, into the object."""
-        to = handle[0].ptr + offset
-        if self._is_within:
-            self._copy(to, self._place.ptr + next(self._turn), len(data), Copy.D2D)
-        else:
-            self._copy(to, address_of(data), len(data), Copy.H2D)
-
-    def read(self, handle: tuple[Any, int], offset: int, into: memoryview) -> int:
-        """Copy out of the object, to `into` or elsewhere on the device."""
-        length = min(len(into), handle[1] - offset)
-        source = handle[0].ptr + offset
-        if self._is_within:
-            self._copy(self._place.ptr + next(self._turn), source, length, Copy.D2D)
-        else:
-            self._copy(address_of(into), source, length, Copy.D2H)
-        return length
-
-    def _copy(self, to: int, source: int, nbytes: int, kind: Copy) -> None:
-        self._transfers.add(kind, nbytes, self._device.copy(to, source, nbytes, kind))
-
-    def delete(self, object_id: int) -> None:
-        """Give the object's memory back to the pool."""
-        if self._objects.pop(object_id, None) is None:
-            raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
+    def why_failed(self, code: int) -> str:
+        """Return what the driver called the last error."""
+        is_known = self._gpu is not None and self._gpu.error
+        return self._device.said(self._gpu.error) if is_known else super().why_failed(code)
 
     def facts(self) -> dict[str, Any]:
-        """Return the GPU, how data moves, and what the device's events say of it."""
+        """Return the GPU, how data moves, and what was copied in each direction, what populates it included."""
+        transfers = {
+            kind: {
+                of: sum(getattr(copier, of)[at] for copier in self._copiers) for of in ("copies", "bytes", "event_ns")
+            }
+            for at, kind in enumerate(KINDS)
+        }
         return {
             "is_simulated": False,
             "device": self._device.name,
-            "device_bytes": self._total_bytes,
             "copy": "device" if self._is_within else "host",
-            "pinned_bytes": self._pins.nbytes,
-            "transfers": self._transfers.facts(),
-            "note": "latencies are the host's, launch and wait included; transfers has the device's own times",
+            "copy_threads": len(self._copiers),
+            **self._facts,
+            "transfers": {kind: of for kind, of in transfers.items() if of["copies"]},
+            "note": "latencies are the host's; event_ns is between GPU events around each copy, its launch included",
         }
 
     def close(self) -> None:
-        """Unpin the buffers and free everything."""
-        self._pins.close()
-        self._objects.clear()
+        """Free everything."""
+        self._space = None
+        self._held.close()
 
 
 def gpu_options(options: Mapping[str, str], said: str, *, is_verified: bool) -> tuple[int, bool]:
@@ -218,116 +254,6 @@ def gpu_options(options: Mapping[str, str], said: str, *, is_verified: bool) -> 
     if copy == "device" and is_verified:
         raise ConfigError(f"{said}: --verify needs the data, which copy=device does not move to it; leave one out")
     return int(number), copy == "device"
-
-
-INSTALL = how_to_add("gpu")
-
-
-class Copy(IntEnum):
-    """The direction of a copy, by CUDA's numbers (cudaMemcpyKind)."""
-
-    H2D = 1
-    D2H = 2
-    D2D = 3
-
-
-class Device(Protocol):
-    """One GPU; everything may be called from many threads."""
-
-    name: str
-
-    def memory_bytes(self) -> tuple[int, int]:
-        """Return the bytes that are free, and all."""
-
-    def allocate(self, nbytes: int) -> Any:
-        """Return memory at `ptr` that lives as long as something refers to it; MemoryError if it does not fit."""
-
-    def as_array(self, memory: Any, nbytes: int) -> Any:
-        """Return `memory` as an array of bytes that other libraries for the GPU take."""
-
-    def pin(self, address: int, nbytes: int) -> None:
-        """Lock host memory for copies without a bounce; OSError if the driver refuses."""
-
-    def unpin(self, address: int) -> None:
-        """Undo `pin`."""
-
-    def copy(self, to: int, source: int, nbytes: int, kind: Copy) -> int:
-        """Copy, wait for it, and return how long it took by the device's events, ns; OSError if it fails."""
-
-
-class CudaDevice:
-    """A GPU by CuPy: a stream and two events for each thread, memory from a pool."""
-
-    def __init__(self, number: int) -> None:
-        """Take GPU `number`; ProbeUnavailable if CuPy is not installed; DeviceError if there is no such GPU."""
-        try:
-            import cupy
-        except ImportError as error:
-            raise ProbeUnavailable(f"a gpu tier needs CuPy ({error}): {INSTALL}; or simulate it: gpu=sim") from None
-        self._cupy, self._runtime, self._number = cupy, cupy.cuda.runtime, number
-        try:
-            count = self._runtime.getDeviceCount()
-        except self._runtime.CUDARuntimeError as error:
-            raise DeviceError(f"no GPU: {error}; simulate it: gpu=sim") from None
-        if number >= count:
-            raise DeviceError(f"gpu:device={number}: there are {count}; number them from 0")
-        self._local = threading.local()
-        self._use()
-        properties = self._runtime.getDeviceProperties(number)
-        self.name = properties["name"].decode()
-        # Freed memory stays with the pool: cudaFree waits for all that runs, and would be in a delete's time.
-        self._pool = cupy.cuda.MemoryPool()
-
-    def _use(self) -> Any:
-        local = self._local
-        if not hasattr(local, "stream"):
-            # The current device is a thread's own.
-            self._cupy.cuda.Device(self._number).use()
-            local.stream = self._cupy.cuda.Stream(non_blocking=True)
-            local.start, local.end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        return local
-
-    def memory_bytes(self) -> tuple[int, int]:
-        """Return the bytes that are free, and all, as the driver says."""
-        self._use()
-        free, total = self._runtime.memGetInfo()
-        return int(free), int(total)
-
-    def allocate(self, nbytes: int) -> Any:
-        """Return memory from the pool; CuPy's OutOfMemoryError is a MemoryError."""
-        self._use()
-        return self._pool.malloc(nbytes)
-
-    def as_array(self, memory: Any, nbytes: int) -> Any:
-        """Return a CuPy array over `memory`."""
-        return self._cupy.ndarray((nbytes,), dtype=self._cupy.uint8, memptr=memory)
-
-    def pin(self, address: int, nbytes: int) -> None:
-        """Register host memory with the driver."""
-        self._use()
-        self._checked(lambda: self._runtime.hostRegister(address, nbytes, 0))
-
-    def unpin(self, address: int) -> None:
-        """Unregister it."""
-        self._use()
-        self._checked(lambda: self._runtime.hostUnregister(address))
-
-    def copy(self, to: int, source: int, nbytes: int, kind: Copy) -> int:
-        """Copy on this thread's stream between two events."""
-        local = self._use()
-
-        def timed() -> int:
-            local.start.record(local.stream)
-            self._runtime.memcpyAsync(to, source, nbytes, int(kind), local.stream.ptr)
-            local.end.record(local.stream)
-            local.end.synchronize()
-            return int(self._cupy.cuda.get_elapsed_time(local.start, local.end) * 1e6)
-
-        took_ns: int = self._checked(timed)
-        return took_ns
-
-    def _checked(self, call: Callable[[], Any]) -> Any:
-        return _checked(call, self._runtime.CUDARuntimeError, "CUDA")
 
 
 _WRITE = 1
@@ -376,6 +302,16 @@ class Kvikio:
         return Way(is_direct=is_direct, allows_compat=allows, library=f"kvikio {self._kvikio.__version__}", note=note)
 
 
+class Mirror:
+    """Memory of a GPU that mirrors buffers of the host, as libraries for GPUs take an array."""
+
+    def __init__(self, arena: Arena, at: int) -> None:
+        """Mirror `arena` at the address `at` of the GPU."""
+        self.start, self.end, self.at = arena.address, arena.address + arena.nbytes, at
+        shape = {"shape": (arena.nbytes,), "typestr": "|u1", "data": (at, False), "strides": None, "version": 3}
+        self.__cuda_array_interface__ = shape
+
+
 class GdsTier(FileTier):
     """A directory's files by cuFile."""
 
@@ -388,7 +324,7 @@ class GdsTier(FileTier):
         name: str,
         directory: Path,
         options: StorageOptions,
-        make_device: Callable[[int], Device],
+        make_device: Callable[[int], CudaDevice] = CudaDevice,
         make_library: Callable[[], Any] = Kvikio,
         *,
         is_verified: bool,
@@ -396,8 +332,8 @@ class GdsTier(FileTier):
         """Move the objects of the tier `name`, files below `directory`, to and from GPU 0."""
         super().__init__(name, directory, options)
         self._make_device, self._make_library, self._is_verified = make_device, make_library, is_verified
-        self._mirrors: list[tuple[int, int, Any, int]] = []
-        self._pins = Pins()
+        self._held = ExitStack()
+        self._mirrors: list[Mirror] = []
 
     def place(self) -> bool:
         """Return that cuFile tells a drive of no stream."""
@@ -406,52 +342,50 @@ class GdsTier(FileTier):
     def open(self, peak_bytes: int) -> None:
         """Load the library and take the GPU, then claim the directory."""
         self._library = self._make_library()
-        self._device = self._make_device(0)
+        self._device = self._held.enter_context(closing(self._make_device(0)))
         super().open(peak_bytes)
 
     def pin(self, arena: Arena) -> None:
         """Make a mirror on the device of the engine's buffers, and pin them."""
-        self._pins.add(self._device, arena)
+        self._device.pin(arena)
         try:
-            memory = self._device.allocate(arena.nbytes)
+            self._mirrors.append(Mirror(arena, self._device.allocate(arena.nbytes)))
         except MemoryError:
             raise DeviceError(
                 f"{self._device.name} has no {arena.nbytes >> 20} MiB free for --gds; lower --queue-depth or --io-bytes"
             ) from None
-        array = self._device.as_array(memory, arena.nbytes)
-        self._mirrors.append((arena.address, arena.nbytes, array, memory.ptr))
 
-    def _mirror(self, buffer: memoryview) -> tuple[Any, int, int]:
-        """Return the array on the device that mirrors `buffer`, where in it, and the address there."""
+    def _mirror(self, buffer: memoryview) -> tuple[Mirror, int]:
+        """Return the mirror of `buffer`, and where in it that begins."""
         address = address_of(buffer)
-        for start, nbytes, array, pointer in self._mirrors:
-            if start <= address < start + nbytes:
-                return array, address - start, pointer + address - start
-        raise AssertionError("a buffer is in one of the arenas")
+        mirror = next(each for each in self._mirrors if each.start <= address < each.end)
+        return mirror, address - mirror.start
 
     def stage(self, data: memoryview) -> None:
         """Copy generated data to the device, whence writes start; not measured."""
-        self._device.copy(self._mirror(data)[2], address_of(data), len(data), Copy.H2D)
+        mirror, place = self._mirror(data)
+        self._device.copy(mirror.at + place, address_of(data), len(data))
 
     def begin(self, op: int, object_id: int) -> Any:
         """Open the object's file; an existing one is not truncated."""
         path = self.path(object_id)
+        self._device.use()
         mode = "r" if op != _WRITE else "r+" if Path(path).exists() else "w"
         return _checked(lambda: self._library.open(path, mode))
 
     def write(self, handle: Any, offset: int, data: memoryview) -> None:
         """Write the mirror of `data`, which was staged."""
-        array, place, _ = self._mirror(data)
-        went = _checked(lambda: handle.raw_write(array, len(data), offset, place))
+        mirror, place = self._mirror(data)
+        went = _checked(lambda: handle.raw_write(mirror, len(data), offset, place))
         if went != len(data):
             raise OSError(errno.EIO, f"the device took only {went} of {len(data)} bytes")
 
     def read(self, handle: Any, offset: int, into: memoryview) -> int:
         """Read into the mirror of `into`; back to the host only to be verified."""
-        array, place, pointer = self._mirror(into)
-        came = int(_checked(lambda: handle.raw_read(array, len(into), offset, place)))
+        mirror, place = self._mirror(into)
+        came = int(_checked(lambda: handle.raw_read(mirror, len(into), offset, place)))
         if self._is_verified and came:
-            self._device.copy(address_of(into), pointer, came, Copy.D2H)
+            self._device.copy(address_of(into), mirror.at + place, came)
         return came
 
     def end(self, op: int, handle: Any) -> None:
@@ -469,14 +403,13 @@ class GdsTier(FileTier):
 
     def close(self) -> None:
         """Unpin the buffers, free the mirrors, give up the directory."""
-        self._pins.close()
-        self._mirrors.clear()
+        self._held.close()
         super().close()
 
 
-def _checked(call: Callable[[], Any], kind: type[Exception] = RuntimeError, library: str = "cuFile") -> Any:
-    """Return what `call` gives; the errors of a `library` are of a `kind` of its own, an engine takes OSErrors."""
+def _checked(call: Callable[[], Any]) -> Any:
+    """Return what `call` gives; errors of kvikio are RuntimeErrors, an engine takes OSErrors."""
     try:
         return call()
-    except kind as error:
-        raise OSError(errno.EIO, f"{library}: {' '.join(str(error).split())}") from None
+    except RuntimeError as error:
+        raise OSError(errno.EIO, f"cuFile: {' '.join(str(error).split())}") from None

@@ -218,6 +218,8 @@ class Native:
     service: Service | None = None
     matrix: int = 0
     """The address of the `Matrix` that says its times instead; 0: none."""
+    gpu: int = 0
+    """The address of the `Gpu` whose memory it is; 0: it is the host's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +254,7 @@ class Tier:
     is_copied = False
     """Whether threads copy its data to and from memory."""
     is_of_gpu = False
-    """Whether its data passes through a GPU, which `pin` and `stage` prepare."""
+    """Whether its I/O passes through a GPU, which `pin` and `stage` prepare."""
     drives: Sequence[Drive] = ()
     """The directories, files and devices that it lies on; none if it is not on storage."""
     write_streams = 0
@@ -296,6 +298,10 @@ class Tier:
 
     def why_no_room(self, object_id: int) -> str | None:
         """Return why an object found no room, as far as the tier knows."""
+
+    def why_failed(self, code: int) -> str:
+        """Return what failed, of an operation whose errno is `code`."""
+        return os.strerror(code)
 
     def reserve(self, object_id: int, end: int) -> None:
         """Allocate space for an object up to byte `end`, before its write is submitted; not measured."""

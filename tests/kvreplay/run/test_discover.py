@@ -10,7 +10,7 @@ import pytest
 from conftest import run_cli
 
 from kvreplay.run import discover as module
-from kvreplay.run.discover import Discovery, Filesystem, FoundDrive, Gpu, discover, recommended, warnings
+from kvreplay.run.discover import Discovery, Filesystem, FoundDrive, discover, recommended, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def machine(**fields: Any) -> Discovery:
         "io_uring": "available",
         "programs": {"fio": None, "smartctl": "/usr/sbin/smartctl", "nvme": None},
         "warnings": [],
-        "gpu_libraries": {"cupy": None, "kvikio": None},
+        "gpu_libraries": {"kvikio": None},
         "probes": "available",
         "recommended": {},
     }
@@ -77,7 +77,6 @@ def test_a_good_machine_has_no_warning() -> None:
         ({"limits": {"memlock_bytes": None, "open_files": 1024}}, "open files are limited to 1,024"),
         ({"io_uring": "seccomp forbids it"}, "no io_uring (seccomp forbids it)"),
         ({"programs": {"smartctl": None, "nvme": None}}, "neither smartctl nor nvme"),
-        ({"gpus": [Gpu(name="H200", memory_bytes=1, driver="1")]}, "there is a GPU, but no CuPy"),
     ],
 )
 def test_each_thing_that_spoils_a_run_is_named(fields: dict[str, Any], message: str) -> None:

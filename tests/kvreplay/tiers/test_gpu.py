@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from kvreplay.config.limits import check
 from kvreplay.engine.engine import refusal
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.gpu import TURN_BYTES, Copy, CudaDevice, GdsTier, GpuTier, Kvikio, Way, gpu_options
+from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, Kvikio, Mirror, Way, gpu_options
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.schema import OPS
@@ -31,50 +32,87 @@ MIB = 1 << 20
 COPY_NS = 1000
 
 
-class Memory:
-    """Device memory that is the host's."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.buffer = ctypes.create_string_buffer(nbytes)
-        self.ptr = ctypes.addressof(self.buffer)
-
-
 class StandIn:
-    """A GPU of `total` bytes that copies on the host and notes each copy; every one takes 1 µs by its events."""
+    """CUDA's driver over a GPU of `total` bytes whose memory is the host's; by its events every copy takes 1 µs."""
 
-    def __init__(self, total: int = 1 << 30, *, fails_on: Copy | None = None, takes: int | None = None) -> None:
-        self.name, self.total, self._fails_on, self._takes = "stand-in", total, fails_on, takes
-        self.copies: list[tuple[Copy, int]] = []
+    def __init__(self, total: int = 1 << 30, *, piece: int = 1 << 30, fails_on: str = "") -> None:
+        self.total, self._piece, self._fails_on = total, piece, fails_on
+        self.memory: dict[int, Any] = {}
+        self.on_device: set[int] = set()
         self.pinned: dict[int, int] = {}
-        self.allocated: list[int] = []
+        self.copies: list[tuple[str, int]] = []
         self._lock = threading.Lock()
+        self.cuGetErrorName, self.cuDeviceGetCount, self.cuDeviceGetName = self._name_error, self._count, self._name
+        self.cuMemGetInfo_v2, self.cuMemAlloc_v2, self.cuMemHostAlloc = self._info, self._allocate, self._allocate_host
+        self.cuMemFree_v2 = self.cuMemFreeHost = self._free
+        self.cuMemHostRegister_v2, self.cuMemHostUnregister = self._pin, self._unpin
+        self.cuMemcpy = lambda to, source, nbytes: self._copy(to.value, source.value, nbytes.value, None)
+        # The engine's C calls these.
+        number, pointer, took = ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
+        self.cuCtxSetCurrent = ctypes.CFUNCTYPE(number, pointer)(lambda _: 0)
+        self.cuEventRecord = ctypes.CFUNCTYPE(number, pointer, pointer)(lambda *_: 0)
+        self.cuEventSynchronize = ctypes.CFUNCTYPE(number, pointer)(lambda _: 0)
+        self.cuMemcpyAsync = ctypes.CFUNCTYPE(number, pointer, pointer, ctypes.c_size_t, pointer)(self._copy)
+        self.cuEventElapsedTime = ctypes.CFUNCTYPE(number, took, pointer, pointer)(self._took)
 
-    def memory_bytes(self) -> tuple[int, int]:
-        return self.total - sum(self.allocated), self.total
+    def __getattr__(self, name: str) -> Any:
+        """Return what else of the driver has nothing to do here: devices, contexts, streams and events."""
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        return lambda *_: 0
 
-    def allocate(self, nbytes: int) -> Memory:
-        if self._takes is not None and len(self.allocated) >= self._takes:
-            raise MemoryError("out of memory")
-        self.allocated.append(nbytes)
-        return Memory(nbytes)
+    def _name_error(self, code: int, name: Any) -> None:
+        name._obj.value = {2: b"CUDA_ERROR_OUT_OF_MEMORY", 700: b"CUDA_ERROR_ILLEGAL_ADDRESS"}[code]
 
-    def as_array(self, memory: Any, nbytes: int) -> Any:
-        assert len(memory.buffer) == nbytes
-        return memory
+    def _count(self, count: Any) -> int:
+        count._obj.value = 1
+        return 0
 
-    def pin(self, address: int, nbytes: int) -> None:
-        self.pinned[address] = nbytes
+    def _name(self, name: Any, *_: Any) -> int:
+        name.value = b"stand-in"
+        return 0
 
-    def unpin(self, address: int) -> None:
-        del self.pinned[address]
+    def _info(self, free: Any, total: Any) -> int:
+        free._obj.value = total._obj.value = self.total
+        return 0
 
-    def copy(self, to: int, source: int, nbytes: int, kind: Copy) -> int:
-        if kind is self._fails_on:
-            raise OSError(5, "CUDA: cudaErrorIllegalAddress")
-        ctypes.memmove(to, source, nbytes)
+    def _allocate(self, at: Any, nbytes: Any) -> int:
+        if nbytes.value > self._piece:
+            return 2
+        self._allocate_host(at, nbytes)
+        self.on_device.add(at._obj.value)
+        return 0
+
+    def _allocate_host(self, at: Any, nbytes: Any, *_: Any) -> int:
+        memory = ctypes.create_string_buffer(nbytes.value)
+        at._obj.value = ctypes.addressof(memory)
+        self.memory[at._obj.value] = memory
+        return 0
+
+    def _free(self, at: Any) -> int:
+        del self.memory[at.value]
+        return 0
+
+    def _pin(self, at: Any, nbytes: Any, _: int) -> int:
+        self.pinned[at.value] = nbytes.value
+        return 0
+
+    def _unpin(self, at: Any) -> int:
+        del self.pinned[at.value]
+        return 0
+
+    def _copy(self, to: int, source: int, nbytes: int, _: Any) -> int:
+        ends = ["hd"[any(d <= at < d + len(self.memory[d]) for d in self.on_device)] for at in (source, to)]
+        if (kind := "2".join(ends)) == self._fails_on:
+            return 700
         with self._lock:
             self.copies.append((kind, nbytes))
-        return COPY_NS
+        ctypes.memmove(to, source, nbytes)
+        return 0
+
+    def _took(self, took_ms: Any, *_: Any) -> int:
+        took_ms[0] = COPY_NS / 1e6
+        return 0
 
 
 def row(op: str, obj: int, *, tier: int = 0, phase: str = "load", length: int = 40_960, ts: int = 0) -> Any:
@@ -92,7 +130,7 @@ def run(tmp_path: Path, tier: Any, rows: list[Any] = ROWS, **options: Any) -> tu
 
 
 def gpu(device: StandIn, **options: Any) -> GpuTier:
-    return GpuTier("gpu", 0, IO, lambda _: device, **options)
+    return GpuTier("gpu", 0, IO, lambda number: CudaDevice(number, device), **options)
 
 
 def test_what_is_written_to_a_gpu_is_read_from_it(tmp_path: Path) -> None:
@@ -107,21 +145,22 @@ def test_what_is_written_to_a_gpu_is_read_from_it(tmp_path: Path) -> None:
     assert facts["transfers"]["h2d"] == {
         "copies": 9,
         "bytes": 3 * 40_960,
-        "device_ns": 9 * COPY_NS,
-        "device_bytes_per_s": 3 * 40_960 * 10**9 / (9 * COPY_NS),
+        "event_ns": 9 * COPY_NS,
     }
     assert facts["transfers"]["d2h"]["copies"] == 9
     assert (facts["device"], facts["device_bytes"], facts["copy"]) == ("stand-in", 1 << 30, "host")
-    assert facts["pinned_bytes"] == outcome.run.engine.buffer_bytes
-    assert device.pinned == {}
+    assert facts["pinned_bytes"] == facts["copy_threads"] * IO
+    kinds = Counter(kind for kind, _ in device.copies)
+    assert (kinds, sum(nbytes for _, nbytes in device.copies)) == ({"h2d": 9, "d2h": 9}, 6 * 40_960)
+    assert device.memory == {}
 
 
 def test_copies_within_the_gpu_touch_no_host_memory(tmp_path: Path) -> None:
     device = StandIn()
     outcome, _ = run(tmp_path, gpu(device, is_within=True))
     assert outcome.error is None
-    assert {kind for kind, _ in device.copies} == {Copy.D2D}
-    assert device.allocated[0] == TURN_BYTES
+    assert {kind for kind, _ in device.copies} == {"d2d"}
+    assert outcome.run.tiers["gpu"]["transfers"]["d2d"]["copies"] == len(device.copies) == 18
     assert outcome.run.tiers["gpu"]["pinned_bytes"] == 0
 
 
@@ -146,18 +185,21 @@ def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -
         run(tmp_path, gpu(StandIn(119 << 10)))
 
 
-def test_running_out_of_memory_later_says_what_to_set(tmp_path: Path) -> None:
-    outcome, _ = run(tmp_path, gpu(StandIn(takes=2)))
-    assert isinstance(outcome.error, DeviceError)
-    assert "no space: 41.0 kB do not fit the 1.07 GB that stand-in has free; replay less with --limit" in str(
-        outcome.error
-    )
+def test_a_gpu_that_refuses_its_free_memory_in_one_piece_says_what_to_set(tmp_path: Path) -> None:
+    device = StandIn(piece=100 << 10)
+    with pytest.raises(
+        DeviceError, match=r"stand-in has no room for 158 kB in one piece .*OUT_OF_MEMORY.*; replay less"
+    ):
+        run(tmp_path, gpu(device))
+    assert device.memory == {}
 
 
 def test_a_failed_copy_is_a_failed_operation(tmp_path: Path) -> None:
-    outcome, ops = run(tmp_path, gpu(StandIn(fails_on=Copy.D2H)), on_error="continue")
+    outcome, ops = run(tmp_path, gpu(StandIn(fails_on="d2h")), on_error="continue")
     assert [o["outcome"] for o in ops] == ["ok", "ok", "error", "error", "error", "ok"]
     assert outcome.summary.errors == 3
+    outcome, _ = run(tmp_path, gpu(StandIn(fails_on="d2h")))
+    assert str(outcome.error).startswith("row 2: read of object 0: CUDA: CUDA_ERROR_ILLEGAL_ADDRESS; what was measured")
 
 
 def test_an_object_that_grows_keeps_its_content(tmp_path: Path) -> None:
@@ -179,13 +221,13 @@ class HostFile:
         flags = {"r": os.O_RDONLY, "r+": os.O_RDWR, "w": os.O_RDWR | os.O_CREAT | os.O_TRUNC}[mode]
         self._fd = os.open(path, flags, 0o600)
 
-    def raw_read(self, buf: Memory, size: int, file_offset: int, dev_offset: int) -> int:
+    def raw_read(self, buf: Mirror, size: int, file_offset: int, dev_offset: int) -> int:
         found = os.pread(self._fd, size, file_offset)
-        ctypes.memmove(buf.ptr + dev_offset, found, len(found))
+        ctypes.memmove(buf.__cuda_array_interface__["data"][0] + dev_offset, found, len(found))
         return len(found)
 
-    def raw_write(self, buf: Memory, size: int, file_offset: int, dev_offset: int) -> int:
-        return os.pwrite(self._fd, ctypes.string_at(buf.ptr + dev_offset, size), file_offset)
+    def raw_write(self, buf: Mirror, size: int, file_offset: int, dev_offset: int) -> int:
+        return os.pwrite(self._fd, ctypes.string_at(buf.at + dev_offset, size), file_offset)
 
     def fileno(self) -> int:
         return self._fd
@@ -207,7 +249,14 @@ class Library:
 def gds(tmp_path: Path, device: StandIn, library: Callable[[], Any] = Library, **options: Any) -> GdsTier:
     (tmp_path / "d").mkdir()
     how = StorageOptions(is_direct=False, fsync="close")
-    return GdsTier("gpu", tmp_path / "d", how, lambda _: device, library, **({"is_verified": True} | options))
+    return GdsTier(
+        "gpu",
+        tmp_path / "d",
+        how,
+        lambda number: CudaDevice(number, device),
+        library,
+        **({"is_verified": True} | options),
+    )
 
 
 @pytest.mark.parametrize("engine", ["threads", "uring"])
@@ -224,14 +273,13 @@ def test_files_by_cufile_hold_what_was_written(tmp_path: Path, engine: str) -> N
     found = outcome.run.tiers["gpu"]["gds"]
     assert (found["is_direct"], found["device"]) == (False, "stand-in")
     assert any("compat mode" in note for note in outcome.run.notes)
-    assert any("never tested on hardware" in note for note in outcome.run.notes)
-    assert device.pinned == {}
+    assert (device.pinned, device.memory) == ({}, {})
 
 
 def test_reads_that_are_not_verified_stay_on_the_device(tmp_path: Path) -> None:
     device = StandIn()
     run(tmp_path, gds(tmp_path, device, is_verified=False))
-    assert {kind for kind, _ in device.copies} == {Copy.H2D}
+    assert {kind for kind, _ in device.copies} == {"h2d"}
 
 
 def test_an_error_of_kvikio_is_a_failed_operation(tmp_path: Path) -> None:
@@ -304,7 +352,28 @@ def test_a_real_gpu_gives_back_what_it_was_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+def test_copies_are_those_that_the_gpu_counts(tmp_path: Path) -> None:
+    """By CUPTI, in PyTorch's profiler; of two objects and of one that was there before, each of three I/Os."""
+    torch = pytest.importorskip("torch")
+    torch.zeros(1, device="cuda")
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run_cli("kvreplay", "run", trace, "--tier", "gpu=gpu", "--io-bytes", IO, "-o", tmp_path / "run")
+    profile.export_chrome_trace(str(tmp_path / "profile.json"))
+    events = json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
+    seen = Counter()
+    for event in events:
+        if event.get("cat") == "gpu_memcpy" and "Pinned" in event["name"]:
+            kind = "h2d" if "HtoD" in event["name"] else "d2h"
+            seen.update({(kind, "copies"): 1, (kind, "bytes"): event["args"]["bytes"]})
+    transfers = json.loads((tmp_path / "run" / "run.json").read_text())["tiers"]["gpu"]["transfers"]
+    assert {(kind, of): transfers[kind][of] for kind in transfers for of in ("copies", "bytes")} == seen
+    assert seen["h2d", "copies"] == seen["d2h", "copies"] == 9
+
+
+@pytest.mark.gpu
 def test_a_real_gpu_refuses_what_does_not_fit() -> None:
     device = CudaDevice(0)
-    with pytest.raises(MemoryError):
+    with pytest.raises(MemoryError, match="CUDA_ERROR_OUT_OF_MEMORY"):
         device.allocate(2 * device.memory_bytes()[1])
+    device.close()
