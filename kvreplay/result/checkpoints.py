@@ -16,7 +16,7 @@ from kvreplay.plan.window import IS_BULK
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import EXACT_VALUES, RunPart, Times
 from kvtrace.core import pa
-from kvtrace.core.run.figures import DEFINITIONS, Beside, Checkpoint, CheckpointFigures, CheckpointKind
+from kvtrace.core.run.figures import Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
@@ -26,6 +26,15 @@ _SAVE = enum_code(TRACE, "phase", Phase.SAVE)
 COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
 """Of a run's operations, what is looked at again when it is over."""
 _NONE = np.iinfo(np.int64).max
+
+DEFINITIONS = {
+    "duration_ns": "from the first submission of a save or restore to its last completion, its marker included",
+    "stall_ns": "how long training waits for it if it does nothing meanwhile: from when it was due, in a closed loop "
+    "from its first submission, to its last completion",
+    "bandwidth_bytes_per_s": "object bytes / duration_ns",
+    "during": "operations of others that were under way at any moment of a save or restore, in an open loop from when "
+    "they were due; without: all others",
+}
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ from kvreplay.result.counts import (
     ops_batch,
 )
 from kvreplay.result.figures import DEFINITIONS, figures, metrology, mlperf_figures, traffic_warnings
+from kvreplay.result.tables import PartialRunFile, Running
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
@@ -68,10 +69,8 @@ from kvtrace.core.run.run_file import (
     DeviceIo,
     EngineNote,
     PacingNote,
-    PartialRunFile,
     RunBegun,
     RunFile,
-    Running,
     Smart,
     SmartReadings,
     TraceNote,

@@ -36,7 +36,7 @@ from kvtrace.core.run.run_file import (
     SERVED_FILE,
     SWEEP_FILE,
     TRIALS_FILE,
-    PartialRunFile,
+    RunBegun,
     read_manifest,
 )
 from kvtrace.core.schema import OPS, SERIES, Table, batch_of
@@ -44,6 +44,19 @@ from kvtrace.core.units import NS_PER_S
 
 FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 """Columns that operations have of their trace."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """Where the trace of a run that goes on lies."""
+
+    trace: str
+    """Its absolute path."""
+
+
+class PartialRunFile(RunBegun, frozen=True, kw_only=True):
+    """The content of run.partial.json: what `kvreplay recover` needs of a run that was killed."""
+
+    running: Running
 
 
 def check_output(path: Path, *, is_forced: bool) -> None:

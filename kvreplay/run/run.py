@@ -47,7 +47,7 @@ from kvreplay.result.summarize import (
     table_metadata,
     window_note,
 )
-from kvreplay.result.tables import JournaledRecord, journal, unrecovered
+from kvreplay.result.tables import JournaledRecord, PartialRunFile, journal, unrecovered
 from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precondition
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart
@@ -68,7 +68,6 @@ from kvtrace.core.run.run_file import (
     SERIES_FILE,
     SERVED_FILE,
     DeviceIo,
-    PartialRunFile,
     Populated,
     Preconditioned,
     Prepared,

@@ -186,6 +186,7 @@ def in_words(serving: dict[str, Any]) -> str:
         said += " (attention not counted: the model's query heads are not known)"
     if prefill:
         said += ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
+        said += f" in steps of {format_count(n)} tokens with those of answers" if (n := serving["step_tokens"]) else ""
     if steps:
         alone, batch = steps
         said += (

@@ -555,13 +555,23 @@ int64_t promote(World *w, int64_t actor) {
     Node *node = &w->fleet.nodes[w->control.node];
     int64_t now = w->control.now, loaded = me->input - me->missed_tokens, compute_ns = prefill_ns(w, loaded, me->input);
     int64_t took_ns = first_step_ns(w, loaded, me->input);
+    if (compute_ns > 0 && k->step_tokens) {
+        // Each of its steps reads the cache of those who decode, too, a token each.
+        Batch *batch = &w->fleet.batches[w->control.node];
+        int64_t steps = up_by(me->missed_tokens, max_of(1, k->step_tokens - batch->size));
+        int64_t cache_ns = steps * (reading_ns(w, 1, batch->bytes) - reading_ns(w, 1, 0));
+        compute_ns += cache_ns, took_ns += cache_ns;
+        batch->prompt_step_ns = compute_ns / steps;
+    }
     node->computing_ns += compute_ns;
+    w->total.computing_ns += compute_ns;
     if (compute_ns > 0 && k->prefill_in_turn) {    // the others come before it
         int64_t start = max_of(node->prefill_busy_ns, me->ready_ns);
         w->total.prefills++;
         w->total.waiting_ns += start - me->ready_ns;
         node->prefill_busy_ns = start + compute_ns;
         took_ns += start - now;
+        if (k->step_tokens) change(w, 0, 0);
     }
     me->with_cache_ns = now + took_ns - me->asked_ns;
     // The rest of it is computed after the first store.
@@ -764,6 +774,7 @@ int64_t store(World *w, int64_t actor) {
         w->first_token[c->answered++] = (FirstToken){me->with_cache_ns, me->without_cache_ns};
     }
     me->answered = 1;
+    if (k->step_tokens) change(w, 0, 0);
     me->new = 0, me->decoded = 0, me->served_ns = 0, me->first_step = NONE;
     w->fleet.nodes[me->node].prefilling_tokens -= me->missed_tokens;
     w->fleet.nodes[me->node].waiting--;

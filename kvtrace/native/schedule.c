@@ -375,18 +375,21 @@ static void advance(World *w) {
     Batch *batch = batch_of(w);
     if (batch->size > 0) {
         int64_t passed = w->control.now - batch->since_ns;
+        w->total.generating_ns += passed;
         batch->steps += passed / batch->step_ns * PARTS + passed % batch->step_ns * PARTS / batch->step_ns;
     }
     batch->since_ns = w->control.now;
 }
 
-// Add `requests` to the batch, which take `bytes` of each step.
-static void change(World *w, int64_t requests, int64_t bytes) {
+// Add `requests` to the batch, which take `bytes` of each step; it is at least as long as those of a prompt meanwhile.
+void change(World *w, int64_t requests, int64_t bytes) {
     Batch *batch = batch_of(w);
     advance(w);
     batch->size += requests, batch->bytes += bytes;
     int64_t compute_ns = batch->size * w->knobs.decode_compute_ns;
     batch->step_ns = max_of(1, max_of(reading_ns(w, batch->size, batch->bytes), compute_ns));
+    if (w->fleet.nodes[w->control.node].prefill_busy_ns > w->control.now)
+        batch->step_ns = max_of(batch->step_ns, batch->prompt_step_ns);
     set_due(w);
 }
 

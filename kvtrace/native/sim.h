@@ -24,6 +24,7 @@ enum { WAITS = -2 };        // instead of how long an actor waits: until the bat
 void push(Event *heap, int64_t count, int64_t when, int64_t actor);
 int64_t pop(Event *heap, int64_t count);
 void call_followers(World *w, int64_t request, int64_t is_of_start);
+void change(World *w, int64_t requests, int64_t bytes);
 void join(World *w, int64_t actor);
 void depart(World *w, int64_t actor);
 int64_t after_steps(World *w, int64_t actor, int64_t steps);

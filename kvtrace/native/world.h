@@ -203,6 +203,7 @@ typedef struct {
     int64_t refused_offers, refused_objects, stalled;
     int64_t largest_load;   // of what has to be at once in a tier through which all of it goes, bytes
     int64_t missed_tokens;  // of prompts, each time that one begins: what is computed
+    int64_t computing_ns, generating_ns;    // of all nodes: time of prompts, and in which somebody decodes
     int64_t last_io_ns;     // when the last row was made
 } Total;
 
@@ -211,7 +212,7 @@ typedef struct { int64_t when, actor; } Event;
 
 // The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the clock
 // of steps, and the time when it stood there; when the first that waits for the clock is due, and who that is.
-typedef struct { int64_t size, bytes, step_ns, steps, since_ns, due_ns, first; } Batch;
+typedef struct { int64_t size, bytes, step_ns, prompt_step_ns, steps, since_ns, due_ns, first; } Batch;
 
 // Of an actor that waits for its batch's clock: until which count, and the two heaps of those that wait longer.
 typedef struct { int64_t when, left, right; } Wait;
@@ -283,6 +284,7 @@ typedef struct {
     int64_t decode_read_tokens, reads_at_once, prefill_only_from_tokens, prefill_ns_per_token, prefill_in_turn;
     int64_t decode_ns_per_token;
     int64_t is_batched;         // a decode step depends on its batch, by the next three
+    int64_t step_tokens;        // that a step of a prompt has, those who decode included; 0: these do not share steps
     int64_t decode_active_ns, decode_compute_ns, decode_bytes_per_us;
     int64_t bytes_per_token;    // of all ranks together
     int64_t max_context_tokens, seed, until_ns, max_requests, mode;

@@ -102,7 +102,6 @@ MAX_TOKENS: Final = 2**31 - 1
 MAX_NS: Final = 2**61
 # Chunks smaller than a block are numbered within it, and that product must fit 64 bits.
 MAX_BLOCK_ID: Final = 2**52
-_DIGEST_BYTES = 1 << 20
 _START_BYTES = 1 << 16
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\d([T ][0-9:.]+)?")
 
@@ -138,10 +137,8 @@ def column(values: array[int]) -> Ints:
 
 def dense(values: Ints) -> tuple[Ints, int]:
     """Return `values` renumbered from 0 by first appearance, and how many are distinct."""
-    distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    number = np.empty(len(distinct), dtype=np.int64)
-    number[np.argsort(first, kind="stable")] = np.arange(len(distinct))
-    return number[inverse], len(distinct)
+    found = pa.array(values).dictionary_encode()
+    return found.indices.to_numpy().astype(np.int64), len(found.dictionary)
 
 
 def runs_of(values: Ints, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
@@ -155,8 +152,7 @@ def sha256_of(*paths: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            while data := file.read(_DIGEST_BYTES):
-                digest.update(data)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 

@@ -39,7 +39,7 @@ from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 from kvtrace.core.units import DURATIONS_NS, NS_PER_S, format_duration, parse_duration_ns
 from kvtrace.native.records import USER, WORLD
-from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, without_blocks
+from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, dense, without_blocks
 
 MS: Final = 1_000_000
 CONTINUE_PER_MILLE: Final = WORLD.constants["CONTINUE_PER_MILLE"]
@@ -143,9 +143,7 @@ def _serve(
 
 def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int) -> Requests:
     """Return `served`, in the order in which they were begun, as requests; conversations are numbered as they begin."""
-    wide = served["user"] * (1 << 32) + served["conversation"]
-    _, first, inverse = np.unique(wide, return_index=True, return_inverse=True)
-    session = np.argsort(np.argsort(first))[inverse]
+    session, _ = dense(served["user"] * (1 << 32) + served["conversation"])
     by_class = {str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(Qos)}
     origin: dict[str, Any] = {
         "kind": "overlapping",

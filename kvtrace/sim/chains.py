@@ -44,8 +44,7 @@ class Chains:
 def block_chains(requests: Requests) -> Chains:
     """Return the source's own blocks as objects, the partial last one included."""
     numbers = Numbers(len(requests.block_ids))
-    for start in range(0, len(requests.block_ids), _BATCH):
-        numbers.add(requests.block_ids[start : start + _BATCH])
+    numbers.add(requests.block_ids)
     return numbers.chains(requests.block_offsets, requests.block_tokens)
 
 

@@ -29,6 +29,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import StructAt, function, held_back
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.units import percent
 from kvtrace.model.shape import ModelShape, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.native import records
 from kvtrace.native.records import World
@@ -202,6 +203,7 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.prefill_only_from_tokens = p.prefill_only_from_tokens
     knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
     knobs.prefill_in_turn, knobs.is_batched = p.prefill_in_turn, p.is_batched
+    knobs.step_tokens = p.step_tokens * (p.prefill_in_turn and p.is_batched)
     knobs.decode_active_ns, knobs.decode_compute_ns = p.decode_active_ns, p.decode_compute_ns
     knobs.decode_bytes_per_us = p.decode_bytes_per_s // BYTES_PER_US
     knobs.bytes_per_token = sizes.bytes_per_token
@@ -470,6 +472,10 @@ class Simulation:
         """The virtual time: of the last event, once all is over."""
         return int(self.world.control["now"])
 
+    @property
+    def _end_ns(self) -> int:
+        return self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns
+
     def arrivals(self) -> tuple[Any, Any] | None:
         """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
         if self.load.waits is None:
@@ -600,6 +606,15 @@ class Simulation:
     def _grow_chain(self, need: int) -> None:
         self.world.chain, self.world.where = np.empty(2 * need, np.int64), np.empty(2 * need, np.int8)
 
+    def overcommitted(self) -> list[str]:
+        """Return a note if prompts and answers take GPUs for longer than there is time; one cut off counts whole."""
+        gpus_ns = self.preset.fleet.nodes * max(1, self._end_ns)
+        shares = [min(1.0, int(self.world.total[name]) / gpus_ns) for name in ("computing_ns", "generating_ns")]
+        if sum(shares) <= 1 or self.preset.step_tokens:
+            return []
+        said = "computing: prompts take {} and answers {} of the GPU's time".format(*map(percent, shares))
+        return [f"{said}, each as if it had the GPU alone; --set step_tokens=8192 lets them share its steps"]
+
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
         preset, setting, total = self.preset, self.preset.fleet, self.world.total
@@ -649,7 +664,7 @@ class Simulation:
             "first_token": first_token,
             "tiers": per_tier,
             **self._fleet_stats,
-            **self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns),
+            **self._incidents_seen.stats(self._end_ns),
         }
 
 

@@ -170,14 +170,26 @@ class Batch:
 
     def __init__(self, preset: Preset) -> None:
         self.preset, self.reads = preset, {}
-        self.now = self.steps = 0
+        self.now = self.steps = self.of_prompt = 0
+        self.step = 1
 
     reads: dict[int, int]
     """Of each request by its number: the bytes of cache that a step reads on one rank."""
 
-    def step_ns(self) -> int:
+    def change(self, now: int, computing_until: int) -> None:
+        """Set how long a step takes once somebody joined or left, or a prompt begins or ends."""
         n = len(self.reads)
-        return max(1, self.reading_ns(n, sum(self.reads.values())), n * self.preset.decode_compute_ns)
+        self.step = max(1, self.reading_ns(n, sum(self.reads.values())), n * self.preset.decode_compute_ns)
+        if computing_until > now:
+            self.step = max(self.step, self.of_prompt)
+
+    def begin_prompt(self, tokens: int, took: int) -> int:
+        """Return how long its steps read the cache of those who decode; `took` is what its own tokens take."""
+        p = self.preset
+        steps = -(-tokens // max(1, p.step_tokens - len(self.reads)))
+        reading = steps * (self.reading_ns(0, sum(self.reads.values())) - self.reading_ns(0, 0))
+        self.of_prompt = (took + reading) // steps
+        return reading
 
     def reading_ns(self, tokens: int, size: int) -> int:
         """Return how long a step reads the weights that `tokens` use, and `size` bytes of cache."""
@@ -189,12 +201,12 @@ class Batch:
 
     def advance(self, now: int) -> None:
         if self.reads:
-            self.steps += (now - self.now) * 1024 // self.step_ns()
+            self.steps += (now - self.now) * 1024 // self.step
         self.now = now
 
     def time_of(self, steps: int) -> int:
         """Return when it will have come to `steps`, if nobody joins or leaves."""
-        return self.now + -(-max(0, steps - self.steps) * self.step_ns() // 1024)
+        return self.now + -(-max(0, steps - self.steps) * self.step // 1024)
 
 
 def nodes_of(preset: Preset) -> list[Node]:
@@ -633,6 +645,7 @@ class Oracle:
         else:
             stage, refused = yield from self.compute(plan, [key for key, _ in found], missed, n, stage)
             self.here.compute(n)
+            self.change_batch(is_shared=True)
             stage = self.hand_over(plan, n, stage)
             yield 0
         if mode is ServingMode.DECODE_ONLY:
@@ -722,12 +735,16 @@ class Oracle:
         loaded = plan.tokens - missed
         ends = [loaded + sum(steps[: k + 1]) for k in range(len(steps))]
         took = wait = self.prefill_ns(loaded, plan.tokens)
+        if p.is_batched:
+            wait = max(wait, self.batch.reading_ns(missed, self.step_bytes(plan.tokens)) if took else 0)
+        longer, shared = wait - took, took and p.step_tokens
+        took += self.batch.begin_prompt(missed, took) if shared else 0
         self.here.computing += took
         if took and p.prefill_in_turn:
             self.here.computing_until = max(self.here.computing_until, self.ready[n]) + took
-            wait = self.here.computing_until - self.now
-        if took and p.is_batched:
-            wait += max(0, self.batch.reading_ns(missed, self.step_bytes(plan.tokens)) - took)
+            wait = self.here.computing_until - self.now + longer
+        if shared:
+            self.change_batch(is_shared=True)
         yield wait - self.prefill_ns(ends[0], plan.tokens)
         order, parts = self.parts(plan, found, steps)
         refused: list[int] = []
@@ -814,8 +831,7 @@ class Oracle:
 
         def join() -> int:
             if p.is_batched:
-                self.batch.advance(self.now)
-                self.batch.reads[n] = self.step_bytes(plan.tokens + plan.output // 2)
+                self.change_batch({n: self.step_bytes(plan.tokens + plan.output // 2)})
             return self.batch.steps
 
         first_step = 0 if p.decode_reads_at_once else join()
@@ -833,9 +849,19 @@ class Oracle:
         if p.decode_reads_at_once:
             first_step = join()
         yield until(plan.output)
-        self.batch.advance(self.now)
-        self.batch.reads.pop(n, None)
+        self.change_batch(leaves=n)
         return stage
+
+    def change_batch(
+        self, joins: dict[int, int] | None = None, leaves: int | None = None, *, is_shared: bool = False
+    ) -> None:
+        """Let requests join those who decode here, or one leave; or a prompt that shares their steps begin or end."""
+        if is_shared and not self.preset.step_tokens:
+            return
+        self.batch.advance(self.now)
+        self.batch.reads.update(joins or {})
+        self.batch.reads.pop(leaves, None)
+        self.batch.change(self.now, self.here.computing_until)
 
     def store(
         self, keys: list[int], n: int | None, stage: int | None, phase: str = "prefill", closed: int = 99

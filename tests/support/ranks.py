@@ -18,7 +18,8 @@ from pages import MPI_AS_ROOT
 from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.parts import Ordered, RankReport
 from kvreplay.ranks.session import RankSession
-from kvtrace.core.run.run_file import KnownFacts, PartialRunFile, RunFile
+from kvreplay.result.tables import PartialRunFile
+from kvtrace.core.run.run_file import KnownFacts, RunFile
 
 # As msgspec first meets a class it reads its annotations, which does not survive several threads that do so at once.
 for met in (Ordered, RankReport, KnownFacts, PartialRunFile, RunFile):

@@ -414,16 +414,6 @@ class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence
 
 
-DEFINITIONS = {
-    "duration_ns": "from the first submission of a save or restore to its last completion, its marker included",
-    "stall_ns": "how long training waits for it if it does nothing meanwhile: from when it was due, in a closed loop "
-    "from its first submission, to its last completion",
-    "bandwidth_bytes_per_s": "object bytes / duration_ns",
-    "during": "operations of others that were under way at any moment of a save or restore, in an open loop from when "
-    "they were due; without: all others",
-}
-
-
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A save or a restore."""
 

@@ -280,19 +280,6 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
                 yield name, facts | drive
 
 
-class Running(msgspec.Struct, frozen=True):
-    """Where the trace of a run that goes on lies."""
-
-    trace: str
-    """Its absolute path."""
-
-
-class PartialRunFile(RunBegun, frozen=True, kw_only=True):
-    """The content of run.partial.json: what `kvreplay recover` needs of a run that was killed."""
-
-    running: Running
-
-
 class RunFile(RunBegun, frozen=True, kw_only=True):
     """The content of run.json; null is what is not known."""
 

@@ -12,10 +12,10 @@ from run_files import run_file, summary
 
 from kvreplay.native.rows import CORRUPT, COUNTED, ERROR, FEWEST, NONE, OK, ROW, SKIPPED, RowRing, begin
 from kvreplay.result import tables as journals
-from kvreplay.result.tables import Journal, JournaledRecord, journal, unrecovered
+from kvreplay.result.tables import Journal, JournaledRecord, PartialRunFile, Running, journal, unrecovered
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.native.structs import Structure
-from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PartialRunFile, RunBegun, Running
+from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, RunBegun
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -198,7 +198,7 @@ def test_query_heads_that_are_not_known_are_said_to_be(gen, tmp_path):
     unknown = msgspec.structs.replace(model, groups=(msgspec.structs.replace(model.groups[0], query_heads=None),))
     knobs = serving.computing_times("h100", unknown, 1)
     assert knobs["prefill_attention"] == []
-    described = serving.describe("h100", 1, unknown, {"prefill_in_turn": True, **knobs}, knobs)
+    described = serving.describe("h100", 1, unknown, {"prefill_in_turn": True, "step_tokens": 0, **knobs}, knobs)
     assert "tokens/s (attention not counted: the model's query heads are not known)" in serving.in_words(described)
 
 

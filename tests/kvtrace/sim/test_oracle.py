@@ -33,12 +33,14 @@ from kvtrace.sim.simulation import Load
 from kvtrace.trace.inventory import Ledger
 
 BLOCK = 4
-# How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by the experts it uses.
+# How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by the experts it uses,
+# and as one in which a prompt is computed, too.
 BATCHES = [
     {},
     {"decode_compute_ns": 3},
     {"decode_bandwidth": "1GB"},
     {"decode_active_ns": 1, "decode_compute_ns": 2, "decode_bandwidth": "100MB"},
+    {"decode_compute_ns": 3, "decode_bandwidth": "100MB", "step_tokens": 3, "prefill_in_turn": True},
 ]
 # What attention adds to a prompt: nothing, all pairs, those of a window and of chunks, nanoseconds and parts of one.
 ATTENTION = [
@@ -119,9 +121,8 @@ def presets(draw, semantics):
         demotion_keeps_age=draw(st.booleans()),
         prefill_only_from_tokens=draw(st.sampled_from([0, 9])),
         prefill_ns_per_token=draw(st.sampled_from([0, 1])),
-        prefill_in_turn=draw(st.booleans()),
         decode_ns_per_token=draw(st.sampled_from([0, 2])),
-        **draw(st.sampled_from(BATCHES)),
+        **({"prefill_in_turn": draw(st.booleans())} | draw(st.sampled_from(BATCHES))),
     )  # fmt: skip
 
 

@@ -51,9 +51,8 @@ def test_users_share_what_plain_python_says(workload, data):
         prefill_only_from_tokens=data.draw(st.sampled_from([0, 3000])),
         prefill_ns_per_token=data.draw(st.sampled_from([0, 1000])),
         prefill_attention=data.draw(st.sampled_from(ATTENTION)),
-        prefill_in_turn=data.draw(st.booleans()),
         decode_ns_per_token=data.draw(st.sampled_from([0, 1_000_000])),
-        **data.draw(st.sampled_from(BATCHES)),
+        **({"prefill_in_turn": data.draw(st.booleans())} | data.draw(st.sampled_from(BATCHES))),
         workload=WORKLOADS[workload],
     )  # fmt: skip
     if entry is Entry.CHUNK:

@@ -365,6 +365,33 @@ def test_a_step_of_decoding_takes_what_its_batch_needs():
     assert [row[0] for row in rows_of(experts, first) if row[3] == "decode"] == [0, 0, 3, 6, 9]
 
 
+def test_answers_wait_for_the_steps_of_a_prompt_and_these_read_their_caches():
+    # The first decodes from 40 on, 10 ns a token. Of a step's three tokens one is then its own: the second's four take
+    # two steps of 20 ns, from 55 to 95. It had done one and a half, ends two beside the prompt, and the last after it.
+    requests = requests_of([(0, 4, 4, [1]), (55, 4, 4, [2])])
+    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1, "step_tokens": 3}
+    preset = preset_of(None, chunk_tokens=4, decode_read_tokens=1, **times)
+    reads = [(row[6], row[0]) for row in rows_of(preset, requests) if row[3] == "decode"]
+    assert [ts for n, ts in reads if n == 0] == [40, 40, 50, 65, 85]
+    assert [ts for n, ts in reads if n == 1] == [95, 95, 105, 115, 125]
+    # At 10 ns a byte each of the two steps reads the first's six bytes, too; neither first token comes sooner than a
+    # step takes that reads the weights and its prompt's cache.
+    simulation, *_ = simulate(msgspec.structs.replace(preset, decode_bandwidth="100MB"), Load(requests=requests))
+    assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [50, 50 + 2 * 60]
+
+
+def test_gpus_that_compute_and_generate_for_more_time_than_there_is_are_said_to():
+    # 40 ns of prompts and 40 of answers, in 80: no more than there is. Together, in 60: more.
+    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1}
+    for second, said in (
+        (40, []),
+        (20, ["computing: prompts take 66.7 % and answers 66.7 % of the GPU's time, each as"]),
+    ):
+        requests = requests_of([(0, 2, 2, [1]), (second, 2, 2, [2])])
+        simulation, *_ = simulate(preset_of(None, chunk_tokens=4, **times), Load(requests=requests))
+        assert [note[: len(said[0])] for note in simulation.overcommitted()] == said
+
+
 def test_each_rank_has_an_object_of_its_own_with_its_share():
     rows = rows_of(preset_of(None), shared([1, 2]), find_model("tiny-1b"), ranks=2)
     per_rank = 12 * 2 * 2 * 128 * 2 * 4
