@@ -18,7 +18,6 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from kvtrace.core.app import ENDING, log
+from kvtrace.core.app import ENDING, leave_at_once, log
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, RankLost, how_to_add
 from kvtrace.core.run.run_file import argv_of
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
@@ -545,12 +544,8 @@ class Relay:
             subprocess.run(argv_of("kvreplay", "recover", self.folder), check=False)  # noqa: S603 - our own program
         if self.lost is None:
             self._mpi.Finalize()
-            code = code if self.rank == 0 else 0
-        else:
-            code = code or RankLost.exit_code
-        # Without the interpreter's own end, in which a library might wait for others that are gone.
-        sys.stdout.flush()
-        os._exit(code)
+            leave_at_once(code if self.rank == 0 else 0)
+        leave_at_once(code or RankLost.exit_code)
 
 
 def _cpu_ticks(pid: int) -> int:

@@ -357,6 +357,12 @@ def _fail_by_system(program: str, error: Exception) -> NoReturn:
     raise error
 
 
+def leave_at_once(code: int) -> NoReturn:
+    """End the process without the interpreter's own end, in which a library might wait for others that are gone."""
+    sys.stdout.flush()
+    os._exit(code)
+
+
 def _fail(program: str, message: str, code: int) -> NoReturn:
     words = (word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}…" for word in message.split())
     line = printable(" ".join(words))

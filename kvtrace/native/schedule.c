@@ -387,9 +387,9 @@ void change(World *w, int64_t requests, int64_t bytes) {
     advance(w);
     batch->size += requests, batch->bytes += bytes;
     int64_t compute_ns = batch->size * w->knobs.decode_compute_ns;
-    batch->step_ns = max_of(1, max_of(reading_ns(w, batch->size, batch->bytes), compute_ns));
-    if (w->fleet.nodes[w->control.node].prefill_busy_ns > w->control.now)
-        batch->step_ns = max_of(batch->step_ns, batch->prompt_step_ns);
+    bool is_computing = w->fleet.nodes[w->control.node].prefill_busy_ns > w->control.now;
+    int64_t least_ns = is_computing ? max_of(1, batch->prompt_step_ns) : 1;
+    batch->step_ns = max_of(least_ns, max_of(reading_ns(w, batch->size, batch->bytes), compute_ns));
     set_due(w);
 }
 

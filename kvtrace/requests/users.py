@@ -33,13 +33,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kvtrace.core import pa
 from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 from kvtrace.core.units import DURATIONS_NS, NS_PER_S, format_duration, parse_duration_ns
 from kvtrace.native.records import USER, WORLD
-from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, dense, without_blocks
+from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, without_blocks
 
 MS: Final = 1_000_000
 CONTINUE_PER_MILLE: Final = WORLD.constants["CONTINUE_PER_MILLE"]
@@ -143,7 +144,8 @@ def _serve(
 
 def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int) -> Requests:
     """Return `served`, in the order in which they were begun, as requests; conversations are numbered as they begin."""
-    session, _ = dense(served["user"] * (1 << 32) + served["conversation"])
+    wide = pa.array(served["user"] * (1 << 32) + served["conversation"])
+    session = wide.dictionary_encode().indices.to_numpy().astype(np.int64)
     by_class = {str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(Qos)}
     origin: dict[str, Any] = {
         "kind": "overlapping",

@@ -472,10 +472,6 @@ class Simulation:
         """The virtual time: of the last event, once all is over."""
         return int(self.world.control["now"])
 
-    @property
-    def _end_ns(self) -> int:
-        return self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns
-
     def arrivals(self) -> tuple[Any, Any] | None:
         """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
         if self.load.waits is None:
@@ -608,12 +604,11 @@ class Simulation:
 
     def overcommitted(self) -> list[str]:
         """Return a note if prompts and answers take GPUs for longer than there is time; one cut off counts whole."""
-        gpus_ns = self.preset.fleet.nodes * max(1, self._end_ns)
+        gpus_ns = self.preset.fleet.nodes * max(1, self.now_ns)
         shares = [min(1.0, int(self.world.total[name]) / gpus_ns) for name in ("computing_ns", "generating_ns")]
-        if sum(shares) <= 1 or self.preset.step_tokens:
-            return []
         said = "computing: prompts take {} and answers {} of the GPU's time".format(*map(percent, shares))
-        return [f"{said}, each as if it had the GPU alone; --set step_tokens=8192 lets them share its steps"]
+        said += ", each as if it had the GPU alone; --set step_tokens=8192 lets them share its steps"
+        return [said] * (sum(shares) > 1 and not self.preset.step_tokens)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
@@ -664,7 +659,7 @@ class Simulation:
             "first_token": first_token,
             "tiers": per_tier,
             **self._fleet_stats,
-            **self._incidents_seen.stats(self._end_ns),
+            **self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns),
         }
 
 
