@@ -126,14 +126,14 @@ def format_rate(bytes_per_s: float | None) -> str:
     return _scaled(bytes_per_s, ("B/s", "kB/s", "MB/s", "GB/s"), 1000)
 
 
-def format_count(count: int | None) -> str:
+def format_count(count: float | None) -> str:
     """Return a whole number with thousands separated; null as a dash."""
-    return "-" if count is None else f"{count:,}"
+    return "-" if count is None else f"{count:,.0f}"
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: float, what: str) -> str:
     """Return so many of `what`: 1 trial, 3,000 trials."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
 
 
 def percent(share: float) -> str:
