@@ -46,6 +46,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: ClassVar[str]
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether it was cut off."""
+        return False
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether it is a run all of whose figures are a model's."""
+        return False
+
     def document(self) -> Document:
         """Return it for people."""
         raise NotImplementedError
@@ -67,6 +77,11 @@ class ReportedTrials:
     reports: Sequence[Any]
     names: Sequence[str] = ()
     """What each is called."""
+
+    @property
+    def counted(self) -> Sequence[Any]:
+        """Those that ran to their end, which are compared; all if none did."""
+        return [report for report in self.reports if not report.is_partial] or self.reports
 
 
 def of_rows(
