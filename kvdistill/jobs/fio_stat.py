@@ -9,7 +9,7 @@ map is. So the sizes that such a source shows are not those that its program ask
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, exp, inf, isnan, nan, prod
 
@@ -50,7 +50,7 @@ from kvdistill.profile.profile import (
     split_sizes,
     total_variation,
 )
-from kvdistill.profile.streams import FAST
+from kvdistill.profile.streams import FAST, nothing
 from kvtrace.core.units import (
     NS_PER_MS,
     NS_PER_S,
@@ -96,8 +96,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         if stream.write.ops and profile.flush_ops:
             # After so many writes, of whichever stream.
             lines.append(f"fdatasync={max(1, round(profile.write.ops / profile.flush_ops))}")
-        names = [stream.name] if split == 1 else [f"{stream.name}-{i}" for i in range(1, split + 1)]
-        jobs += [(name, lines) for name in names]
+        jobs += _numbered(stream.name, split, lines)
     jobs += _trim_jobs(profile, options, runtime_ns)
     depths = [next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1) for _name, lines in jobs]
     lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
@@ -122,7 +121,8 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     if profile.span_ns:
         of = f" of the source's {format_duration(profile.span_ns)}"
         of = of if runtime_ns < profile.span_ns else ", as long as the source"
-        lasts = f"it runs {format_duration(runtime_ns)}{of}"
+        is_longer = options.is_device and profile.deletes_start_ns + (profile.deletes_span_ns or 0) > profile.span_ns
+        lasts = f"it runs {format_duration(runtime_ns)}{of}{'; its trims go on beyond that' if is_longer else ''}"
     expected = f"it is {expected_said(expected_stat(profile, options))}"
     bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is whole sectors"]
     if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
@@ -151,6 +151,10 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         ],
         jobs=jobs,
     )
+
+
+def _numbered(name: str, jobs: int, lines: list[str]) -> list[tuple[str, list[str]]]:
+    return [(name if jobs == 1 else f"{name}-{i}", lines) for i in range(1, jobs + 1)]
 
 
 _SEEDED = [
@@ -314,13 +318,14 @@ def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) 
     gaps = -(-round(stream.ops * times.share) // burst) - 1
     if gaps < 1:
         return lines
-    gap_us = (times.runtime_ms or 0) * US_PER_MS / gaps
+    # The stream's time is one gap of its operations longer than from its first to its last.
+    gap_us = (times.runtime_ms or 0) * US_PER_MS * (1 - 1 / stream.ops) / gaps
     if gaps >= _MANY_BURSTS:
         lines.append(_byte_rate(stream))
         gap_us = stream.span_ns * burst / stream.ops / NS_PER_US
     # fio waits for a burst before it pauses.
-    drained = stream.ops / stream.span_ns / (FAST * profile.ops / profile.span_ns)
-    pause = f"thinktime={max(_LEAST_PAUSE, 1 - drained) * gap_us:.0f}us"
+    drained_us = burst / (FAST * profile.ops / profile.span_ns) / NS_PER_US
+    pause = f"thinktime={max(_LEAST_PAUSE * gap_us, gap_us - drained_us):.0f}us"
     return [*lines, pause, f"thinktime_blocks={burst}", "thinktime_blocks_type=issue"]
 
 
@@ -382,18 +387,29 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
 
 
 def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[tuple[str, list[str]]]:
-    """Return the job that discards as much as the source deletes; none if the target is no block device."""
-    if not options.is_device or not profile.delete_ops or not runtime_ns or not profile.delete_bytes:
+    """Return the jobs that discard as much as the source deletes, when it does; none if the target is no block device.
+
+    Deletes may go on when reads and writes are over; the jobs end with the longest run that is allowed.
+    """
+    count = profile.delete_ops
+    if not options.is_device or not count or not runtime_ns or not profile.delete_bytes:
         return []
-    mean = max(1, round(profile.delete_bytes / profile.delete_ops / _ALIGN)) * _ALIGN
-    seconds = profile.span_ns / NS_PER_S
-    rate = poisson(profile.delete_ops / seconds)
-    paced = [f"rate={max(1, round(profile.delete_bytes / seconds))}"]
-    if rate is not None and rate[0] == 1:
-        paced = [f"rate_iops={rate[1]}", "rate_process=poisson"]
-    said = f"# {format_count(profile.delete_ops)} deletes of {mean} bytes on average, at random places"
-    timed = ["time_based=1", f"runtime={max(1, runtime_ns // NS_PER_MS)}ms"]
-    return [("trim", [said, "rw=randtrim", f"bs={mean}", "iodepth=1", *timed, *paced])]
+    mean, span_ns = max(1, round(profile.delete_bytes / count / _ALIGN)) * _ALIGN, profile.deletes_span_ns
+    # So many gaps as deletes, as for the streams.
+    span_ns = profile.span_ns if span_ns is None else round(span_ns * count / max(1, count - 1))
+    trims = msgspec.structs.replace(nothing(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)])
+    loop, begin_ns = Loop(Pacing.POISSON, depth=1), profile.deletes_start_ns
+    stream = IoStream(
+        name="trim", start_ns=begin_ns, span_ns=span_ns, read=nothing(), write=trims, loop=loop, places=None
+    )
+    times = _times(stream, profile, runtime_ns)
+    if times.runtime_ms is not None:
+        left_ms = options.runtime_cap_ns // NS_PER_MS - times.start_ms
+        times = replace(times, runtime_ms=max(1, min(times.runtime_ms, left_ms)))
+    jobs, paced = _pace_lines(stream, times, profile)
+    said = f"# {format_count(count)} deletes of {mean} bytes on average, at random places"
+    lines = [said, "rw=randtrim", f"bs={mean}", *paced]
+    return _numbered("trim", jobs, lines)
 
 
 _ALL_OF_SPACE = 0.9
