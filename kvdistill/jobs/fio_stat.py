@@ -166,23 +166,21 @@ _SEEDED = [
 
 def _streams(profile: Profile) -> list[IoStream]:
     """Return the profile's streams with long operations cut; one a direction if no time is known."""
-    streams = profile.streams or [
-        IoStream(
-            name=name,
-            start_ns=0,
-            span_ns=profile.span_ns,
-            read=direction if name == "read" else msgspec.structs.replace(direction, ops=0, sizes=[]),
-            write=direction if name == "write" else msgspec.structs.replace(direction, ops=0, sizes=[]),
-            loop=Loop(Pacing.POISSON),
-            places=None,
-        )
-        for name, direction in (("read", profile.read), ("write", profile.write))
-        if direction.ops
-    ]
+    directions = (("read", profile.read), ("write", profile.write))
+    alone = [_of_chance(name, direction, 0, profile.span_ns) for name, direction in directions if direction.ops]
     return [
         msgspec.structs.replace(s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES))
-        for s in streams
+        for s in profile.streams or alone
     ]
+
+
+def _of_chance(
+    name: str, direction: DirectionProfile, start_ns: int, span_ns: int, depth: int | None = None
+) -> IoStream:
+    """Return the stream called `name` of one direction whose arrivals are independent, at places that are not known."""
+    read, write = (direction, nothing()) if name == "read" else (nothing(), direction)
+    loop, when = Loop(Pacing.POISSON, depth), {"start_ns": start_ns, "span_ns": span_ns}
+    return IoStream(name=name, **when, read=read, write=write, loop=loop, places=None)
 
 
 def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
@@ -398,10 +396,7 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
     # So many gaps as deletes, as for the streams.
     span_ns = profile.span_ns if span_ns is None else round(span_ns * count / max(1, count - 1))
     trims = msgspec.structs.replace(nothing(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)])
-    loop, begin_ns = Loop(Pacing.POISSON, depth=1), profile.deletes_start_ns
-    stream = IoStream(
-        name="trim", start_ns=begin_ns, span_ns=span_ns, read=nothing(), write=trims, loop=loop, places=None
-    )
+    stream = _of_chance("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
     times = _times(stream, profile, runtime_ns)
     if times.runtime_ms is not None:
         left_ms = options.runtime_cap_ns // NS_PER_MS - times.start_ms

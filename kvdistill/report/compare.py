@@ -99,7 +99,8 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     if len(set(kinds)) > 1 and not is_mixed:
         said = ", ".join(f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True))
         raise ConfigError(f"only like with like is compared: {said}; kvdistill report shows them after each other")
-    trials = [[dict((r.of_model() if _are_simulated(sides) else r).compared()) for r in s.counted] for s in sides]
+    is_of_models = all(_is_simulated(report) for side in sides for report in side.counted)
+    trials = [[dict((r.of_model() if is_of_models else r).compared()) for r in side.counted] for side in sides]
     found = [{key: [t.get(key) for t in of] for key in dict.fromkeys(key for t in of for key in t)} for of in trials]
     if is_mixed:
         # A trace says what its deletes free, a run what they moved: nothing.
@@ -181,18 +182,20 @@ def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
 def _first_doubts(sides: Sequence[ReportedTrials]) -> Iterator[str]:
     """Yield of which sides trials were cut off, and which moved nothing: the answer begins with it."""
     for side in sides:
-        if cut := sum(report.is_partial for report in side.reports):
-            left_out = len(side.counted) < len(side.reports)
-            many = f"{cut} of {counted(len(side.reports), 'trial')} of " if len(side.reports) > 1 else ""
-            yield f"PARTIAL: {many}{side.name} cut off{', and left out' if left_out else ''}"
-    if simulated := " and ".join(side.name for side in sides if any(report.is_simulated for report in side.counted)):
-        why = "" if _are_simulated(sides) else f": {simulated}, whose times are not compared with measured ones"
-        yield f"SIMULATED{why}"
+        if left_out := len(side.reports) - len(side.counted):
+            yield f"PARTIAL: {left_out} of {counted(len(side.reports), 'trial')} of {side.name} cut off, and left out"
+        elif getattr(side.reports[0], "is_partial", False):
+            yield f"PARTIAL: {side.name} cut off"
+    simulated = [side.name for side in sides if all(map(_is_simulated, side.counted))]
+    if len(simulated) == len(sides):
+        yield "SIMULATED"
+    elif simulated:
+        yield f"SIMULATED: {' and '.join(simulated)}, whose times are not compared with measured ones"
 
 
-def _are_simulated(sides: Sequence[ReportedTrials]) -> bool:
-    """Return whether nothing moved on any side: only then the figures of models are compared."""
-    return all(report.is_simulated for side in sides for report in side.counted)
+def _is_simulated(report: Report) -> bool:
+    """Return whether nothing moved: only where that is so on all sides the figures of models are compared."""
+    return isinstance(report, RunReport) and report.is_simulated
 
 
 _REPLAYED = ("node", "window", "limit", "speed")

@@ -46,16 +46,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: ClassVar[str]
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether it was cut off."""
-        return False
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether it is a run all of whose figures are a model's."""
-        return False
-
     def document(self) -> Document:
         """Return it for people."""
         raise NotImplementedError
@@ -81,7 +71,7 @@ class ReportedTrials:
     @property
     def counted(self) -> Sequence[Any]:
         """Those that ran to their end, which are compared; all if none did."""
-        return [report for report in self.reports if not report.is_partial] or self.reports
+        return [report for report in self.reports if not getattr(report, "is_partial", False)] or self.reports
 
 
 def of_rows(
