@@ -254,14 +254,8 @@ def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]
     span_ms = edges[-1] - edges[0]
     of_each = np.array(
         [
-            (
-                rate := load.ios_per_s,
-                load.bytes_per_s,
-                rate * load.read_share,
-                rate * load.unlike_share,
-                load.mean_depth,
-            )
-            for _begin, _end, load in parts
+            (of.ios_per_s, of.bytes_per_s, of.ios_per_s * of.read_share, of.ios_per_s * of.unlike_share, of.mean_depth)
+            for _begin, _end, of in parts
         ]
     )
     ops, moved, reads, unlike, depth = np.array([end - begin for begin, end, _ in parts]) @ of_each / span_ms

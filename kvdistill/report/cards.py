@@ -158,9 +158,7 @@ def _ratio_of_users(a: Score, b: Score, together: int) -> Ratio:
 def _verdict(names: Sequence[str], stacks: dict[str, list[Score]], lines: Sequence[ComparedLine], at: int) -> str:
     """Return under which stacks side `at` differs from the first, in what; and of which its trials do not tell."""
     a, b = names[0], names[at]
-    more: list[str] = []
-    fewer: list[str] = []
-    apart, alike = [], []
+    more, fewer, apart, alike = (list[str]() for _ in range(4))
     judged = [("", "users"), *list(_FIGURES.values())[:_JUDGED]]
     for preset, scores in stacks.items():
         ratios = {(line.op, line.name): line for line in lines if line.tier == preset}

@@ -222,7 +222,8 @@ def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Itera
             if report.run is not None and report.run.verification is not None:
                 yield f"{which} was verified, which slows reads down"
     first = side.reports[0]
-    if is_modelled(first):
+    held = first.run and first.run.requests if isinstance(first, RunReport) else first
+    if getattr(held, "first_token", None) is not None:
         yield f"{side.name}: its time to the first token includes compute time as modelled, not measured"
     if isinstance(first, RunReport) and first.run is not None:
         simulated = {figures.tier for figures in first.run.summary.figures if figures.is_simulated}
@@ -234,12 +235,6 @@ def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Itera
     if not isinstance(first, TraceReport) and len(side.counted) < FEWEST_TRIALS:
         many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}
         yield f"{side.name} {many[len(side.counted)]}; run it with --trials {FEWEST_TRIALS} or more"
-
-
-def is_modelled(report: Report) -> bool:
-    """Return whether a time to the first token in `report` comes of our model of computing."""
-    held = report.run and report.run.requests if isinstance(report, RunReport) else report
-    return getattr(held, "first_token", None) is not None
 
 
 _FIRST_SETTINGS = (

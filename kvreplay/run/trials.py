@@ -69,23 +69,19 @@ class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = f"spread = (greatest - least) / median; trials disagree above {MAX_SPREAD:.0%}"
 
 
-def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
+def quantities(runs: Sequence[RunFile]) -> list[Quantity]:
     """Return every figure of `runs`; tiers where nothing moved have none."""
-    found: dict[tuple[str, str, str], dict[int, float | None]] = {}
-    count = 0
-    for count, run in enumerate(runs, 1):
-        for figures in run.summary.figures:
-            if figures.is_simulated:
-                continue
+    found: dict[tuple[str, str, str], list[float | None]] = {}
+    for at, run in enumerate(runs):
+        for figures in (figures for figures in run.summary.figures if not figures.is_simulated):
             known = [(name, getattr(figures, name)) for name in RATES]
             known += [(name, getattr(figures.latency, name)) for name in TIMES]
             if figures.response is not None:
                 known += [(f"response_{name}", getattr(figures.response, name)) for name in TIMES]
             for name, value in known:
-                found.setdefault((figures.tier, figures.op, name), {})[count] = value
+                found.setdefault((figures.tier, figures.op, name), [None] * len(runs))[at] = value
     done = []
-    for (tier, op, name), some in found.items():
-        values = [some.get(number) for number in range(1, count + 1)]
+    for (tier, op, name), values in found.items():
         all_of = [v for v in values if v is not None] if None not in values else []
         low, middle, high = (min(all_of), median(all_of), max(all_of)) if all_of else (None, None, None)
         spread = statistics.spread(values)

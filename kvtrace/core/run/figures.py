@@ -198,10 +198,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         read, written = (sum(count for of, count in moved if of == op) for op in ("read", "write"))
         if read and written:
             return f"{percent(read / (read + written))} of bytes read"
-        other = "writes only: no reads" if written else "deletes only: no reads or writes"
-        only = "reads only: no writes" if read else other
-        is_known = read or written or {op for op, _ in moved} == {"delete"}
-        return f"{only} were measured{f' on {tier}' if tier else ''}" if is_known else ""
+        only = "reads only: no writes" if read else "writes only: no reads" if written else ""
+        only = only or "deletes only: no reads or writes" * ({op for op, _ in moved} == {"delete"})
+        return f"{only} were measured{f' on {tier}' if tier else ''}" if only else ""
 
 
 class ClassFigures(msgspec.Struct, frozen=True, kw_only=True):
