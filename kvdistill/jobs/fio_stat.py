@@ -97,7 +97,8 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
             # After so many writes, of whichever stream.
             lines.append(f"fdatasync={max(1, round(profile.write.ops / profile.flush_ops))}")
         jobs += _numbered(stream.name, split, lines)
-    jobs += _trim_jobs(profile, options, runtime_ns)
+    trims = _trim_jobs(profile, options, runtime_ns)
+    jobs += trims
     depths = [next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1) for _name, lines in jobs]
     lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
     laws = {s.places.law for s in profile.streams if s.places is not None}
@@ -119,9 +120,10 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
     lasts = "it ends after as many operations as the source has: they share one instant, so no time is known"
     if profile.span_ns:
-        of = f" of the source's {format_duration(profile.span_ns)}"
-        of = of if runtime_ns < profile.span_ns else ", as long as the source"
-        is_longer = options.is_device and profile.deletes_start_ns + (profile.deletes_span_ns or 0) > profile.span_ns
+        whole = format_duration(profile.span_ns)
+        of = f" of the source's {whole}" if runtime_ns < profile.span_ns else ", as long as the source"
+        until_ns = min(options.runtime_cap_ns, profile.deletes_start_ns + (profile.deletes_span_ns or 0))
+        is_longer = trims and until_ns > runtime_ns
         lasts = f"it runs {format_duration(runtime_ns)}{of}{'; its trims go on beyond that' if is_longer else ''}"
     expected = f"it is {expected_said(expected_stat(profile, options))}"
     bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is whole sectors"]
@@ -136,7 +138,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         space,
         [(depth, largest) for depth in depths],
         run=[lasts, expected],
-        lost=[*lost, *common_losses(profile, has_deletes=not options.is_device)],
+        lost=[*lost, *common_losses(profile, has_deletes=not trims)],
         bugs=bugs,
         shared=[
             f"filename={options.filename}",
@@ -381,7 +383,7 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
 def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[tuple[str, list[str]]]:
     """Return the jobs that discard as much as the source deletes, when it does; none if the target is no block device.
 
-    Deletes may go on when reads and writes are over; the jobs end with the longest run that is allowed.
+    Deletes may go on when reads and writes are over, or begin then; the jobs end with the longest run that is allowed.
     """
     count = profile.delete_ops
     if not options.is_device or not count or not runtime_ns or not profile.delete_bytes:
@@ -392,13 +394,14 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
     trims = msgspec.structs.replace(nothing(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)])
     stream = _of_chance("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
     times = _times(stream, profile, runtime_ns)
-    if times.runtime_ms is not None:
-        left_ms = options.runtime_cap_ns // NS_PER_MS - times.start_ms
-        times = replace(times, runtime_ms=max(1, min(times.runtime_ms, left_ms)))
+    left_ms, lasts_ms = options.runtime_cap_ns // NS_PER_MS - times.start_ms, times.runtime_ms or 0
+    if left_ms < lasts_ms:
+        times = replace(times, runtime_ms=left_ms, share=times.share * left_ms / lasts_ms)
+    if left_ms <= 0:
+        return []
     jobs, paced = _pace_lines(stream, times, profile)
     said = f"# {format_count(count)} deletes of {mean} bytes on average, at random places"
-    lines = [said, "rw=randtrim", f"bs={mean}", *paced]
-    return _numbered("trim", jobs, lines)
+    return _numbered("trim", jobs, [said, "rw=randtrim", f"bs={mean}", *paced])
 
 
 _ALL_OF_SPACE = 0.9

@@ -219,6 +219,12 @@ def test_deletes_are_discards_on_a_device_alone(tmp_path):
     trim = options_of(job, "trim")
     assert (trim["startdelay"], trim["runtime"], trim["rate_iops"]) == ("4000ms", "40000ms", "10")
     assert "it runs 3.99 s, as long as the source; its trims go on beyond that" in job
+    cut = JobOptions(version=V, is_device=True, runtime_cap_ns=10 * 10**9)
+    assert options_of(stat_job(distil_rows(tmp_path, rows).profile, cut), "trim")["runtime"] == "6000ms"
+    # All that is run is over before the first delete comes.
+    cut = JobOptions(version=V, is_device=True, runtime_cap_ns=2 * 10**9)
+    job = stat_job(distil_rows(tmp_path, rows).profile, cut)
+    assert ("trim" in sections(job), "400 deletes are not issued" in job) == (False, True)
 
 
 def test_a_pause_between_two_bursts_is_the_sources_less_the_time_of_one(tmp_path):
