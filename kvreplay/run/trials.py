@@ -112,7 +112,8 @@ def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     causes = [v.cause for v in judged if v is not None]
     same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
     spread = " to ".join(reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None)
-    return f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {same}; the median: {shown}"
+    middle = "median" if len(runs) % 2 else "lower median"
+    return f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {same}; the {middle}: {shown}"
 
 
 class Trials:

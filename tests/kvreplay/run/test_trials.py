@@ -56,6 +56,7 @@ def test_trials_are_runs_under_one_directory(tmp_path: Path) -> None:
     for _ in range(2):
         done = run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "--trials", "2", "-o", tmp_path / "r", "--force")
         assert "2 of 2 trials" in done.stdout
+        assert "; the lower median: cpu reached " in done.stdout
     kept = json.loads((tmp_path / "r" / "trials.json").read_text())
     assert (kept["runs"], kept["status"], kept["asked"]) == (["trial-1", "trial-2"], "complete", 2)
     assert (tmp_path / "r" / "trial-2" / "ops.parquet").is_file()
