@@ -31,7 +31,6 @@ from kvtrace.core.statistics import (
     ratio,
     spread,
 )
-from kvtrace.core.units import counted
 
 
 class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +182,7 @@ def _first_doubts(sides: Sequence[ReportedTrials]) -> Iterator[str]:
     """Yield of which sides trials were cut off, and which moved nothing: the answer begins with it."""
     for side in sides:
         if left_out := len(side.reports) - len(side.counted):
-            yield f"PARTIAL: {left_out} of {counted(len(side.reports), 'trial')} of {side.name} cut off, and left out"
+            yield f"PARTIAL: {left_out} of {len(side.reports)} trials of {side.name} cut off, and left out"
         elif getattr(side.reports[0], "is_partial", False):
             yield f"PARTIAL: {side.name} cut off"
     simulated = [side.name for side in sides if all(map(_is_simulated, side.counted))]
@@ -528,7 +527,8 @@ def _side(side: ReportedTrials) -> str:
     first = side.reports[0]
     drives = [] if not isinstance(first, RunReport) or first.run is None else list(first.run.drives())
     targets = [f"{name} on {facts['target']}" for name, facts in drives if facts.get("target")]
-    return ", ".join([side.name, counted(len(side.counted), "trial"), *targets])
+    count = len(side.counted)
+    return ", ".join([side.name, f"{count} trial{'s' if count > 1 else ''}", *targets])
 
 
 def _disagreeing(compared: Comparison) -> list[ReportTable]:
