@@ -81,9 +81,9 @@ def warp(
     warp run jobs/mixed.yml
     """
     from kvdistill.formats.oplog import Style
-    from kvdistill.jobs.store_jobs import WARP_JOB, WarpOptions, warp_job
+    from kvdistill.jobs.store_jobs import WARP_JOB, StoreOptions, warp_job
 
-    job = partial(warp_job, options=WarpOptions(host, bucket, how.runtime_cap_ns))
+    job = partial(warp_job, options=StoreOptions(host=host, bucket=bucket, runtime_cap_ns=how.runtime_cap_ns))
     style = Style.WARP if has_csv else None
     how.write(source, tier, output, part, WARP_JOB, job, style=style, endpoint=f"http://{host}")
 
@@ -109,9 +109,9 @@ def sai3(
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
     from kvdistill.formats.oplog import Style
-    from kvdistill.jobs.store_jobs import SAI3_JOB, Sai3Options, sai3_workload
+    from kvdistill.jobs.store_jobs import SAI3_JOB, StoreOptions, sai3_workload
 
-    job = partial(sai3_workload, options=Sai3Options(target, how.runtime_cap_ns))
+    job = partial(sai3_workload, options=StoreOptions(target=target, runtime_cap_ns=how.runtime_cap_ns))
     how.write(source, tier, output, part, SAI3_JOB, job, style=Style.SAI3, endpoint=target, hosts=hosts)
 
 
@@ -152,10 +152,8 @@ def import_(
 
     argv = without_outputs(["kvdistill", *sys.argv[1:]])
     result = import_files(files, ImportOptions(format_, tier), output, argv, is_forced=force)
-    for note in result.notes:
-        log(f"note: {note}")
-    for reason, count in result.left_out.items():
-        log(f"left out: {count:,} rows: {reason} (first: {result.examples[reason]})")
+    for line in result.lines():
+        log(line if line.startswith("left out: ") else f"note: {line}")
     counts = {"rows read": Cell(result.rows_read, Unit.COUNT), "rows kept": Cell(result.rows_kept, Unit.COUNT)}
     chapter = Chapter("", [parameters("", Sheet.SUMMARY, counts)])
     headline = f"Imported to {output}: {', '.join(result.files)}"

@@ -92,8 +92,8 @@ def compare(
 
     The verdict first, then caveats: runs that fell behind, failed, were verified or whose trials disagree. Every
     figure of the report is compared: rates, percentiles, hit ratios, sizes; those of simulated tiers are a model's and
-    left out. Scorecards are compared stack by stack, in their users, rates, read p99 and writes, if they are of one
-    test: the same stacks, sizes and window.
+    left out, unless all sides are simulated. Scorecards are compared stack by stack, in their users, rates, read p99
+    and writes, if they are of one test: the same stacks, sizes and window.
 
     \b
     kvdistill compare before after

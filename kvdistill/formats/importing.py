@@ -85,9 +85,6 @@ def import_files(
             "pacing": {"loop": None, "speed": None},
             "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
             "window": {"rows": rows_kept, "is_whole_trace": None, "span_ns": None, "limit": None},
-            "device_io": {},
-            "mlperf": None,
-            "verification": None,
             **found.facts,
             "summary": found.summary or _summary_of_ops(outdir / OPS_FILE, options.format),
         }

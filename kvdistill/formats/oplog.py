@@ -9,8 +9,8 @@ a trace, by due time, or from a run, by submission.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -115,7 +115,9 @@ def write_oplogs(
         for names, rows in ((files, "done"), (before, "prior")):
             db.execute(f"CREATE OR REPLACE VIEW logged AS FROM {rows}")
             for host, name in enumerate(names):
-                _write_log(stack.enter_context(_zstd(outdir / name)), db, style, head, values | {"host": host})
+                plain = stack.enter_context(stack.enter_context(aside(outdir / name)).open("wb"))
+                out = stack.enter_context(zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(plain))
+                _write_log(out, db, style, head, values | {"host": host})
     counts = {name: found[name] for name in ("gets", "puts", "deletes", "populated")}
     return OpLog(files=files, populate_files=before, lost=lost, **counts)
 
@@ -136,16 +138,6 @@ def _write_log(
     for part in chain([["\t".join(style.columns)]], rows, [[f"# {line}" for line in head]]):
         text = "".join(f"{line}\n" for line in part)
         out.write(text.encode())
-
-
-@contextmanager
-def _zstd(path: Path) -> Iterator[Any]:
-    with (
-        aside(path) as temporary,
-        temporary.open("wb") as file,
-        zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as out,
-    ):
-        yield out
 
 
 _NO_OPERATIONS = {

@@ -361,19 +361,14 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
             lines.append(f"fio from {REAPS_WHILE_WAITING} on waits by spinning: each job takes a processor of its own")
     if is_one and (is_absolute or is_old):
         which = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
-        lines += [
-            (
-                f"{which} does not reap completions while it waits for the next time: its completion latency and "
-                "depth are false here (operations are issued on time all the same); --jobs 32 has them right"
-            ),
-            (
-                f"{which} leaves the last operations, up to iodepth, out of its byte counts and latencies; total_ios "
-                "is right"
-            ),
-        ]
-    lines += [
-        "read_iolog_chunked loses lines of a log that is read slowly, and thread=1 crashes fio 3.33: keep them out"
-    ]
+        lines.append(
+            f"{which} does not reap completions while it waits for the next time: its completion latency and depth are "
+            "false here (operations are issued on time all the same); --jobs 32 has them right"
+        )
+        left_out = "leaves the last operations, up to iodepth, out of its byte counts and latencies"
+        lines.append(f"{which} {left_out}; total_ios is right")
+    chunked = "read_iolog_chunked loses lines of a log that is read slowly"
+    lines.append(f"{chunked}, and thread=1 crashes fio 3.33: keep them out")
     if version is None or version >= HANGS_IN_IO_URING:
         lines.append(f"with io_uring, replay hangs from fio {HANGS_IN_IO_URING} on")
     return lines

@@ -9,7 +9,7 @@ map is. So the sizes that such a source shows are not those that its program ask
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, exp, inf, isnan, nan, prod
 
@@ -50,7 +50,7 @@ from kvdistill.profile.profile import (
     split_sizes,
     total_variation,
 )
-from kvdistill.profile.streams import FAST
+from kvdistill.profile.streams import FAST, nothing
 from kvtrace.core.units import (
     NS_PER_MS,
     NS_PER_S,
@@ -96,9 +96,9 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         if stream.write.ops and profile.flush_ops:
             # After so many writes, of whichever stream.
             lines.append(f"fdatasync={max(1, round(profile.write.ops / profile.flush_ops))}")
-        names = [stream.name] if split == 1 else [f"{stream.name}-{i}" for i in range(1, split + 1)]
-        jobs += [(name, lines) for name in names]
-    jobs += _trim_jobs(profile, options, runtime_ns)
+        jobs += _numbered(stream.name, split, lines)
+    trims = _trim_jobs(profile, options, runtime_ns)
+    jobs += trims
     depths = [next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1) for _name, lines in jobs]
     lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
     laws = {s.places.law for s in profile.streams if s.places is not None}
@@ -120,9 +120,11 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
     lasts = "it ends after as many operations as the source has: they share one instant, so no time is known"
     if profile.span_ns:
-        of = f" of the source's {format_duration(profile.span_ns)}"
-        of = of if runtime_ns < profile.span_ns else ", as long as the source"
-        lasts = f"it runs {format_duration(runtime_ns)}{of}"
+        whole = format_duration(profile.span_ns)
+        of = f" of the source's {whole}" if runtime_ns < profile.span_ns else ", as long as the source"
+        until_ns = min(options.runtime_cap_ns, profile.deletes_start_ns + (profile.deletes_span_ns or 0))
+        is_longer = trims and until_ns > runtime_ns
+        lasts = f"it runs {format_duration(runtime_ns)}{of}{'; its trims go on beyond that' if is_longer else ''}"
     expected = f"it is {expected_said(expected_stat(profile, options))}"
     bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is whole sectors"]
     if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
@@ -136,7 +138,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         space,
         [(depth, largest) for depth in depths],
         run=[lasts, expected],
-        lost=[*lost, *common_losses(profile, has_deletes=not options.is_device)],
+        lost=[*lost, *common_losses(profile, has_deletes=not trims)],
         bugs=bugs,
         shared=[
             f"filename={options.filename}",
@@ -153,6 +155,10 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     )
 
 
+def _numbered(name: str, jobs: int, lines: list[str]) -> list[tuple[str, list[str]]]:
+    return [(name if jobs == 1 else f"{name}-{i}", lines) for i in range(1, jobs + 1)]
+
+
 _SEEDED = [
     "# fio's usual seed draws a writing job's first 2,000 gaps 4 % too short; with this one gaps and sizes are within",
     "# 1.5 standard deviations of their means, for 750 to 8,000 draws in each of two sections (seen with 3.33)",
@@ -162,23 +168,21 @@ _SEEDED = [
 
 def _streams(profile: Profile) -> list[IoStream]:
     """Return the profile's streams with long operations cut; one a direction if no time is known."""
-    streams = profile.streams or [
-        IoStream(
-            name=name,
-            start_ns=0,
-            span_ns=profile.span_ns,
-            read=direction if name == "read" else msgspec.structs.replace(direction, ops=0, sizes=[]),
-            write=direction if name == "write" else msgspec.structs.replace(direction, ops=0, sizes=[]),
-            loop=Loop(Pacing.POISSON),
-            places=None,
-        )
-        for name, direction in (("read", profile.read), ("write", profile.write))
-        if direction.ops
-    ]
+    directions = (("read", profile.read), ("write", profile.write))
+    alone = [_of_chance(name, direction, 0, profile.span_ns) for name, direction in directions if direction.ops]
     return [
         msgspec.structs.replace(s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES))
-        for s in streams
+        for s in profile.streams or alone
     ]
+
+
+def _of_chance(
+    name: str, direction: DirectionProfile, start_ns: int, span_ns: int, depth: int | None = None
+) -> IoStream:
+    """Return the stream called `name` of one direction whose arrivals are independent, at places that are not known."""
+    read, write = (direction, nothing()) if name == "read" else (nothing(), direction)
+    loop, when = Loop(Pacing.POISSON, depth), {"start_ns": start_ns, "span_ns": span_ns}
+    return IoStream(name=name, **when, read=read, write=write, loop=loop, places=None)
 
 
 def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
@@ -252,14 +256,8 @@ def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]
     span_ms = edges[-1] - edges[0]
     of_each = np.array(
         [
-            (
-                rate := load.ios_per_s,
-                load.bytes_per_s,
-                rate * load.read_share,
-                rate * load.unlike_share,
-                load.mean_depth,
-            )
-            for _begin, _end, load in parts
+            (of.ios_per_s, of.bytes_per_s, of.ios_per_s * of.read_share, of.ios_per_s * of.unlike_share, of.mean_depth)
+            for _begin, _end, of in parts
         ]
     )
     ops, moved, reads, unlike, depth = np.array([end - begin for begin, end, _ in parts]) @ of_each / span_ms
@@ -314,13 +312,14 @@ def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) 
     gaps = -(-round(stream.ops * times.share) // burst) - 1
     if gaps < 1:
         return lines
-    gap_us = (times.runtime_ms or 0) * US_PER_MS / gaps
+    # The stream's time is one gap of its operations longer than from its first to its last.
+    gap_us = (times.runtime_ms or 0) * US_PER_MS * (1 - 1 / stream.ops) / gaps
     if gaps >= _MANY_BURSTS:
         lines.append(_byte_rate(stream))
         gap_us = stream.span_ns * burst / stream.ops / NS_PER_US
     # fio waits for a burst before it pauses.
-    drained = stream.ops / stream.span_ns / (FAST * profile.ops / profile.span_ns)
-    pause = f"thinktime={max(_LEAST_PAUSE, 1 - drained) * gap_us:.0f}us"
+    drained_us = burst / (FAST * profile.ops / profile.span_ns) / NS_PER_US
+    pause = f"thinktime={max(_LEAST_PAUSE * gap_us, gap_us - drained_us):.0f}us"
     return [*lines, pause, f"thinktime_blocks={burst}", "thinktime_blocks_type=issue"]
 
 
@@ -382,18 +381,27 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
 
 
 def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[tuple[str, list[str]]]:
-    """Return the job that discards as much as the source deletes; none if the target is no block device."""
-    if not options.is_device or not profile.delete_ops or not runtime_ns or not profile.delete_bytes:
+    """Return the jobs that discard as much as the source deletes, when it does; none if the target is no block device.
+
+    Deletes may go on when reads and writes are over, or begin then; the jobs end with the longest run that is allowed.
+    """
+    count = profile.delete_ops
+    if not options.is_device or not count or not runtime_ns or not profile.delete_bytes:
         return []
-    mean = max(1, round(profile.delete_bytes / profile.delete_ops / _ALIGN)) * _ALIGN
-    seconds = profile.span_ns / NS_PER_S
-    rate = poisson(profile.delete_ops / seconds)
-    paced = [f"rate={max(1, round(profile.delete_bytes / seconds))}"]
-    if rate is not None and rate[0] == 1:
-        paced = [f"rate_iops={rate[1]}", "rate_process=poisson"]
-    said = f"# {format_count(profile.delete_ops)} deletes of {mean} bytes on average, at random places"
-    timed = ["time_based=1", f"runtime={max(1, runtime_ns // NS_PER_MS)}ms"]
-    return [("trim", [said, "rw=randtrim", f"bs={mean}", "iodepth=1", *timed, *paced])]
+    mean, span_ns = max(1, round(profile.delete_bytes / count / _ALIGN)) * _ALIGN, profile.deletes_span_ns
+    # So many gaps as deletes, as for the streams.
+    span_ns = profile.span_ns if span_ns is None else round(span_ns * count / max(1, count - 1))
+    trims = msgspec.structs.replace(nothing(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)])
+    stream = _of_chance("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
+    times = _times(stream, profile, runtime_ns)
+    left_ms, lasts_ms = options.runtime_cap_ns // NS_PER_MS - times.start_ms, times.runtime_ms or 0
+    if left_ms < lasts_ms:
+        times = replace(times, runtime_ms=left_ms, share=times.share * left_ms / lasts_ms)
+    if left_ms <= 0:
+        return []
+    jobs, paced = _pace_lines(stream, times, profile)
+    said = f"# {format_count(count)} deletes of {mean} bytes on average, at random places"
+    return _numbered("trim", jobs, [said, "rw=randtrim", f"bs={mean}", *paced])
 
 
 _ALL_OF_SPACE = 0.9

@@ -511,16 +511,14 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
 
 def fio_program() -> str:
     """Return the path of fio; ProbeUnavailable if there is none."""
-    program = shutil.which("fio")
-    if program is None:
+    if (program := shutil.which("fio")) is None:
         raise ProbeUnavailable(f"fio is not installed; {HOW_TO_GET}")
     return program
 
 
 def installed() -> FioVersion | None:
     """Return the version of the fio on the path; null if there is none."""
-    program = shutil.which("fio")
-    if program is None:
+    if (program := shutil.which("fio")) is None:
         return None
     done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603 - found on the path
     return parse_version(done.stdout)

@@ -167,12 +167,16 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9.\[\]:{}_-]+")
 
 
+_TARGET = re.compile(r"(s3|gs|gcs|az|file|direct)://[A-Za-z0-9._/:@-]+/")
+
+
 @dataclass(frozen=True, slots=True)
-class WarpOptions:
-    """Options of warp's job."""
+class StoreOptions:
+    """Options of a store's job: of warp's, where the store and which the bucket is; of sai3-bench's, the base URI."""
 
     host: str = "127.0.0.1:9000"
     bucket: str = "kvdistill"
+    target: str = "s3://kvdistill/"
     runtime_cap_ns: int = 300 * NS_PER_S
 
     def __post_init__(self) -> None:
@@ -181,10 +185,14 @@ class WarpOptions:
             raise ConfigError(f"--bucket {self.bucket}: 3 to 63 of a-z, 0-9, dots and hyphens")
         if not _HOST.fullmatch(self.host):
             raise ConfigError(f"--host {self.host}: write it as HOST:PORT")
+        if not _TARGET.fullmatch(self.target):
+            raise ConfigError(
+                f"--target {self.target}: write a base URI that ends in a slash, such as s3://bucket/ or direct:///mnt/x/"
+            )
 
 
 # Long: the job is one text.
-def warp_job(profile: Profile, options: WarpOptions) -> StoreJob:
+def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
     """Return warp's mixed benchmark for `profile`."""
     # The sizes of the more frequent direction: warp has one distribution for what it writes and reads.
     more = profile.read if profile.read.ops > profile.write.ops else profile.write
@@ -282,26 +290,10 @@ SAI3_JOB = "workload.yaml"
 _SAI3_CLASSES = 64
 """Sizes in each direction: each is an entry, and a folder of prepared objects."""
 _MAX_WEIGHT = 2**32 - 1
-_TARGET = re.compile(r"(s3|gs|gcs|az|file|direct)://[A-Za-z0-9._/:@-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Sai3Options:
-    """Options of sai3-bench's workload; `target` ends in a slash."""
-
-    target: str = "s3://kvdistill/"
-    runtime_cap_ns: int = 300 * NS_PER_S
-
-    def __post_init__(self) -> None:
-        """Raise ConfigError unless the target is a base URI."""
-        if not _TARGET.fullmatch(self.target) or not self.target.endswith("/"):
-            raise ConfigError(
-                f"--target {self.target}: write a base URI that ends in a slash, such as s3://bucket/ or direct:///mnt/x/"
-            )
 
 
 # Long: the job is one text.
-def sai3_workload(profile: Profile, options: Sai3Options) -> StoreJob:
+def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
     """Return sai3-bench's random workload for `profile`."""
     gets, puts = (size_classes(d.object_sizes, _SAI3_CLASSES) for d in (profile.read, profile.write))
     did = profile_mix(profile)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -180,7 +180,7 @@ def write_prefill(profile: Profile, written: Mapping[FioMode, WrittenJob], folde
 
 def write_job(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
     """Write the job of one mode and what it needs into `folder`."""
-    return _WRITERS[mode](mode, distilled, folder, options)
+    return (_write_stat if mode is FioMode.STAT else _write_logs)(mode, distilled, folder, options)
 
 
 def _write_stat(mode: FioMode, distilled: Distilled, folder: Path, options: JobOptions) -> WrittenJob:
@@ -204,9 +204,6 @@ def _write_logs(mode: FioMode, distilled: Distilled, folder: Path, options: JobO
     write_text(folder / mode.job, fio_replay.log_job(profile, logs, mode, span_bytes, options))
     expected = fio_replay.expected_replay(profile, logs, is_drawn=mode is FioMode.REUSE)
     return WrittenJob([mode.job, *logs.files], whole_mib(span_bytes), logs.depth, logs, parts, expected)
-
-
-_WRITERS: Final = {FioMode.REPLAY: _write_logs, FioMode.STAT: _write_stat, FioMode.REUSE: _write_logs}
 
 
 _SPARE_BYTES = 256 << 20

@@ -310,6 +310,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """From its first to its last read or write; 0 if all share one instant: then no rate is known."""
     deletes_beyond_ns: int = 0
     """How much longer it is from its first operation to its last if deletes are among them."""
+    deletes_start_ns: int = 0
+    """When its first delete is due, from the first read or write on."""
+    deletes_span_ns: int | None = None
+    """From its first delete to its last; null if their times are not known."""
     read: DirectionProfile
     write: DirectionProfile
     delete_ops: int

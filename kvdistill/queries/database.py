@@ -42,11 +42,10 @@ CREATE MACRO slot(x) AS CASE WHEN x < 32 THEN x
 def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection whose memory is bounded and which spills into `scratch`, or a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="kvdistill-", dir=scratch) as folder:
-        connection = duckdb.connect(":memory:")
+        spill = str(Path(folder) / "spill")
+        settings: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "threads": THREADS, "temp_directory": spill}
+        connection = duckdb.connect(":memory:", config=settings)
         try:
-            connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
-            connection.execute(f"SET temp_directory = {literal(Path(folder) / 'spill')}")
-            connection.execute(f"SET threads = {THREADS}")
             connection.execute("SET enable_progress_bar = false")
             connection.execute(PERCENTILE)
             connection.execute(SLOT)

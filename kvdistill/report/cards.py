@@ -98,7 +98,7 @@ def _doubts(names: Sequence[str], cards: Sequence[Card], stacks: dict[str, list[
         yield "the cards are of several versions of kvreplay, which may measure differently"
     for preset, scores in stacks.items():
         if any(_has_other_trace(scores[0], other) for other in scores):
-            yield f"{preset}: the traces differ at {scores[0].at_users:g} users, so nothing is claimed of it"
+            yield f"{preset}: the traces differ at {counted(scores[0].at_users, 'user')}, so nothing is claimed of it"
     for name, card in zip(names, cards, strict=True):
         if card.status != "complete":
             yield f"{name} is PARTIAL: {card.status}"
@@ -158,20 +158,21 @@ def _ratio_of_users(a: Score, b: Score, together: int) -> Ratio:
 def _verdict(names: Sequence[str], stacks: dict[str, list[Score]], lines: Sequence[ComparedLine], at: int) -> str:
     """Return under which stacks side `at` differs from the first, in what; and of which its trials do not tell."""
     a, b = names[0], names[at]
-    more: list[str] = []
-    fewer: list[str] = []
-    apart, alike = [], []
+    more, fewer, apart, alike = (list[str]() for _ in range(4))
     judged = [("", "users"), *list(_FIGURES.values())[:_JUDGED]]
     for preset, scores in stacks.items():
         ratios = {(line.op, line.name): line for line in lines if line.tier == preset}
         told = [ratios[of] for of in judged if of in ratios and ratios[of].sides[at].ratio.differs]
-        said = f"{preset} ({users_of(scores[at])} users, {a} {users_of(scores[0])})"
+        unit = "user" if scores[at].users is None and scores[at].at_users == 1 else "users"
+        said = f"{preset} ({users_of(scores[at])} {unit}, {a} {users_of(scores[0])})"
         if not told:
             alike.append(said)
         elif told[0].name == "users":
             (fewer if (told[0].sides[at].ratio.high or 1) < 1 else more).append(said)
         else:
-            apart.append(f"at {scores[at].at_users:g} users under {preset} {' and '.join(clauses(told, a, b, at))}")
+            apart.append(
+                f"at {counted(scores[at].at_users, 'user')} under {preset} {' and '.join(clauses(told, a, b, at))}"
+            )
     if len(alike) == len(stacks):
         return f"{b} and {a} cannot be told apart by these cards: {', '.join(alike)}"
     users = {f"{b} sustains more users than {a} under": more, f"{b} sustains fewer users than {a} under": fewer}
@@ -204,7 +205,7 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
     )
     users = {f"{preset} {n}": (of.users or 0.0, of.lost_users or of.users or 0.0) for preset, n, of in scores}
     times = {
-        f"{preset} {n}, {of.at_users:g} users": (float(min(tails)), float(max(tails)))
+        f"{preset} {n}, {counted(of.at_users, 'user')}": (float(min(tails)), float(max(tails)))
         for preset, n, of in scores
         if (tails := [trial.read_p99_ns for trial in of.each if trial.read_p99_ns is not None])
     }

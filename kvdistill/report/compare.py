@@ -98,7 +98,8 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     if len(set(kinds)) > 1 and not is_mixed:
         said = ", ".join(f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True))
         raise ConfigError(f"only like with like is compared: {said}; kvdistill report shows them after each other")
-    trials = [[dict(report.compared()) for report in side.reports] for side in sides]
+    is_of_models = all(_is_simulated(report) for side in sides for report in side.counted)
+    trials = [[dict((r.of_model() if is_of_models else r).compared()) for r in side.counted] for side in sides]
     found = [{key: [t.get(key) for t in of] for key in dict.fromkeys(key for t in of for key in t)} for of in trials]
     if is_mixed:
         # A trace says what its deletes free, a run what they moved: nothing.
@@ -111,13 +112,13 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     found = [dict(sorted(side.items(), key=lambda figure: figure[0][0] in others)) for side in found]
     said, lines, together = judge(names, found)
     mixes = {r.run.summary.mix for side in sides for r in side.reports if isinstance(r, RunReport) and r.run} - {""}
-    said = "; ".join([*_unlike_loads(sides), said])
+    said = "; ".join([*_unlike_loads(sides), *_first_doubts(sides), said])
     return Comparison(
         # What all sides measured: figures of reads alone, or of writes alone, are no answer to the other.
         verdict="; ".join([said, *mixes]) if len(mixes) == 1 else said,
         names=names,
         kind=" and ".join(sorted(set(kinds))),
-        trials=[len(side.reports) for side in sides],
+        trials=[len(side.counted) for side in sides],
         settings=ordered_settings(settings),
         warnings=unlike + [said for side, own in zip(sides, found, strict=True) for said in _doubts(side, own)],
         lines=[
@@ -177,6 +178,25 @@ def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
         yield f"LOADS DIFFER, so figures compare neither policies nor drives: {'; '.join(said)}"
 
 
+def _first_doubts(sides: Sequence[ReportedTrials]) -> Iterator[str]:
+    """Yield of which sides trials were cut off, and which moved nothing: the answer begins with it."""
+    for side in sides:
+        if left_out := len(side.reports) - len(side.counted):
+            yield f"PARTIAL: {left_out} of {len(side.reports)} trials of {side.name} cut off, and left out"
+        elif getattr(side.reports[0], "is_partial", False):
+            yield f"PARTIAL: {side.name} cut off"
+    simulated = [side.name for side in sides if all(map(_is_simulated, side.counted))]
+    if len(simulated) == len(sides):
+        yield "SIMULATED"
+    elif simulated:
+        yield f"SIMULATED: {' and '.join(simulated)}, whose times are not compared with measured ones"
+
+
+def _is_simulated(report: Report) -> bool:
+    """Return whether nothing moved: only where that is so on all sides the figures of models are compared."""
+    return isinstance(report, RunReport) and report.is_simulated
+
+
 _REPLAYED = ("node", "window", "limit", "speed")
 _LOAD = {"sha256": "content of the file", "max_requests": "requests at most", "duration_ns": "duration"}
 
@@ -201,23 +221,19 @@ def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Itera
             if report.run is not None and report.run.verification is not None:
                 yield f"{which} was verified, which slows reads down"
     first = side.reports[0]
-    if is_modelled(first):
+    held = first.run and first.run.requests if isinstance(first, RunReport) else first
+    if getattr(held, "first_token", None) is not None:
         yield f"{side.name}: its time to the first token includes compute time as modelled, not measured"
     if isinstance(first, RunReport) and first.run is not None:
-        for tier in sorted({figures.tier for figures in first.run.summary.figures if figures.is_simulated}):
+        simulated = {figures.tier for figures in first.run.summary.figures if figures.is_simulated}
+        for tier in sorted(simulated - {tier for tier, _op, name in found if name == "operations"}):
             yield f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
     judged = ((" ".join(of), spread(values)) for of, values in found.items() if of[2] in _JUDGED)
     for line in disagreements([(name, share) for name, share in judged if share is not None]):
         yield f"{side.name}: {line}"
-    if not isinstance(first, TraceReport) and len(side.reports) < FEWEST_TRIALS:
+    if not isinstance(first, TraceReport) and len(side.counted) < FEWEST_TRIALS:
         many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}
-        yield f"{side.name} {many[len(side.reports)]}; run it with --trials {FEWEST_TRIALS} or more"
-
-
-def is_modelled(report: Report) -> bool:
-    """Return whether a time to the first token in `report` comes of our model of computing."""
-    held = report.run and report.run.requests if isinstance(report, RunReport) else report
-    return getattr(held, "first_token", None) is not None
+        yield f"{side.name} {many[len(side.counted)]}; run it with --trials {FEWEST_TRIALS} or more"
 
 
 _FIRST_SETTINGS = (
@@ -355,15 +371,20 @@ def _sure(line: ComparedLine, at: int) -> str:
 
 
 def _range(line: ComparedLine, at: int) -> str:
-    low, high = (1.0 if end is None else end for end in (line.sides[at].ratio.low, line.sides[at].ratio.high))
+    low, high = _ends(line.sides[at].ratio)
     what = f"{line.op or 'first token'} {_percentile(line) if _is_time(line) else 'bandwidth'}"
-    if high > _TELLS_NOTHING * low:
-        return f"{what} (trials vary too much for an interval)"
-    return f"{what} ({_much(line, low)} to {_much(line, high)})"
+    return f"{what} ({_TOO_WIDE if low is None else f'{_much(line, low)} to {_much(line, high)}'})"
 
 
 _TELLS_NOTHING = 100
 """An interval whose ends are so many times apart is no answer: of two trials it may end at 10^12 %."""
+_TOO_WIDE = "trials vary too much for an interval"
+
+
+def _ends(found: Ratio) -> tuple[float | None, float | None]:
+    """Return the ends of an interval as they are shown; null where they tell nothing."""
+    is_wide = found.low is not None and found.high is not None and found.high > _TELLS_NOTHING * found.low
+    return (None, None) if is_wide and not found.differs else (found.low, found.high)
 
 
 def _is_time(line: ComparedLine) -> bool:
@@ -468,8 +489,9 @@ def _highlights(compared: Comparison) -> list[Highlight]:
     highlights = []
     for line in last[:_MOST_HIGHLIGHTS]:
         ratio_, name = line.sides[1].ratio, line.name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " ")
-        has_interval = ratio_.low is not None and ratio_.high is not None
-        detail = f"{ratio_.low:.3f} to {ratio_.high:.3f}" if has_interval else "one trial, no interval"
+        low, high = _ends(ratio_)
+        none = _TOO_WIDE if ratio_.differs is False else "one trial, no interval"
+        detail = none if low is None or high is None else f"{low:.3f} to {high:.3f}"
         label = f"{line.op} {name}, {line.tier}".strip()
         highlights.append(Highlight(label, ratio_.value, Unit.RATIO, f"[1]/[0]; {detail}"))
     return highlights
@@ -483,13 +505,14 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
         spec += f"; ratio: ratio{i} = {number}/[0]"
         spec += f", low{i} = from, high{i} = to; text: differs{i} = differs" if has_intervals else ""
     text = compared.definition if has_intervals else "ratio: of the medians; without trials there are no intervals"
+    text += f"; an interval of ends more than {_TELLS_NOTHING} times apart is left out" if has_intervals else ""
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
     groups: dict[str, list[list[Any]]] = {}
     for line in sorted(compared.lines, key=lambda line: line.op):
         cells: list[Any] = [line.op, line.name, *(Cell(side.median, line.unit) for side in line.sides)]
         for side in line.sides[1:]:
             found = side.ratio
-            cells += [found.value, *([found.low, found.high, _MARKS[found.differs]] if has_intervals else [])]
+            cells += [found.value, *([*_ends(found), _MARKS[found.differs]] if has_intervals else [])]
         groups.setdefault(line.tier, []).append(cells)
     drive = "" if compared.kind == "scorecard" else drive_of(compared.lines)
     order = sorted(dict.fromkeys(line.tier for line in compared.lines), key=lambda tier: tier != drive)
@@ -504,7 +527,7 @@ def _side(side: ReportedTrials) -> str:
     first = side.reports[0]
     drives = [] if not isinstance(first, RunReport) or first.run is None else list(first.run.drives())
     targets = [f"{name} on {facts['target']}" for name, facts in drives if facts.get("target")]
-    count = len(side.reports)
+    count = len(side.counted)
     return ", ".join([side.name, f"{count} trial{'s' if count > 1 else ''}", *targets])
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import asdict
 
@@ -53,30 +53,18 @@ SUFFIXES = (".html", ".md", ".csv", ".xlsx")
 BUCKETS = 48
 
 
-class SweepReport(Report, frozen=True, kw_only=True):
-    """What a trace came to at rising loads: the content of sweep.json."""
+class LoadsReport(Report, frozen=True, kw_only=True, omit_defaults=True):
+    """What a trace came to at rising loads, or a drive sustains of caching stacks: sweep.json, or scorecard.json."""
 
     kind = "sweep"
     name: str
     """The folder's."""
-    sweep: LoadSweep
+    sweep: LoadSweep | None = None
+    card: Card | None = None
 
     def document(self) -> Document:
-        """Return its points and knee."""
-        return sweep_document(self.sweep)
-
-
-class CardReport(Report, frozen=True, kw_only=True):
-    """What a drive sustains of several caching stacks: the content of scorecard.json."""
-
-    kind = "scorecard"
-    name: str
-    """The folder's."""
-    card: Card
-
-    def document(self) -> Document:
-        """Return the card's page; what the drive itself does is in drive.json."""
-        return card_document(self.card)
+        """Return its points and knee, or the card's page; what the drive itself does is in drive.json."""
+        return sweep_document(self.sweep) if self.sweep else card_document(cast("Card", self.card))
 
 
 def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = None) -> Report:
@@ -107,10 +95,9 @@ def _without_rows(path: Path, buckets: int) -> Report | None:
     name = path.resolve().name
     if (run := find_run(path)) is not None:
         return summary_report(run)
-    if (sweep := find_sweep(path)) is not None:
-        return SweepReport(name=name, sweep=sweep)
-    if (card := find_card(path)) is not None:
-        return CardReport(name=name, card=card)
+    sweep, card = find_sweep(path), find_card(path)
+    if sweep is not None or card is not None:
+        return LoadsReport(name=name, sweep=sweep, card=card)
     if (probe := probe_report(path, buckets)) is not None:
         return probe
     if (closeness := find_closeness(path / CLOSENESS)) is not None:

@@ -26,7 +26,6 @@ from kvtrace.core.document.document import (
     Document,
     Sheet,
     Unit,
-    columns_of,
     parameters,
     table_of,
 )
@@ -215,9 +214,7 @@ def probe_chapter(report: ProbeReport) -> Chapter:
             bytes: without_io_bytes = bytes without I/O
         """
         note = "Without I/O: calls that queued none themselves; their data was in the page cache, or went there."
-        names = [column.name for column in columns_of(spec)]
-        rows = [dict.fromkeys(names) | row for row in report.calls]
-        tables.append(table_of("System calls", Sheet.DEVICE, spec, rows, note, keys=2))
+        tables.append(table_of("System calls", Sheet.DEVICE, spec, report.calls, note, keys=2))
     spec = "ns: start_ns = from; bytes: low_bytes = disk from; count: requests; bytes: bytes"
     end = float(max((row["start_ns"] for row in report.heat), default=0) + (report.bucket_ns or 0))
     span = f"{format_duration(report.bucket_ns)} and {format_bytes(report.zone_bytes)} of the disk"
@@ -226,9 +223,6 @@ def probe_chapter(report: ProbeReport) -> Chapter:
         chart = Chart(f"Where {op}s go on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end)
         tables.append(heat_table(f"Disk over time: {device} {op}", chart, op, rows, spec, "requests", span))
     return Chapter("Block layer", tables)
-
-
-_OPERATION_TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,12 +275,12 @@ def layers(run_directory: Path) -> Layers | None:
             }
         )
         layer = "object response" if row["is_response"] else "object"
-        shown.append({"op": op, "layer": layer, "count": operations} | {name: row[name] for name in _OPERATION_TIMES})
+        shown.append({"op": op, "layer": layer, "count": operations} | {name: row[name] for name in TIMES[:-1]})
         beneath = {"application": None if application is None else application.times.get(op)}
         beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}
         for layer, times in beneath.items():
             if times is not None and times.count:
-                parts = {name: getattr(times, name) for name in _OPERATION_TIMES}
+                parts = {name: getattr(times, name) for name in TIMES[:-1]}
                 shown.append({"op": op, "layer": layer, "count": times.count} | parts)
     said = findings(moved, inside, probe, find_run(run_directory))
     return Layers(findings=said, moved=moved, times=shown, inside=inside)
@@ -383,20 +377,11 @@ def _dominant(row: dict[str, Any]) -> str:
     return f"{_VERBS[row['op']]}: time {_WHERE[part]} {judged}: of {time} in the mean, {parts}{crowd}"
 
 
-_SHOWN_LAYERS = {
+_SHOWN_LAYERS = _LAYER_NAMES | {
     "object": "the operation, as the replay saw it",
     "object response": "the operation, from when it was due",
-    "application": "each call (VFS)",
-    "q2d": "each request in the kernel's queue (Q2D)",
-    "requeued": "of it, from each requeue to the next issue",
-    "d2c": "each request at the device (D2C)",
 }
-_PARTS = {
-    "waiting": "before submission",
-    "at_device": "at the device",
-    "queued": "only queued",
-    "above": "above the block layer",
-}
+_PARTS = {part: words.partition(" (")[0] for part, words in _WHERE.items()}
 
 
 def layer_chapter(found: Layers) -> Chapter:

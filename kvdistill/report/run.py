@@ -102,6 +102,16 @@ class RunReport(Report, frozen=True, kw_only=True):
     closeness: Closeness | None = None
     """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether it was cut off."""
+        return self.run is not None and self.run.status == "partial"
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether all tiers that were not skipped were simulated."""
+        return self.run is not None and {row["engine"] for row in self.figures} - {"none"} == {"sim"}
+
     # Long: a chapter each.
     def document(self) -> Document:
         """Return the document: what was found, on what, six figures, warnings; details last and folded."""
@@ -109,7 +119,7 @@ class RunReport(Report, frozen=True, kw_only=True):
         verdict, saved = ("Run, without its summary", None) if run is None else (run.summary.verdict, run.checkpoints)
         if saved is not None:
             verdict = f"{checkpoint_sentence(saved)}; {verdict}"
-        if run is not None and run.status == "partial":
+        if self.is_partial:
             verdict = f"PARTIAL: {verdict}"
         notes = [_NO_SUMMARY, *self.subject.notes]
         if run is not None:
@@ -176,12 +186,15 @@ class RunReport(Report, frozen=True, kw_only=True):
             pictures=pictures_of(chapters, f"Bandwidth of {tier}", f"{measure} on {tier}"),
         )
 
+    def of_model(self) -> RunReport:
+        """Return the figures that the tiers' models gave a simulated run, which none of its rows count as measured."""
+        found = self if self.run is None else summary_report(self.run)
+        return msgspec.structs.replace(found, figures=[row | {"engine": "model"} for row in found.figures])
+
     def warnings(self) -> list[str]:
         """Return what a reader must know of the run before any figure."""
         run, failed = self.run, sum(row["errors"] or 0 for row in self.figures)
-        found = []
-        if run is not None and run.status == "partial":
-            found.append(f"PARTIAL: {run.reason}")
+        found = [] if run is None or not self.is_partial else [f"PARTIAL: {run.reason}"]
         if run is not None and run.summary.fell_behind:
             found.append("The replay fell behind the trace: its times are those of an overload")
         if failed:
@@ -197,7 +210,7 @@ class RunReport(Report, frozen=True, kw_only=True):
 
     def compared(self) -> Iterator[tuple[Key, float | None]]:
         """Yield times and rates, of requests, operations and the layers beneath."""
-        yield ("", "", "wall_ns"), None if self.run is None else self.run.summary.wall_ns
+        yield ("", "", "wall_ns"), None if self.run is None or self.is_simulated else self.run.summary.wall_ns
         yield from ((("", "", name), value) for name, value in _of_requests(self.run))
         # What nothing moved for has no figures of its own.
         moved = [row for row in self.figures if row["engine"] not in ("none", "sim")]

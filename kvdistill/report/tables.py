@@ -68,6 +68,11 @@ class ReportedTrials:
     names: Sequence[str] = ()
     """What each is called."""
 
+    @property
+    def counted(self) -> Sequence[Any]:
+        """Those that ran to their end, which are compared; all if none did."""
+        return [report for report in self.reports if not getattr(report, "is_partial", False)] or self.reports
+
 
 def of_rows(
     rows: Sequence[dict[str, Any]], names: Sequence[str], prefix: str = ""

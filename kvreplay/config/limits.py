@@ -114,7 +114,7 @@ def with_depth(
         return replace(config, queue_depth=config.depth), "the default of a closed loop"
     depth, why = MAX_QUEUE_DEPTH, "the most"
     working = [t for t in tiers if t is not None and t.has_times]
-    is_virtual = config.engine == EngineName.AUTO and all(t.is_modelled for t in working)
+    is_virtual = config.engine == EngineName.AUTO and all(t.is_simulated for t in working)
     takes_threads = config.engine == EngineName.THREADS or not all(t.has_ring or t.is_copied for t in working)
     if takes_threads and not is_virtual:
         depth, why = THREADS, "a thread each"

@@ -548,11 +548,11 @@ class TraceWindow:
             return
         reads, writes = self.facts.kinds["rows"].sum(axis=0)[[READ, WRITE]].tolist()
         read_bytes, written_bytes = self.facts.kinds["bytes"].sum(axis=0)[[READ, WRITE]].tolist()
-        share = read_bytes / max(1, read_bytes + written_bytes)
-        ops = f"{reads:,} reads and {writes:,} writes, {share:.1%} of bytes read"
-        found = f"window from {format_duration(self.begin_ns)} on: {ops}"
-        absent = [name for name, count in (("reads", reads), ("writes", writes)) if not count]
-        log(f"{found}; it holds no {absent[0]}: the run says nothing of them" if len(absent) == 1 else found)
+        moved = read_bytes + written_bytes
+        share = f", {read_bytes / moved:.1%} of bytes read" if moved else ""
+        found = f"window from {format_duration(self.begin_ns)} on: {reads:,} reads and {writes:,} writes{share}"
+        absent = " and no ".join(name for name, count in (("reads", reads), ("writes", writes)) if not count)
+        log(f"{found}; it holds no {absent}: the run says nothing of them" if absent else found)
 
 
 def compile_window(

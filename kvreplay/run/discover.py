@@ -202,8 +202,7 @@ def _limit(kind: int) -> int | None:
 
 
 def _gpus() -> tuple[list[Gpu], str | None]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    if (program := shutil.which("nvidia-smi")) is None:
         return [], "nvidia-smi is not installed"
     query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:

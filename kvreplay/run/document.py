@@ -240,7 +240,7 @@ def _after(run: RunFile) -> Iterator[str]:
 
 def trials_document(found: TrialSet) -> Document:
     """Make the document of several trials: median and spread of every figure."""
-    count = len(found.runs)
+    counted_trials = max((len(q.values) for q in found.quantities), default=len(found.runs))
     spec = "text: tier, op, name = figure, median, low = least, high = greatest; share: spread"
     rows = [
         [q.tier, q.op, q.name, *(Cell(value, _unit(q.name)) for value in (q.median, q.low, q.high)), q.spread]
@@ -251,7 +251,7 @@ def trials_document(found: TrialSet) -> Document:
     notes = [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
     if spreads:
         notes.append(f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}")
-    table = table_of(f"{count} of {found.asked} trials", Sheet.PERFORMANCE, spec, rows, keys=3)
+    table = table_of(f"{counted_trials} of {found.asked} trials", Sheet.PERFORMANCE, spec, rows, keys=3)
     return Document(
         name="",
         headline=found.verdict,

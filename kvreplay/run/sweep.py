@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product, takewhile
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -50,7 +51,7 @@ from kvtrace.core.run.sweep_file import CARD_FILE, Axis, Card, CardTrial, LoadSw
 from kvtrace.core.schema import SERVED, TRACE
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.tables import objects_path, open_table
-from kvtrace.core.units import NS_PER_S, format_duration, format_rate, percent
+from kvtrace.core.units import NS_PER_S, counted, format_duration, format_rate, percent
 
 DOUBLINGS = 4
 """Beyond the greatest value asked for."""
@@ -406,9 +407,9 @@ def to_repeat(points: Sequence[SweepPoint]) -> float | None:
 def decided(trials: Sequence[SweepPoint]) -> SweepPoint:
     """Return the median of the trials at one value: of those that are not held, longer ones are the worse."""
     worse = sorted(trials, key=lambda p: (not p.is_held, p.read_p99_ns or 0, p.late_p99_ns or 0))
-    median = worse[len(trials) // 2]
-    held = None if median.kept_pace is None else sum(point.is_held for point in trials)
-    return msgspec.structs.replace(median, trials=len(trials), held_trials=held)
+    middle = worse[len(trials) // 2]
+    held = None if middle.kept_pace is None else sum(point.is_held for point in trials)
+    return msgspec.structs.replace(middle, trials=len(trials), held_trials=held)
 
 
 def _stepped(axis: Axis, value: float) -> float:
@@ -517,7 +518,7 @@ def progress_of(axis: Axis, point: SweepPoint, target_ns: int | None) -> str:
 
 def _said(axis: Axis, point: SweepPoint) -> str:
     if axis is Axis.USERS:
-        return f"{point.value:g} user{'' if point.value == 1 else 's'}"
+        return counted(point.value, "user")
     return f"{point.value:g} x the trace's speed"
 
 
@@ -536,7 +537,8 @@ def _few(point: SweepPoint) -> str:
 
 def _aside(point: SweepPoint) -> str:
     """Return what is to be known of a point's times: its trials, and waits for the replayer that they contain."""
-    said = [] if point.trials == 1 else [f"sustained in {point.held_trials} of {point.trials} trials"]
+    said = ["of the slower trial"] if point.trials == 2 else []  # noqa: PLR2004 - there is no median run of two
+    said += [] if point.trials == 1 else [f"sustained in {point.held_trials} of {point.trials} trials"]
     share = point.late_by_itself_fraction
     if share is not None and not point.kept_pace:
         said.append(f"replayer added delay to {percent(share)} of operations")
@@ -615,16 +617,18 @@ def _score(
     preset: str, sweep_: LoadSweep, point: SweepPoint, trials: list[RunFile], run: RunFile, folder: Path,
     gen: str, endurance: Endurance | None,
 ) -> Score:  # fmt: skip
-    size, written, asked = run.tiers[TIER].get("device_bytes"), _rate(run, "write"), point.asked_bytes_per_s
+    size, asked, each = run.tiers[TIER].get("device_bytes"), point.asked_bytes_per_s, [_trial(of) for of in trials]
+    columns = {name: [getattr(of, name) for of in each] for name in CardTrial.__struct_fields__}
+    middle = {name: None if None in of else round(median(of)) for name, of in columns.items()}
+    written = middle["written_bytes_per_s"]
     a_day = None if written is None else written * SECONDS_PER_DAY
     probed = find_probe(folder)
     sides = list(probed.block.directions.values()) if probed else []
     issued = sum(side.issued or 0 for side in sides)
     depths = [(of.in_flight, of.count) for side in sides for of in side.in_flight_at_dispatch]
-    each = [_trial(of) for of in trials]
     both = [(of.read_bytes_per_s or 0) + (of.written_bytes_per_s or 0) for of in each]
     return Score(
-        **msgspec.structs.asdict(_trial(run)),
+        **middle,
         preset=preset,
         gen=gen,
         users=sweep_.knee,

@@ -42,7 +42,7 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     name: str
     values: list[float | None]
-    """One a trial, null where it is not known."""
+    """One a trial that counts, null where it is not known."""
     median: float | None
     """Null unless all trials know it."""
     low: float | None
@@ -69,23 +69,19 @@ class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = f"spread = (greatest - least) / median; trials disagree above {MAX_SPREAD:.0%}"
 
 
-def quantities(runs: Iterable[RunFile]) -> list[Quantity]:
+def quantities(runs: Sequence[RunFile]) -> list[Quantity]:
     """Return every figure of `runs`; tiers where nothing moved have none."""
-    found: dict[tuple[str, str, str], dict[int, float | None]] = {}
-    count = 0
-    for count, run in enumerate(runs, 1):
-        for figures in run.summary.figures:
-            if figures.is_simulated:
-                continue
+    found: dict[tuple[str, str, str], list[float | None]] = {}
+    for at, run in enumerate(runs):
+        for figures in (figures for figures in run.summary.figures if not figures.is_simulated):
             known = [(name, getattr(figures, name)) for name in RATES]
             known += [(name, getattr(figures.latency, name)) for name in TIMES]
             if figures.response is not None:
                 known += [(f"response_{name}", getattr(figures.response, name)) for name in TIMES]
             for name, value in known:
-                found.setdefault((figures.tier, figures.op, name), {})[count] = value
+                found.setdefault((figures.tier, figures.op, name), [None] * len(runs))[at] = value
     done = []
-    for (tier, op, name), some in found.items():
-        values = [some.get(number) for number in range(1, count + 1)]
+    for (tier, op, name), values in found.items():
         all_of = [v for v in values if v is not None] if None not in values else []
         low, middle, high = (min(all_of), median(all_of), max(all_of)) if all_of else (None, None, None)
         spread = statistics.spread(values)
@@ -116,7 +112,8 @@ def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     causes = [v.cause for v in judged if v is not None]
     same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
     spread = " to ".join(reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None)
-    return f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {same}; the median: {shown}"
+    middle = "median" if len(runs) % 2 else "lower median"
+    return f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {same}; the {middle}: {shown}"
 
 
 class Trials:
@@ -138,9 +135,9 @@ class Trials:
         self._each, self._output, self._replay = asked, asked.output, replaying
 
     @property
-    def is_cut_short(self) -> bool:
-        """Whether the last trial was: no other may follow it."""
-        return bool(self.runs) and self.runs[-1].status == "partial"
+    def is_stopped(self) -> bool:
+        """Whether the last trial was cut short, or asked to stop as it ended: no other may follow it."""
+        return status_of(self.error) == "partial"
 
     def go_on(self) -> tuple[Path, FinishedRun]:
         """Run the next trial; return its folder and its outcome."""
@@ -154,7 +151,7 @@ class Trials:
             tables.remove_empty(self._output)
             raise
         self.runs.append(outcome.run)
-        self.error = outcome.error if self.is_cut_short else self.error or outcome.error
+        self.error = outcome.error if status_of(outcome.error) == "partial" else self.error or outcome.error
         return folder, outcome
 
     def perform(
@@ -165,21 +162,25 @@ class Trials:
         Returns what they came to, which trials.json holds too, and why it is partial or None.
         """
         tables.check_output(self._output, is_forced=self._each.is_forced)
-        while len(self.runs) < self.asked and not self.is_cut_short:
+        while len(self.runs) < self.asked and not self.is_stopped:
             done(*self.go_on())
         return self.write(), self.error
 
     def write(self) -> TrialSet:
-        """Summarize the trials (at least one), and write trials.json."""
-        found = quantities(self.runs)
+        """Summarize the trials (at least one), and write trials.json: one cut short counts only if it is alone."""
+        counted = [run for run in self.runs if run.status != "partial"] or self.runs
+        found = quantities(counted)
         warnings = disagreements(found)
-        said = f"{'PARTIAL: ' if self.is_cut_short else ''}{trials_verdict(self.runs, warnings)}"
-        mixes = {run.summary.mix for run in self.runs} - {""}
+        said = trials_verdict(counted, warnings)
+        if self.is_stopped:
+            left_out = f"{_folder(len(counted))} cut off, and left out; " if len(counted) < len(self.runs) else ""
+            said = f"PARTIAL: {left_out}{said}"
+        mixes = {run.summary.mix for run in counted} - {""}
         trials = TrialSet(
             asked=self.asked,
             runs=[_folder(i) for i in range(len(self.runs))],
             quantities=found,
-            status="partial" if self.is_cut_short else status_of(self.error),
+            status=status_of(self.error),
             verdict="; ".join([said, *mixes]) if len(mixes) == 1 else said,
             verdicts=[r.summary.verdict for r in self.runs],
             warnings=warnings,
@@ -222,9 +223,9 @@ def run_pair(
             tables.remove_empty(output)
             raise
         done(folder, outcome)
-        if side.is_cut_short:
+        if side.is_stopped:
             break
     for side in sides:
         if side.runs:
             side.write()
-    return next((side.error for side in sides if side.is_cut_short), next(filter(None, (s.error for s in sides)), None))
+    return next((side.error for side in sides if side.is_stopped), next(filter(None, (s.error for s in sides)), None))

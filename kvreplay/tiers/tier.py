@@ -260,11 +260,6 @@ class Tier:
     write_streams = 0
     """How many streams each request of a ring may name; 0: none."""
 
-    @property
-    def is_modelled(self) -> bool:
-        """Whether a model says its times."""
-        return self.is_simulated and self.has_times
-
     def expect(self, holding: Holding) -> None:
         """Take note, before `open`, of what the replay will store there."""
 

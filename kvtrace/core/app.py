@@ -325,10 +325,9 @@ def run(app: typer.Typer, program: str) -> NoReturn:
         _fail(program, f"{message}{end} See {command} --help.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail(program, "interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our stdout left, as `| head` does.
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - so that the exit has something to flush
-        sys.exit(0)
+    except SystemExit as left:
+        # typer and rich leave with 1 where the reader of our stdout left, as `| head` does.
+        sys.exit(0 if isinstance(left.__context__, BrokenPipeError) else left.code)
     except Exception as error:  # noqa: BLE001 - what is neither the system's nor a file's is raised again
         _fail_by_system(program, error)
     if code == INTERRUPTED:

@@ -36,8 +36,7 @@ _QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-zµ]*)\s*")
 
 
 def _parse(text: str, units: dict[str, int], what: str, example: str, default_unit: str) -> int:
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
+    if (match := _QUANTITY.fullmatch(text)) is None:
         raise ConfigError(f"{text!r} is not {what}; write for example {example}")
     number, unit = match.groups()
     scale = units.get((unit or default_unit).lower())
@@ -64,8 +63,7 @@ def parse_duration_ns(text: str) -> int:
 
 def parse_rate_per_s(text: str) -> float:
     """Return the rate per second that `text` names, such as `20/s`, `90/min`, `0.5`; a bare number is per second."""
-    match = _RATE.fullmatch(text)
-    if match is None:
+    if (match := _RATE.fullmatch(text)) is None:
         raise ConfigError(f"{text!r} is not a rate; write for example 20/s, 90/min or 0.5")
     number, unit = match.groups()
     period_ns = DURATIONS_NS.get((unit or "s").lower())
@@ -126,14 +124,14 @@ def format_rate(bytes_per_s: float | None) -> str:
     return _scaled(bytes_per_s, ("B/s", "kB/s", "MB/s", "GB/s"), 1000)
 
 
-def format_count(count: int | None) -> str:
+def format_count(count: float | None) -> str:
     """Return a whole number with thousands separated; null as a dash."""
-    return "-" if count is None else f"{count:,}"
+    return "-" if count is None else f"{count:,.0f}"
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: float, what: str) -> str:
     """Return so many of `what`: 1 trial, 3,000 trials."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
 
 
 def percent(share: float) -> str:

@@ -417,8 +417,8 @@ def card_document(card: Card) -> Document:
     model = f" with {asked[asked.index('--model') + 1]}" if "--model" in asked else ""
     notes = [
         f"users of synthetic conversations{model}; read times are response times, from when a read was due",
-        "delivered: of what the trace asked for; spread: (greatest - least) / median of the throughput over its trials",
-        "kvdistill compare says where two cards differ by more than their trials do",
+        "rates and times: medians of the trials; spread: (greatest - least) / median of their throughput",
+        "delivered: of what the trace asked for; kvdistill compare says where two cards differ by more than trials do",
     ]
     notes += ["request and in flight: block requests; not measured (root and libbpf are needed)"] * all(
         score.request_bytes is None for score in card.scores
@@ -450,8 +450,8 @@ def card_document(card: Card) -> Document:
 def card_answer(card: Card) -> str:
     """Return the answer: users of each stack, and how well it repeats."""
     told = [
-        f"{score.preset} {'less than ' if score.users is None else ''}{score.at_users:g} user"
-        f"{'s' * (score.at_users != 1)}{'' if score.read_bytes_per_s else ' (writes only)'}"
+        f"{score.preset} {'less than ' if score.users is None else ''}{counted(score.at_users, 'user')}"
+        f"{'' if score.read_bytes_per_s else ' (writes only)'}"
         for score in card.scores
     ]
     spreads = [score.spread for score in card.scores if score.spread is not None]

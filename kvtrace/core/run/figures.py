@@ -198,8 +198,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         read, written = (sum(count for of, count in moved if of == op) for op in ("read", "write"))
         if read and written:
             return f"{percent(read / (read + written))} of bytes read"
-        only = "reads only: no writes" if read else "writes only: no reads"
-        return f"{only} were measured{f' on {tier}' if tier else ''}" if read or written else ""
+        only = "reads only: no writes" if read else "writes only: no reads" if written else ""
+        only = only or "deletes only: no reads or writes" * ({op for op, _ in moved} == {"delete"})
+        return f"{only} were measured{f' on {tier}' if tier else ''}" if only else ""
 
 
 class ClassFigures(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,7 +133,7 @@ class TriedUsers(msgspec.Struct, frozen=True):
 
 
 class Score(CardTrial, frozen=True, kw_only=True):
-    """What the drive does under one stack, at the load that decides: the median run's figures, and each trial's."""
+    """What the drive does under one stack, at the load that decides: the medians of its trials, and each trial's."""
 
     preset: str
     gen: str | None = None

@@ -208,10 +208,31 @@ def test_deletes_are_discards_on_a_device_alone(tmp_path):
     profile = distil_rows(tmp_path, rows).profile
     job = stat_job(profile, JobOptions(version=V, is_device=True))
     trim = options_of(job, "trim")
-    # 26 in a second.
-    assert (trim["rw"], trim["bs"], trim["rate_iops"]) == ("randtrim", "65536", "26")
+    # At their own pace when they come, not over the time of reads and writes.
+    assert (trim["rw"], trim["bs"], trim["rate_iops"]) == ("randtrim", "65536", "100")
+    assert (trim["startdelay"], trim["number_ios"]) == ("500ms", "26")
     assert "deletes are not issued" not in job
     assert "trim" not in sections(stat_job(profile, JobOptions(version=V)))
+    rows = [io(i * 10, "write", i, 65536) for i in range(400)]
+    rows += [io(4000 + i * 100, "delete", i, 65536) for i in range(400)]
+    job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V, is_device=True))
+    trim = options_of(job, "trim")
+    assert (trim["startdelay"], trim["runtime"], trim["rate_iops"]) == ("4000ms", "40000ms", "10")
+    assert "it runs 3.99 s, as long as the source; its trims go on beyond that" in job
+    cut = JobOptions(version=V, is_device=True, runtime_cap_ns=10 * 10**9)
+    assert options_of(stat_job(distil_rows(tmp_path, rows).profile, cut), "trim")["runtime"] == "6000ms"
+    # All that is run is over before the first delete comes.
+    cut = JobOptions(version=V, is_device=True, runtime_cap_ns=2 * 10**9)
+    job = stat_job(distil_rows(tmp_path, rows).profile, cut)
+    assert ("trim" in sections(job), "400 deletes are not issued" in job) == (False, True)
+
+
+def test_a_pause_between_two_bursts_is_the_sources_less_the_time_of_one(tmp_path):
+    """Of two bursts, the operations over the time from the first to the second are twice the rate."""
+    rows = [io(i // 40 * 1000, "read", i, 65536) for i in range(400)]
+    said = options_of(stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V)), "read1")
+    # On a drive of eight times 400 reads in 9 s, a burst of 40 takes 112.5 ms of the second between two.
+    assert (said["number_ios"], said["thinktime_blocks"], said["thinktime"]) == ("80", "40", "887838us")
 
 
 def test_phases_follow_each_other(tmp_path):

@@ -16,9 +16,8 @@ from kvdistill_rows import io as row
 from kvdistill.formats.oplog import COMMON, Style
 from kvdistill.jobs.store_jobs import (
     MIX_STEPS,
-    Sai3Options,
     StoreMix,
-    WarpOptions,
+    StoreOptions,
     sai3_workload,
     size_classes,
     size_histogram,
@@ -189,7 +188,7 @@ def test_total_variation():
 def test_warp_never_deletes_more_than_it_writes(tmp_path):
     rows = [row(i, "write", i, 4096) for i in range(3)] + [row(10 + i, "delete", i, 4096) for i in range(3)]
     rows += [row(20 + i, "delete", i, 4096) for i in range(2)] + [row(30, "read", 3, 4096)]
-    job = warp_job(distil_rows(tmp_path, rows).profile, WarpOptions())
+    job = warp_job(distil_rows(tmp_path, rows).profile, StoreOptions())
     # 1 GET, 3 PUTs, 3 of 5 DELETEs in a deck of 1000.
     assert "distribution: {get: 143, stat: 0, put: 429, delete: 428}" in job.text
     assert "2 of 5 deletes: warp refuses to delete more than it writes" in job.lost
@@ -200,7 +199,7 @@ def test_warp_never_deletes_more_than_it_writes(tmp_path):
 def test_deletes_that_outlast_reads_and_writes_are_spread_over_their_own_time(tmp_path):
     rows = [row(i, "write", i, 4096) for i in range(11)] + [row(1000 * (1 + i), "delete", i, 4096) for i in range(11)]
     profile = distil_rows(tmp_path, rows).profile
-    warp, sai3 = warp_job(profile, WarpOptions()).text, sai3_workload(profile, Sai3Options()).text
+    warp, sai3 = warp_job(profile, StoreOptions()).text, sai3_workload(profile, StoreOptions()).text
     # 11 writes in 10 ms, 11 deletes in 11 s.
     for text, rate in ((warp, "rps-limit: 2\n"), (sai3, "iops: 2\n")):
         assert rate in text
@@ -210,14 +209,14 @@ def test_deletes_that_outlast_reads_and_writes_are_spread_over_their_own_time(tm
 
 def test_what_is_rarer_than_warp_s_resolution_is_told(tmp_path):
     rows = [row(i, "read", 0, 4096) for i in range(5000)] + [row(6000, "write", 1, 4096)]
-    job = warp_job(distil_rows(tmp_path, rows).profile, WarpOptions())
+    job = warp_job(distil_rows(tmp_path, rows).profile, StoreOptions())
     assert "distribution: {get: 1000, stat: 0, put: 0, delete: 0}" in job.text
     assert "all 1 PUTs: they are below warp's resolution of 0.1 % of requests" in job.lost
 
 
 def test_one_direction_and_one_object(tmp_path):
     profile = distil_rows(tmp_path, [row(i * 10, "read", 0, 70_000) for i in range(51)]).profile
-    warp, sai3 = warp_job(profile, WarpOptions()).text, sai3_workload(profile, Sai3Options()).text
+    warp, sai3 = warp_job(profile, StoreOptions()).text, sai3_workload(profile, StoreOptions()).text
     assert "distribution: {get: 1000, stat: 0, put: 0, delete: 0}" in warp
     # Not padded to sectors: 70,000 is what an object store gets.
     assert 'size: "70000:0,70001:51"' in warp
@@ -226,16 +225,16 @@ def test_one_direction_and_one_object(tmp_path):
     assert "op: put" not in sai3
     assert 'path: "get-70000/prepared-*.dat"' in sai3
     writes = distil_rows(tmp_path, [row(i * 10, "write", i, 512) for i in range(51)]).profile
-    warp = warp_job(writes, WarpOptions()).text
+    warp = warp_job(writes, StoreOptions()).text
     assert "distribution: {get: 0, stat: 0, put: 1000, delete: 0}" in warp
     # As many as there were, whatever a page of each takes in a file.
     assert "objects: 51\n" in warp
-    assert "prepare:" not in sai3_workload(writes, Sai3Options()).text
+    assert "prepare:" not in sai3_workload(writes, StoreOptions()).text
 
 
 def test_one_instant_leaves_rates_and_durations_out_and_says_so(tmp_path):
     profile = distil_rows(tmp_path, [row(7, "read", i, 4096) for i in range(5)]).profile
-    jobs = {"warp": warp_job(profile, WarpOptions()).text, "sai3": sai3_workload(profile, Sai3Options()).text}
+    jobs = {"warp": warp_job(profile, StoreOptions()).text, "sai3": sai3_workload(profile, StoreOptions()).text}
     absent = {"warp": ("duration", "rps-limit", "advanced"), "sai3": ("duration", "iops")}
     for name, text in jobs.items():
         assert "all operations of the trace share one instant" in text
@@ -246,8 +245,8 @@ def test_without_stages_the_concurrency_is_left_out_and_says_so(tmp_path):
     rows = [row(i, "read", i, 4096, request=None, stage=None) for i in range(50)]
     profile = distil_rows(tmp_path, rows).profile
     for text, name in (
-        (warp_job(profile, WarpOptions()).text, "concurrent:"),
-        (sai3_workload(profile, Sai3Options()).text, "concurrency:"),
+        (warp_job(profile, StoreOptions()).text, "concurrent:"),
+        (sai3_workload(profile, StoreOptions()).text, "concurrency:"),
     ):
         assert "the trace has no stages and no measured times" in text
         assert name not in settings(text)
@@ -285,8 +284,8 @@ def test_an_empty_trace_is_refused_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: WarpOptions(bucket="A b"), "--bucket"), (lambda: WarpOptions(host="a b"), "--host"),
-        (lambda: Sai3Options("s3://bucket"), "--target"), (lambda: Sai3Options("bucket/"), "--target"),
+        (lambda: StoreOptions(bucket="A b"), "--bucket"), (lambda: StoreOptions(host="a b"), "--host"),
+        (lambda: StoreOptions(target="s3://bucket"), "--target"), (lambda: StoreOptions(target="bucket/"), "--target"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused(make, name):
@@ -334,5 +333,5 @@ def of_sai3(text: str) -> StoreMix:
 @pytest.mark.parametrize("limit", [None, "3"])
 def test_a_job_asks_for_what_its_file_says(tmp_path, limit):
     profile = distil_rows(tmp_path, [*HAND, row(120, "delete", 9, 1), row(900, "write", 4, 70_000)], limit).profile
-    for job, read in ((warp_job(profile, WarpOptions()), of_warp), (sai3_workload(profile, Sai3Options()), of_sai3)):
+    for job, read in ((warp_job(profile, StoreOptions()), of_warp), (sai3_workload(profile, StoreOptions()), of_sai3)):
         assert job.asks == read(job.text)

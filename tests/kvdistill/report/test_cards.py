@@ -61,6 +61,7 @@ def test_brackets_that_only_touch_or_overlap_are_not_told_apart():
     assert verdict(card(score("x", 40, 44)), card(score("x", 43, 47))) == f"b and a {same}(43 to 47 users, a 40 to 44)"
     # Neither sustains the least that was tried; one sustained all that was tried.
     assert verdict(card(score("x", None, 4)), card(score("x", None, 4))).endswith("(less than 4 users, a less than 4)")
+    assert verdict(card(score("x", 1, 2)), card(score("x", None, 1))).endswith("(less than 1 user, a 1 to 2)")
     assert verdict(card(score("x", 64, None)), card(score("x", 70, 77))).endswith("(70 to 77 users, a 64 or more)")
 
 

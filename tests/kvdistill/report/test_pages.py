@@ -264,8 +264,12 @@ def test_of_several_drives_the_first_line_says_which_it_speaks_of():
 
 def test_trials_too_unlike_to_bound_a_ratio_say_so_instead_of_a_million_per_cent(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 3e6]), side(tmp_path, "b", [1e6, 20e6])
-    compared, _document = read_comparison([a, b])
+    compared, document = read_comparison([a, b])
     assert "nothing is claimed of read p99 (trials vary too much for an interval)" in compared.verdict
+    # Of the same figure, the table has no interval.
+    (row,) = [row for table in document.tables for row in table.rows if row[1] == "response_p99_ns" and len(row) > 6]
+    (ratio,) = [line.sides[1].ratio for line in compared.lines if line.name == "response_p99_ns"]
+    assert (ratio.high > 100, row[4:]) == (True, [ratio.value, None, None, "no"])
 
 
 def test_trials_that_agree_say_how_many_would_show_a_small_difference(tmp_path):
@@ -310,6 +314,19 @@ def test_single_trials_show_no_difference(tmp_path):
     found = compare([ReportedTrials("a", [a]), ReportedTrials("b", [b])])
     # 1.01 and 2.01 ms from when they were due.
     assert found.verdict == "b reads 99 % slower at p99 than a: by trials too few to show a difference"
+
+
+def test_what_was_cut_off_is_said_first_and_counts_only_alone(tmp_path):
+    a, b = side(tmp_path, "a", [1e6, 1.01e6, 0.99e6]), side(tmp_path, "b", [0.8e6, 0.81e6, 0.79e6, 9e6])
+    change_run(b / "trial-4", status="partial", reason="interrupted")
+    compared, document = read_comparison([a, b])
+    assert compared.verdict.startswith(
+        "PARTIAL: 1 of 4 trials of b cut off, and left out; b reads 20 % faster at p99 ["
+    )
+    assert (compared.trials, document.subject[1]) == ([3, 3], "[1] b, 3 trials")
+    assert "b, trial 4: PARTIAL: interrupted" in compared.warnings
+    alone, _document = read_comparison([a, b / "trial-4"])
+    assert alone.verdict.startswith("PARTIAL: trial-4 cut off; trial-4 reads ")
 
 
 def test_traces_are_compared_by_their_hits(tmp_path):

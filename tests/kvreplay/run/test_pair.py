@@ -88,6 +88,16 @@ def test_what_memory_did_is_no_part_of_what_was_read_on_the_drive(places):
     assert summary.mix == "writes only: no reads were measured on nvme"
 
 
+def test_two_models_are_compared_as_such_and_none_with_a_drive(places, capfd):
+    models = ("--tier", "nvme=sim:bandwidth=4MB,latency=0s", "--against", "nvme=sim:bandwidth=1MB,latency=0s")
+    write_trace(places / "t.parquet", [(0, "write", 2, "store", i, 0, 4096, 0, 0, 0) for i in range(100)])
+    run_cli("kvreplay", "compare", "t.parquet", *models, "--trials", "2", "-o", "out", cwd=places)
+    first = capfd.readouterr().out.splitlines()[0]
+    assert first.startswith("SIMULATED; b writes 300 % slower at p99 [300, 300] than a; its write bandwidth 75 % lower")
+    run_cli("kvreplay", "compare", "t.parquet", *models[:2], "--against", "nvme=two", "-o", "mixed", cwd=places)
+    assert capfd.readouterr().out.startswith("SIMULATED: a, whose times are not compared with measured ones; ")
+
+
 def test_a_drive_is_not_compared_with_itself(places):
     done = run_cli(
         "kvreplay", "compare", "t.parquet", "-t", "nvme=one", "--against", "nvme=one", cwd=places, check=False

@@ -85,10 +85,12 @@ def test_a_card_is_what_its_runs_say(tmp_path):
     first = f"users-{score['at_users']:g}"
     names = [first, f"{first}-trial-2", f"{first}-trial-3"]
     folders = [out / "lmcache-disk" / name for name in names if (out / "lmcache-disk" / name).is_dir()]
-    bytes_of, wall_s, run = moved(out / "lmcache-disk" / point["run"])
-    was_read = bytes_of["read"] > 0
-    assert score["read_bytes_per_s"] == (pytest.approx(bytes_of["read"] / wall_s) if was_read else None)
-    assert score["written_bytes_per_s"] == pytest.approx(bytes_of["write"] / wall_s)
+    bytes_of, _wall_s, run = moved(out / "lmcache-disk" / point["run"])
+    # Of its trials the median, though they are two: not the rate of one of them.
+    each = {op: [found[op] / seconds for found, seconds, _ in map(moved, folders)] for op in ("read", "write")}
+    written = median(each["write"])
+    assert score["read_bytes_per_s"] == (pytest.approx(median(each["read"]), abs=1) if all(each["read"]) else None)
+    assert score["written_bytes_per_s"] == pytest.approx(written, abs=1)
     assert bytes_of["write"] > 0
     rates = [sum(found.values()) / seconds for found, seconds, _ in map(moved, folders)]
     assert score["trials"] == len(folders)
@@ -100,7 +102,7 @@ def test_a_card_is_what_its_runs_say(tmp_path):
     assert [(of["users"], of["trials"], of["held_trials"]) for of in score["tried"]] == loads
     assert card["window"] == "steady:2s"
     if (size := card["device_bytes"]) is not None:
-        a_day = bytes_of["write"] / wall_s * 86400
+        a_day = written * 86400
         assert score["drive_writes_per_day"] == pytest.approx(a_day / size)
         assert score["life_years"] == pytest.approx(5 * size / a_day)
     # The same seed and options give the same trace: anybody can repeat it.

@@ -401,6 +401,7 @@ def test_the_last_kept_and_the_first_lost_are_tried_again_and_the_median_decides
     order, found = tried(Axis.USERS, [4, 8], [6, 6, 6])
     assert order == [4, 8, 5, 6, 7, 6, 6, 7]
     assert [(p.value, p.trials, p.held_trials) for p in found][2:4] == [(6, 3, 3), (7, 2, 0)]
+    assert sustained(Axis.USERS, found, None).endswith("(of the slower trial; sustained in 0 of 2 trials)")
     # 5 is kept at first, and then not twice: the search goes on below, and repeats what decides there.
     order, found = tried(Axis.USERS, [4, 8], [5, 4, 4])
     assert order == [4, 8, 5, 6, 5, 4, 4, 5]

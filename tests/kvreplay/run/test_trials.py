@@ -11,6 +11,7 @@ from conftest import run_cli, write_trace
 from run_files import figures, run_file, summary
 
 from kvreplay.config.config import Config
+from kvreplay.run.document import trials_document
 from kvreplay.run.run import FinishedRun, Interrupted, Replay, replay
 from kvreplay.run.trials import Trials, disagreements, quantities
 from kvtrace.core.errors import ConfigError
@@ -55,6 +56,7 @@ def test_trials_are_runs_under_one_directory(tmp_path: Path) -> None:
     for _ in range(2):
         done = run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "--trials", "2", "-o", tmp_path / "r", "--force")
         assert "2 of 2 trials" in done.stdout
+        assert "; the lower median: cpu reached " in done.stdout
     kept = json.loads((tmp_path / "r" / "trials.json").read_text())
     assert (kept["runs"], kept["status"], kept["asked"]) == (["trial-1", "trial-2"], "complete", 2)
     assert (tmp_path / "r" / "trial-2" / "ops.parquet").is_file()
@@ -67,6 +69,21 @@ def test_trials_are_runs_under_one_directory(tmp_path: Path) -> None:
         Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "cut", []), 3, replaying=cut_off
     ).perform()
     assert (found.status, found.verdict[:17], isinstance(error, Interrupted)) == ("partial", "PARTIAL: 1 trial:", True)
+    # Nor does another follow one that was asked to stop as it ended.
+    ended = Trials(
+        Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "ended", []), 3,
+        replaying=lambda asked: FinishedRun(replay(asked).run, Interrupted("by SIGINT as the run ended")),
+    )  # fmt: skip
+    found, error = ended.perform()
+    assert (found.runs, found.status, isinstance(error, Interrupted)) == (["trial-1"], "partial", True)
+    # After whole ones, what was cut off is in no median.
+    trials = Trials(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "cut", []), 3)
+    trials.error = Interrupted("by SIGINT")
+    trials.runs += [manifest(100.0), manifest(104.0), manifest(10.0, status="partial")]
+    found = trials.write()
+    assert found.verdict.startswith("PARTIAL: trial-3 cut off, and left out; 2 trials")
+    assert (found.quantities[0].values, found.quantities[0].median, found.warnings) == ([100, 104], 102, [])
+    assert trials_document(found).tables[0].title == "2 of 3 trials"
 
 
 def test_what_is_refused_leaves_no_directory(tmp_path: Path) -> None:

@@ -110,6 +110,15 @@ def test_what_cannot_be_read_is_said_with_the_files_of_the_command_line(monkeypa
     assert capsys.readouterr().err == "kvx: error: ops.parquet: cannot be read: no such page\n"
 
 
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_reader_of_stdout_that_leaves_is_no_error(form):
+    """As `| head` does; typer, and rich where it prints a table, leave with 1."""
+    command = f"{sys.executable} -m kvtrace.cli models {form}"
+    shell = f"{command} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def test_a_programmers_mistake_is_a_traceback(monkeypatch):
     app = make_app("kvx", "Test.", "")
 

@@ -107,11 +107,11 @@ def test_format_rate(rate, text):
 
 
 def test_one_is_singular():
-    assert [counted(n, "request") for n in (0, 1, 12031)] == ["0 requests", "1 request", "12,031 requests"]
+    assert [counted(n, "request") for n in (0, 1.0, 12031)] == ["0 requests", "1 request", "12,031 requests"]
 
 
 def test_format_count():
-    assert [format_count(n) for n in (None, 0, 12031, 288_500)] == ["-", "0", "12,031", "288,500"]
+    assert [format_count(n) for n in (None, 0, 12031, 288_500.0)] == ["-", "0", "12,031", "288,500"]
 
 
 @pytest.mark.parametrize(
