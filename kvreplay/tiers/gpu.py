@@ -1,10 +1,9 @@
 """GPU memory as a tier, and `--gds`: files read and written straight to and from GPU memory.
 
 Objects of the GPU tier lie on the device, and every operation is copies of at most an I/O each, which the engine's
-threads make as those of DRAM (native/threads.c). By default data crosses between pinned
-host buffers and the GPU, as a demotion's or a promotion's does; with `gpu:copy=device` it stays there, as a hit in the
-GPU's own cache does. GDS goes through cuFile by kvikio; where that cannot go direct it goes through host memory, and
-the run says which it was.
+threads make as those of DRAM (native/threads.c). By default data crosses between pinned host buffers and the GPU, as a
+demotion's or a promotion's does; with `gpu:copy=device` it stays there, as a hit in the GPU's own cache does. GDS goes
+through cuFile by kvikio; where that cannot go direct it goes through host memory, and the run says which it was.
 
 NVIDIA's driver itself (libcuda.so.1) stands behind it, and nothing has to be installed for it.
 """

@@ -556,12 +556,12 @@ int64_t promote(World *w, int64_t actor) {
     int64_t now = w->control.now, loaded = me->input - me->missed_tokens, compute_ns = prefill_ns(w, loaded, me->input);
     int64_t took_ns = first_step_ns(w, loaded, me->input);
     if (compute_ns > 0 && k->step_tokens) {
-        // Each of its steps reads the cache of those who decode, too, a token each.
+        // Each of its steps reads the caches of those who decode, too, and makes a token for each.
         Batch *batch = &w->fleet.batches[w->control.node];
-        int64_t steps = up_by(me->missed_tokens, max_of(1, k->step_tokens - batch->size));
-        int64_t cache_ns = steps * (reading_ns(w, 1, batch->bytes) - reading_ns(w, 1, 0));
-        compute_ns += cache_ns, took_ns += cache_ns;
-        batch->prompt_step_ns = compute_ns / steps;
+        int64_t missed = me->missed_tokens, room = min_of(missed, max_of(1, k->step_tokens - batch->size));
+        int64_t cache_ns = reading_ns(w, 1, batch->bytes) - reading_ns(w, 1, 0);
+        batch->prompt_step_ns = compute_ns * room / missed + cache_ns;
+        compute_ns += cache_ns * missed / room, took_ns += cache_ns * missed / room;
     }
     node->computing_ns += compute_ns;
     w->total.computing_ns += compute_ns;

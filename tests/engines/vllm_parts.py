@@ -55,10 +55,11 @@ class Engine:
     """vLLM's scheduler with a connector, and what its worker tells it: one token a step for each request."""
 
     def __init__(self, folder, asked, *, connector, extra, layers, has_gpu_cache, token_bytes=LAYER_TOKEN_BYTES,
-                 ranks=1, is_latent=False, gpu_blocks=None, sequences=1, budget=8192):  # fmt: skip
+                 ranks=1, is_latent=False, gpu_blocks=None, sequences=1, budget=8192, answer=1):  # fmt: skip
         """Set vLLM up for prompts like `asked`, with its model's config in `folder`.
 
-        The GPU has `gpu_blocks`, else what one prompt needs; a step computes up to `budget` tokens of `sequences`.
+        The GPU has `gpu_blocks`, else what one prompt needs; a step computes up to `budget` tokens of `sequences`. No
+        `answer` is longer than so many tokens.
         Each of the `ranks` has so many `token_bytes` in a layer, of a head's keys and values or of a latent.
         """
         import torch
@@ -88,7 +89,7 @@ class Engine:
         from vllm.v1.structured_output import StructuredOutputManager
 
         (folder / "config.json").write_text(json.dumps(DEEPSEEK if is_latent else LLAMA))
-        longest = max(map(len, asked)) + 1 + BLOCK
+        longest = max(map(len, asked)) + answer + BLOCK
         self.gpu_blocks, page = gpu_blocks or longest // BLOCK + 2, BLOCK * token_bytes
         self.config = VllmConfig(
             model_config=ModelConfig(model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True,
@@ -124,13 +125,13 @@ class Engine:
                                    structured_output_manager=StructuredOutputManager(self.config),
                                    log_stats=False)  # fmt: skip
 
-    def request(self, number, tokens):
-        """Return request `number`, which asks for one token."""
+    def request(self, number, tokens, answer=1):
+        """Return request `number`, whose `answer` has so many tokens."""
         from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
 
         return Request(request_id=f"r{number}", prompt_token_ids=tokens, pooling_params=None,
-                       sampling_params=SamplingParams(max_tokens=1, ignore_eos=True),
+                       sampling_params=SamplingParams(max_tokens=answer, ignore_eos=True),
                        block_hasher=self._hasher)  # fmt: skip
 
     def answer(self, scheduled, received=(), worker=None):

@@ -168,13 +168,16 @@ def slots_taken(rows: list[tuple[str, int, int, int]], disk: int) -> Slots:
     return found
 
 
-def queued(path: str | Path) -> dict[int, dict[int, tuple[int, int]]]:
-    """Return what vLLM did at so many ns a token: of each request how long it waited, in ns, and the tokens found."""
-    found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+def queued(path: str | Path) -> dict[int, dict[int, tuple[int, ...]]]:
+    """Return what vLLM did at so many ns a token: of each request how long it waited, in ns, and the tokens found.
+
+    Where it generates answers, too: when their first and their last token came, in ns from its arrival.
+    """
+    found: dict[int, dict[int, tuple[int, ...]]] = defaultdict(dict)
     with gzip.open(ENGINES / f"{path}.txt.gz", "rt") as lines:
         for line in lines:
-            token_ns, request, waited_ns, tokens = map(int, line.split())
-            found[token_ns][request] = waited_ns, tokens
+            token_ns, request, *did = map(int, line.split())
+            found[token_ns][request] = tuple(did)
     return found
 
 

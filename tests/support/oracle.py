@@ -186,10 +186,10 @@ class Batch:
     def begin_prompt(self, tokens: int, took: int) -> int:
         """Return how long its steps read the cache of those who decode; `took` is what its own tokens take."""
         p = self.preset
-        steps = -(-tokens // max(1, p.step_tokens - len(self.reads)))
-        reading = steps * (self.reading_ns(0, sum(self.reads.values())) - self.reading_ns(0, 0))
-        self.of_prompt = (took + reading) // steps
-        return reading
+        room = min(tokens, max(1, p.step_tokens - len(self.reads)))
+        reading = self.reading_ns(0, sum(self.reads.values())) - self.reading_ns(0, 0)
+        self.of_prompt = took * room // tokens + reading
+        return reading * tokens // room
 
     def reading_ns(self, tokens: int, size: int) -> int:
         """Return how long a step reads the weights that `tokens` use, and `size` bytes of cache."""
