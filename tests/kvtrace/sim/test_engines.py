@@ -274,7 +274,7 @@ def test_vllms_scheduler_finds_as_much_for_prompts_that_wait(monkeypatch, tmp_pa
 def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(monkeypatch, tmp_path, step, token_ns, rel):
     """Under a virtual clock, with 7 ms a step for the weights and 56 ns for a token of cache, on a GPU that holds all.
 
-    Without shared steps times to the first token are 0.19 to 0.77 of vLLM's on average, and a token's 0.19 to 0.45.
+    Without shared steps times to the first token are 0.19 to 0.77 of vLLM's on average, and a token's 0.19 to 0.46.
     """
     real = queued(f"vllm/vllm032-answers-gpu262144-step{step}")[token_ns]
     trace, count, seen = tmp_path / "r.jsonl", len(real), {}
