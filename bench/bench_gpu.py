@@ -30,9 +30,7 @@ WRITTEN = 4
 def pytorch(torch: Any, size: int, kind: str) -> float:
     """Return bytes/s of copies of `size`."""
     gpu = torch.zeros(TOTAL_BYTES // size, size, dtype=torch.uint8, device="cuda")
-    other = torch.zeros(4, size, dtype=torch.uint8, **({"device": "cuda"} if kind == "d2d" else {"pin_memory": True}))
-    if kind == "d2d":
-        other = torch.zeros_like(gpu)
+    other = torch.zeros_like(gpu) if kind == "d2d" else torch.zeros(4, size, dtype=torch.uint8, pin_memory=True)
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     count = MOVED_BYTES // size
     start.record()

@@ -416,15 +416,16 @@ class _Drive:
 
     def _text(self) -> str:
         s, tier = self.struct, self._job.tiers[self.struct.failed_tier]
+        assert tier is not None, "planned rows have a tier"
         if s.failed_outcome == SHORT:
             return f"only {s.failed_moved} of {s.failed_bytes} bytes came from offset {s.failed_from_bytes}"
         if s.failed_errno == 0 and s.failed_op == WRITE:
             return f"the device took only {s.failed_moved} of {s.failed_bytes} bytes"
-        if s.failed_errno == errno.ENOENT and tier and tier.native().kind in (TierKind.EXTENTS, TierKind.MEMORY):
+        if s.failed_errno == errno.ENOENT and tier.native().kind in (TierKind.EXTENTS, TierKind.MEMORY):
             return f"object {s.failed_object} is not there"
         is_full = s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes
-        why = tier.why_no_room(s.failed_object) if tier is not None and is_full else None
-        return f"no space: {why}" if why else tier.why_failed(s.failed_errno) if tier else os.strerror(s.failed_errno)
+        why = tier.why_no_room(s.failed_object) if is_full else None
+        return f"no space: {why}" if why else tier.why_failed(s.failed_errno)
 
 
 class EngineName(StrEnum):

@@ -289,7 +289,8 @@ static void copy(Engine *e, Use *use, Step *s, uint8_t *scratch, int64_t *sink_a
     Tier *t = f->tier;
     Row *r = f->row;
     Gpu *g = t->gpu;
-    uint8_t *place = (uint8_t *)(f->base + s->from_bytes), *other = g ? g->copier[s->place].staging : scratch;
+    GpuCopier *c = g ? &g->copier[s->place] : NULL;
+    uint8_t *place = (uint8_t *)(f->base + s->from_bytes), *other = c ? c->staging : scratch;
     bool is_write = r->op == WRITE, is_within = g && g->is_within;
     if (is_write && !is_within) {
         int64_t before = now_ns();
@@ -312,7 +313,7 @@ static void copy(Engine *e, Use *use, Step *s, uint8_t *scratch, int64_t *sink_a
     if (!g) memcpy(to, from, (size_t)s->bytes);
     else {
         int kind = is_within ? WITHIN_GPU : is_write ? TO_GPU : FROM_GPU;
-        int error = copy_on_gpu(g, &g->copier[s->place], to, from, s->bytes, kind);
+        int error = copy_on_gpu(g, c, to, from, s->bytes, kind);
         if (error) {
             g->error = error;
             s->result = -EIO;

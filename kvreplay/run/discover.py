@@ -147,7 +147,7 @@ def discover(root: Path = Path("/")) -> Discovery:
         io_uring=refusal() or "available",
         programs={name: shutil.which(name) for name in ("fio", "smartctl", "nvme")},
         # Whatever CUDA they are built for.
-        gpu_libraries={n: version(installed[n][0]) if n in installed else None for n in ("kvikio",)},
+        gpu_libraries={"kvikio": version(installed["kvikio"][0]) if "kvikio" in installed else None},
         probes=probes,
         warnings=[],
         recommended={},

@@ -608,7 +608,7 @@ class Simulation:
         shares = [min(1.0, int(self.world.total[name]) / gpus_ns) for name in ("computing_ns", "generating_ns")]
         said = "computing: prompts take {} and answers {} of the GPU's time".format(*map(percent, shares))
         said += ", each as if it had the GPU alone; --set step_tokens=8192 lets them share its steps"
-        return [said] * (sum(shares) > 1 and not self.preset.step_tokens)
+        return [said] if sum(shares) > 1 and not self.preset.step_tokens else []
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
