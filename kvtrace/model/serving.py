@@ -30,9 +30,9 @@ FS_PER_S: Final = 10**15
 
 COMPUTING: Final = ("prefill_ns_per_token", "decode_ns_per_token")
 ATTENTION: Final = "prefill_attention"
-BATCH: Final = ("decode_active_ns", "decode_compute_ns", "decode_bandwidth")
+BATCH: Final = ("decode_active_ns", "decode_compute_ns", "decode_bandwidth", "step_tokens")
 """The knobs of a preset that say how long computing takes; by ATTENTION a token of a prompt depends on those before it,
-by BATCH a decode step on its batch."""
+by BATCH a decode step on its batch, and on the prompt that is computed meanwhile."""
 
 
 class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,16 +54,18 @@ class Accelerator:
     """Dense bf16, without sparsity."""
     bytes_per_s: float
     """Of its memory."""
+    step_tokens: int
+    """Of a step, by default of vLLM's server (max_num_batched_tokens), which goes by the GPU's memory."""
     source: str
 
 
 GPUS: Final = {
-    "a100": Accelerator(312e12, 2.039e12, "NVIDIA A100 80GB SXM data sheet"),
-    "h100": Accelerator(989e12, 3.35e12, "NVIDIA H100 SXM data sheet"),
-    "h200": Accelerator(989e12, 4.8e12, "NVIDIA H200 SXM data sheet"),
-    "b200": Accelerator(2250e12, 8.0e12, "NVIDIA HGX B200 data sheet, one of eight"),
-    "l40s": Accelerator(362e12, 0.864e12, "NVIDIA L40S data sheet"),
-    "mi300x": Accelerator(1307e12, 5.3e12, "AMD Instinct MI300X data sheet"),
+    "a100": Accelerator(312e12, 2.039e12, 2048, "NVIDIA A100 80GB SXM data sheet"),
+    "h100": Accelerator(989e12, 3.35e12, 8192, "NVIDIA H100 SXM data sheet"),
+    "h200": Accelerator(989e12, 4.8e12, 8192, "NVIDIA H200 SXM data sheet"),
+    "b200": Accelerator(2250e12, 8.0e12, 16384, "NVIDIA HGX B200 data sheet, one of eight"),
+    "l40s": Accelerator(362e12, 0.864e12, 2048, "NVIDIA L40S data sheet"),
+    "mi300x": Accelerator(1307e12, 5.3e12, 16384, "AMD Instinct MI300X data sheet"),
 }
 
 
@@ -98,6 +100,7 @@ def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
         "decode_active_ns": reading_ns(active) if active < model.parameters else 0,
         "decode_compute_ns": compute_ns,
         "decode_bandwidth": int(bytes_per_s),
+        "step_tokens": GPUS[gpu].step_tokens,
     }
 
 
@@ -185,8 +188,10 @@ def in_words(serving: dict[str, Any]) -> str:
     elif prefill and not {COMPUTING[0], ATTENTION} & set(serving["overridden"]):
         said += " (attention not counted: the model's query heads are not known)"
     if prefill:
-        said += ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
-        said += f" in steps of {format_count(n)} tokens with those of answers" if (n := serving["step_tokens"]) else ""
+        in_turn, tokens = serving["prefill_in_turn"], serving["step_tokens"]
+        said += ", one prompt at a time" if in_turn else ", all prompts at once"
+        shared = f" in steps of {format_count(tokens)} tokens, which answers wait for"
+        said += shared if in_turn and tokens else ", as if no answers were generated meanwhile" * bool(step_ns)
     if steps:
         alone, batch = steps
         said += (

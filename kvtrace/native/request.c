@@ -564,7 +564,6 @@ int64_t promote(World *w, int64_t actor) {
         compute_ns += cache_ns * missed / room, took_ns += cache_ns * missed / room;
     }
     node->computing_ns += compute_ns;
-    w->total.computing_ns += compute_ns;
     if (compute_ns > 0 && k->prefill_in_turn) {    // the others come before it
         int64_t start = max_of(node->prefill_busy_ns, me->ready_ns);
         w->total.prefills++;

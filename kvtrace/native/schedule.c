@@ -373,11 +373,8 @@ static void set_due(World *w) {
 // Bring the clock of steps up to now.
 static void advance(World *w) {
     Batch *batch = batch_of(w);
-    if (batch->size > 0) {
-        int64_t passed = w->control.now - batch->since_ns;
-        w->total.generating_ns += passed;
-        batch->steps += passed / batch->step_ns * PARTS + passed % batch->step_ns * PARTS / batch->step_ns;
-    }
+    int64_t passed = w->control.now - batch->since_ns;
+    if (batch->size > 0) batch->steps += passed / batch->step_ns * PARTS + passed % batch->step_ns * PARTS / batch->step_ns;
     batch->since_ns = w->control.now;
 }
 

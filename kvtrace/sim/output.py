@@ -88,7 +88,7 @@ def write(
             stalls = [f"{STALLS}: {which}; {end}"]
         for writer in (trace, objects, log):
             if writer is not None:
-                writer.update(stats=stats, notes=stalls + writer.meta.notes + simulation.overcommitted())
+                writer.update(stats=stats, notes=stalls + writer.meta.notes)
                 writer.finish()
     return trace.meta
 

@@ -203,7 +203,7 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.prefill_only_from_tokens = p.prefill_only_from_tokens
     knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
     knobs.prefill_in_turn, knobs.is_batched = p.prefill_in_turn, p.is_batched
-    knobs.step_tokens = p.step_tokens * (p.prefill_in_turn and p.is_batched)
+    knobs.step_tokens = p.step_tokens * p.prefill_in_turn
     knobs.decode_active_ns, knobs.decode_compute_ns = p.decode_active_ns, p.decode_compute_ns
     knobs.decode_bytes_per_us = p.decode_bytes_per_s // BYTES_PER_US
     knobs.bytes_per_token = sizes.bytes_per_token
@@ -601,14 +601,6 @@ class Simulation:
 
     def _grow_chain(self, need: int) -> None:
         self.world.chain, self.world.where = np.empty(2 * need, np.int64), np.empty(2 * need, np.int8)
-
-    def overcommitted(self) -> list[str]:
-        """Return a note if prompts and answers take GPUs for longer than there is time; one cut off counts whole."""
-        gpus_ns = self.preset.fleet.nodes * max(1, self.now_ns)
-        shares = [min(1.0, int(self.world.total[name]) / gpus_ns) for name in ("computing_ns", "generating_ns")]
-        said = "computing: prompts take {} and answers {} of the GPU's time".format(*map(percent, shares))
-        said += ", each as if it had the GPU alone; --set step_tokens=8192 lets them share its steps"
-        return [said] if sum(shares) > 1 and not self.preset.step_tokens else []
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""

@@ -135,9 +135,6 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     and each key that it attends to, and the most of these; without a window, all before it."""
     prefill_in_turn: bool = True
     """One prompt is computed at a time, first come, first served; not all at once, each as if it were alone."""
-    step_tokens: of_tier.Tokens = 0
-    """Tokens of a step that computes a prompt, one for each request that decodes included (vLLM's
-    max_num_batched_tokens): answers wait for it, and it reads their caches. 0: prompts and answers do not meet."""
     decode_ns_per_token: _Ns = 0
     """Time of a decode step, which makes a token for each request of the batch; with a GPU to read all weights once,
     and the next three add what the batch takes. Where this is said alone, a step takes so long, whatever the batch."""
@@ -147,6 +144,10 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Time to compute each request's token of a step: a large batch takes this, if it is longer than reading."""
     decode_bandwidth: of_tier.Bandwidth | None = None
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
+    step_tokens: of_tier.Tokens = 0
+    """Tokens of a step that computes a prompt, one for each request that decodes included (vLLM's
+    max_num_batched_tokens; with a GPU its default there): answers wait for it, and it reads their caches. 0: prompts
+    and answers do not slow each other down, as if each had the GPU alone."""
     load: LoadDefaults = LoadDefaults()
     fleet: of_tier.FleetSetting = of_tier.FleetSetting()
     workload: Workload = Workload()
@@ -160,12 +161,12 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def is_batched(self) -> bool:
         """Whether a decode step depends on its batch."""
-        return bool(self.decode_active_ns or self.decode_compute_ns or self.decode_bytes_per_s)
+        return bool(self.decode_active_ns or self.decode_compute_ns or self.decode_bytes_per_s or self.step_tokens)
 
     @property
     def computing(self) -> dict[str, Any]:
         """What is said of computing, as `model/serving.py` takes it."""
-        knobs = {name: getattr(self, name) for name in ("prefill_in_turn", "step_tokens", *COMPUTING, *BATCH)}
+        knobs = {name: getattr(self, name) for name in ("prefill_in_turn", *COMPUTING, *BATCH)}
         attention = msgspec.to_builtins(self.prefill_attention, builtin_types=())
         return knobs | {ATTENTION: list(attention), "decode_bandwidth": self.decode_bytes_per_s}
 
