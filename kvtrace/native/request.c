@@ -435,32 +435,55 @@ int64_t enqueue(World *w, int64_t actor) {
     return is_first ? 0 : WAITS;
 }
 
+// Take the GPU's memory for the actor's request, of which `chain[:end]` was found: for its prompt, and as a step counts it
+// half of its answer. Return whether there is that much beside the others that run; what they have of it is taken over.
+static bool take_memory(World *w, int64_t actor, int64_t end) {
+    if (!w->owners_count) return true;
+    Actor *me = &w->actors[actor];
+    Node *node = &w->fleet.nodes[w->control.node];
+    int64_t needed = (me->input + me->output / 2) * w->knobs.bytes_per_token, shared = 0;
+    for (int64_t i = 0; i < end; i++)
+        if (w->where[i] == 0 && runner_of(w, member_of(w, 0, w->chain[i]))) shared += size_of(w, w->chain[i]);
+    node->is_full = node->held_bytes && node->held_bytes + needed - shared > w->tiers[0].limit;
+    if (node->is_full) return false;
+    me->held_bytes = needed, node->held_bytes += needed - shared;
+    for (int64_t i = 0; i < end; i++) {
+        if (w->where[i] != 0) continue;
+        int64_t member = member_of(w, 0, w->chain[i]);
+        Actor *other = runner_of(w, member);
+        if (other) other->held_bytes -= size_of(w, w->chain[i]);
+        w->owners[member] = (Owner){(int32_t)actor, (int32_t)me->request};
+    }
+    return true;
+}
+
 // Read what is cached of the request; return the time until all of it is there.
 //
 // Prompts that are computed in turn are looked up in turn, as schedulers do: once those before it are computed. It comes
-// 1 ns later, for what is stored then, and is computed as if it had come at once.
+// 1 ns later, for what is stored then, and is computed as if it had come at once; unless it waited for memory.
 int64_t load(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Knobs *k = &w->knobs;
     Total *total = &w->total;
     Node *node = &w->fleet.nodes[w->control.node];
     int64_t now = w->control.now, busy_ns = node->prefill_busy_ns;
-    if (k->prefill_in_turn) {
-        if (busy_ns && busy_ns >= now) return busy_ns + 1 - now;
-        node->first_queued = me->next_queued;
-        if (me->next_queued) push(w->heap, w->control.heap_size++, now, me->next_queued - 1);
-    }
+    if (k->prefill_in_turn && busy_ns && busy_ns >= now) return busy_ns + 1 - now;
     // Restarted after its node was lost: what it made when it was served first is to be made again.
     int64_t own_objects = me->length - me->new - (me->restarts && !k->is_prefix ? me->made : 0), n = gather(w, actor);
     // Decoding reads its last object, if it has any of its own.
     me->entry = me->length > 0 || (k->mode == DECODE_ONLY && n > 0) ? w->chain[n - 1] : NONE;
     int64_t known = me->retrieved_objects + me->shared + own_objects;
-    int64_t end = 0, done = now, hit_tokens = 0, looked_up = 0;
-    me->reached = 0, me->computed_tokens = 0, me->refused = 0, me->offer = 0;
+    int64_t end = k->mode == PREFILL_ONLY ? 0 : look_up(w, me->retrieved_objects, known), done = now, hit_tokens = 0;
+    if (!take_memory(w, actor, end)) return WAITS;
+    if (k->prefill_in_turn) {
+        node->first_queued = me->next_queued;
+        if (me->next_queued) push(w->heap, w->control.heap_size++, now, me->next_queued - 1);
+    }
+    if (now > max_of(busy_ns, me->ready_ns) + 1) total->waiting_ns += now - me->ready_ns, me->ready_ns = now;
+    int64_t looked_up = 0;
+    me->reached = end, me->computed_tokens = 0, me->refused = 0, me->offer = 0;
     node->prefilling_tokens -= me->missed_tokens;   // as its router expected
     if (k->mode != PREFILL_ONLY) {
-        end = look_up(w, me->retrieved_objects, known);
-        me->reached = end;
         for (int64_t t = 0; t < w->tiers_count; t++) {
             if (w->tiers[t].on_look_up) w->tiers[t].on_look_up(w, t, n, end);
             bool is_plain = k->promotion == ALWAYS_PROMOTE && !k->staging && !w->tiers[t].on_hit && !(k->bucketed & (1 << t));
@@ -861,12 +884,22 @@ static void use_backwards(World *w, int64_t actor) {
     }
 }
 
+// Give the GPU's memory back that the actor's request had; who waits for some looks whether it is enough.
+void give_memory(World *w, int64_t actor) {
+    Actor *me = &w->actors[actor];
+    Node *node = &w->fleet.nodes[me->node];
+    node->held_bytes -= me->held_bytes, me->held_bytes = 0;
+    if (node->is_full) push(w->heap, w->control.heap_size++, w->control.now, node->first_queued - 1);
+    node->is_full = 0;
+}
+
 // End a request: a user thinks, for the time returned; a file's actor is idle again.
 int64_t end_request(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     w->total.decoded_tokens += me->output;
     w->total.decoding_ns += w->control.now - me->decode_start;
     depart(w, actor);
+    give_memory(w, actor);
     take_from(w, actor);
     if (me->new) make_objects(w, actor);
     if (me->new + me->refused) {    // objects that generated tokens have filled, and what was refused of the prompt

@@ -44,6 +44,7 @@ int64_t promote(World *w, int64_t actor);
 void populate(World *w);
 int64_t store(World *w, int64_t actor);
 int64_t decode(World *w, int64_t actor);
+void give_memory(World *w, int64_t actor);
 int64_t end_request(World *w, int64_t actor);
 
 // tiers.c: what entries and slots stand for; they are taken when an object is named, given back when nobody can ask for it
@@ -63,6 +64,12 @@ INLINE int64_t found_in(World *w, int64_t entry) { return live_in(w, entry) & ~w
 INLINE int64_t member_of(World *w, int64_t t, int64_t slot) {   // NONE if the tier's place has no copy of it
     if (!(w->fleet.scoped & (1 << t))) return slot;
     return w->fleet.racked & (1 << t) ? w->fleet.copies[slot].rack_copy : w->fleet.copies[slot].node_copy;
+}
+INLINE Actor *runner_of(World *w, int64_t member) {         // who runs with it in the GPU's memory, or NULL
+    const Owner *its = &w->owners[member];
+    Actor *who = &w->actors[its->actor];
+    bool is_running = who->held_bytes && (int32_t)who->request == its->request && who->node == w->control.node;
+    return is_running ? who : NULL;
 }
 INLINE int64_t size_of(World *w, int64_t entry) { return entry >= 0 ? w->slots[entry].size : w->knobs.chunk_bytes; }
 void renew(World *w, int64_t slot);

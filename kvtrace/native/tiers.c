@@ -85,7 +85,16 @@ void on_insert(World *w, int64_t t, int64_t slot, int64_t now) {    // `slot` is
 // the tier, so ask once for each that is removed.
 int64_t victim(World *w, int64_t t, int64_t incoming) {
     const Tier *tier = &w->tiers[t];
-    return tier->choose ? tier->choose(w, t, incoming, 0) : queue_of(w, t, 0)->tail;
+    if (tier->choose) return tier->choose(w, t, incoming, 0);
+    const int64_t *tail = &queue_of(w, t, 0)->tail;
+    // In the GPU's memory those go last that requests run with.
+    for (int64_t first = NONE; t == 0 && w->owners_count && *tail != first && runner_of(w, *tail);) {
+        int64_t slot = *tail;
+        if (first == NONE) first = slot;
+        unlink_from(w, t, slot, 0);
+        link_first(w, t, slot, 0);
+    }
+    return *tail;
 }
 
 void on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {     // is_evicted: `victim` chose it
@@ -671,6 +680,7 @@ void write_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase, i
         w->slots[member].live |= 1 << t;
     }
     Slot *what = &w->slots[slot];
+    if (t == 0 && w->owners_count) w->owners[member] = (Owner){(int32_t)w->control.actor, (int32_t)request};
     if (!is_endless(w, t)) on_insert(w, t, member, now);
     if (phase != PHASE_DEMOTE) stamp(w, slot);
     what->live |= 1 << t;

@@ -131,6 +131,9 @@ typedef struct { int64_t bucket, offset, older, newer; } Member;
 // Of a slot: which offer it was new in last, which it was last in, and until when it is read or written.
 typedef struct { int64_t offer, seen, until_ns; } Pin;
 
+// Of a slot in the fastest tier, where that is the GPU's memory: who used it last, and for which request.
+typedef struct { int32_t actor, request; } Owner;
+
 // A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 // `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
 // `context` of World.contexts, or with CHAINS are named by World.chains from place `first` on.
@@ -151,6 +154,7 @@ typedef struct {
     int64_t made, restarts, answered;
     int64_t ready_ns;       // since when it could be computed: it came to its node, or what it loads is there
     int64_t next_queued;    // 1 + who is behind it in that one's queue; 0: nobody
+    int64_t held_bytes;     // of its node's GPU memory, while it runs
 } Actor;
 
 // The slots of a conversation's own objects, in order, or what stands for those that need none; memory of C's own.
@@ -245,6 +249,7 @@ typedef struct {
     int64_t is_up, outstanding, waiting, prefilling_tokens, active_tokens, prefill_busy_ns, requests, input_tokens;
     int64_t computed_tokens, computing_ns, lookups, local_hits, shared_hits, link_busy_ns, sent_bytes, turns;
     int64_t first_queued, last_queued;  // 1 + the first and the last of those that are not looked up yet; 0: nobody is
+    int64_t held_bytes, is_full;        // of its GPU's memory, by those who run; whether the first waits for some
 } Node;
 
 // Of an object's slot: its copies in the node that acts and in its rack, and the first of all its copies; of a copy:
@@ -394,6 +399,7 @@ struct World {
     void *memories;                 // what policies keep beside lists and notes: their own
     TABLE(int64_t, ages);           // [slots]: uses there had been when each was last used; empty without keeps_age
     TABLE(Pin, pins);               // [slots], if any tier takes offers whole or not at all
+    TABLE(Owner, owners);           // [slots], if requests wait for the GPU's memory
     TABLE(int32_t, free);           // a stack of unused slots; control.free of them
     TABLE(int32_t, loose);          // [slots]: those that may need none any more; control.loose of them
     TABLE(User, users);             // empty with a file

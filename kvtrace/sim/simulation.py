@@ -281,6 +281,9 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
+    # Requests share a GPU's steps, and its memory.
+    is_gpu = bool(world.knobs.step_tokens and preset.tiers[0].name == "gpu" and preset.tiers[0].policy is Policy.LRU)
+    world.owners = np.zeros(used + ROOM if is_gpu and preset.tiers[0].capacity_bytes else 0, records.OWNER)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
     world.members = np.empty(used + ROOM if world.knobs.bucketed else 0, records.MEMBER)
     world.documents, world.document_weight = library.document_first, library.document_weight
@@ -577,7 +580,7 @@ class Simulation:
         control["free"] = count + more
         for name in ("slots", "loose"):
             self._tables.extend(now, name, more)
-        for name in ("members", "ages", "pins"):
+        for name in ("members", "ages", "pins", "owners"):
             if len(getattr(now, name)):
                 self._tables.extend(now, name, more)
         self._tables.extend(now, "links", more * tiers)[:] = records.NONE

@@ -8,6 +8,8 @@ bytes, None without a bound.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvtrace.sim.policies import Policy
 
 
@@ -33,9 +35,19 @@ class Fifo:
 
 
 class Lru(Fifo):
+    runs: Callable[[int], bool] | None = None
+    """Whether a request runs with a key in a GPU's memory: it is then used again before it would go."""
+
     def hit(self, key: int) -> None:
         self.keys.remove(key)
         self.keys.append(key)
+
+    def victim(self, incoming: int, size: int) -> int:
+        idle = [key for key in self.keys if self.runs is None or not self.runs(key)]
+        if idle:
+            spared = self.keys.index(idle[0])
+            self.keys = self.keys[spared:] + self.keys[:spared]
+        return self.keys[0]
 
 
 class Lfu(Fifo):

@@ -28,6 +28,28 @@ class Node:
         """Of each that is not computed yet: the tokens that are to be."""
         self.queued: list[int] = []
         """Those that are not looked up yet."""
+        self.is_bounded = self.is_full = False
+        """Whether requests share the memory of its GPU, and whether one waits for some."""
+        self.held: dict[int, int] = {}
+        """Of that: the bytes of each that runs."""
+        self.owner: dict[int, int | None] = {}
+        """Who used an object of the fastest tier last."""
+
+    def runs(self, key: int) -> bool:
+        return self.held.get(self.owner[key], 0) != 0
+
+    def take_memory(self, n: int, needed: int, keys: list[int], sizes: dict[int, int], limit: int) -> bool:
+        """Give `n` what it needs, and over to it what others that run have of `keys`; return whether there is that."""
+        shared = [key for key in keys if self.runs(key)]
+        held = sum(self.held.values())
+        if held and held + needed - sum(sizes[key] for key in shared) > limit:
+            return False
+        self.held[n] = needed
+        for key in keys:
+            if self.runs(key):
+                self.held[self.owner[key]] -= sizes[key]
+            self.owner[key] = n
+        return True
 
     def find(self, tiers: list[Tier], n: int, missed: int) -> None:
         self.local_hits += sum(tier.setting.scope is Scope.NODE for tier in tiers)

@@ -223,6 +223,10 @@ def nodes_of(preset: Preset) -> list[Node]:
                 tier = racks.setdefault((number // fleet.rack_nodes, setting.name), tier)
             tiers.append(tier)
         nodes.append(Node(number, tiers, Batch(preset)))
+        top = nodes[-1].tiers[0]
+        shares = preset.step_tokens and preset.prefill_in_turn and top.setting.name == "gpu" and top.setting.capacity_bytes
+        if shares and type(top.policy) is Lru:
+            nodes[-1].is_bounded, top.policy.runs = True, nodes[-1].runs
     return nodes
 
 
@@ -346,6 +350,8 @@ class Oracle:
     def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
         assert key not in tier.objects
         tier.objects[key] = self.sizes[key]
+        if tier.number == 0:
+            self.here.owner[key] = request
         tier.policy.insert(key, self.sizes[key])
         if phase != "demote":
             self.use(key)
@@ -483,9 +489,7 @@ class Oracle:
         """Return what of the plan's chain may be used, and where it is."""
         p = self.preset
         if p.match is Match.ANY:
-            self.lookups += plan.known
             return [(key, tier) for key in plan.chain[: plan.known] if (tier := self.fastest(key)) is not None]
-        self.lookups += len(plan.chain)
         found = self.run_of(plan.chain)
         in_fastest = next((i for i, (_, tier) in enumerate(found) if tier.number), len(found))
         if in_fastest < len(found) and (len(found) - in_fastest) * p.chunk_tokens < p.min_load_tokens:
@@ -619,15 +623,10 @@ class Oracle:
         self.name(plan.chain)
         self.enter(route(self, plan, n))
         self.sent[n] = self.node
-        yield from self.queue(n)
+        retrieved, found = yield from self.queue(plan, n)
         self.order = [*plan.documents, *plan.chain]
-        found: list[tuple[int, Tier]] = []
-        retrieved: list[tuple[int, Tier]] = []
         if mode is not ServingMode.PREFILL_ONLY:
-            retrieved = [(key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None]
-            found = self.find(plan)
-            retrieved, found = self.cut(retrieved, found)
-            self.lookups += len(plan.documents)
+            self.lookups += len(plan.documents) + (plan.known if p.match is Match.ANY else len(plan.chain))
             self.hits += len(found) + len(retrieved)
             self.count_past_miss([*plan.documents, *plan.chain])
         retrieved, found = self.bring_up(retrieved, found)
@@ -660,20 +659,48 @@ class Oracle:
                 if is_used and key in tier.objects and not tier.is_gone:
                     tier.policy.hit(key)
 
-    def queue(self, n: int) -> Iterator[int | None]:
-        """Yield until it is looked up: once those before it are computed, where that is one prompt at a time."""
+    def look_up(self, plan: Plan) -> tuple[list[tuple[int, Tier]], list[tuple[int, Tier]]]:
+        """Return which of its documents and of its chain are found, and where."""
+        if self.preset.workload.mode is ServingMode.PREFILL_ONLY:
+            return [], []
+        documents = [(key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None]
+        return self.cut(documents, self.find(plan))
+
+    def queue(self, plan: Plan, n: int) -> Generator[int | None, None, Any]:
+        """Yield until it is looked up: once those before it are computed, where that is one prompt at a time.
+
+        And once there is memory for it, where it shares the GPU's.
+        """
         here = self.here
         self.ready[n] = self.now
         if not self.preset.prefill_in_turn:
-            return
+            return self.look_up(plan)
         here.queued.append(n)
         if len(here.queued) > 1:
             yield None
-        while 0 < here.computing_until >= self.now:
-            yield here.computing_until + 1 - self.now
+        while True:
+            while 0 < here.computing_until >= self.now:
+                yield here.computing_until + 1 - self.now
+            documents, found = self.look_up(plan)
+            used = [key for key, tier in documents + found if tier.number == 0]
+            needed = (plan.tokens + plan.output // 2) * self.bytes_per_token
+            if not here.is_bounded or here.take_memory(n, needed, used, self.sizes, self.tiers[0].limit):
+                break
+            here.is_full = True
+            yield None
+        if self.now > max(here.computing_until, self.ready[n]) + 1:
+            self.ready[n] = self.now
         here.queued.remove(n)
         if here.queued:
             heapq.heappush(self.due, (self.now, *self.asleep.pop(here.queued[0])))
+        return documents, found
+
+    def give_memory(self, n: int, node: Node) -> int:
+        """Let `n` run no more at `node`; return what it had of its memory."""
+        if node.is_full:
+            heapq.heappush(self.due, (self.now, *self.asleep.pop(node.queued[0])))
+        node.is_full = False
+        return node.held.pop(n, 0)
 
     def hand_over(self, plan: Plan, n: int, stage: int) -> int:
         """Send what the node that decodes lacks of the prompt to it, over the link; return the stage that follows."""
@@ -688,6 +715,7 @@ class Oracle:
         taker.served += 1
         taker.turns += 1
         sender.waiting.pop(n, None)
+        taker.held[n] = self.give_memory(n, sender)
         self.sent[n] = taker.number
         link = Tier.__new__(Tier)
         link.number, link.queue = len(self.tiers), None
@@ -850,6 +878,7 @@ class Oracle:
             first_step = join()
         yield until(plan.output)
         self.change_batch(leaves=n)
+        self.give_memory(n, self.here)
         return stage
 
     def change_batch(

@@ -120,6 +120,8 @@ class Outages:
         heapq.heapify(oracle.due)
         asleep = [(0, *oracle.asleep.pop(n)) for n in node.queued[1:]]
         node.queued.clear()
+        node.held.clear()
+        node.is_full = False
         for _, place, _ in mine + node.decoding + asleep:
             n = oracle.numbers[place]
             del oracle.sent[n]
