@@ -40,7 +40,7 @@ from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.fleet import Incident, IncidentCounters, schedule_incidents, set_fleet, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, TierSetting, bytes_of, ns_of
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, Scope, TierSetting, bytes_of, ns_of
 
 FOREVER_NS = 2**62
 MILLION = 1_000_000
@@ -281,9 +281,11 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
-    # Requests share a GPU's steps, and its memory.
-    is_gpu = bool(world.knobs.step_tokens and preset.tiers[0].name == "gpu" and preset.tiers[0].policy is Policy.LRU)
-    world.owners = np.zeros(used + ROOM if is_gpu and preset.tiers[0].capacity_bytes else 0, records.OWNER)
+    # Requests that share a GPU's steps share its memory, too.
+    top = preset.tiers[0]
+    is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is Scope.NODE and not top.takes_whole
+    is_bounded = is_gpu and top.capacity_bytes and world.knobs.step_tokens
+    world.owners = np.zeros(used + ROOM if is_bounded else 0, records.OWNER)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
     world.members = np.empty(used + ROOM if world.knobs.bucketed else 0, records.MEMBER)
     world.documents, world.document_weight = library.document_first, library.document_weight

@@ -224,8 +224,9 @@ def nodes_of(preset: Preset) -> list[Node]:
             tiers.append(tier)
         nodes.append(Node(number, tiers, Batch(preset)))
         top = nodes[-1].tiers[0]
-        shares = preset.step_tokens and preset.prefill_in_turn and top.setting.name == "gpu" and top.setting.capacity_bytes
-        if shares and type(top.policy) is Lru:
+        is_gpu = top.setting.name == "gpu" and top.setting.scope is Scope.NODE and type(top.policy) is Lru
+        is_shared = preset.step_tokens and preset.prefill_in_turn and top.setting.capacity_bytes and not top.is_whole
+        if is_gpu and is_shared:
             nodes[-1].is_bounded, top.policy.runs = True, nodes[-1].runs
     return nodes
 

@@ -97,6 +97,8 @@ class Outages:
         tier.objects.clear()
         tier.expires.clear()
         tier.policy = POLICIES[tier.setting.policy](tier.limit)
+        if tier.number == 0 and oracle.nodes[node].is_bounded:
+            tier.policy.runs = oracle.nodes[node].runs
 
     def lose(self, number: int, *, keeps_drives: bool = False) -> None:
         """Lose a node: what is its own is empty, perhaps but for drives, and what it was doing begins again."""
@@ -118,7 +120,7 @@ class Outages:
         mine = [of for of in oracle.due if oracle.node_of(of[1]) == number]
         oracle.due = [of for of in oracle.due if oracle.node_of(of[1]) != number]
         heapq.heapify(oracle.due)
-        asleep = [(0, *oracle.asleep.pop(n)) for n in node.queued[1:]]
+        asleep = [(0, *oracle.asleep.pop(n)) for n in node.queued if n in oracle.asleep]
         node.queued.clear()
         node.held.clear()
         node.is_full = False

