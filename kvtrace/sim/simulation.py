@@ -161,8 +161,7 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
 
 def has_times(preset: Preset) -> bool:
     """Whether anything takes time before the first token."""
-    computes = preset.prefill_ns_per_token or preset.prefill_attention
-    return bool(computes or any(any(t.rates_bytes_per_s) for t in preset.tiers))
+    return preset.has_prefill or any(any(t.rates_bytes_per_s) for t in preset.tiers)
 
 
 def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes) -> None:
@@ -203,7 +202,7 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.prefill_only_from_tokens = p.prefill_only_from_tokens
     knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
     knobs.prefill_in_turn, knobs.is_batched = p.prefill_in_turn, p.is_batched
-    knobs.step_tokens = p.step_tokens * p.prefill_in_turn
+    knobs.step_tokens = p.step_tokens * (p.prefill_in_turn and p.has_prefill)
     knobs.decode_active_ns, knobs.decode_compute_ns = p.decode_active_ns, p.decode_compute_ns
     knobs.decode_bytes_per_us = p.decode_bytes_per_s // BYTES_PER_US
     knobs.bytes_per_token = sizes.bytes_per_token

@@ -225,8 +225,8 @@ def nodes_of(preset: Preset) -> list[Node]:
         nodes.append(Node(number, tiers, Batch(preset)))
         top = nodes[-1].tiers[0]
         is_gpu = top.setting.name == "gpu" and top.setting.scope is Scope.NODE and type(top.policy) is Lru
-        is_shared = preset.step_tokens and preset.prefill_in_turn and top.setting.capacity_bytes and not top.is_whole
-        if is_gpu and is_shared:
+        is_shared = preset.step_tokens and preset.prefill_in_turn and preset.has_prefill and not top.is_whole
+        if is_gpu and is_shared and top.setting.capacity_bytes:
             nodes[-1].is_bounded, top.policy.runs = True, nodes[-1].runs
     return nodes
 

@@ -146,8 +146,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     step_tokens: of_tier.Tokens = 0
     """Tokens of a step that computes a prompt, one for each request that decodes included (vLLM's
-    max_num_batched_tokens; with a GPU its default there): answers wait for it, and it reads their caches. 0: prompts
-    and answers do not slow each other down, as if each had the GPU alone."""
+    max_num_batched_tokens; with a GPU its default there): answers wait for it, and it reads their caches. Prompts and
+    answers share the memory of a first tier `gpu`, too: a request begins once it fits beside those that run, and what
+    these have there is not evicted. 0: neither slows the other down, as if each had the GPU alone."""
     load: LoadDefaults = LoadDefaults()
     fleet: of_tier.FleetSetting = of_tier.FleetSetting()
     workload: Workload = Workload()
@@ -157,6 +158,11 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def decode_bytes_per_s(self) -> int:
         """`decode_bandwidth` in bytes; 0 without."""
         return of_tier.bytes_of(self.decode_bandwidth) or 0
+
+    @property
+    def has_prefill(self) -> bool:
+        """Whether prompts take time to compute."""
+        return bool(self.prefill_ns_per_token or self.prefill_attention)
 
     @property
     def is_batched(self) -> bool:

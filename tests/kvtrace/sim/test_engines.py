@@ -269,18 +269,28 @@ def test_vllms_scheduler_finds_as_much_for_prompts_that_wait(monkeypatch, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("step", "token_ns", "rel"), [(2048, 21_560, 0.03), (2048, 36_000, 0.15), (8192, 21_560, 0.06)]
+    ("blocks", "step", "token_ns", "rel", "more"),
+    [
+        (262_144, 2048, 21_560, 0.03, 0),
+        (262_144, 2048, 36_000, 0.15, 0),
+        (262_144, 8192, 21_560, 0.06, 0),
+        (65_536, 2048, 21_560, 0.03, 0.15),
+        (65_536, 2048, 36_000, 0.04, 0.03),
+        (16_384, 2048, 12_000, 0.05, 0),
+        (16_384, 2048, 21_560, 0.04, 0),
+    ],
 )
-def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(monkeypatch, tmp_path, step, token_ns, rel):
-    """Under a virtual clock, with 7 ms a step for the weights and 56 ns for a token of cache, on a GPU that holds all.
+def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(monkeypatch, tmp_path, blocks, step, token_ns, rel, more):
+    """Under a virtual clock, with 7 ms a step for the weights and 56 ns for a token of cache.
 
-    Without shared steps times to the first token are 0.19 to 0.77 of vLLM's on average, and a token's 0.19 to 0.46.
+    The GPU holds the caches of all requests, of half of them, or of some twenty at a time. Where it holds half, the
+    blocks of answers, which a file's requests do not name, displace more there: ours finds up to 14 % more.
     """
-    real = queued(f"vllm/vllm032-answers-gpu262144-step{step}")[token_ns]
+    real = queued(f"vllm/vllm032-answers-gpu{blocks}-step{step}")[token_ns]
     trace, count, seen = tmp_path / "r.jsonl", len(real), {}
     write_alike(trace, CONVERSATION, count)
     outputs = [json.loads(line)["output_length"] for line in trace.read_text().splitlines()]
-    settings = [*bounded(BLOCK, 262_144, 0), "recency=at-end", f"offer_tokens={step}", f"step_tokens={step}"]
+    settings = [*bounded(BLOCK, blocks, 0), "recency=at-end", f"offer_tokens={step}", f"step_tokens={step}"]
     settings += [f"prefill_ns_per_token={token_ns}", "prefill_attention=[]", "decode_ns_per_token=7000000"]
     settings.append(f"decode_bandwidth={TOKEN_BYTES * 10**9 // 56}")
     whole = Simulation.stats
@@ -293,7 +303,8 @@ def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(monkeypatch, tmp_
     monkeypatch.setattr(Simulation, "stats", stats)
     simulated(monkeypatch, tmp_path, "vllm-offload-cpu", count, settings, trace=trace, gpu="h100")
     stats = open_table(tmp_path / "t.parquet", TRACE).meta.stats
-    assert seen["found"] == sum(found for _, found, _, _ in real.values())
+    found = sum(found for _, found, _, _ in real.values())
+    assert found <= seen["found"] <= (1 + more) * found
     assert seen["first_ns"] == pytest.approx(sum(first for _, _, first, _ in real.values()) / count, rel=rel)
     generating_ns = sum(last - first for _, _, first, last in real.values())
     # The first token is the prompt's.

@@ -34,8 +34,15 @@ from kvtrace.trace.inventory import Ledger
 
 BLOCK = 4
 # How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by the experts it uses,
-# and as one in which a prompt is computed, too.
-BATCHES = [{"decode_compute_ns": 3, "decode_bandwidth": "100MB", "step_tokens": 3, "prefill_in_turn": True}, {"step_tokens": 9, "prefill_in_turn": True}]
+# and as one in which a prompt is computed, too, in memory that they share.
+BATCHES = [
+    {},
+    {"decode_compute_ns": 3},
+    {"decode_bandwidth": "1GB"},
+    {"decode_active_ns": 1, "decode_compute_ns": 2, "decode_bandwidth": "100MB"},
+    {"decode_compute_ns": 3, "decode_bandwidth": "100MB", "step_tokens": 3, "prefill_in_turn": True},
+    {"decode_ns_per_token": 5, "prefill_ns_per_token": 1, "step_tokens": 9, "prefill_in_turn": True},
+]
 # What attention adds to a prompt: nothing, all pairs, those of a window and of chunks, nanoseconds and parts of one.
 ATTENTION = [
     (),
@@ -103,7 +110,7 @@ def waiting(draw, requests):
 def presets(draw, semantics):
     entry, match, placement, promotion = semantics
     # Sizes near multiples of a chunk of four tokens at 1, 4 or 16 bytes each.
-    capacity = st.integers(10, 90) | st.sampled_from([0, 16, 32, 48, 64, 128, 256])
+    capacity = st.none() | st.integers(0, 90) | st.sampled_from([0, 16, 32, 48, 64, 128, 256])
     return preset_of(
         *draw(st.lists(capacity, min_size=1, max_size=4)),
         entry=entry, match=match, placement=placement, promotion=promotion,
@@ -114,9 +121,11 @@ def presets(draw, semantics):
         decode_reads_at_once=draw(st.booleans()),
         demotion_keeps_age=draw(st.booleans()),
         prefill_only_from_tokens=draw(st.sampled_from([0, 9])),
-        prefill_ns_per_token=draw(st.sampled_from([0, 1])),
-        decode_ns_per_token=draw(st.sampled_from([0, 2])),
-        **({"prefill_in_turn": draw(st.booleans())} | draw(st.sampled_from(BATCHES))),
+        **{
+            "prefill_ns_per_token": draw(st.sampled_from([0, 1])),
+            "decode_ns_per_token": draw(st.sampled_from([0, 2])),
+            "prefill_in_turn": draw(st.booleans()),
+        } | draw(st.sampled_from(BATCHES)),
     )  # fmt: skip
 
 

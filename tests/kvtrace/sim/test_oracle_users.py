@@ -49,10 +49,11 @@ def test_users_share_what_plain_python_says(workload, data):
         decode_read_tokens=data.draw(st.sampled_from([0, 32])),
         decode_reads_at_once=data.draw(st.booleans()),
         prefill_only_from_tokens=data.draw(st.sampled_from([0, 3000])),
-        prefill_ns_per_token=data.draw(st.sampled_from([0, 1000])),
         prefill_attention=data.draw(st.sampled_from(ATTENTION)),
-        decode_ns_per_token=data.draw(st.sampled_from([0, 1_000_000])),
-        **({"prefill_in_turn": data.draw(st.booleans())} | data.draw(st.sampled_from(BATCHES))),
+        **{"prefill_in_turn": data.draw(st.booleans())} | data.draw(st.sampled_from(BATCHES)) | {
+            "prefill_ns_per_token": data.draw(st.sampled_from([0, 1000])),
+            "decode_ns_per_token": data.draw(st.sampled_from([0, 1_000_000])),
+        },
         workload=WORKLOADS[workload],
     )  # fmt: skip
     if entry is Entry.CHUNK:

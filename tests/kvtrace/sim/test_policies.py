@@ -380,16 +380,22 @@ def test_answers_wait_for_the_steps_of_a_prompt_and_these_read_their_caches():
     assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [50, 50 + 2 * 60]
 
 
-def test_gpus_that_compute_and_generate_for_more_time_than_there_is_are_said_to():
-    # 40 ns of prompts and 40 of answers, in 80: no more than there is. Together, in 60: more.
-    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1}
-    for second, said in (
-        (40, []),
-        (20, ["computing: prompts take 66.7 % and answers 66.7 % of the GPU's time, each as"]),
-    ):
-        requests = requests_of([(0, 2, 2, [1]), (second, 2, 2, [2])])
-        simulation, *_ = simulate(preset_of(None, chunk_tokens=4, **times), Load(requests=requests))
-        assert [note[: len(said[0])] for note in simulation.overcommitted()] == said
+def test_a_request_waits_for_the_gpus_memory_and_what_runs_there_stays():
+    # Of 16 bytes the first takes 8 and half of its answer, so the second's 8 wait for its end: computed from 120 on.
+    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1, "step_tokens": 4}
+    requests = requests_of([(0, 8, 4, [1, 2]), (1, 8, 0, [3, 4])])
+    for capacity, at in ((16, 200), (18, 160)):
+        simulation, rows, *_ = simulate(preset_of(capacity, chunk_tokens=4, **times), Load(requests=requests))
+        assert [row[0] for row in rows if row[1] == "write"] == [80, 80, at, at]
+        first_ns = [80, at - 1]
+        assert simulation._first_tokens[0]["with_cache_ns"].tolist() == first_ns
+    # Each prompt behind the first takes 80 ns, in steps of three tokens, in which the first generates three in 90: it
+    # ends behind the fourth, whose room is then made by what the second left, though that was used later.
+    requests = requests_of([(0, 8, 12, [1, 2]), *((n, 8, 0, [2 * n + 1, 2 * n + 2]) for n in (1, 2, 3))])
+    for setting, deleted in ((4, [2, 3]), (0, [0, 1])):
+        preset = preset_of(24, chunk_tokens=4, **(times | {"step_tokens": setting}))
+        _, rows, *_ = simulate(preset, Load(requests=requests))
+        assert [row[4] for row in rows if row[1] == "delete"] == deleted
 
 
 def test_each_rank_has_an_object_of_its_own_with_its_share():
