@@ -3,14 +3,14 @@
 First a preset, a model and a load are laid out as the World that the compiled simulation starts with, and its tables.
 
 Its memory does not grow with the rows. A chunk that may still be asked for takes 8 bytes, and while it is live in a
-tier that may delete it 40, and 8 a tier, more (24 a tier more if any policy is not LRU), with an eighth of that for
-room to grow; tables that grow do so by moving their pages (GrowableTables). In a fleet that is 60, and 8 a tier, for
-the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing. An
-entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
-policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Where a tier has an
-admission filter, each object ever offered to it takes 8 bytes; with the policy sae, each ever named up to 32. Requests
-of a file take about 100 bytes each, 4 a reference to a block, and 12 a distinct block; where turns follow, 60 more a
-request and 60 a wait.
+tier that may delete it 40 (48 where requests wait for a GPU's memory), and 8 a tier, more (24 a tier more if any policy
+is not LRU), with an eighth of that for room to grow; tables that grow do so by moving their pages (GrowableTables). In
+a fleet that is 60, and 8 a tier, for the chunk and for each node that has it; 8 in all again while only one node has
+it, in a tier that deletes nothing. An entry of a turn takes all of that as long as it may be asked for; so does any
+chunk with decode reads, and with the policies s3fifo and arc, with which every block of a file counts as one that may
+still be asked for. Where a tier has an admission filter, each object ever offered to it takes 8 bytes; with the policy
+sae, each ever named up to 32. Requests of a file take about 100 bytes each, 4 a reference to a block, and 12 a distinct
+block; where turns follow, 60 more a request and 60 a wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import StructAt, function, held_back
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.core.units import percent
 from kvtrace.model.shape import ModelShape, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.native import records
 from kvtrace.native.records import World

@@ -280,7 +280,9 @@ def test_vllms_scheduler_finds_as_much_for_prompts_that_wait(monkeypatch, tmp_pa
         (16_384, 2048, 21_560, 0.04, 0),
     ],
 )
-def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(monkeypatch, tmp_path, blocks, step, token_ns, rel, more):
+def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(
+    monkeypatch, tmp_path, blocks, step, token_ns, rel, more
+):
     """Under a virtual clock, with 7 ms a step for the weights and 56 ns for a token of cache.
 
     The GPU holds the caches of all requests, of half of them, or of some twenty at a time. Where it holds half, the
