@@ -105,6 +105,7 @@ void on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {     // i
         int64_t next = queue_of(w, t, 0)->tail;     // what goes next lies anywhere: fetch it meanwhile
         if (next == NONE) return;
         __builtin_prefetch(&w->slots[next], 1);
+        if (t == 0 && w->owners_count) __builtin_prefetch(&w->owners[next]);
         int64_t newer = link_of(w, t, next)->newer;
         if (newer != NONE) __builtin_prefetch(link_of(w, t, newer), 1);
     }
