@@ -21,7 +21,7 @@ LOST, JOINED, EMPTIED, GONE, BACK = range(5)
 """Happening.kind: to a node, to a node's or a rack's tier, or to the store."""
 
 TIER, QUEUE, SLOT, LINK, NOTE = map(WORLD.dtype, ("Tier", "Queue", "Slot", "Link", "Note"))
-OFFER, MEMBER, PIN, OWNER = map(WORLD.dtype, ("Offer", "Member", "Pin", "Owner"))
+OFFER, MEMBER, PIN = map(WORLD.dtype, ("Offer", "Member", "Pin"))
 ACTOR, CONVERSATION, CONTEXT, ITEM = map(WORLD.dtype, ("Actor", "Conversation", "Context", "Item"))
 PIECE, ATTENTION = map(WORLD.dtype, ("Piece", "Attention"))
 FIRST_TOKEN, FOUND, HAPPENING = map(WORLD.dtype, ("FirstToken", "Found", "Happening"))

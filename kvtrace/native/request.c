@@ -438,7 +438,7 @@ int64_t enqueue(World *w, int64_t actor) {
 // Take the GPU's memory for the actor's request, of which `chain[:end]` was found: for its prompt, and as a step counts it
 // half of its answer. Return whether there is that much beside the others that run; what they have of it is taken over.
 static bool take_memory(World *w, int64_t actor, int64_t end) {
-    if (!w->owners_count) return true;
+    if (!w->knobs.is_bounded) return true;
     Actor *me = &w->actors[actor];
     Node *node = &w->fleet.nodes[w->control.node];
     int64_t needed = (me->input + me->output / 2) * w->knobs.bytes_per_token, shared = 0;
@@ -452,7 +452,7 @@ static bool take_memory(World *w, int64_t actor, int64_t end) {
         int64_t member = member_of(w, 0, w->chain[i]);
         Actor *other = runner_of(w, member);
         if (other) other->held_bytes -= size_of(w, w->chain[i]);
-        w->owners[member] = (Owner){(int32_t)actor, (int32_t)me->request};
+        w->slots[member].actor = (int32_t)actor, w->slots[member].request = (int32_t)me->request;
     }
     return true;
 }

@@ -66,7 +66,7 @@ INLINE int64_t member_of(World *w, int64_t t, int64_t slot) {   // NONE if the t
     return w->fleet.racked & (1 << t) ? w->fleet.copies[slot].rack_copy : w->fleet.copies[slot].node_copy;
 }
 INLINE Actor *runner_of(World *w, int64_t member) {         // who runs with it in the GPU's memory, or NULL
-    const Owner *its = &w->owners[member];
+    const Slot *its = &w->slots[member];
     Actor *who = &w->actors[its->actor];
     bool is_running = who->held_bytes && (int32_t)who->request == its->request && who->node == w->control.node;
     return is_running ? who : NULL;

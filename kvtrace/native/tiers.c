@@ -88,7 +88,7 @@ int64_t victim(World *w, int64_t t, int64_t incoming) {
     if (tier->choose) return tier->choose(w, t, incoming, 0);
     const int64_t *tail = &queue_of(w, t, 0)->tail;
     // In the GPU's memory those go last that requests run with.
-    for (int64_t first = NONE; t == 0 && w->owners_count && *tail != first && runner_of(w, *tail);) {
+    for (int64_t first = NONE; t == 0 && w->knobs.is_bounded && *tail != first && runner_of(w, *tail);) {
         int64_t slot = *tail;
         if (first == NONE) first = slot;
         unlink_from(w, t, slot, 0);
@@ -105,7 +105,6 @@ void on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {     // i
         int64_t next = queue_of(w, t, 0)->tail;     // what goes next lies anywhere: fetch it meanwhile
         if (next == NONE) return;
         __builtin_prefetch(&w->slots[next], 1);
-        if (t == 0 && w->owners_count) __builtin_prefetch(&w->owners[next]);
         int64_t newer = link_of(w, t, next)->newer;
         if (newer != NONE) __builtin_prefetch(link_of(w, t, newer), 1);
     }
@@ -681,7 +680,7 @@ void write_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase, i
         w->slots[member].live |= 1 << t;
     }
     Slot *what = &w->slots[slot];
-    if (t == 0 && w->owners_count) w->owners[member] = (Owner){(int32_t)w->control.actor, (int32_t)request};
+    if (t == 0) w->slots[member].actor = (int32_t)w->control.actor, w->slots[member].request = (int32_t)request;
     if (!is_endless(w, t)) on_insert(w, t, member, now);
     if (phase != PHASE_DEMOTE) stamp(w, slot);
     what->live |= 1 << t;

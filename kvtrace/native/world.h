@@ -111,6 +111,7 @@ typedef struct {
     int8_t seen;            // it was loaded once and not promoted yet
     int8_t is_loose;        // it is in World.loose
     int16_t place;          // of a copy: 1 + its number (nodes first)
+    int32_t actor, request; // in the fastest tier, where that is the GPU's memory: who used it last, and for which request
 } Slot;
 
 // Of a slot in a tier: its neighbours in the list it is in.
@@ -130,9 +131,6 @@ typedef struct { int64_t bucket, offset, older, newer; } Member;
 
 // Of a slot: which offer it was new in last, which it was last in, and until when it is read or written.
 typedef struct { int64_t offer, seen, until_ns; } Pin;
-
-// Of a slot in the fastest tier, where that is the GPU's memory: who used it last, and for which request.
-typedef struct { int32_t actor, request; } Owner;
 
 // A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 // `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
@@ -289,6 +287,7 @@ typedef struct {
     int64_t decode_ns_per_token;
     int64_t is_batched;         // a decode step depends on its batch, by the next three
     int64_t step_tokens;        // that a step of a prompt has, those who decode included; 0: these do not share steps
+    int64_t is_bounded;         // nor the GPU's memory, which is the fastest tier
     int64_t decode_active_ns, decode_compute_ns, decode_bytes_per_us;
     int64_t bytes_per_token;    // of all ranks together
     int64_t max_context_tokens, seed, until_ns, max_requests, mode;
@@ -399,7 +398,6 @@ struct World {
     void *memories;                 // what policies keep beside lists and notes: their own
     TABLE(int64_t, ages);           // [slots]: uses there had been when each was last used; empty without keeps_age
     TABLE(Pin, pins);               // [slots], if any tier takes offers whole or not at all
-    TABLE(Owner, owners);           // [slots], if requests wait for the GPU's memory
     TABLE(int32_t, free);           // a stack of unused slots; control.free of them
     TABLE(int32_t, loose);          // [slots]: those that may need none any more; control.loose of them
     TABLE(User, users);             // empty with a file

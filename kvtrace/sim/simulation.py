@@ -3,14 +3,14 @@
 First a preset, a model and a load are laid out as the World that the compiled simulation starts with, and its tables.
 
 Its memory does not grow with the rows. A chunk that may still be asked for takes 8 bytes, and while it is live in a
-tier that may delete it 40 (48 where requests wait for a GPU's memory), and 8 a tier, more (24 a tier more if any policy
-is not LRU), with an eighth of that for room to grow; tables that grow do so by moving their pages (GrowableTables). In
-a fleet that is 60, and 8 a tier, for the chunk and for each node that has it; 8 in all again while only one node has
-it, in a tier that deletes nothing. An entry of a turn takes all of that as long as it may be asked for; so does any
-chunk with decode reads, and with the policies s3fifo and arc, with which every block of a file counts as one that may
-still be asked for. Where a tier has an admission filter, each object ever offered to it takes 8 bytes; with the policy
-sae, each ever named up to 32. Requests of a file take about 100 bytes each, 4 a reference to a block, and 12 a distinct
-block; where turns follow, 60 more a request and 60 a wait.
+tier that may delete it 48, and 8 a tier, more (24 a tier more if any policy is not LRU), with an eighth of that for
+room to grow; tables that grow do so by moving their pages (GrowableTables). In a fleet that is 68, and 8 a tier, for
+the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing. An
+entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
+policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Where a tier has an
+admission filter, each object ever offered to it takes 8 bytes; with the policy sae, each ever named up to 32. Requests
+of a file take about 100 bytes each, 4 a reference to a block, and 12 a distinct block; where turns follow, 60 more a
+request and 60 a wait.
 """
 
 from __future__ import annotations
@@ -202,6 +202,9 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
     knobs.prefill_in_turn, knobs.is_batched = p.prefill_in_turn, p.is_batched
     knobs.step_tokens = p.step_tokens * (p.prefill_in_turn and p.has_prefill)
+    top = p.tiers[0]
+    is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is Scope.NODE and not top.takes_whole
+    knobs.is_bounded = is_gpu and bool(top.capacity_bytes and knobs.step_tokens)
     knobs.decode_active_ns, knobs.decode_compute_ns = p.decode_active_ns, p.decode_compute_ns
     knobs.decode_bytes_per_us = p.decode_bytes_per_s // BYTES_PER_US
     knobs.bytes_per_token = sizes.bytes_per_token
@@ -279,11 +282,6 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
-    # Requests that share a GPU's steps share its memory, too.
-    top = preset.tiers[0]
-    is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is Scope.NODE and not top.takes_whole
-    is_bounded = is_gpu and top.capacity_bytes and world.knobs.step_tokens
-    world.owners = np.zeros(used + ROOM if is_bounded else 0, records.OWNER)
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
     world.members = np.empty(used + ROOM if world.knobs.bucketed else 0, records.MEMBER)
     world.documents, world.document_weight = library.document_first, library.document_weight
@@ -580,7 +578,7 @@ class Simulation:
         control["free"] = count + more
         for name in ("slots", "loose"):
             self._tables.extend(now, name, more)
-        for name in ("members", "ages", "pins", "owners"):
+        for name in ("members", "ages", "pins"):
             if len(getattr(now, name)):
                 self._tables.extend(now, name, more)
         self._tables.extend(now, "links", more * tiers)[:] = records.NONE
