@@ -13,7 +13,7 @@ from kvtrace.commands import options as common
 from kvtrace.core import np, units
 from kvtrace.core.app import emit_json, log, option, progress
 from kvtrace.core.document import document as doc
-from kvtrace.core.document.page import check_page, check_plot
+from kvtrace.core.document.page import check_drawing, check_plot
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import STALLS
@@ -232,7 +232,7 @@ def size(
     said = {"dram": dram, "nvme": nvme}
     axes = {role: _parse_capacities(text, f"--{role}") for role, text in said.items() if text is not None}
     if page is not None:
-        check_page(page, "--plot")
+        check_drawing(page, "--plot")
     is_ordered = file is not None and target.first_token is None and stack.gpu is None
     scenario = common.prepare(file, stack, users, run, source, turns, gpu=INSTANT if is_ordered else None)
     if (nodes := scenario.preset.fleet.nodes) > 1:
@@ -251,10 +251,9 @@ def size(
     for note in notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks):
         log(f"note: {note}")
     facts = {of: scenario.config[of] for of in ("preset", "model", "tensor_parallel", "seed", "source", "serving")}
-    is_sampled = any(point.sampling_rate < 1 for point in found.points)
     basis = {
         "hits": "simulated",
-        "points": "sampled" if is_sampled else "simulated",
+        "points": "sampled" if any(point.sampling_rate < 1 for point in found.points) else "simulated",
         "first_token": None if found.ceiling.first_token is None else "modelled",
     }
     result: dict[str, Any] = {"answer": first_line(found, target, wanted), **facts, "basis": basis}

@@ -22,7 +22,6 @@ from kvtrace.core.document.document import Document
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
-from kvtrace.core.schema import RequestKind
 from kvtrace.core.statistics import (
     MEMORY,
     QUANTILES,
@@ -193,15 +192,9 @@ class UserArguments:
         return next((f"{flag_of(name)} {value}" for name, value in said.items()), None)
 
     def requests(
-        self,
-        source: SourceArguments,
-        until_ns: int,
-        max_context_tokens: int,
-        seed: int,
-        max_requests: int | None,
-        kind: RequestKind | None = None,
+        self, source: SourceArguments, until_ns: int, max_context_tokens: int, run: RunArguments, workload: Workload
     ) -> Requests:
-        """Return the requests of an open loop that arrive before `until_ns`; all that is drawn comes from `seed`."""
+        """Return the requests of an open loop that arrive before `until_ns`, as `run` limits and draws them."""
         from kvtrace.requests.users import ArrivalProcess, Process, make_open_loop
 
         if source.request_rate is None:
@@ -214,10 +207,9 @@ class UserArguments:
         if "day" in curve:
             curve["day_ns"] = parse_duration_ns(curve.pop("day"))
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, **curve)
-        live = {} if source.live_conversations is None else {"live_conversations": source.live_conversations}
-        return make_open_loop(
-            arrivals, until_ns, max_context_tokens, seed, max_requests=max_requests, user_kind=kind, **live
-        )
+        live = given(source, "request_rate")  # the other of _OPEN_LOOP: `check` refuses all else
+        loop = arrivals, until_ns, max_context_tokens, run.seed
+        return make_open_loop(*loop, max_requests=run.max_requests, user_kind=workload.request_kind, **live)
 
 
 _PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
@@ -447,6 +439,7 @@ def prepare(
     """
     from kvtrace.model import serving
     from kvtrace.requests.requests import Turns, choose
+    from kvtrace.requests.users import make_overlapping
     from kvtrace.sim.fleet import parse_all
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import FOREVER_NS, Load
@@ -474,17 +467,22 @@ def prepare(
     waits = None
     if asked is not None:
         asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
-    workload = preset.workload
-    _check_users(workload, file, file or users.open_loop(source))
-    requests = asked
-    if file is None and until_ns is not None and users.open_loop(source):
-        limits = (shape.max_context_tokens, run.seed, run.max_requests, workload.request_kind)
-        requests = users.requests(source, until_ns, *limits)
+    workload, requests, open_loop = preset.workload, asked, users.open_loop(source)
+    _check_users(workload, file, file or open_loop)
+    if file is None and until_ns is not None and open_loop:
+        requests = users.requests(source, until_ns, shape.max_context_tokens, run, workload)
     count = users.users or preset.load.users or USERS
     if workload.overlap:
         if requests is not None:
             raise ConfigError("workload.overlap is of synthetic users at their own pace: leave it, or FILE or the rate")
-        requests = _overlapping(count, until_ns, shape.max_context_tokens, run, preset)
+        assert until_ns is not None, "without a file there is a duration"
+        requests = make_overlapping(
+            *(count, until_ns, shape.max_context_tokens, run.seed),
+            decode_ns_per_token=preset.decode_ns_per_token,
+            max_requests=run.max_requests,
+            kind=workload.request_kind,
+            mean_think_ns=workload.mean_think_ns,
+        )
     load = Load(
         requests=requests,
         users=0 if requests is not None else count,
@@ -522,19 +520,3 @@ def _check_users(workload: Workload, file: Path | None, without: Path | str | No
             f"workload.think_time={workload.think_time} is of synthetic users who wait for answers: leave it, or "
             f"{without}, out"
         )
-
-
-def _overlapping(
-    count: int, until_ns: int | None, max_context_tokens: int, run: RunArguments, preset: Preset
-) -> Requests:
-    if until_ns is None:
-        raise ValueError("without a file there is a duration")
-    from kvtrace.requests.users import make_overlapping
-
-    return make_overlapping(
-        *(count, until_ns, max_context_tokens, run.seed),
-        decode_ns_per_token=preset.decode_ns_per_token,
-        max_requests=run.max_requests,
-        kind=preset.workload.request_kind,
-        mean_think_ns=preset.workload.mean_think_ns,
-    )

@@ -20,7 +20,7 @@ import typer
 
 from kvtrace.commands import options as common
 from kvtrace.core.app import UsageError, command_of, emit_json, log, option, progress
-from kvtrace.core.document.page import check_page
+from kvtrace.core.document.page import check_drawing
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 from kvtrace.requests.registry import detect
@@ -98,7 +98,12 @@ def study(
         error = found.failed[0].found if found.failed else None
         why = getattr(error, "error", "no request looks anything up")
         raise ConfigError(f"{file}: no result from any of {len(rows)} configurations; the first: {why}")
-    _write_page(output / PAGE, found, file.name)
+    try:
+        check_drawing(output / PAGE, "the page")
+    except ProbeUnavailable as error:
+        log(f"note: no {PAGE}: {error}")
+    else:
+        common.write_page(output / PAGE, document(found, file.name, is_page=True))
     answer(as_json_of(found, output), lambda: document(found, "", is_page=False), as_json=as_json)
 
 
@@ -214,8 +219,7 @@ def simulate_all(
             file = one.knobs.get(FILE)
             sha256 = None if file is None else files_sha256(Path(str(file)))
             tasks.append(Task(key, one.argv, str(Path.cwd()), sha256, str(trace) if trace else None))
-    for key, old in known.items():
-        results.update(dict.fromkeys(numbers[key], old))
+    results |= {number: old for key, old in known.items() for number in numbers[key]}
     if done := sum(one.number in results for one in wanted):
         log(f"note: {done} of {len(wanted)} configurations were simulated before")
     count = workers or os.cpu_count() or 1
@@ -237,17 +241,6 @@ def noted_interrupt(output: Path, count: int) -> Iterator[dict[int, Result]]:
     except (KeyboardInterrupt, SystemExit):
         log(f"{len(results)} of {count} configurations are kept in {output}; the same command goes on with the others")
         raise
-
-
-def _write_page(page: Path, found: Findings, name: str) -> None:
-    from kvtrace.study.document import document
-
-    try:
-        check_page(page, "the page")
-    except ProbeUnavailable as error:
-        log(f"note: no {page.name}: {error}")
-        return
-    common.write_page(page, document(found, name, is_page=True))
 
 
 def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
@@ -329,7 +322,6 @@ def plan(
         for text in {of.price for of in (listed.dram, *listed.media.values())}
         if text
     }
-    given = _given(context)
     presets = stacks_of(stack.preset)
     if file is not None and source.source is None:
         source = replace(source, source=detect(file))
@@ -339,7 +331,7 @@ def plan(
         scenario.load.requests.check_shared()
     nodes = scenario.preset.fleet.nodes
     routers = [str(fleet.router)] if fleet.router else list(ROUTERS) if nodes > 1 else ["-"]
-    wanted = Plan(file, _for_gen(context, given, stack, source), presets, nodes, routers, listed, of_byte)
+    wanted = Plan(file, _for_gen(context, stack, source), presets, nodes, routers, listed, of_byte)
     offers = wanted.offers()
     if all(of.store is Below.NOTHING for of in offers):
         raise ConfigError(f"{where}: nothing that {stack.preset} could use; list nvme or file, or object for {SOME}")
@@ -384,16 +376,10 @@ def _found(
     return found
 
 
-def _given(context: typer.Context) -> dict[str, Any]:
+def _for_gen(context: typer.Context, stack: common.StackArguments, source: common.SourceArguments) -> tuple[str, ...]:
+    """Return what was given of the arguments of `gen`, but for the stack's name and the router."""
     said = [of for of in sys.argv[2:] if of != "--quiet"]  # which every command takes, but no parser knows
-    return dict(context.command.make_parser(context).parse_args(said)[0])
-
-
-def _for_gen(
-    context: typer.Context, given: dict[str, Any], stack: common.StackArguments, source: common.SourceArguments
-) -> tuple[str, ...]:
-    """Return what was `given` of the arguments of `gen`, but for the stack's name and the router."""
-    known = set(gen_options())
+    known, given = set(gen_options()), context.command.make_parser(context).parse_args(said)[0]
     if source.source is not None:
         given = given | {"source": source.source}
     argv = [given["file"]] if given.get("file") else []

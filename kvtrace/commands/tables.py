@@ -5,6 +5,7 @@ And what they are made with: the models and their bytes, the presets and their k
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -141,10 +142,7 @@ def merge(
         raise ConfigError("--requests and --requests-out belong together; give both or neither")
     inputs = [
         merging.Input(
-            name,
-            path,
-            parse_duration_ns(later[name]) if name in later else 0,
-            Path(tables[name]) if name in tables else None,
+            name, path, parse_duration_ns(later.get(name, "0")), Path(tables[name]) if name in tables else None
         )
         for path, name in names.items()
     ]
@@ -203,12 +201,9 @@ def record(
         recorder = Recorder(zmq, replay, topic, out)
         log(f"recording {zmq} until " + (f"{duration} are over or Ctrl-C" if duration else "Ctrl-C"))
         passed_ns = stopwatch()
-
-        def is_done() -> bool:
-            return stopped() is not None or (limit_ns is not None and passed_ns() >= limit_ns)
-
+        most_ns = math.inf if limit_ns is None else limit_ns
         with progress("events") as tick:
-            heard = recorder.run(is_done, tick)
+            heard = recorder.run(lambda: stopped() is not None or passed_ns() >= most_ns, tick)
         if not heard.messages:
             why = "is the engine publishing there, and were there requests?"
             raise TraceError(f"no message came from {zmq} in {passed_ns() / NS_PER_S:.0f} s: {why}")

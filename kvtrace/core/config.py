@@ -141,7 +141,10 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
             node = _child(node, name, setting)
         if not isinstance(node, dict):
             raise ConfigError(f"--set {setting}: {'.'.join(parents)} is not a table")
-        node[leaf] = _value(text.strip())
+        try:
+            node[leaf] = _toml(f"v = {text.strip()}")["v"]
+        except ValueError:
+            node[leaf] = text.strip()
     return tree
 
 
@@ -157,13 +160,6 @@ def _child(node: Any, name: str, setting: str) -> Any:
         return node[name]
     known = node if isinstance(node, dict) else ()
     raise ConfigError(f"--set {setting}: there is no {name!r} to set{nearest(name, known)}")
-
-
-def _value(text: str) -> Any:
-    try:
-        return _toml(f"v = {text}")["v"]
-    except ValueError:
-        return text
 
 
 def sha256(tree: object) -> str:

@@ -211,8 +211,7 @@ class RowCheck:
         return self._codes(array, column) if column.type == "enum" else array
 
     def _check_range(self, array: Any, column: Column) -> None:
-        found = pc.min_max(array)
-        low, high = found["min"].as_py(), found["max"].as_py()
+        low, high = pc.min_max(array).as_py().values()
         if low is None:
             return
         least, most, allowed = column.least, column.most, "out of range"
@@ -238,8 +237,7 @@ class RowCheck:
         """Return whether the codes of `array` are those of the column's closed set already, as in files of ours."""
         if not array.dictionary.equals(pa.array(column.values, pa.string())):
             return False
-        found = pc.min_max(array.indices)
-        low, high = found["min"].as_py(), found["max"].as_py()
+        low, high = pc.min_max(array.indices).as_py().values()
         return low is None or (low >= 0 and high < len(column.values))
 
     def _codes(self, array: Any, column: Column) -> Any:

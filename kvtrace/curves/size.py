@@ -146,7 +146,7 @@ class _Run:
         if (rate := self._rate(len(grid))) < 1:
             drawn = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
             samples = [self._result(of) for of in drawn]
-            unlimited = self._start_samples(dict.fromkeys(stack.roles), samples, rate)
+            unlimited = [self._start(stack.simulate_sample, dict.fromkeys(stack.roles), of, rate) for of in samples]
             self._sampling = _Sampling(rate, samples, [self._result(of) for of in unlimited])
             self._told = _FEWEST_HELD * stack.chunk_bytes / rate
         sampled = [of for of in grid if self._is_told(of)]
@@ -260,12 +260,11 @@ class _Run:
         told = self._sampling
         if told is None or not tried:
             return []
-        started = [self._start_samples(of, told.samples, told.rate) for of in tried]
+        simulate, rate = self.stack.simulate_sample, told.rate
+        started = [[self._start(simulate, of, sample, rate) for sample in told.samples] for of in tried]
         found = [[self._result(of) for of in point] for point in started]
         full = self._ceiling.result()
-        return [
-            self.stack.estimate(of, got, told.rate, full, told.unlimited) for of, got in zip(tried, found, strict=True)
-        ]
+        return [self.stack.estimate(of, got, rate, full, told.unlimited) for of, got in zip(tried, found, strict=True)]
 
     def _look_at(self, tried: Sequence[Capacities]) -> list[Point]:
         """Return what samples say of each of `tried`, in their order, or a full simulation where they cannot tell."""
@@ -400,9 +399,6 @@ class _Run:
         usual, most = (n / (SAMPLES * points * references) for n in (_SAMPLED_REFERENCES, _MOST_SAMPLED_REFERENCES))
         rate = max(usual, min(_SAMPLED_SHARE, most), _FEWEST_SAMPLED / references)
         return rate if rate * SAMPLES < 1 else 1.0
-
-    def _start_samples(self, capacities: Capacities, samples: Sequence[Chains], rate: float) -> list[Future[Any]]:
-        return [self._start(self.stack.simulate_sample, capacities, sample, rate) for sample in samples]
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
         """Return the first point, in order of preference, that meets the target when it is simulated in full."""

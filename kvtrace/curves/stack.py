@@ -162,9 +162,7 @@ class Estimate:
     """Of all samples together."""
 
 
-def estimate(
-    chains: Chains, capacities: Sequence[int], policy: str, lru: LruCurve, *, rate: float, seed: int = 0
-) -> list[Estimate]:
+def estimate(chains: Chains, capacities: Sequence[int], policy: str, lru: LruCurve, *, rate: float) -> list[Estimate]:
     """Estimate what a cache with `policy` does at each capacity in objects, from samples of a share `rate` each.
 
     `lru` is what LRU does with the same references, which is known exactly. Samples that hold too few of the much
@@ -184,13 +182,11 @@ def estimate(
             Estimate(c, u.hits, u.inserts, 0.0, 0.0, 1.0, len(chains.slots))
             for c, u in zip(capacities, found, strict=True)
         ]
-    samples = [sample_of(chains, below, seed + i) for i in range(SAMPLES)]
+    samples = [sample_of(chains, below, seed) for seed in range(SAMPLES)]
     share, references = below / HASH_VALUES, sum(len(s.slots) for s in samples)
     most = (float(lru.hits[-1]), float(lru.references - lru.inserts[-1]))
-    values = []
-    for policy_ in (policy, Policy.LRU):
-        of_policy = [_scaled(s, len(chains.slots), share, capacities, policy_) for s in samples]
-        values.append(np.array(of_policy))
+    of = len(chains.slots), share, capacities
+    values = [np.array([_scaled(s, *of, each) for s in samples]) for each in (policy, Policy.LRU)]
     at = np.array(capacities)
     exact = np.stack([lru.hits[at], lru.references - lru.inserts[at]], axis=1)
     ours, theirs = (v.mean(axis=0) for v in values)

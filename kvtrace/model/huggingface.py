@@ -428,21 +428,20 @@ _MAMBA2 = (
 
 def recurrent_layers(text: Fields, layers: int, conv_dtype: shapes.KvDtype, notes: list[str]) -> shapes.Recurrent:
     """Return the group of `layers` recurrent layers; ConfigError if it is of a kind not known here."""
+    state_dtype, default = conv_dtype, "vLLM's default"
     if text.get("linear_num_value_heads") is not None:
         heads, width = text.integer("linear_num_value_heads"), text.integer("linear_value_head_dim")
         groups, state = text.integer("linear_num_key_heads"), text.integer("linear_key_head_dim")
         taps = text.integer("linear_conv_kernel_dim") - 1
-        dtype = _state_dtype(text, conv_dtype, notes)
     elif (kda := text.nested("linear_attn_config")) is not None:
         heads = groups = kda.integer("num_heads")
         width = state = kda.integer("head_dim")
         taps = kda.integer("short_conv_kernel_size") - 1
-        dtype = _state_dtype(text, shapes.KvDtype.FP32, notes, default="as vLLM keeps KDA's")
+        state_dtype, default = shapes.KvDtype.FP32, "as vLLM keeps KDA's"
     elif text.get("mamba_expand") is not None and text.get("mamba_d_head") is None:
         # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its convolution's own.
         heads, groups, width = text.integer("mamba_expand") * text.integer("hidden_size"), 0, 1
         state, taps = text.integer("mamba_d_state"), text.integer("mamba_d_conv") - 1
-        dtype = _state_dtype(text, conv_dtype, notes)
     else:
         names = next((n for n in _MAMBA2 if text.get(n[0]) is not None), None)
         if names is None:
@@ -451,7 +450,12 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: shapes.KvDtype, note
             raise text.error(names[1], "must be a whole number, not 'auto'")
         heads, width, state, groups = (text.integer(n) for n in names[:4])
         taps = text.integer(names[4]) - 1
-        dtype = _state_dtype(text, conv_dtype, notes)
+    said = next((name for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype") if text.text(name) is not None), None)
+    if said is None:
+        why = f"{default}: config.json does not say (mamba_ssm_dtype)"
+        notes.append(f"recurrent states are taken as {state_dtype}, {why}")
+    else:
+        state_dtype = shapes.parse_dtype(text.text(said) or "", f"{text.where}: {said}")
     return shapes.Recurrent(
         layers=layers,
         heads=heads,
@@ -459,19 +463,9 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: shapes.KvDtype, note
         conv_head_elements=width * taps,
         groups=max(1, groups),
         conv_group_elements=2 * state * taps if groups else 0,
-        state_dtype=dtype,
+        state_dtype=state_dtype,
         conv_dtype=conv_dtype,
     )
-
-
-def _state_dtype(
-    text: Fields, otherwise: shapes.KvDtype, notes: list[str], default: str = "vLLM's default"
-) -> shapes.KvDtype:
-    for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype"):
-        if (said := text.text(name)) is not None:
-            return shapes.parse_dtype(said, f"{text.where}: {name}")
-    notes.append(f"recurrent states are taken as {otherwise}, {default}: config.json does not say (mamba_ssm_dtype)")
-    return otherwise
 
 
 # What each class of transformers takes for a field that a config.json leaves out; released files rely on it.
@@ -505,10 +499,9 @@ def completed(text: Fields, notes: list[str]) -> Fields:
     """Return `text` with what its class adds; `notes` takes which values that were."""
     kind = text.text("model_type") or ""
     tree = {name: value for name, value in text.tree.items() if value is not None}
-    if kind in _WITH_OLD_NAMES:
-        for old, name in _OLD_NAMES.items():
-            if old in tree:
-                tree.setdefault(name, tree[old])
+    for old, name in _OLD_NAMES.items() if kind in _WITH_OLD_NAMES else ():
+        if old in tree:
+            tree.setdefault(name, tree[old])
     if kind in _FALCON:
         tree.setdefault("num_key_value_heads", _falcon_heads(Fields(tree, text.where), is_new=_FALCON[kind]))
         text.use("multi_query", "new_decoder_architecture", "num_kv_heads")
@@ -518,7 +511,11 @@ def completed(text: Fields, notes: list[str]) -> Fields:
     if kind == "nemotron-nas":
         tree |= _of_blocks(text)
     if kind == "mimo_v2_flash":
-        tree.setdefault("layer_types", _of_pattern(text))
+        # It marks its windowed layers by 1.
+        names, flags = {0: "full_attention", 1: "sliding_attention"}, text.numbers("hybrid_layer_pattern")
+        if set(flags) - set(names):
+            raise text.error("hybrid_layer_pattern", "must be 0 (full) or 1 (sliding) for each layer")
+        tree.setdefault("layer_types", [names[flag] for flag in flags])
         text.use("sliding_window_size")
     defaults = {n: value for n, value in _DEFAULTS.get(kind, {}).items() if n not in tree}
     if "layer_types" in tree:
@@ -536,15 +533,6 @@ def _falcon_heads(text: Fields, *, is_new: bool) -> int:
         return text.integer("num_kv_heads")
     is_single = text.get("multi_query")
     return 1 if is_single is None or is_single else text.integer("num_attention_heads")
-
-
-def _of_pattern(text: Fields) -> list[str]:
-    """MiMo marks its windowed layers by 1."""
-    names = {0: "full_attention", 1: "sliding_attention"}
-    flags = text.numbers("hybrid_layer_pattern")
-    if set(flags) - set(names):
-        raise text.error("hybrid_layer_pattern", "must be 0 (full) or 1 (sliding) for each layer")
-    return [names[flag] for flag in flags]
 
 
 def _of_blocks(text: Fields) -> dict[str, Any]:

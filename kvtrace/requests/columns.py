@@ -92,7 +92,9 @@ class Columns:
         )
         unknown = sorted({name for t in tables for name in t.others if name not in self.unused})
         facts |= {"images": sum(images) if images else None, "wrong_totals": wrong, "unknown_columns": unknown}
-        notes = self._notes(facts, 0 if sessions is None else _without_history(sessions, prompts, answers))
+        after, before = reading.successive(sessions)
+        shorter = np.count_nonzero(prompts[after] < prompts[before] + answers[before])
+        notes = self._notes(facts, int(shorter))
         origin = reading.origin_of(self.kind, path, reading.sha256_of(*(t.path for t in tables)), len(kept), 0, **facts)
         turns = None if sessions is None else reading.turns_of(sessions)
         return reading.without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
@@ -130,14 +132,11 @@ class Columns:
         return np.rint(seconds * NS_PER_S).astype(np.int64), *tokens
 
     def _notes(self, facts: Mapping[str, Any], shorter: int) -> list[str]:
-        notes = []
-        if facts["conversations"] is None:
-            notes.append(_NO_SESSIONS)
-        else:
-            notes.append(
-                f"the source has no block ids: prompts of one {self.session} are taken to carry their history, "
-                "which the source does not say"
-            )
+        of_sessions = (
+            f"the source has no block ids: prompts of one {self.session} are taken to carry their history, "
+            "which the source does not say"
+        )
+        notes = [_NO_SESSIONS if facts["conversations"] is None else of_sessions]
         notes += reading.counted(
             (shorter, "later prompts are shorter than the turn before them: they cannot carry it all")
         )
@@ -183,15 +182,6 @@ def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> reading.Ints |
     codes = pa.chunked_array(list(rows), pa.string()).combine_chunks().dictionary_encode().indices
     numbers: reading.Ints = codes.fill_null(reading.NONE).to_numpy(zero_copy_only=False).astype(np.int64)
     return None if (numbers == reading.NONE).all() else numbers
-
-
-def _without_history(sessions: reading.Ints, inputs: reading.Ints, outputs: reading.Ints) -> int:
-    """Return how many later prompts of a session are shorter than the prompt and answer before them."""
-    order = np.argsort(sessions, kind="stable")
-    order = order[sessions[order] != reading.NONE]
-    before, after = order[:-1], order[1:]
-    same = sessions[before] == sessions[after]
-    return int(np.count_nonzero(same & (inputs[after] < inputs[before] + outputs[before])))
 
 
 BLOCK_TOKENS = 16

@@ -154,8 +154,7 @@ class Sessions:
 
     def last_ns(self, name: str | int) -> int:
         """Return when the last turn of the session `name` arrives; 0 before its first."""
-        session = self._known.get(name)
-        return 0 if session is None else session.last_ns
+        return self._known[name].last_ns if name in self._known else 0
 
     def add(self, name: str | int | None, time_ns: int | None, delay_ns: int | None, ids: list[int] | None) -> int:
         """Enter the next row, of the session `name`; return when it arrives: at `time_ns`, or after its last turn."""

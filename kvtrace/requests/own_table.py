@@ -34,21 +34,19 @@ def read(path: Path) -> reading.Requests:
     """
     reader = open_table(path, REQUESTS)
     columns: dict[str, list[reading.Ints]] = {name: [] for name in REQUESTS.names if name != "block_ids"}
-    lengths: list[reading.Ints] = []
-    ids: list[reading.Ints] = []
+    blocks: list[tuple[reading.Ints, reading.Ints]] = []
     has_ids = (reader.meta.source or {}).get("block_tokens") or 0
     row = 0
     for batch in reader.batches():
         for name, parts in columns.items():
             parts.append(numbers(batch.column(name)))
-        count, flat = _blocks(batch.column("block_ids"), path, row, has_ids=bool(has_ids))
-        lengths.append(count)
-        ids.append(flat)
+        blocks.append(_blocks(batch.column("block_ids"), path, row, has_ids=bool(has_ids)))
         row += batch.num_rows
     if not row:
         raise TraceError("holds no request", path=path)
     found = {name: np.concatenate(parts) for name, parts in columns.items()}
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.concatenate(lengths))])
+    lengths, ids = (np.concatenate(of) for of in zip(*blocks, strict=True))
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     _check(found, offsets, has_ids, path)
     source = reader.meta.source or {}
     origin = reading.origin_of("requests", path, reading.sha256_of(path), row, has_ids, of=source)
@@ -57,7 +55,7 @@ def read(path: Path) -> reading.Requests:
         name: (None if (found[name] == reading.NONE).all() else found[name]) for name in ("session_id", "turn", "qos")
     }
     more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
-    return reading.Requests(found["arrival_ns"], *tokens, offsets, np.concatenate(ids), has_ids, origin, notes, **more)
+    return reading.Requests(found["arrival_ns"], *tokens, offsets, ids, has_ids, origin, notes, **more)
 
 
 def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[reading.Ints, reading.Ints]:

@@ -12,6 +12,7 @@ chunk by chunk, stores of a single block after that as its answer.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -207,7 +208,7 @@ class _Batch(msgspec.Struct, array_like=True):
 class EventRows:
     """Events as columns of the events table, with the blocks numbered as they are first heard of."""
 
-    unknown: dict[str, int] = field(default_factory=dict)
+    unknown: Counter[str] = field(default_factory=Counter)
     """How many events were of each type that this reads none of."""
     _ids: dict[_Hash, int] = field(default_factory=dict)
     _columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in EVENTS.names})
@@ -222,14 +223,13 @@ class EventRows:
         try:
             batch = self._decoder.decode(payload)
             events = [msgspec.convert(_as_map(event), _Event) for event in batch.events]
-            for event in events:
-                _check([*event.block_hashes, event.parent_block_hash])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
             raise ValueError(f"message {sequence} is no batch of KV events: {error}") from None
+        hashes = (one for event in events for one in (*event.block_hashes, event.parent_block_hash))
+        if wrong := [one for one in hashes if not isinstance(one, int | bytes | str | None)]:
+            raise ValueError(f"message {sequence} is no batch of KV events: {wrong[0]!r} is no block hash")
         known = [event for event in events if event.type in _KINDS]
-        for event in events:
-            if event.type not in _KINDS:
-                self.unknown[event.type] = self.unknown.get(event.type, 0) + 1
+        self.unknown.update(event.type for event in events if event.type not in _KINDS)
         for event in known:
             stored = event.type == "BlockStored"
             row = {
@@ -255,12 +255,6 @@ class EventRows:
 
     def _id(self, block_hash: _Hash) -> int:
         return self._ids.setdefault(block_hash, len(self._ids))
-
-
-def _check(hashes: list[_Hash]) -> None:
-    wrong = next((h for h in hashes if not isinstance(h, int | bytes | str | None)), None)
-    if wrong is not None:
-        raise TypeError(f"{wrong!r} is no block hash")
 
 
 def _as_map(event: Any) -> Any:

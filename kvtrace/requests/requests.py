@@ -497,6 +497,15 @@ def turns_of(sessions: Ints) -> Ints:
     return turns
 
 
+def successive(sessions: Ints | None) -> tuple[Ints, Ints]:
+    """Return the rows that have one of the same session before them, and the last such row of each."""
+    of = np.zeros(0, dtype=np.int64) if sessions is None else sessions
+    order = np.argsort(of, kind="stable")
+    order = order[of[order] != NONE]
+    is_next = of[order[1:]] == of[order[:-1]]
+    return order[1:][is_next], order[:-1][is_next]
+
+
 MAX_REQUESTS = 2**31 - 1
 SCALE_SHIFT_NS = 60 * NS_PER_S
 
@@ -559,10 +568,8 @@ class Reshaping:
 
     def as_config(self) -> dict[str, Any]:
         """Return the fields that are not at their defaults."""
-        plain = Reshaping()
-        changed = {n: getattr(self, n) for n in self.__slots__ if getattr(self, n) != getattr(plain, n)}
-        config: dict[str, Any] = msgspec.to_builtins(changed)
-        return config
+        plain = msgspec.to_builtins(Reshaping())
+        return {name: value for name, value in msgspec.to_builtins(self).items() if value != plain[name]}
 
 
 def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> Requests:
@@ -605,10 +612,10 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
 
 def take(requests: Requests, rows: Ints) -> Requests:
     """Return the requests of `rows`, in that order, with their blocks."""
-    lengths = np.diff(requests.block_offsets)[rows]
-    offsets, ids = runs_of(requests.block_ids, requests.block_offsets[:-1][rows], lengths)
+    starts, ends = requests.block_offsets[rows], requests.block_offsets[rows + 1]
+    offsets, ids = runs_of(requests.block_ids, starts, ends - starts)
     names = ("arrival_ns", "input_tokens", "output_tokens", "session_id", "turn", "qos", "kind", "answered_ns")
-    taken: dict[str, Any] = {name: _rows(getattr(requests, name), rows) for name in names}
+    taken: dict[str, Any] = {name: of[rows] for name in names if (of := getattr(requests, name)) is not None}
     waits = None if requests.waits is None else requests.waits.kept(rows)
     return replace(requests, block_offsets=offsets, block_ids=ids, waits=waits, **taken)
 
@@ -621,29 +628,20 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield `requests` as record batches of their table: the first `count`, all, or those of `arrivals`, then."""
     stop = len(requests if arrivals is None else arrivals[0]) if count is None else count
+    names = ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
+    requests = replace(requests, waits=None)  # which the table has not
     for start in range(0, stop, BATCH_ROWS):
         end = min(start + BATCH_ROWS, stop)
-        if arrivals is None:
-            yield _batch(requests, start, end, start)
-        else:
-            rows, arrival_ns = (of[start:end] for of in arrivals)
-            yield _batch(replace(take(requests, rows), arrival_ns=arrival_ns), 0, end - start, start)
-
-
-def _batch(requests: Requests, start: int, stop: int, first_id: int) -> pa.RecordBatch:
-    names = ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
-    columns = {name: of[start:stop] for name in names if (of := getattr(requests, name)) is not None}
-    columns["request_id"] = np.arange(first_id, first_id + stop - start)
-    columns.setdefault("kind", np.full(stop - start, enum_code(REQUESTS, "kind", RequestKind.TRACE)))
-    if requests.block_tokens:
-        offsets = requests.block_offsets[start : stop + 1]
-        ids = pa.array(requests.block_ids[offsets[0] : offsets[-1]])
-        columns["block_ids"] = pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), ids)
-    return batch_of(REQUESTS, columns)
-
-
-def _rows(values: Ints | None, rows: Ints) -> Ints | None:
-    return None if values is None else values[rows]
+        part = take(requests, np.arange(start, end) if arrivals is None else arrivals[0][start:end])
+        columns = {name: of for name in names if (of := getattr(part, name)) is not None}
+        columns["request_id"] = np.arange(start, end)
+        if arrivals is not None:
+            columns["arrival_ns"] = arrivals[1][start:end]
+        columns.setdefault("kind", np.full(end - start, enum_code(REQUESTS, "kind", RequestKind.TRACE)))
+        if part.block_tokens:
+            offsets = pa.array(part.block_offsets, pa.int32())
+            columns["block_ids"] = pa.ListArray.from_arrays(offsets, pa.array(part.block_ids))
+        yield batch_of(REQUESTS, columns)
 
 
 def _noted(requests: Requests, note: str) -> Requests:
@@ -714,7 +712,8 @@ def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) 
     within = np.arange(len(requests.block_ids)) - np.repeat(requests.block_offsets[:-1], lengths)
     for copy in range(len(shifts_ns)):
         ids[np.repeat(offsets[place[copy * count : (copy + 1) * count]], lengths) + within] = ids_of(copy)
-    more: dict[str, Any] = {name: _rows(getattr(requests, name), order % count) for name in _COLUMNS}
+    columns = {name: of for name in _COLUMNS if (of := getattr(requests, name)) is not None}
+    more: dict[str, Any] = {name: of[order % count] for name, of in columns.items()}
     if (sessions := requests.session_id) is not None:
         numbers, conversations = dense(sessions[sessions != NONE])
         own = np.full((len(shifts_ns), count), NONE, dtype=np.int64)
@@ -817,13 +816,7 @@ def waits_of(requests: Requests) -> Waits:
     """
     if requests.waits is not None:
         return requests.waits
-    sessions, arrivals = requests.session_id, requests.arrival_ns
-    row = before = np.zeros(0, dtype=np.int64)
-    if sessions is not None:
-        order = np.argsort(sessions, kind="stable")
-        order = order[sessions[order] != NONE]
-        is_next = sessions[order[1:]] == sessions[order[:-1]]
-        row, before = order[1:][is_next], order[:-1][is_next]
+    arrivals, (row, before) = requests.arrival_ns, successive(requests.session_id)
     ended = arrivals if requests.answered_ns is None else requests.answered_ns
     delay = np.maximum(0, arrivals[row] - ended[before])
     return Waits(row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64))

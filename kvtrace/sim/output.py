@@ -67,12 +67,11 @@ def write(
         trace = stack.enter_context(create(path, TRACE, meta, extras))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, meta))
         log = stack.enter_context(create(requests_path, REQUESTS, meta)) if requests_path else None
-        kind = "layer" if simulation.sizes.layers > 1 else simulation.preset.entry.value
         for shared, sizes in simulation.library_object_bytes():
             each = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
             for start in range(0, len(each), _OBJECT_ROWS):
                 objects.write(object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS]))
-        _run(simulation, kind, trace, objects, log, labels, progress)
+        _run(simulation, trace, objects, log, labels, progress)
         if requests is not None and log is not None:
             load, arrivals = simulation.load, simulation.arrivals()
             recorded = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
@@ -95,17 +94,14 @@ def write(
 
 def _run(
     simulation: Simulation,
-    kind: str,
     trace: Writer,
     objects: Writer,
     log: Writer | None,
     labels: StreamLabels | None,
     progress: Callable[[float], None],
 ) -> None:
-    """Simulate in this thread, and write to the tables what that makes in another, in order.
-
-    Most objects are of `kind`.
-    """
+    """Simulate in this thread, and write to the tables what that makes in another, in order."""
+    kind = "layer" if simulation.sizes.layers > 1 else simulation.preset.entry.value
     waiting: deque[tuple[Future[None], int]] = deque()
     taken: deque[tuple[int, Flush]] = deque()
 

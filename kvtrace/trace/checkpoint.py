@@ -193,8 +193,7 @@ def document(summary: dict[str, Any]) -> Document:
     )
     rows = [{"part": part} | of for part, of in summary["parts"].items()]
     spec = "text: part; count: objects = objects a checkpoint; bytes: bytes = a checkpoint, largest_bytes = largest"
-    said = [f"{format_bytes(found[f'{way}_bytes'])} {way} in all" for way in ("written", "read")]
-    notes = [", ".join(said)]
+    notes = [", ".join(f"{format_bytes(found[f'{way}_bytes'])} {way} in all" for way in ("written", "read"))]
     if found["failures"]:
         notes.append(
             f"{counted(found['failures'], 'failure')}, {format_duration(found['lost_ns'])} of training lost to them"

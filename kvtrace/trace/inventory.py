@@ -38,13 +38,12 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values
     shape = (max(1, len(meta.tiers)), len(ops), len(phases))
     counts, sizes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    first_ns, last_ns, simulated = None, None, (meta.stats or {}).get("tiers") or []
+    ends_ns, simulated = list[int](), (meta.stats or {}).get("tiers") or []
     for batch in reader.batches():
         ledger.apply(batch)
         if batch.num_rows:
             times = batch.column("ts_ns").to_numpy()
-            first_ns = int(times.min()) if first_ns is None else min(first_ns, int(times.min()))
-            last_ns = int(times.max()) if last_ns is None else max(last_ns, int(times.max()))
+            ends_ns += [int(times.min()), int(times.max())]
             _count(batch, counts, sizes)
         progress(float(ledger.rows))
     cells = [
@@ -59,7 +58,7 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     ]
     return {
         "rows": ledger.rows,
-        "span_ns": last_ns - first_ns if first_ns is not None and last_ns is not None else None,
+        "span_ns": max(ends_ns) - min(ends_ns) if ends_ns else None,
         "objects": ledger.objects,
         "requests": ledger.requests or None,
         "operations": cells,
@@ -82,13 +81,9 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
     tier = batch.column("tier").to_numpy().astype(np.int64)
     op, phase = (batch.column(n).indices.to_numpy() for n in ("op", "phase"))
     cell = (tier * counts.shape[1] + op) * counts.shape[2] + phase
-    n = counts.size
-    counts += np.bincount(cell, minlength=n).reshape(counts.shape)
+    counts += np.bincount(cell, minlength=counts.size).reshape(counts.shape)
     # bincount's weights are doubles, which lose bytes over 2^53: add whole numbers per cell instead.
-    order = np.argsort(cell, kind="stable")
-    length = batch.column("length_bytes").to_numpy()[order]
-    cells, starts = np.unique(cell[order], return_index=True)
-    sizes.reshape(-1)[cells] += np.add.reduceat(length, starts)
+    np.add.at(sizes.reshape(-1), cell, batch.column("length_bytes").to_numpy())
 
 
 def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:

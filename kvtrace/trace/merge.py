@@ -65,11 +65,10 @@ class _Source:
             elif name == "key":
                 moved = pc.binary_join_element_wise(self.given.name, array, "/")
             elif name == "block_ids" and added:
-                lists = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-                values = pc.add(lists.flatten(), added)
-                lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+                values = pc.add(array.flatten(), added)
+                lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
                 ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-                moved = pa.ListArray.from_arrays(pa.array(ends), values, mask=lists.is_null())
+                moved = pa.ListArray.from_arrays(pa.array(ends), values, mask=array.is_null())
             else:
                 moved = pc.add(array, pa.scalar(added, array.type)) if added else array
             arrays.append(moved)

@@ -481,9 +481,8 @@ def _fill(axes: Any, picture: Picture) -> None:
 
     for line in picture.lines:
         marker = {"marker": ".", "markersize": 3} if picture.has_points else {}
-        style = {"color": _INKS[line.colour], "linestyle": _PAPER_DASHES[line.colour], "linewidth": 1.4}
-        if not line.is_joined:
-            style["linestyle"] = "none"
+        dash = _PAPER_DASHES[line.colour] if line.is_joined else "none"
+        style = {"color": _INKS[line.colour], "linestyle": dash, "linewidth": 1.4}
         axes.plot(line.x, line.y, label=line.label, **style, **marker)
     for boxes in picture.boxes:
         corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, strict=True)
@@ -706,22 +705,20 @@ _DATES = {".svg": "Date", ".pdf": "CreationDate"}
 
 def check_plot(path: Path) -> None:
     """Raise unless a plot can be drawn to `path`, before what it is to show is made; DeviceError without its folder."""
-    check_drawing(path, "--plot", SUFFIXES, "matplotlib")
+    check_drawing(path, "--plot", SUFFIXES)
     if not path.parent.is_dir():
         raise DeviceError(f"{path.parent}: no such directory; make it first")
 
 
-def check_page(path: Path, flag: str) -> None:
-    """Raise unless a page can be drawn to `path`, which `flag` names, before the work that it is to show."""
-    check_drawing(path, flag, (".html",), "matplotlib", "bokeh")
+def check_drawing(path: Path, flag: str, suffixes: Sequence[str] = (".html",)) -> None:
+    """Raise unless a page, or a plot, can be drawn to `path`, which `flag` names, before the work that it is to show.
 
-
-def check_drawing(path: Path, flag: str, suffixes: Sequence[str], *libraries: str) -> None:
-    """Raise ConfigError for another suffix, ProbeUnavailable if one of the `libraries` is missing that draw it."""
+    ConfigError for another suffix than these, ProbeUnavailable if a library is missing that draws it.
+    """
     if path.suffix not in suffixes:
         *others, last = (f"*{suffix}" for suffix in suffixes)
         raise ConfigError(f"{flag} {path}: name it {', '.join(others)}{' or ' * bool(others)}{last}")
-    for library in libraries:
+    for library in ("matplotlib", "bokeh") if path.suffix == ".html" else ("matplotlib",):
         if find_spec(library) is None:
             raise ProbeUnavailable(f"{flag} needs {library}: {how_to_add('plot')}")
 
