@@ -435,28 +435,6 @@ int64_t enqueue(World *w, int64_t actor) {
     return is_first ? 0 : WAITS;
 }
 
-// Take the GPU's memory for the actor's request, of which `chain[:end]` was found: for its prompt, and as a step counts it
-// half of its answer. Return whether there is that much beside the others that run; what they have of it is taken over.
-static bool take_memory(World *w, int64_t actor, int64_t end) {
-    if (!w->knobs.is_bounded) return true;
-    Actor *me = &w->actors[actor];
-    Node *node = &w->fleet.nodes[w->control.node];
-    int64_t needed = (me->input + me->output / 2) * w->knobs.bytes_per_token, shared = 0;
-    for (int64_t i = 0; i < end; i++)
-        if (w->where[i] == 0 && runner_of(w, member_of(w, 0, w->chain[i]))) shared += size_of(w, w->chain[i]);
-    node->is_full = node->held_bytes && node->held_bytes + needed - shared > w->tiers[0].limit;
-    if (node->is_full) return false;
-    me->held_bytes = needed, node->held_bytes += needed - shared;
-    for (int64_t i = 0; i < end; i++) {
-        if (w->where[i] != 0) continue;
-        int64_t member = member_of(w, 0, w->chain[i]);
-        Actor *other = runner_of(w, member);
-        if (other) other->held_bytes -= size_of(w, w->chain[i]);
-        w->slots[member].actor = (int32_t)actor, w->slots[member].request = (int32_t)me->request;
-    }
-    return true;
-}
-
 // Read what is cached of the request; return the time until all of it is there.
 //
 // Prompts that are computed in turn are looked up in turn, as schedulers do: once those before it are computed. It comes
@@ -882,15 +860,6 @@ static void use_backwards(World *w, int64_t actor) {
         for (int64_t i = n - 1; i >= 0; i--)
             if (live_in(w, w->chain[i]) & (1 << t)) on_hit(w, t, member_of(w, t, w->chain[i]));
     }
-}
-
-// Give the GPU's memory back that the actor's request had; who waits for some looks whether it is enough.
-void give_memory(World *w, int64_t actor) {
-    Actor *me = &w->actors[actor];
-    Node *node = &w->fleet.nodes[me->node];
-    node->held_bytes -= me->held_bytes, me->held_bytes = 0;
-    if (node->is_full) push(w->heap, w->control.heap_size++, w->control.now, node->first_queued - 1);
-    node->is_full = 0;
 }
 
 // End a request: a user thinks, for the time returned; a file's actor is idle again.

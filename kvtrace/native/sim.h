@@ -29,6 +29,8 @@ void join(World *w, int64_t actor);
 void depart(World *w, int64_t actor);
 int64_t after_steps(World *w, int64_t actor, int64_t steps);
 void disband(World *w);
+bool take_memory(World *w, int64_t actor, int64_t end);
+void give_memory(World *w, int64_t actor);
 int64_t draw(int64_t seed, int64_t user, int64_t number, int64_t low, int64_t high);
 int64_t think_ns(User *me, int64_t seed, int64_t user);
 
@@ -44,7 +46,6 @@ int64_t promote(World *w, int64_t actor);
 void populate(World *w);
 int64_t store(World *w, int64_t actor);
 int64_t decode(World *w, int64_t actor);
-void give_memory(World *w, int64_t actor);
 int64_t end_request(World *w, int64_t actor);
 
 // tiers.c: what entries and slots stand for; they are taken when an object is named, given back when nobody can ask for it

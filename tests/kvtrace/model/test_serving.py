@@ -37,7 +37,7 @@ def test_the_roofline_by_hand():
     assert computing_times("h100", find_model("llama3.1-8b"), 1) == {
         "prefill_ns_per_token": 32_478, "decode_ns_per_token": 6_848_615, "decode_active_ns": 0,
         "prefill_attention": [{"pair_fs": 1_060_239, "window_tokens": 0, "is_aligned": False}],
-        "decode_compute_ns": 32_478, "decode_bandwidth": 2_345_000_000_000,
+        "decode_compute_ns": 32_478, "decode_bandwidth": 2_345_000_000_000, "step_tokens": 8192,
     }  # fmt: skip
     # Four ranks share both; each reads its own part of the cache at its own rate.
     assert computing_times("h100", find_model("llama3.1-8b"), 4) == {
