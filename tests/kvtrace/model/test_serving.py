@@ -43,14 +43,14 @@ def test_the_roofline_by_hand():
     assert computing_times("h100", find_model("llama3.1-8b"), 4) == {
         "prefill_ns_per_token": 8120, "decode_ns_per_token": 1_712_154, "decode_active_ns": 0,
         "prefill_attention": [{"pair_fs": 265_060, "window_tokens": 0, "is_aligned": False}],
-        "decode_compute_ns": 8120, "decode_bandwidth": 2_345_000_000_000,
+        "decode_compute_ns": 8120, "decode_bandwidth": 2_345_000_000_000, "step_tokens": 8192,
     }  # fmt: skip
     # Of a mixture of experts those that a token uses are computed, and all are read by a large batch, a byte each. Its
     # latents are expanded to 128 heads of 192 and 128, of which a rank has 16: 61 x 16 x 2 x 320 FLOPs.
     assert computing_times("h200", find_model("deepseek-v3"), 8) == {
         "prefill_ns_per_token": 18_706, "decode_ns_per_token": 24_962_798, "decode_active_ns": 1_376_489,
         "prefill_attention": [{"pair_fs": 1_263_175, "window_tokens": 0, "is_aligned": False}],
-        "decode_compute_ns": 18_706, "decode_bandwidth": 3_360_000_000_000,
+        "decode_compute_ns": 18_706, "decode_bandwidth": 3_360_000_000_000, "step_tokens": 8192,
     }  # fmt: skip
     assert not any(computing_times("instant", find_model("llama3.1-8b"), 1).values())
 
