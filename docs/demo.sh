@@ -60,5 +60,5 @@ Made, with one command to go on with from each (all that was printed: $DEMO/*.tx
    $DEMO/report.html    its page, for any browser, without network
       $BIN/kvdistill report $DEMO/run -o $DEMO/report.xlsx
    $DEMO/fio/stat.fio   the jobs; the exact replay is $DEMO/fio/replay.fio
-      $BIN/kvdistill fio --gen "--preset lmcache-disk --users 100" -o $DEMO/jobs
+      $BIN/kvdistill fio --gen "--preset lmcache-disk --users 20 --duration 5m" -o $DEMO/jobs
 END
