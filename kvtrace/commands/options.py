@@ -207,7 +207,7 @@ class UserArguments:
         if "day" in curve:
             curve["day_ns"] = parse_duration_ns(curve.pop("day"))
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, **curve)
-        live = given(source, "request_rate")  # the other of _OPEN_LOOP: `check` refuses all else
+        live = {} if source.live_conversations is None else {"live_conversations": source.live_conversations}
         loop = arrivals, until_ns, max_context_tokens, run.seed
         return make_open_loop(*loop, max_requests=run.max_requests, user_kind=workload.request_kind, **live)
 

@@ -188,10 +188,11 @@ def in_words(serving: dict[str, Any]) -> str:
     elif prefill and not {COMPUTING[0], ATTENTION} & set(serving["overridden"]):
         said += " (attention not counted: the model's query heads are not known)"
     if prefill:
-        in_turn, tokens = serving["prefill_in_turn"], serving["step_tokens"]
-        said += ", one prompt at a time" if in_turn else ", all prompts at once"
-        shared = f" in steps of {format_count(tokens)} tokens, which answers wait for"
-        said += shared if in_turn and tokens else ", as if no answers were generated meanwhile" * bool(step_ns)
+        said += ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
+        if serving["prefill_in_turn"] and serving["step_tokens"]:
+            said += f" in steps of {format_count(serving['step_tokens'])} tokens, which answers wait for"
+        elif step_ns:
+            said += ", as if no answers were generated meanwhile"
     if steps:
         alone, batch = steps
         said += (

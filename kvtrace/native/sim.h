@@ -69,8 +69,7 @@ INLINE int64_t member_of(World *w, int64_t t, int64_t slot) {   // NONE if the t
 INLINE Actor *runner_of(World *w, int64_t member) {         // who runs with it in the GPU's memory, or NULL
     const Slot *its = &w->slots[member];
     Actor *who = &w->actors[its->actor];
-    bool is_running = who->held_bytes && (int32_t)who->request == its->request && who->node == w->control.node;
-    return is_running ? who : NULL;
+    return who->held_bytes && (int32_t)who->request == its->request && who->node == w->control.node ? who : NULL;
 }
 INLINE int64_t size_of(World *w, int64_t entry) { return entry >= 0 ? w->slots[entry].size : w->knobs.chunk_bytes; }
 void renew(World *w, int64_t slot);

@@ -285,9 +285,9 @@ typedef struct {
     int64_t partial_unit;       // bytes that the size of a partial chunk is a multiple of; 0: none is an object
     int64_t decode_read_tokens, reads_at_once, prefill_only_from_tokens, prefill_ns_per_token, prefill_in_turn;
     int64_t decode_ns_per_token;
-    int64_t is_batched;         // a decode step depends on its batch, by the next three
     int64_t step_tokens;        // that a step of a prompt has, those who decode included; 0: these do not share steps
-    int64_t is_bounded;         // nor the GPU's memory, which is the fastest tier
+    int64_t is_bounded;         // requests wait for memory of the GPU, which is the fastest tier
+    int64_t is_batched;         // a decode step depends on its batch, by step_tokens or the next three
     int64_t decode_active_ns, decode_compute_ns, decode_bytes_per_us;
     int64_t bytes_per_token;    // of all ranks together
     int64_t max_context_tokens, seed, until_ns, max_requests, mode;

@@ -145,10 +145,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     decode_bandwidth: of_tier.Bandwidth | None = None
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
     step_tokens: of_tier.Tokens = 0
-    """Tokens of a step that computes a prompt, one for each request that decodes included (vLLM's
-    max_num_batched_tokens; with a GPU its default there): answers wait for it, and it reads their caches. Prompts and
-    answers share the memory of a first tier `gpu`, too: a request begins once it fits beside those that run, and what
-    these have there is not evicted. 0: neither slows the other down, as if each had the GPU alone."""
+    """Tokens of a step that computes a prompt, one for each request that decodes included (max_num_batched_tokens; by
+    default vLLM's for the GPU): answers wait for the step, which reads their caches. In a first tier `gpu` a request
+    begins once it fits beside those that run, whose blocks stay. 0: prompts and answers do not slow each other down."""
     load: LoadDefaults = LoadDefaults()
     fleet: of_tier.FleetSetting = of_tier.FleetSetting()
     workload: Workload = Workload()
