@@ -208,8 +208,8 @@ class UserArguments:
             curve["day_ns"] = parse_duration_ns(curve.pop("day"))
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, **curve)
         live = {} if source.live_conversations is None else {"live_conversations": source.live_conversations}
-        loop = arrivals, until_ns, max_context_tokens, run.seed
-        return make_open_loop(*loop, max_requests=run.max_requests, user_kind=workload.request_kind, **live)
+        loop = until_ns, max_context_tokens, run.seed
+        return make_open_loop(arrivals, *loop, max_requests=run.max_requests, user_kind=workload.request_kind, **live)
 
 
 _PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
