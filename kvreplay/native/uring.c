@@ -52,11 +52,11 @@ static int register_with(const Ring *r, unsigned what, const void *argument, uns
     return syscall(__NR_io_uring_register, r->fd, what, argument, count) < 0 ? errno : 0;
 }
 
-static void close_ring(Ring *r) {
+static void close_ring(Ring *r) {   // its files now: the kernel frees a ring later, and umount would be refused
     if (r->rings) munmap(r->rings, r->rings_bytes);
     if (r->requests) munmap(r->requests, r->requests_bytes);
     free(r->names);
-    if (r->fd >= 0) close(r->fd);
+    if (r->fd >= 0) register_with(r, IORING_UNREGISTER_FILES, NULL, 0), close(r->fd);
     r->fd = -1;
 }
 

@@ -427,7 +427,8 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
         # Writes can be ahead of deletes before them by what is in flight, and by no more than the deletes free.
         kinds = setting.window.facts.kinds[index]
         ahead = min(int(kinds["rows"][DELETE]), setting.config.depth + 1) * int(kinds["end_bytes"].max())
-        tier.expect(Holding(residency.drive_peak_bytes[index], residency.grown[index], ahead, together))
+        peaks, grown = residency.drive_peak_bytes[index], residency.grown[index]
+        tier.expect(Holding(peaks, grown, ahead, together, setting.window.facts.objects))
         stack.callback(tier.close)
         tier.open(max(together))
 

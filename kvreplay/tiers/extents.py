@@ -23,7 +23,7 @@ from kvreplay.native.rows import call
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header, firmware
 from kvreplay.tiers.host import SECTOR_BYTES, filesystem_facts, queue_number
-from kvreplay.tiers.tier import Drive, Holding, Native, NativeDrive, Region, StorageOptions, TierKind
+from kvreplay.tiers.tier import Drive, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
@@ -109,14 +109,9 @@ class ExtentTier(Drive):
         self.alignment = max(directio.ALIGNMENT, block_bytes)
         self.written_first_bytes = 0
         """Laid out before the replay, because it was not written yet; without what was populated."""
-        self._holding = Holding([0])
         self._fd = -1
         self._size_bytes = self._used_bytes = self._filled_bytes = 0
         self._space: Space | None = None
-
-    def expect(self, holding: Holding) -> None:
-        """Note what the replay will store here."""
-        self._holding = holding
 
     def open(self, peak_bytes: int) -> None:
         """Claim the target, see that the peak fits, make a file as large as that, and confirm O_DIRECT."""

@@ -22,7 +22,6 @@ from kvreplay.tiers.tier import (
     MEANINGS,
     Drive,
     FileLayout,
-    Holding,
     Native,
     NativeDrive,
     Region,
@@ -74,7 +73,7 @@ class FileTier(Drive):
         if self._streams is not None:
             why_not = directio.why_no_hint(str(scratch))
             self._streams = directio.facts(directio.HINTED, len(directio.LIFETIMES), why_not)
-        make_directories(self._options.layout, str(scratch))
+        make_directories(self._options.layout, str(scratch), self._holding.objects)
         self._path_of = path_function(self._options.layout, str(scratch))
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -215,18 +214,9 @@ class VllmFiles(FileTier):
 
     has_ring = False
 
-    def __init__(self, name: str, directory: Path, options: StorageOptions) -> None:
-        """Store the tier `name` below `directory`."""
-        super().__init__(name, directory, options)
-        self._grown: frozenset[int] = frozenset()
-
-    def expect(self, holding: Holding) -> None:
-        """Note which files grow."""
-        self._grown = frozenset(holding.grown)
-
     def begin(self, op: int, object_id: int) -> Any:
         """Open the object's file, or a new one for it; its directories are made if need be."""
-        if op != _WRITE or object_id in self._grown:
+        if op != _WRITE or object_id in self._holding.grown:
             if op == _WRITE:
                 os.makedirs(os.path.dirname(self.path(object_id)), exist_ok=True)  # noqa: PTH103, PTH120 - measured
             return super().begin(op, object_id)

@@ -10,7 +10,7 @@ from typing import Any
 from kvreplay.plan.buffers import PAGE_BYTES, huge_bytes, map_aligned, touch
 from kvreplay.tiers.extents import Space
 from kvreplay.tiers.host import sys_text
-from kvreplay.tiers.tier import Holding, Native, NativeDrive, Tier, TierKind
+from kvreplay.tiers.tier import Native, NativeDrive, Tier, TierKind
 from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import format_bytes
@@ -52,15 +52,10 @@ class RamTier(Tier):
         self.alignment = PAGE_BYTES if is_verified else 1
         self._is_verified = is_verified
         self._io_bytes, self._is_huge = io_bytes, False
-        self._holding = Holding([0])
         self._space: Space | None = None
         self._memory: Any = None
         self._sink: Any = None
         self._address = self._touched_bytes = 0
-
-    def expect(self, holding: Holding) -> None:
-        """Note what the replay will store here."""
-        self._holding = holding
 
     def open(self, peak_bytes: int) -> None:
         """Check that the trace's peak fits the memory that is free, and take it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
@@ -95,10 +96,12 @@ def name_template(layout: FileLayout) -> tuple[bytes, list[tuple[int, int, bool]
     return "".join("0" if mark in marks else mark for mark in path).encode(), digits
 
 
-def make_directories(layout: FileLayout, root: str) -> None:
-    """Make the directories of a layout below `root`, which exists, if they are few; else writes make them."""
+def make_directories(layout: FileLayout, root: str, objects: int) -> None:
+    """Make the directories that ids below `objects` need in `root`, where a layout has few; else writes make them."""
     if layout is FileLayout.HASHED:
-        for index in range(_SUBDIRECTORIES):
+        # To make and to remove one can take milliseconds; of a thousand ids nearly all have some.
+        is_few = objects < 4 * _SUBDIRECTORIES
+        for index in {mixed(at) >> 56 for at in range(objects)} if is_few else range(_SUBDIRECTORIES):
             path = f"{root}/{index:02x}"
             try:
                 os.mkdir(path)  # noqa: PTH102 - beside the paths of objects
@@ -143,6 +146,8 @@ class Holding:
     """How much may be written before deletes that the trace has before it."""
     together_bytes: Sequence[int] = ()
     """By drive: the most at once of all tiers that share its space."""
+    objects: int = sys.maxsize
+    """One more than the highest id of an object, or more."""
 
 
 class TierKind(IntEnum):
@@ -259,9 +264,11 @@ class Tier:
     """The directories, files and devices that it lies on; none if it is not on storage."""
     write_streams = 0
     """How many streams each request of a ring may name; 0: none."""
+    _holding = Holding([0])
 
     def expect(self, holding: Holding) -> None:
         """Take note, before `open`, of what the replay will store there."""
+        self._holding = holding
 
     def place(self) -> bool:
         """Take note, before `open`, that writes have streams; return whether it can tell drives of them."""
@@ -436,7 +443,7 @@ class SeveralDrives(Tier):
         """Pass on to each drive what it is to hold."""
         for at, drive in enumerate(self.drives):
             grown = {obj: size for obj, size in holding.grown.items() if self._of[obj] == at}
-            drive.expect(Holding(holding.peak_bytes[at : at + 1], grown, holding.ahead_bytes))
+            drive.expect(Holding(holding.peak_bytes[at : at + 1], grown, holding.ahead_bytes, objects=holding.objects))
         self._peaks = holding.together_bytes
 
     def open(self, peak_bytes: int) -> None:

@@ -196,6 +196,9 @@ def test_a_replay_in_each_layout_leaves_nothing(tmp_path: Path, engine: str, lay
     assert sorted(str(p) for p in left) == sorted(
         path_function(layout, str(drive / SCRATCH))(i) for i in range(40) if i % 3 != 1
     )
+    if layout is FileLayout.HASHED:
+        named = {path_function(layout, str(drive / SCRATCH))(i).rsplit("/", 1)[0] for i in range(40)}
+        assert {str(p) for p in (drive / SCRATCH).iterdir() if p.is_dir()} == named, "of 256, those that objects need"
     outcome = run(tmp_path, ROWS[:1], str(drive))
     assert outcome.run.tiers["nvme"]["removed_leftover_files"] == len(left)
     assert list(drive.iterdir()) == []
