@@ -52,6 +52,7 @@ def check(data: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_without_files_the_models_run_and_all_other_rows_are_said_not_to(tmp_path):
     done = check(tmp_path)
     assert (done.returncode, len(done.stdout.splitlines()) + len(done.stderr.splitlines())) == (0, len(ROWS)), (

@@ -72,6 +72,7 @@ def in_job(job: str, span_s: float, per_s: float) -> float:
 FULL = [pytest.param(preset, marks=pytest.mark.full) for preset in ("sglang-hicache", "vllm-disk", "kvbm")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", ["trtllm", *FULL])
 def test_a_statistical_job_has_as_much_in_flight_as_its_trace_on_slow_drives_and_fast_ones(tmp_path, preset):
     trace, sizes = tmp_path / "t.parquet", ["gpu=128MiB", "nvme=1GiB", *["cpu=128MiB"] * (preset != "vllm-disk")]

@@ -55,6 +55,7 @@ def test_the_replay_does_what_the_log_says(jobs):
     assert [replay[name]["total_ios"] for name in ("read", "write")] == [7, 5]
 
 
+@pytest.mark.full
 def test_a_burst_of_one_instant_is_whole_where_places_follow_each_other(tmp_path):
     """Of 12 places, read one after another but for every tenth: fio ends a job that reaches the last one."""
     order = [(at + (at // 10) * 5) % 12 for at in range(90)]
@@ -205,6 +206,7 @@ def test_the_conversation_trace_under_fio(tmp_path):
     assert reuse["fio"]["ios"] == pytest.approx(reuse["source"]["ios"], rel=0.015)
 
 
+@pytest.mark.full
 def test_a_job_in_a_folder_named_from_here_is_run_with_the_probes(tmp_path, monkeypatch):
     """The probes know this fio by a name of its own, which lies beside the job: fio is run in the job's folder."""
     (tmp_path / "jobs").mkdir()

@@ -177,6 +177,7 @@ def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp
     assert (own.source.ios, own.fio.ios, own.fio.size_tv) == (20 * counts[0], 80, 1)
 
 
+@pytest.mark.full
 @pytest.mark.fio
 @pytest.mark.bpf
 @pytest.mark.root

@@ -70,6 +70,7 @@ BAD = {
 }
 
 
+@pytest.mark.first(rows=2)
 @pytest.mark.parametrize("rows", BAD.values(), ids=BAD.keys())
 def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, rows):
     trace = write_trace(tmp_path / "a trace.parquet", rows)

@@ -80,6 +80,7 @@ def side(monkeypatch, tmp_path):
 A, USERS = ("a.jsonl", "--source", "mooncake"), ("--users", 2, "--duration", "5s")
 
 
+@pytest.mark.first(one=3)
 @pytest.mark.parametrize(
     ("one", "other", "said"),
     [
@@ -145,6 +146,7 @@ def test_runs_of_other_traces_or_of_another_part_say_so(tmp_path):
     ]
 
 
+@pytest.mark.full
 def test_the_answer_is_of_the_drive_that_is_another(tmp_path):
     rows = [(n, "write", tier, "store", n, 0, 4096, n, 0, 0) for n in range(9) for tier in (0, 1)]
     tiers = [TierFacts("nvme", 1 << 30), TierFacts("far", 1 << 30)]

@@ -285,6 +285,7 @@ def test_trials_that_agree_say_how_many_would_show_a_small_difference(tmp_path):
 FIGURES = [("nvme", op, name) for op in ("read", "write") for name in ("bandwidth_bytes_per_s", "latency_p99_ns")]
 
 
+@pytest.mark.full
 @pytest.mark.star
 @pytest.mark.parametrize("trials", [2, 3, 5])
 @pytest.mark.parametrize("noise", ["normal", "exponential", "drift"])
@@ -454,6 +455,7 @@ def test_labels_of_marks_stand_on_rows_of_their_own_towards_the_middle():
     assert [part.get("text_align", "left") for part in shown] == ["left", "left", "right"]
 
 
+@pytest.mark.full
 @pytest.mark.chromium
 def test_every_shape_is_drawn(tmp_path):
     line = Series("read", [1.0, 2.0, 4.0], [0.5, 0.6, 0.7])

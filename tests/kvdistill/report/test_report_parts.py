@@ -85,6 +85,7 @@ def test_the_reuse_of_a_run_is_that_of_what_completed(tmp_path):
         assert tier_reuse(db, ["nvme"]) == []
 
 
+@pytest.mark.full
 def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
     found = report(write_probe(tmp_path / "probe"))
     assert isinstance(found, ProbeReport)
@@ -202,7 +203,7 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
     assert shown[2].startswith("PARTIAL: the disk is full")
 
 
-@pytest.mark.first(latencies=2)
+@pytest.mark.first(latencies=1)
 @pytest.mark.parametrize(
     ("latencies", "outcome"), [([], "ok"), ([1000], "ok"), ([2**61], "ok"), ([0, 0], "ok"), ([1000], "error")]
 )

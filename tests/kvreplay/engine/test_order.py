@@ -94,7 +94,7 @@ def violations(rows: list[dict[str, Any]], done: Any) -> list[str]:
     return found
 
 
-@pytest.mark.first(seed=2)
+@pytest.mark.first(seed=1)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
     ("engine", "depth", "rings"),

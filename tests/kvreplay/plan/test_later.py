@@ -162,6 +162,7 @@ def test_another_part_than_the_steady_one_is_asked_for(tmp_path, options, count)
     assert "note: the whole trace" not in said
 
 
+@pytest.mark.full
 def test_a_trace_that_evicts_nothing_is_compared_whole_and_says_so(tmp_path):
     run, said = compared(tmp_path, [row for row in lru_rows(3) if row[1] != "delete"])
     assert (run["window"]["window"], run["window"]["rows"]) == (None, 400)

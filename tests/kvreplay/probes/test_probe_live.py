@@ -210,6 +210,7 @@ def test_bcc_serves_kernels_without_btf(monkeypatch, tmp_path):
 READ = ("dd", "of=/dev/null", "bs=128k", "count=23", "iflag=direct", "status=none")
 
 
+@pytest.mark.full
 def test_a_command_is_measured_from_its_start_to_its_end(place, tmp_path):
     directory, disk = place
     done = run_cli(
@@ -241,6 +242,7 @@ def test_what_a_command_excludes(tmp_path):
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_a_probe_that_is_killed_leaves_what_it_had_seen(place, tmp_path):
     directory, disk = place
     out = tmp_path / "out"

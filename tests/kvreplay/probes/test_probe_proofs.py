@@ -49,6 +49,7 @@ def place():
         yield found
 
 
+@pytest.mark.full
 def test_calls_on_files_are_counted_by_interface(place, tmp_path):
     directory, disk = place
     (directory / "small").write_bytes(bytes(8192))
@@ -127,6 +128,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.full
 def test_requests_whose_end_is_not_seen_leave_the_count(place):
     """Without the probe at completions no end is seen: the kernel's own state of a request takes it out."""
     directory, disk = place

@@ -88,6 +88,7 @@ def test_what_memory_did_is_no_part_of_what_was_read_on_the_drive(places):
     assert summary.mix == "writes only: no reads were measured on nvme"
 
 
+@pytest.mark.full
 def test_two_models_are_compared_as_such_and_none_with_a_drive(places, capfd):
     models = ("--tier", "nvme=sim:bandwidth=4MB,latency=0s", "--against", "nvme=sim:bandwidth=1MB,latency=0s")
     write_trace(places / "t.parquet", [(0, "write", 2, "store", i, 0, 4096, 0, 0, 0) for i in range(100)])

@@ -114,6 +114,7 @@ def test_a_card_is_what_its_runs_say(tmp_path):
     assert read_table(again, TRACE).equals(read_table(out / "lmcache-disk" / f"{first}.parquet", TRACE))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("small")
 def test_what_was_measured_is_kept_when_a_later_stack_cannot_be(tmp_path, monkeypatch):
     from kvreplay.run import sweep as cards

@@ -137,6 +137,7 @@ def test_a_sweep_keeps_its_runs_and_says_its_rule(tmp_path: Path) -> None:
     assert (kept["program"], kept["axis"]) == ("kvreplay", "queue_depth")
 
 
+@pytest.mark.full
 def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
     # Nothing is due in the first 100 ms: what a run waits for before anything is asked of it is no time of it.
     trace = write_trace(tmp_path / "t.parquet", [(10**8 + (of := row(i))[0], *of[1:]) for i in range(40)])

@@ -21,6 +21,7 @@ def test_every_preset_says_what_it_imitates(name):
     assert "basis" not in as_config(load_preset(name))
 
 
+@pytest.mark.first(name=6)
 @pytest.mark.parametrize("name", preset_names())
 def test_every_knob_has_a_meaning_and_is_what_set_takes(name):
     knobs, usual = knobs_of(name), as_config(load_preset(name))
@@ -78,6 +79,7 @@ def test_an_unknown_preset_names_the_nearest(monkeypatch, capsys):
     assert "unknown preset 'vlm-fs'; did you mean vllm-fs?" in capsys.readouterr().err
 
 
+@pytest.mark.first(name=6)
 @pytest.mark.parametrize("name", preset_names())
 def test_the_knobs_of_a_preset_are_no_wider_than_a_screen(name, monkeypatch, capsys):
     assert kvtrace(monkeypatch, "presets", name) == 0

@@ -367,6 +367,7 @@ def test_the_conversation_trace():
     )
 
 
+@pytest.mark.full
 def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
     few = ["--users", 4, "--duration", "20s", "--model", "tiny-1b", "--gpu", "h100"]
     tiers = ["--set", "tiers.gpu.capacity=64MiB", "--set", "tiers.cpu.capacity=64MiB"]
@@ -410,6 +411,7 @@ def test_no_point_of_a_brute_force_is_cheaper(requests, preset, price, target):
     assert found["price"] <= 1.02 * least
 
 
+@pytest.mark.full
 def test_samples_find_what_all_of_it_finds(tmp_path):
     path = write_requests(tmp_path / "many.jsonl", 2000, 8, blocks=12, prefixes=400)
     given = [path, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%"]

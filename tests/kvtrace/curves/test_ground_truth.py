@@ -66,6 +66,7 @@ def test_hits_by_capacity_as_a_command():
     assert table[-1].split() == ["unlimited", "105,710", "36.64", "%", "36.64", "%"]
 
 
+@pytest.mark.full
 def test_a_trace_of_it_is_valid_has_deletes_and_stays_within_capacity(tmp_path):
     path = tmp_path / "conv.parquet"
     made = json.loads(

@@ -214,6 +214,7 @@ def test_a_sweep_that_cannot_be_is_refused(small, monkeypatch, capsys, options, 
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.first(policy=2)
 @pytest.mark.traces
 @pytest.mark.parametrize("policy", [p for p in OF_OBJECTS if p not in (Policy.TTL, Policy.LRU)])
 def test_samples_of_the_conversation_trace_are_as_near_as_they_say(policy):

@@ -415,7 +415,7 @@ WORKLOADS = {
 }
 
 
-@pytest.mark.first(preset=3)
+@pytest.mark.first(preset=1)
 @pytest.mark.parametrize("preset", preset_names())
 @pytest.mark.parametrize("settings", WORKLOADS.values(), ids=WORKLOADS.keys())
 def test_every_preset_takes_every_workload_however_little_room_the_loop_has(preset, settings):

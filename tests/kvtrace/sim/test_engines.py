@@ -57,6 +57,7 @@ NIXL = ["tiers.nvme.request_reads=64", "tiers.nvme.request_writes=64"]
 """What docs/concepts/tiers-and-presets.md says of HiCache's backends of these names."""
 
 
+@pytest.mark.first(name=1)
 @pytest.mark.parametrize(("name", "sizes", "done"), [
     ("3fs8192-200", [*bounded(64, 0, 0, 8192), *THREE_FS], (41_778, 1_592, 33_586)),
     ("3fs768-adversarial", [*bounded(64, 0, 0, 768), *THREE_FS], (2_398, 4_663, 1_630)),
@@ -142,7 +143,7 @@ def test_two_ranks_of_lmcache_write_and_read_their_chunks_of_traffic_that_is_har
     assert {place % ranks for did in real.values() for of in did.values() for _, place in of} == {0, 1}
 
 
-@pytest.mark.first(name=2)
+@pytest.mark.first(name=1)
 @pytest.mark.parametrize(
     ("name", "counts", "is_ordered"),
     [
@@ -268,16 +269,17 @@ def test_vllms_scheduler_finds_as_much_for_prompts_that_wait(monkeypatch, tmp_pa
         assert max(map(abs, later)) <= STEP * token_ns
 
 
+@pytest.mark.first(blocks=2)
 @pytest.mark.parametrize(
     ("blocks", "step", "token_ns", "rel", "more"),
     [
+        (65_536, 2048, 36_000, 0.04, 0.03),
+        (16_384, 2048, 21_560, 0.04, 0),
         (262_144, 2048, 21_560, 0.03, 0),
         (262_144, 2048, 36_000, 0.15, 0),
         (262_144, 8192, 21_560, 0.06, 0),
         (65_536, 2048, 21_560, 0.03, 0.15),
-        (65_536, 2048, 36_000, 0.04, 0.03),
         (16_384, 2048, 12_000, 0.05, 0),
-        (16_384, 2048, 21_560, 0.04, 0),
     ],
 )
 def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(

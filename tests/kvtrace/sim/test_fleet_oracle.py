@@ -99,6 +99,7 @@ def in_sessions(draw, requests):
     ))))  # fmt: skip
 
 
+@pytest.mark.first(semantics=4)
 @pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
@@ -194,6 +195,7 @@ def check_users(preset, users, seed, incidents=()):
     return simulation
 
 
+@pytest.mark.first(workload=3)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=range(len(WORKLOADS)))
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())

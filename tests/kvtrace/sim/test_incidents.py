@@ -96,6 +96,7 @@ def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
             assert tier["live_bytes"] == tier["written_bytes"] - tier["deleted_bytes"] == live
 
 
+@pytest.mark.first(semantics=4)
 @pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
@@ -141,6 +142,7 @@ def test_queues_and_buckets(semantics, data):
     check(preset, Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)))
 
 
+@pytest.mark.first(workload=3)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=range(len(WORKLOADS)))
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())

@@ -34,6 +34,7 @@ WORKLOADS = [
 ]  # fmt: skip
 
 
+@pytest.mark.first(workload=3)
 @pytest.mark.parametrize("workload", range(len(WORKLOADS)))
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
