@@ -46,7 +46,6 @@ grep -E '^[a-z]+\.fio: (as its|expected)' "$DEMO/fio.txt" | head -3 | show
 # shellcheck disable=SC2086 - an empty name is none
 step report "4. A page of it all" \
     "$BIN/kvdistill" report "$DEMO/run" "$DEMO/trace.parquet" $checked -o "$DEMO/report.html"
-"$BIN/kvdistill" report "$DEMO/run" > "$DEMO/report.txt"
 
 printf '\nAnswer: '
 "$BIN/python" -c 'import json, sys
