@@ -474,7 +474,7 @@ def choose(
     if is_virtual:
         is_growing, most, is_ring = False, 1, False
         because = "all tiers are simulated: their time is virtual, and nothing waits for it"
-    elif wanted is EngineName.AUTO and working and working <= {TierKind.MODELLED, TierKind.PYTHON}:
+    elif wanted is EngineName.AUTO and working and not any(t.has_ring or t.is_copied for t in tiers if t is not None):
         is_ring, because = False, "no tier has files, devices or memory, which io_uring's loop is for"
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"

@@ -178,7 +178,7 @@ class TierTable:
             share = of_tiers[at] if at < len(of_tiers) else OfTier()
             of = Native(TierKind.NOTHING) if tier is None else tier.native()
             to.kind, to.padding_bytes = of.kind, 1 if tier is None else tier.alignment
-            queue = queues.get(of.kind, 0)
+            queue = workers if of.kind is TierKind.FILES and not (tier and tier.has_ring) else queues.get(of.kind, 0)
             to.queue[:] = [queue] * len(Op)
             if of.kind is TierKind.EXTENTS and of.is_discarding:
                 to.queue[DELETE] = workers
@@ -194,7 +194,7 @@ class TierTable:
             to.opened_advice, to.closing_advice = (_NONE if each is None else each for each in advice)
             to.read_flags, to.write_flags = of.read_flags, of.write_flags
             to.is_synced, to.is_discarding = of.is_synced, of.is_discarding
-            to.write_streams = of.write_streams if is_placed else 0
+            to.write_streams, to.hints, to.is_renamed = of.write_streams if is_placed else 0, of.hints, of.is_renamed
             if of.layout is not None:
                 name, digits = name_template(of.layout)
                 text = ctypes.create_string_buffer(name)

@@ -1,4 +1,4 @@
-"""Steps on tiers that are Python's: object stores, GPUs, and files by certain calls. Each is done by one thread."""
+"""Steps on tiers that are Python's: object stores, and files by cuFile. Each is done by one thread."""
 
 from __future__ import annotations
 
@@ -81,12 +81,9 @@ class PythonTiers:
             tier.stage(self._arena.view(task.buffer, task.bytes))
 
     def _begin(self, tier: Tier, task: Any) -> Any:
-        """Begin an operation; a write as part of its stream, if it has one."""
         if isinstance(tier, ObjectTier):
             at = task.whole_from_bytes, task.whole_to_bytes
             return tier.begin_whole(task.op, task.object, *at, is_split=task.ios > 1)
-        if task.op == WRITE and task.stream >= 0:
-            return tier.begin_in(task.stream, task.object)
         return tier.begin(task.op, task.object)
 
     def _end(self, tier: Tier, task: Any) -> None:

@@ -370,7 +370,8 @@ def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]
             io_bytes=setting.config.io_bytes,
             buffer_bytes=engine.arena.nbytes,
             buffer_used_bytes=engine.arena.used_bytes,
-            buffer_small_page_bytes=small_page_bytes(engine.arena),
+            # Of buffers that nothing has gone through yet there is nothing to tell, and to look takes long.
+            buffer_small_page_bytes=small_page_bytes(engine.arena) if engine.arena.used else None,
             plan_bytes=setting.window.loader.held_bytes,
         ),
         "window": window_note(setting),

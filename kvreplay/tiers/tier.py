@@ -3,7 +3,7 @@
 A tier on several drives has each object whole on one, which its key names, or its id where there are no keys.
 
 Objects as files lie in directories of our own, or are named as serving engines name theirs (`--layout`). Only vLLM's
-layout also writes as that engine does (`files.VllmFiles`).
+layout also writes as that engine does.
 """
 
 from __future__ import annotations
@@ -213,6 +213,10 @@ class Native:
     """Whether a delete issues I/O to the device."""
     write_streams: int = 0
     """That a request may name."""
+    hints: int = 0
+    """Of how many lifetimes a written file gets that of its stream; 0: it gets none."""
+    is_renamed: bool = False
+    """Whether a write goes to a new file, which takes its name when all is written."""
     sink: tuple[int, int] = (0, 0)
     """Address and bytes of where reads of memory are copied to, in turn."""
     service: Service | None = None
@@ -307,10 +311,6 @@ class Tier:
     def begin(self, op: int, object_id: int) -> Any:
         """Return a handle for reading or writing the object; part of the operation's time."""
         raise NotImplementedError
-
-    def begin_in(self, stream: int, object_id: int) -> Any:
-        """Return a handle for writing the object as part of a stream."""
-        return self.begin(1, object_id)
 
     def write(self, handle: Any, offset: int, data: memoryview) -> None:
         """Write all of `data` at `offset`."""
