@@ -223,7 +223,6 @@ static bool count_row(Survey *s, Intake *in, const Batch *b) {   // false if its
         Stages *together = book_enter(&s->stages, request / TOGETHER, sizeof *together);
         uint32_t *last = &together->stage[request % TOGETHER], stage = (uint32_t)b->stage[at] + 1;
         if (*last > stage) return false;
-        if (*last && *last != stage) s->is_staged = 1;
         *last = stage;
     }
     Kind *kind = &s->kind[tier * OPS + b->op[at]];
@@ -237,7 +236,6 @@ static bool count_row(Survey *s, Intake *in, const Batch *b) {   // false if its
 
 static void look(Survey *s, Intake *in, const Batch *b) {
     int64_t named = s->named[b->tier[b->at]], object = b->object_id[b->at];
-    s->objects = max_of(s->objects, object + 1);
     if (named && object >= named) in->fault = UNNAMED;
     else if (!follow(s, in, b) && !in->is_done) s->absent++;
     else if (!count_row(s, in, b)) in->fault = STAGE_FALLS;

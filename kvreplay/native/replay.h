@@ -231,7 +231,7 @@ typedef enum { STARTING, MAKING_DATA, IN_ENTER, WAITING, MOVING, IN_PYTHON, CHEC
 
 typedef struct {            // what one thread did with its time
     int64_t enter_ns;       // in io_uring_enter, or in calls that move data
-    int64_t blocked_ns;     // of it: asleep with submissions in hand
+    int64_t blocked_ns;     // of it: asleep with submissions in hand, the block layer's queue full or throttled
     int64_t making_ns;      // data of writes
     int64_t copying_ns;     // from memory to memory
     int64_t touching_ns;    // pages that the memory of a tier did not have yet

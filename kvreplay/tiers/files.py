@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from kvreplay.native.rows import NONE
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import firmware
 from kvreplay.tiers.host import filesystem_facts
@@ -43,11 +44,13 @@ class FileTier(Drive):
         super().__init__(name, directory, options)
         # A ring opens no file that is yet to be renamed.
         self.has_ring = self.has_ring and options.layout is not FileLayout.VLLM
-        self.opened_advice = None if options.advice == "none" else os.POSIX_FADV_SEQUENTIAL
-        self.closing_advice = os.POSIX_FADV_DONTNEED if options.advice == "dontneed" else None
-        direct = os.O_DIRECT if options.is_direct else 0
-        self._read_flags = os.O_RDONLY | os.O_CLOEXEC | direct
-        self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
+        direct, advice = os.O_DIRECT if options.is_direct else 0, options.advice
+        self._flags = {
+            "read_flags": os.O_RDONLY | os.O_CLOEXEC | direct,
+            "write_flags": os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct,
+            "opened_advice": NONE if advice == "none" else os.POSIX_FADV_SEQUENTIAL,
+            "closing_advice": os.POSIX_FADV_DONTNEED if advice == "dontneed" else NONE,
+        }
         self._claim: claims.Claim | None = None
         self._scratch_fd = -1
         self._streams: dict[str, Any] | None = None
@@ -106,7 +109,7 @@ class FileTier(Drive):
         """Yield a new file of `peak_bytes`, rounded up, to be written full; remove it afterwards."""
         assert self._claim is not None, "the tier is open"
         path = f"{self._claim.scratch}/precondition.kv"
-        fd = os.open(path, self._write_flags, 0o600)
+        fd = os.open(path, self._flags["write_flags"], 0o600)
         try:
             yield Region(fd, 0, -(-peak_bytes // self.alignment) * self.alignment)
         finally:
@@ -119,18 +122,12 @@ class FileTier(Drive):
 
     def native(self) -> Native:
         """Return how the engine finds it."""
-        return Native(
-            TierKind.FILES,
-            [NativeDrive(fd=self._scratch_fd)],
-            layout=self._options.layout,
-            read_flags=self._read_flags,
-            write_flags=self._write_flags,
-            opened_advice=self.opened_advice,
-            closing_advice=self.closing_advice,
-            is_synced=self.is_synced,
-            hints=len(directio.LIFETIMES) if self._streams and self._streams["applied"] else 0,
-            is_renamed=self._options.layout is FileLayout.VLLM,
-        )
+        of = self._flags | {
+            "is_synced": self.is_synced,
+            "hints": len(directio.LIFETIMES) if self._streams and self._streams["applied"] else 0,
+            "is_renamed": self._options.layout is FileLayout.VLLM,
+        }
+        return Native(TierKind.FILES, [NativeDrive(fd=self._scratch_fd)], of, self._options.layout)
 
     def facts(self) -> dict[str, Any]:
         """Return filesystem, device, and what was confirmed of direct I/O."""

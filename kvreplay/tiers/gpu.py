@@ -208,7 +208,8 @@ class GpuTier(RamTier):
         """Return how the engine finds it."""
         if self._gpu is None:
             return super().native()
-        return dataclasses.replace(super().native(), sink=self._place, gpu=ctypes.addressof(self._gpu))
+        of = dict(zip(("sink", "sink_bytes"), self._place, strict=True)) | {"gpu": ctypes.addressof(self._gpu)}
+        return dataclasses.replace(super().native(), fields=of)
 
     def why_failed(self, code: int) -> str:
         """Return what the driver called the last error."""
