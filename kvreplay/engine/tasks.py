@@ -10,7 +10,7 @@ from kvreplay.engine.job import CLOSE, ERASE, MOVE, OPEN, WHOLE, Job
 from kvreplay.native.rows import DELETE, WRITE
 from kvreplay.plan.buffers import Arena
 from kvreplay.tiers.objects import ObjectTier
-from kvreplay.tiers.tier import SeveralDrives, Tier
+from kvreplay.tiers.tier import Tier
 
 
 class PythonTiers:
@@ -32,7 +32,7 @@ class PythonTiers:
         tier = self._tiers[task.tier]
         assert tier is not None, "planned rows have a tier"
         try:
-            self._perform(tier.drive(task.object) if isinstance(tier, SeveralDrives) else tier, task)
+            self._perform(tier, task)
         except OSError as error:
             task.error = error.errno or errno.EIO
             self.texts.setdefault(task.row, error.strerror or str(error))

@@ -439,8 +439,6 @@ class SeveralDrives(Tier):
     def native(self) -> Native:
         """Return how the engine finds all drives."""
         each = [drive.native() for drive in self.drives]
-        if any(of.kind is TierKind.PYTHON for of in each):
-            return super().native()
         fields = {**each[0].fields, "write_streams": self.write_streams}
         drives = [drive for of in each for drive in of.drives]
         return replace(each[0], drives=drives, fields=fields, drive_of=self.drive_of)

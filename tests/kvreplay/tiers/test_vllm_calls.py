@@ -119,12 +119,12 @@ def test_what_is_replayed_is_verified_and_leaves_no_temporary_file(tmp_path, len
 
 def test_a_write_that_fails_leaves_no_file(tmp_path):
     long, limits = 5 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)
-    # Object 9 grows: it is written on in place, and what lies behind a shorter write stays.
-    parts = [(9, 0), (9, BLOCK), (9, 0)]
+    # Object 9 grows: it is written on in place. What lies behind a shorter write stays, as of object 8.
+    parts = [(9, 0, BLOCK), (9, BLOCK, BLOCK), (9, 0, BLOCK), (8, 0, 2 * BLOCK), (8, 0, BLOCK)]
     first = (0, "write", 2, "store", 0, 0, long, None, None, 0)
-    more = [(1, "write", 2, "store", obj, at, BLOCK, None, None, 0) for obj, at in parts]
-    last = (2, "read", 2, "load", 9, 0, 2 * BLOCK, None, None, 0)
-    trace = write_trace(tmp_path / "t.parquet", [first, *more, last])
+    more = [(1, "write", 2, "store", obj, at, length, None, None, 0) for obj, at, length in parts]
+    last = [(2, "read", 2, "load", obj, 0, 2 * BLOCK, None, None, 0) for obj in (9, 8)]
+    trace = write_trace(tmp_path / "t.parquet", [first, *more, *last])
     (tmp_path / "d").mkdir()
     how = {"layout": "vllm", "is_kept": True, "is_verified": True, "on_error": "continue", "is_buffered": True}
     config = Config(tiers={"nvme": str(tmp_path / "d")}, **how)
@@ -136,6 +136,6 @@ def test_a_write_that_fails_leaves_no_file(tmp_path):
     assert "write of object 0: File too large" in str(finished.error)
     assert finished.run.verification.corrupt_blocks == 0
     outcomes = read_table(tmp_path / "run" / "ops.parquet", OPS)["outcome"].to_pylist()
-    assert outcomes == ["error", "ok", "ok", "ok", "ok"]
+    assert outcomes == ["error", *["ok"] * 7]
     left = [path for path in (tmp_path / "d").rglob("*") if ".bin" in path.name]
-    assert [(path.suffix, path.stat().st_size) for path in left] == [(".bin", 2 * BLOCK)]
+    assert [(path.suffix, path.stat().st_size) for path in left] == [(".bin", 2 * BLOCK)] * 2
