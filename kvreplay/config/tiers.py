@@ -8,7 +8,7 @@ from pathlib import Path
 from kvreplay.config.config import Config, named
 from kvreplay.tiers.claims import check_device, check_file, check_target
 from kvreplay.tiers.extents import ExtentTier
-from kvreplay.tiers.files import FileTier, files_of
+from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.gpu import GdsTier, GpuTier, gpu_options
 from kvreplay.tiers.modelled import SimulatedTier, simulated
 from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient, is_object_store
@@ -132,7 +132,7 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
         raise ConfigError(f"--tier {name}={target}: --gds reads and writes files; name one directory")
     if config.is_gds:
         return GdsTier(name, paths[0], how, is_verified=config.is_verified)
-    kind = ExtentTier if is_space else files_of
+    kind = ExtentTier if is_space else FileTier
     if len(paths) == 1:
         return kind(name, paths[0], how)
     drive_of, rule = spread(trace, len(paths))

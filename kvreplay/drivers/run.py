@@ -23,19 +23,17 @@ from kvreplay.drivers.record import STRACE, TIER, EngineRecord, Recording, recor
 from kvreplay.probes.session import probing
 from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
-from kvreplay.result.summarize import Measured, RunResults
+from kvreplay.result.summarize import Measured, RunResults, opening
 from kvreplay.run.run import FinishedRun, Interrupted, moved_between, write_down
 from kvreplay.tiers.claims import firmware, smart
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts
 from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import StorageOptions
-from kvtrace import __version__
 from kvtrace.core.app import noted_signals
-from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.run.run_file import RUN_FILE, EngineNote, PacingNote, RunBegun, SmartReadings, TraceNote, WindowNote
+from kvtrace.core.run.run_file import RUN_FILE, EngineNote, RunBegun, SmartReadings, TraceNote, WindowNote
 from kvtrace.core.schema import TRACE
 from kvtrace.core.units import counted, format_bytes, format_duration
 
@@ -185,19 +183,13 @@ def _begun(wanted: EngineOptions, made: Recording, service: EngineRecord, starte
         "device_firmware": firmware(wanted.directory),
     }
     window = made.setting.window
-    return RunBegun(
-        program="kvreplay",
-        version=__version__,
-        argv=made.setting.argv,
-        config=meta.config,
-        config_sha256=sha256(meta.config),
+    return opening(
+        made.setting,
+        meta.config,
+        TraceNote(file=wanted.trace.name, metadata=meta),
         started_utc=started.isoformat(),
-        status="running",
-        reason=None,
         host=host_facts() | {"engine": f"{wanted.engine.title} {version or '(version unknown)'}"},
-        trace=TraceNote(file=wanted.trace.name, metadata=meta),
         tiers={TIER: facts},
-        pacing=PacingNote(loop="closed", speed=None),
         engine=EngineNote(name="other", because=f"{wanted.engine.title} itself", queue_depth=None, io_bytes=None),
         window=WindowNote(
             rows=window.rows,

@@ -21,7 +21,7 @@ from signal import Signals
 from time import monotonic_ns, sleep
 from typing import Any
 
-from kvreplay.engine.job import DOINGS, Driven, Failure, Job, JobStruct, TaskStruct, ThreadUse, TierTable, UseStruct
+from kvreplay.engine.job import DOINGS, Driven, Failure, Job, JobStruct, TaskStruct, ThreadUse, TierTable
 from kvreplay.engine.share import Share, share
 from kvreplay.engine.tasks import PythonTiers
 from kvreplay.native.rows import NONE, REPLAY, SHORT, WRITE
@@ -160,7 +160,7 @@ class _Drive:
         workers = 1 if engine.is_virtual else engine.depth
         self._workers = workers if self._tiers.workers or not self._rings else 0
         self._copiers = copy_threads() if self._tiers.has_copies else 0
-        self._uses: Any = (UseStruct * (self._rings + self._workers + self._copiers))()
+        self._uses: Any = (ThreadUse * (self._rings + self._workers + self._copiers))()  # type: ignore[operator]
         # Takes memory as they come.
         self._bad: Any = (REPLAY.struct("BadBlock") * (MAX_LOCATED if job.is_verified else 0))()
         self.struct = JobStruct(
@@ -352,21 +352,16 @@ class _Drive:
                 reason = RUNTIME
         by_fault = {fault.value: n for fault, n in zip(_FAULTS, struct.faults, strict=True) if fault is not None and n}
         corrupt = sum(by_fault.values())
-        names = [name for name in ThreadUse.__dataclass_fields__ if name not in ("kind", "waited_ns")]
+        threads = [ThreadUse.from_buffer_copy(use) for use in self._uses]
+        for at, use in enumerate(threads):
+            use.kind = self._kind(at)
         return Driven(
             wall_ns=max(0, wall_ns),
             completed=int(struct.completed),
             failure=self._failure(),
             interrupted_by=reason,
             started_ns=start_ns,
-            threads=[
-                ThreadUse(
-                    kind=self._kind(at),
-                    waited_ns=None if use.waited_ns == NONE else int(use.waited_ns),
-                    **{name: int(getattr(use, name)) for name in names},
-                )
-                for at, use in enumerate(self._uses)
-            ],
+            threads=threads,
             **{name: int(getattr(struct, name)) for name in _COUNTED},
             writes_generated_in_flight=int(struct.long_writes),
             stalled=stalled,
@@ -474,7 +469,7 @@ def choose(
     if is_virtual:
         is_growing, most, is_ring = False, 1, False
         because = "all tiers are simulated: their time is virtual, and nothing waits for it"
-    elif wanted is EngineName.AUTO and working and working <= {TierKind.MODELLED, TierKind.PYTHON}:
+    elif wanted is EngineName.AUTO and working and not any(t.has_ring or t.is_copied for t in tiers if t is not None):
         is_ring, because = False, "no tier has files, devices or memory, which io_uring's loop is for"
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"

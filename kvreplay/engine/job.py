@@ -83,30 +83,11 @@ class Failure:
     """Whether a read brought what was not written; that stops no run."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadUse:
-    """How one engine thread spent its time; ns each."""
+class ThreadUse(REPLAY.struct("Use")):  # type: ignore[misc]
+    """How one engine thread spent its time, as replay.h says."""
 
     kind: str
     """ring, worker or copier."""
-    enter_ns: int
-    """In io_uring_enter to submit; of a worker: in calls that move data."""
-    blocked_ns: int
-    """Of it: asleep with submissions in hand, because the block layer's queue was full or throttled."""
-    making_ns: int
-    copying_ns: int
-    touching_ns: int
-    """Taking pages for the memory of a tier, which had fewer when the run began."""
-    checking_ns: int
-    asleep_ns: int
-    """With nothing to do: until something completes or is due."""
-    waited_ns: int | None
-    """For a processor, ready to run; None where the kernel does not tell (schedstat)."""
-    user_ns: int
-    system_ns: int
-    minor_faults: int
-    cpu: int
-    """On which it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +130,13 @@ class Driven:
 
 
 _RINGS_QUEUE = -2
-_NONE = -1
 OPEN, MOVE, CLOSE, ERASE, WHOLE = range(5)
 """By the numbers of replay.h: what a task of Python's is to do."""
 DOINGS = ("starting", "making data", "in the kernel", "waiting", "moving", "in a tier's client", "checking", "ended")
 """By the numbers of replay.h: what a thread is doing."""
 
 
-Digit, TierStruct, UseStruct, JobStruct, TaskStruct = map(REPLAY.struct, ("Digit", "Tier", "Use", "Job", "Task"))
+Digit, TierStruct, JobStruct, TaskStruct = map(REPLAY.struct, ("Digit", "Tier", "Job", "Task"))
 
 
 class TierTable:
@@ -178,9 +158,9 @@ class TierTable:
             share = of_tiers[at] if at < len(of_tiers) else OfTier()
             of = Native(TierKind.NOTHING) if tier is None else tier.native()
             to.kind, to.padding_bytes = of.kind, 1 if tier is None else tier.alignment
-            queue = queues.get(of.kind, 0)
+            queue = workers if of.kind is TierKind.FILES and not (tier and tier.has_ring) else queues.get(of.kind, 0)
             to.queue[:] = [queue] * len(Op)
-            if of.kind is TierKind.EXTENTS and of.is_discarding:
+            if of.fields.get("is_discarding"):
                 to.queue[DELETE] = workers
             self.workers |= workers in to.queue[:]
             self.has_copies |= queue == copiers
@@ -190,22 +170,18 @@ class TierTable:
                 drive.first_loop, drive.loops, drive.loop_step = share.first[one], share.counts[one], share.step
             to.drives, to.drive = len(drives), self._at(drives) if len(drives) else None
             to.drive_of = None if of.drive_of is None else self._at(of.drive_of)
-            advice = of.opened_advice, of.closing_advice
-            to.opened_advice, to.closing_advice = (_NONE if each is None else each for each in advice)
-            to.read_flags, to.write_flags = of.read_flags, of.write_flags
-            to.is_synced, to.is_discarding = of.is_synced, of.is_discarding
-            to.write_streams = of.write_streams if is_placed else 0
+            for field_name, value in of.fields.items():
+                setattr(to, field_name, value)
+            to.write_streams = to.write_streams if is_placed else 0
             if of.layout is not None:
                 name, digits = name_template(of.layout)
                 text = ctypes.create_string_buffer(name)
                 of_name: Any = (Digit * len(digits))(*[Digit(*digit) for digit in digits])
                 to.name, to.name_bytes, to.spread = self._at(text), len(name) + 1, SPREAD
                 to.digit, to.digits = self._at(of_name), len(digits)
-            (to.sink, to.sink_bytes), to.gpu = of.sink, of.gpu
             if of.service is not None:
                 to.read_bytes_per_s, to.write_bytes_per_s = of.service.read_bytes_per_s, of.service.write_bytes_per_s
                 to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns
-                to.matrix = of.matrix
 
     def _at(self, values: Any) -> int:
         """Return the address of a ctypes or NumPy array, which is kept."""

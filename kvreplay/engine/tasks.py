@@ -1,4 +1,4 @@
-"""Steps on tiers that are Python's: object stores, GPUs, and files by certain calls. Each is done by one thread."""
+"""Steps on tiers that are Python's: object stores, and files by cuFile. Each is done by one thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvreplay.engine.job import CLOSE, ERASE, MOVE, OPEN, WHOLE, Job
 from kvreplay.native.rows import DELETE, WRITE
 from kvreplay.plan.buffers import Arena
 from kvreplay.tiers.objects import ObjectTier
-from kvreplay.tiers.tier import SeveralDrives, Tier
+from kvreplay.tiers.tier import Tier
 
 
 class PythonTiers:
@@ -32,7 +32,7 @@ class PythonTiers:
         tier = self._tiers[task.tier]
         assert tier is not None, "planned rows have a tier"
         try:
-            self._perform(tier.drive(task.object) if isinstance(tier, SeveralDrives) else tier, task)
+            self._perform(tier, task)
         except OSError as error:
             task.error = error.errno or errno.EIO
             self.texts.setdefault(task.row, error.strerror or str(error))
@@ -81,12 +81,9 @@ class PythonTiers:
             tier.stage(self._arena.view(task.buffer, task.bytes))
 
     def _begin(self, tier: Tier, task: Any) -> Any:
-        """Begin an operation; a write as part of its stream, if it has one."""
         if isinstance(tier, ObjectTier):
             at = task.whole_from_bytes, task.whole_to_bytes
             return tier.begin_whole(task.op, task.object, *at, is_split=task.ios > 1)
-        if task.op == WRITE and task.stream >= 0:
-            return tier.begin_in(task.stream, task.object)
         return tier.begin(task.op, task.object)
 
     def _end(self, tier: Tier, task: Any) -> None:

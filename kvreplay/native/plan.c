@@ -223,7 +223,6 @@ static bool count_row(Survey *s, Intake *in, const Batch *b) {   // false if its
         Stages *together = book_enter(&s->stages, request / TOGETHER, sizeof *together);
         uint32_t *last = &together->stage[request % TOGETHER], stage = (uint32_t)b->stage[at] + 1;
         if (*last > stage) return false;
-        if (*last && *last != stage) s->is_staged = 1;
         *last = stage;
     }
     Kind *kind = &s->kind[tier * OPS + b->op[at]];

@@ -68,9 +68,9 @@ typedef struct {            // the first pass; a place is a tier, or (behind all
     const int16_t *const *drive;    // by tier: the drive of each of them
     Kind *kind;                     // by tier and op
     uint8_t *is_placed;             // by tier: some write belongs to a stream
-    int64_t planned, last_row, last_ns, objects, absent;
+    int64_t planned, last_row, last_ns, absent, objects;
     int64_t lost_row, lost_tier, lost_object;         // the first read of what was deleted; NONE
-    int32_t is_bulk, is_staged, is_late, has_grown;   // is_late: what is needed was found after it was written
+    int32_t is_bulk, is_late, has_grown;   // is_late: what is needed was found after it was written
     Book held, stages;
     Table deleted;                  // by tier and 64 objects: bits
 } Survey;

@@ -139,6 +139,8 @@ typedef struct {
     int32_t is_synced;      // fdatasync before a write counts as done
     int32_t is_discarding;  // a delete discards its extent of the device
     int32_t write_streams;  // that a request may name; 0: none
+    int32_t hints;          // FILES: of how many lifetimes a written file gets that of its stream; 0: none
+    int32_t is_renamed;     // FILES: a write goes to a new file, which takes its name when all is written
     int32_t unused;
     void *sink;             // MEMORY: where reads are copied to, in turn
     int64_t sink_bytes;
@@ -229,7 +231,7 @@ typedef enum { STARTING, MAKING_DATA, IN_ENTER, WAITING, MOVING, IN_PYTHON, CHEC
 
 typedef struct {            // what one thread did with its time
     int64_t enter_ns;       // in io_uring_enter, or in calls that move data
-    int64_t blocked_ns;     // of it: asleep with submissions in hand
+    int64_t blocked_ns;     // of it: asleep with submissions in hand, the block layer's queue full or throttled
     int64_t making_ns;      // data of writes
     int64_t copying_ns;     // from memory to memory
     int64_t touching_ns;    // pages that the memory of a tier did not have yet
@@ -292,11 +294,10 @@ typedef struct Engine {
 } Engine;
 
 typedef struct {            // a step for a tier that is Python's
-    int64_t act, operation, row, op, tier, object, stream;
-    int64_t from_bytes, bytes, whole_from_bytes, whole_to_bytes, needed_to_bytes, ios;
+    int64_t act, operation, row, op, tier, object;
+    int64_t from_bytes, bytes, whole_from_bytes, whole_to_bytes, ios;
     int64_t is_failed;
     void *buffer;
-    int64_t version;
     // What Python answers.
     int64_t is_answer, moved, error, submitted_ns, completed_ns, retries;
     Step step;

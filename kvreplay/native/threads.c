@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -72,11 +73,12 @@ EXPORT void use_end(Engine *e, Use *use) {
 
 // --- steps by plain calls -------------------------------------------------------------------------------------------
 
-static int64_t move_all(int fd, uint8_t *data, int64_t bytes, int64_t at, bool is_write) {
+static int64_t move_all(int fd, uint8_t *data, int64_t bytes, int64_t at, bool is_write) {   // `at` NONE: from where it is
     int64_t done = 0;
     while (done < bytes) {
         size_t rest = (size_t)(bytes - done);
-        ssize_t moved = is_write ? pwrite(fd, data + done, rest, at + done) : pread(fd, data + done, rest, at + done);
+        ssize_t moved = at == NONE ? (is_write ? write(fd, data + done, rest) : read(fd, data + done, rest))
+                        : is_write ? pwrite(fd, data + done, rest, at + done) : pread(fd, data + done, rest, at + done);
         if (moved < 0 && errno == EINTR) continue;
         if (moved < 0) return -errno;
         done += moved;
@@ -86,16 +88,26 @@ static int64_t move_all(int fd, uint8_t *data, int64_t bytes, int64_t at, bool i
     return done;
 }
 
-static int64_t open_file(const Step *s) {
+static int64_t open_named(const Step *s, int directory, const char *name, int how) {
     const Tier *t = s->operation->tier;
-    char name[NAME_BYTES];
-    int directory = write_name(t, s->operation->row->object_id, name), fd;
-    int how = s->operation->row->op == WRITE ? t->write_flags : t->read_flags;
-    do fd = openat(directory, name, how | O_CLOEXEC, MODE);
+    const Row *r = s->operation->row;
+    int fd;
+    do fd = openat(directory, name, how | (r->op == WRITE ? t->write_flags : t->read_flags) | O_CLOEXEC, MODE);
     while (fd < 0 && errno == EINTR);
     if (fd < 0) return -errno;
     if (t->opened_advice != NONE) posix_fadvise(fd, 0, 0, t->opened_advice);
-    return fd;
+    // The lifetime that stands for its stream; the first is RWH_WRITE_LIFE_SHORT.
+    uint64_t hint = t->hints && r->stream >= 0 ? 2 + (uint64_t)(r->stream % t->hints) : 0;
+    if (r->op != WRITE || !hint || fcntl(fd, F_SET_RW_HINT, &hint) >= 0) return fd;
+    int64_t error = -errno;
+    close(fd);
+    return error;
+}
+
+static int64_t open_file(const Step *s) {
+    char name[NAME_BYTES];
+    int directory = write_name(s->operation->tier, s->operation->row->object_id, name);
+    return open_named(s, directory, name, 0);
 }
 
 static int64_t close_file(const Step *s, int fd, int64_t result) {
@@ -103,6 +115,37 @@ static int64_t close_file(const Step *s, int fd, int64_t result) {
     if (t->is_synced && s->operation->row->op == WRITE && result >= 0 && fdatasync(fd) < 0) result = -errno;
     if (t->closing_advice != NONE) posix_fadvise(fd, 0, 0, t->closing_advice);
     if (close(fd) < 0 && result >= 0) result = -errno;
+    return result;
+}
+
+static void make_parents(int directory, char *name) {   // of a file below `directory`
+    char *end = strrchr(name, '/');
+    if (!end) return;
+    *end = 0;
+    if (mkdirat(directory, name, 0777) < 0 && errno == ENOENT) {
+        make_parents(directory, name);
+        mkdirat(directory, name, 0777);
+    }
+    *end = '/';
+}
+
+// As vLLM's file tier writes: to a new file, which takes its name when all is written. One that holds more than that
+// is written in place: vLLM would leave it as it is.
+static int64_t write_renamed(const Step *s, uint8_t *data) {
+    char name[NAME_BYTES], other[NAME_BYTES + 32];
+    int directory = write_name(s->operation->tier, s->operation->row->object_id, name);
+    struct stat there = {0};
+    bool is_new = !s->from_bytes;
+    if (is_new && !faccessat(directory, name, F_OK, 0) && !fstatat(directory, name, &there, 0))
+        is_new = there.st_size <= s->bytes;
+    make_parents(directory, name);
+    snprintf(other, sizeof other, "%s_%ld.tmp", name, syscall(SYS_gettid));
+    int64_t fd = open_named(s, directory, is_new ? other : name, is_new ? O_EXCL | O_TRUNC : 0);
+    if (fd < 0) return fd;
+    int64_t result = close_file(s, (int)fd, move_all((int)fd, data, s->bytes, is_new ? NONE : s->from_bytes, true));
+    if (!is_new) return result;
+    if (result == s->bytes && renameat(directory, other, directory, name) < 0) result = -errno;
+    if (result != s->bytes) unlinkat(directory, other, 0);
     return result;
 }
 
@@ -133,8 +176,9 @@ static int64_t do_file(Engine *e, const Step *s) {
             return close_file(s, f->fd, -errno);
         return 0;
     case WHOLE:
+        if (is_write && f->tier->is_renamed) return write_renamed(s, data);
         if ((result = open_file(s)) < 0) return result;
-        return close_file(s, (int)result, move_all((int)result, data, s->bytes, s->from_bytes, is_write));
+        return close_file(s, (int)result, move_all((int)result, data, s->bytes, s->from_bytes ? s->from_bytes : NONE, is_write));
     case CLOSE:
         result = close_file(s, f->fd, f->is_failed ? -EIO : 0);
         f->fd = NONE;
@@ -353,10 +397,9 @@ static void ask_python(Engine *e, Task *t, const Step *s) {
     const Operation *f = s->operation;
     const Row *r = f->row;
     *t = (Task){.act = s->act, .operation = f->id, .row = r->trace_row, .op = r->op, .tier = r->tier, .object = r->object_id,
-                .stream = r->stream, .from_bytes = s->from_bytes, .bytes = s->bytes, .whole_from_bytes = f->from_bytes,
-                .whole_to_bytes = f->to_bytes, .needed_to_bytes = f->needed_to_bytes, .ios = f->ios,
-                .is_failed = f->is_failed, .buffer = buffer_of(e, s->place), .version = r->version,
-                .submitted_ns = NONE, .step = *s};
+                .from_bytes = s->from_bytes, .bytes = s->bytes, .whole_from_bytes = f->from_bytes,
+                .whole_to_bytes = f->to_bytes, .ios = f->ios, .is_failed = f->is_failed,
+                .buffer = buffer_of(e, s->place), .submitted_ns = NONE, .step = *s};
 }
 
 static void take_answer(Engine *e, Use *use, Task *t) {

@@ -218,8 +218,6 @@ class Facts:
     """Tiers with writes that belong to a stream."""
     is_bulk: bool
     """Whether some rows save or restore checkpoints."""
-    is_staged: bool
-    """Whether a row must wait for another one because of their stages."""
     objects: int
     """One more than the highest object id."""
 
@@ -274,8 +272,7 @@ class PlanSurvey:
         """Return what was counted."""
         of = self.struct
         placed = tuple(np.flatnonzero(self._placed).tolist())
-        flags = bool(of.is_bulk), bool(of.is_staged)
-        return Facts(of.planned, self._kinds, of.last_row, of.last_ns, placed, *flags, of.objects)
+        return Facts(of.planned, self._kinds, of.last_row, of.last_ns, placed, bool(of.is_bulk), of.objects)
 
     def residency(self, source: TraceSource) -> Residency:
         """Return the residency of objects; rows are read again from `source` if another pass is needed."""

@@ -192,7 +192,7 @@ class Spent:
             # They come within what was timed as something else.
             left = 1 - min(1.0, faults_ns / max(1.0, making_ns + copying_ns))
             making_ns, copying_ns, touching_ns = making_ns * left, copying_ns * left, touching_ns + faults_ns
-        return cls(max(stood_ns, use.waited_ns or 0), touching_ns, making_ns, copying_ns, use.checking_ns * runs)
+        return cls(max(stood_ns, use.waited_ns), touching_ns, making_ns, copying_ns, use.checking_ns * runs)
 
 
 DOMINANT = 0.5

@@ -337,23 +337,20 @@ class Measured:
     """What the probes beside it found; None if it was not asked for."""
 
 
-def opening(setting: Setting, engine: Engine, data: DataSource, trace_sha256: str, **known: Any) -> RunBegun:
-    """Return the part of run.json that is `known` before the first operation is submitted."""
-    config, meta = msgspec.to_builtins(setting.config) | {"seed": setting.seed}, setting.reader.meta
+def opening(setting: Setting, config: dict[str, Any], trace: TraceNote, **known: Any) -> RunBegun:
+    """Return what run.json says before the first operation is submitted: `config`, and what is `known`."""
+    own = {"started_utc": datetime.now(UTC).isoformat(), "host": host_facts()}
     return RunBegun(
         program="kvreplay",
         version=__version__,
         argv=setting.argv,
         config=config,
         config_sha256=sha256(config),
-        started_utc=datetime.now(UTC).isoformat(),
         status="running",
         reason=None,
-        host=host_facts(),
-        trace=TraceNote(file=setting.trace.name, metadata=meta, sha256=trace_sha256),
+        trace=trace,
         pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
-        **so_far(setting, engine, data),
-        **known,
+        **(own | known),
     )
 
 
@@ -370,7 +367,8 @@ def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]
             io_bytes=setting.config.io_bytes,
             buffer_bytes=engine.arena.nbytes,
             buffer_used_bytes=engine.arena.used_bytes,
-            buffer_small_page_bytes=small_page_bytes(engine.arena),
+            # Of buffers that nothing has gone through yet there is nothing to tell, and to look takes long.
+            buffer_small_page_bytes=small_page_bytes(engine.arena) if engine.arena.used else None,
             plan_bytes=setting.window.loader.held_bytes,
         ),
         "window": window_note(setting),

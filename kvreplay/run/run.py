@@ -74,6 +74,7 @@ from kvtrace.core.run.run_file import (
     RunBegun,
     RunFile,
     SmartReadings,
+    TraceNote,
     Verification,
     sealed,
 )
@@ -198,9 +199,9 @@ class _Run:
                 together.ready()
             begun = opening(
                 setting,
-                engine,
-                self.data,
-                digest,
+                msgspec.to_builtins(config) | {"seed": setting.seed},
+                TraceNote(file=setting.trace.name, metadata=setting.reader.meta, sha256=digest),
+                **so_far(setting, engine, self.data),
                 preconditioned=preconditioned,
                 populated=populated,
                 smart={

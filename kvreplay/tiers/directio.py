@@ -113,27 +113,6 @@ def allocate(fd: int, length: int) -> None:
     os.ftruncate(fd, length)
 
 
-def write_whole(fd: int, offset: int, data: memoryview) -> None:
-    """Write all of `data` at `offset`."""
-    done = os.pwritev(fd, [data], offset)
-    while done < len(data):
-        more = os.pwritev(fd, [data[done:]], offset + done)
-        if more == 0:
-            raise OSError(5, "the device takes no more bytes")
-        done += more
-
-
-def read_whole(fd: int, offset: int, into: memoryview) -> int:
-    """Read until `into` is full or the file ends; return how much came."""
-    done = os.preadv(fd, [into], offset)
-    while 0 < done < len(into) and done % ALIGNMENT == 0:
-        more = os.preadv(fd, [into[done:]], offset + done)
-        if more == 0:
-            break
-        done += more
-    return done
-
-
 F_SET_RW_HINT = 1036
 LIFETIMES = ("short", "medium", "long", "extreme")
 _SHORT = 2

@@ -181,13 +181,8 @@ class ExtentTier(Drive):
     def native(self) -> Native:
         """Return how the engine finds it."""
         drive = NativeDrive(fd=self._fd, space=0 if self._space is None else self._space.address)
-        return Native(
-            TierKind.EXTENTS,
-            [drive],
-            is_synced=self.is_synced,
-            is_discarding=self.is_discarding,
-            write_streams=self.write_streams,
-        )
+        same = ("is_synced", "is_discarding", "write_streams")
+        return Native(TierKind.EXTENTS, [drive], {name: getattr(self, name) for name in same})
 
     def why_no_room(self, object_id: int) -> str:
         """Return why an object finds no extent."""

@@ -1,20 +1,21 @@
 """A directory of files, one an object, named as a layout says; O_DIRECT unless `--buffered` says otherwise.
 
-With vLLM's layout the calls of the system are its file tier's, too.
+With vLLM's layout the calls of the system are those of its file tier, too (v1/kv_offload/tiering/fs/io.py of vLLM
+0.33), each a plain one. It differs where a trace asks for more: a file that is there is written again, where vLLM would
+leave it, and one that is longer, or that grows, is written on in place.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from kvreplay.native.rows import NONE
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import firmware
 from kvreplay.tiers.host import filesystem_facts
@@ -32,8 +33,6 @@ from kvreplay.tiers.tier import (
 )
 from kvtrace.core import np
 
-_WRITE = 1
-
 
 class FileTier(Drive):
     """Objects as files in a scratch directory below the target."""
@@ -43,11 +42,15 @@ class FileTier(Drive):
     def __init__(self, name: str, directory: Path, options: StorageOptions) -> None:
         """Store the tier `name` below `directory`."""
         super().__init__(name, directory, options)
-        self.opened_advice = None if options.advice == "none" else os.POSIX_FADV_SEQUENTIAL
-        self.closing_advice = os.POSIX_FADV_DONTNEED if options.advice == "dontneed" else None
-        direct = os.O_DIRECT if options.is_direct else 0
-        self._read_flags = os.O_RDONLY | os.O_CLOEXEC | direct
-        self._write_flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct
+        # A ring opens no file that is yet to be renamed.
+        self.has_ring = self.has_ring and options.layout is not FileLayout.VLLM
+        direct, advice = os.O_DIRECT if options.is_direct else 0, options.advice
+        self._flags = {
+            "read_flags": os.O_RDONLY | os.O_CLOEXEC | direct,
+            "write_flags": os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct,
+            "opened_advice": NONE if advice == "none" else os.POSIX_FADV_SEQUENTIAL,
+            "closing_advice": os.POSIX_FADV_DONTNEED if advice == "dontneed" else NONE,
+        }
         self._claim: claims.Claim | None = None
         self._scratch_fd = -1
         self._streams: dict[str, Any] | None = None
@@ -106,7 +109,7 @@ class FileTier(Drive):
         """Yield a new file of `peak_bytes`, rounded up, to be written full; remove it afterwards."""
         assert self._claim is not None, "the tier is open"
         path = f"{self._claim.scratch}/precondition.kv"
-        fd = os.open(path, self._write_flags, 0o600)
+        fd = os.open(path, self._flags["write_flags"], 0o600)
         try:
             yield Region(fd, 0, -(-peak_bytes // self.alignment) * self.alignment)
         finally:
@@ -118,58 +121,13 @@ class FileTier(Drive):
         return self._path_of(object_id)
 
     def native(self) -> Native:
-        """Return how the engine finds it; files that must be written by certain calls are Python's."""
-        if not self.has_ring:
-            return super().native()
-        return Native(
-            TierKind.FILES,
-            [NativeDrive(fd=self._scratch_fd)],
-            layout=self._options.layout,
-            read_flags=self._read_flags,
-            write_flags=self._write_flags,
-            opened_advice=self.opened_advice,
-            closing_advice=self.closing_advice,
-            is_synced=self.is_synced,
-        )
-
-    def begin(self, op: int, object_id: int) -> int:
-        """Open the object's file."""
-        flags = self._write_flags if op == _WRITE else self._read_flags
-        return self._advised(os.open(self.path(object_id), flags, 0o600))
-
-    def _advised(self, fd: int) -> int:
-        if self.opened_advice is not None:
-            os.posix_fadvise(fd, 0, 0, self.opened_advice)
-        return fd
-
-    def begin_in(self, stream: int, object_id: int) -> Any:
-        """Open the object's file to be written, and give it the hint that stands for `stream`."""
-        handle = self.begin(_WRITE, object_id)
-        if self._streams and self._streams["applied"]:
-            directio.set_hint(handle.fd if isinstance(handle, _Temporary) else handle, stream)
-        return handle
-
-    def write(self, handle: int, offset: int, data: memoryview) -> None:
-        """Write all of `data`."""
-        directio.write_whole(handle, offset, data)
-
-    def read(self, handle: int, offset: int, into: memoryview) -> int:
-        """Read until `into` is full or the file ends."""
-        return directio.read_whole(handle, offset, into)
-
-    def end(self, op: int, handle: int) -> None:
-        """Close the file, after fdatasync if that is the policy."""
-        try:
-            if op == _WRITE and self.is_synced:
-                os.fdatasync(handle)
-            if self.closing_advice is not None:
-                os.posix_fadvise(handle, 0, 0, self.closing_advice)
-        finally:
-            os.close(handle)
-
-    def delete(self, object_id: int) -> None:
-        """Remove the object's file."""
-        os.unlink(self.path(object_id))  # noqa: PTH108 - measured
+        """Return how the engine finds it."""
+        of = self._flags | {
+            "is_synced": self.is_synced,
+            "hints": len(directio.LIFETIMES) if self._streams and self._streams["applied"] else 0,
+            "is_renamed": self._options.layout is FileLayout.VLLM,
+        }
+        return Native(TierKind.FILES, [NativeDrive(fd=self._scratch_fd)], of, self._options.layout)
 
     def facts(self) -> dict[str, Any]:
         """Return filesystem, device, and what was confirmed of direct I/O."""
@@ -192,73 +150,3 @@ class FileTier(Drive):
         if self._claim is not None:
             held, self._claim = self._claim, None
             claims.release(held, is_kept=self._options.is_kept)
-
-
-@dataclass(slots=True)
-class _Temporary:
-    """A file that takes its own name when all is written."""
-
-    fd: int
-    path: str
-    name: str
-    """The temporary one."""
-    is_bad: bool = False
-
-
-class VllmFiles(FileTier):
-    """Files with the system calls of vLLM 0.33's file tier (v1/kv_offload/tiering/fs/io.py), each by plain calls.
-
-    It differs where a trace asks for more: a file that is there is written again, where vLLM would leave it, and one
-    that grows is written on in place.
-    """
-
-    has_ring = False
-
-    def begin(self, op: int, object_id: int) -> Any:
-        """Open the object's file, or a new one for it; its directories are made if need be."""
-        if op != _WRITE or object_id in self._holding.grown:
-            if op == _WRITE:
-                os.makedirs(os.path.dirname(self.path(object_id)), exist_ok=True)  # noqa: PTH103, PTH120 - measured
-            return super().begin(op, object_id)
-        path = self.path(object_id)
-        os.access(path, os.F_OK)
-        name = f"{path}_{threading.get_native_id()}.tmp"
-        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - measured
-        fd = self._advised(os.open(name, self._write_flags | os.O_EXCL | os.O_TRUNC, 0o600))
-        return _Temporary(fd, path, name)
-
-    def write(self, handle: Any, offset: int, data: memoryview) -> None:
-        """Write all of `data`."""
-        if not isinstance(handle, _Temporary):
-            super().write(handle, offset, data)
-            return
-        try:
-            done = os.write(handle.fd, data) if offset == 0 else 0
-            if done < len(data):
-                directio.write_whole(handle.fd, offset + done, data[done:])
-        except OSError:
-            handle.is_bad = True
-            raise
-
-    def read(self, handle: Any, offset: int, into: memoryview) -> int:
-        """Read until `into` is full or the file ends."""
-        return os.readv(handle, [into]) if offset == 0 else super().read(handle, offset, into)
-
-    def end(self, op: int, handle: Any) -> None:
-        """Close the file and give it its name."""
-        if not isinstance(handle, _Temporary):
-            super().end(op, handle)
-            return
-        try:
-            super().end(op, handle.fd)
-            if not handle.is_bad:
-                os.replace(handle.name, handle.path)  # noqa: PTH105 - measured
-        finally:
-            with suppress(FileNotFoundError):
-                if handle.is_bad:
-                    os.unlink(handle.name)  # noqa: PTH108 - beside the others
-
-
-def files_of(name: str, directory: Path, options: StorageOptions) -> FileTier:
-    """Return the tier `name` of files below `directory`."""
-    return (VllmFiles if options.layout is FileLayout.VLLM else FileTier)(name, directory, options)

@@ -26,7 +26,7 @@ from kvreplay.plan.buffers import PAGE_BYTES, Arena, address_of
 from kvreplay.tiers.extents import SPARE_SHARE, Space
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier, copy_threads
-from kvreplay.tiers.tier import Native, StorageOptions
+from kvreplay.tiers.tier import Native, StorageOptions, TierKind
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.units import format_bytes
 
@@ -208,7 +208,8 @@ class GpuTier(RamTier):
         """Return how the engine finds it."""
         if self._gpu is None:
             return super().native()
-        return dataclasses.replace(super().native(), sink=self._place, gpu=ctypes.addressof(self._gpu))
+        of = dict(zip(("sink", "sink_bytes"), self._place, strict=True)) | {"gpu": ctypes.addressof(self._gpu)}
+        return dataclasses.replace(super().native(), fields=of)
 
     def why_failed(self, code: int) -> str:
         """Return what the driver called the last error."""
@@ -337,6 +338,10 @@ class GdsTier(FileTier):
         """Return that cuFile tells a drive of no stream."""
         return False
 
+    def native(self) -> Native:
+        """Return that its own methods do its operations."""
+        return Native(TierKind.PYTHON)
+
     def open(self, peak_bytes: int) -> None:
         """Load the library and take the GPU, then claim the directory."""
         self._library = self._make_library()
@@ -393,6 +398,10 @@ class GdsTier(FileTier):
                 os.fdatasync(handle.fileno())
         finally:
             handle.close()
+
+    def delete(self, object_id: int) -> None:
+        """Remove the object's file."""
+        Path(self.path(object_id)).unlink()
 
     def facts(self) -> dict[str, Any]:
         """Return the directory's facts, and which way data took."""

@@ -64,7 +64,8 @@ class SimulatedTier(Tier):
     def native(self) -> Native:
         """Return how the engine does its operations."""
         kind = TierKind.NOTHING if self.service is None else TierKind.MODELLED
-        return Native(kind, service=self.service, matrix=0 if self._drive is None else self._drive.struct.address)
+        matrix = {} if self._drive is None else {"matrix": self._drive.struct.address}
+        return Native(kind, fields=matrix, service=self.service)
 
     def gain(self, each_bytes: float, io_bytes: int, read_share: float, in_flight: float) -> float:
         """Return how much more its model moves with twice as much `in_flight`, I/Os of a drive, else operations."""

@@ -94,9 +94,9 @@ class RamTier(Tier):
     def native(self) -> Native:
         """Return how the engine finds it."""
         space = 0 if self._space is None else self._space.address
-        sink = (int(self._sink.ctypes.data), int(self._sink.nbytes)) if self._sink is not None else (0, 0)
+        sink = {} if self._sink is None else {"sink": self._sink.ctypes.data, "sink_bytes": self._sink.nbytes}
         drive = NativeDrive(space=space, base=self._address, touched_bytes=self._touched_bytes, fd=-1)
-        return Native(TierKind.MEMORY, [drive], sink=sink)
+        return Native(TierKind.MEMORY, [drive], sink)
 
     def why_no_room(self, object_id: int) -> str | None:
         """Return why an object does not fit."""

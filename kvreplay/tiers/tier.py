@@ -3,7 +3,7 @@
 A tier on several drives has each object whole on one, which its key names, or its id where there are no keys.
 
 Objects as files lie in directories of our own, or are named as serving engines name theirs (`--layout`). Only vLLM's
-layout also writes as that engine does (`files.VllmFiles`).
+layout also writes as that engine does.
 """
 
 from __future__ import annotations
@@ -203,28 +203,12 @@ class Native:
     kind: TierKind
     drives: Sequence[Any] = ()
     """Of NativeDrive."""
+    fields: Mapping[str, int] = field(default_factory=dict)
+    """More of the struct Tier of replay.h, by its names."""
+    layout: FileLayout | None = None
+    service: Service | None = None
     drive_of: Any = None
     """uint8 an object id; None where there is one drive."""
-    layout: FileLayout | None = None
-    read_flags: int = 0
-    write_flags: int = 0
-    opened_advice: int | None = None
-    """What to advise of a file's pages once it is open, for posix_fadvise(2); None: nothing."""
-    closing_advice: int | None = None
-    """And before it is closed."""
-    is_synced: bool = False
-    """Whether a write is synchronized before it counts as done."""
-    is_discarding: bool = False
-    """Whether a delete issues I/O to the device."""
-    write_streams: int = 0
-    """That a request may name."""
-    sink: tuple[int, int] = (0, 0)
-    """Address and bytes of where reads of memory are copied to, in turn."""
-    service: Service | None = None
-    matrix: int = 0
-    """The address of the `Matrix` that says its times instead; 0: none."""
-    gpu: int = 0
-    """The address of the `Gpu` whose memory it is; 0: it is the host's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,10 +298,6 @@ class Tier:
     def begin(self, op: int, object_id: int) -> Any:
         """Return a handle for reading or writing the object; part of the operation's time."""
         raise NotImplementedError
-
-    def begin_in(self, stream: int, object_id: int) -> Any:
-        """Return a handle for writing the object as part of a stream."""
-        return self.begin(1, object_id)
 
     def write(self, handle: Any, offset: int, data: memoryview) -> None:
         """Write all of `data` at `offset`."""
@@ -466,10 +446,9 @@ class SeveralDrives(Tier):
     def native(self) -> Native:
         """Return how the engine finds all drives."""
         each = [drive.native() for drive in self.drives]
-        if any(of.kind is TierKind.PYTHON for of in each):
-            return super().native()
+        fields = {**each[0].fields, "write_streams": self.write_streams}
         drives = [drive for of in each for drive in of.drives]
-        return replace(each[0], drives=drives, drive_of=self.drive_of, write_streams=self.write_streams)
+        return replace(each[0], drives=drives, fields=fields, drive_of=self.drive_of)
 
     def path(self, object_id: int) -> str | None:
         """Return where an object lies, if it is a file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -18,11 +19,41 @@ from kvreplay.plan.contents import DataSource
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
-from kvreplay.tiers.tier import Holding, StorageOptions, Tier
+from kvreplay.tiers.tier import Holding, Native, StorageOptions, Tier, TierKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
+
+
+class PlainFiles(FileTier):
+    """Files by Python's calls, which a test changes."""
+
+    has_ring = False
+
+    def native(self) -> Native:
+        """Return that its own methods do its operations."""
+        return Native(TierKind.PYTHON)
+
+    def begin(self, _op: int, object_id: int) -> int:
+        """Open the object's file."""
+        return os.open(self.path(object_id), os.O_RDWR | os.O_CREAT, 0o600)
+
+    def write(self, handle: int, offset: int, data: memoryview) -> None:
+        """Write all of `data`."""
+        assert os.pwrite(handle, data, offset) == len(data)
+
+    def read(self, handle: int, offset: int, into: memoryview) -> int:
+        """Read what is there."""
+        return os.preadv(handle, [into], offset)
+
+    def end(self, _op: int, handle: int) -> None:
+        """Close the file."""
+        os.close(handle)
+
+    def delete(self, object_id: int) -> None:
+        """Remove the object's file."""
+        Path(self.path(object_id)).unlink()
+
 
 T = TypeVar("T", ExtentTier, FileTier, RamTier)
 IO = 16384

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import write_trace
 from rings import ENGINES, content, drive, engine_of, held, memory_of, rows_of, space_in
 
+from kvreplay.config.config import Config
 from kvreplay.native.rows import DELETE, READ, WRITE
 from kvreplay.plan.buffers import (
     FIRST_BYTES,
@@ -22,6 +24,8 @@ from kvreplay.plan.buffers import (
     small_page_bytes,
     touch,
 )
+from kvreplay.result import summarize
+from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import Holding
 
@@ -185,3 +189,12 @@ def test_memory_beyond_what_was_expected_is_there_too() -> None:
         rows = rows_of([{"op": WRITE, "object_id": obj, "length_bytes": 100_000} for obj in range(50)])
         assert drive(engine_of("threads", 4), rows, [tier]).failure is None
         assert all(held(tier, obj, 100_000) == content(obj, obj + 1, 100_000) for obj in range(50))
+
+
+def test_pages_are_looked_for_once_something_went_through_the_buffers(tmp_path, monkeypatch) -> None:
+    looked: list[int | None] = []
+    monkeypatch.setattr(summarize, "small_page_bytes", lambda arena: looked.append(arena.used))
+    trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)])
+    (tmp_path / "d").mkdir()
+    replay(Replay(Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True), trace, tmp_path / "run", []))
+    assert looked == [1]

@@ -82,20 +82,14 @@ def test_rows_say_what_the_trace_says_and_that_nothing_was_done(tmp_path: Path) 
         assert not of["is_journaled"]
         assert not of["is_ended"]
     assert laid(window)["due_ns"].tolist() == [NONE] * 3
-    assert (window.facts.is_staged, window.facts.is_bulk, window.facts.objects) == (False, True, 4)
+    assert (window.facts.is_bulk, window.facts.objects) == (True, 4)
     assert (window.facts.last_row, window.facts.last_ns) == (3, 31)
-
-
-def test_a_request_that_has_several_stages_on_tiers_with_targets_is_staged(tmp_path: Path) -> None:
-    rows = [row("write", GPU, 0, request=40, stage=0), row("write", NVME, 1, request=40, stage=1)]
-    assert not compiled(tmp_path, rows, {NVME: 1}).facts.is_staged
-    assert compiled(tmp_path, rows, {NVME: 1, GPU: 1}).facts.is_staged
 
 
 def test_the_last_stage_that_there_may_be_does_not_fall(tmp_path: Path) -> None:
     last = 2**31 - 1
     rows = [row("write", NVME, n, request=1, stage=stage) for n, stage in enumerate([last, last, last - 1])]
-    assert not compiled(tmp_path, rows[:2], {NVME: 1}).facts.is_staged
+    assert compiled(tmp_path, rows[:2], {NVME: 1}).planned_rows == 2
     with pytest.raises(TraceError, match=f"row 2, column stage: {last - 1}: request 1 was in a later stage"):
         compiled(tmp_path, rows, {NVME: 1})
 

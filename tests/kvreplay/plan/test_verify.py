@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
-from rings import ENGINES, SEED, drive, engine_of, files_in, memory_of, rows_of, space_in
+from rings import ENGINES, SEED, PlainFiles, drive, engine_of, files_in, memory_of, rows_of, space_in
 
+from kvreplay.config import tiers
 from kvreplay.config.config import Config
 from kvreplay.native.rows import CORRUPT, OK, READ, WRITE
 from kvreplay.plan.contents import DataSource, check_ratios
 from kvreplay.run.run import Replay, replay
-from kvreplay.tiers.files import FileTier, VllmFiles
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OPS
@@ -47,7 +47,7 @@ class Place:
         self.kind = kind
         self.tier: Any = stack.enter_context(
             files_in(tmp_path / "d") if kind == "files"
-            else files_in(tmp_path / "d", Slow) if kind == "python"
+            else files_in(tmp_path / "d", PlainFiles) if kind == "python"
             else space_in(tmp_path / "space", 1 << 20) if kind == "extents"
             else memory_of(1 << 20, is_verified=True)
         )  # fmt: skip
@@ -68,12 +68,6 @@ class Place:
         else:
             start = self.tier._space.start(obj)
             self.tier._memory[start : start + LENGTH] = np.frombuffer(data, np.uint8)
-
-
-class Slow(FileTier):
-    """Files by Python's calls."""
-
-    has_ring = False
 
 
 def flip(at: Place) -> None:
@@ -229,7 +223,7 @@ def test_any_changed_bit_is_found(tmp_path: Path, name: str) -> None:
 # --- whole runs ------------------------------------------------------------------------------------------------------
 
 
-class Sabotaged(Slow):
+class Sabotaged(PlainFiles):
     """Files on which `sabotage` acts once, before the first read."""
 
     def __init__(self, directory: Path, sabotage: Callable[[Sabotaged], None]) -> None:
@@ -366,18 +360,17 @@ def test_the_command_says_that_nothing_is_corrupt(tmp_path: Path) -> None:
 def test_every_mismatch_of_a_run_is_listed_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    write = VllmFiles.write
+    class Turned(PlainFiles):
+        def write(self, handle: int, offset: int, data: memoryview) -> None:
+            super().write(handle, offset, memoryview(bytes(data[BLOCK:]) + bytes(data[:BLOCK])))
 
-    def turned(self: VllmFiles, handle: Any, offset: int, data: memoryview) -> None:
-        write(self, handle, offset, memoryview(bytes(data[BLOCK:]) + bytes(data[:BLOCK])))
-
-    monkeypatch.setattr(VllmFiles, "write", turned)
+    monkeypatch.setattr(tiers, "FileTier", Turned)
     (tmp_path / "d").mkdir()
     # Objects of ten blocks in I/Os of two: what follows a bad I/O is read and checked as well.
     rows = [row(op, i, ts=ts) for ts, op in enumerate(("write", "read")) for i in range(5)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     how = ["--tier", f"nvme={tmp_path / 'd'}", "--buffered", "--verify", "--io-bytes", "8KiB", "--engine", engine]
-    done = run_cli("kvreplay", "run", trace, *how, "--layout", "vllm", "-o", tmp_path / "run", check=False)
+    done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
     assert done.returncode == 6
     assert "; CORRUPT: 50 of 50 blocks" in done.stdout.splitlines()[0]
     assert done.stdout.count("misplaced block: tier nvme") == 50

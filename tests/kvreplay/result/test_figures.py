@@ -75,8 +75,9 @@ def test_lateness_is_judged_with_and_without_waits() -> None:
 
 def used(kind: str = "ring", **known: int) -> ThreadUse:
     """Return what a thread did that had nothing to do but what is known."""
-    nothing = dict.fromkeys((name for name in ThreadUse.__dataclass_fields__ if name != "kind"), 0)
-    return ThreadUse(**{"kind": kind, **nothing, **known})
+    use = ThreadUse(**known)
+    use.kind = kind
+    return use
 
 
 def driven(wall_ns: int, *, depth_limited_ns: int = 0, kind: str = "copier", **known: int) -> Driven:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
+from rings import PlainFiles
 from waiting import wait_for
 
 from kvreplay.config.config import Config
@@ -257,10 +258,8 @@ def test_a_full_drive_keeps_what_was_measured(tmp_path: Path, engine: str) -> No
     try:
         (point / "d").mkdir()
 
-        class Filling(FileTier):
+        class Filling(PlainFiles):
             """Files beside; to write one fills the filesystem of the others."""
-
-            has_ring = False
 
             def begin(self, op: int, object_id: int) -> int:
                 fill(point / "other")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import write_trace
+from rings import PlainFiles
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal as ring_refusal
@@ -445,13 +446,10 @@ def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engi
     if engine == "uring" and (why := ring_refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     from kvreplay.tiers.extents import ExtentTier
-    from kvreplay.tiers.files import FileTier
     from kvreplay.tiers.tier import StorageOptions
 
-    class Shortening(FileTier):
+    class Shortening(PlainFiles):
         """Files; to write one shortens the file below the loop device."""
-
-        has_ring = False
 
         def begin(self, op: int, object_id: int) -> int:
             os.truncate(tmp_path / "backing", 4096)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -16,8 +16,6 @@ from conftest import write_trace
 
 from kvreplay.config.config import Config
 from kvreplay.run.run import Replay, replay
-from kvreplay.tiers.files import files_of
-from kvreplay.tiers.tier import FileLayout, Holding, StorageOptions
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import read_table
 
@@ -119,21 +117,25 @@ def test_what_is_replayed_is_verified_and_leaves_no_temporary_file(tmp_path, len
     assert not any(name.endswith(".tmp") for name in left)
 
 
-def test_a_write_that_fails_leaves_no_file(tmp_path, monkeypatch):
-    tier = files_of("nvme", tmp_path, StorageOptions(is_direct=False, layout=FileLayout.VLLM))
-    tier.expect(Holding([BLOCK], grown={9: BLOCK}))
-    tier.open(0)
-    handle = tier.begin(1, 0)
-    monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(OSError, match="No space"):
-        tier.write(handle, 0, memoryview(bytes(BLOCK)))
-    tier.end(1, handle)
-    monkeypatch.undo()
-    assert [p for p in tmp_path.rglob("*") if ".bin" in p.name] == []
-    # One that grows is written on in place.
-    for offset in (0, BLOCK):
-        handle = tier.begin(1, 9)
-        tier.write(handle, offset, memoryview(bytes(BLOCK)))
-        tier.end(1, handle)
-    assert Path(tier.path(9)).stat().st_size == 2 * BLOCK
-    tier.close()
+def test_a_write_that_fails_leaves_no_file(tmp_path):
+    long, limits = 5 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Object 9 grows: it is written on in place. What lies behind a shorter write stays, as of object 8.
+    parts = [(9, 0, BLOCK), (9, BLOCK, BLOCK), (9, 0, BLOCK), (8, 0, 2 * BLOCK), (8, 0, BLOCK)]
+    first = (0, "write", 2, "store", 0, 0, long, None, None, 0)
+    more = [(1, "write", 2, "store", obj, at, length, None, None, 0) for obj, at, length in parts]
+    last = [(2, "read", 2, "load", obj, 0, 2 * BLOCK, None, None, 0) for obj in (9, 8)]
+    trace = write_trace(tmp_path / "t.parquet", [first, *more, *last])
+    (tmp_path / "d").mkdir()
+    how = {"layout": "vllm", "is_kept": True, "is_verified": True, "on_error": "continue", "is_buffered": True}
+    config = Config(tiers={"nvme": str(tmp_path / "d")}, **how)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (long - BLOCK, limits[1]))
+    try:
+        finished = replay(Replay(config, trace, tmp_path / "run", []))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "write of object 0: File too large" in str(finished.error)
+    assert finished.run.verification.corrupt_blocks == 0
+    outcomes = read_table(tmp_path / "run" / "ops.parquet", OPS)["outcome"].to_pylist()
+    assert outcomes == ["error", *["ok"] * 7]
+    left = [path for path in (tmp_path / "d").rglob("*") if ".bin" in path.name]
+    assert [(path.suffix, path.stat().st_size) for path in left] == [(".bin", 2 * BLOCK)] * 2
