@@ -559,10 +559,11 @@ int64_t promote(World *w, int64_t actor) {
     if (compute_ns > 0 && k->step_tokens) {
         // Each of its steps reads the caches of those who decode, too, and makes a token for each.
         Batch *batch = &w->fleet.batches[w->control.node];
-        int64_t missed = me->missed_tokens, room = min_of(missed, max_of(1, k->step_tokens - batch->size));
+        int64_t most = max_of(1, k->step_tokens - batch->size), missed = me->missed_tokens, room = min_of(missed, most);
         int64_t cache_ns = reading_ns(w, 1, batch->bytes) - reading_ns(w, 1, 0);
         batch->prompt_step_ns = compute_ns * room / missed + cache_ns;
         compute_ns += cache_ns * missed / room, took_ns += cache_ns * missed / room;
+        me->without_cache_ns += cache_ns * me->input / min_of(me->input, most);
     }
     node->computing_ns += compute_ns;
     if (compute_ns > 0 && k->prefill_in_turn) {    // the others come before it

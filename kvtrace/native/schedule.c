@@ -299,7 +299,7 @@ static void arrive(World *w, int64_t actor, int64_t request) {
 
 static Batch *batch_of(World *w) { return &w->fleet.batches[w->control.node]; }
 
-enum { PARTS = 1 << 10 };   // of a step: what the clock counts
+enum { PARTS = 1 << 10, HOLDS = 1 << 8 };   // of a step: what the clock counts; by how many an actor's holds grow
 
 static bool is_before(const Event *event, int64_t when, int64_t actor) {
     return event->when < when || (event->when == when && event->actor < actor);
@@ -449,33 +449,43 @@ void disband(World *w) {
 
 // --- those who run in a GPU's memory --------------------------------------------------------------------------------
 
-// Take the GPU's memory for the actor's request, of which `chain[:end]` was found: for its prompt, and as a step counts it
-// half of its answer. Return whether there is that much beside the others that run; what they have of it is taken over.
+// Let the actor's request run with `member`, which is in the GPU's memory: what others run with, too, is there once.
+void hold(World *w, int64_t actor, int64_t member) {
+    Actor *me = &w->actors[actor];
+    Slot *what = &w->slots[member];
+    if (me->holds_count % HOLDS == 0) me->holds = grown(me->holds, me->holds_count + HOLDS, sizeof(Hold));
+    me->holds[me->holds_count++] = (Hold){(int32_t)member, what->came};
+    if (what->runners++) w->fleet.nodes[w->control.node].held_bytes -= what->size;
+}
+
+// Take the GPU's memory for the actor's request, which uses those of `chain[:end]` that are there: for its prompt, and as a
+// step counts it half of its answer. Return whether there is that much beside the others that run. A node that only
+// decodes takes what it is sent.
 bool take_memory(World *w, int64_t actor, int64_t end) {
     if (!w->knobs.is_bounded) return true;
     Actor *me = &w->actors[actor];
     Node *node = &w->fleet.nodes[w->control.node];
-    int64_t needed = (me->input + me->output / 2) * w->knobs.bytes_per_token, shared = 0;
+    bool is_alone = node->held_bytes == 0;
+    me->held_bytes = (me->input + me->output / 2) * w->knobs.bytes_per_token, node->held_bytes += me->held_bytes;
     for (int64_t i = 0; i < end; i++)
-        if (w->where[i] == 0 && runner_of(w, member_of(w, 0, w->chain[i]))) shared += size_of(w, w->chain[i]);
-    node->is_full = node->held_bytes && node->held_bytes + needed - shared > w->tiers[0].limit;
-    if (node->is_full) return false;
-    me->held_bytes = needed, node->held_bytes += needed - shared;
-    for (int64_t i = 0; i < end; i++) {
-        if (w->where[i] != 0) continue;
-        int64_t member = member_of(w, 0, w->chain[i]);
-        Actor *other = runner_of(w, member);
-        if (other) other->held_bytes -= size_of(w, w->chain[i]);
-        w->slots[member].actor = (int32_t)actor, w->slots[member].request = (int32_t)me->request;
-    }
-    return true;
+        if (w->where[i] == 0 && live_in(w, w->chain[i]) & 1) hold(w, actor, member_of(w, 0, w->chain[i]));
+    if (is_alone || w->control.node >= w->fleet.entrances || node->held_bytes <= w->tiers[0].limit) return true;
+    give_memory(w, actor);
+    node->is_full = 1;
+    return false;
 }
 
-// Give the GPU's memory back that the actor's request had; who waits for some looks whether it is enough.
+// Give the GPU's memory back that the actor's request had, but for what others run with; who waits for some looks whether
+// it is enough.
 void give_memory(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Node *node = &w->fleet.nodes[me->node];
     node->held_bytes -= me->held_bytes, me->held_bytes = 0;
+    while (me->holds_count > 0) {
+        Hold *held = &me->holds[--me->holds_count];
+        Slot *what = &w->slots[held->slot];
+        if (what->came == held->came && --what->runners) node->held_bytes += what->size;
+    }
     if (node->is_full) push(w->heap, w->control.heap_size++, w->control.now, node->first_queued - 1);
     node->is_full = 0;
 }
@@ -617,6 +627,7 @@ EXPORT void finish(World *w, int64_t is_ended) {
     for (int64_t t = 0; t < w->tiers_count; t++)
         if (w->tiers[t].on_empty) w->tiers[t].on_empty(w, t, 0, 1);
     free(w->runs);
+    for (int64_t i = 0; i < w->actors_count; i++) free(w->actors[i].holds);
     for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
     free(w->fleet.places);
 }
