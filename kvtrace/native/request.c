@@ -114,21 +114,18 @@ static void leave_request(World *w, int64_t actor) {
 // === staging buffers =================================================================================================
 // The staging tier: what a request stores and what it reads from below takes a buffer there before any of it is in.
 
-// What tier `t`, whose policy keeps one list, gives up next: not what the request at hand reads there; NONE: nothing.
-static int64_t unread_victim(World *w, int64_t t) {
-    int64_t member = queue_of(w, t, 0)->tail;
-    while (member != NONE && w->slots[member].held & (2 << t)) member = link_of(w, t, member)->newer;
-    return member;
-}
-
-// Make room in tier `t` for a buffer for `slot`, beside `taken_bytes` of others; return whether there is.
+// Make room in tier `t`, whose policy keeps one list, for a buffer for `slot`, beside `taken_bytes` of others, but not of what
+// the request at hand reads there; return whether there is.
 static bool take(World *w, int64_t t, int64_t slot, int64_t taken_bytes, int64_t now) {
     const Tier *tier = &w->tiers[t];
     int64_t size = size_of(w, slot), leaving;
     if (size > tier->largest) return false;
-    if (tier->live_bytes + taken_bytes + size > tier->limit)
-        while (tier->live_bytes + taken_bytes + size > tier->low && (leaving = unread_victim(w, t)) != NONE)
-            drop(w, t, object_of(w, t, leaving), now, PHASE_EVICT);
+    for (bool is_full = tier->live_bytes + taken_bytes + size > tier->limit; is_full;) {
+        for (leaving = queue_of(w, t, 0)->tail; leaving != NONE && w->slots[leaving].held & (2 << t);)
+            leaving = link_of(w, t, leaving)->newer;
+        is_full = tier->live_bytes + taken_bytes + size > tier->low && leaving != NONE;
+        if (is_full) drop(w, t, object_of(w, t, leaving), now, PHASE_EVICT);
+    }
     // As has_room: an object that it takes may fill an empty tier past its limit.
     return tier->live_bytes + taken_bytes + size <= tier->limit || tier->live_bytes + taken_bytes == 0;
 }

@@ -327,14 +327,6 @@ int64_t pop(Event *heap, int64_t count) {
 
 // --- arrivals -------------------------------------------------------------------------------------------------------
 
-// When the next one arrives, as far as is known; UNBOUNDED if none is left.
-static int64_t next_arrival_ns(World *w) {
-    Control *c = &w->control;
-    if (c->arrived >= w->knobs.max_requests) return UNBOUNDED;
-    if (w->knobs.follows) return c->coming > 0 ? w->following.coming[0].when : UNBOUNDED;
-    return c->arrived < w->arrival_ns_count ? w->arrival_ns[c->arrived] : UNBOUNDED;
-}
-
 // Let those come that follow the file's `request` once it starts, or has ended, and that wait for nothing else.
 void call_followers(World *w, int64_t request, int64_t is_of_start) {
     Control *c = &w->control;
@@ -349,16 +341,6 @@ void call_followers(World *w, int64_t request, int64_t is_of_start) {
 }
 
 // --- those who decode -----------------------------------------------------------------------------------------------
-
-// The node in whose batch somebody is due first.
-static int64_t next_batch(const Fleet *fleet) {
-    int64_t first = 0;
-    for (int64_t node = 1; node < fleet->count; node++) {
-        const Batch *its = &fleet->batches[node], *before = &fleet->batches[first];
-        if (its->due_ns < before->due_ns || (its->due_ns == before->due_ns && its->first < before->first)) first = node;
-    }
-    return first;
-}
 
 // Note when the first that waits for the clock is due if the batch stays as it is.
 static void set_due(World *w) {
@@ -501,9 +483,12 @@ void ensure(World *w, int64_t what, int64_t need) {
 static int64_t next_actor(World *w) {
     Control *c = &w->control;
     Knobs *k = &w->knobs;
-    int64_t arrival_ns = next_arrival_ns(w), due = c->heap_size > 0 ? w->heap[0].when : UNBOUNDED;
-    int64_t node = next_batch(&w->fleet);
-    Batch *batch = &w->fleet.batches[node];
+    int64_t arrival_ns = UNBOUNDED, due = c->heap_size > 0 ? w->heap[0].when : UNBOUNDED;
+    if (c->arrived < k->max_requests && k->follows && c->coming > 0) arrival_ns = w->following.coming[0].when;
+    if (c->arrived < min_of(k->max_requests, w->arrival_ns_count) && !k->follows) arrival_ns = w->arrival_ns[c->arrived];
+    Batch *batch = w->fleet.batches;    // in which somebody is due first
+    for (Batch *its = batch; its < w->fleet.batches + w->fleet.count; its++)
+        if (its->due_ns < batch->due_ns || (its->due_ns == batch->due_ns && its->first < batch->first)) batch = its;
     bool is_decoding = batch->due_ns < due
         || (batch->due_ns == due && due < UNBOUNDED && batch->first < w->heap[0].actor);
     if (is_decoding) due = batch->due_ns;
@@ -518,7 +503,7 @@ static int64_t next_actor(World *w) {
     if (due <= arrival_ns) {
         c->now = due;
         if (is_decoding) {
-            move(w, node);
+            move(w, batch - w->fleet.batches);
             int64_t first = batch->first;   // of those that wait for its clock
             batch->first = merge(w, w->decoding[first].left, w->decoding[first].right);
             set_due(w);
