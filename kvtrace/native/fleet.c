@@ -203,11 +203,10 @@ int64_t hand_over(World *w, int64_t actor) {
             if (w->chain[k] == w->chain[i]) w->where[i] = 0;
         sent += w->where[i] * size_of(w, w->chain[i]);
     }
-    int64_t held_bytes = me->held_bytes;
     give_memory(w, actor);
     take_from(w, actor);
     give_to(w, actor, taker);
-    me->held_bytes = held_bytes, w->fleet.nodes[taker].held_bytes += held_bytes;
+    take_memory(w, actor, n);
     if (sent == 0) return 0;
     move(w, sender);
     emit_sent(w, n, OP_WRITE, PHASE_STORE, me->request, me->stage);
@@ -261,7 +260,7 @@ static void fail_over(World *w, int64_t node) {
     for (int64_t actor = 0; actor < w->actors_count; actor++) {
         if (!is_on(w, actor, node)) continue;
         Actor *me = &w->actors[actor];
-        me->step = STEP_QUEUE, me->new = 0, me->first_step = NONE, me->held_bytes = 0;
+        me->step = STEP_QUEUE, me->new = 0, me->first_step = NONE, me->held_bytes = me->holds_count = 0;
         me->restarts++;
         push(w->heap, count++, control->now, actor);
     }

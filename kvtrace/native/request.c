@@ -114,21 +114,18 @@ static void leave_request(World *w, int64_t actor) {
 // === staging buffers =================================================================================================
 // The staging tier: what a request stores and what it reads from below takes a buffer there before any of it is in.
 
-// What tier `t`, whose policy keeps one list, gives up next: not what the request at hand reads there; NONE: nothing.
-static int64_t unread_victim(World *w, int64_t t) {
-    int64_t member = queue_of(w, t, 0)->tail;
-    while (member != NONE && w->slots[member].held & (2 << t)) member = link_of(w, t, member)->newer;
-    return member;
-}
-
-// Make room in tier `t` for a buffer for `slot`, beside `taken_bytes` of others; return whether there is.
+// Make room in tier `t`, whose policy keeps one list, for a buffer for `slot`, beside `taken_bytes` of others, but not of what
+// the request at hand reads there; return whether there is.
 static bool take(World *w, int64_t t, int64_t slot, int64_t taken_bytes, int64_t now) {
     const Tier *tier = &w->tiers[t];
     int64_t size = size_of(w, slot), leaving;
     if (size > tier->largest) return false;
-    if (tier->live_bytes + taken_bytes + size > tier->limit)
-        while (tier->live_bytes + taken_bytes + size > tier->low && (leaving = unread_victim(w, t)) != NONE)
-            drop(w, t, object_of(w, t, leaving), now, PHASE_EVICT);
+    for (bool is_full = tier->live_bytes + taken_bytes + size > tier->limit; is_full;) {
+        for (leaving = queue_of(w, t, 0)->tail; leaving != NONE && w->slots[leaving].held & (2 << t);)
+            leaving = link_of(w, t, leaving)->newer;
+        is_full = tier->live_bytes + taken_bytes + size > tier->low && leaving != NONE;
+        if (is_full) drop(w, t, object_of(w, t, leaving), now, PHASE_EVICT);
+    }
     // As has_room: an object that it takes may fill an empty tier past its limit.
     return tier->live_bytes + taken_bytes + size <= tier->limit || tier->live_bytes + taken_bytes == 0;
 }
@@ -559,10 +556,11 @@ int64_t promote(World *w, int64_t actor) {
     if (compute_ns > 0 && k->step_tokens) {
         // Each of its steps reads the caches of those who decode, too, and makes a token for each.
         Batch *batch = &w->fleet.batches[w->control.node];
-        int64_t missed = me->missed_tokens, room = min_of(missed, max_of(1, k->step_tokens - batch->size));
+        int64_t most = max_of(1, k->step_tokens - batch->size), missed = me->missed_tokens, room = min_of(missed, most);
         int64_t cache_ns = reading_ns(w, 1, batch->bytes) - reading_ns(w, 1, 0);
         batch->prompt_step_ns = compute_ns * room / missed + cache_ns;
         compute_ns += cache_ns * missed / room, took_ns += cache_ns * missed / room;
+        me->without_cache_ns += cache_ns * me->input / min_of(me->input, most);
     }
     node->computing_ns += compute_ns;
     if (compute_ns > 0 && k->prefill_in_turn) {    // the others come before it

@@ -299,7 +299,7 @@ static void arrive(World *w, int64_t actor, int64_t request) {
 
 static Batch *batch_of(World *w) { return &w->fleet.batches[w->control.node]; }
 
-enum { PARTS = 1 << 10 };   // of a step: what the clock counts
+enum { PARTS = 1 << 10, HOLDS = 1 << 8 };   // of a step: what the clock counts; by how many an actor's holds grow
 
 static bool is_before(const Event *event, int64_t when, int64_t actor) {
     return event->when < when || (event->when == when && event->actor < actor);
@@ -327,14 +327,6 @@ int64_t pop(Event *heap, int64_t count) {
 
 // --- arrivals -------------------------------------------------------------------------------------------------------
 
-// When the next one arrives, as far as is known; UNBOUNDED if none is left.
-static int64_t next_arrival_ns(World *w) {
-    Control *c = &w->control;
-    if (c->arrived >= w->knobs.max_requests) return UNBOUNDED;
-    if (w->knobs.follows) return c->coming > 0 ? w->following.coming[0].when : UNBOUNDED;
-    return c->arrived < w->arrival_ns_count ? w->arrival_ns[c->arrived] : UNBOUNDED;
-}
-
 // Let those come that follow the file's `request` once it starts, or has ended, and that wait for nothing else.
 void call_followers(World *w, int64_t request, int64_t is_of_start) {
     Control *c = &w->control;
@@ -349,16 +341,6 @@ void call_followers(World *w, int64_t request, int64_t is_of_start) {
 }
 
 // --- those who decode -----------------------------------------------------------------------------------------------
-
-// The node in whose batch somebody is due first.
-static int64_t next_batch(const Fleet *fleet) {
-    int64_t first = 0;
-    for (int64_t node = 1; node < fleet->count; node++) {
-        const Batch *its = &fleet->batches[node], *before = &fleet->batches[first];
-        if (its->due_ns < before->due_ns || (its->due_ns == before->due_ns && its->first < before->first)) first = node;
-    }
-    return first;
-}
 
 // Note when the first that waits for the clock is due if the batch stays as it is.
 static void set_due(World *w) {
@@ -449,33 +431,43 @@ void disband(World *w) {
 
 // --- those who run in a GPU's memory --------------------------------------------------------------------------------
 
-// Take the GPU's memory for the actor's request, of which `chain[:end]` was found: for its prompt, and as a step counts it
-// half of its answer. Return whether there is that much beside the others that run; what they have of it is taken over.
+// Let the actor's request run with `member`, which is in the GPU's memory: what others run with, too, is there once.
+void hold(World *w, int64_t actor, int64_t member) {
+    Actor *me = &w->actors[actor];
+    Slot *what = &w->slots[member];
+    if (me->holds_count % HOLDS == 0) me->holds = grown(me->holds, me->holds_count + HOLDS, sizeof(Hold));
+    me->holds[me->holds_count++] = (Hold){(int32_t)member, what->came};
+    if (what->runners++) w->fleet.nodes[w->control.node].held_bytes -= what->size;
+}
+
+// Take the GPU's memory for the actor's request, which uses those of `chain[:end]` that are there: for its prompt, and as a
+// step counts it half of its answer. Return whether there is that much beside the others that run. A node that only
+// decodes takes what it is sent.
 bool take_memory(World *w, int64_t actor, int64_t end) {
     if (!w->knobs.is_bounded) return true;
     Actor *me = &w->actors[actor];
     Node *node = &w->fleet.nodes[w->control.node];
-    int64_t needed = (me->input + me->output / 2) * w->knobs.bytes_per_token, shared = 0;
+    bool is_alone = node->held_bytes == 0;
+    me->held_bytes = (me->input + me->output / 2) * w->knobs.bytes_per_token, node->held_bytes += me->held_bytes;
     for (int64_t i = 0; i < end; i++)
-        if (w->where[i] == 0 && runner_of(w, member_of(w, 0, w->chain[i]))) shared += size_of(w, w->chain[i]);
-    node->is_full = node->held_bytes && node->held_bytes + needed - shared > w->tiers[0].limit;
-    if (node->is_full) return false;
-    me->held_bytes = needed, node->held_bytes += needed - shared;
-    for (int64_t i = 0; i < end; i++) {
-        if (w->where[i] != 0) continue;
-        int64_t member = member_of(w, 0, w->chain[i]);
-        Actor *other = runner_of(w, member);
-        if (other) other->held_bytes -= size_of(w, w->chain[i]);
-        w->slots[member].actor = (int32_t)actor, w->slots[member].request = (int32_t)me->request;
-    }
-    return true;
+        if (w->where[i] == 0 && live_in(w, w->chain[i]) & 1) hold(w, actor, member_of(w, 0, w->chain[i]));
+    if (is_alone || w->control.node >= w->fleet.entrances || node->held_bytes <= w->tiers[0].limit) return true;
+    give_memory(w, actor);
+    node->is_full = 1;
+    return false;
 }
 
-// Give the GPU's memory back that the actor's request had; who waits for some looks whether it is enough.
+// Give the GPU's memory back that the actor's request had, but for what others run with; who waits for some looks whether
+// it is enough.
 void give_memory(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
     Node *node = &w->fleet.nodes[me->node];
     node->held_bytes -= me->held_bytes, me->held_bytes = 0;
+    while (me->holds_count > 0) {
+        Hold *held = &me->holds[--me->holds_count];
+        Slot *what = &w->slots[held->slot];
+        if (what->came == held->came && --what->runners) node->held_bytes += what->size;
+    }
     if (node->is_full) push(w->heap, w->control.heap_size++, w->control.now, node->first_queued - 1);
     node->is_full = 0;
 }
@@ -491,9 +483,12 @@ void ensure(World *w, int64_t what, int64_t need) {
 static int64_t next_actor(World *w) {
     Control *c = &w->control;
     Knobs *k = &w->knobs;
-    int64_t arrival_ns = next_arrival_ns(w), due = c->heap_size > 0 ? w->heap[0].when : UNBOUNDED;
-    int64_t node = next_batch(&w->fleet);
-    Batch *batch = &w->fleet.batches[node];
+    int64_t arrival_ns = UNBOUNDED, due = c->heap_size > 0 ? w->heap[0].when : UNBOUNDED;
+    if (c->arrived < k->max_requests && k->follows && c->coming > 0) arrival_ns = w->following.coming[0].when;
+    if (c->arrived < min_of(k->max_requests, w->arrival_ns_count) && !k->follows) arrival_ns = w->arrival_ns[c->arrived];
+    Batch *batch = w->fleet.batches;    // in which somebody is due first
+    for (Batch *its = batch; its < w->fleet.batches + w->fleet.count; its++)
+        if (its->due_ns < batch->due_ns || (its->due_ns == batch->due_ns && its->first < batch->first)) batch = its;
     bool is_decoding = batch->due_ns < due
         || (batch->due_ns == due && due < UNBOUNDED && batch->first < w->heap[0].actor);
     if (is_decoding) due = batch->due_ns;
@@ -508,7 +503,7 @@ static int64_t next_actor(World *w) {
     if (due <= arrival_ns) {
         c->now = due;
         if (is_decoding) {
-            move(w, node);
+            move(w, batch - w->fleet.batches);
             int64_t first = batch->first;   // of those that wait for its clock
             batch->first = merge(w, w->decoding[first].left, w->decoding[first].right);
             set_due(w);
@@ -617,6 +612,7 @@ EXPORT void finish(World *w, int64_t is_ended) {
     for (int64_t t = 0; t < w->tiers_count; t++)
         if (w->tiers[t].on_empty) w->tiers[t].on_empty(w, t, 0, 1);
     free(w->runs);
+    for (int64_t i = 0; i < w->actors_count; i++) free(w->actors[i].holds);
     for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
     free(w->fleet.places);
 }

@@ -29,6 +29,7 @@ void join(World *w, int64_t actor);
 void depart(World *w, int64_t actor);
 int64_t after_steps(World *w, int64_t actor, int64_t steps);
 void disband(World *w);
+void hold(World *w, int64_t actor, int64_t member);
 bool take_memory(World *w, int64_t actor, int64_t end);
 void give_memory(World *w, int64_t actor);
 int64_t draw(int64_t seed, int64_t user, int64_t number, int64_t low, int64_t high);
@@ -65,11 +66,6 @@ INLINE int64_t found_in(World *w, int64_t entry) { return live_in(w, entry) & ~w
 INLINE int64_t member_of(World *w, int64_t t, int64_t slot) {   // NONE if the tier's place has no copy of it
     if (!(w->fleet.scoped & (1 << t))) return slot;
     return w->fleet.racked & (1 << t) ? w->fleet.copies[slot].rack_copy : w->fleet.copies[slot].node_copy;
-}
-INLINE Actor *runner_of(World *w, int64_t member) {         // who runs with it in the GPU's memory, or NULL
-    const Slot *its = &w->slots[member];
-    Actor *who = &w->actors[its->actor];
-    return who->held_bytes && (int32_t)who->request == its->request && who->node == w->control.node ? who : NULL;
 }
 INLINE int64_t size_of(World *w, int64_t entry) { return entry >= 0 ? w->slots[entry].size : w->knobs.chunk_bytes; }
 void renew(World *w, int64_t slot);

@@ -88,7 +88,7 @@ int64_t victim(World *w, int64_t t, int64_t incoming) {
     if (tier->choose) return tier->choose(w, t, incoming, 0);
     const int64_t *tail = &queue_of(w, t, 0)->tail;
     // In the GPU's memory those go last that requests run with.
-    for (int64_t first = NONE; t == 0 && w->knobs.is_bounded && *tail != first && runner_of(w, *tail);) {
+    for (int64_t first = NONE; t == 0 && *tail != first && w->slots[*tail].runners;) {
         int64_t slot = *tail;
         if (first == NONE) first = slot;
         unlink_from(w, t, slot, 0);
@@ -680,7 +680,7 @@ void write_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase, i
         w->slots[member].live |= 1 << t;
     }
     Slot *what = &w->slots[slot];
-    if (t == 0) w->slots[member].actor = (int32_t)w->control.actor, w->slots[member].request = (int32_t)request;
+    if (t == 0 && w->actors[w->control.actor].held_bytes) hold(w, w->control.actor, member);
     if (!is_endless(w, t)) on_insert(w, t, member, now);
     if (phase != PHASE_DEMOTE) stamp(w, slot);
     what->live |= 1 << t;
@@ -699,6 +699,11 @@ void drop(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {
     Slot *what = &w->slots[slot];
     int64_t member = member_of(w, t, slot);
     if (!is_endless(w, t)) on_remove(w, t, member, phase != PHASE_PROMOTE && phase != PHASE_LOSE);
+    if (t == 0 && w->slots[member].runners) {   // it had to go all the same: from now on each has it by itself
+        Slot *its = &w->slots[member];
+        w->fleet.nodes[w->control.node].held_bytes += (its->runners - 1) * its->size;
+        its->runners = 0, its->came++;
+    }
     if (member != slot) {
         w->slots[member].live &= ~(1 << t);
         loosen(w, member);

@@ -111,7 +111,7 @@ typedef struct {
     int8_t seen;            // it was loaded once and not promoted yet
     int8_t is_loose;        // it is in World.loose
     int16_t place;          // of a copy: 1 + its number (nodes first)
-    int32_t actor, request; // in the fastest tier, where that is the GPU's memory: who used it last, and for which request
+    int32_t runners, came;  // in a GPU's memory: how many requests run with it, and how often it was given up though some did
 } Slot;
 
 // Of a slot in a tier: its neighbours in the list it is in.
@@ -131,6 +131,9 @@ typedef struct { int64_t bucket, offset, older, newer; } Member;
 
 // Of a slot: which offer it was new in last, which it was last in, and until when it is read or written.
 typedef struct { int64_t offer, seen, until_ns; } Pin;
+
+// A slot that a request runs with in a GPU's memory, while its `came` is still this.
+typedef struct { int32_t slot, came; } Hold;
 
 // A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared` ones of the item
 // `prompt`, and `length` of its own, of which up to `new` last ones are to be made or stored. Its own ones stand in row
@@ -152,7 +155,9 @@ typedef struct {
     int64_t made, restarts, answered;
     int64_t ready_ns;       // since when it could be computed: it came to its node, or what it loads is there
     int64_t next_queued;    // 1 + who is behind it in that one's queue; 0: nobody
-    int64_t held_bytes;     // of its node's GPU memory, while it runs
+    int64_t held_bytes;     // of its node's GPU memory, while it runs; in it are `holds`, which are memory of C's own
+    Hold *holds;
+    int64_t holds_count;
 } Actor;
 
 // The slots of a conversation's own objects, in order, or what stands for those that need none; memory of C's own.
@@ -247,7 +252,7 @@ typedef struct {
     int64_t is_up, outstanding, waiting, prefilling_tokens, active_tokens, prefill_busy_ns, requests, input_tokens;
     int64_t computed_tokens, computing_ns, lookups, local_hits, shared_hits, link_busy_ns, sent_bytes, turns;
     int64_t first_queued, last_queued;  // 1 + the first and the last of those that are not looked up yet; 0: nobody is
-    int64_t held_bytes, is_full;        // of its GPU's memory, by those who run; whether the first waits for some
+    int64_t held_bytes, is_full;        // of its GPU's memory, by all who run, what they share once; whether the first waits
 } Node;
 
 // Of an object's slot: its copies in the node that acts and in its rack, and the first of all its copies; of a copy:

@@ -31,25 +31,31 @@ class Node:
         self.is_bounded = self.is_full = False
         """Whether requests share the memory of its GPU, and whether one waits for some."""
         self.held: dict[int, int] = {}
-        """Of that: the bytes of each that runs."""
-        self.owner: dict[int, int | None] = {}
-        """Who used an object of the fastest tier last."""
+        """Of that: what each that runs needs."""
+        self.used: dict[int, list[int]] = {}
+        """And which objects there each runs with."""
 
     def runs(self, key: int) -> bool:
-        return self.held.get(self.owner[key], 0) != 0
+        return any(key in keys for keys in self.used.values())
 
-    def take_memory(self, n: int, needed: int, keys: list[int], sizes: dict[int, int], limit: int) -> bool:
-        """Give `n` what it needs, and over to it what others that run have of `keys`; return whether there is that."""
-        shared = [key for key in keys if self.runs(key)]
-        held = sum(self.held.values())
-        if held and held + needed - sum(sizes[key] for key in shared) > limit:
-            return False
-        self.held[n] = needed
-        for key in keys:
-            if self.runs(key):
-                self.held[self.owner[key]] -= sizes[key]
-            self.owner[key] = n
-        return True
+    def held_bytes(self, sizes: dict[int, int]) -> int:
+        """Return what all that run need: what several have in common once."""
+        uses = [key for keys in self.used.values() for key in keys]
+        return sum(self.held.values()) - sum(sizes[key] * (uses.count(key) - 1) for key in set(uses))
+
+    def take_memory(self, n: int, needed: int, keys: list[int], sizes: dict[int, int], limit: int | None) -> bool:
+        """Give `n` what it needs, which includes `keys` that are there; return whether there is that beside others."""
+        is_alone = not self.held_bytes(sizes)
+        self.held[n], self.used[n] = needed, keys
+        if is_alone or limit is None or self.held_bytes(sizes) <= limit:
+            return True
+        del self.held[n], self.used[n]
+        return False
+
+    def give_up(self, key: int) -> None:
+        """Let nobody run with `key`, which the fastest tier deletes."""
+        for n, keys in self.used.items():
+            self.used[n] = [other for other in keys if other != key]
 
     def find(self, tiers: list[Tier], n: int, missed: int) -> None:
         self.local_hits += sum(tier.setting.scope is Scope.NODE for tier in tiers)

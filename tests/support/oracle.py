@@ -351,8 +351,8 @@ class Oracle:
     def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
         assert key not in tier.objects
         tier.objects[key] = self.sizes[key]
-        if tier.number == 0:
-            self.here.owner[key] = request
+        if tier.number == 0 and self.here.held.get(request):
+            self.here.used[request].append(key)
         tier.policy.insert(key, self.sizes[key])
         if phase != "demote":
             self.use(key)
@@ -368,6 +368,8 @@ class Oracle:
 
     def delete(self, tier: Tier, phase: str, key: int) -> None:
         del tier.objects[key]
+        if tier.number == 0:
+            self.here.give_up(key)
         tier.policy.remove(key, is_evicted=phase not in ("promote", "lose"))
         tier.expires.pop(key, None)
         tier.offered.pop(key, None)
@@ -701,6 +703,7 @@ class Oracle:
         if node.is_full:
             heapq.heappush(self.due, (self.now, *self.asleep.pop(node.queued[0])))
         node.is_full = False
+        node.used.pop(n, None)
         return node.held.pop(n, 0)
 
     def hand_over(self, plan: Plan, n: int, stage: int) -> int:
@@ -716,7 +719,10 @@ class Oracle:
         taker.served += 1
         taker.turns += 1
         sender.waiting.pop(n, None)
-        taker.held[n] = self.give_memory(n, sender)
+        needed = self.give_memory(n, sender)
+        if taker.is_bounded:
+            there = [key for key in [*plan.documents, *plan.chain] if key in taker.tiers[0].objects]
+            taker.take_memory(n, needed, there, self.sizes, None)
         self.sent[n] = taker.number
         link = Tier.__new__(Tier)
         link.number, link.queue = len(self.tiers), None

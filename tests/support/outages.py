@@ -99,6 +99,7 @@ class Outages:
         tier.policy = POLICIES[tier.setting.policy](tier.limit)
         if tier.number == 0 and oracle.nodes[node].is_bounded:
             tier.policy.runs = oracle.nodes[node].runs
+            oracle.nodes[node].used = {n: [] for n in oracle.nodes[node].used}
 
     def lose(self, number: int, *, keeps_drives: bool = False) -> None:
         """Lose a node: what is its own is empty, perhaps but for drives, and what it was doing begins again."""
@@ -123,6 +124,7 @@ class Outages:
         asleep = [(0, *oracle.asleep.pop(n)) for n in node.queued if n in oracle.asleep]
         node.queued.clear()
         node.held.clear()
+        node.used.clear()
         node.is_full = False
         for _, place, _ in mine + node.decoding + asleep:
             n = oracle.numbers[place]

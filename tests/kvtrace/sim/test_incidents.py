@@ -382,6 +382,18 @@ def test_what_else_cannot_happen():
     assert "none of the nodes that compute prompts would be left" in str(caught.value)
 
 
+def test_who_begins_again_finds_its_own_blocks_in_the_gpus_memory_and_gives_all_of_it_back():
+    # The first is computed by node 0 and handed over to node 1, which is lost at 100: node 0 still has its two blocks.
+    # The second needs all 16 bytes of node 0.
+    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1, "step_tokens": 4}
+    preset = preset_of(16, chunk_tokens=4, fleet=FleetSetting(nodes=3, prefill_nodes=1), **times)
+    requests = requests_of([(0, 8, 40, [1, 2]), (200, 16, 0, [3, 4, 5, 6])])
+    lost = (Incident("lost", 100, Kind.NODE_LOST, 1),)
+    simulation, rows, _ = simulate_fleet(preset, Load(requests=requests, incidents=lost))
+    assert [row[0] for row in rows if row[1] == "write" and row[2] == 0 and row[6] == 1] == [360] * 8
+    assert not simulation.world.fleet.nodes["held_bytes"].any()
+
+
 def test_the_command(monkeypatch, tmp_path, capsys):
     trace, plain, late = (tmp_path / f"{name}.parquet" for name in ("t", "plain", "late"))
     small = ("--model", "tiny-1b", "--users", 6, "--duration", "8s", "--preset", "lmcache-disk", "--nodes", 3)

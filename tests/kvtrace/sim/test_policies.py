@@ -377,7 +377,8 @@ def test_answers_wait_for_the_steps_of_a_prompt_and_these_read_their_caches():
     # At 10 ns a byte each of the two steps reads the first's six bytes, too; neither first token comes sooner than a
     # step takes that reads the weights and its prompt's cache.
     simulation, *_ = simulate(msgspec.structs.replace(preset, decode_bandwidth="100MB"), Load(requests=requests))
-    assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [50, 50 + 2 * 60]
+    for kind in ("with_cache_ns", "without_cache_ns"):  # neither finds anything
+        assert simulation._first_tokens[0][kind].tolist() == [50, 50 + 2 * 60]
 
 
 def test_a_request_waits_for_the_gpus_memory_and_what_runs_there_stays():
@@ -396,6 +397,16 @@ def test_a_request_waits_for_the_gpus_memory_and_what_runs_there_stays():
         preset = preset_of(24, chunk_tokens=4, **(times | {"step_tokens": setting}))
         _, rows, *_ = simulate(preset, Load(requests=requests))
         assert [row[4] for row in rows if row[1] == "delete"] == deleted
+
+
+def test_what_two_requests_share_of_the_gpus_memory_stays_until_both_are_done():
+    # The first has 20 bytes of 40 until it ends at 320; the second, from 100 to 130, has one beside the eight that both
+    # use. The third's 24 have no room before 320, and take 240 to compute.
+    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1, "step_tokens": 4}
+    requests = requests_of([(0, 8, 24, [1, 2]), (100, 8, 2, [1, 2]), (200, 24, 0, [3, 4, 5, 6, 7, 8])])
+    simulation, rows, *_ = simulate(preset_of(40, chunk_tokens=4, **times), Load(requests=requests))
+    assert [row[0] for row in rows if row[6] == 2] == [560] * 6
+    assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [80, 10, 360]
 
 
 def test_each_rank_has_an_object_of_its_own_with_its_share():
