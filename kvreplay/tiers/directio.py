@@ -117,22 +117,16 @@ F_SET_RW_HINT = 1036
 LIFETIMES = ("short", "medium", "long", "extreme")
 _SHORT = 2
 """Of RWH_WRITE_LIFE_SHORT, the first that says anything; the others of LIFETIMES follow."""
-_HINT = struct.Struct("=Q")
 _MOST_STREAMS = 255
 """What the field of a request holds."""
 HINTED, STREAMED = "F_SET_RW_HINT", "io_uring write_stream"
-
-
-def set_hint(fd: int, stream: int) -> None:
-    """Give the open file the lifetime that stands for `stream`; OSError if its filesystem takes none."""
-    fcntl.fcntl(fd, F_SET_RW_HINT, _HINT.pack(_SHORT + stream % len(LIFETIMES)))
 
 
 def why_no_hint(directory: str) -> str | None:
     """Return why files in `directory` take no hint; None if they do."""
     with tempfile.TemporaryFile(dir=directory) as file:
         try:
-            set_hint(file.fileno(), 0)
+            fcntl.fcntl(file, F_SET_RW_HINT, struct.pack("=Q", _SHORT))
         except OSError as error:
             return f"F_SET_RW_HINT: {error.strerror}"
     return None

@@ -34,6 +34,8 @@ SINK_BYTES = 256 << 20
 """Copies within the GPU go to and from a place this large in turn: a small one would stay in its cache."""
 LEFT_BYTES = 256 << 20
 """Of the GPU's free memory, for the driver's own needs."""
+UNIT_BYTES = 512
+"""Objects begin at multiples of it, unless they are verified by pages."""
 OPTIONS = ("device", "copy")
 LESS = "replay less with --limit, or make the trace with a smaller tier (kvtrace gen --set tiers.{}.capacity=40GiB)"
 KINDS = ("h2d", "d2h", "d2d")
@@ -184,7 +186,7 @@ class GpuTier(RamTier):
                 f"--tier {self.name}=gpu: the replay holds up to {format_bytes(peak_bytes + sink_bytes)} there, but "
                 f"{device.name} has {format_bytes(free)} free; {LESS.format(self.name)}"
             )
-        unit = PAGE_BYTES if self._is_verified else 512  # which objects begin at multiples of
+        unit = PAGE_BYTES if self._is_verified else UNIT_BYTES
         # Free room lies scattered, as on a file.
         spare = min(int(peak_bytes * SPARE_SHARE) + PAGE_BYTES, max(0, free - peak_bytes - sink_bytes - LEFT_BYTES))
         size = -(-(peak_bytes + spare) // unit) * unit

@@ -118,13 +118,13 @@ static void leave_request(World *w, int64_t actor) {
 // the request at hand reads there; return whether there is.
 static bool take(World *w, int64_t t, int64_t slot, int64_t taken_bytes, int64_t now) {
     const Tier *tier = &w->tiers[t];
-    int64_t size = size_of(w, slot), leaving;
+    int64_t size = size_of(w, slot);
     if (size > tier->largest) return false;
-    for (bool is_full = tier->live_bytes + taken_bytes + size > tier->limit; is_full;) {
-        for (leaving = queue_of(w, t, 0)->tail; leaving != NONE && w->slots[leaving].held & (2 << t);)
-            leaving = link_of(w, t, leaving)->newer;
-        is_full = tier->live_bytes + taken_bytes + size > tier->low && leaving != NONE;
-        if (is_full) drop(w, t, object_of(w, t, leaving), now, PHASE_EVICT);
+    bool is_full = tier->live_bytes + taken_bytes + size > tier->limit;
+    for (int64_t member = queue_of(w, t, 0)->tail, newer; is_full && member != NONE; member = newer) {
+        newer = link_of(w, t, member)->newer;
+        if (!(w->slots[member].held & (2 << t))) drop(w, t, object_of(w, t, member), now, PHASE_EVICT);
+        is_full = tier->live_bytes + taken_bytes + size > tier->low;
     }
     // As has_room: an object that it takes may fill an empty tier past its limit.
     return tier->live_bytes + taken_bytes + size <= tier->limit || tier->live_bytes + taken_bytes == 0;
