@@ -309,6 +309,8 @@ class Simulated(Counted):
     """To each drive that wears, node by node."""
     hits_back_ns: int | None = None
     """How long after the first event hits are as before; null without one, or if they never are."""
+    notes: tuple[str, ...] = ()
+    """What to know before these figures are believed."""
 
     @property
     def recomputed_tokens(self) -> int:
@@ -359,6 +361,7 @@ def simulated(
         duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
         drive_written_bytes=written,
         hits_back_ns=next((of["hits_back_ns"] for of in stats.get("incidents", {}).get("around", [])), None),
+        notes=tuple(preset.memory_notes(simulation.model, simulation.sizes.ranks * simulation.sizes.sharers)),
     )
 
 

@@ -54,18 +54,20 @@ class Accelerator:
     """Dense bf16, without sparsity."""
     bytes_per_s: float
     """Of its memory."""
+    memory_bytes: int
+    """What data sheets call GB is GiB."""
     step_tokens: int
     """Of a step, by default of vLLM's server (max_num_batched_tokens), which goes by the GPU's memory."""
     source: str
 
 
 GPUS: Final = {
-    "a100": Accelerator(312e12, 2.039e12, 2048, "NVIDIA A100 80GB SXM data sheet"),
-    "h100": Accelerator(989e12, 3.35e12, 8192, "NVIDIA H100 SXM data sheet"),
-    "h200": Accelerator(989e12, 4.8e12, 8192, "NVIDIA H200 SXM data sheet"),
-    "b200": Accelerator(2250e12, 8.0e12, 16384, "NVIDIA HGX B200 data sheet, one of eight"),
-    "l40s": Accelerator(362e12, 0.864e12, 2048, "NVIDIA L40S data sheet"),
-    "mi300x": Accelerator(1307e12, 5.3e12, 16384, "AMD Instinct MI300X data sheet"),
+    "a100": Accelerator(312e12, 2.039e12, 80 << 30, 2048, "NVIDIA A100 80GB SXM data sheet"),
+    "h100": Accelerator(989e12, 3.35e12, 80 << 30, 8192, "NVIDIA H100 SXM data sheet"),
+    "h200": Accelerator(989e12, 4.8e12, 141 << 30, 8192, "NVIDIA H200 SXM data sheet"),
+    "b200": Accelerator(2250e12, 8.0e12, 180 << 30, 16384, "NVIDIA HGX B200 data sheet, one of eight"),
+    "l40s": Accelerator(362e12, 0.864e12, 48 << 30, 2048, "NVIDIA L40S data sheet"),
+    "mi300x": Accelerator(1307e12, 5.3e12, 192 << 30, 16384, "AMD Instinct MI300X data sheet"),
 }
 
 

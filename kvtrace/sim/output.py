@@ -159,7 +159,7 @@ def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
 def notes_of(preset: Preset, model: ModelShape, requests: Requests | None, ranks: int) -> list[str]:
     """Return what there is to know of the requests, of the model, and of what is stored of it."""
     notes = model.entry_notes(preset.chunk_tokens * (preset.entry is Entry.CHUNK), ranks)
-    return [*(requests.notes if requests else ()), *model.notes, *notes]
+    return [*(requests.notes if requests else ()), *model.notes, *notes, *preset.memory_notes(model, ranks)]
 
 
 def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Metadata:

@@ -39,7 +39,7 @@ from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.fleet import Incident, IncidentCounters, schedule_incidents, set_fleet, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, Scope, TierSetting, bytes_of, ns_of
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, TierSetting, bytes_of, ns_of
 
 FOREVER_NS = 2**62
 MILLION = 1_000_000
@@ -202,9 +202,7 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
     knobs.prefill_in_turn, knobs.is_batched = p.prefill_in_turn, p.is_batched
     knobs.step_tokens = p.step_tokens * (p.prefill_in_turn and p.has_prefill)
-    top = p.tiers[0]
-    is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is Scope.NODE and not top.takes_whole
-    knobs.is_bounded = is_gpu and bool(top.capacity_bytes and knobs.step_tokens)
+    knobs.is_bounded = bool(p.gpu_bytes and knobs.step_tokens)
     knobs.decode_active_ns, knobs.decode_compute_ns = p.decode_active_ns, p.decode_compute_ns
     knobs.decode_bytes_per_us = p.decode_bytes_per_s // BYTES_PER_US
     knobs.bytes_per_token = sizes.bytes_per_token

@@ -54,6 +54,12 @@ def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
     best, done, of = found.best, len(found.rows), len(found.study.configurations)
     notes = [f"{format_count(done)} configurations, each simulated once; all figures are simulated"]
     warnings = [f"PARTIAL: {done} of {of} configurations are done"] if done < of else []
+    answers = {"best": best, "cheapest": found.cheapest}
+    warnings += [
+        f"the {name}: {note}"
+        for name, one in answers.items()
+        for note in (one.rows[0].figures.notes if one and one.rows[0].figures else ())
+    ]
     worn = [key for key in ("drive-size", "endurance") if key in found.study.keys]
     if worn and not any(row.figures and row.figures.drive_written_bytes for row in found.rows):
         warnings.append(f"{' and '.join(worn)}: no tier is a drive; memory and buckets do not wear")

@@ -22,8 +22,9 @@ import msgspec
 from kvtrace.core.config import Bounds, bounds_of, check_bounds, load_toml, nearest, override, to_struct
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
-from kvtrace.core.units import INT64_MAX, parse_duration_ns
-from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, Attention
+from kvtrace.core.units import INT64_MAX, format_bytes, parse_duration_ns
+from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, GPUS, Attention
+from kvtrace.model.shape import ModelShape, stored_ranks
 from kvtrace.requests.users import LoadDefaults, Workload, complaints_of_workload
 from kvtrace.sim.presets import tier as of_tier
 
@@ -174,6 +175,30 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         knobs = {name: getattr(self, name) for name in ("prefill_in_turn", *COMPUTING, *BATCH)}
         attention = msgspec.to_builtins(self.prefill_attention, builtin_types=())
         return knobs | {ATTENTION: list(attention), "decode_bandwidth": self.decode_bytes_per_s}
+
+    @property
+    def gpu_bytes(self) -> int | None:
+        """Capacity of a first tier that is the GPUs' memory, where blocks of running requests stay; else null."""
+        top = self.tiers[0]
+        is_gpu = top.name == "gpu" and top.policy is of_tier.Policy.LRU and top.scope is of_tier.Scope.NODE
+        return top.capacity_bytes if is_gpu and not top.takes_whole else None
+
+    def memory_notes(self, model: ModelShape, ranks: int) -> list[str]:
+        """Return why the memory of `ranks` GPUs cannot be as the tier `gpu` says, beside the weights of `model`."""
+        cache_bytes = self.gpu_bytes
+        if self.gpu not in GPUS or not self.step_tokens or cache_bytes is None:
+            return []
+        if not cache_bytes:
+            return [
+                "tiers.gpu.capacity=0: the GPU's memory bounds no requests; first tokens come sooner than on a real GPU"
+            ]
+        weights, memory = round(model.parameters * model.weight_bytes), ranks * GPUS[self.gpu].memory_bytes
+        copies = 1 if self.each_rank_stores else ranks // stored_ranks(model, ranks)
+        if weights + copies * cache_bytes <= memory:
+            return []
+        cache = f"{format_bytes(cache_bytes)} of cache" + f" on each of {copies}" * (copies > 1)
+        has = f"{format_bytes(memory)} of {ranks} x {self.gpu}; set a smaller one, more GPUs (--tp) or another --gpu"
+        return [f"tiers.gpu.capacity: weights of {format_bytes(weights)} and {cache} do not fit in the {has}"]
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""

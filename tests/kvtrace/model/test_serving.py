@@ -102,6 +102,24 @@ def test_a_gpu_in_capitals_is_the_same_configuration(gen, gpu):
     assert (large.config, large.config_sha256, large.notes) == (small.config, small.config_sha256, small.notes)
 
 
+# 8.03e9 parameters of 2 bytes and 48 GiB, in the 48 GiB of an L40S; 671e9 of one byte and 48 GiB of the same latents on
+# each of eight H100 of 80 GiB: 1,083 GB in 687.
+@pytest.mark.parametrize(("options", "said"), [
+    ([], None),
+    (["--gpu", "l40s"], "16.1 GB and 51.5 GB of cache do not fit in the 51.5 GB of 1 x l40s"),
+    (["--gpu", "l40s", "--tp", 2], None),
+    (["--gpu", "l40s", "--set", "tiers.gpu.capacity=32GiB"], None),
+    (["--model", "deepseek-v3", "--tp", 8], "671 GB and 51.5 GB of cache on each of 8 do not fit in the 687 GB"),
+    (["--model", "deepseek-v3", "--tp", 32], None),
+    (["--set", "tiers.gpu.capacity=0"], "tiers.gpu.capacity=0: the GPU's memory bounds no requests"),
+    (["--set", "tiers.gpu.capacity=0", "--set", "step_tokens=0"], None),
+    (["--set", "tiers.gpu.capacity=0", "--gpu", "instant"], None),
+])  # fmt: skip
+def test_a_gpu_whose_memory_cannot_be_so_is_noted(gen, options, said):
+    notes = [note for note in gen(*options)[1].notes if note.startswith("tiers.gpu.capacity")]
+    assert notes == [] if said is None else [said in note for note in notes] == [True]
+
+
 def test_set_overrides_the_roofline(gen):
     found, meta = gen("--set", "decode_ns_per_token=5")
     assert found["serving"]["overridden"] == ["decode_ns_per_token"]

@@ -74,6 +74,16 @@ def test_the_first_line_is_the_answer(done):
     assert found["basis"] == "simulated"
 
 
+def test_a_best_of_a_gpu_without_bound_is_warned_of(tmp_path):
+    knobs = 'preset = "lmcache-disk"\nmodel = "tiny-1b"\nusers = 4\nduration = "3s"'
+    (tmp_path / "s.toml").write_text(f'[base]\n{knobs}\n[grid]\ntiers.gpu.capacity = ["64MiB", "0"]\n')
+    line, warned, *_ = study(tmp_path / "s.toml", tmp_path / "out").stdout.splitlines()
+    assert "at tiers.gpu.capacity=0" in line
+    assert warned.startswith("the best: tiers.gpu.capacity=0: the GPU's memory bounds no requests")
+    listed = json.loads(study(tmp_path / "s.toml", tmp_path / "out", "--json").stdout)["rows"]
+    assert [len(row["notes"]) for row in listed] == [0, 1]
+
+
 def test_what_is_done_is_not_simulated_again(done, monkeypatch):
     folder, _ = done
     before = (folder / "out" / "results.parquet").read_bytes()
