@@ -26,6 +26,7 @@ from kvtrace.core.units import INT64_MAX, format_bytes, parse_duration_ns
 from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, GPUS, Attention
 from kvtrace.model.shape import ModelShape, stored_ranks
 from kvtrace.requests.users import LoadDefaults, Workload, complaints_of_workload
+from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets import tier as of_tier
 
 MAX_TIERS = 8
@@ -180,7 +181,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def gpu_bytes(self) -> int | None:
         """Capacity of a first tier that is the GPUs' memory, where blocks of running requests stay; else null."""
         top = self.tiers[0]
-        is_gpu = top.name == "gpu" and top.policy is of_tier.Policy.LRU and top.scope is of_tier.Scope.NODE
+        is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is of_tier.Scope.NODE
         return top.capacity_bytes if is_gpu and not top.takes_whole else None
 
     def memory_notes(self, model: ModelShape, ranks: int) -> list[str]:
