@@ -113,7 +113,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
     offer_tokens: of_tier.Tokens = 0
     """Prompt tokens that one step of the engine computes: their objects are stored as that is done, before the next
-    step, in stages of their own; 0 is all as the prompt is computed."""
+    step, in stages of their own; 0 is all as the prompt is computed. Presets that have it take `step_tokens`."""
     offers_hits: bool = False
     """What was found cached is stored again in the slower tiers that do not have it; not only what was computed."""
     skip_held: bool = False
@@ -241,6 +241,12 @@ def load_preset(
         modelled = times(str(tree.get("gpu", GPU)))
         implied = (ATTENTION,) * (COMPUTING[0] in tree) + BATCH * (COMPUTING[1] in tree)
         tree = {name: value for name, value in modelled.items() if name not in implied} | tree
+        if (
+            tree.get("offer_tokens")
+            and path.parent == PRESETS
+            and not any(s.startswith("offer_tokens") for s in settings)
+        ):
+            tree["offer_tokens"] = tree.get("step_tokens") or tree["offer_tokens"]  # an offer is what a step computed
     preset = to_struct(tree, Preset, f"preset {name}")
     check(preset, name)
     return preset

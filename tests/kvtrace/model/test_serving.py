@@ -102,6 +102,14 @@ def test_a_gpu_in_capitals_is_the_same_configuration(gen, gpu):
     assert (large.config, large.config_sha256, large.notes) == (small.config, small.config_sha256, small.notes)
 
 
+@pytest.mark.parametrize(("options", "tokens"), [
+    ([], 8192), (["--gpu", "l40s"], 2048), (["--gpu", "b200"], 16384), (["--gpu", "instant"], 8192),
+    (["--set", "step_tokens=512"], 512), (["--gpu", "l40s", "--set", "offer_tokens=4096"], 4096),
+])  # fmt: skip
+def test_vllm_offers_what_a_step_computed(gen, options, tokens):
+    assert gen("--preset", "vllm-offload-cpu", *options)[1].config["hierarchy"]["offer_tokens"] == tokens
+
+
 # 8.03e9 parameters of 2 bytes and 48 GiB, in the 48 GiB of an L40S; 671e9 of one byte and 48 GiB of the same latents on
 # each of eight H100 of 80 GiB: 1,083 GB in 687.
 @pytest.mark.parametrize(("options", "said"), [
