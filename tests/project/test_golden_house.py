@@ -46,6 +46,7 @@ def test_a_command_answers_what_it_answered(name):
     assert transcripts.in_folder(transcripts.answered, name) == golden("reports")[name]
 
 
+@pytest.mark.full
 def test_the_queries_of_the_library_answer_what_they_answered():
     assert transcripts.in_folder(transcripts.queried) == golden("sql")
 

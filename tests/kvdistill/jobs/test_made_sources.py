@@ -11,6 +11,7 @@ from conftest import run_cli, run_process
 GEN = "--preset lmcache-disk --model tiny-1b --users 8 --duration 5s --set tiers.gpu.capacity=0"
 
 
+@pytest.mark.full
 def test_jobs_of_a_trace_that_gen_makes_first(tmp_path):
     done = run_cli("kvdistill", "fio", "--gen", GEN, "-o", "jobs", cwd=tmp_path)
     assert "Tier nvme of trace.parquet" in done.stdout

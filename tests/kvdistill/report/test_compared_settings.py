@@ -131,6 +131,7 @@ def test_requests_that_were_imported_before_are_the_same_load(monkeypatch, tmp_p
     assert "drives: requests at most 5 / 6; two.parquet" in cut.verdict
 
 
+@pytest.mark.full
 def test_runs_of_other_traces_or_of_another_part_say_so(tmp_path):
     runs = {name: write_run(tmp_path / name, [1000, 2000]) for name in ("a", "same", "other", "part")}
     trace = msgspec.to_builtins(read_run(runs["a"]).trace)

@@ -56,6 +56,7 @@ def test_wear_is_of_each_drive(monkeypatch, tmp_path, capsys):
     assert shared["stats"]["tiers"][-1]["written_bytes"] <= written
 
 
+@pytest.mark.full
 def test_jobs_of_one_node_and_of_what_all_share(monkeypatch, tmp_path, capsys):
     path, _ = made(monkeypatch, tmp_path, capsys)
     found = []

@@ -73,6 +73,7 @@ def test_a_page_is_small_beside_the_script_that_it_carries(text):
     assert len(_SCRIPTS.sub("", text).encode()) < 1_500_000
 
 
+@pytest.mark.full
 def test_charts_are_drawn_the_same_each_time():
     line = Series("read", [1.0, 2.0, 4.0], [0.5, 0.6, 0.7])
     picture = picture_of(Chart("t", ChartShape.STEPS, Unit.NS, Unit.COUNT, [line], 1.0))
@@ -229,6 +230,7 @@ def test_a_comparison_says_first_which_is_faster(tmp_path):
     assert re.fullmatch(r"a reads 2\d % slower at p99 \[\d+, \d+\] than b", back.verdict)
 
 
+@pytest.mark.full
 def test_a_comparison_says_that_trials_show_no_difference(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.2e6, 0.9e6]), side(tmp_path, "b", [1.1e6, 0.95e6, 1e6])
     compared, document = read_comparison([a, b])
@@ -262,6 +264,7 @@ def test_of_several_drives_the_first_line_says_which_it_speaks_of():
     assert judge("ab", [one, one])[0].startswith("b reads")
 
 
+@pytest.mark.full
 def test_trials_too_unlike_to_bound_a_ratio_say_so_instead_of_a_million_per_cent(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 3e6]), side(tmp_path, "b", [1e6, 20e6])
     compared, document = read_comparison([a, b])
@@ -272,6 +275,7 @@ def test_trials_too_unlike_to_bound_a_ratio_say_so_instead_of_a_million_per_cent
     assert (ratio.high > 100, row[4:]) == (True, [ratio.value, None, None, "no"])
 
 
+@pytest.mark.full
 def test_trials_that_agree_say_how_many_would_show_a_small_difference(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.05e6, 1e6]), side(tmp_path, "b", [1.05e6, 1e6, 1.05e6])
     compared, _document = read_comparison([a, b])
@@ -317,6 +321,7 @@ def test_single_trials_show_no_difference(tmp_path):
     assert found.verdict == "b reads 99 % slower at p99 than a: by trials too few to show a difference"
 
 
+@pytest.mark.full
 def test_what_was_cut_off_is_said_first_and_counts_only_alone(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.01e6, 0.99e6]), side(tmp_path, "b", [0.8e6, 0.81e6, 0.79e6, 9e6])
     change_run(b / "trial-4", status="partial", reason="interrupted")
@@ -365,6 +370,7 @@ def test_a_comparison_leads_with_the_drive_whatever_another_side_has_beside_it()
     assert said.startswith("b reads 50 % faster at p50 than a; its read bandwidth 100 % higher")
 
 
+@pytest.mark.full
 def test_times_of_storage_that_takes_none_are_not_compared_with_those_of_one_that_does(tmp_path):
     for preset in ("vllm-fs", "vllm-obj"):
         run_cli("kvtrace", "gen", "--preset", preset, "--model", "tiny-1b", "--users", "3", "--duration", "20s",

@@ -164,6 +164,7 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert "## Closeness of the jobs" in markdown(documents_of([report(run)], ["run"]))
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_classes_of_service_stand_beside_their_targets(tmp_path):
     run = write_run(tmp_path / "run", [1000] * 4)
     times = {"count": 3, "mean_ns": 5.0, "p50_ns": 4, "p95_ns": 60 * MS, "p99_ns": None, "p99_9_ns": None,
@@ -183,6 +184,7 @@ def test_classes_of_service_stand_beside_their_targets(tmp_path):
     assert 'class="verdict fail"' in html_page(documents, "test")
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_partial_run_says_so_before_any_figure(tmp_path):
     run = write_run(tmp_path / "run", [1000] * 4, verdict="FELL BEHIND: much")
     change_run(run, status="partial", reason="the disk is full")
@@ -234,6 +236,7 @@ def trials(folder, name, factor):
     return folder / name
 
 
+@pytest.mark.full
 def test_trials_are_compared_with_confidence(tmp_path):
     a, b = trials(tmp_path, "a", 1), trials(tmp_path, "b", 2)
     found = json.loads(run_cli("kvdistill", "compare", a, b, "--json").stdout)
@@ -313,6 +316,7 @@ def test_runs_stand_beside_what_was_simulated_in_what_both_know(tmp_path):
     assert not any(key[1:] == ("delete", "bytes") for key in lines)
 
 
+@pytest.mark.full
 def test_a_trace_beside_its_run_is_context_and_no_side(tmp_path):
     trace, run, other = write_hand(tmp_path), write_run(tmp_path / "r", [1000]), write_run(tmp_path / "s", [2000])
     assert [d.name for d in read_reports([run, trace], 10)[1]] == ["r", "hand.parquet"]

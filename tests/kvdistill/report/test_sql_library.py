@@ -288,6 +288,7 @@ def test_sql_is_told_from_files(tmp_path):
     assert split_query([]) == ([], None)
 
 
+@pytest.mark.full
 def test_the_shell_needs_no_other_program(tmp_path):
     trace = write_hand(tmp_path)
     said = """

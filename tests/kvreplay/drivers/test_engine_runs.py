@@ -201,6 +201,7 @@ def test_a_directory_with_others_files_is_left_alone(drive, tmp_path):
     assert (tmp_path / "drive" / "theirs").read_text() == "precious"
 
 
+@pytest.mark.full
 def test_kept_files_are_named_and_the_next_run_removes_them(drive, tmp_path):
     drive("--keep")
     kept = tmp_path / "drive" / SCRATCH / "engine"
@@ -210,6 +211,7 @@ def test_kept_files_are_named_and_the_next_run_removes_them(drive, tmp_path):
     assert list((tmp_path / "drive").iterdir()) == []
 
 
+@pytest.mark.full
 def test_an_interrupted_engine_ends_and_leaves_a_partial_run(monkeypatch, tmp_path, conversation):
     monkeypatch.setenv("STANDIN_TROUBLE", "slow")
     (tmp_path / "drive").mkdir()

@@ -116,6 +116,7 @@ def test_buffers_that_no_row_fills_are_not_touched(*, is_growing: bool) -> None:
     assert Arena(64, MIB, most=0).touched == 1
 
 
+@pytest.mark.full
 def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(monkeypatch: pytest.MonkeyPatch) -> None:
     arena, used, allowed, grown = Arena(512, MIB, is_growing=True), [100], [], threading.Event()
 

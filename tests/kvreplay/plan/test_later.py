@@ -146,6 +146,7 @@ def compared(tmp_path, rows, *options):
     return json.loads((output / "a" / "trial-1" / "run.json").read_text()), done.stderr
 
 
+@pytest.mark.full
 def test_drives_are_compared_in_the_steady_window(tmp_path):
     rows = lru_rows(3)
     first = next(row[0] for row in rows if row[1] == "delete")

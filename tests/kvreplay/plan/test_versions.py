@@ -230,6 +230,7 @@ def test_spans_of_any_writes_are_what_each_block_was_written_last(
     assert all(a[1] == b[0] and a[2] != b[2] for a, b in pairwise(spans))
 
 
+@pytest.mark.full
 def test_engines_may_ask_while_rows_are_laid(tmp_path: Path) -> None:
     rows = [row("write", 0, 4096 * (1 + n % 2)) if n % 2 else row("read", 0, 8192) for n in range(60_000)]
     rows[:0] = [row("write", 0, 8192), row("write", 0, 4096)]

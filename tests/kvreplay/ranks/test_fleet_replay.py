@@ -106,6 +106,7 @@ def test_drives_that_nodes_have_apart_are_not_one_drive(tmp_path):
     assert any("tier nvme is each node's own: the 2 nodes' copies of an object are one here" in n for n in run.notes)
 
 
+@pytest.mark.full
 def test_ranks_of_several_nodes_say_how_many_ranks_keep_all_apart(tmp_path):
     path = fleet(tmp_path / "t.parquet", [(node, "write", 2, node) for node in range(NODES)], OWN)
     on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))

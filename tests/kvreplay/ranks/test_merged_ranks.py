@@ -68,7 +68,7 @@ def requests_of_three_objects(count: int) -> list[Any]:
     return rows
 
 
-@pytest.mark.star
+@pytest.mark.first(speed=1)
 @pytest.mark.parametrize("by", [PartitionBy.USER, PartitionBy.OBJECT])
 @pytest.mark.parametrize("speed", [None, 1.0])
 def test_requests_are_pooled_also_those_that_several_ranks_served(tmp_path, by, speed):
@@ -86,6 +86,7 @@ def test_requests_are_pooled_also_those_that_several_ranks_served(tmp_path, by, 
         assert found.response == distribution(np.array(list(busy(ops, "scheduled_ns").values())))
 
 
+@pytest.mark.full
 def test_requests_that_the_warm_up_touches_are_left_out(tmp_path):
     run = replayed(tmp_path, requests_of_three_objects(20), PartitionBy.OBJECT, warmup="8rows", speed=1.0)
     # Rows 0 to 7 are of requests 0 and 1.
@@ -142,7 +143,7 @@ def saves(request: int | None) -> list[Any]:
     return sorted(rows, key=lambda row: row[0])
 
 
-@pytest.mark.star
+@pytest.mark.first(request_id=1, speed=1)
 @pytest.mark.parametrize("request_id", [None, 7])
 @pytest.mark.parametrize("speed", [None, 1.0])
 def test_a_checkpoint_ends_when_its_last_rank_has_written_it(tmp_path, speed, request_id):
@@ -170,6 +171,7 @@ def test_a_checkpoint_ends_when_its_last_rank_has_written_it(tmp_path, speed, re
     assert beside.without == distribution(times[~np.array(is_during)])
 
 
+@pytest.mark.full
 def test_a_rank_that_left_nothing_leaves_the_others_figures(tmp_path):
     replayed(tmp_path, saves(7) + requests_of_three_objects(0), PartitionBy.OBJECT)
     whole = read_run(tmp_path / "run")
@@ -181,6 +183,7 @@ def test_a_rank_that_left_nothing_leaves_the_others_figures(tmp_path):
     assert run.status == "partial"
 
 
+@pytest.mark.full
 def test_repeats_of_all_ranks_stay_in_step(tmp_path):
     """The parts end at different times: without the whole trace's period each would go on by its own."""
     rows = requests_of_three_objects(7)

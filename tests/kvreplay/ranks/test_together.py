@@ -87,6 +87,7 @@ def test_a_pooled_run_is_reported_like_any_other(tmp_path):
     assert "By MLPerf's rule for several clients, not merged" in shown
 
 
+@pytest.mark.full
 def test_an_open_loop_is_pooled_by_its_due_times(tmp_path):
     replayed(tmp_path, speed=1.0)
     run, rows = read_run(tmp_path / "run"), ops_of(tmp_path / "run")
@@ -101,6 +102,7 @@ def test_an_open_loop_is_pooled_by_its_due_times(tmp_path):
     assert run.summary.judgement.has_reached == run.summary.pace.kept_pace
 
 
+@pytest.mark.full
 def test_a_warm_up_is_left_out_of_what_is_pooled(tmp_path):
     replayed(tmp_path, warmup="30rows")
     run, rows = read_run(tmp_path / "run"), ops_of(tmp_path / "run")
@@ -215,6 +217,7 @@ def test_trials_and_sweeps_are_decided_by_rank_0_and_done_by_all(tmp_path):
         assert len(list((tmp_path / folder).glob("rank-*/run.json"))) == COUNT
 
 
+@pytest.mark.full
 def test_a_run_whose_rank_0_died_is_put_together_later(tmp_path):
     replayed(tmp_path)
     whole = read_run(tmp_path / "run")

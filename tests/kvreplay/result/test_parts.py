@@ -87,6 +87,7 @@ def setting(tmp_path: Path, rng: np.random.Generator, **config: Any) -> Setting:
     return Setting(Config(tiers={}, io_bytes=4096, **config), pacer, reader, window, tiers, trace, [])
 
 
+@pytest.mark.star
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("warmup", [None, "40", "300ms"])
 def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, warmup: str | None) -> None:

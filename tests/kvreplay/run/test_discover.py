@@ -155,6 +155,7 @@ def test_gpus_are_what_nvidia_smi_lists(tmp_path: Path, monkeypatch: pytest.Monk
     assert module._gpus() == ([], "nvidia-smi: no devices")
 
 
+@pytest.mark.full
 def test_the_command_prints_this_machine() -> None:
     shown = run_cli("kvreplay", "discover").stdout
     assert "start from: --engine " in shown

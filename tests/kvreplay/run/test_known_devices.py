@@ -196,6 +196,7 @@ def test_the_page_cache_is_no_drive(tmp_path: Path) -> None:
     assert run.tiers["nvme"]["is_direct"] is False
 
 
+@pytest.mark.full
 def test_memory_that_objects_grow_into_is_there_before_the_run(tmp_path: Path) -> None:
     # 3 GB/s in writes at the end of objects that grow, 300 MB in all.
     rows = [

@@ -107,6 +107,7 @@ def lines_of(run):
     return [note.removeprefix("drive.json: ") for note in run["notes"] if note.startswith("drive.json: ")]
 
 
+@pytest.mark.full
 def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
     drive = write_drive(tmp_path / "drive.json")
     rows = [(i, "write" if i < 64 else "read", 0, "load", i % 64, 0, MIB, None, None, 0) for i in range(256)]

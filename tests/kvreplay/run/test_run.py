@@ -492,6 +492,7 @@ def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive
     assert list(drive.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, drive: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
     process = started(trace, drive, tmp_path / "killed")

@@ -366,6 +366,7 @@ def test_what_requests_wait_for_under_more_load_is_the_drives(
     assert limit_of_open([lost]) is LimitCause.DEPENDENCIES
 
 
+@pytest.mark.full
 def test_one_command_makes_the_trace_and_finds_the_knee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvreplay.run.sweep.DOUBLINGS", 1)
     gen = "--users 9 --duration 3s --model tiny-1b --set workload.think_time=1s"
@@ -472,6 +473,7 @@ def test_a_search_ends_in_one_sentence() -> None:
     )
 
 
+@pytest.mark.full
 def test_a_p99_that_is_not_known_ends_no_sweep(tmp_path: Path) -> None:
     rows = [(i * 1_000_000, "read", 1, "load", i % 4, 0, 4096, None, None, 0) for i in range(40)]
     trace = write_trace(tmp_path / "t.parquet", rows)

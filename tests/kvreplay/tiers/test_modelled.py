@@ -180,6 +180,7 @@ def test_a_modelled_replay_is_marked_in_every_output(tmp_path: Path, engine: str
     assert "tier gpu is SIMULATED" in shown
 
 
+@pytest.mark.full
 def test_the_terminal_marks_what_is_simulated(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0, MIB), row("write", 1, 4096, tier=1)])
     done = run_cli("kvreplay", "run", trace, "--tier", "gpu=sim", "--tier", "cpu=ram", "-o", tmp_path / "run")

@@ -152,7 +152,7 @@ def test_a_store_that_is_silent_from_the_first_request_is_one_line(tmp_path, sto
     assert (done.returncode, "--request-timeout 0s: write more than 0" in done.stderr) == (2, True)
 
 
-@pytest.mark.first(number=1, when=2)
+@pytest.mark.first(number=1, when=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("when", ["replay", "listing", "removal"])
 def test_a_signal_ends_what_a_silent_store_keeps_waiting(tmp_path, store, when, number):

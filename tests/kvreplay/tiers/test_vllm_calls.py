@@ -78,6 +78,7 @@ def test_the_sample_is_understood():
     }
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
 def test_a_replay_makes_the_same_calls(tmp_path):
     if strace(tmp_path / "probe", "true") is None:

@@ -255,6 +255,7 @@ def test_same_seed_same_bytes(tmp_path, monkeypatch, suffix, preset):
     assert not any(x == y for x, y in zip(first, other, strict=True))
 
 
+@pytest.mark.full
 def test_same_bytes_from_another_process_and_when_asked_for_json(tmp_path, monkeypatch):
     load = ["gen", "--users", 3, "--duration", "9s", "--seed", 9]
     assert kvtrace(monkeypatch, *load, "-o", tmp_path / "a.parquet") == 0

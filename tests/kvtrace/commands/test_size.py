@@ -393,7 +393,7 @@ def test_beside_an_object_store_it_is_the_drive_that_is_sized():
 
 @pytest.mark.first(price=1)
 @pytest.mark.parametrize(
-    "preset", [pytest.param(name, marks=pytest.mark.full) for name in ("vllm-fs", "sglang-hicache")] + ["lmcache-disk"]
+    "preset", [pytest.param(name, marks=pytest.mark.full) for name in ("vllm-fs", "sglang-hicache", "lmcache-disk")]
 )
 @pytest.mark.parametrize(("price", "target"), [((4, 0.1), 25), ((1, 1), 25), ((0.1, 4), 25), ((0.1, 4), 50)])
 def test_no_point_of_a_brute_force_is_cheaper(requests, preset, price, target):

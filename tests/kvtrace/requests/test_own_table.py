@@ -52,6 +52,7 @@ def test_requests_come_back_exactly(tmp_path, requests, suffix):
             assert after == before, field.name
 
 
+@pytest.mark.full
 def test_prompts_of_many_blocks_are_written_in_row_groups_that_we_read(tmp_path):
     # 49,334 requests of coding agents, with 94 million ids, once became one row group that no reader of ours took.
     rows, ids_each = 1 << 10, 20_000

@@ -419,7 +419,7 @@ WORKLOADS = {
 @pytest.mark.parametrize("preset", preset_names())
 @pytest.mark.parametrize("settings", WORKLOADS.values(), ids=WORKLOADS.keys())
 def test_every_preset_takes_every_workload_however_little_room_the_loop_has(preset, settings):
-    load = Load(users=2, seed=5, until_ns=2 * S)
+    load = Load(users=2, seed=5, until_ns=2 * S, max_requests=4)
     chosen = load_preset(preset, settings)
     large, rows, log, sizes = simulate(chosen, load, find_model("tiny-1b"), ranks=2, rows=1 << 16)
     small, same_rows, same_log, same_sizes = simulate(chosen, load, find_model("tiny-1b"), ranks=2, rows=1)

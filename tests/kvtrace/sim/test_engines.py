@@ -147,8 +147,8 @@ def test_two_ranks_of_lmcache_write_and_read_their_chunks_of_traffic_that_is_har
 @pytest.mark.parametrize(
     ("name", "counts", "is_ordered"),
     [
-        ("vllm033-cpu4096-300-ops", "vllm-offload-cpu-300-033", True),
         ("vllm033-fs-cpu2048-100-ops", "vllm-fs-100-033", True),
+        ("vllm033-cpu4096-300-ops", "vllm-offload-cpu-300-033", True),
         # 0.32.0 deletes what prompts larger than the tier displace in an order of its own, request by request the same.
         ("vllm032-cpu4096-300-ops", "vllm-offload-cpu-300", False),
         ("vllm032-fs-cpu2048-100-ops", "vllm-fs-100", False),
@@ -269,7 +269,7 @@ def test_vllms_scheduler_finds_as_much_for_prompts_that_wait(monkeypatch, tmp_pa
         assert max(map(abs, later)) <= STEP * token_ns
 
 
-@pytest.mark.first(blocks=2)
+@pytest.mark.first(blocks=1)
 @pytest.mark.parametrize(
     ("blocks", "step", "token_ns", "rel", "more"),
     [

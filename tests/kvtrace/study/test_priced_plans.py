@@ -100,6 +100,7 @@ def naive_cost(trace, last, store, dram, size, span_s=None):
     return total
 
 
+@pytest.mark.full
 def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path):
     found = json.loads(plan(requests, tmp_path / "out", "--target-hit", "55%", "--json").stdout)
     rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()

@@ -198,6 +198,7 @@ def test_the_page(done):
     assert 'aria-label="hit ratio (%) by ' in page
 
 
+@pytest.mark.full
 def test_ctrl_c_keeps_what_is_done(tmp_path):
     text = SMALL.replace("seed = [1, 2]", f"seed = {list(range(200))}")
     path, out = study_file(tmp_path, text), tmp_path / "out"
