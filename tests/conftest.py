@@ -41,6 +41,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the tests marked `full`, too, as make check does")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each of several workers begin to collect elsewhere: what one has compiled, the others need not."""
+    if hasattr(config, "workerinput") and config.args == ["tests"]:
+        files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py"))
+        first = int(config.workerinput["workerid"].removeprefix("gw")) * len(files) // config.workerinput["workercount"]
+        config.args[:] = files[first:] + files[:first]
+
+
 def bpf_reason() -> str | None:
     """Return why the probes cannot run here, or None if they can."""
     from kvreplay.probes.libbpf import check_available
@@ -88,6 +96,7 @@ FEWER, FEWEST = 12, 4
 
 @pytest.hookimpl(tryfirst=True)  # before xdist takes the names of groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path)  # the same of all workers
     leave_out(config, items)
     if not config.option.full:
         try_fewer(items)
