@@ -121,6 +121,9 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 1, i) for i in range(41)])
     how = ["--tier", "cpu=ram", "--on-error", "continue"]
+    # How late operations were submitted is known of those that failed, too, which no other row of it counts.
+    paced = run_cli("kvreplay", "run", trace, *how, "--speed", "1", "-o", tmp_path / "paced", check=False)
+    assert "\nall, failed ones too " in paced.stdout
     done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
     assert done.returncode == FailedOperations.exit_code == 6
     assert done.stdout.startswith("25 of 41 operations FAILED; cpu reached ")
