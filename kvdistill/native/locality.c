@@ -41,7 +41,7 @@ EXPORT bool locality_enter(int64_t rows, const int8_t *op, const int8_t *tier, c
         Tier *t = &of[tier[i]];
         int64_t *bytes = &size[object[i] * tiers + tier[i]], before = *bytes;
         *bytes = op[i] == DELETE ? 0 : reach[i] > before ? reach[i] : before;
-        t->is_written = 1;
+        t->is_written |= op[i] != DELETE;
         t->live_bytes += *bytes - before;
         if (t->live_bytes > MOST) return false;
         if (t->live_bytes > t->peak_bytes) t->peak_bytes = t->live_bytes;

@@ -107,10 +107,8 @@ def _profile_in(file: Path, tier: str | None) -> Profile:
     if not isinstance(content, dict) or "origin" not in content:
         profile = distil_probe(file)
     else:
-        if content.get("format") != FORMAT:
-            raise TraceError(
-                f"a profile of format {content.get('format')}, which this version does not know", path=file
-            )
+        if (form := content.get("format")) != FORMAT:
+            raise TraceError(f"a profile of format {form}, which this version does not know", path=file)
         profile = read_json(file, Profile, misfit="no profile of kvdistill: {}")
     if tier is not None and tier != profile.tier:
         raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
@@ -300,14 +298,13 @@ def _of_ops(ops: Path, tier: str | None, scratch: Path) -> _Source:
     with connect(scratch) as db:
         _view_measured(db, ops)
         db.execute(f"CREATE VIEW offsets AS {offsets}")
-        used = [row["tier"] for row in query(db, "measured_tiers")]
-        name, index = _chosen(tier, [meta.tiers[i].name for i in used], used, ops)
+        used = query(db, "measured_tiers")
+        name, of = _chosen(tier, [meta.tiers[row["tier"]].name for row in used], used, ops)
         _number_objects(db)
-        write_query(db, "measured_ops", ordered, tier=index)
-    notes = [
-        *([] if has_offsets else [_NO_OFFSETS]),
-        *([_WARM_UP] if run is not None and run.summary.warmup is not None else []),
-    ]
+        write_query(db, "measured_ops", ordered, tier=of["tier"])
+    left = f"{format_count(of['left_ops'])} reads and writes failed or were not reached: they are left out"
+    notes = [*([left] if of["left_ops"] else []), *([] if has_offsets else [_NO_OFFSETS])]
+    notes += [_WARM_UP] if run is not None and run.summary.warmup is not None else []
     notes += [] if run is None else computing_notes(run.trace.metadata.notes)
     judged = None if run is None else run.summary.judgement
     if judged is not None and judged.tier == name and judged.cause in _OF_THE_REPLAY:

@@ -179,8 +179,11 @@ def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
 
 
 def _first_doubts(sides: Sequence[ReportedTrials]) -> Iterator[str]:
-    """Yield of which sides trials were cut off, and which moved nothing: the answer begins with it."""
+    """Yield of which sides operations failed or trials were cut off, and which moved nothing: the answer begins so."""
     for side in sides:
+        counts = [report.failed() for report in side.counted if isinstance(report, RunReport)]
+        if failed := sum(count for count, _, _ in counts):
+            yield f"{failed:,} of {sum(of for _, of, _ in counts):,} {counts[0][2]} of {side.name} FAILED"
         if left_out := len(side.reports) - len(side.counted):
             yield f"PARTIAL: {left_out} of {len(side.reports)} trials of {side.name} cut off, and left out"
         elif getattr(side.reports[0], "is_partial", False):

@@ -300,8 +300,11 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[Any], Bi
 
 def marked_document(found: MlperfMark, name: str) -> Document:
     """Return what an option came to, and what its figures may and may not be taken for."""
-    claims = list(found.not_claimed.items())
     rules = [asdict(rule) for rule in found.rules]
+    tables = [
+        table_of("", Sheet.SUMMARY, "text: what = not claimed, why", list(found.not_claimed.items())),
+        table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", rules),
+    ]
     may = f"what a replay of {found.option} moved on this storage, and how long its objects took, in the trials below"
     return Document(
         name=name,
@@ -311,13 +314,5 @@ def marked_document(found: MlperfMark, name: str) -> Document:
             or "every rule that can be told from here is kept; MLCommons takes results of its own mlpstorage alone"
         ],
         notes=[f"may be claimed: {may}"],
-        chapters=[
-            Chapter(
-                "What may not be claimed",
-                [
-                    table_of("", Sheet.SUMMARY, "text: what = not claimed, why", claims),
-                    table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", rules),
-                ],
-            )
-        ],
+        chapters=[Chapter("What may not be claimed", tables)],
     )

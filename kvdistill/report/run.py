@@ -191,16 +191,22 @@ class RunReport(Report, frozen=True, kw_only=True):
         found = self if self.run is None else summary_report(self.run)
         return msgspec.structs.replace(found, figures=[row | {"engine": "model"} for row in found.figures])
 
+    def failed(self) -> tuple[int, int, str]:
+        """Return how many failed, of how many, and of what: operations, or the requests of a serving benchmark."""
+        if self.run is not None and isinstance(served := self.run.serving, Serving):
+            failed = served.failed_requests or 0
+            return failed, failed + (served.requests or 0), "requests"
+        failed = sum((row["errors"] or 0) + (row["corrupt"] or 0) for row in self.figures)
+        return failed, failed + sum(row["operations"] for row in self.figures), "operations"
+
     def warnings(self) -> list[str]:
         """Return what a reader must know of the run before any figure."""
-        run, failed = self.run, sum(row["errors"] or 0 for row in self.figures)
+        run, faults = self.run, {"errors": "operations FAILED", "corrupt": "reads were CORRUPT"}
         found = [] if run is None or not self.is_partial else [f"PARTIAL: {run.reason}"]
         if run is not None and run.summary.fell_behind:
             found.append("The replay fell behind the trace: its times are those of an overload")
-        if failed:
-            found.append(f"{failed:,} operations FAILED")
-        if corrupt := sum(row["corrupt"] for row in self.figures):
-            found.append(f"{corrupt:,} reads were CORRUPT")
+        counts = {said: sum(row[name] or 0 for row in self.figures) for name, said in faults.items()}
+        found += [f"{count:,} {said}" for said, count in counts.items() if count]
         is_served = run is not None and isinstance(run.serving, Serving)
         if all(row["operations"] == 0 for row in self.figures) and not is_served:
             found.append("no operation completed")

@@ -173,6 +173,7 @@ def writes_per_day(
         rated = _USUAL if endurance is None and is_drive else endurance or Endurance()
         life = None if tier in in_memory else rated.rated_bytes(capacity)
         life, capacity = life and life * drives, capacity and capacity * drives
+        per_day = daily / capacity if daily is not None and capacity and tier not in in_memory else None
         rows.append(
             {
                 "tier": tier,
@@ -180,9 +181,7 @@ def writes_per_day(
                 "span_ns": span_ns,
                 "written_bytes_per_day": daily,
                 "capacity_bytes": capacity,
-                "capacity_writes_per_day": daily / capacity
-                if daily is not None and capacity and tier not in in_memory
-                else None,
+                "capacity_writes_per_day": per_day,
                 "endurance_bytes": life,
                 "years_of_life": life / daily / DAYS_PER_YEAR if life and daily else None,
             }

@@ -113,14 +113,13 @@ class TraceReport(Report, frozen=True, kw_only=True):
             Chapter("Not in a trace", absent),
         ]
         tier = self.tiers[-1]["name"] if self.tiers else ""
-        asked = (subject.source or {}).get("file") or (subject.source or {}).get("kind")
         return Document(
             name=subject.file,
             headline=headline,
             notes=notes,
             highlights=_highlights(self),
             chapters=chapters,
-            about=", ".join(str(part) for part in (subject.model, subject.preset, asked) if part),
+            about=", ".join(str(part) for part in (subject.model, subject.preset, facts["source"]) if part),
             pictures=pictures_of(chapters, "Hits over time", f"Bandwidth of {tier}", f"Reuse distance on {tier}")[:2],
         )
 

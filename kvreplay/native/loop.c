@@ -72,8 +72,8 @@ static void give_place(Engine *e, Places *p, int32_t place) {
         if (l->places == p && (l->ready.count || l->first || l->bulk || l->closing)) queue_wake(l);
 }
 
-// What the time since the last look was, by how things stood then.
-static void account(Engine *e, int64_t now, Waiting waiting) {
+// What the time since the last look was, by how things stood from then on: before a place is taken or given.
+static void account(Engine *e, int64_t now) {
     Job *j = e->job;
     int64_t passed = now - e->counted_ns, used = e->places.all - e->places.count, idle = e->places.all - used;
     if (passed > 0) {
@@ -86,8 +86,6 @@ static void account(Engine *e, int64_t now, Waiting waiting) {
         if (e->waiting == UNREAD) j->unread_ns += idle * passed;
         e->counted_ns = now;
     }
-    e->waiting = waiting;
-    e->full_due_ns = INT64_MAX;
 }
 
 // --- an operation begins and ends -----------------------------------------------------------------------------------
@@ -294,10 +292,12 @@ static Operation *next_bulk(Engine *e, Queue *l) {  // that of which the fewest 
     return found;
 }
 
-static bool is_unread(const Engine *e) {     // the next row is not there, though there is room for it
-    const Rows *r = e->order.rows;
-    int64_t laid = atomic_load_explicit(&r->laid, memory_order_relaxed);
-    return e->order.cursor == laid && laid < r->total && laid - atomic_load(&r->given) <= r->mask;
+static Waiting why_idle(const Engine *e, const Queue *l) {  // has room in the queue, and nothing that may go
+    const Order *o = &e->order;
+    int64_t laid = atomic_load_explicit(&o->rows->laid, memory_order_relaxed);
+    if (o->cursor == o->rows->total && !o->chained && !l->ready.count) return FREE_TO_GO;   // all rows went
+    bool is_unread = o->cursor == laid && laid < o->rows->total && laid - atomic_load(&o->rows->given) <= o->rows->mask;
+    return is_unread ? UNREAD : BLOCKED;
 }
 
 // Whether the operations under way fill the queue without this one. To open its file now would reserve its space too
@@ -342,14 +342,16 @@ bool take_step(Engine *e, int queue, int64_t now, Step *s, int64_t *next_ns) {
             } else
                 waiting = is_depth_limited ? DEPTH_LIMITED : GROWING;
         } else if (l->is_full || (*next_ns > now && !l->bulk))
-            waiting = is_unread(e) ? UNREAD : BLOCKED;
+            waiting = why_idle(e, l);
         Operation *bulk = may ? next_bulk(e, l) : NULL;
         if (bulk) next_io(e, l, bulk, s), is_found = true;
         break;
     }
+    if (p == &e->places) account(e, now);
     if (is_found) s->place = take_place(e, p);
     if (p != &e->places) return is_found;
-    account(e, now, waiting);
+    e->waiting = waiting;
+    e->full_due_ns = INT64_MAX;
     if (is_found && !p->count) {
         if (l->first) e->full_due_ns = now;
         else if (l->ready.count) e->full_due_ns = row_at(e->order.rows, l->ready.number[0])->due_ns;
@@ -367,6 +369,7 @@ void end_step(Engine *e, Step *s) {
     f->out--;
     if (s->ended_ns > f->last_ns) f->last_ns = s->ended_ns;
     atomic_fetch_add_explicit(&e->job->moved_steps, 1, memory_order_relaxed);
+    if (l->places == &e->places) account(e, s->ended_ns);
     give_place(e, l->places, s->place);
     if (s->result < 0) fail(e, f, FAILED, -s->result, s);
     else if ((s->act == MOVE || s->act == WHOLE) && s->result < least) fail(e, f, is_read ? SHORT : FAILED, 0, s);

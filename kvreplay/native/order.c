@@ -133,6 +133,7 @@ static void enter(Engine *e, int64_t number) {
         r->waits_with[chain] = g->first;
         g->first = (int32_t)(number & o->rows->mask);
     }
+    o->chained += r->unmet > 0;
     if (r->unmet) return;
     r->ready_ns = since;
     make_ready(e, number);
@@ -160,6 +161,7 @@ static void open_group(Engine *e, int32_t at, int64_t now) {
     for (int32_t place = g->first; place != NONE; place = o->rows->row[place].waits_with[chain]) {
         Row *r = &o->rows->row[place];
         if (--r->unmet) continue;
+        o->chained--;
         r->ready_ns = now;
         make_ready(e, base + ((place - base) & o->rows->mask));     // its number: within a window from the first under way
     }

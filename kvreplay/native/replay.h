@@ -217,7 +217,7 @@ typedef struct {            // what of the trace may go, in its order
     bool is_shared;         // by several threads
     Rows *rows;
     int64_t cursor;         // rows that were looked at
-    int64_t ready;          // rows in all heaps
+    int64_t ready, chained; // rows in all heaps; rows that wait for others
     Table chain[2];         // the last group of a request, and of an object
     Group *group;
     int32_t groups, free_group;

@@ -362,14 +362,18 @@ class Later:
         return busiest_begin_ns(moves(), self.span_ns)
 
     def _steady_ns(self, tier: int, text: str) -> int:
+        begin_ns, what = None, "evicted from"
         for rows in self._rows("ts_ns", "op", "tier", "phase"):
-            evicts = (rows["op"] == DELETE) & (rows["phase"] == _EVICT) & (rows["tier"] == tier)
-            if evicts.any():
-                return int(rows["ts_ns"][evicts.argmax()])
+            is_own, is_delete, ts_ns = rows["tier"] == tier, rows["op"] == DELETE, rows["ts_ns"]
+            evicts = is_own & is_delete & (rows["phase"] == _EVICT)
+            if begin_ns is None and evicts.any():
+                begin_ns, what = int(ts_ns[evicts.argmax()]), "read or written after the first eviction from"
+            if begin_ns is not None and (is_own & ~is_delete & (ts_ns >= begin_ns)).any():
+                return begin_ns
         where = "in this trace" if self._node is None else f"by node {self._node} of this trace"
         raise ColdTraceError(
-            f"--window {text}: nothing is evicted from {self.meta.tiers[tier].name} {where}, so that it has no "
-            "steady state; take a longer trace or a smaller tier, or --window busiest:60s"
+            f"--window {text}: nothing is {what} {self.meta.tiers[tier].name} {where}, so that it has no steady state; "
+            "take a longer trace or a smaller tier, or --window busiest:60s"
         )
 
     def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:

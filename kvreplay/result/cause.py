@@ -127,20 +127,28 @@ def shares_of(
         waited = found.total("waited_ns", of) if of else 0
         if not waited:
             continue
-        for name, share in _before_submission(driven, found.order.waited_ns, waited, is_copied=is_copied).items():
+        seen = {UNKNOWN: 1.0} if driven is None else _before_submission(found, driven, waited, is_copied=is_copied)
+        for name, share in seen.items():
             parts[name] = parts.get(name, 0.0) + share * waited
     unhindered = min(parts[DRIVE], found.late(at)[1])
     return {name: max(0.0, part) / total for name, part in parts.items()}, unhindered / total
 
 
-def _before_submission(driven: Driven | None, waited_ns: int, added_ns: int, *, is_copied: bool) -> dict[str, float]:
-    """Return what waits before submission were for, as shares of them, by what the threads counted.
+def part_counted(found: CountedOperations, driven: Driven | None) -> float:
+    """Return the share of the run's time that figures count: what threads and devices did is known of all of it."""
+    run = found.run[0]
+    if driven is None or not (run["left_out"] and run["counted_sent"]):
+        return 1.0
+    return max(1, driven.wall_ns - int(run["from_ns"])) / max(1, driven.wall_ns)
 
-    In `waited_ns` of the run's time something could have gone and had not; all waits are `added_ns`. What one thread
-    that serves all does is time that all wait for; of a worker for one operation only that one waits.
+
+def _before_submission(found: CountedOperations, driven: Driven, added_ns: int, *, is_copied: bool) -> dict[str, float]:
+    """Return what waits before submission, `added_ns` in all, were for, as shares of them, by what the threads counted.
+
+    What one thread that serves all does is time that all wait for; of a worker for one operation only that one waits.
     """
-    if driven is None:
-        return {UNKNOWN: 1.0}
+    part = part_counted(found, driven)
+    waited_ns, added_ns = int(found.order.waited_ns / part), int(added_ns / part)
     rings = driven.of("copier") if is_copied else driven.of("ring")
     threads, of = (rings, waited_ns * len(rings)) if rings else (driven.of("worker"), added_ns)
     spent = [Spent.of(each, driven.wall_ns) for each in threads]
@@ -154,12 +162,12 @@ def _before_submission(driven: Driven | None, waited_ns: int, added_ns: int, *, 
         # The last, because not all of it delayed something.
         PROCESSOR: sum(each.stood_ns for each in spent) / max(1, of),
     }
-    found, left = dict[str, float](), 1.0
+    shares, left = dict[str, float](), 1.0
     for name, share in measured.items():
         if share > 0:
-            found[name] = min(left, share)
-            left -= found[name]
-    return found | {SUBMISSION: left}
+            shares[name] = min(left, share)
+            left -= shares[name]
+    return shares | {SUBMISSION: left}
 
 
 @dataclass(frozen=True, slots=True)

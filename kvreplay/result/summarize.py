@@ -538,53 +538,41 @@ def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None)
     ]
 
 
-def _storage_notes(begun: RunBegun, deleting: set[str]) -> list[str]:
-    """Return notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
+def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
+    """Yield notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
     drives = [facts for _, facts in begun.drives()]
-    notes = [
-        f"{facts['target']} (tier {name}) lies in memory: {facts['memory_beneath']}; its times are not a drive's"
-        for name, facts in begun.drives()
-        if facts.get("memory_beneath")
-    ]
-    notes += [
-        f"{facts['target']} (tier {name}): no block device is seen beneath ({facts['filesystem']}), so that O_DIRECT "
-        "reached a drive is not confirmed"
-        for name, facts in begun.drives()
-        if facts.get("direct_io") and not facts.get("is_drive_beneath", True) and not facts.get("memory_beneath")
-    ]
-    notes += [
+    for name, facts in begun.drives():
+        where, streams = f"{facts['target']} (tier {name})", facts.get("streams")
+        if facts.get("memory_beneath"):
+            yield f"{where} lies in memory: {facts['memory_beneath']}; its times are not a drive's"
+        elif facts.get("direct_io") and not facts.get("is_drive_beneath", True):
+            beneath = f"no block device is seen beneath ({facts['filesystem']})"
+            yield f"{where}: {beneath}, so that O_DIRECT reached a drive is not confirmed"
+        if streams is not None and streams["applied"]:
+            passed = f"passed on by {streams['applied']}: {streams['numbers']}"
+            yield f"{where}: the trace's streams of writes were {passed}; what the drive makes of them is not seen"
+        elif streams is not None:
+            yield f"{where}: the trace's streams of writes were NOT passed on: {streams['why_not']}"
+    yield from (
         f"deletes on {name} only free space, and issue no I/O: their times are the replayer's own"
         for name, tier in begun.tiers.items()
         if name in deleting and tier.get("deletes") == FREED_ONLY
-    ]
+    )
     # A preallocated file stays; what was written in a directory is removed, which discards its blocks.
     if begun.preconditioned and any(
         "deletes" not in drive and "discard" in (drive.get("mount_options") or "").split(",") for drive in drives
     ):
-        notes.append(
-            "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
-        )
-    notes += [
-        f"{facts['target']} (tier {name}): the trace's streams of writes were "
-        + (
-            f"passed on by {streams['applied']}: {streams['numbers']}; what the drive makes of them is not seen"
-            if streams["applied"]
-            else f"NOT passed on: {streams['why_not']}"
-        )
-        for name, facts in begun.drives()
-        if (streams := facts.get("streams")) is not None
-    ]
+        yield "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
     small, is_direct = begun.engine.buffer_small_page_bytes, any(drive.get("direct_io") for drive in drives)
     if small and is_direct and (begun.engine.io_bytes or 0) > _WHOLE_BYTES:
         # A device takes no long I/O whole from small pages.
         lie = f"{format_bytes(small)} of the I/O buffers lie on small pages"
         where = "/sys/kernel/mm/transparent_hugepage/enabled"
-        notes.append(f"{lie} (see {where}): I/Os from there may reach the device in parts")
+        yield f"{lie} (see {where}): I/Os from there may reach the device in parts"
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
-    return notes + [
-        f"several drives lie on one device, {device}: their figures, and what it read and wrote, cannot be told apart"
-        for device in sorted({d for d in devices if devices.count(d) > 1})
-    ]
+    for device in sorted({d for d in devices if devices.count(d) > 1}):
+        what = "their figures, and what it read and wrote"
+        yield f"several drives lie on one device, {device}: {what}, cannot be told apart"
 
 
 COLUMNS = ("request_id", "phase", "op", "length_bytes")
@@ -659,13 +647,9 @@ class ServedRequests:
         if is_last and not self._setting.window.is_whole:
             # The window may end within this request's loads.
             first_token[found["id"] == self._last_load] = NOT_DONE
-        values = {
-            name: found[name] for name in ("planned", "operations", "hits", "hit_bytes", "read_bytes", "written_bytes")
-        }
-        values |= {
-            name: np.where(found[name] == MOST, NOT_DONE, found[name]) for name in ("scheduled_ns", "submitted_ns")
-        }
-        values |= {
+        counted_as = ("planned", "operations", "hits", "hit_bytes", "read_bytes", "written_bytes")
+        values = {name: found[name] for name in counted_as} | {
+            **{name: np.where(found[name] == MOST, NOT_DONE, found[name]) for name in ("scheduled_ns", "submitted_ns")},
             "request_id": found["id"],
             "completed_ns": found["completed_ns"],
             "storage_ns": np.where(found["operations"] > 0, found["storage_ns"], NOT_DONE),

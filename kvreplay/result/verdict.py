@@ -17,7 +17,7 @@ import numpy as np
 
 from kvreplay.engine.job import Driven
 from kvreplay.native.rows import READ, WRITE
-from kvreplay.result.cause import Spent, end_of, is_late, judge, shares_of
+from kvreplay.result.cause import Spent, end_of, is_late, judge, part_counted, shares_of
 from kvreplay.result.counts import CountedOperations
 from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, layers, queue_number, throttles
 from kvreplay.tiers.modelled import DriveFile, DriveModel, SimulatedTier
@@ -42,6 +42,8 @@ _WORDS = {
     LimitCause.THROTTLE: ("it was throttled above the {storage}", "they were throttled above the {storage}"),
 }
 """By cause: of a run, and of late operations."""
+OTHERS = 1.1
+"""Times the time in which a run had operations in flight: a device that was busy for longer worked for others, too."""
 SINGLE = 0.9
 """Of a tier's bytes: moved by operations of one I/O, so that operations in flight are places of the queue."""
 
@@ -153,7 +155,7 @@ def _evidence(
             gain, slowdown = levels_of(moves["submitted_ns"], moves["completed_ns"], moves["length_op"])
             known |= {"doubling_gain": gain, "slowdown": slowdown}
         known["doubling_gain"] = _gain_of(found, index, driven, known.get("doubling_gain"))
-        known |= _of_devices(found, index, tier, moved)
+        known |= _of_devices(tier, moved, found.order.covered_ns(index) / part_counted(found, driven))
         if driven is not None:
             known["throttle"], known["throttle_share"] = _throttle(found, index, tier)
     device_ns = known.pop("device_ns", None)
@@ -180,7 +182,8 @@ def _gain_of(found: CountedOperations, index: int, driven: Driven | None, measur
     """
     tier, kinds = found.tiers[index], found.at(index, READ) + found.at(index, WRITE)
     moved, read = (found.total("moved_bytes", of) for of in (kinds, found.at(index, READ)))
-    in_flight = (driven.in_use_ns or 0) / max(1, found.order.covered_ns(index)) if driven else 0.0
+    at_work = found.order.covered_ns(index) / part_counted(found, driven)
+    in_flight = (driven.in_use_ns or 0) / max(1, at_work) if driven else 0.0
     if measured is not None or not isinstance(tier, SimulatedTier) or not (moved and in_flight):
         return measured
     return tier.gain(moved / found.total("good", kinds), found.io_bytes, read / moved, in_flight)
@@ -243,21 +246,24 @@ def storage_of(tier: Tier | None) -> str:
     return "memory" if beneath in FILESYSTEMS_IN_MEMORY else "device in memory"
 
 
-def _of_devices(found: CountedOperations, index: int, tier: Tier, moved: dict[str, DeviceIo]) -> dict[str, Any]:
-    """Return how busy the devices beneath a tier were while its operations were in flight, the busiest of several."""
+def _of_devices(tier: Tier, moved: dict[str, DeviceIo], at_work_ns: float) -> dict[str, Any]:
+    """Return how busy the devices beneath a tier were while its operations were in flight, the busiest of several.
+
+    A device that was busy for longer than that, others kept busy: how it was meanwhile is not known.
+    """
     drives = {name: moved.get(name) for name in (tier.name, *(d.name for d in tier.drives))}
     known = {n: d for n, d in drives.items() if d is not None and d.busy_ns is not None and d.device_ns is not None}
-    at_work = found.order.covered_ns(index)
-    if not known or not at_work:
+    if not known or not at_work_ns:
         return {}
     fullest = max(known, key=lambda name: known[name].device_ns or 0)
     target = next((d.target for d in tier.drives if d.name == fullest), None)
-    return {
-        "device_busy_share": min(1.0, max((d.busy_ns or 0) for d in known.values()) / at_work),
-        "device_ns": sum(d.device_ns or 0 for d in known.values()),
-        "device_queue_mean": (known[fullest].device_ns or 0) / at_work,
+    busy = max((d.busy_ns or 0) for d in known.values()) / at_work_ns
+    share = {
+        "device_busy_share": min(1.0, busy),
+        "device_queue_mean": (known[fullest].device_ns or 0) / at_work_ns,
         "device_queue_limit": None if target is None else queue_number(Path(target), "nr_requests"),
     }
+    return {"device_ns": sum(d.device_ns or 0 for d in known.values())} | (share if busy <= OTHERS else {})
 
 
 def named(rate: TierRate) -> str:
@@ -283,9 +289,8 @@ def _delivered(
     said += f"; {percent(1 - on_time)} of operations late by more than 1 ms{times}"
     if reason is None:
         return said
-    limits, waited_for = _words(cause, rate, limit, evidence.storage)
-    who = limits if is_behind else waited_for
-    return f"{said}: {who} ({reason})"
+    held, waited = _words(cause, rate, limit, evidence.storage)
+    return f"{said}: {held if is_behind else waited} ({reason})"
 
 
 def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> tuple[str, str]:
@@ -324,15 +329,9 @@ def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
     share = reached / asked
     if share >= ALL and not is_behind:
         return f"all of the {format_rate(asked) if is_bytes else f'{asked:,.0f} op/s'} asked"
-    if not is_bytes:
-        both = f"{reached:,.0f} of {asked:,.0f} op/s"
-    elif 0 < reached < asked / 100:
-        both = f"{format_rate(reached)} of {format_rate(asked)}"
-    else:
-        # In the unit of what was asked for: 1.90 of 3.00 GB/s.
-        number, unit = format_rate(asked).split(" ")
-        scale = {"B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}[unit]
-        both = f"{reached / scale:.{len(number.partition('.')[2])}f} of {number} {unit}"
+    had, all_ = map(format_rate, (reached, asked)) if is_bytes else (f"{each:,.0f} op/s" for each in (reached, asked))
+    # The unit stands once if it is the same: 1.90 of 3.00 GB/s.
+    both = f"{had.removesuffix(all_[all_.index(' ') :])} of {all_}"
     return f"{both} asked ({percent(min(1.0, share))})"
 
 

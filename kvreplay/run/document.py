@@ -187,13 +187,12 @@ def _op(figures: Figures) -> str:
     return f"{figures.op} (simulated)" if figures.is_simulated else figures.op
 
 
-def _times(
-    title: str, figures: list[Figures], name: str, least: int = 0, every: Distribution | None = None
-) -> ReportTable:
-    """Return the table of a time of `figures` that have it, of so many operations at `least`; last that of `every`."""
-    times = [(f, found) for f in figures if (found := getattr(f, name)) is not None and found.count >= least]
+def _times(title: str, of: list[Figures], name: str, least: int = 0, every: Distribution | None = None) -> ReportTable:
+    """Return the table of a time of figures that have it, of so many operations at `least`; last that of `every`."""
+    times = [(f, found) for f in of if (found := getattr(f, name)) is not None and found.count >= least]
     rows = [asdict(found) | {"tier": f.tier, "op": _op(f)} for f, found in times]
-    rows += [] if every is None else [asdict(every) | {"tier": "all", "op": ""}]
+    whose = "all, failed ones too" if any(f.errors for f in of) else "all"
+    rows += [] if every is None else [asdict(every) | {"tier": whose, "op": ""}]
     return table_of(title, Sheet.PERFORMANCE, f"text: tier, op; ns: {TIME_COLUMNS}, max_ns = max", rows, keys=2)
 
 

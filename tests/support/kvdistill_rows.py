@@ -73,7 +73,7 @@ def data_note(dedup_ratio, compress_ratio):
 
 
 def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
-    """Write a run of one 4 KiB read every millisecond, each 10 µs late."""
+    """Write a run of one 4 KiB read every millisecond, each 10 µs late; `outcome` may be one for each."""
     n = len(latencies_ns)
     submitted = np.arange(n) * MS + 10_000
     columns = {
@@ -81,9 +81,11 @@ def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
         "scheduled_ns": np.arange(n) * MS, "submitted_ns": submitted,
         "completed_ns": submitted + np.array(latencies_ns), "bytes": np.full(n, 4000), "io_bytes": np.full(n, 4096),
     }  # fmt: skip
-    codes = {"op": "read", "phase": "load", "outcome": outcome, "engine": engine}
+    said = {"op": "read", "phase": "load", "outcome": outcome, "engine": engine}
+    said = {name: [each] * n if isinstance(each, str) else each for name, each in said.items()}
+    codes = {name: np.array([enum_code(OPS, name, one) for one in each], np.int8) for name, each in said.items()}
     arrays = [
-        enum_array(OPS, c.name, np.full(n, enum_code(OPS, c.name, codes[c.name]), np.int8)) if c.type == "enum"
+        enum_array(OPS, c.name, codes[c.name]) if c.type == "enum"
         else pa.array(columns[c.name], arrow_schema(OPS).field(c.name).type)
         for c in OPS.columns
     ]  # fmt: skip

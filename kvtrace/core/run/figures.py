@@ -357,7 +357,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     copy_busy_share: float | None = None
     """Of the time of all threads that copy to and from memory; null without them."""
     device_busy_share: float | None = None
-    """The device had at least one request in flight, by its own counters; null where they are not seen."""
+    """The device had at least one request in flight, by its own counters; null if not seen, or busy for others."""
     device_time_share: float | None = None
     """Time of requests at the device / time of I/Os in flight; above 1 where the kernel splits I/Os, null where other
     tiers take places of the queue, too."""

@@ -93,6 +93,7 @@ def test_results_stand_beside_each_other_and_beside_the_time_model(tmp_path):
     assert lines["first_token_p50_ns"] == [39_317_194, 110_000_000, modelled]
     assert lines["requests"][:2] == [10, 11]
     assert lines["failed_requests"] == [0, 1, None]
+    assert compared["verdict"].startswith("1 of 12 requests of lmcache-0.5.6.json FAILED; ")
     assert lines["output_tokens_per_s"][2] is None
     said = "t.parquet: its time to the first token includes compute time as modelled, not measured"
     assert said in compared["warnings"]

@@ -121,6 +121,12 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     assert profile.idle == Idle(stretches=9, total_ns=9 * MS // 2, p50_ns=500_000)
     assert any("no offsets" in note for note in profile.origin.notes)
     assert profile.data is None
+    cut = write_run(tmp_path / "cut", [500_000] * 10, outcome=["ok"] * 7 + ["error", "corrupt", "skipped"])
+    cut = distil_source(cut, None, Limit(), tmp_path).profile
+    assert (cut.read.ops, cut.origin.notes[0]) == (
+        7,
+        "3 reads and writes failed or were not reached: they are left out",
+    )
     change_run(run, data=data_note(2, 4))
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs", "--mode", "stat")
     job = (tmp_path / "jobs" / "stat.fio").read_text()

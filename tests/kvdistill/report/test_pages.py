@@ -333,6 +333,9 @@ def test_what_was_cut_off_is_said_first_and_counts_only_alone(tmp_path):
     assert "b, trial 4: PARTIAL: interrupted" in compared.warnings
     alone, _document = read_comparison([a, b / "trial-4"])
     assert alone.verdict.startswith("PARTIAL: trial-4 cut off; trial-4 reads ")
+    fails = write_run(tmp_path / "fails", [10**6] * 50 + [10**5] * 50, outcome="error")
+    failed, _document = read_comparison([a / "trial-1", fails])
+    assert failed.verdict.startswith("100 of 100 operations of fails FAILED; ")
 
 
 def test_traces_are_compared_by_their_hits(tmp_path):

@@ -52,6 +52,9 @@ def test_live_bytes_follow_growth_overwrites_and_lives(tmp_path):
     ]  # fmt: skip
     nvme = report(write_trace(tmp_path / "t.parquet", rows)).tiers[2]
     assert (nvme["peak_live_bytes"], nvme["end_live_bytes"]) == (8192, 4096)
+    # What is deleted and was never written lay there before: how much did is not known, and is not 0.
+    nvme = report(write_trace(tmp_path / "d.parquet", rows[-1:])).tiers[2]
+    assert (nvme["peak_live_bytes"], nvme["end_live_bytes"]) == (None, None)
 
 
 def test_hits_come_from_the_simulation(tmp_path):

@@ -11,6 +11,7 @@ from conftest import run_cli, write_trace
 
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Later, compile_window
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.tables import open_table, read_table
@@ -119,6 +120,12 @@ def test_what_is_no_window_is_refused(tmp_path, asked, said):
     options = ("--tier", f"nvme={tmp_path / 'scratch'}", "--window", asked, "-o", tmp_path / "run")
     done = run_cli("kvreplay", "run", trace, *options, check=False)
     assert (done.returncode, said in done.stderr, len(done.stderr.splitlines())) == (2, True, 1)
+    # What is evicted at the end alone is no steady state, either: nothing of it would be measured.
+    kept = [row for row in lru_rows(3) if row[1] != "delete"]
+    gone = (400 * MS, "delete", NVME, "evict", kept[0][4], 0, kept[0][6], 400, 1, 0)
+    ends = write_trace(tmp_path / "e.parquet", [*kept, gone])
+    with pytest.raises(ConfigError, match="nothing is read or written after the first eviction from nvme"):
+        Later(open_table(ends, TRACE), "steady:60s", [NVME])
 
 
 def test_a_window_of_writes_alone_says_so_before_it_is_measured(tmp_path):

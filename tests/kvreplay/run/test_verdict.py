@@ -9,7 +9,8 @@ import re
 import time
 from dataclasses import replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from conftest import run_cli, write_trace
@@ -17,6 +18,7 @@ from drive_files import write_drive
 
 from kvreplay.config.config import Config
 from kvreplay.config.limits import with_depth
+from kvreplay.result.cause import part_counted
 from kvreplay.run.document import run_document
 from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import FileTier
@@ -25,7 +27,10 @@ from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import Service, StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, FailedOperations
 from kvtrace.core.run.figures import LimitCause, RunVerdict
-from kvtrace.core.units import NS_PER_MS, format_duration
+from kvtrace.core.run.run_file import DeviceIo
+from kvtrace.core.schema import OPS
+from kvtrace.core.tables import read_table
+from kvtrace.core.units import NS_PER_MS, NS_PER_S, format_duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,6 +121,9 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 1, i) for i in range(41)])
     how = ["--tier", "cpu=ram", "--on-error", "continue"]
+    # How late operations were submitted is known of those that failed, too, which no other row of it counts.
+    paced = run_cli("kvreplay", "run", trace, *how, "--speed", "1", "-o", tmp_path / "paced", check=False)
+    assert "\nall, failed ones too " in paced.stdout
     done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
     assert done.returncode == FailedOperations.exit_code == 6
     assert done.stdout.startswith("25 of 41 operations FAILED; cpu reached ")
@@ -285,6 +293,41 @@ def test_a_tier_without_times_leaves_the_replayer(tmp_path: Path) -> None:
     assert (found.cause, found.has_reached) == (LimitCause.REPLAYER, None)
     assert found.sentence.startswith("nvme (SIMULATED) reached ")
     assert " op/s at queue depth 8: the replayer is the limit (" in found.sentence
+
+
+def test_what_is_in_flight_is_the_service_times_over_the_run(tmp_path: Path) -> None:
+    # Writes at once, then reads of 1 ms that come 10 ms apart: idle time is no time in flight.
+    sparse = "sim:bandwidth=1GB,latency=1ms"
+    found = asked_of(tmp_path, sparse, gap_ns=10 * NS_PER_MS, rows=50, speed=1.0)
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    ops = read_table(tmp_path / "run" / "ops.parquet", OPS).select(["submitted_ns", "completed_ns"]).to_pylist()
+    served_ns = sum(op["completed_ns"] - op["submitted_ns"] for op in ops)
+    assert found.evidence.in_flight_mean == pytest.approx(served_ns / run["summary"]["wall_ns"])
+    # One write of 8 I/Os, and none behind it: nothing is left that could wait for it.
+    trace = write_trace(tmp_path / "one.parquet", [row("write", 2, 0, 8 << 20)])
+    (tmp_path / "scratch").mkdir()
+    config = Config(tiers={"nvme": str(tmp_path / "scratch")}, queue_depth=64)
+    alone = replay(Replay(config, trace, tmp_path / "one", [])).summary.judgement
+    assert (alone.evidence.blocked_share, alone.cause is LimitCause.DEPENDENCIES) == (0, False)
+
+
+@pytest.mark.parametrize(("busy_ns", "is_known"), [(1000, True), (3600 * NS_PER_S, False)])
+def test_a_device_that_others_keep_busy_tells_nothing_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_ns: int, is_known: bool
+) -> None:
+    moved = DeviceIo(read_bytes=0, written_bytes=0, device_ns=busy_ns, busy_ns=busy_ns)
+    monkeypatch.setattr("kvreplay.run.run.moved_between", lambda _start, _end: moved)
+    (tmp_path / "scratch").mkdir()
+    found = asked_of(tmp_path, str(tmp_path / "scratch"), rows=50, speed=1.0).evidence
+    assert (found.device_busy_share is not None, found.device_queue_mean is not None) == (is_known, is_known)
+
+
+def test_what_threads_and_devices_did_in_the_warm_up_is_no_part_of_what_is_counted() -> None:
+    def part(left_out: int) -> float:
+        run = {"left_out": left_out, "counted_sent": 10, "from_ns": 75}
+        return part_counted(cast("Any", SimpleNamespace(run=[run])), cast("Any", SimpleNamespace(wall_ns=100)))
+
+    assert (part(0), part(30)) == (1, 0.25)
 
 
 def test_a_chain_of_requests_is_the_traces_limit(tmp_path: Path) -> None:
