@@ -97,7 +97,7 @@ ROWS ?= 10
 bench-long: $(READY)
 	$(BIN)/python bench/bench_long.py $(ROWS)
 
-# Memory of an open loop of so many MINUTES, which must be flat within 5 %.
+# Memory of an open loop of so many MINUTES, which must be flat within 5 % after eight.
 MINUTES ?= 60
 soak: $(READY)
 	$(BIN)/python bench/soak.py --minutes $(MINUTES)

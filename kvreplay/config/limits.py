@@ -20,7 +20,7 @@ from kvreplay.engine.engine import EngineName, check_name
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import NONE, NOT_DONE
 from kvreplay.plan import pacing
-from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
+from kvreplay.plan.buffers import PAGE_BYTES
 from kvreplay.plan.contents import check_ratios
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Facts
@@ -44,9 +44,9 @@ def check(config: Config) -> pacing.Pacer:
         raise ConfigError(f"--queue-depth {config.depth}: give 1 to {MAX_QUEUE_DEPTH}")
     if config.io_bytes < PAGE_BYTES or config.io_bytes % PAGE_BYTES:
         raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096")
-    need, available = buffer_bytes(config.depth, config.io_bytes), available_bytes()
+    need, available = config.depth * config.io_bytes, available_bytes()
     # Of the depth that is asked for, or of any.
-    pooled = buffer_bytes(config.queue_depth or 1, config.io_bytes)
+    pooled = (config.queue_depth or 1) * config.io_bytes
     if config.pool is not None and pooled > config.pool:
         raise ConfigError(
             f"--pool {format_bytes(config.pool)}: {config.queue_depth or 1} I/Os of {format_io_size(config.io_bytes)} "
@@ -109,7 +109,7 @@ def with_depth(
     if config.queue_depth is not None:
         return config, ASKED
     if config.speed is None:
-        if config.pool is not None and buffer_bytes(config.depth, config.io_bytes) > config.pool:
+        if config.pool is not None and config.depth * config.io_bytes > config.pool:
             return replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
         return replace(config, queue_depth=config.depth), "the default of a closed loop"
     depth, why = MAX_QUEUE_DEPTH, "the most"
@@ -125,20 +125,20 @@ def with_depth(
     while depth > config.depth:
         if 0 <= files < depth:
             why = "open files, ulimit -n"
-        elif most is not None and buffer_bytes(depth, config.io_bytes) > most:
+        elif most is not None and depth * config.io_bytes > most:
             why = "memory for buffers"
         else:
             break
         depth //= 2
     pool = config.pool or (POOL_BYTES if is_pooled else None)
-    if pool is not None and buffer_bytes(depth, config.io_bytes) > pool:
+    if pool is not None and depth * config.io_bytes > pool:
         depth, why = max(config.depth, _in_pool(pool, config.io_bytes)), "--pool, the memory of buffers"
     return replace(config, queue_depth=depth), why
 
 
 def _in_pool(pool: int, io_bytes: int) -> int:
     """Return the most I/Os in flight whose buffers fit `pool`, at least 1."""
-    return min(MAX_QUEUE_DEPTH, max(1, pool // buffer_bytes(1, io_bytes)))
+    return min(MAX_QUEUE_DEPTH, max(1, pool // io_bytes))
 
 
 PROCESS_BYTES = 192 << 20

@@ -15,7 +15,7 @@ from kvreplay.config.config import MAX_SEED, Config
 from kvreplay.config.limits import ASKED, ROW_BYTES, Warmup, check, check_memory, parse_warmup, with_depth
 from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
-from kvreplay.plan.buffers import PAGE_BYTES, buffer_bytes
+from kvreplay.plan.buffers import PAGE_BYTES
 from kvreplay.plan.pacing import Pacer, Repeated
 from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked, to_part
 from kvreplay.tiers.objects import ObjectTier
@@ -86,7 +86,7 @@ def settle(
     pacer = check(config)
     reader = open_table(trace, TRACE)
     _check_node(reader, config.node)
-    check_memory(0, buffer_bytes(config.depth, config.io_bytes))
+    check_memory(0, config.depth * config.io_bytes)
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
@@ -116,7 +116,7 @@ def settle(
         config = replace(config, io_bytes=max(config.io_bytes, longest))
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
     config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk)
-    check_memory(min(window.planned_rows, WINDOW_ROWS), buffer_bytes(config.depth, config.io_bytes))
+    check_memory(min(window.planned_rows, WINDOW_ROWS), config.depth * config.io_bytes)
     repeated = (once, planned_once) if config.runtime else (0, 0)
     names = [tier.name for tier in reader.meta.tiers]
     shared_by = joined(reader, alignments, once) if config.node is None else {}

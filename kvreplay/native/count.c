@@ -134,8 +134,9 @@ static inline int64_t asked_of(const Counting *c, const Row *r) {
 static inline void count_second(Counting *c, const Row *r, int64_t at) {
     // What failed has no completion: it counts where it was submitted.
     const int64_t when_ns = r->completed_ns == NONE ? r->submitted_ns : r->completed_ns;
-    const int64_t key = when_ns / NS_PER_S * c->kinds + at, latency_ns = r->completed_ns - r->submitted_ns;
-    Second *second = &c->second[key];
+    const int64_t of = max_of(when_ns / NS_PER_S, c->first_second), key = of * c->kinds + at;
+    const int64_t latency_ns = r->completed_ns - r->submitted_ns;
+    Second *second = &c->second[key - c->first_second * c->kinds];
     if (r->outcome != OK) {
         second->errors++;
         return;
@@ -196,14 +197,12 @@ static inline void count_good(Counting *c, const Row *r, int64_t at, int64_t ask
     o->done[o->dones++] = (Done){start_ns, end_ns, free_ns, length_op, at};
 }
 
-// Counts rows from `begin` on; `place` (NULL: each tier is one) and `counts`, whether figures count it, are by row.
-// `asked_bytes` takes what each asks of its tier, NONE where nothing is. Returns the first row that was not counted:
-// there is no room for one more that has Ended.
-EXPORT int64_t count_rows(Counting *c, const Row *row, int64_t begin, int64_t end, const int64_t *place,
-                          const uint8_t *counts, int64_t *asked_bytes) {
+// Counts rows; `place` (NULL: each tier is one) and `counts`, whether figures count it, are by row. `asked_bytes` takes
+// what each asks of its tier, NONE where nothing is.
+EXPORT void count_rows(Counting *c, const Row *row, int64_t rows, const int64_t *place, const uint8_t *counts,
+                       int64_t *asked_bytes) {
     Run *run = c->run;
-    for (int64_t i = begin; i < end; i++) {
-        if (c->endeds == c->ended_room) return i;
+    for (int64_t i = 0; i < rows; i++) {
         const Row *r = &row[i];
         const int64_t at = (place ? place[i] : c->first_place[r->tier]) * OPS + r->op, start_ns = r->submitted_ns;
         const bool is_failed = r->outcome == FAILED || r->outcome == SHORT || r->outcome == CORRUPT;
@@ -246,7 +245,6 @@ EXPORT int64_t count_rows(Counting *c, const Row *row, int64_t begin, int64_t en
         }
         if (is_good) count_good(c, r, at, asked_bytes[i]);
     }
-    return end;
 }
 
 // --- requests -------------------------------------------------------------------------------------------------------

@@ -83,11 +83,11 @@ typedef struct {
     Kind *kind;
     Run *run;
     Times *times;           // by kind, and one of what was submitted but did not complete well
-    Second *second;
-    Ended *ended;
+    Second *second;         // by second, from first_second on, and kind
+    Ended *ended;           // room for each row that is counted
     InOrder *order;
     int64_t *sized;         // by kind, class of lengths, and service or response: counts by coarse slots; NULL in a closed loop
-    int64_t kinds, each, io_bytes, is_open_loop, endeds, ended_room;
+    int64_t first_second, kinds, each, io_bytes, is_open_loop, endeds;
 } Counting;
 
 typedef struct {            // what is known of a request

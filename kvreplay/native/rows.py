@@ -33,7 +33,8 @@ FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
 
 def call(name: str, *arguments: Any) -> int:
     """Call a function that takes int64 and addresses, of what is given as one or as an array or a Structure."""
-    found = library.library()[name]
+    # By name: an item of the library is a new object each time, which holds on to itself.
+    found = getattr(library.library(), name)
     found.restype = ctypes.c_int64
     numbers = (int(a) if isinstance(a, int | np.integer) else address(a) for a in arguments)
     return int(found(*map(ctypes.c_int64, numbers)))

@@ -25,11 +25,6 @@ _POPULATE_WRITE = 23
 """MADV_POPULATE_WRITE, since Linux 5.14."""
 
 
-def buffer_bytes(depth: int, io_bytes: int) -> int:
-    """Return the bytes that an engine's buffers take."""
-    return depth * io_bytes
-
-
 class Arena:
     """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used.
 
@@ -58,11 +53,6 @@ class Arena:
         """Return `nbytes` from `address` on, which lie in a buffer."""
         at = address - self.address
         return self._view[at : at + nbytes]
-
-    @property
-    def used_bytes(self) -> int | None:
-        """Bytes of the most buffers in use at once."""
-        return None if self.used is None else self.used * self.slot_bytes
 
     @property
     def usable(self) -> int:

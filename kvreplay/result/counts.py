@@ -1,4 +1,4 @@
-"""Counters of a run, filled as its rows come, in memory that does not grow with them.
+"""Counters of a run, filled as its rows come, in memory that does not grow with them, nor with time.
 
 Operations by kind and place, by second and in the order of time; requests with their storage, response and first-token
 times; and the rows of the table `ops`. Times are all kept while they are few, beyond that in a histogram. Its slots are
@@ -9,6 +9,7 @@ values are exact either way, also when several are merged.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -18,7 +19,7 @@ from msgspec import UNSET
 
 from kvreplay.config.config import Targets
 from kvreplay.config.setting import Setting
-from kvreplay.native.rows import COUNTED, DELETE, NONE, NOT_DONE, OK, ROW, SKIPPED, call
+from kvreplay.native.rows import COUNTED, DELETE, NONE, NOT_DONE, OK, ROW, SKIPPED, WINDOW_ROWS, call
 from kvreplay.plan.pacing import Repeated
 from kvreplay.tiers.tier import SeveralDrives, Tier
 from kvtrace.core import pa
@@ -150,8 +151,8 @@ WAITING = 1 << 17
 MOST_LEVELS = 200_000
 """Operations of a tier, those submitted first, whose service times are set against what was in flight."""
 MOST_WAITS = 1 << 17
-ENDED_WAITING = 1 << 16
-"""Service times that are looked at together: a second is over once so many have come and none was of it."""
+SECONDS_TOGETHER = 256
+"""So many that are over are given out at once, at least."""
 SIZES, COARSE_BITS = 18, 8
 COARSE_SLOTS = (64 - COARSE_BITS) << COARSE_BITS
 """Classes of lengths, a factor of two each, and the slots of their histograms, at most 0.4 % of their value wide."""
@@ -259,51 +260,50 @@ class InOrder:
 
 
 class Seconds:
-    """A SECOND record for each second and kind; all but the p99 are counted as rows come, in whatever order.
-
-    A p99 is of the service times that came until its second was over; of rows that come later it knows nothing.
-    """
+    """A SECOND record for each second and kind, counted as rows come; those that are over are given out."""
 
     def __init__(self, kinds: int) -> None:
         """Count operations of so many kinds."""
         self._kinds = kinds
-        self.records, self.ended = np.zeros(0, SECOND), np.empty(ENDED_WAITING, ENDED)
-        self._open: dict[int, list[Any]] = {}
-        """By index: service times of seconds that are not over."""
+        self.first = 0
+        """The second of the first record; those before were given out."""
+        self.records = np.zeros(0, SECOND)
+        self._times: dict[int, list[Any]] = {}
+        """Service times of seconds that are not over, by `key` of ENDED."""
 
     def make_room(self, last_ns: int) -> None:
         """Make room for times up to `last_ns`."""
-        wanted = (last_ns // NS_PER_S + 1) * self._kinds
+        wanted = max(1, last_ns // NS_PER_S + 1 - self.first) * self._kinds
         if wanted > len(self.records):
             more = np.zeros(max(wanted, 2 * len(self.records)) - len(self.records), SECOND)
             more["p99_ns"] = NOT_DONE
             self.records = np.concatenate([self.records, more])
 
-    def sort(self, count: int, *, is_last: bool = False) -> None:
-        """Sort the first `count` of `ended` into their seconds; note the p99 of those that are over, or of all."""
-        ended, seen = self.ended[:count], set[int]()
-        if count:
+    def sort(self, ended: Any, until: int) -> None:
+        """Sort ENDED into their seconds; note the p99 of those before `until`, which are over."""
+        if len(ended):
             key = np.ascontiguousarray(ended["key"])
             first = int(key.min())
             # 16 bits are sorted in no time.
             small = (key - first).astype(np.uint16) if int(key.max()) - first < _RADIX else key
             order = np.argsort(small, kind="stable")
             found, starts = np.unique(key[order], return_index=True)
-            seen = set((found // self._kinds).tolist())
-            for at, latency in zip(found.tolist(), np.split(ended["latency_ns"][order], starts[1:]), strict=True):
-                self._open.setdefault(at, []).append(latency.copy())
-        for at in list(self._open):
-            if is_last or at // self._kinds not in seen:
-                latency = np.concatenate(self._open.pop(at))
-                rank = nearest_rank(len(latency), _P99)
-                if rank is not None and self.records["p99_ns"][at] == NOT_DONE:
-                    latency.partition(rank - 1)
-                    self.records["p99_ns"][at] = latency[rank - 1]
+            parts = np.split(ended["latency_ns"][order], starts[1:])
+            for at, latency in zip(found.tolist(), parts, strict=True):
+                self._times.setdefault(at, []).append(latency.copy())
+        for at in [at for at in self._times if at < until * self._kinds]:
+            latency = np.concatenate(self._times.pop(at))
+            if (rank := nearest_rank(len(latency), _P99)) is not None:
+                latency.partition(rank - 1)
+                self.records["p99_ns"][at - self.first * self._kinds] = latency[rank - 1]
 
-    def found(self) -> tuple[Any, Any, Any]:
-        """Return the seconds that have anything, the kinds, and their records, in this order."""
-        at = np.flatnonzero(self.records["operations"] + self.records["errors"])
-        return at // self._kinds, at % self._kinds, self.records[at]
+    def over(self, until: int) -> tuple[Any, Any, Any]:
+        """Return the seconds before `until` that have anything, the kinds, and their records, and forget them."""
+        count = max(0, until - self.first) * self._kinds
+        at = np.flatnonzero(self.records["operations"][:count] + self.records["errors"][:count])
+        found = self.first + at // self._kinds, at % self._kinds, self.records[at]
+        self.records, self.first = self.records[count:].copy(), max(self.first, until)
+        return found
 
 
 class CountedOperations:
@@ -326,6 +326,8 @@ class CountedOperations:
         # The last is that of operations that were submitted, but did not complete well.
         self.times = Times(count * self._each + 1, limit)
         self.seconds = Seconds(count)
+        self._reached, self._until = deque[tuple[int, int]](), 0
+        """After which planned row which second was reached, and that before which all are over."""
         tier_of = np.repeat(self.places.tier_of, KINDS)
         is_shared = np.array([len(drives) > 1 for drives in self.places.drives])
         groups_of = np.where(is_shared[tier_of], tier_of * KINDS + np.tile(np.arange(KINDS), len(self.places)), -1)
@@ -344,8 +346,6 @@ class CountedOperations:
             kind=self.kinds,
             run=self.run,
             times=self.times.records,
-            ended=self.seconds.ended,
-            ended_room=len(self.seconds.ended),
             order=self.order.shared,
             sized=0 if self._sized is None else self._sized,
             kinds=count,
@@ -358,22 +358,25 @@ class CountedOperations:
         """Count the rows of `part`, in figures those where `counts`; return the bytes that each asks of its tier."""
         rows, asked = part.rows, np.empty(len(part), np.int64)
         self.seconds.make_room(int(max(rows["completed_ns"].max(initial=0), rows["submitted_ns"].max(initial=0))))
-        self._shared.set(second=self.seconds.records)
-        place, at = self.places.of(rows), 0
-        while at < len(part):
-            at = call("count_rows", self._shared, rows, at, len(part), place, counts, asked)
-            if self._shared["endeds"] == self._shared["ended_room"]:
-                self._sort()
+        ended = np.empty(len(part), ENDED)
+        self._shared.set(second=self.seconds.records, first_second=self.seconds.first, ended=ended, endeds=0)
+        call("count_rows", self._shared, rows, len(part), self.places.of(rows), counts, asked)
+        taken = part.first + len(part)
+        self._reached.append((taken, int(self.run["last_ns"][0]) // NS_PER_S))
+        # A row is laid, and so submitted, when the one whose place in the ring it takes has ended.
+        while self._reached[0][0] <= taken - WINDOW_ROWS:
+            self._until = self._reached.popleft()[1]
+        self.seconds.sort(ended[: self._shared["endeds"]], self._until)
         return asked
 
-    def _sort(self, *, is_last: bool = False) -> None:
-        self.seconds.sort(self._shared["endeds"], is_last=is_last)
-        self._shared.set(endeds=0)
-
-    def end(self) -> None:
-        """Process what still waits; no row will follow."""
-        self.order.end()
-        self._sort(is_last=True)
+    def over(self, *, is_last: bool = False) -> tuple[Any, Any, Any] | None:
+        """Return what `Seconds.over` does of seconds that no row to come is of: of all if it `is_last`; None if few."""
+        if is_last:
+            self._until = int(self.run["last_ns"][0]) // NS_PER_S + 1
+            self.seconds.sort(np.zeros(0, ENDED), self._until)
+        elif self._until < self.seconds.first + SECONDS_TOGETHER:
+            return None
+        return self.seconds.over(self._until)
 
     def at(self, tier: int, op: int | None = None, drive: int | None = None) -> list[int]:
         """Return the indices of kinds: of a tier or a drive of it, of one operation or all."""
@@ -564,8 +567,8 @@ class RequestTimes:
 RETRIES = "retries"
 BATCH_ROWS = 1 << 14
 """Rows of the trace that are looked at together, at most."""
-ROW_GROUP_ROWS = 1 << 15
-"""Of a run's tables: a row group lies in memory until it is encoded."""
+ROW_GROUP_ROWS = 1 << 17
+"""Of a run's tables: a row group lies in memory until it is encoded; of each, the footer takes 11 KB until the end."""
 
 
 def ops_batch(

@@ -164,9 +164,9 @@ class RunResults:
         self._take_trace(self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64))
         for batch in self._served.end():
             self._writers[SERVED].write(batch)
-        self._operations.end()
+        self._operations.order.end()
         self.requests = self._served.figures()
-        self._writers[SERIES].write(tables.series_batch(self._operations))
+        self._write_series(is_last=True)
 
     def _count(self, part: RunPart) -> None:
         if not len(part):
@@ -176,7 +176,12 @@ class RunResults:
         if warmup is not None:
             counts = np.ascontiguousarray(warmup.is_measured(part.rows), np.bool_)
         asked = self._operations.take(part, counts)
+        self._write_series()
         self._take_trace(int(part.rows["trace_row"][-1]) + 1, part, counts, asked)
+
+    def _write_series(self, *, is_last: bool = False) -> None:
+        if (over := self._operations.over(is_last=is_last)) is not None:
+            self._writers[SERIES].write(tables.series_batch(self._operations, over))
 
     def _take_trace(self, up_to: int, part: RunPart, counts: Any, asked: Any) -> None:
         """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
@@ -366,7 +371,7 @@ def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]
             queue_depth_because=setting.depth_because,
             io_bytes=setting.config.io_bytes,
             buffer_bytes=engine.arena.nbytes,
-            buffer_used_bytes=engine.arena.used_bytes,
+            buffer_used_bytes=None if engine.arena.used is None else engine.arena.used * engine.io_bytes,
             # Of buffers that nothing has gone through yet there is nothing to tell, and to look takes long.
             buffer_small_page_bytes=small_page_bytes(engine.arena) if engine.arena.used else None,
             plan_bytes=setting.window.loader.held_bytes,

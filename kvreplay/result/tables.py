@@ -131,9 +131,9 @@ def ops_extras(setting: Setting) -> tuple[str, ...]:
     return shared_extras(OPS, setting) + ((RETRIES,) if has_retries else ())
 
 
-def series_batch(found: CountedOperations) -> pa.RecordBatch:
-    """Return the table `series`: a row for each second, tier, drive and op with a completion, simulated tiers aside."""
-    second, kind, each = found.seconds.found()
+def series_batch(found: CountedOperations, over: tuple[Any, Any, Any]) -> pa.RecordBatch:
+    """Return rows of `series` of seconds that are `over`: by second, tier, drive and op, simulated tiers aside."""
+    second, kind, each = over
     place, op = kind // KINDS, kind % KINDS
     tier, count = found.places.tier_of[place], each["operations"]
     is_alone = np.array([len(drives) == 1 for drives in found.places.drives])[tier]

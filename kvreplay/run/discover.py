@@ -23,7 +23,6 @@ from kvreplay.config.limits import check_memory
 from kvreplay.engine.engine import EngineName, choose, refusal
 from kvreplay.engine.job import Job
 from kvreplay.native.rows import OK, READ, WRITE, RowRing
-from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.probes.libbpf import check_available
 from kvreplay.result.cause import distribution
@@ -340,7 +339,7 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
             }
             before = device_counters(target)
             try:
-                check_memory(most, buffer_bytes(depth, size))
+                check_memory(most, depth * size)
                 rows = drive(size, depth, columns, left_ns)
                 cells.append(cell_of(rows, size, depth, share, before, device_counters(target)))
             except OutOfMemory as error:

@@ -139,16 +139,17 @@ def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: T
 
 @contextmanager
 def quiet_interpreter() -> Iterator[None]:
-    """Disable the garbage collector and shorten the interpreter's thread switch interval."""
+    """Have the garbage collector look at new objects alone, and shorten the interpreter's thread switch interval.
+
+    It takes under 0.1 ms then, where what was imported takes 80; without it, a run of hours would keep what it drops.
+    """
     interval = sys.getswitchinterval()
     gc.freeze()
-    gc.disable()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         yield
     finally:
         sys.setswitchinterval(interval)
-        gc.enable()
         gc.unfreeze()
 
 

@@ -85,10 +85,9 @@ def write(
             which = f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier {tier} holds"
             end = f"the engine never ends them, the simulation does: raise tiers.{tier}.capacity"
             stalls = [f"{STALLS}: {which}; {end}"]
-        for writer in (trace, objects, log):
-            if writer is not None:
-                writer.update(stats=stats, notes=stalls + writer.meta.notes)
-                writer.finish()
+        for writer in filter(None, (trace, objects, log)):
+            writer.update(stats=stats, notes=stalls + writer.meta.notes)
+            writer.finish()
     return trace.meta
 
 
@@ -253,8 +252,7 @@ class StreamLabels:
         """Of each request, who asked."""
         self._owners, self._first_ns = dict(self._asked), none
         """Of each object, for whom it was written last, and when first."""
-        parts = simulation.sizes.parts
-        there = simulation.library_object_bytes()
+        parts, there = simulation.sizes.parts, simulation.library_object_bytes()
         kinds = [np.full(len(sizes) * parts, _KINDS.index(of) if of in _KINDS else 0) for of, sizes in there]
         self._kinds = np.concatenate([none, *kinds])
         self._objects, self._requests = len(self._kinds), 0
@@ -297,19 +295,21 @@ class StreamLabels:
 
     def _note(self, flush: Flush) -> None:
         first, self._objects = self._objects, self._objects + len(flush.object_bytes)
-        self._kinds, self._first_ns = grown(self._kinds, self._objects, 0), grown(self._first_ns, self._objects, _NEVER)
-        if flush.is_other is not None:
-            self._kinds[first : self._objects] = flush.is_other * _KINDS.index("bucket")
+        if Streams.AGE in self._streams:
+            self._first_ns = grown(self._first_ns, self._objects, _NEVER)
+        if Streams.OBJECT_KIND in self._streams:
+            self._kinds = grown(self._kinds, self._objects, 0)
+            if flush.is_other is not None:
+                self._kinds[first : self._objects] = flush.is_other * _KINDS.index("bucket")
         requests, arrivals, known = self._simulation.load.requests, self._simulation.arrivals(), self._requests
         last = known + len(flush.log) - 1 if requests is None else int(flush.rows["request_id"].max(initial=NONE))
         self._requests = max(known, last + 1)
         new = slice(known, self._requests)
-        for of, column in _COLUMNS.items():
-            if of in self._asked:
-                self._owners[of] = grown(self._owners[of], self._objects, NONE)
-                self._asked[of] = grown(self._asked[of], self._requests, NONE)
-                rows = new if arrivals is None else arrivals[0][new]
-                self._asked[of][new] = flush.log[column] if requests is None else getattr(requests, column)[rows]
+        for of, name in ((of, _COLUMNS[of]) for of in self._asked):
+            self._owners[of] = grown(self._owners[of], self._objects, NONE)
+            self._asked[of] = grown(self._asked[of], self._requests, NONE)
+            rows = new if arrivals is None else arrivals[0][new]
+            self._asked[of][new] = flush.log[name] if requests is None else getattr(requests, name)[rows]
 
     def _classes(self, of: Streams, write: dict[str, Any]) -> Any:
         found = np.zeros(len(write["tier"]), np.int64)

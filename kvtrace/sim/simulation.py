@@ -2,15 +2,15 @@
 
 First a preset, a model and a load are laid out as the World that the compiled simulation starts with, and its tables.
 
-Its memory does not grow with the rows. A chunk that may still be asked for takes 8 bytes, and while it is live in a
-tier that may delete it 48, and 8 a tier, more (24 a tier more if any policy is not LRU), with an eighth of that for
-room to grow; tables that grow do so by moving their pages (GrowableTables). In a fleet that is 68, and 8 a tier, for
-the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing. An
-entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
-policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Where a tier has an
-admission filter, each object ever offered to it takes 8 bytes; with the policy sae, each ever named up to 32. Requests
-of a file take about 100 bytes each, 4 a reference to a block, and 12 a distinct block; where turns follow, 60 more a
-request and 60 a wait.
+A row adds 0.03 bytes to its memory, a first token 16. A chunk that may still be asked for takes 8, and while it is live
+in a tier that may delete it 48, and 8 a tier, more (24 a tier more if any policy is not LRU), with an eighth of that
+for room to grow; tables that grow do so by moving their pages (GrowableTables). In a fleet that is 68, and 8 a tier,
+for the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing.
+An entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
+policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Of a tier with an
+admission filter, or streams by other than phase, each object ever offered or written takes 8; with the policy sae, each
+ever named up to 32. Requests of a file take about 100 each, 4 a reference to a block, 12 a distinct block; where turns
+follow, 60 more a request and 60 a wait.
 """
 
 from __future__ import annotations

@@ -71,5 +71,5 @@ def counted(
     for part in parts(RunPart(0, rows), cuts):
         counts = np.ones(len(part), bool) if warmup is None else warmup.is_measured(part.rows)
         found.take(part, counts)
-    found.end()
+    found.order.end()
     return found

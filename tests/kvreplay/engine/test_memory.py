@@ -129,7 +129,7 @@ def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(mon
         assert grown.wait(60)
     # In steps: the first of them may be used while the last is touched.
     assert allowed == [128, 160, 192, 224, 256, 288, 320, 352, 384, 416]
-    assert (arena.touched, arena.used_bytes) == (416, 100 * MIB)
+    assert (arena.touched, arena.used, arena.slot_bytes) == (416, 100, MIB)
 
     def refuse(_self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -144,7 +144,7 @@ def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(mon
 @pytest.mark.parametrize("count", [20, 200])
 def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: Path, name: str, count: int) -> None:
     engine = engine_of(name, 256, MIB, is_growing=True)
-    assert (engine.arena.used_bytes, engine.arena.nbytes) == (None, 256 * MIB)
+    assert (engine.arena.used, engine.arena.nbytes) == (None, 256 * MIB)
     with space_in(tmp_path / "space", count * MIB) as tier:
         for op in (WRITE, READ):
             rows = rows_of([{"op": op, "object_id": obj, "length_bytes": MIB} for obj in range(count)])
@@ -153,7 +153,7 @@ def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: P
     arena = engine.arena
     assert arena.used is not None
     assert 1 <= arena.used <= count
-    assert engine.arena.used_bytes == arena.used * MIB < engine.arena.nbytes
+    assert engine.arena.used * MIB < engine.arena.nbytes
     # None was in use that was not touched before, and no more than four times as many, and a step, were touched.
     assert arena.used <= arena.touched <= max(arena.first, 4 * arena.used + 32)
     assert resident_bytes(arena) <= arena.touched * MIB + HUGE_PAGE_BYTES

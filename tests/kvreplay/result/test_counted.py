@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from taken import counted, rows_of
+from taken import counted, parts, rows_of
 
 from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, ROW, SHORT, SKIPPED
 from kvreplay.result import counts
-from kvreplay.result.counts import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations
+from kvreplay.result.counts import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations, RunPart
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 S = 10**9
@@ -45,14 +46,49 @@ def runs(draw: st.DrawFn) -> tuple[Any, list[int]]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(runs(), st.booleans())
-def test_what_is_counted_is_what_plain_python_counts(run: tuple[Any, list[int]], is_small: bool) -> None:
+@given(runs())
+def test_what_is_counted_is_what_plain_python_counts(run: tuple[Any, list[int]]) -> None:
     rows, cuts = run
-    with pytest.MonkeyPatch.context() as patch:
-        if is_small:
-            patch.setattr(counts, "ENDED_WAITING", 8)
-        found = counted(rows, TIERS, cuts=cuts)
+    found = counted(rows, TIERS, cuts=cuts)
     check(found, [{name: row[name].item() for name in ROW.names if row[name].ndim == 0} for row in rows])
+
+
+def test_seconds_are_given_out_once_no_row_can_be_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counts, "WINDOW_ROWS", 64)
+    monkeypatch.setattr(counts, "SECONDS_TOGETHER", 3)
+    count, rng, given, most = 6000, np.random.default_rng(1), [], 0
+    # Each has ended before the row is submitted that takes its place in the ring.
+    submitted = np.arange(count) * S // 100
+    completed = submitted + rng.integers(1, 64 * S // 100, count)
+    rows = rows_of(count, submitted_ns=submitted, completed_ns=completed, outcome=np.zeros(count, np.int8))
+    found = CountedOperations(TIERS[:1], is_open_loop=False, io_bytes=4096)
+    for part in parts(RunPart(0, rows), range(50, count, 50)):
+        found.take(part, np.ones(len(part), bool))
+        most = max(most, len(found.seconds.records))
+        given += [over] if (over := found.over()) is not None else []
+    given += [found.over(is_last=True) or ()]
+    told = [each for over in given for each in zip(*over, strict=True)]
+    assert len(given) > 10
+    assert most <= 16 * counts.KINDS, "as many are kept as are not over"
+    latency = [(completed - submitted)[completed // S == second] for second in range(int(completed.max()) // S + 1)]
+    assert [(int(second), int(each["operations"])) for second, _, each in told] == list(enumerate(map(len, latency)))
+    ranks = [nearest_rank(len(of), 9900) for of in latency]
+    expected = [-1 if rank is None else int(np.sort(of)[rank - 1]) for of, rank in zip(latency, ranks, strict=True)]
+    assert [int(each["p99_ns"]) for *_, each in told] == expected
+    assert max(expected) > 0
+
+
+def test_calls_of_c_leave_nothing_behind() -> None:
+    found = CountedOperations(TIERS, is_open_loop=False, io_bytes=4096)
+    found.order.end()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for _ in range(100):
+            found.order.end()
+        assert len(gc.get_objects()) - before < 20
+    finally:
+        gc.enable()
 
 
 def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
@@ -100,7 +136,7 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
                     when = r["submitted_ns"] if r["completed_ns"] < 0 else r["completed_ns"]
                     seconds[when // S, at, "operations" if r["outcome"] == OK else "errors"] += 1
     told = Counter[tuple[int, int, str]]()
-    for second, at, each in zip(*found.seconds.found(), strict=True):
+    for second, at, each in zip(*(found.over(is_last=True) or ()), strict=True):
         for name in ("operations", "errors"):
             told[int(second), int(at), name] += int(each[name])
         alone = [

@@ -42,7 +42,6 @@ ROWS = 400
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "WAITING", 128)
-    monkeypatch.setattr(counts, "ENDED_WAITING", 16)
     monkeypatch.setattr(counts, "_AT_FIRST", 8)
     for module in (summarize, counts):
         monkeypatch.setattr(module, "ROW_GROUP_ROWS", 64)

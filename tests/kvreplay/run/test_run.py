@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -22,7 +23,7 @@ from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
 from kvreplay.plan.contents import DataSource
 from kvreplay.run.document import run_document
-from kvreplay.run.run import FinishedRun, Interrupted, Replay, replay
+from kvreplay.run.run import FinishedRun, Interrupted, Replay, quiet_interpreter, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import is_on_drive
@@ -306,6 +307,11 @@ def test_memory_is_given_back(tmp_path: Path) -> None:
     tier = RamTier("cpu", IO)
     assert run(tmp_path, [row("write", 1, 1, 40_000)], [None, tier, None])[0].error is None
     assert tier._memory is None, "closing frees"
+    with quiet_interpreter():
+        for _ in range(3000):
+            dropped: list[Any] = []
+            dropped.append(dropped)
+        assert sum(len(each) == 1 and each[0] is each for each in gc.get_objects() if isinstance(each, list)) < 1000
 
 
 def test_what_the_window_never_wrote_is_populated_and_not_measured(tmp_path: Path, drive: Path) -> None:

@@ -15,7 +15,6 @@ from rings import REFUSED
 from kvreplay.config.config import POOL_BYTES, Config
 from kvreplay.config.limits import check, with_depth
 from kvreplay.engine import engine
-from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.run import run
 from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.files import FileTier
@@ -198,7 +197,7 @@ def test_a_pool_bounds_the_depth_where_none_is_asked_for(tmp_path):
         depths[name] = found.queue_depth
         bound = config.pool or (POOL_BYTES if is_pooled and "queue_depth" not in settings else None)
         if bound is not None:
-            assert buffer_bytes(found.depth, found.io_bytes) <= bound
+            assert found.depth * found.io_bytes <= bound
             assert (why == "--queue-depth") == ("queue_depth" in settings)
     assert depths["as ever"] > depths["asked"] > depths["checkpoints"] > depths["closed"] > depths["closed, small"] >= 1
     assert depths["said"] == 300

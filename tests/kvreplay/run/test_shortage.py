@@ -14,7 +14,6 @@ from conftest import write_trace
 from kvreplay.config import limits
 from kvreplay.config.config import Config
 from kvreplay.config.limits import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
-from kvreplay.plan.buffers import buffer_bytes
 from kvreplay.run.run import Replay, replay
 from kvreplay.tiers import ram
 from kvtrace.core.errors import OutOfMemory, TraceError
@@ -83,7 +82,7 @@ def test_rows_that_a_time_or_bytes_admit_are_budgeted_as_they_come(
             replay(Replay(Config(tiers={"nvme": "null"}, limit=limit), trace, run, []))
     # Only those within the limit count, and only those of tiers that have a target.
     monkeypatch.setattr(limits, "ROW_BYTES", 1)
-    monkeypatch.setattr(limits, "available_bytes", lambda: PROCESS_BYTES + buffer_bytes(8, MIB) + 3)
+    monkeypatch.setattr(limits, "available_bytes", lambda: PROCESS_BYTES + 8 * MIB + 3)
     replay(Replay(Config(tiers={"nvme": "null"}, limit="2ns"), trace, run, [], is_forced=True))
     with pytest.raises(OutOfMemory, match=r"\(10 rows"):
         replay(Replay(Config(tiers={"nvme": "null"}, limit="1s"), trace, run, [], is_forced=True))

@@ -122,6 +122,15 @@ def test_ages_go_by_the_first_write_anywhere():
     ] == [(0, 0, 0), (20 * S, 1, 0)]  # fmt: skip
 
 
+def test_of_objects_no_more_is_kept_than_streams_go_by():
+    preset, held = preset_of(4, 64), {}
+    requests = requests_of([(i * S, 400, 0, list(range(100 * i, 100 * i + 100))) for i in range(10)])
+    for of in (Streams.PHASE, Streams.AGE):
+        *_, labels, _, _ = labelled(with_streams(preset, of, of), Load(requests=requests))
+        held[of] = sum(each.nbytes for each in vars(labels).values() if isinstance(each, np.ndarray))
+    assert held[Streams.PHASE] < 1000 < held[Streams.AGE]
+
+
 def test_what_the_requests_do_not_say_is_refused():
     requests = requests_of([(0, 4, 0, [0])])
     simulation = Simulation(with_streams(preset_of(None), Streams.SESSION), ONE_BYTE, Load(requests=requests))
