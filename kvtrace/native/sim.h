@@ -20,7 +20,7 @@ INLINE int64_t up_by(int64_t a, int64_t b) { return (a + b - 1) / b; }     // of
 void ensure(World *w, int64_t what, int64_t need);
 
 // schedule.c: who acts when
-enum { WAITS = -2 };        // instead of how long an actor waits: until the batch's clock gets where `decoding` says
+enum { WAITS = -2 };        // instead of how long an actor waits: until the batch's clock gets where its heap says
 void push(Event *heap, int64_t count, int64_t when, int64_t actor);
 int64_t pop(Event *heap, int64_t count);
 void call_followers(World *w, int64_t request, int64_t is_of_start);

@@ -217,11 +217,12 @@ typedef struct {
 typedef struct { int64_t when, actor; } Event;
 
 // The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the clock
-// of steps, and the time when it stood there; when the first that waits for the clock is due, and who that is.
-typedef struct { int64_t size, bytes, step_ns, prompt_step_ns, steps, since_ns, due_ns, first; } Batch;
-
-// Of an actor that waits for its batch's clock: until which count, and the two heaps of those that wait longer.
-typedef struct { int64_t when, left, right; } Wait;
+// of steps, and the time when it stood there; when the first that waits for the clock is due, and who that is; and all
+// `waiting` ones, by the count of the clock that they wait for, in memory of C's own.
+typedef struct {
+    int64_t size, bytes, step_ns, prompt_step_ns, steps, since_ns, due_ns, first, waiting;
+    Event *heap;
+} Batch;
 
 // A request of a user, as in the requests table.
 typedef struct { int64_t arrival_ns, request_id, session_id, turn, input_tokens, output_tokens, qos, kind; } Asked;
@@ -409,7 +410,6 @@ struct World {
     TABLE(Actor, actors);           // actor n is user n
     TABLE(int64_t, idle);           // [actors]: a stack of unused ones; control.idle of them
     TABLE(Event, heap);             // [actors + 1]: who acts when; control.heap_size of them
-    TABLE(Wait, decoding);          // [actors]: heaps of those that wait for the clock of a batch, one a node
     TABLE(int64_t, arrival_ns);     // [requests]; empty with users. The rest of the file's columns follow
     TABLE(int64_t, input_tokens);
     TABLE(int64_t, output_tokens);

@@ -404,7 +404,7 @@ def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scop
     fleet.nodes["is_up"] = 1
     fleet.own = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.NODE)
     world.control["open"], world.control["happen_ns"] = fleet.entrances, records.UNBOUNDED
-    fleet.batches["first"], fleet.batches["due_ns"] = records.NONE, records.UNBOUNDED
+    fleet.batches["due_ns"] = records.UNBOUNDED
     if count == 1:
         return
     fleet.scoped = sum(1 << t for t, scope in enumerate(scopes) if scope is not Scope.FLEET)

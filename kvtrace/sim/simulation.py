@@ -133,7 +133,7 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     world.actors["entry"] = world.actors["prompt"] = records.NONE
     world.actors["context"] = np.arange(count)
     world.idle, world.control["idle"] = np.arange(count - 1, -1, -1), count
-    world.heap, world.decoding = np.zeros(count + 1, records.EVENT), np.zeros(count, records.WAIT)
+    world.heap = np.zeros(count + 1, records.EVENT)
     asked = preset.workload
     world.users, starts = make_users(
         load.users if requests is None else 0, load.seed, kind=asked.request_kind, mean_think_ns=asked.mean_think_ns
@@ -597,7 +597,6 @@ class Simulation:
         now.idle, now.control["idle"] = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
         now.heap = np.concatenate([now.heap, np.zeros(old, records.EVENT)])
-        now.decoding = np.concatenate([now.decoding, np.zeros(old, records.WAIT)])
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_chain(self, need: int) -> None:
