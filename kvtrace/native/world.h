@@ -96,7 +96,6 @@ typedef struct {
     double target;                  // ARC: bytes that it means T1 to have
     int64_t has_evicted;            // S3-FIFO: whether it ever did
     int64_t hand;                   // SIEVE
-    int64_t free_group, groups;     // LFU: one of its unused groups, and how many were ever used
 } Tier;
 
 // A list of a tier's slots: the most recent, the least recent, and the bytes of all (not counted for LRU).
@@ -117,10 +116,8 @@ typedef struct {
 // Of a slot in a tier: its neighbours in the list it is in.
 typedef struct { int32_t newer, older; } Link;
 
-// Of a slot in a tier whose policy is not LRU: a count (uses; TTL: when it expires) and in which list it is (LFU: in
-// which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how
-// many it has.
-typedef struct { int64_t count; int32_t place, top, members; } Note;
+// Of a slot in a tier whose policy is not LRU: a count (uses; TTL: when it expires) and in which list it is.
+typedef struct { int64_t count; int32_t place; } Note;
 
 // What waits to be stored, since when, and which node offered it.
 typedef struct { int64_t slot, since, node; } Offer;
@@ -404,6 +401,7 @@ struct World {
     void *memories;                 // what policies keep beside lists and notes: their own
     TABLE(int64_t, ages);           // [slots]: uses there had been when each was last used; empty without keeps_age
     TABLE(Pin, pins);               // [slots], if any tier takes offers whole or not at all
+    Table tops;                     // LFU: of each tier and count of uses, the slot that came to it last
     TABLE(int32_t, free);           // a stack of unused slots; control.free of them
     TABLE(int32_t, loose);          // [slots]: those that may need none any more; control.loose of them
     TABLE(User, users);             // empty with a file

@@ -3,7 +3,7 @@
 First a preset, a model and a load are laid out as the World that the compiled simulation starts with, and its tables.
 
 Its memory does not grow with the rows. A chunk that may still be asked for takes 8 bytes, and while it is live in a
-tier that may delete it 48, and 8 a tier, more (24 a tier more if any policy is not LRU), with an eighth of that for
+tier that may delete it 48, and 8 a tier, more (16 a tier more if any policy is not LRU), with an eighth of that for
 room to grow; tables that grow do so by moving their pages (GrowableTables). In a fleet that is 68, and 8 a tier, for
 the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing. An
 entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
@@ -386,7 +386,7 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
     """
     tiers, queues = np.zeros(len(limits), records.TIER), np.zeros(len(limits) * records.QUEUES, records.QUEUE)
     tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = tiers["goal"] = records.NONE
+    tiers["hand"] = tiers["goal"] = records.NONE
     queues["head"] = queues["tail"] = records.NONE
     return tiers, queues
 
@@ -401,7 +401,7 @@ def new_slots(sizes: Any) -> Any:
 def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
     """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
     notes = np.zeros(slots * tiers if has_policies else 0, records.NOTE)
-    notes["place"] = notes["top"] = records.NONE
+    notes["place"] = records.NONE
     return np.full(slots * tiers, records.NONE, records.LINK), notes
 
 
@@ -583,8 +583,7 @@ class Simulation:
                 self._tables.extend(now, name, more)
         self._tables.extend(now, "links", more * tiers)[:] = records.NONE
         if len(now.notes):
-            notes = self._tables.extend(now, "notes", more * tiers)
-            notes["place"] = notes["top"] = records.NONE
+            self._tables.extend(now, "notes", more * tiers)["place"] = records.NONE
         if now.fleet.scoped:
             self._tables.extend(now.fleet, "copies", more)[:] = records.NONE
 
