@@ -585,12 +585,11 @@ EXPORT void simulate(World *w) { try(w, run); }
 // Answer who waits if the simulation came to its end, and give back what is C's own.
 EXPORT void finish(World *w, int64_t is_ended) {
     if (is_ended) try(w, answer_waiting);
-    table_free(&w->counts), table_free(&w->tops);
+    table_free(&w->counts), table_free(&w->tops), table_free(&w->fleet.line_at);
     for (int64_t t = 0; t < w->tiers_count; t++)
         if (w->tiers[t].on_empty) w->tiers[t].on_empty(w, t, 0, 1);
-    free(w->runs);
+    free(w->runs), free(w->fleet.lines);
     for (int64_t i = 0; i < w->actors_count; i++) free(w->actors[i].holds);
     for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
     for (int64_t i = 0; i < w->fleet.count; i++) free(w->fleet.batches[i].heap);
-    free(w->fleet.places);
 }

@@ -131,66 +131,44 @@ int64_t expiry_ns(World *w, int64_t t) {    // of what tier `t` has had longest;
 
 // --- copies, by the place that has them -----------------------------------------------------------------------------
 //
-// A hash table, and a list of each object's copies. The table has one entry a copy, and stays half empty. Objects are
-// numbered as they are named, so that those of one prompt follow each other: sixteen that do share a line of the table,
-// and one miss of the processor's cache finds all. Each of the sixteen columns is a table of its own in which what
-// finds its line taken goes to the next.
+// Objects are numbered as they are named, so that those of one prompt follow each other. Those copies of LINE that do, at
+// one place, stand in a line together: one miss of the processor's cache finds all.
 
-static int64_t lines_of(const World *w) { return w->fleet.places_count / COPY_COLUMNS; }     // a power of two
+enum { LINE = 16 };
 
-// In which of so many lines object `number` at `place` is looked for first. Shifts are of signed numbers.
-static int64_t line_of(int64_t lines, int64_t number, int64_t place) {
-    int64_t x = (int64_t)((uint64_t)(number >> 4) * 0x1E3779B97F4A7C15u + (uint64_t)place * 0x51B54A32D192ED03u);
-    x ^= x >> 29;
-    x = (int64_t)((uint64_t)x * 0x3F58476D1CE4E5B9u);
-    x ^= x >> 32;
-    return x & (lines - 1);
-}
+static int64_t line_key(int64_t number, int64_t place) { return place << 40 | number / LINE; }
 
 static int64_t find_copy(World *w, int64_t number, int64_t place) {    // its slot, or NONE
-    const int32_t *column = w->fleet.places + (number & 15);
-    int64_t lines = lines_of(w), line = line_of(lines, number, place), slot;
-    for (; (slot = column[line * COPY_COLUMNS]) != NONE; line = (line + 1) & (lines - 1))
-        if (w->slots[slot].object == number && w->slots[slot].place == place) return slot;
-    return NONE;
+    const int64_t *at = table_find(&w->fleet.line_at, line_key(number, place));
+    return at ? w->fleet.lines[*at].slot[number % LINE] : NONE;
 }
 
-// A column stays half empty, however unevenly objects are numbered: a full one would be gone through for ever.
 static void put_copy(World *w, int64_t slot) {
     Fleet *fleet = &w->fleet;
-    const Slot *what = &w->slots[slot];
-    int64_t *copies = &fleet->column_copies[what->object & 15];
-    if (2 * (*copies + 1) > lines_of(w)) {
-        fleet->places_count = max_of(2 * COPY_COLUMNS, 2 * fleet->places_count);
-        fleet->places = grown(fleet->places, fleet->places_count, sizeof(int32_t));
-        memset(fleet->places, NONE, (size_t)fleet->places_count * sizeof(int32_t));
-        memset(fleet->column_copies, 0, sizeof fleet->column_copies);
-        for (int64_t other = 0; other < w->slots_count; other++)
-            if (w->slots[other].place > 0) put_copy(w, other);
-        return;     // all were entered again, this one, too
+    int64_t number = w->slots[slot].object, known = fleet->line_at.count, spare = fleet->spare_line - 1;
+    // Where no line is spare all that ever were taken have copies.
+    int64_t at = *table_put(&fleet->line_at, line_key(number, w->slots[slot].place), spare == NONE ? known : spare);
+    if (fleet->line_at.count > known) {
+        if (spare != NONE) fleet->spare_line = fleet->lines[at].slot[0];
+        else if (at == fleet->lines_room) {
+            fleet->lines_room = max_of(2 * at, LINE);
+            fleet->lines = grown(fleet->lines, fleet->lines_room, sizeof(Line));
+        }
+        memset(&fleet->lines[at], NONE, sizeof(Line));
     }
-    ++*copies;
-    int32_t *column = w->fleet.places + (what->object & 15);
-    int64_t lines = lines_of(w), line = line_of(lines, what->object, what->place);
-    while (column[line * COPY_COLUMNS] != NONE) line = (line + 1) & (lines - 1);
-    column[line * COPY_COLUMNS] = (int32_t)slot;
+    fleet->lines[at].slot[number % LINE] = (int32_t)slot;
 }
 
-// Take a copy's slot out of the table; those behind it that it kept from their line move up.
-static void take_copy(World *w, int64_t slot) {
-    const Slot *what = &w->slots[slot];
-    int32_t *column = w->fleet.places + (what->object & 15);
-    int64_t lines = lines_of(w), line = line_of(lines, what->object, what->place), other;
-    while (column[line * COPY_COLUMNS] != slot) line = (line + 1) & (lines - 1);
-    w->fleet.column_copies[what->object & 15]--;
-    int64_t empty = line;
-    while (line = (line + 1) & (lines - 1), (other = column[line * COPY_COLUMNS]) != NONE) {
-        int64_t first = line_of(lines, w->slots[other].object, w->slots[other].place);
-        if (((line - first) & (lines - 1)) < ((line - empty) & (lines - 1))) continue;
-        column[empty * COPY_COLUMNS] = (int32_t)other;
-        empty = line;
-    }
-    column[empty * COPY_COLUMNS] = NONE;
+static void take_copy(World *w, int64_t slot) {     // its line is spare if it was the last one there
+    Fleet *fleet = &w->fleet;
+    int64_t number = w->slots[slot].object, key = line_key(number, w->slots[slot].place);
+    int64_t at = *table_find(&fleet->line_at, key);
+    int32_t *line = fleet->lines[at].slot;
+    line[number % LINE] = NONE;
+    for (int64_t i = 0; i < LINE; i++)
+        if (line[i] != NONE) return;
+    table_drop(&fleet->line_at, key);
+    line[0] = (int32_t)fleet->spare_line, fleet->spare_line = at + 1;
 }
 
 static void add_copy(World *w, int64_t slot) {     // of the object whose own slot is its home

@@ -42,7 +42,6 @@ enum {
 enum { LOST, JOINED, EMPTIED, GONE, BACK };
 
 enum { QUEUES = 4 };        // lists that a tier may keep its slots in
-enum { COPY_COLUMNS = 16 }; // of a line of Fleet.places
 
 enum { CONTINUE_PER_MILLE = 800, MAX_TURNS = 50 };  // a user's conversation: its chance to go on, its most turns
 
@@ -257,6 +256,9 @@ typedef struct {
 // its neighbours in the list of all copies of its object.
 typedef struct { int32_t node_copy, rack_copy, first, newer, older; } Copy;
 
+// The copies at a place of objects that follow each other, as tiers.c finds them.
+typedef struct { int32_t slot[16]; } Line;
+
 // What the preset and the model say, as numbers; constant while the loop runs.
 typedef struct {
     int64_t source;
@@ -347,9 +349,9 @@ typedef struct {
     TABLE(Tier, tiers);         // [nodes + racks, tiers]: those of the places that are not at hand
     TABLE(Queue, queues);       // [nodes + racks, tiers, QUEUES]: their lists
     TABLE(Copy, copies);        // [slots]
-    int32_t *places;            // copies by the number of their object and their place, as tiers.c finds them: C's own
-    int64_t places_count;
-    int64_t column_copies[16];  // how many stand in each of its COPY_COLUMNS
+    Table line_at;              // copies by the number of their object and their place: which of `lines` they stand in
+    Line *lines;                // C's own
+    int64_t lines_room, spare_line;     // 1 + one without copies, whose first slot is 1 + the next such; 0: none
     TABLE(int64_t, due);        // [nodes + racks]: when a tier of a place that is not at hand next does something by
                                 // itself; empty if none ever does
     TABLE(int64_t, runs);       // scratch of a router: [nodes] how many first objects of a prompt each has, and [nodes]
@@ -398,10 +400,10 @@ struct World {
     TABLE(int8_t, made_kind);       // [rows]: 1 for those of made_size that are buckets, or the files beside them
     Table counts;                   // with knobs.filtered: which run has how often objects were offered to a tier, or used
     int64_t *runs, runs_room;       // [counts.count, RUN]: those runs
+    Table tops;                     // LFU: of each tier and count of uses, the slot that came to it last
     void *memories;                 // what policies keep beside lists and notes: their own
     TABLE(int64_t, ages);           // [slots]: uses there had been when each was last used; empty without keeps_age
     TABLE(Pin, pins);               // [slots], if any tier takes offers whole or not at all
-    Table tops;                     // LFU: of each tier and count of uses, the slot that came to it last
     TABLE(int32_t, free);           // a stack of unused slots; control.free of them
     TABLE(int32_t, loose);          // [slots]: those that may need none any more; control.loose of them
     TABLE(User, users);             // empty with a file
