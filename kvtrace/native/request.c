@@ -23,12 +23,7 @@ static void make(World *w, int64_t size, int64_t home) {
         *entry_at(w, home) = packed(number << PACKED_BITS);
         return;
     }
-    int64_t slot = take_slot(w);
-    Slot *what = &w->slots[slot];
-    what->object = number, what->size = size, what->home = home;
-    what->live = 0, what->held = 1, what->seen = 0;
-    renew(w, slot);
-    *entry_at(w, home) = slot;
+    *entry_at(w, home) = take_slot(w, number, size, home, 0);
 }
 
 // Make the new objects of the actor's request and append them to its conversation.

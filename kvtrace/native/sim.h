@@ -68,8 +68,7 @@ INLINE int64_t member_of(World *w, int64_t t, int64_t slot) {   // NONE if the t
     return w->fleet.racked & (1 << t) ? w->fleet.copies[slot].rack_copy : w->fleet.copies[slot].node_copy;
 }
 INLINE int64_t size_of(World *w, int64_t entry) { return entry >= 0 ? w->slots[entry].size : w->knobs.chunk_bytes; }
-void renew(World *w, int64_t slot);
-int64_t take_slot(World *w);
+int64_t take_slot(World *w, int64_t number, int64_t size, int64_t home, int64_t place);
 int64_t give_slot(World *w, int64_t home);
 void see(World *w, int64_t entry);
 void see_all(World *w, int64_t n);

@@ -200,26 +200,22 @@ static int64_t place_of(World *w, int64_t t) {     // whose tier `t` is at hand:
 
 static void give_back(World *w, int64_t slot) { w->free[w->control.free++] = (int32_t)slot; }
 
-void renew(World *w, int64_t slot) {    // forget what was in flight, and copied, of the object that it held before
-    if (w->pins_count) w->pins[slot] = (Pin){0, 0, 0};
-    if (!w->fleet.scoped) return;
-    Copy *copy = &w->fleet.copies[slot];
-    copy->node_copy = copy->rack_copy = copy->first = NONE;
-}
-
-int64_t take_slot(World *w) {
+// Take a slot for object `number` of so many bytes that is named at `home`; or for a copy at `place`, which nobody holds.
+int64_t take_slot(World *w, int64_t number, int64_t size, int64_t home, int64_t place) {
     if (!w->control.free) ensure(w, MORE_SLOTS, 1);
-    return w->free[--w->control.free];
+    int64_t slot = w->free[--w->control.free];
+    Slot *what = &w->slots[slot];
+    what->object = number, what->size = size, what->home = home, what->place = (int16_t)place;
+    what->held = place == 0, what->live = 0, what->seen = 0;
+    // Nothing is in flight, or copied, of the object that it held before.
+    if (w->pins_count) w->pins[slot] = (Pin){0, 0, 0};
+    if (w->fleet.scoped) w->fleet.copies[slot] = (Copy){NONE, NONE, NONE, NONE, NONE};
+    return slot;
 }
 
 // A copy of `slot` at `place`, which has none.
 static int64_t make_copy(World *w, int64_t slot, int64_t place) {
-    int64_t copy = take_slot(w);
-    Slot *what = &w->slots[copy];
-    const Slot *of = &w->slots[slot];
-    what->object = of->object, what->size = of->size, what->home = slot, what->place = (int16_t)place;
-    what->held = what->live = 0, what->seen = 0;
-    renew(w, copy);
+    int64_t copy = take_slot(w, w->slots[slot].object, w->slots[slot].size, slot, place);
     if (w->knobs.keeps_age) w->ages[copy] = w->ages[slot];
     add_copy(w, copy);
     return copy;
@@ -246,11 +242,9 @@ static void see_slot(World *w, int64_t slot) {
 int64_t give_slot(World *w, int64_t home) {     // of the object that is named at `home`; taken if it has none
     int64_t entry = *entry_at(w, home);
     if (entry >= 0) return entry;
-    int64_t known = packed(entry), live = known & ((1 << LIVE_BITS) - 1), slot = take_slot(w);
-    Slot *what = &w->slots[slot];
-    what->object = known >> PACKED_BITS, what->size = w->knobs.chunk_bytes, what->home = home, what->held = 1;
-    what->live = (int16_t)(live & ~w->fleet.scoped), what->seen = known >> LIVE_BITS & 1;
-    renew(w, slot);
+    int64_t known = packed(entry), live = known & ((1 << LIVE_BITS) - 1);
+    int64_t slot = take_slot(w, known >> PACKED_BITS, w->knobs.chunk_bytes, home, 0);
+    w->slots[slot].live = (int16_t)(live & ~w->fleet.scoped), w->slots[slot].seen = known >> LIVE_BITS & 1;
     *entry_at(w, home) = slot;
     if (place_in(entry)) {
         int64_t copy = make_copy(w, slot, place_in(entry));     // tables may move
@@ -697,9 +691,8 @@ void drop(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {
 
 // The fastest tier, from `t` on, in which the object of `entry` is found, or NONE.
 int64_t fastest_from(World *w, int64_t entry, int64_t t) {
-    int64_t live = found_in(w, entry);
-    while (t < w->tiers_count && !(live & (1 << t))) t++;
-    return t < w->tiers_count ? t : NONE;
+    int64_t live = found_in(w, entry) >> t;
+    return live ? t + __builtin_ctzll((uint64_t)live) : NONE;
 }
 
 // === eviction ========================================================================================================
