@@ -581,28 +581,20 @@ static int64_t store_down(World *w, int64_t first, int64_t n, int64_t stage, int
     begin_stage(w);
     for (int64_t i = first; i < n; i++) {
         int64_t slot = w->chain[i], t = lower_tier(w, 0, w->slots[slot].size), held_in = fastest_from(w, slot, 0);
-        if (t == NONE) {
-            w->total.unplaced++;
-            continue;
-        }
-        if (held_in == t || (held_in != NONE && w->knobs.is_exclusive)) {
-            // Computed again though it is still there: an engine does not store it twice.
-            follow(w, held_in, i);
-            touch(w, held_in, slot);
-            continue;
-        }
+        if (t == NONE) w->total.unplaced++;
+        else if (held_in != NONE && w->knobs.is_exclusive) t = held_in;
         // The fastest that admits it, or that it is held in if that is faster.
         while (t != NONE && t != held_in && phase != PHASE_POPULATE && !admits(w, t, slot, now))
             t = lower_tier(w, t + 1, w->slots[slot].size);
-        if (t != NONE && t == held_in) {
-            follow(w, t, i);
+        if (t == NONE) continue;
+        if (t != held_in) make_room_by_demotion(w, t, slot, now);
+        follow(w, t, i);
+        if (t == held_in) {     // computed again though it is still there: an engine does not store it twice
             touch(w, t, slot);
-        } else if (t != NONE) {
-            make_room_by_demotion(w, t, slot, now);
-            follow(w, t, i);
-            at = in_stage(w, at, t, w->tiers[t].request_writes);
-            write_slot(w, t, slot, now, phase, request, at);
+            continue;
         }
+        at = in_stage(w, at, t, w->tiers[t].request_writes);
+        write_slot(w, t, slot, now, phase, request, at);
     }
     return at - stage + w->control.is_staged;
 }

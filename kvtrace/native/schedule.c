@@ -129,12 +129,8 @@ EXPORT bool take_turns(Turn *turns, int64_t count, Place *places, int64_t places
     while (row < count && next_user < users_count) {
         Place *place = &places[draw(seed, LOT, row, 0, places_count - 1)];
         int64_t new_tokens = 0, output_tokens = 0, user = place->user;
-        bool is_new = user == NONE;
-        if (!is_new) {
-            is_new = next_turn(&users[user], seed, user, place->done, place->history, max_context_tokens, &new_tokens,
-                &output_tokens);
-        }
-        if (is_new) {
+        if (user == NONE || next_turn(&users[user], seed, user, place->done, place->history, max_context_tokens,
+                &new_tokens, &output_tokens)) {
             *place = (Place){.user = next_user};
             next_turn(&users[next_user], seed, next_user, 0, 0, max_context_tokens, &new_tokens, &output_tokens);
             next_user++;
