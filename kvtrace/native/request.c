@@ -840,7 +840,7 @@ static void use_backwards(World *w, int64_t actor) {
     int64_t n = gather(w, actor);
     for (int64_t t = 0; t < w->tiers_count; t++) {
         Tier *tier = &w->tiers[t];
-        bool is_kept = tier->is_tail_first_at_end && !tier->on_hit && !is_endless(w, t);
+        bool is_kept = tier->recency != HEAD_FIRST && !tier->on_hit && !is_endless(w, t);
         if (!is_kept || w->control.gone & (1 << t) || are_first(w, t, n)) continue;
         for (int64_t i = n - 1; i >= 0; i--)
             if (live_in(w, w->chain[i]) & (1 << t)) on_hit(w, t, member_of(w, t, w->chain[i]));
@@ -864,7 +864,7 @@ int64_t end_request(World *w, int64_t actor) {
         else offer(w, actor, first, n, PHASE_DECODE, PHASE_DECODE);
         me->new = 0, me->refused = 0;
     }
-    if (w->knobs.is_tail_first_at_end) use_backwards(w, actor);
+    if (w->knobs.uses_backwards) use_backwards(w, actor);
     if (w->knobs.source != USERS) {
         if (w->knobs.follows) call_followers(w, w->following.came[me->request].actor, 0);
         leave_request(w, actor);

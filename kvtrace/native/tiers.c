@@ -607,7 +607,7 @@ static void stamp(World *w, int64_t slot) {
 
 // Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so.
 void follow(World *w, int64_t t, int64_t i) {
-    if (w->tiers[t].is_tail_first) trail(w, t, i, 0, 0);
+    if (w->tiers[t].recency == TAIL_FIRST) trail(w, t, i, 0, 0);
 }
 
 // Let `chain[i]`, once it is used in tier `t`, be less recent than the last one before it from `first` on; of those,
@@ -624,9 +624,7 @@ void touch(World *w, int64_t t, int64_t entry) {    // its object, which is live
     if (!is_endless(w, t)) {
         int64_t slot = member_of(w, t, entry);
         if (w->knobs.bucketed & (1 << t) && w->tiers[t].collect_share == 0) slot = w->members[slot].bucket;
-        Tier *tier = &w->tiers[t];
-        bool is_at_end = tier->is_at_end && !tier->on_hit;
-        if (!is_at_end) on_hit(w, t, slot);     // else as the request ends, in use_backwards
+        if (w->tiers[t].recency != AT_END || w->tiers[t].on_hit) on_hit(w, t, slot);    // else in use_backwards
         if (w->knobs.filtered & (1 << t)) refer(w, t, entry);
     }
     if (entry >= 0) stamp(w, entry);

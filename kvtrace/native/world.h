@@ -25,8 +25,9 @@ enum { PREFILL_AND_DECODE, PREFILL_ONLY, DECODE_ONLY };
 // Knobs.source: users, requests that share within a conversation, requests that name their objects.
 enum { USERS, CONVERSATIONS, CHAINS };
 
-// Tier.admission, as tier.Admission orders them.
+// Tier.admission and Tier.recency, as tier.Admission and tier.Recency order them.
 enum { ALWAYS, NTH_OFFER, FREQUENCY, TINYLFU };
+enum { HEAD_FIRST, TAIL_FIRST, TAIL_FIRST_AT_END, AT_END };
 
 // Piece.kind, as shape.PieceKind orders them.
 enum { GROWING, SLIDING, CHUNKED, STATE };
@@ -67,10 +68,10 @@ typedef struct {
     // how long each takes besides, and how many are served at once.
     int64_t rate[2], busy_ns[2], latency_ns, concurrency;
     // Operations of one request at once (0: all), those of the stage being written, those being read, since and until
-    // when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were; whether an
-    // object used is less recent than those before it in its request, and whether at its end; ranks that read each.
+    // when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were; in which order
+    // the objects of a request count as used; ranks that read each.
     int64_t request_reads, request_writes, staged, reading, reads_began_ns, reads_end_ns, is_whole;
-    int64_t looks_past_miss, file_lookups, is_tail_first, is_tail_first_at_end, is_at_end, readers;
+    int64_t looks_past_miss, file_lookups, recency, readers;
     Operation *choose, *takes;      // its policy's, as the next ones (sim/policies.py); all NULL: LRU
     Change *on_hit, *on_insert, *on_remove, *forget, *on_look_up, *on_stored, *on_empty;
     int64_t behind;         // LRU: 1 + the slot that the next one used comes right behind; 0: it is the most recent
@@ -275,7 +276,7 @@ typedef struct {
     int64_t is_prefix, is_write_back;
     int64_t promotion;          // TEMPORARY: to the fastest tier only
     int64_t is_exclusive;       // what is promoted leaves the tier it was in
-    int64_t is_tail_first_at_end;   // in some tier: as a request ends, its objects count as used once more, backwards
+    int64_t uses_backwards;     // in some tier: as a request ends, its objects count as used once more, backwards
     int64_t keeps_age;          // what is demoted stays as recent as it was
     int64_t is_by_tier;         // each tier is asked for the run that goes on where the one before it had a miss
     int64_t staging;            // 1 + the tier whose buffers all that is stored and read from below takes, or 0

@@ -189,7 +189,7 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
-    knobs.is_tail_first_at_end = any((tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers)
+    knobs.uses_backwards = any((tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers)
     knobs.min_load_tokens = p.min_load_tokens
     knobs.offer_tokens, knobs.offers_hits = p.offer_tokens, p.offers_hits
     knobs.looks_past_miss = any(tier.looks_past_miss for tier in p.tiers)
@@ -241,10 +241,7 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
         of["ttl_ns"], of["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
         of["rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
         of["is_whole"], of["readers"] = tier.takes_whole, sizes.sharers if tier.each_rank_reads else 1
-        recency = tier.recency or preset.recency
-        of["is_tail_first"] = recency is Recency.TAIL_FIRST
-        of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
-        of["is_at_end"] = recency is Recency.AT_END
+        of["recency"] = list(Recency).index(tier.recency or preset.recency)
         of["loads_twice"] = tier.loads_twice and tier.policy is Policy.LFU
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
