@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -353,7 +353,7 @@ class CsvReader(Reader):
     def __init__(self, path: Path, table: Table | None) -> None:
         """Open `path` and check that it holds `table`; the metadata is read from its last line."""
         self.path = path
-        blocks = _line_blocks(path)
+        blocks = line_blocks(unpacked(path), path)
         block = next(blocks, b"")
         first, header = [*block.split(b"\n", 2), b"", b""][:2]
         if not block:
@@ -455,35 +455,25 @@ def read_csv(
 
 def _data_blocks(path: Path) -> Iterator[bytes]:
     """Yield the data rows of `path` in blocks of whole lines, without head, header and end line."""
-    skip = 2
-    for block in _line_blocks(path):
-        start = 0
-        while skip:
-            start = block.index(b"\n", start) + 1
-            skip -= 1
-        if block.startswith(END, start):
+    for at, block in enumerate(line_blocks(unpacked(path), path)):
+        rows, end, _ = (b"\n" + (block if at else block.split(b"\n", 2)[2])).partition(b"\n" + END)
+        if len(rows) > 1:
+            yield rows[1:]
+        if end:
             return
-        end = block.find(b"\n" + END, start)
-        if end >= 0:
-            yield block[start : end + 1]
-            return
-        if start < len(block):
-            yield block[start:]
 
 
-def _line_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the decompressed text of `path` in blocks that end with a line (the last one may not)."""
-    rest: list[bytes] = []
-    for data in unpacked(path):
-        cut = data.rfind(b"\n") + 1
-        if cut:
-            yield b"".join((*rest, data[:cut]))
-            rest = []
-        rest.append(data[cut:])
-        if sum(map(len, rest)) > MOST_LINE_BYTES:
+def line_blocks(text: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    """Yield the `text` of `path`, which comes in pieces, in blocks that end with a line (the last one may not)."""
+    rest = b""
+    for data in text:
+        lines, newline, rest = (rest + data).rpartition(b"\n")
+        if newline:
+            yield lines + newline
+        if len(rest) > MOST_LINE_BYTES:
             raise TraceError(f"a line of more than {MOST_LINE_BYTES} bytes", path=path)
-    if any(rest):
-        yield b"".join(rest)
+    if rest:
+        yield rest
 
 
 def unpacked(path: Path) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
-from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, objects_path, open_table, read_csv, unpacked
+from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, objects_path, open_table, read_csv, unpacked
 from kvtrace.core.units import format_duration
 from kvtrace.sim.chains import Numbers, grown
 
@@ -137,17 +137,13 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole data lines and the number of their first row."""
-    row, rest, is_data = 0, b"", False
-    for data in _chunks(path):
-        block, newline, rest = (rest + data).rpartition(b"\n")
-        if len(rest) > MOST_LINE_BYTES:
-            raise TraceError(f"a line of more than {MOST_LINE_BYTES} bytes", path=path, row=row)
-        if newline and not is_data:
-            block, is_data = block.partition(b"\n")[2], True
-        if block:
-            yield block + newline, row
-            row += block.count(b"\n") + 1
-    if rest.strip() or not is_data:
+    row, block = 0, b""
+    for at, block in enumerate(line_blocks(_chunks(path), path)):
+        rows = block if at else block.partition(b"\n")[2]
+        if rows.endswith(b"\n"):
+            yield rows, row
+            row += rows.count(b"\n")
+    if not block or (block.strip() and not block.endswith(b"\n")):
         raise TraceError("truncated: its last line has no end", path=path, row=row)
 
 
