@@ -518,7 +518,7 @@ static void take_steps(World *w, int64_t actor) {
     Control *c = &w->control;
     int64_t delay = 0;
     while (delay == 0) {
-        if (w->knobs.expires || w->knobs.polls || w->knobs.queued) catch_up(w, c->now);
+        if (w->knobs.acts_alone) catch_up(w, c->now);
         const Actor *me = &w->actors[actor];
         int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
         if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);

@@ -265,7 +265,6 @@ typedef struct {
     int64_t source;
     int64_t keeps_ghosts;       // a policy remembers what it evicted: not even what no request of the file names again
                                 // may be forgotten
-    int64_t expires;            // a tier forgets with time
     int64_t endless;            // a bit for each tier that never gives anything up
     int64_t whole;              // the tier that takes offers whole, if any does
     int64_t filtered;           // a bit for each tier that does not take all that it is offered
@@ -281,7 +280,7 @@ typedef struct {
     int64_t is_by_tier;         // each tier is asked for the run that goes on where the one before it had a miss
     int64_t staging;            // 1 + the tier whose buffers all that is stored and read from below takes, or 0
     int64_t skips_held;
-    int64_t polls;              // a tier makes room only at times
+    int64_t acts_alone;         // a tier does something by itself: forgets, makes room or stores what waits, at times
     int64_t loads_backwards;    // or twice, in any tier
     int64_t min_load_tokens, offer_tokens, offers_hits;
     int64_t looks_past_miss;    // of any tier

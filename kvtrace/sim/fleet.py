@@ -417,7 +417,7 @@ def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scop
     fleet.row_nodes = np.empty(rows, np.int32)
     if fleet.scoped:
         fleet.copies = np.full(len(world.slots), records.NONE, records.COPY)
-        if knobs.expires or knobs.polls or knobs.queued:
+        if knobs.acts_alone:
             fleet.due = np.full(count + setting.instances(Scope.RACK), records.UNBOUNDED)
 
 

@@ -169,7 +169,6 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     if requests is not None:
         knobs.source = records.CHAINS if is_chunk and requests.block_tokens else records.CONVERSATIONS
     knobs.keeps_ghosts = any(tier.policy.keeps_ghosts for tier in p.tiers)
-    knobs.expires = any(tier.policy is Policy.TTL for tier in p.tiers)
     knobs.endless = sum(
         1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
@@ -184,7 +183,7 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
-    knobs.polls = any(tier.evict_every for tier in p.tiers)
+    knobs.acts_alone = any(t.policy is Policy.TTL or t.evict_every or t.store_queue for t in p.tiers)
     knobs.loads_backwards = any(tier.loads_backwards or tier.loads_twice for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
