@@ -239,7 +239,7 @@ class InOrder:
 
     def most_at_once(self, at: Sequence[int], group: int) -> int | None:
         """Return how many of the kinds `at`, all of `group`, were in flight at once; null if some came too late."""
-        return None if self.shared["late"] else int(self._heaps["most"][at[0] if len(at) == 1 else self._kinds + group])
+        return None if self.shared.late else int(self._heaps["most"][at[0] if len(at) == 1 else self._kinds + group])
 
     def covered_ns(self, tier: int) -> int:
         """Return how much time operations of `tier` covered together."""
@@ -251,7 +251,7 @@ class InOrder:
 
         What is further back than the last 65,536 gaps between such times is not added to any more.
         """
-        return int(self.shared["waited_ns"])
+        return int(self.shared.waited_ns)
 
     def levels(self, tier: int) -> Any:
         """Return LEVEL of the first operations of `tier` that moved anything."""
@@ -362,12 +362,12 @@ class CountedOperations:
         place, at = self.places.of(rows), 0
         while at < len(part):
             at = call("count_rows", self._shared, rows, at, len(part), place, counts, asked)
-            if self._shared["endeds"] == self._shared["ended_room"]:
+            if self._shared.endeds == self._shared.ended_room:
                 self._sort()
         return asked
 
     def _sort(self, *, is_last: bool = False) -> None:
-        self.seconds.sort(self._shared["endeds"], is_last=is_last)
+        self.seconds.sort(self._shared.endeds, is_last=is_last)
         self._shared.set(endeds=0)
 
     def end(self) -> None:
@@ -485,16 +485,16 @@ class OpenRequests:
 
     def pop(self, below: int) -> Any:
         """Return REQUEST of those whose id is less than `below`, in order of it, and forget them."""
-        over = np.empty(self._shared["requests"], REQUEST)
+        over = np.empty(self._shared.requests, REQUEST)
         over = over[: call("requests_pop", self._shared, below, over)]
         return over[np.argsort(over["id"])]
 
     def make_room(self) -> None:
         """Make room for more."""
         requests, spans = (self._shared.arrays[name] for name in ("request", "span"))
-        if 2 * self._shared["requests"] > len(requests):
+        if 2 * self._shared.requests > len(requests):
             requests = np.concatenate([requests, np.zeros_like(requests)])
-        if self._shared["free_span"] == NONE and self._shared["spans"] == len(spans):
+        if self._shared.free_span == NONE and self._shared.spans == len(spans):
             spans = np.concatenate([spans, np.zeros_like(spans)])
         self._hold(requests, spans)
 
