@@ -59,7 +59,7 @@ TOGETHER = 1 << 16
 """Rows: a shorter trace is read once, and several of its repeats are one batch."""
 
 
-class Repeated:
+class Repeated(Reader):
     """Reads the first rows of a trace several times, as one trace."""
 
     def __init__(self, reader: Reader, rows: int, repeats: int, last_deletes: Any = ()) -> None:

@@ -325,7 +325,7 @@ class ColdTraceError(ConfigError):
     """A trace that never fills its slowest tier has no steady window."""
 
 
-class Later:
+class Later(Reader):
     """Reads the rows of a trace from a later time on, as a trace of its own that begins then.
 
     What its rows read or delete before they write it lay there when it began: it is written before the run. An object

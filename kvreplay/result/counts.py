@@ -240,7 +240,7 @@ class InOrder:
 
     def most_at_once(self, at: Sequence[int], group: int) -> int | None:
         """Return how many of the kinds `at`, all of `group`, were in flight at once; null if some came too late."""
-        return None if self.shared["late"] else int(self._heaps["most"][at[0] if len(at) == 1 else self._kinds + group])
+        return None if self.shared.late else int(self._heaps["most"][at[0] if len(at) == 1 else self._kinds + group])
 
     def covered_ns(self, tier: int) -> int:
         """Return how much time operations of `tier` covered together."""
@@ -252,7 +252,7 @@ class InOrder:
 
         What is further back than the last 65,536 gaps between such times is not added to any more.
         """
-        return int(self.shared["waited_ns"])
+        return int(self.shared.waited_ns)
 
     def levels(self, tier: int) -> Any:
         """Return LEVEL of the first operations of `tier` that moved anything."""
@@ -366,7 +366,7 @@ class CountedOperations:
         # A row is laid, and so submitted, when the one whose place in the ring it takes has ended.
         while self._reached[0][0] <= taken - WINDOW_ROWS:
             self._until = self._reached.popleft()[1]
-        self.seconds.sort(ended[: self._shared["endeds"]], self._until)
+        self.seconds.sort(ended[: self._shared.endeds], self._until)
         return asked
 
     def over(self, *, is_last: bool = False) -> tuple[Any, Any, Any] | None:
@@ -488,16 +488,16 @@ class OpenRequests:
 
     def pop(self, below: int) -> Any:
         """Return REQUEST of those whose id is less than `below`, in order of it, and forget them."""
-        over = np.empty(self._shared["requests"], REQUEST)
+        over = np.empty(self._shared.requests, REQUEST)
         over = over[: call("requests_pop", self._shared, below, over)]
         return over[np.argsort(over["id"])]
 
     def make_room(self) -> None:
         """Make room for more."""
         requests, spans = (self._shared.arrays[name] for name in ("request", "span"))
-        if 2 * self._shared["requests"] > len(requests):
+        if 2 * self._shared.requests > len(requests):
             requests = np.concatenate([requests, np.zeros_like(requests)])
-        if self._shared["free_span"] == NONE and self._shared["spans"] == len(spans):
+        if self._shared.free_span == NONE and self._shared.spans == len(spans):
             spans = np.concatenate([spans, np.zeros_like(spans)])
         self._hold(requests, spans)
 

@@ -240,14 +240,14 @@ class Journal:
         """Append the operations that completed since the last call."""
         last, low = self._rows.struct.laid, NONE
         self._batch.set(at=self._low)
-        while self._batch["at"] < last:
+        while self._batch.at < last:
             count = call("journal_take", self._rows.address, self._batch)
-            low = self._batch["left"] if low == NONE else low
+            low = self._batch.left if low == NONE else low
             if not count:
                 continue
             columns = [pa.array(column[:count]) for column in self._fresh.values()]
             self._stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-        self._low = self._batch["at"] if low == NONE else low
+        self._low = self._batch.at if low == NONE else low
         self._file.flush()
         if self._listener is not None:
             self._listener.note()

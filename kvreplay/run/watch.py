@@ -125,7 +125,7 @@ class Watch:
         """Count what the counters took since the last call."""
         totals, buckets = self.counters.arrays["totals"], self.counters.arrays["buckets"]
         times, late = (
-            self.counters.arrays[name][: self.counters["sampled"]].copy() for name in ("response_ns", "late_ns")
+            self.counters.arrays[name][: self.counters.sampled].copy() for name in ("response_ns", "late_ns")
         )
         with self._lock:
             for name in _COUNTS.names or ():

@@ -411,7 +411,7 @@ class Scenario:
         requests, most = self.load.requests, self.config["max_requests"]
         duration_ns: int | None = self.config["duration_ns"]
         if requests is None:
-            return simulation.now_ns if simulation.world.total["requests"] == most else duration_ns
+            return simulation.now_ns if simulation.world.total.requests == most else duration_ns
         if (arrivals := simulation.arrivals()) is not None:
             times = arrivals[1]
             return int(times[-1]) if len(times) == len(requests) else duration_ns

@@ -160,10 +160,6 @@ class Table:
         return max([c.since for c in self.columns] + [self.column(name).since for name in extras])
 
 
-def _values(enum: type[StrEnum]) -> tuple[str, ...]:
-    return tuple(member.value for member in enum)
-
-
 # Laid out as tables: a column a line.
 # fmt: off
 REQUESTS: Final = Table("requests", "What users asked, one row a request, in order of arrival.", (
@@ -176,15 +172,15 @@ REQUESTS: Final = Table("requests", "What users asked, one row a request, in ord
     Column("block_ids", "list<int64>", "id",
            "the prompt's prefix chain: an equal id means an equal prefix up to and including that block; "
            "null where the source has none", nullable=True),
-    Column("qos", "enum", "class", "the service class; null if unknown", nullable=True, values=_values(Qos)),
-    Column("kind", "enum", "class", "the kind of user", values=_values(RequestKind)),
+    Column("qos", "enum", "class", "the service class; null if unknown", nullable=True, values=tuple(Qos)),
+    Column("kind", "enum", "class", "the kind of user", values=tuple(RequestKind)),
 ))
 
 TRACE: Final = Table("trace", "One row an operation on an object, in the order in which they happen.", (
     Column("ts_ns", "int64", "ns", "when the operation is due, from the start of the trace; never decreases"),
-    Column("op", "enum", "class", "what is done", values=_values(Op)),
+    Column("op", "enum", "class", "what is done", values=tuple(Op)),
     Column("tier", "int8", "index", "index into the tier list of the metadata, fastest first"),
-    Column("phase", "enum", "class", "why it is done", values=_values(Phase)),
+    Column("phase", "enum", "class", "why it is done", values=tuple(Phase)),
     Column("object_id", "int64", "id", "dense number of the object, from 0; the objects table names it"),
     Column("offset_bytes", "int64", "bytes", "where in the object it starts"),
     Column("length_bytes", "int64", "bytes", "how much is read, written or, for a delete, freed"),
@@ -210,9 +206,9 @@ OBJECTS: Final = Table("objects", "What each object_id of a trace stands for, in
 
 OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace order.", (
     Column("row", "int64", "index", "the trace row it replays, from 0"),
-    Column("op", "enum", "class", "what was done", values=_values(Op)),
+    Column("op", "enum", "class", "what was done", values=tuple(Op)),
     Column("tier", "int8", "index", "index into the tier list of the metadata"),
-    Column("phase", "enum", "class", "why, from the trace", values=_values(Phase)),
+    Column("phase", "enum", "class", "why, from the trace", values=tuple(Phase)),
     Column("object_id", "int64", "id", "the object, from the trace"),
     Column("request_id", "int64", "id", "the request, from the trace; null for background work", nullable=True),
     Column("scheduled_ns", "int64", "ns",
@@ -222,7 +218,7 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("bytes", "int64", "bytes", "object bytes moved, without padding; null if not done", nullable=True),
     Column("io_bytes", "int64", "bytes",
            "bytes asked of the tier, padding included; null where the tier moves none", nullable=True),
-    Column("outcome", "enum", "class", "how it ended", values=_values(Outcome)),
+    Column("outcome", "enum", "class", "how it ended", values=tuple(Outcome)),
     Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
            "other: a program that is not ours, imported",
            values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds", "s3dlio")),
@@ -241,7 +237,7 @@ SERVED: Final = Table("served", "What storage did for each request of a replay: 
     Column("storage_ns", "int64", "ns",
            "time in which at least one of its operations was in flight; null if none completed", nullable=True),
     Column("qos", "enum", "class", "the service class; null without the requests table", nullable=True,
-           values=_values(Qos)),
+           values=tuple(Qos)),
     Column("first_token_ns", "int64", "ns",
            "time to the first token: its loads as replayed, on simulated tiers as modelled, plus the computing time "
            "that the trace models; null where it models none or a load was not replayed", nullable=True),
@@ -259,7 +255,7 @@ SERIES: Final = Table("series", "What a replay did in each second, one row a sec
     Column("tier", "int8", "index", "index into the tier list of the metadata"),
     Column("drive", "int16", "index", "index into the tier's drives in run.json; null where it has one",
            nullable=True),
-    Column("op", "enum", "class", "what was done", values=_values(Op)),
+    Column("op", "enum", "class", "what was done", values=tuple(Op)),
     Column("operations", "int64", "count", "operations that completed in it; null if unknown", nullable=True),
     Column("errors", "int64", "count", "operations submitted in it that failed; null if unknown", nullable=True),
     Column("bytes", "int64", "bytes", "object bytes of those that completed; 0 for deletes; null if unknown",
@@ -289,7 +285,7 @@ EVENTS: Final = Table("events", "What an engine's KV cache said that it did, one
     Column("ts_ns", "int64", "ns", "when the engine published it, since 1970"),
     Column("sequence", "int64", "id", "the engine's number of the message that brought it"),
     Column("rank", "int16", "index", "the data-parallel rank; null if the engine does not say", nullable=True),
-    Column("event", "enum", "class", "what was done", values=_values(CacheEvent)),
+    Column("event", "enum", "class", "what was done", values=tuple(CacheEvent)),
     Column("medium", "string", "name", "where, as the engine calls it: GPU, CPU, STORAGE; null if it does not say",
            nullable=True),
     Column("block_ids", "list<int64>", "id",

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -91,7 +91,32 @@ class ParquetEncoder:
         self._writer.close()
 
 
-class ParquetReader:
+class Reader:
+    """An open table file."""
+
+    path: Path
+    table: Table
+    extras: tuple[str, ...]
+    """The table's extra columns that the file has."""
+    meta: Metadata
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order, all columns or the named ones; extra ones that the file lacks have their default."""
+        names = list(columns) if columns is not None else [*self.table.names, *self.extras]
+        absent = {column.name for column in self.table.extras} - set(self.extras)
+        # At least one, for its rows.
+        held = [name for name in names if name not in absent] or self.table.names[:1]
+        check = RowCheck(self.table, self.meta, self.path)
+        yield from self._read(held, names, check)
+        if check.row != self.meta.rows:
+            raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
+
+    def _read(self, held: Sequence[str], names: Sequence[str], check: RowCheck) -> Iterator[pa.RecordBatch]:
+        """Yield what `check` makes of the columns `held`, which the file has: the columns `names`."""
+        raise NotImplementedError
+
+
+class ParquetReader(Reader):
     """Reads a table of the contract from Parquet."""
 
     def __init__(self, path: Path, table: Table | None) -> None:
@@ -140,11 +165,7 @@ class ParquetReader:
             if not (pa.types.is_dictionary(type_) if column.type == "enum" else type_ == field.type):
                 raise TraceError(f"its type is {type_}, not {field.type}", path=self.path, column=column.name)
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order, all columns or the named ones."""
-        names = list(columns) if columns is not None else [*self.table.names, *self.extras]
-        check = RowCheck(self.table, self.meta, self.path)
-        held = held_columns(self.table, self.extras, names)
+    def _read(self, held: Sequence[str], names: Sequence[str], check: RowCheck) -> Iterator[pa.RecordBatch]:
         found = self._file.iter_batches(batch_size=BATCH_ROWS, columns=held, use_threads=False)
         try:
             for batch in found:
@@ -154,8 +175,6 @@ class ParquetReader:
         except (pa.ArrowException, OSError) as error:
             message = f"damaged after this row: {_first_line(error)}"
             raise TraceError(message, path=self.path, row=check.row) from None
-        if check.row != self.meta.rows:
-            raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
 
 
 class RowCheck:
@@ -259,12 +278,6 @@ class RowCheck:
         return TraceError(message, path=self._path, row=self.row + at, column=column.name)
 
 
-def held_columns(table: Table, extras: tuple[str, ...], names: Sequence[str]) -> list[str]:
-    """Return those of the columns `names` that a file of `table` with `extras` has; at least one, for its rows."""
-    absent = {column.name for column in table.extras} - set(extras)
-    return [name for name in names if name not in absent] or table.names[:1]
-
-
 def table_of(meta: Metadata, wanted: Table | None, path: Path) -> Table:
     """Return the table that `meta` describes; TraceError if it is none of ours, or not the `wanted` one."""
     known = TABLES | {STUDY.name: STUDY}
@@ -334,13 +347,13 @@ class CsvEncoder:
             self._file.close()
 
 
-class CsvReader:
+class CsvReader(Reader):
     """Reads a table of the contract from zstd CSV."""
 
     def __init__(self, path: Path, table: Table | None) -> None:
         """Open `path` and check that it holds `table`; the metadata is read from its last line."""
         self.path = path
-        blocks = _line_blocks(path)
+        blocks = line_blocks(unpacked(path), path)
         block = next(blocks, b"")
         first, header = [*block.split(b"\n", 2), b"", b""][:2]
         if not block:
@@ -367,18 +380,12 @@ class CsvReader:
             raise TraceError("truncated: its '# end' line is missing", path=self.path)
         self.meta = metadata.decode(block[start:].removeprefix(END), self.path)
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order, all columns or the named ones."""
-        names = list(columns) if columns is not None else self._names
-        check = RowCheck(self.table, self.meta, self.path)
-        held = held_columns(self.table, self.extras, names)
+    def _read(self, held: Sequence[str], names: Sequence[str], check: RowCheck) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.table, self.extras)
         types = {name: _text_type(schema.field(name).type) for name in held}
         for block in _data_blocks(self.path):
             for batch in read_csv(io.BytesIO(block), self._names, types, self.path, check.row).to_batches():
                 yield check.take({name: self._array(batch.column(name), name, check.row) for name in held}, names)
-        if check.row != self.meta.rows:
-            raise TraceError(f"its end line says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
 
     def _array(self, array: Any, name: str, row: int) -> Any:
         if not self.table.column(name).type.startswith("list"):
@@ -448,35 +455,25 @@ def read_csv(
 
 def _data_blocks(path: Path) -> Iterator[bytes]:
     """Yield the data rows of `path` in blocks of whole lines, without head, header and end line."""
-    skip = 2
-    for block in _line_blocks(path):
-        start = 0
-        while skip:
-            start = block.index(b"\n", start) + 1
-            skip -= 1
-        if block.startswith(END, start):
+    for at, block in enumerate(line_blocks(unpacked(path), path)):
+        rows, end, _ = (b"\n" + (block if at else block.split(b"\n", 2)[2])).partition(b"\n" + END)
+        if len(rows) > 1:
+            yield rows[1:]
+        if end:
             return
-        end = block.find(b"\n" + END, start)
-        if end >= 0:
-            yield block[start : end + 1]
-            return
-        if start < len(block):
-            yield block[start:]
 
 
-def _line_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the decompressed text of `path` in blocks that end with a line (the last one may not)."""
-    rest: list[bytes] = []
-    for data in unpacked(path):
-        cut = data.rfind(b"\n") + 1
-        if cut:
-            yield b"".join((*rest, data[:cut]))
-            rest = []
-        rest.append(data[cut:])
-        if sum(map(len, rest)) > MOST_LINE_BYTES:
+def line_blocks(text: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    """Yield the `text` of `path`, which comes in pieces, in blocks that end with a line (the last one may not)."""
+    rest = b""
+    for data in text:
+        lines, newline, rest = (rest + data).rpartition(b"\n")
+        if newline:
+            yield lines + newline
+        if len(rest) > MOST_LINE_BYTES:
             raise TraceError(f"a line of more than {MOST_LINE_BYTES} bytes", path=path)
-    if any(rest):
-        yield b"".join(rest)
+    if rest:
+        yield rest
 
 
 def unpacked(path: Path) -> Iterator[bytes]:
@@ -588,19 +585,6 @@ def create(
             writer.finish()
         finally:
             encoder.close()
-
-
-class Reader(Protocol):
-    """An open table file."""
-
-    path: Path
-    table: Table
-    extras: tuple[str, ...]
-    """The table's extra columns that the file has."""
-    meta: Metadata
-
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order, all columns or the named ones; extra ones that the file lacks have their default."""
 
 
 def open_table(path: Path | str, table: Table | None = None) -> Reader:

@@ -342,7 +342,7 @@ def simulated(
         **{name: stats[name] for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")},
         hit_ratio=hits / lookups if lookups else None,
         # What begins again may compute again what it had computed.
-        saved_tokens=stats["input_tokens"] - int(simulation.world.total["missed_tokens"]),
+        saved_tokens=stats["input_tokens"] - simulation.world.total.missed_tokens,
         span_ns=span_ns,
         load_ns=asked_ns or span_ns,
         tiers=[
@@ -356,7 +356,7 @@ def simulated(
         ],
         live_bytes=[of["live_bytes"] for of in stats["tiers"]],
         stalled_requests=stats.get("stalled_requests", 0),
-        largest_load_bytes=int(simulation.world.total["largest_load"]),
+        largest_load_bytes=simulation.world.total.largest_load,
         imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
         duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
         drive_written_bytes=written,

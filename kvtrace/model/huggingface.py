@@ -419,37 +419,33 @@ def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
     return [LayerKind.FULL if (n + 1) % interval == 0 else other for n in range(layers)]
 
 
-# num_heads, head_dim, state, groups, convolution kernel: as Nemotron-H names them, and as Bamba and Granite do.
-_MAMBA2 = (
-    ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"),
-    ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv"),
-)
+# Heads, their width, state, groups, convolution kernel: of a gated delta net; of Mamba 2 as Nemotron-H names them, and
+# as Bamba and Granite do. Then those of Kimi's delta attention, which stand in an object of their own.
+_RECURRENT = [names.split() for names in (
+    "linear_num_value_heads linear_value_head_dim linear_key_head_dim linear_num_key_heads linear_conv_kernel_dim",
+    "mamba_num_heads mamba_head_dim ssm_state_size n_groups conv_kernel",
+    "mamba_n_heads mamba_d_head mamba_d_state mamba_n_groups mamba_d_conv",
+)]  # fmt: skip
+_KDA = ["num_heads", "head_dim", "head_dim", "num_heads", "short_conv_kernel_size"]
 
 
 def recurrent_layers(text: Fields, layers: int, conv_dtype: shapes.KvDtype, notes: list[str]) -> shapes.Recurrent:
     """Return the group of `layers` recurrent layers; ConfigError if it is of a kind not known here."""
-    state_dtype, default = conv_dtype, "vLLM's default"
-    if text.get("linear_num_value_heads") is not None:
-        heads, width = text.integer("linear_num_value_heads"), text.integer("linear_value_head_dim")
-        groups, state = text.integer("linear_num_key_heads"), text.integer("linear_key_head_dim")
-        taps = text.integer("linear_conv_kernel_dim") - 1
-    elif (kda := text.nested("linear_attn_config")) is not None:
-        heads = groups = kda.integer("num_heads")
-        width = state = kda.integer("head_dim")
-        taps = kda.integer("short_conv_kernel_size") - 1
-        state_dtype, default = shapes.KvDtype.FP32, "as vLLM keeps KDA's"
+    of, state_dtype, default = text, conv_dtype, "vLLM's default"
+    names = next((n for n in _RECURRENT if text.get(n[0]) is not None), None)
+    if names is None and (kda := text.nested("linear_attn_config")) is not None:
+        of, names, state_dtype, default = kda, _KDA, shapes.KvDtype.FP32, "as vLLM keeps KDA's"
+    if names is not None:
+        if of.get(names[1]) == "auto":
+            raise of.error(names[1], "must be a whole number, not 'auto'")
+        heads, width, state, groups, kernel = (of.integer(n) for n in names)
     elif text.get("mamba_expand") is not None and text.get("mamba_d_head") is None:
         # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its convolution's own.
         heads, groups, width = text.integer("mamba_expand") * text.integer("hidden_size"), 0, 1
-        state, taps = text.integer("mamba_d_state"), text.integer("mamba_d_conv") - 1
+        state, kernel = text.integer("mamba_d_state"), text.integer("mamba_d_conv")
     else:
-        names = next((n for n in _MAMBA2 if text.get(n[0]) is not None), None)
-        if names is None:
-            raise text.error("layer_types", "what its recurrent layers keep is not said in a form known here")
-        if text.get(names[1]) == "auto":
-            raise text.error(names[1], "must be a whole number, not 'auto'")
-        heads, width, state, groups = (text.integer(n) for n in names[:4])
-        taps = text.integer(names[4]) - 1
+        raise text.error("layer_types", "what its recurrent layers keep is not said in a form known here")
+    taps = kernel - 1
     said = next((name for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype") if text.text(name) is not None), None)
     if said is None:
         why = f"{default}: config.json does not say (mamba_ssm_dtype)"

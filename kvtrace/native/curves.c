@@ -35,6 +35,7 @@ EXPORT void use_tier(World *w, int64_t *uses) {
             inserts++;
         }
     }
+    table_free(&w->tops);
     uses[0] = hits, uses[1] = inserts;
 }
 

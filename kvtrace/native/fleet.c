@@ -31,13 +31,10 @@ void move(World *w, int64_t node) {
         if (!(fleet->scoped & (1 << t)) || old == new) continue;
         Tier *tier = &w->tiers[t];
         Queue *queues = queue_of(w, t, 0);
-        int64_t groups = tier->groups, free_group = tier->free_group;
         fleet->tiers[old] = *tier;
         memcpy(&fleet->queues[old * QUEUES], queues, QUEUES * sizeof(Queue));
         *tier = fleet->tiers[new];
         memcpy(queues, &fleet->queues[new * QUEUES], QUEUES * sizeof(Queue));
-        // LFU's groups are numbered alike in all places: their notes are in one table.
-        tier->groups = groups, tier->free_group = free_group;
     }
     w->control.node = node;
 }

@@ -25,7 +25,7 @@ OFFER, MEMBER, PIN = map(WORLD.dtype, ("Offer", "Member", "Pin"))
 ACTOR, CONVERSATION, CONTEXT, ITEM = map(WORLD.dtype, ("Actor", "Conversation", "Context", "Item"))
 PIECE, ATTENTION = map(WORLD.dtype, ("Piece", "Attention"))
 FIRST_TOKEN, FOUND, HAPPENING = map(WORLD.dtype, ("FirstToken", "Found", "Happening"))
-EVENT, BATCH, WAIT, ASKED = map(WORLD.dtype, ("Event", "Batch", "Wait", "Asked"))
+EVENT, BATCH, ASKED = map(WORLD.dtype, ("Event", "Batch", "Asked"))
 FOLLOWER, WAITING, USER, NODE, COPY = map(WORLD.dtype, ("Follower", "Waiting", "User", "Node", "Copy"))
 
 

@@ -23,12 +23,7 @@ static void make(World *w, int64_t size, int64_t home) {
         *entry_at(w, home) = packed(number << PACKED_BITS);
         return;
     }
-    int64_t slot = take_slot(w);
-    Slot *what = &w->slots[slot];
-    what->object = number, what->size = size, what->home = home;
-    what->live = 0, what->held = 1, what->seen = 0;
-    renew(w, slot);
-    *entry_at(w, home) = slot;
+    *entry_at(w, home) = take_slot(w, number, size, home, 0);
 }
 
 // Make the new objects of the actor's request and append them to its conversation.
@@ -586,28 +581,20 @@ static int64_t store_down(World *w, int64_t first, int64_t n, int64_t stage, int
     begin_stage(w);
     for (int64_t i = first; i < n; i++) {
         int64_t slot = w->chain[i], t = lower_tier(w, 0, w->slots[slot].size), held_in = fastest_from(w, slot, 0);
-        if (t == NONE) {
-            w->total.unplaced++;
-            continue;
-        }
-        if (held_in == t || (held_in != NONE && w->knobs.is_exclusive)) {
-            // Computed again though it is still there: an engine does not store it twice.
-            follow(w, held_in, i);
-            touch(w, held_in, slot);
-            continue;
-        }
+        if (t == NONE) w->total.unplaced++;
+        else if (held_in != NONE && w->knobs.is_exclusive) t = held_in;
         // The fastest that admits it, or that it is held in if that is faster.
         while (t != NONE && t != held_in && phase != PHASE_POPULATE && !admits(w, t, slot, now))
             t = lower_tier(w, t + 1, w->slots[slot].size);
-        if (t != NONE && t == held_in) {
-            follow(w, t, i);
+        if (t == NONE) continue;
+        if (t != held_in) make_room_by_demotion(w, t, slot, now);
+        follow(w, t, i);
+        if (t == held_in) {     // computed again though it is still there: an engine does not store it twice
             touch(w, t, slot);
-        } else if (t != NONE) {
-            make_room_by_demotion(w, t, slot, now);
-            follow(w, t, i);
-            at = in_stage(w, at, t, w->tiers[t].request_writes);
-            write_slot(w, t, slot, now, phase, request, at);
+            continue;
         }
+        at = in_stage(w, at, t, w->tiers[t].request_writes);
+        write_slot(w, t, slot, now, phase, request, at);
     }
     return at - stage + w->control.is_staged;
 }
@@ -853,7 +840,7 @@ static void use_backwards(World *w, int64_t actor) {
     int64_t n = gather(w, actor);
     for (int64_t t = 0; t < w->tiers_count; t++) {
         Tier *tier = &w->tiers[t];
-        bool is_kept = tier->is_tail_first_at_end && !tier->on_hit && !is_endless(w, t);
+        bool is_kept = tier->recency != HEAD_FIRST && !tier->on_hit && !is_endless(w, t);
         if (!is_kept || w->control.gone & (1 << t) || are_first(w, t, n)) continue;
         for (int64_t i = n - 1; i >= 0; i--)
             if (live_in(w, w->chain[i]) & (1 << t)) on_hit(w, t, member_of(w, t, w->chain[i]));
@@ -877,7 +864,7 @@ int64_t end_request(World *w, int64_t actor) {
         else offer(w, actor, first, n, PHASE_DECODE, PHASE_DECODE);
         me->new = 0, me->refused = 0;
     }
-    if (w->knobs.is_tail_first_at_end) use_backwards(w, actor);
+    if (w->knobs.uses_backwards) use_backwards(w, actor);
     if (w->knobs.source != USERS) {
         if (w->knobs.follows) call_followers(w, w->following.came[me->request].actor, 0);
         leave_request(w, actor);

@@ -129,12 +129,8 @@ EXPORT bool take_turns(Turn *turns, int64_t count, Place *places, int64_t places
     while (row < count && next_user < users_count) {
         Place *place = &places[draw(seed, LOT, row, 0, places_count - 1)];
         int64_t new_tokens = 0, output_tokens = 0, user = place->user;
-        bool is_new = user == NONE;
-        if (!is_new) {
-            is_new = next_turn(&users[user], seed, user, place->done, place->history, max_context_tokens, &new_tokens,
-                &output_tokens);
-        }
-        if (is_new) {
+        if (user == NONE || next_turn(&users[user], seed, user, place->done, place->history, max_context_tokens,
+                &new_tokens, &output_tokens)) {
             *place = (Place){.user = next_user};
             next_turn(&users[next_user], seed, next_user, 0, 0, max_context_tokens, &new_tokens, &output_tokens);
             next_user++;
@@ -299,7 +295,7 @@ static void arrive(World *w, int64_t actor, int64_t request) {
 
 static Batch *batch_of(World *w) { return &w->fleet.batches[w->control.node]; }
 
-enum { PARTS = 1 << 10, HOLDS = 1 << 8 };   // of a step: what the clock counts; by how many an actor's holds grow
+enum { PARTS = 1 << 10, MORE = 1 << 8 };    // of a step: what the clock counts; by how many lists of C's own grow
 
 static bool is_before(const Event *event, int64_t when, int64_t actor) {
     return event->when < when || (event->when == when && event->actor < actor);
@@ -346,8 +342,9 @@ void call_followers(World *w, int64_t request, int64_t is_of_start) {
 static void set_due(World *w) {
     Batch *batch = batch_of(w);
     batch->due_ns = UNBOUNDED;
-    if (batch->first == NONE) return;
-    int64_t left = max_of(0, w->decoding[batch->first].when - batch->steps);
+    if (batch->waiting == 0) return;
+    batch->first = batch->heap[0].actor;
+    int64_t left = max_of(0, batch->heap[0].when - batch->steps);
     if (left / PARTS < (UNBOUNDED - batch->since_ns) / batch->step_ns)
         batch->due_ns = batch->since_ns + left / PARTS * batch->step_ns + up_by(left % PARTS * batch->step_ns, PARTS);
 }
@@ -372,29 +369,6 @@ void change(World *w, int64_t requests, int64_t bytes) {
     set_due(w);
 }
 
-// The first of two heaps of those that wait, made into one (a skew heap); NONE is an empty one.
-static int64_t merge(World *w, int64_t one, int64_t other) {
-    Wait *heap = w->decoding;
-    int64_t root = NONE, last = NONE;
-    while (one >= 0 && other >= 0) {
-        if (heap[other].when < heap[one].when || (heap[other].when == heap[one].when && other < one)) {
-            int64_t earlier = other;
-            other = one, one = earlier;
-        }
-        if (last == NONE) root = one;
-        else heap[last].left = one;
-        // What is left to merge becomes its left heap.
-        int64_t rest = heap[one].right;
-        last = one;
-        heap[one].right = heap[one].left;
-        one = rest;
-    }
-    int64_t rest = one == NONE ? other : one;
-    if (last == NONE) return rest;
-    heap[last].left = rest;
-    return root;
-}
-
 // Begin to decode the actor's request with those that do.
 void join(World *w, int64_t actor) {
     Actor *me = &w->actors[actor];
@@ -416,8 +390,8 @@ int64_t after_steps(World *w, int64_t actor, int64_t steps) {
     advance(w);
     int64_t when = w->actors[actor].first_step + steps * PARTS;
     if (when <= batch->steps) return 0;
-    w->decoding[actor] = (Wait){when, NONE, NONE};
-    batch->first = merge(w, batch->first, actor);
+    if (batch->waiting % MORE == 0) batch->heap = grown(batch->heap, batch->waiting + MORE, sizeof(Event));
+    push(batch->heap, batch->waiting++, when, actor);
     set_due(w);
     return WAITS;
 }
@@ -425,7 +399,7 @@ int64_t after_steps(World *w, int64_t actor, int64_t steps) {
 // Let nobody decode any more at the node at hand.
 void disband(World *w) {
     Batch *batch = batch_of(w);
-    batch->size = 0, batch->bytes = 0, batch->first = NONE, batch->since_ns = w->control.now;
+    batch->size = 0, batch->bytes = 0, batch->waiting = 0, batch->since_ns = w->control.now;
     set_due(w);
 }
 
@@ -435,7 +409,7 @@ void disband(World *w) {
 void hold(World *w, int64_t actor, int64_t member) {
     Actor *me = &w->actors[actor];
     Slot *what = &w->slots[member];
-    if (me->holds_count % HOLDS == 0) me->holds = grown(me->holds, me->holds_count + HOLDS, sizeof(Hold));
+    if (me->holds_count % MORE == 0) me->holds = grown(me->holds, me->holds_count + MORE, sizeof(Hold));
     me->holds[me->holds_count++] = (Hold){(int32_t)member, what->came};
     if (what->runners++) w->fleet.nodes[w->control.node].held_bytes -= what->size;
 }
@@ -504,8 +478,7 @@ static int64_t next_actor(World *w) {
         c->now = due;
         if (is_decoding) {
             move(w, batch - w->fleet.batches);
-            int64_t first = batch->first;   // of those that wait for its clock
-            batch->first = merge(w, w->decoding[first].left, w->decoding[first].right);
+            int64_t first = pop(batch->heap, batch->waiting--);     // of those that wait for its clock
             set_due(w);
             return first;
         }
@@ -545,7 +518,7 @@ static void take_steps(World *w, int64_t actor) {
     Control *c = &w->control;
     int64_t delay = 0;
     while (delay == 0) {
-        if (w->knobs.expires || w->knobs.polls || w->knobs.queued) catch_up(w, c->now);
+        if (w->knobs.acts_alone) catch_up(w, c->now);
         const Actor *me = &w->actors[actor];
         int64_t n = me->retrieved_objects + me->shared + me->length + me->new;
         if (n > w->chain_count) ensure(w, LONGER_CHAIN, n);
@@ -608,11 +581,11 @@ EXPORT void simulate(World *w) { try(w, run); }
 // Answer who waits if the simulation came to its end, and give back what is C's own.
 EXPORT void finish(World *w, int64_t is_ended) {
     if (is_ended) try(w, answer_waiting);
-    table_free(&w->counts);
+    table_free(&w->counts), table_free(&w->tops), table_free(&w->fleet.line_at);
     for (int64_t t = 0; t < w->tiers_count; t++)
         if (w->tiers[t].on_empty) w->tiers[t].on_empty(w, t, 0, 1);
-    free(w->runs);
+    free(w->runs), free(w->fleet.lines);
     for (int64_t i = 0; i < w->actors_count; i++) free(w->actors[i].holds);
     for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
-    free(w->fleet.places);
+    for (int64_t i = 0; i < w->fleet.count; i++) free(w->fleet.batches[i].heap);
 }

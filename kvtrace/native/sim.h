@@ -20,7 +20,7 @@ INLINE int64_t up_by(int64_t a, int64_t b) { return (a + b - 1) / b; }     // of
 void ensure(World *w, int64_t what, int64_t need);
 
 // schedule.c: who acts when
-enum { WAITS = -2 };        // instead of how long an actor waits: until the batch's clock gets where `decoding` says
+enum { WAITS = -2 };        // instead of how long an actor waits: until the batch's clock gets where its heap says
 void push(Event *heap, int64_t count, int64_t when, int64_t actor);
 int64_t pop(Event *heap, int64_t count);
 void call_followers(World *w, int64_t request, int64_t is_of_start);
@@ -68,8 +68,7 @@ INLINE int64_t member_of(World *w, int64_t t, int64_t slot) {   // NONE if the t
     return w->fleet.racked & (1 << t) ? w->fleet.copies[slot].rack_copy : w->fleet.copies[slot].node_copy;
 }
 INLINE int64_t size_of(World *w, int64_t entry) { return entry >= 0 ? w->slots[entry].size : w->knobs.chunk_bytes; }
-void renew(World *w, int64_t slot);
-int64_t take_slot(World *w);
+int64_t take_slot(World *w, int64_t number, int64_t size, int64_t home, int64_t place);
 int64_t give_slot(World *w, int64_t home);
 void see(World *w, int64_t entry);
 void see_all(World *w, int64_t n);

@@ -84,22 +84,16 @@ static void fill(World *w, int64_t t, int64_t slot, int64_t first, int64_t count
 
 // Write the `count` objects from `chain[first]` on as a bucket of tier `t`; false if it takes none so large.
 static bool write_bucket(World *w, int64_t t, int64_t first, int64_t count, int64_t now) {
-    Control *control = &w->control;
-    Tier *tier = &w->tiers[t];
-    int64_t size = 0, slot = take_slot(w);
+    int64_t size = 0;
     for (int64_t i = first; i < first + count; i++) size += w->slots[w->chain[i]].size + bytes_beside(w, t);
-    Slot *what = &w->slots[slot];
-    what->object = control->next_object, what->size = size, what->home = NONE;
-    what->held = 1, what->live = 0, what->seen = 0;
-    renew(w, slot);
+    int64_t slot = take_slot(w, w->control.next_object, size, NONE, 0);
     if (!make_room(w, t, slot, now)) {
-        w->slots[slot].held = 0;
-        w->free[control->free++] = (int32_t)slot;
+        free_bucket(w, slot);
         return false;
     }
     fill(w, t, slot, first, count, now, PHASE_STORE);
     if (is_endless(w, t)) return true;
-    if (tier->collect_share > 0)
+    if (w->tiers[t].collect_share > 0)
         for (int64_t i = first; i < first + count; i++) on_insert(w, t, w->chain[i], now);
     else on_insert(w, t, slot, now);
     return true;

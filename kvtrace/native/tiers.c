@@ -131,66 +131,44 @@ int64_t expiry_ns(World *w, int64_t t) {    // of what tier `t` has had longest;
 
 // --- copies, by the place that has them -----------------------------------------------------------------------------
 //
-// A hash table, and a list of each object's copies. The table has one entry a copy, and stays half empty. Objects are
-// numbered as they are named, so that those of one prompt follow each other: sixteen that do share a line of the table,
-// and one miss of the processor's cache finds all. Each of the sixteen columns is a table of its own in which what
-// finds its line taken goes to the next.
+// Objects are numbered as they are named, so that those of one prompt follow each other. Those copies of LINE that do, at
+// one place, stand in a line together: one miss of the processor's cache finds all.
 
-static int64_t lines_of(const World *w) { return w->fleet.places_count / COPY_COLUMNS; }     // a power of two
+enum { LINE = 16 };
 
-// In which of so many lines object `number` at `place` is looked for first. Shifts are of signed numbers.
-static int64_t line_of(int64_t lines, int64_t number, int64_t place) {
-    int64_t x = (int64_t)((uint64_t)(number >> 4) * 0x1E3779B97F4A7C15u + (uint64_t)place * 0x51B54A32D192ED03u);
-    x ^= x >> 29;
-    x = (int64_t)((uint64_t)x * 0x3F58476D1CE4E5B9u);
-    x ^= x >> 32;
-    return x & (lines - 1);
-}
+static int64_t line_key(int64_t number, int64_t place) { return place << 40 | number / LINE; }
 
 static int64_t find_copy(World *w, int64_t number, int64_t place) {    // its slot, or NONE
-    const int32_t *column = w->fleet.places + (number & 15);
-    int64_t lines = lines_of(w), line = line_of(lines, number, place), slot;
-    for (; (slot = column[line * COPY_COLUMNS]) != NONE; line = (line + 1) & (lines - 1))
-        if (w->slots[slot].object == number && w->slots[slot].place == place) return slot;
-    return NONE;
+    const int64_t *at = table_find(&w->fleet.line_at, line_key(number, place));
+    return at ? w->fleet.lines[*at].slot[number % LINE] : NONE;
 }
 
-// A column stays half empty, however unevenly objects are numbered: a full one would be gone through for ever.
 static void put_copy(World *w, int64_t slot) {
     Fleet *fleet = &w->fleet;
-    const Slot *what = &w->slots[slot];
-    int64_t *copies = &fleet->column_copies[what->object & 15];
-    if (2 * (*copies + 1) > lines_of(w)) {
-        fleet->places_count = max_of(2 * COPY_COLUMNS, 2 * fleet->places_count);
-        fleet->places = grown(fleet->places, fleet->places_count, sizeof(int32_t));
-        memset(fleet->places, NONE, (size_t)fleet->places_count * sizeof(int32_t));
-        memset(fleet->column_copies, 0, sizeof fleet->column_copies);
-        for (int64_t other = 0; other < w->slots_count; other++)
-            if (w->slots[other].place > 0) put_copy(w, other);
-        return;     // all were entered again, this one, too
+    int64_t number = w->slots[slot].object, known = fleet->line_at.count, spare = fleet->spare_line - 1;
+    // Where no line is spare all that ever were taken have copies.
+    int64_t at = *table_put(&fleet->line_at, line_key(number, w->slots[slot].place), spare == NONE ? known : spare);
+    if (fleet->line_at.count > known) {
+        if (spare != NONE) fleet->spare_line = fleet->lines[at].slot[0];
+        else if (at == fleet->lines_room) {
+            fleet->lines_room = max_of(2 * at, LINE);
+            fleet->lines = grown(fleet->lines, fleet->lines_room, sizeof(Line));
+        }
+        memset(&fleet->lines[at], NONE, sizeof(Line));
     }
-    ++*copies;
-    int32_t *column = w->fleet.places + (what->object & 15);
-    int64_t lines = lines_of(w), line = line_of(lines, what->object, what->place);
-    while (column[line * COPY_COLUMNS] != NONE) line = (line + 1) & (lines - 1);
-    column[line * COPY_COLUMNS] = (int32_t)slot;
+    fleet->lines[at].slot[number % LINE] = (int32_t)slot;
 }
 
-// Take a copy's slot out of the table; those behind it that it kept from their line move up.
-static void take_copy(World *w, int64_t slot) {
-    const Slot *what = &w->slots[slot];
-    int32_t *column = w->fleet.places + (what->object & 15);
-    int64_t lines = lines_of(w), line = line_of(lines, what->object, what->place), other;
-    while (column[line * COPY_COLUMNS] != slot) line = (line + 1) & (lines - 1);
-    w->fleet.column_copies[what->object & 15]--;
-    int64_t empty = line;
-    while (line = (line + 1) & (lines - 1), (other = column[line * COPY_COLUMNS]) != NONE) {
-        int64_t first = line_of(lines, w->slots[other].object, w->slots[other].place);
-        if (((line - first) & (lines - 1)) < ((line - empty) & (lines - 1))) continue;
-        column[empty * COPY_COLUMNS] = (int32_t)other;
-        empty = line;
-    }
-    column[empty * COPY_COLUMNS] = NONE;
+static void take_copy(World *w, int64_t slot) {     // its line is spare if it was the last one there
+    Fleet *fleet = &w->fleet;
+    int64_t number = w->slots[slot].object, key = line_key(number, w->slots[slot].place);
+    int64_t at = *table_find(&fleet->line_at, key);
+    int32_t *line = fleet->lines[at].slot;
+    line[number % LINE] = NONE;
+    for (int64_t i = 0; i < LINE; i++)
+        if (line[i] != NONE) return;
+    table_drop(&fleet->line_at, key);
+    line[0] = (int32_t)fleet->spare_line, fleet->spare_line = at + 1;
 }
 
 static void add_copy(World *w, int64_t slot) {     // of the object whose own slot is its home
@@ -222,26 +200,22 @@ static int64_t place_of(World *w, int64_t t) {     // whose tier `t` is at hand:
 
 static void give_back(World *w, int64_t slot) { w->free[w->control.free++] = (int32_t)slot; }
 
-void renew(World *w, int64_t slot) {    // forget what was in flight, and copied, of the object that it held before
-    if (w->pins_count) w->pins[slot] = (Pin){0, 0, 0};
-    if (!w->fleet.scoped) return;
-    Copy *copy = &w->fleet.copies[slot];
-    copy->node_copy = copy->rack_copy = copy->first = NONE;
-}
-
-int64_t take_slot(World *w) {
+// Take a slot for object `number` of so many bytes that is named at `home`; or for a copy at `place`, which nobody holds.
+int64_t take_slot(World *w, int64_t number, int64_t size, int64_t home, int64_t place) {
     if (!w->control.free) ensure(w, MORE_SLOTS, 1);
-    return w->free[--w->control.free];
+    int64_t slot = w->free[--w->control.free];
+    Slot *what = &w->slots[slot];
+    what->object = number, what->size = size, what->home = home, what->place = (int16_t)place;
+    what->held = place == 0, what->live = 0, what->seen = 0;
+    // Nothing is in flight, or copied, of the object that it held before.
+    if (w->pins_count) w->pins[slot] = (Pin){0, 0, 0};
+    if (w->fleet.scoped) w->fleet.copies[slot] = (Copy){NONE, NONE, NONE, NONE, NONE};
+    return slot;
 }
 
 // A copy of `slot` at `place`, which has none.
 static int64_t make_copy(World *w, int64_t slot, int64_t place) {
-    int64_t copy = take_slot(w);
-    Slot *what = &w->slots[copy];
-    const Slot *of = &w->slots[slot];
-    what->object = of->object, what->size = of->size, what->home = slot, what->place = (int16_t)place;
-    what->held = what->live = 0, what->seen = 0;
-    renew(w, copy);
+    int64_t copy = take_slot(w, w->slots[slot].object, w->slots[slot].size, slot, place);
     if (w->knobs.keeps_age) w->ages[copy] = w->ages[slot];
     add_copy(w, copy);
     return copy;
@@ -268,11 +242,9 @@ static void see_slot(World *w, int64_t slot) {
 int64_t give_slot(World *w, int64_t home) {     // of the object that is named at `home`; taken if it has none
     int64_t entry = *entry_at(w, home);
     if (entry >= 0) return entry;
-    int64_t known = packed(entry), live = known & ((1 << LIVE_BITS) - 1), slot = take_slot(w);
-    Slot *what = &w->slots[slot];
-    what->object = known >> PACKED_BITS, what->size = w->knobs.chunk_bytes, what->home = home, what->held = 1;
-    what->live = (int16_t)(live & ~w->fleet.scoped), what->seen = known >> LIVE_BITS & 1;
-    renew(w, slot);
+    int64_t known = packed(entry), live = known & ((1 << LIVE_BITS) - 1);
+    int64_t slot = take_slot(w, known >> PACKED_BITS, w->knobs.chunk_bytes, home, 0);
+    w->slots[slot].live = (int16_t)(live & ~w->fleet.scoped), w->slots[slot].seen = known >> LIVE_BITS & 1;
     *entry_at(w, home) = slot;
     if (place_in(entry)) {
         int64_t copy = make_copy(w, slot, place_in(entry));     // tables may move
@@ -635,7 +607,7 @@ static void stamp(World *w, int64_t slot) {
 
 // Let the object `chain[i]`, once it is used in tier `t`, be less recent than those before it, if that is so.
 void follow(World *w, int64_t t, int64_t i) {
-    if (w->tiers[t].is_tail_first) trail(w, t, i, 0, 0);
+    if (w->tiers[t].recency == TAIL_FIRST) trail(w, t, i, 0, 0);
 }
 
 // Let `chain[i]`, once it is used in tier `t`, be less recent than the last one before it from `first` on; of those,
@@ -652,9 +624,7 @@ void touch(World *w, int64_t t, int64_t entry) {    // its object, which is live
     if (!is_endless(w, t)) {
         int64_t slot = member_of(w, t, entry);
         if (w->knobs.bucketed & (1 << t) && w->tiers[t].collect_share == 0) slot = w->members[slot].bucket;
-        Tier *tier = &w->tiers[t];
-        bool is_at_end = tier->is_at_end && !tier->on_hit;
-        if (!is_at_end) on_hit(w, t, slot);     // else as the request ends, in use_backwards
+        if (w->tiers[t].recency != AT_END || w->tiers[t].on_hit) on_hit(w, t, slot);    // else in use_backwards
         if (w->knobs.filtered & (1 << t)) refer(w, t, entry);
     }
     if (entry >= 0) stamp(w, entry);
@@ -719,9 +689,8 @@ void drop(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase) {
 
 // The fastest tier, from `t` on, in which the object of `entry` is found, or NONE.
 int64_t fastest_from(World *w, int64_t entry, int64_t t) {
-    int64_t live = found_in(w, entry);
-    while (t < w->tiers_count && !(live & (1 << t))) t++;
-    return t < w->tiers_count ? t : NONE;
+    int64_t live = found_in(w, entry) >> t;
+    return live ? t + __builtin_ctzll((uint64_t)live) : NONE;
 }
 
 // === eviction ========================================================================================================

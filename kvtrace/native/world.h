@@ -25,8 +25,9 @@ enum { PREFILL_AND_DECODE, PREFILL_ONLY, DECODE_ONLY };
 // Knobs.source: users, requests that share within a conversation, requests that name their objects.
 enum { USERS, CONVERSATIONS, CHAINS };
 
-// Tier.admission, as tier.Admission orders them.
+// Tier.admission and Tier.recency, as tier.Admission and tier.Recency order them.
 enum { ALWAYS, NTH_OFFER, FREQUENCY, TINYLFU };
+enum { HEAD_FIRST, TAIL_FIRST, TAIL_FIRST_AT_END, AT_END };
 
 // Piece.kind, as shape.PieceKind orders them.
 enum { GROWING, SLIDING, CHUNKED, STATE };
@@ -42,7 +43,6 @@ enum {
 enum { LOST, JOINED, EMPTIED, GONE, BACK };
 
 enum { QUEUES = 4 };        // lists that a tier may keep its slots in
-enum { COPY_COLUMNS = 16 }; // of a line of Fleet.places
 
 enum { CONTINUE_PER_MILLE = 800, MAX_TURNS = 50 };  // a user's conversation: its chance to go on, its most turns
 
@@ -68,10 +68,10 @@ typedef struct {
     // how long each takes besides, and how many are served at once.
     int64_t rate[2], busy_ns[2], latency_ns, concurrency;
     // Operations of one request at once (0: all), those of the stage being written, those being read, since and until
-    // when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were; whether an
-    // object used is less recent than those before it in its request, and whether at its end; ranks that read each.
+    // when; whether it takes offers whole, whether look-ups go on past a miss, and how many there were; in which order
+    // the objects of a request count as used; ranks that read each.
     int64_t request_reads, request_writes, staged, reading, reads_began_ns, reads_end_ns, is_whole;
-    int64_t looks_past_miss, file_lookups, is_tail_first, is_tail_first_at_end, is_at_end, readers;
+    int64_t looks_past_miss, file_lookups, recency, readers;
     Operation *choose, *takes;      // its policy's, as the next ones (sim/policies.py); all NULL: LRU
     Change *on_hit, *on_insert, *on_remove, *forget, *on_look_up, *on_stored, *on_empty;
     int64_t behind;         // LRU: 1 + the slot that the next one used comes right behind; 0: it is the most recent
@@ -96,7 +96,6 @@ typedef struct {
     double target;                  // ARC: bytes that it means T1 to have
     int64_t has_evicted;            // S3-FIFO: whether it ever did
     int64_t hand;                   // SIEVE
-    int64_t free_group, groups;     // LFU: one of its unused groups, and how many were ever used
 } Tier;
 
 // A list of a tier's slots: the most recent, the least recent, and the bytes of all (not counted for LRU).
@@ -117,10 +116,8 @@ typedef struct {
 // Of a slot in a tier: its neighbours in the list it is in.
 typedef struct { int32_t newer, older; } Link;
 
-// Of a slot in a tier whose policy is not LRU: a count (uses; TTL: when it expires) and in which list it is (LFU: in
-// which group); and of the LFU group of this number its most recent slot (if unused: the next unused group) and how
-// many it has.
-typedef struct { int64_t count; int32_t place, top, members; } Note;
+// Of a slot in a tier whose policy is not LRU: a count (uses; TTL: when it expires) and in which list it is.
+typedef struct { int64_t count; int32_t place; } Note;
 
 // What waits to be stored, since when, and which node offered it.
 typedef struct { int64_t slot, since, node; } Offer;
@@ -217,11 +214,12 @@ typedef struct {
 typedef struct { int64_t when, actor; } Event;
 
 // The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long it takes; the clock
-// of steps, and the time when it stood there; when the first that waits for the clock is due, and who that is.
-typedef struct { int64_t size, bytes, step_ns, prompt_step_ns, steps, since_ns, due_ns, first; } Batch;
-
-// Of an actor that waits for its batch's clock: until which count, and the two heaps of those that wait longer.
-typedef struct { int64_t when, left, right; } Wait;
+// of steps, and the time when it stood there; when the first that waits for the clock is due, and who that is; and all
+// `waiting` ones, by the count of the clock that they wait for, in memory of C's own.
+typedef struct {
+    int64_t size, bytes, step_ns, prompt_step_ns, steps, since_ns, due_ns, first, waiting;
+    Event *heap;
+} Batch;
 
 // A request of a user, as in the requests table.
 typedef struct { int64_t arrival_ns, request_id, session_id, turn, input_tokens, output_tokens, qos, kind; } Asked;
@@ -259,12 +257,14 @@ typedef struct {
 // its neighbours in the list of all copies of its object.
 typedef struct { int32_t node_copy, rack_copy, first, newer, older; } Copy;
 
+// The copies at a place of objects that follow each other, as tiers.c finds them.
+typedef struct { int32_t slot[16]; } Line;
+
 // What the preset and the model say, as numbers; constant while the loop runs.
 typedef struct {
     int64_t source;
     int64_t keeps_ghosts;       // a policy remembers what it evicted: not even what no request of the file names again
                                 // may be forgotten
-    int64_t expires;            // a tier forgets with time
     int64_t endless;            // a bit for each tier that never gives anything up
     int64_t whole;              // the tier that takes offers whole, if any does
     int64_t filtered;           // a bit for each tier that does not take all that it is offered
@@ -275,12 +275,12 @@ typedef struct {
     int64_t is_prefix, is_write_back;
     int64_t promotion;          // TEMPORARY: to the fastest tier only
     int64_t is_exclusive;       // what is promoted leaves the tier it was in
-    int64_t is_tail_first_at_end;   // in some tier: as a request ends, its objects count as used once more, backwards
+    int64_t uses_backwards;     // in some tier: as a request ends, its objects count as used once more, backwards
     int64_t keeps_age;          // what is demoted stays as recent as it was
     int64_t is_by_tier;         // each tier is asked for the run that goes on where the one before it had a miss
     int64_t staging;            // 1 + the tier whose buffers all that is stored and read from below takes, or 0
     int64_t skips_held;
-    int64_t polls;              // a tier makes room only at times
+    int64_t acts_alone;         // a tier does something by itself: forgets, makes room or stores what waits, at times
     int64_t loads_backwards;    // or twice, in any tier
     int64_t min_load_tokens, offer_tokens, offers_hits;
     int64_t looks_past_miss;    // of any tier
@@ -349,9 +349,9 @@ typedef struct {
     TABLE(Tier, tiers);         // [nodes + racks, tiers]: those of the places that are not at hand
     TABLE(Queue, queues);       // [nodes + racks, tiers, QUEUES]: their lists
     TABLE(Copy, copies);        // [slots]
-    int32_t *places;            // copies by the number of their object and their place, as tiers.c finds them: C's own
-    int64_t places_count;
-    int64_t column_copies[16];  // how many stand in each of its COPY_COLUMNS
+    Table line_at;              // copies by the number of their object and their place: which of `lines` they stand in
+    Line *lines;                // C's own
+    int64_t lines_room, spare_line;     // 1 + one without copies, whose first slot is 1 + the next such; 0: none
     TABLE(int64_t, due);        // [nodes + racks]: when a tier of a place that is not at hand next does something by
                                 // itself; empty if none ever does
     TABLE(int64_t, runs);       // scratch of a router: [nodes] how many first objects of a prompt each has, and [nodes]
@@ -400,6 +400,7 @@ struct World {
     TABLE(int8_t, made_kind);       // [rows]: 1 for those of made_size that are buckets, or the files beside them
     Table counts;                   // with knobs.filtered: which run has how often objects were offered to a tier, or used
     int64_t *runs, runs_room;       // [counts.count, RUN]: those runs
+    Table tops;                     // LFU: of each tier and count of uses, the slot that came to it last
     void *memories;                 // what policies keep beside lists and notes: their own
     TABLE(int64_t, ages);           // [slots]: uses there had been when each was last used; empty without keeps_age
     TABLE(Pin, pins);               // [slots], if any tier takes offers whole or not at all
@@ -409,7 +410,6 @@ struct World {
     TABLE(Actor, actors);           // actor n is user n
     TABLE(int64_t, idle);           // [actors]: a stack of unused ones; control.idle of them
     TABLE(Event, heap);             // [actors + 1]: who acts when; control.heap_size of them
-    TABLE(Wait, decoding);          // [actors]: heaps of those that wait for the clock of a batch, one a node
     TABLE(int64_t, arrival_ns);     // [requests]; empty with users. The rest of the file's columns follow
     TABLE(int64_t, input_tokens);
     TABLE(int64_t, output_tokens);

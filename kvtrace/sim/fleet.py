@@ -403,8 +403,8 @@ def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scop
     fleet.nodes, fleet.batches = np.zeros(count, records.NODE), np.zeros(count, records.BATCH)
     fleet.nodes["is_up"] = 1
     fleet.own = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.NODE)
-    world.control["open"], world.control["happen_ns"] = fleet.entrances, records.UNBOUNDED
-    fleet.batches["first"], fleet.batches["due_ns"] = records.NONE, records.UNBOUNDED
+    world.control.open, world.control.happen_ns = fleet.entrances, records.UNBOUNDED
+    fleet.batches["due_ns"] = records.UNBOUNDED
     if count == 1:
         return
     fleet.scoped = sum(1 << t for t, scope in enumerate(scopes) if scope is not Scope.FLEET)
@@ -417,7 +417,7 @@ def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scop
     fleet.row_nodes = np.empty(rows, np.int32)
     if fleet.scoped:
         fleet.copies = np.full(len(world.slots), records.NONE, records.COPY)
-        if knobs.expires or knobs.polls or knobs.queued:
+        if knobs.acts_alone:
             fleet.due = np.full(count + setting.instances(Scope.RACK), records.UNBOUNDED)
 
 
@@ -428,13 +428,13 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
     fleet, control = world.fleet, world.control
     world.happenings = np.array([(s.at_ns, s.kind, s.place, s.tier) for s in steps], records.HAPPENING)
     world.found = np.empty(rows, records.FOUND)
-    control["happen_ns"] = steps[0].at_ns
+    control.happen_ns = steps[0].at_ns
     fleet.nodes["is_up"][absent(steps)] = 0
-    control["open"] = fleet.nodes["is_up"][: fleet.entrances].sum()
-    control["populating"] = np.argmax(fleet.nodes["is_up"])
+    control.open = fleet.nodes["is_up"][: fleet.entrances].sum()
+    control.populating = np.argmax(fleet.nodes["is_up"])
     if not fleet.nodes["is_up"].any():
         # Nobody is there to have anything yet.
-        control["populated"] = len(world.items)
+        control.populated = len(world.items)
     # What may be lost is listed, though its tier gives nothing up by itself.
     lost = sum({1 << s.tier for s in steps if s.kind == records.EMPTIED})
     if any(s.kind == records.LOST for s in steps):
@@ -448,7 +448,7 @@ def all_tiers(world: records.World) -> tuple[Any, Any]:
     if fleet.count <= 1 or not len(fleet.tiers):
         return tiers.reshape(1, -1).copy(), np.ones((1, len(tiers)), bool)
     found = fleet.tiers.reshape(-1, len(tiers)).copy()
-    node = int(world.control["node"])
+    node = world.control.node
     is_one = np.zeros(found.shape, bool)
     for t in range(len(tiers)):
         place = fleet.count + node // fleet.rack_nodes if fleet.racked & 1 << t else node

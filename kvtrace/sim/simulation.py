@@ -3,7 +3,7 @@
 First a preset, a model and a load are laid out as the World that the compiled simulation starts with, and its tables.
 
 A row adds 0.03 bytes to its memory, a first token 16. A chunk that may still be asked for takes 8, and while it is live
-in a tier that may delete it 48, and 8 a tier, more (24 a tier more if any policy is not LRU), with an eighth of that
+in a tier that may delete it 48, and 8 a tier, more (16 a tier more if any policy is not LRU), with an eighth of that
 for room to grow; tables that grow do so by moving their pages (GrowableTables). In a fleet that is 68, and 8 a tier,
 for the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing.
 An entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
@@ -129,11 +129,11 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     _set_requests(world, load)
     if load.waits is not None:
         world.knobs.follows = True
-        world.control["coming"] = _follow(world.following, load.waits, world.arrival_ns)
+        world.control.coming = _follow(world.following, load.waits, world.arrival_ns)
     world.actors["entry"] = world.actors["prompt"] = records.NONE
     world.actors["context"] = np.arange(count)
-    world.idle, world.control["idle"] = np.arange(count - 1, -1, -1), count
-    world.heap, world.decoding = np.zeros(count + 1, records.EVENT), np.zeros(count, records.WAIT)
+    world.idle, world.control.idle = np.arange(count - 1, -1, -1), count
+    world.heap = np.zeros(count + 1, records.EVENT)
     asked = preset.workload
     world.users, starts = make_users(
         load.users if requests is None else 0, load.seed, kind=asked.request_kind, mean_think_ns=asked.mean_think_ns
@@ -142,7 +142,7 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     order = np.argsort(starts, kind="stable")
     order = order[starts[order] < load.until_ns]
     world.heap["when"][: len(order)], world.heap["actor"][: len(order)] = starts[order], order
-    world.control["heap_size"] = len(order)
+    world.control.heap_size = len(order)
     world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
     make_rows(world.rows, rows)
     world.made_size = np.empty(rows, np.int64)
@@ -153,7 +153,7 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
     # Populating starts with the first item that is no prompt: those are stored when first used.
-    world.control["populated"] = library.prompts
+    world.control.populated = library.prompts
     schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
     return world
 
@@ -169,7 +169,6 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     if requests is not None:
         knobs.source = records.CHAINS if is_chunk and requests.block_tokens else records.CONVERSATIONS
     knobs.keeps_ghosts = any(tier.policy.keeps_ghosts for tier in p.tiers)
-    knobs.expires = any(tier.policy is Policy.TTL for tier in p.tiers)
     knobs.endless = sum(
         1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
@@ -184,12 +183,12 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
-    knobs.polls = any(tier.evict_every for tier in p.tiers)
+    knobs.acts_alone = any(t.policy is Policy.TTL or t.evict_every or t.store_queue for t in p.tiers)
     knobs.loads_backwards = any(tier.loads_backwards or tier.loads_twice for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
-    knobs.is_tail_first_at_end = any((tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers)
+    knobs.uses_backwards = any((tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers)
     knobs.min_load_tokens = p.min_load_tokens
     knobs.offer_tokens, knobs.offers_hits = p.offer_tokens, p.offers_hits
     knobs.looks_past_miss = any(tier.looks_past_miss for tier in p.tiers)
@@ -239,10 +238,7 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
         of["ttl_ns"], of["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
         of["rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
         of["is_whole"], of["readers"] = tier.takes_whole, sizes.sharers if tier.each_rank_reads else 1
-        recency = tier.recency or preset.recency
-        of["is_tail_first"] = recency is Recency.TAIL_FIRST
-        of["is_tail_first_at_end"] = recency is not Recency.HEAD_FIRST
-        of["is_at_end"] = recency is Recency.AT_END
+        of["recency"] = list(Recency).index(tier.recency or preset.recency)
         of["loads_twice"] = tier.loads_twice and tier.policy is Policy.LFU
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
             of["low"] = int(tier.capacity_bytes * tier.low_watermark)
@@ -283,7 +279,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
     world.members = np.empty(used + ROOM if world.knobs.bucketed else 0, records.MEMBER)
     world.documents, world.document_weight = library.document_first, library.document_weight
-    world.control["free"], world.control["next_object"] = ROOM, used
+    world.control.free, world.control.next_object = ROOM, used
 
 
 def _set_requests(world: World, load: Load) -> None:
@@ -384,7 +380,7 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
     """
     tiers, queues = np.zeros(len(limits), records.TIER), np.zeros(len(limits) * records.QUEUES, records.QUEUE)
     tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["free_group"] = tiers["goal"] = records.NONE
+    tiers["hand"] = tiers["goal"] = records.NONE
     queues["head"] = queues["tail"] = records.NONE
     return tiers, queues
 
@@ -399,7 +395,7 @@ def new_slots(sizes: Any) -> Any:
 def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
     """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
     notes = np.zeros(slots * tiers if has_policies else 0, records.NOTE)
-    notes["place"] = notes["top"] = records.NONE
+    notes["place"] = records.NONE
     return np.full(slots * tiers, records.NONE, records.LINK), notes
 
 
@@ -464,18 +460,18 @@ class Simulation:
     @property
     def last_io_ns(self) -> int:
         """The virtual time of the last row that was made; 0 before."""
-        return int(self.world.total["last_io_ns"])
+        return self.world.total.last_io_ns
 
     @property
     def now_ns(self) -> int:
         """The virtual time: of the last event, once all is over."""
-        return int(self.world.control["now"])
+        return self.world.control.now
 
     def arrivals(self) -> tuple[Any, Any] | None:
         """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
         if self.load.waits is None:
             return None
-        came = self.world.following.came[: self.world.control["arrived"]]
+        came = self.world.following.came[: self.world.control.arrived]
         return came["actor"], came["when"]
 
     def library_object_bytes(self) -> list[tuple[str, Any]]:
@@ -524,8 +520,8 @@ class Simulation:
 
     def _flush(self) -> Flush:
         now, control = self.world, self.world.control
-        made, logged, rows = (int(control[name]) for name in ("made", "logged", "rows"))
-        rows = 0 if now.knobs.is_counted_alone else rows
+        made, logged = control.made, control.logged
+        rows = 0 if now.knobs.is_counted_alone else control.rows
         capacity = len(now.rows.ts_ns)
         if rows < capacity // 2:
             columns = {name: column[:rows].copy() for name, column in now.rows.arrays.items()}
@@ -548,11 +544,10 @@ class Simulation:
             now.fleet.row_nodes = np.empty(capacity, np.int32)
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if has_times(self.preset):
-            self._first_tokens.append(now.first_token[: control["answered"]].copy())
+            self._first_tokens.append(now.first_token[: control.answered].copy())
         if len(now.found):
-            self._incidents_seen.see(columns, now.found[: control["found"]])
-        for name in ("made", "logged", "answered", "rows", "found"):
-            control[name] = 0
+            self._incidents_seen.see(columns, now.found[: control.found])
+        control.set(**dict.fromkeys(("made", "logged", "answered", "rows", "found"), 0))
         return flush
 
     def give_back(self, flush: Flush) -> None:
@@ -569,11 +564,11 @@ class Simulation:
     def _grow_slots(self, need: int) -> None:
         """Double a few slots, or add an eighth of many, or as many as are needed; the new ones are free."""
         now, control = self.world, self.world.control
-        old, count, tiers = len(now.slots), int(control["free"]), len(now.tiers)
+        old, count, tiers = len(now.slots), control.free, len(now.tiers)
         more = max(min(old, _FEW), old // 8, need)
         self._tables.extend(now, "free", more)
         now.free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
-        control["free"] = count + more
+        control.free = count + more
         for name in ("slots", "loose"):
             self._tables.extend(now, name, more)
         for name in ("members", "ages", "pins"):
@@ -581,8 +576,7 @@ class Simulation:
                 self._tables.extend(now, name, more)
         self._tables.extend(now, "links", more * tiers)[:] = records.NONE
         if len(now.notes):
-            notes = self._tables.extend(now, "notes", more * tiers)
-            notes["place"] = notes["top"] = records.NONE
+            self._tables.extend(now, "notes", more * tiers)["place"] = records.NONE
         if now.fleet.scoped:
             self._tables.extend(now.fleet, "copies", more)[:] = records.NONE
 
@@ -592,10 +586,9 @@ class Simulation:
         old = len(now.actors)
         idle = np.zeros(2 * old, np.int64)
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
-        now.idle, now.control["idle"] = idle, old
+        now.idle, now.control.idle = idle, old
         now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
         now.heap = np.concatenate([now.heap, np.zeros(old, records.EVENT)])
-        now.decoding = np.concatenate([now.decoding, np.zeros(old, records.WAIT)])
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_chain(self, need: int) -> None:
@@ -622,7 +615,7 @@ class Simulation:
                     for name, part in QUANTILES.items()
                 }
         takes_whole = any(tier.takes_whole for tier in preset.tiers)
-        lookups, decoded, prefills = (int(total[name]) for name in ("lookups", "decoded_tokens", "prefills"))
+        lookups, decoded, prefills = (getattr(total, name) for name in ("lookups", "decoded_tokens", "prefills"))
         hits = [of_all(t, "hits") for t in range(len(preset.tiers))]
         per_tier = [
             {"name": tier.name, "hits": hits[t], "hit_ratio": hits[t] / lookups if lookups else None}
@@ -631,22 +624,22 @@ class Simulation:
             for t, tier in enumerate(preset.tiers)
         ]
         return {
-            **{name: int(total[name]) for name in _COUNTS},
+            **{name: getattr(total, name) for name in _COUNTS},
             "misses": lookups - sum(hits),
             "prompts": _shared(total, preset.workload.prompt_share, "prompt"),
             "documents": _shared(total, preset.workload.rag_share, "document"),
             "prefill": {
                 "requests": prefills,
-                "mean_wait_ns": round(int(total["waiting_ns"]) / prefills) if prefills else None,
+                "mean_wait_ns": round(total.waiting_ns / prefills) if prefills else None,
             },
             "decode": {
                 "tokens": decoded,
-                "mean_ns_per_token": round(int(total["decoding_ns"]) / decoded) if decoded else None,
+                "mean_ns_per_token": round(total.decoding_ns / decoded) if decoded else None,
             },
-            "decode_misses": int(total["decode_misses"]),
-            "unplaced_objects": int(total["unplaced"]),
-            **({"offers": {of: int(total[name]) for of, name in _OFFERS.items()}} if takes_whole else {}),
-            **({"stalled_requests": int(total["stalled"])} if any(tier.loads_whole for tier in preset.tiers) else {}),
+            "decode_misses": total.decode_misses,
+            "unplaced_objects": total.unplaced,
+            **({"offers": {of: getattr(total, name) for of, name in _OFFERS.items()}} if takes_whole else {}),
+            **({"stalled_requests": total.stalled} if any(tier.loads_whole for tier in preset.tiers) else {}),
             "first_token": first_token,
             "tiers": per_tier,
             **self._fleet_stats,
@@ -674,7 +667,7 @@ def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
     """Return the look-ups of shared objects, which all look-ups include; null if the workload has none."""
     if not share:
         return None
-    lookups, hits = int(total[f"{kind}_lookups"]), int(total[f"{kind}_hits"])
+    lookups, hits = getattr(total, f"{kind}_lookups"), getattr(total, f"{kind}_hits")
     return {"lookups": lookups, "hits": hits, "hit_ratio": hits / lookups if lookups else None}
 
 

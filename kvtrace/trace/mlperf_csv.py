@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvtrace.core import pa, pl, zstandard
 from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
-from kvtrace.core.tables import BLOCK_BYTES, MOST_LINE_BYTES, create, objects_path, open_table, read_csv, unpacked
+from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, objects_path, open_table, read_csv, unpacked
 from kvtrace.core.units import format_duration
 from kvtrace.sim.chains import Numbers, grown
 
@@ -51,45 +50,37 @@ def is_mlperf(path: Path) -> bool:
 _SEEDS = (1, 2)
 
 
-class KeyNumbers:
-    """Names seen so far; `sizes` holds the largest size seen of each."""
-
-    def __init__(self) -> None:
-        """Start without any."""
-        self.sizes: NDArray[np.int64] = np.zeros(1024, np.int64)
-        self.names: list[pa.StringArray] = []
-        """In the order of their numbers, some at a time."""
-        self._numbers = Numbers(0)
-        """By 64 bits of a key's hash."""
-        self._others: NDArray[np.int64] = np.zeros(1024, np.int64)
-        """Of each key, 64 bits more, by which those that share the first are told apart."""
-
-    def number(self, names: pa.StringArray) -> Any:
-        """Return the int64 numbers of `names`, which differ from each other; new ones get the next numbers."""
-        series = pl.Series(values=pl.from_arrow(names))
-        low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in _SEEDS)
-        before, ids = self._numbers.count, self._numbers.of(low).astype(np.int64)
-        count = self._numbers.count
-        self.sizes, self._others = grown(self.sizes, count, 0), grown(self._others, count, 0)
-        is_new = ids >= before
-        self._others[ids[is_new]] = high[is_new]
-        if (self._others[ids] != high).any():
-            raise ConfigError("two keys have 64 bits of their hashes in common: rename one of them")
-        self.names.append(names.filter(pa.array(is_new)))
-        return ids
-
-
 @dataclass(slots=True)
 class Import:
-    """The state of an import: rows so far, and what had to be changed."""
+    """The state of an import: keys and rows so far, and what had to be changed."""
 
-    keys: KeyNumbers = field(default_factory=KeyNumbers)
+    numbers: Numbers = field(default_factory=lambda: Numbers(0))
+    """Of keys, by 64 bits of their hashes."""
+    others: Any = field(default_factory=lambda: np.zeros(1024, np.int64))
+    """Of each key, 64 bits more, by which those that share the first are told apart."""
+    sizes: Any = field(default_factory=lambda: np.zeros(1024, np.int64))
+    """Of each key, the largest seen."""
+    names: list[pa.StringArray] = field(default_factory=list)
+    """The keys in the order of their numbers, some at a time."""
     rows: int = 0
     raised_rows: int = 0
     raised_most_ns: int = 0
     other_phases: dict[str, int] = field(default_factory=dict)
     first_ns: int | None = None
     last_ns: int = 0
+
+    def number(self, names: pa.StringArray) -> Any:
+        """Return the int64 numbers of keys that differ from each other; new ones get the next numbers."""
+        series = pl.Series(values=pl.from_arrow(names))
+        low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in _SEEDS)
+        before, ids = self.numbers.count, self.numbers.of(low).astype(np.int64)
+        self.sizes, self.others = (grown(of, self.numbers.count, 0) for of in (self.sizes, self.others))
+        is_new = ids >= before
+        self.others[ids[is_new]] = high[is_new]
+        if (self.others[ids] != high).any():
+            raise ConfigError("two keys have 64 bits of their hashes in common: rename one of them")
+        self.names.append(names.filter(pa.array(is_new)))
+        return ids
 
     def notes(self) -> list[str]:
         """Return the notes of the imported trace."""
@@ -116,9 +107,9 @@ def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[f
             rows = read_csv(io.BytesIO(block), list(types), types, source, row, has_nulls=False)
             out.write(_convert(rows.combine_chunks(), state, source))
             progress(float(state.rows))
-        for names in state.keys.names:
+        for names in state.names:
             first, end = objects.rows, objects.rows + len(names)
-            objects.write(objects_batch(np.arange(first, end), names, "other", state.keys.sizes[first:end]))
+            objects.write(objects_batch(np.arange(first, end), names, "other", state.sizes[first:end]))
         for writer in (out, objects):
             writer.update(notes=state.notes(), source=origin | {"first_unix_ns": state.first_ns})
     return state
@@ -137,17 +128,13 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole data lines and the number of their first row."""
-    row, rest, is_data = 0, b"", False
-    for data in _chunks(path):
-        block, newline, rest = (rest + data).rpartition(b"\n")
-        if len(rest) > MOST_LINE_BYTES:
-            raise TraceError(f"a line of more than {MOST_LINE_BYTES} bytes", path=path, row=row)
-        if newline and not is_data:
-            block, is_data = block.partition(b"\n")[2], True
-        if block:
-            yield block + newline, row
-            row += block.count(b"\n") + 1
-    if rest.strip() or not is_data:
+    row, block = 0, b""
+    for at, block in enumerate(line_blocks(_chunks(path), path)):
+        rows = block if at else block.partition(b"\n")[2]
+        if rows.endswith(b"\n"):
+            yield rows, row
+            row += rows.count(b"\n")
+    if not block or (block.strip() and not block.endswith(b"\n")):
         raise TraceError("truncated: its last line has no end", path=path, row=row)
 
 
@@ -165,8 +152,8 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
         return found.to_numpy()
 
     keys = rows["Key"].combine_chunks().dictionary_encode()
-    ids = state.keys.number(keys.dictionary)[keys.indices.to_numpy()]
-    np.maximum.at(state.keys.sizes, ids, sizes)
+    ids = state.number(keys.dictionary)[keys.indices.to_numpy()]
+    np.maximum.at(state.sizes, ids, sizes)
     ops = codes("Operation", _OPS)
     columns = {
         "ts_ns": _times(seconds, state),

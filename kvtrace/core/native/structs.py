@@ -160,12 +160,6 @@ class Structure:
         else:
             self.memory[name] = value
 
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self, name, value)
-
 
 def address(of: Any) -> int:
     """Return where an array without gaps lies, or a Structure; 0 for None."""

@@ -154,8 +154,8 @@ def test_a_ring_that_is_used_again_and_again_is_kept_whole(
     assert listener.totals[:4].tolist() == [is_good.sum(), (is_done & ~is_good).sum(), 0, took_ns.sum()]
     assert listener.buckets[:2].tolist() == [(took_ns <= 4000).sum(), (took_ns > 4000).sum()]
     # Every other one was left out, three times.
-    assert listener.counters["sampled"] <= 500 < 2 * listener.counters["sampled"]
-    assert listener.response_ns[: listener.counters["sampled"]].sum() > 0
+    assert listener.counters.sampled <= 500 < 2 * listener.counters.sampled
+    assert listener.response_ns[: listener.counters.sampled].sum() > 0
     assert listener.noted >= total // batch
     found, again = JournaledRecord(tmp_path, total), empty(total)
     assert found.reached == int(np.flatnonzero(is_done).max())

@@ -301,7 +301,7 @@ def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(
 
     def stats(simulation):
         seen["first_ns"] = np.concatenate(simulation._first_tokens)["with_cache_ns"].mean()
-        seen["found"] = int(simulation.world.total["input_tokens"] - simulation.world.total["missed_tokens"])
+        seen["found"] = simulation.world.total.input_tokens - simulation.world.total.missed_tokens
         return whole(simulation)
 
     monkeypatch.setattr(Simulation, "stats", stats)

@@ -256,7 +256,7 @@ def test_slots_of_users_are_used_again(policy, placement):
 
         simulation.run(sink)
         runs.append(pa.Table.from_batches(parts))
-        objects = simulation.world.control["next_object"]
+        objects = simulation.world.control.next_object
         # More objects than slots: what nobody can ask for is forgotten, ghosts too.
         assert objects > 2 * len(simulation.world.slots)
         upper, lower = simulation.stats()["tiers"]

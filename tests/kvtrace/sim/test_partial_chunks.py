@@ -35,7 +35,7 @@ def test_it_is_found_by_the_same_prompt_alone_and_left_behind_by_one_that_goes_o
     stats = simulation.stats()
     # Look-ups 2 + 2 + 2 + 2 + 1, hits 0 + 1 + 2 + 1 + 0; of the third prompt the last token is computed again.
     assert (stats["lookups"], stats["tiers"][0]["hits"]) == (9, 4)
-    assert int(simulation.world.total["missed_tokens"]) == 6 + 4 + 1 + 1 + 3
+    assert simulation.world.total.missed_tokens == 6 + 4 + 1 + 1 + 3
 
 
 def test_room_is_made_by_bytes_and_every_rank_stores_its_part_padded():

@@ -343,7 +343,7 @@ def test_a_first_token_takes_a_step_even_if_the_whole_prompt_was_there():
     (times,) = simulation._first_tokens
     assert times["with_cache_ns"].tolist() == [100 + 40, 100 + 40, 40 * 20]
     assert times["without_cache_ns"].tolist() == [100 + 40, 100 + 40, 40 * 20]
-    assert int(simulation.world.total["missed_tokens"]) == 4 + 1 + 40
+    assert simulation.world.total.missed_tokens == 4 + 1 + 40
 
 
 def test_a_step_of_decoding_takes_what_its_batch_needs():
