@@ -241,14 +241,11 @@ def load_preset(
         modelled = times(str(tree.get("gpu", GPU)))
         implied = (ATTENTION,) * (COMPUTING[0] in tree) + BATCH * (COMPUTING[1] in tree)
         tree = {name: value for name, value in modelled.items() if name not in implied} | tree
-        if (
-            tree.get("offer_tokens")
-            and path.parent == PRESETS
-            and not any(s.startswith("offer_tokens") for s in settings)
-        ):
-            tree["offer_tokens"] = tree.get("step_tokens") or tree["offer_tokens"]  # an offer is what a step computed
     preset = to_struct(tree, Preset, f"preset {name}")
     check(preset, name)
+    is_ours = path.parent == PRESETS and not any(said.startswith("offer_tokens") for said in settings)
+    if is_ours and preset.offer_tokens and preset.step_tokens:
+        return msgspec.structs.replace(preset, offer_tokens=preset.step_tokens)  # an offer is what a step computed
     return preset
 
 
