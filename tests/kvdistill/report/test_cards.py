@@ -175,6 +175,7 @@ def measured(capacity, noise, rng):
     return score("x", max(held, default=None), lost, tried=tried, p99_ms=p99, read=rates)
 
 
+@pytest.mark.full
 @pytest.mark.first(noise=1)
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.2])
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.full)])

@@ -128,6 +128,7 @@ def test_a_prompt_that_is_found_whole_stores_nothing(drive, monkeypatch, tmp_pat
     assert [(op, request) for op, request, *_rest in done(tmp_path / "run")] == [("write", 0)] * 2 + [("read", 1)] * 2
 
 
+@pytest.mark.full
 def test_a_requests_table_says_the_same_as_its_source(drive, tmp_path, conversation):
     drive()
     first = done(tmp_path / "run")

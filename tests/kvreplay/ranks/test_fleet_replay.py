@@ -81,6 +81,7 @@ def test_a_rank_a_node_says_which_and_the_store_bears_the_load_of_all(tmp_path):
     assert re.search(r"\nrank +host +nodes +status", shown)
 
 
+@pytest.mark.full
 def test_two_ranks_share_four_nodes(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
     on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))

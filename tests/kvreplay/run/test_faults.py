@@ -95,6 +95,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.first(folder=1)
 @pytest.mark.parametrize("folder", ["trial-2", "trials/trial-2", "a/trial-2"])
 def test_of_trials_the_one_that_was_cut_off_is_seen(tmp_path: Path, killed: Path, folder: str) -> None:

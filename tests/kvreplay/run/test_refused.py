@@ -50,7 +50,10 @@ def test_the_other_side_of_a_comparison_is_looked_at_before_the_first_is_measure
         ("run", "t.parquet", "--trials", "2"),
         ("compare", "t.parquet", "--against", "nvme=there"),
         ("sweep", "t.parquet"),
-        ("sweep", "--gen", f"{GEN} --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=0"),
+        pytest.param(
+            ("sweep", "--gen", f"{GEN} --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=0"),
+            marks=pytest.mark.full,
+        ),
         pytest.param(
             ("sweep", "--gen", f"{GEN} --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=0", "--users", "1,2"),
             marks=pytest.mark.full,

@@ -278,6 +278,7 @@ def test_sim_needs_block_ids(tmp_path, monkeypatch, capsys):
     assert "a.csv has no block ids, and sim counts blocks" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.first(name=1)
 @pytest.mark.traces
 @pytest.mark.parametrize("name", ["agentic", "azure_2023_code.csv", "burstgpt_sample54.csv"])

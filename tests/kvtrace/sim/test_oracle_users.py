@@ -92,6 +92,7 @@ def check_users(preset, users, seed):
     assert (stats["lookups"], stats["requests"]) == (oracle.lookups, 40)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workload", [1, 3])
 def test_one_promotion_of_a_request_demotes_what_another_would_move(workload):
     # Each tier above the last holds one chunk: what is promoted into it pushes out what the same request found there.
