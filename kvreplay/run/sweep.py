@@ -156,6 +156,8 @@ def sweep(
         if done is not None:
             done(of_value[-1])
         points = [decided(found) for found in trials.values()]
+        if of_value[-1].window is None:  # of a greater load, which may evict, the same part
+            config = replace(config, window=None)
         value = _next(axis, values, points)
     points.sort(key=lambda point: point.value)
     found = _found(axis, points, read_p99_target_ns, [t for t in tiers if t is not None])

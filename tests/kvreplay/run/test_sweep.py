@@ -29,6 +29,7 @@ from kvreplay.run.sweep import (
     with_users,
 )
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import STEADIEST
 from kvtrace.core.run.figures import Evidence, LimitCause, RunVerdict
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
 from kvtrace.core.schema import TRACE
@@ -166,6 +167,19 @@ def test_loads_whose_windows_differ_say_so() -> None:
     found = [*cold[:2], *(msgspec.structs.replace(point, window=steady) for point in cold[2:])]
     assert windows_said(Axis.USERS, found) == "; windows differ: the whole trace up to 2 users, steady:60s above"
     assert (windows_said(Axis.USERS, cold), windows_said(Axis.USERS, found[2:])) == ("", "")
+
+
+def test_loads_are_compared_from_empty_tiers_on_where_the_least_of_them_evicts_nothing(tmp_path: Path) -> None:
+    windows = []
+
+    def noted(asked: Replay) -> FinishedRun:
+        windows.append(asked.config.window)
+        return replay(asked)
+
+    trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
+    asked = Replay(Config(tiers={"cpu": "ram"}, is_buffered=True, window=STEADIEST), trace, tmp_path / "s", [])
+    sweep(asked, Axis.SPEED, [1e6, 2e6], replaying=noted)
+    assert (windows[0], set(windows[1:])) == (STEADIEST, {None})
 
 
 def test_a_point_has_the_window_that_was_replayed(tmp_path: Path) -> None:
