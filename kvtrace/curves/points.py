@@ -361,7 +361,6 @@ def simulated(
         duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
         drive_written_bytes=written,
         hits_back_ns=next((of["hits_back_ns"] for of in stats.get("incidents", {}).get("around", [])), None),
-        notes=tuple(preset.memory_notes(simulation.model, simulation.sizes.ranks * simulation.sizes.sharers)),
     )
 
 

@@ -82,6 +82,11 @@ def test_a_best_of_a_gpu_without_bound_is_warned_of(tmp_path):
     assert warned.startswith("the best: tiers.gpu.capacity=0: the GPU's memory bounds no requests")
     listed = json.loads(study(tmp_path / "s.toml", tmp_path / "out", "--json").stdout)["rows"]
     assert [len(row["notes"]) for row in listed] == [0, 1]
+    # Of several ranks that share an object, too, the memory is of all: 141 GB of weights fit two GPUs, and not one.
+    knobs = 'preset = "vllm-fs"\nmodel = "llama3.1-70b"\nusers = 1\nduration = "1s"\ntiers.gpu.capacity = "16GiB"'
+    (tmp_path / "s.toml").write_text(f"[base]\n{knobs}\n[grid]\ntp = [1, 2]\n")
+    listed = json.loads(study(tmp_path / "s.toml", tmp_path / "out", "--json").stdout)["rows"]
+    assert [len(row["notes"]) for row in listed] == [1, 0]
 
 
 def test_what_is_done_is_not_simulated_again(done, monkeypatch):
