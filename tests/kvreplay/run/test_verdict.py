@@ -197,10 +197,10 @@ def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
 def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
     class Slow(PythonRam):
         def read(self, handle: Any, offset: int, into: memoryview) -> int:
-            time.sleep(0.01)
+            time.sleep(0.03)  # long beside what a busy machine adds
             return super().read(handle, offset, into)
 
-    # 1,000 reads a second of 10 ms each need ten in flight.
+    # 1,000 reads a second of 30 ms each need thirty in flight.
     rows = [row("read", 1, i % 8, ts=i * 1_000_000) for i in range(100)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     found = []
