@@ -156,7 +156,7 @@ def sweep(
         if done is not None:
             done(of_value[-1])
         points = [decided(found) for found in trials.values()]
-        if of_value[-1].window is None:  # of a greater load, which may evict, the same part
+        if of_value[-1].window is None:  # nothing is evicted: greater loads are replayed whole, too
             config = replace(config, window=None)
         value = _next(axis, values, points)
     points.sort(key=lambda point: point.value)

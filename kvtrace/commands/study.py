@@ -168,9 +168,10 @@ def simulate(task: Task) -> Simulated:
         else:
             trace_output.write(Path(task.trace), simulation, scenario.config, ["kvtrace", "gen", *task.argv])
     found = simulated(simulation, meter, scenario.span_ns(simulation), asked.drive.endurance, asked.drive.drive_size)
-    found = replace(found, notes=tuple(scenario.preset.memory_notes(scenario.model, scenario.ranks)))
     has_bound = scenario.preset.fleet.nodes == 1 and not asked.event  # what begins again looks up again
-    return replace(found, optimal_hit_ratio=bounds.optimum({})) if has_bound else found
+    optimum = bounds.optimum({}) if has_bound else None
+    notes = scenario.preset.memory_notes(scenario.model, scenario.ranks)
+    return replace(found, optimal_hit_ratio=optimum, notes=tuple(notes))
 
 
 _PREPARING = Lock()

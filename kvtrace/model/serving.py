@@ -55,7 +55,7 @@ class Accelerator:
     bytes_per_s: float
     """Of its memory."""
     memory_bytes: int
-    """What data sheets call GB is GiB."""
+    """As large as data sheets say, whose GB are GiB here."""
     step_tokens: int
     """Of a step, by default of vLLM's server (max_num_batched_tokens), which goes by the GPU's memory."""
     source: str

@@ -134,8 +134,6 @@ int64_t expiry_ns(World *w, int64_t t) {    // of what tier `t` has had longest;
 // Objects are numbered as they are named, so that those of one prompt follow each other. Those copies of LINE that do, at
 // one place, stand in a line together: one miss of the processor's cache finds all.
 
-enum { LINE = 16 };
-
 static int64_t line_key(int64_t number, int64_t place) { return place << 40 | number / LINE; }
 
 static int64_t find_copy(World *w, int64_t number, int64_t place) {    // its slot, or NONE

@@ -43,6 +43,7 @@ enum {
 enum { LOST, JOINED, EMPTIED, GONE, BACK };
 
 enum { QUEUES = 4 };        // lists that a tier may keep its slots in
+enum { LINE = 16 };         // objects whose copies at a place stand together
 
 enum { CONTINUE_PER_MILLE = 800, MAX_TURNS = 50 };  // a user's conversation: its chance to go on, its most turns
 
@@ -258,7 +259,7 @@ typedef struct {
 typedef struct { int32_t node_copy, rack_copy, first, newer, older; } Copy;
 
 // The copies at a place of objects that follow each other, as tiers.c finds them.
-typedef struct { int32_t slot[16]; } Line;
+typedef struct { int32_t slot[LINE]; } Line;
 
 // What the preset and the model say, as numbers; constant while the loop runs.
 typedef struct {

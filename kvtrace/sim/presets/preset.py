@@ -113,7 +113,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
     offer_tokens: of_tier.Tokens = 0
     """Prompt tokens that one step of the engine computes: their objects are stored as that is done, before the next
-    step, in stages of their own; 0 is all as the prompt is computed. Presets that have it take `step_tokens`."""
+    step, in stages of their own; 0 is all as the prompt is computed. In vLLM's presets `step_tokens`, if set."""
     offers_hits: bool = False
     """What was found cached is stored again in the slower tiers that do not have it; not only what was computed."""
     skip_held: bool = False
@@ -191,7 +191,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             return []
         if not cache_bytes:
             return [
-                "tiers.gpu.capacity=0: the GPU's memory bounds no requests; first tokens come sooner than on a real GPU"
+                "tiers.gpu.capacity=0: GPU memory limits no requests, and first tokens come sooner than on a real GPU"
             ]
         weights, memory = round(model.parameters * model.weight_bytes), ranks * GPUS[self.gpu].memory_bytes
         copies = 1 if self.each_rank_stores else ranks // stored_ranks(model, ranks)

@@ -119,7 +119,7 @@ def test_vllm_offers_what_a_step_computed(gen, options, tokens):
     (["--gpu", "l40s", "--set", "tiers.gpu.capacity=32GiB"], None),
     (["--model", "deepseek-v3", "--tp", 8], "671 GB and 51.5 GB of cache on each of 8 do not fit in the 687 GB"),
     (["--model", "deepseek-v3", "--tp", 32], None),
-    (["--set", "tiers.gpu.capacity=0"], "tiers.gpu.capacity=0: the GPU's memory bounds no requests"),
+    (["--set", "tiers.gpu.capacity=0"], "tiers.gpu.capacity=0: GPU memory limits no requests"),
     (["--set", "tiers.gpu.capacity=0", "--set", "step_tokens=0"], None),
     (["--set", "tiers.gpu.capacity=0", "--gpu", "instant"], None),
 ])  # fmt: skip

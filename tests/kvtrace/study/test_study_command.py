@@ -79,7 +79,7 @@ def test_a_best_of_a_gpu_without_bound_is_warned_of(tmp_path):
     (tmp_path / "s.toml").write_text(f'[base]\n{knobs}\n[grid]\ntiers.gpu.capacity = ["64MiB", "0"]\n')
     line, warned, *_ = study(tmp_path / "s.toml", tmp_path / "out").stdout.splitlines()
     assert "at tiers.gpu.capacity=0" in line
-    assert warned.startswith("the best: tiers.gpu.capacity=0: the GPU's memory bounds no requests")
+    assert warned.startswith("the best: tiers.gpu.capacity=0: GPU memory limits no requests")
     listed = json.loads(study(tmp_path / "s.toml", tmp_path / "out", "--json").stdout)["rows"]
     assert [len(row["notes"]) for row in listed] == [0, 1]
     # Of several ranks that share an object, too, the memory is of all: 141 GB of weights fit two GPUs, and not one.
