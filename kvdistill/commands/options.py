@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kvtrace.core.app import option
-from kvtrace.core.limit import Limit, parse_window
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import Limit, parse_limit
+from kvtrace.core.units import parse_duration_ns
 
 SOURCE = typer.Argument(
     metavar="INPUT",
@@ -35,8 +37,22 @@ class WindowArguments:
     busiest: str | None = option("Use the window of this length that moves the most bytes (10s).")
 
     def window(self) -> Limit:
-        """Return it; ConfigError if it is none."""
-        return parse_window(self.limit, self.begin, self.end, self.busiest)
+        """Return it, with times from the first row on; ConfigError if it is none."""
+        found = parse_limit(self.limit)
+        if self.busiest is not None:
+            if self.begin is not None or self.end is not None:
+                raise ConfigError("--busiest finds where to begin and end: leave --from and --to out")
+            length = parse_duration_ns(self.busiest)
+            if length <= 0:
+                raise ConfigError(f"--busiest {self.busiest}: it must be more than 0")
+            return replace(found, busiest_ns=length)
+        begin_ns = 0 if self.begin is None else parse_duration_ns(self.begin)
+        if self.end is None:
+            return replace(found, begin_ns=begin_ns)
+        span_ns = parse_duration_ns(self.end) - begin_ns
+        if span_ns <= 0:
+            raise ConfigError(f"--to {self.end} is not after --from {self.begin or '0s'}")
+        return replace(found, begin_ns=begin_ns).within(Limit(span_ns=span_ns))
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

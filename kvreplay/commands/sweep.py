@@ -15,7 +15,7 @@ import typer
 
 from kvreplay.commands.options import RanksArguments, command_line, session, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import Force, log, option, progress
+from kvtrace.core.app import Force, Plot, log, option, progress
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 from kvtrace.core.units import parse_duration_ns
 
@@ -83,7 +83,7 @@ def sweep(
         "Instead of a trace: the options of the `kvtrace gen` that makes it, kept beside the runs."
     ),
     load: LoadArguments,
-    plot_to: Path | None = option("Draw it: *.svg, *.png or *.pdf.", None, "--plot", writable=True),
+    plot_to: Plot = None,
     queue_depth: int | None = option("With --speeds or --users: at most this many in flight, as for kvreplay run."),
     same: Annotated[Config, "io_bytes", "limit", "window", "warmup", "seed", "is_buffered", "engine"],
     ranks: RanksArguments,
@@ -109,7 +109,7 @@ def sweep(
         from kvreplay.run.run import Replay, replay
         from kvreplay.run.sweep import progress_of
         from kvtrace.core.document.chapters import sweep_document
-        from kvtrace.core.document.page import check_plot
+        from kvtrace.core.document.page import check_drawing, write_drawing
         from kvtrace.core.document.terminal import answer
         from kvtrace.core.schema import TRACE
         from kvtrace.core.tables import open_table
@@ -117,7 +117,7 @@ def sweep(
         if (trace is None) == (gen is None):
             raise ConfigError("name one TRACE, or give --gen the options of the `kvtrace gen` that makes it")
         if plot_to is not None:
-            check_plot(plot_to)
+            check_drawing(plot_to)
         target_ns = None if load.read_p99 is None else parse_duration_ns(load.read_p99)
         config = replace(same, tiers=targets(tier), queue_depth=queue_depth).steady()
         # Before --gen makes a trace, which may take minutes.
@@ -135,7 +135,8 @@ def sweep(
                 replaying=replay if several is None else several.replay,
             )
         if plot_to is not None and found.points:
-            sweeping.plot(found, plot_to, f"{source.name}, kvreplay sweep")
+            shown = replace(sweep_document(found), name=f"Sweep of {source.name}")
+            write_drawing(plot_to, shown, command_line())
             log(f"wrote {plot_to}")
         answer(found, lambda: sweep_document(found), as_json=as_json)
         if error is not None:

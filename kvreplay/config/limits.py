@@ -25,9 +25,10 @@ from kvreplay.plan.contents import check_ratios
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Facts
 from kvreplay.tiers.objects import Balance, is_object_store
-from kvreplay.tiers.ram import RamTier, available_bytes
+from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import FileLayout, Tier
 from kvtrace.core.errors import ConfigError, OutOfMemory
+from kvtrace.core.files import available_bytes
 from kvtrace.core.units import format_bytes, format_io_size, parse_duration_ns
 
 MAX_RETRIES = 20

@@ -19,9 +19,9 @@ from kvreplay.plan.buffers import PAGE_BYTES
 from kvreplay.plan.pacing import Pacer, Repeated
 from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked, to_part
 from kvreplay.tiers.objects import ObjectTier
-from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, Tier
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import available_bytes
 from kvtrace.core.limit import ALL, Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE

@@ -28,10 +28,10 @@ from kvreplay.run.run import FinishedRun, Interrupted, moved_between, write_down
 from kvreplay.tiers.claims import firmware, smart
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts
-from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.app import noted_signals
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
+from kvtrace.core.files import available_bytes
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.run.run_file import RUN_FILE, EngineNote, RunBegun, SmartReadings, TraceNote, WindowNote
 from kvtrace.core.schema import TRACE

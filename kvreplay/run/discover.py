@@ -36,15 +36,14 @@ from kvreplay.tiers.host import (
     device_counters,
     host_facts,
     sys_number,
-    sys_text,
     unescaped,
 )
 from kvreplay.tiers.modelled import DRIVE_FILE, DriveCell, DriveError, DriveFile, DriveTimes, held_out
-from kvreplay.tiers.ram import available_bytes
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import ReportTable, Sheet, table_of
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
+from kvtrace.core.files import available_bytes, sys_text
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.units import NS_PER_S, format_bytes, percent
 

@@ -38,9 +38,7 @@ from kvreplay.tiers.tier import Tier
 from kvtrace import __version__
 from kvtrace.core import statistics
 from kvtrace.core.document import chapters
-from kvtrace.core.document.chapters import LOAD_NAMES, response_lines
 from kvtrace.core.document.document import Document
-from kvtrace.core.document.page import panels
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
@@ -85,9 +83,6 @@ TRACE_FILE = "trace.parquet"
 """In a sweep's folder: the trace that was made for it."""
 P99_NEEDS = 100
 """Operations, for a p99 by nearest rank."""
-NS_PER_MS = 1e6
-WIDE = 20
-"""Latencies that differ by more are drawn on a logarithmic axis."""
 
 
 _KEPT_PACE = (
@@ -287,29 +282,6 @@ def _lacking(summary: Summary) -> str | None:
         return None
     longer = f"a trace (or --limit) {P99_NEEDS / least:.1f} times as long" if least else "a longer trace (or --limit)"
     return f"{least} reads on a tier where a p99 needs {P99_NEEDS}: take {longer}"
-
-
-def plot(found: LoadSweep, path: Path, title: str) -> None:
-    """Plot throughput, and the response times of reads, against the load to `path` (svg, png, pdf), the knee marked."""
-    values = [p.value for p in found.points]
-    times_of = {name: times for name, times in response_lines(found) if times}
-    heights = [ns for line in times_of.values() for _, ns in line if ns > 0]
-    with panels(path, title) as (rate, times):
-        rates = [None if p.throughput_bytes_per_s is None else p.throughput_bytes_per_s / 1e9 for p in found.points]
-        rate.plot(values, rates, marker="o")
-        rate.set(ylabel="GB/s, read and written", ylim=(0, None))
-        for name, line in times_of.items():
-            times.plot([x for x, _ in line], [ns / NS_PER_MS for _, ns in line], marker="o", label=name)
-        if found.knee is not None:
-            for axes in (rate, times):
-                axes.axvline(found.knee, color="0.5", linestyle="--", label=f"knee: {found.knee:g}")
-        times.set(xlabel=LOAD_NAMES[found.axis], ylabel="ms", xscale="log")
-        is_wide = bool(heights) and max(heights) > WIDE * min(heights)
-        times.set(**({"yscale": "log"} if is_wide else {"ylim": (0, None)}))
-        times.set_xticks(values, labels=[f"{value:g}" for value in values])
-        times.set_xticks([], minor=True)
-        if times.get_legend_handles_labels()[0]:
-            times.legend()
 
 
 def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:

@@ -28,9 +28,10 @@ from typing import Any
 import msgspec
 
 from kvreplay.tiers.directio import refused
-from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts, sys_text
+from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.files import sys_text
 from kvtrace.core.run.run_file import Smart
 
 SCRATCH, MEASURED = "kvreplay-scratch", "kvreplay-drive.dat"

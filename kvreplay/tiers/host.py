@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from kvtrace.core.files import sys_text
 from kvtrace.core.run.run_file import DeviceIo
 
 SECTOR_BYTES = 512
@@ -45,14 +46,6 @@ def _version(library: str) -> str | None:
     try:
         return metadata.version(library)
     except metadata.PackageNotFoundError:
-        return None
-
-
-def sys_text(path: Path) -> str | None:
-    """Return the text of a small system file; null if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
         return None
 
 

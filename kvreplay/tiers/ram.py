@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import resource
-from pathlib import Path
 from typing import Any
 
 from kvreplay.plan.buffers import PAGE_BYTES, huge_bytes, map_aligned, touch
 from kvreplay.tiers.extents import Space
-from kvreplay.tiers.host import sys_text
 from kvreplay.tiers.tier import Native, NativeDrive, Tier, TierKind
 from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.files import available_bytes
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 128 << 20
@@ -119,18 +117,3 @@ class RamTier(Tier):
         """Free everything."""
         self._space = None
         self._memory = self._sink = None
-
-
-def available_bytes() -> int | None:
-    """Return the memory that this process can still have, by the kernel, its group's limit and `ulimit -v`, or null."""
-    lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    # The control group at the top of what we see; file cache is given back first.
-    limit, used, stat = (sys_text(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current", "stat"))
-    if limit is not None and used is not None and limit.isdecimal():
-        cached = [int(line.split()[1]) for line in (stat or "").splitlines() if line.startswith("inactive_file ")]
-        found.append(int(limit) - int(used) + sum(cached))
-    address_bytes, taken = resource.getrlimit(resource.RLIMIT_AS)[0], sys_text(Path("/proc/self/statm"))
-    if address_bytes not in (resource.RLIM_INFINITY, -1) and taken is not None:
-        found.append(address_bytes - int(taken.split()[0]) * PAGE_BYTES)
-    return max(0, min(found)) if found else None

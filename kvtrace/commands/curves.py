@@ -11,9 +11,9 @@ import typer
 
 from kvtrace.commands import options as common
 from kvtrace.core import np, units
-from kvtrace.core.app import emit_json, log, option, progress
+from kvtrace.core.app import Plot, emit_json, log, option, progress
 from kvtrace.core.document import document as doc
-from kvtrace.core.document.page import check_drawing, check_plot
+from kvtrace.core.document.page import check_drawing
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import STALLS
@@ -90,7 +90,7 @@ def mrc(
         "Not lru: share of the objects to simulate; 1 is all, and exact.  [default: 1, or so many as make a million "
         "references]"
     ),
-    plot_to: Path | None = option("Draw it: *.svg, *.png or *.pdf.", None, "--plot", writable=True),
+    plot_to: Plot = None,
     max_requests: common.MaxRequests = None,
     seed: common.Seed = 42,
     as_json: common.AsJson = False,
@@ -116,13 +116,13 @@ def mrc(
 
     shape, chosen = find_model(model, kv_dtype), _named(policy)
     if plot_to is not None:
-        check_plot(plot_to)
+        check_drawing(plot_to)
     requests = source.read(file, seed, max_requests)
     found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
+    shown = _document(found, policy)
     if plot_to is not None:
-        curves.plot(found, plot_to, f"{policy} over {file.name}, {model}, {found.object_tokens} tokens an object")
-    whole = {"model": model, "source": requests.origin, **asdict(found)}
-    answer(whole, lambda: _document(found, policy), as_json=as_json)
+        common.draw(plot_to, replace(shown, name=f"Hits for {file.name}, {model}"))
+    answer({"model": model, "source": requests.origin, **asdict(found)}, lambda: shown, as_json=as_json)
 
 
 def _document(found: HitCurve, policy: str) -> doc.Document:
@@ -148,8 +148,23 @@ def _document(found: HitCurve, policy: str) -> doc.Document:
         enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
     if not any(point.hits or point.passed_bytes for point in found.points):
         enough = ["nothing hits, whatever the capacity: no request asks for what another has left"]
-    table = doc.table_of(title, doc.Sheet.SUMMARY, spec, rows, bars="hits")
+    table = doc.table_of(title, doc.Sheet.SUMMARY, spec, rows, charts=tuple(_curves(found)), bars="hits")
     return doc.Document("", "", [doc.Chapter("", [table], enough)])
+
+
+def _curves(found: HitCurve) -> list[doc.Chart]:
+    """Return hits, and bytes, against capacity; no line of what is not known at each."""
+    charts = []
+    for title, unit, lines in (
+        ("references that hit", doc.Unit.SHARE, {found.policy: "hit_ratio", "optimal (Belady)": "optimal_hit_ratio"}),
+        ("bytes", doc.Unit.BYTES, {"read": "read_bytes", "passed on": "passed_bytes", "written": "written_bytes"}),
+    ):
+        known = {label: [getattr(point, name) for point in found.points] for label, name in lines.items()}
+        at = [float(point.capacity_bytes) for point in found.points]
+        series = [doc.Series(label, at, values) for label, values in known.items() if None not in values]
+        what = f"{title} against capacity".capitalize(), doc.ChartShape.CURVE, doc.Unit.BYTES, unit, series
+        charts.append(doc.Chart(*what, x_title="capacity", y_title=title))
+    return charts
 
 
 def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> Any:
@@ -196,7 +211,7 @@ def size(
     sample: float | None = option(
         "Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"
     ),
-    page: Path | None = option("Also write a page with charts.", None, "--plot", writable=True),
+    page: Plot = None,
     as_json: common.AsJson = False,
     *,
     stack: common.StackArguments,
@@ -232,7 +247,7 @@ def size(
     said = {"dram": dram, "nvme": nvme}
     axes = {role: _parse_capacities(text, f"--{role}") for role, text in said.items() if text is not None}
     if page is not None:
-        check_drawing(page, "--plot")
+        check_drawing(page)
     is_ordered = file is not None and target.first_token is None and stack.gpu is None
     scenario = common.prepare(file, stack, users, run, source, turns, gpu=INSTANT if is_ordered else None)
     if (nodes := scenario.preset.fleet.nodes) > 1:
@@ -260,7 +275,7 @@ def size(
     result |= {"target": asdict(target), **asdict(found)}
     shown = document(found, wanted, facts, target, is_ordered=is_ordered)
     if page is not None:
-        common.write_page(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
+        common.draw(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
     answer(result, lambda: shown, as_json=as_json)
 
 

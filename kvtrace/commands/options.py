@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kvtrace import __version__
 from kvtrace.core.app import log, option
 from kvtrace.core.document.document import Document
-from kvtrace.core.document.page import html_page
+from kvtrace.core.document.page import write_drawing
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import write_text
 from kvtrace.core.statistics import (
     MEMORY,
     QUANTILES,
@@ -253,9 +251,9 @@ def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> f
     return float(match[1]) / parse_bytes(f"1{match[2]}")
 
 
-def write_page(page: Path, shown: Document) -> None:
-    """Write `shown` to `page`, aside and renamed."""
-    write_text(page, html_page([shown], f"Made by kvtrace {__version__}: kvtrace {' '.join(sys.argv[1:])}"))
+def draw(path: Path, shown: Document) -> None:
+    """Write `shown` to `path`, with the command line that made it."""
+    write_drawing(path, shown, ["kvtrace", *sys.argv[1:]])
 
 
 USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}

@@ -99,11 +99,11 @@ def study(
         why = getattr(error, "error", "no request looks anything up")
         raise ConfigError(f"{file}: no result from any of {len(rows)} configurations; the first: {why}")
     try:
-        check_drawing(output / PAGE, "the page")
+        check_drawing(Path(PAGE), "the page")
     except ProbeUnavailable as error:
         log(f"note: no {PAGE}: {error}")
     else:
-        common.write_page(output / PAGE, document(found, file.name, is_page=True))
+        common.draw(output / PAGE, document(found, file.name, is_page=True))
     answer(as_json_of(found, output), lambda: document(found, "", is_page=False), as_json=as_json)
 
 

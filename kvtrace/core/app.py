@@ -53,6 +53,9 @@ QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 Force = Annotated[bool, typer.Option("--force", help="Write over what is there: a file, or what a folder holds.")]
 """Of a command whose output is a folder. Who marks a file's option `writable` has --force, and need not look at it."""
+Plot = Annotated[
+    Path | None, typer.Option("--plot", writable=True, help="Draw it: a page (*.html), or *.svg, *.png or *.pdf.")
+]
 
 
 SECTIONS = {

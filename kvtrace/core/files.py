@@ -1,4 +1,4 @@
-"""JSON that others may have written, decoded with one line for whatever is wrong with it; and outputs.
+"""JSON that others may have written, decoded with one line for whatever is wrong with it; outputs; memory that is left.
 
 Outputs are written under a temporary name beside their final one, and renamed when whole.
 """
@@ -6,6 +6,7 @@ Outputs are written under a temporary name beside their final one, and renamed w
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,3 +105,26 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value`, which may hold msgspec structs, to `path` as indented JSON, aside and renamed."""
     write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def sys_text(path: Path) -> str | None:
+    """Return the text of a small system file; null if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def available_bytes() -> int | None:
+    """Return the memory that this process can still have, by the kernel, its group's limit and `ulimit -v`, or null."""
+    lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    # The control group at the top of what we see; file cache is given back first.
+    limit, used, stat = (sys_text(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current", "stat"))
+    if limit is not None and used is not None and limit.isdecimal():
+        cached = [int(line.split()[1]) for line in (stat or "").splitlines() if line.startswith("inactive_file ")]
+        found.append(int(limit) - int(used) + sum(cached))
+    address_bytes, taken = resource.getrlimit(resource.RLIMIT_AS)[0], sys_text(Path("/proc/self/statm"))
+    if address_bytes not in (resource.RLIM_INFINITY, -1) and taken is not None:
+        found.append(address_bytes - int(taken.split()[0]) * resource.getpagesize())
+    return max(0, min(found)) if found else None

@@ -90,22 +90,3 @@ def parse_limit(text: str | None) -> Limit:
     if 0 in (limit.rows, limit.span_ns, limit.moved_bytes):
         raise ConfigError(f"--limit {text!r} would leave nothing; write more than 0")
     return limit
-
-
-def parse_window(limit: str | None, begin: str | None, end: str | None, busiest: str | None) -> Limit:
-    """Return the window of `--limit`, `--from`, `--to` and `--busiest`, times from the first row on."""
-    found = parse_limit(limit)
-    if busiest is not None:
-        if begin is not None or end is not None:
-            raise ConfigError("--busiest finds where to begin and end: leave --from and --to out")
-        length = parse_duration_ns(busiest)
-        if length <= 0:
-            raise ConfigError(f"--busiest {busiest}: it must be more than 0")
-        return replace(found, busiest_ns=length)
-    begin_ns = 0 if begin is None else parse_duration_ns(begin)
-    if end is None:
-        return replace(found, begin_ns=begin_ns)
-    span_ns = parse_duration_ns(end) - begin_ns
-    if span_ns <= 0:
-        raise ConfigError(f"--to {end} is not after --from {begin or '0s'}")
-    return replace(found, begin_ns=begin_ns).within(Limit(span_ns=span_ns))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kvtrace.core.document.page import panels
 from kvtrace.core.errors import ConfigError
 from kvtrace.curves.stack import OPTIMAL, Estimate, LruCurve, estimate, lru_curve, optimal_uses
 from kvtrace.model.shape import ModelShape, bytes_per_token
@@ -138,26 +136,3 @@ def _enough(curve: LruCurve, points: list[CurvePoint], share: float, size: int, 
         "capacity_bytes": None if capacity is None else capacity * size,
         "is_at_most": policy != Policy.LRU,
     }
-
-
-def plot(found: HitCurve, path: Path, title: str) -> None:
-    """Draw hit ratio and bytes against capacity to `path` (svg, png or pdf), with matplotlib."""
-    gib = [p.capacity_bytes / 2**30 for p in found.points]
-    with panels(path, title) as (ratio, moved):
-        ratio.plot(gib, [100 * p.hit_ratio for p in found.points], marker=".", label=found.policy)
-        if found.policy != OPTIMAL and all(p.optimal_hit_ratio is not None for p in found.points):
-            best = [100 * (p.optimal_hit_ratio or 0.0) for p in found.points]
-            ratio.plot(gib, best, linestyle="--", label="optimal (Belady): no policy can exceed it")
-        if found.sampling_rate < 1:
-            bounds = [[100 * (p.hit_ratio + sign * p.hit_ratio_error) for p in found.points] for sign in (-1, 1)]
-            ratio.fill_between(gib, *bounds, alpha=0.2, label="estimated error")
-        ratio.legend()
-        ratio.set(ylabel="hits, % of references", ylim=(0, None))
-        for name, label in (
-            ("read_bytes", "read from it"),
-            ("passed_bytes", "left to the tier below"),
-            ("written_bytes", "written to it"),
-        ):
-            moved.plot(gib, [getattr(p, name) / 2**40 for p in found.points], marker=".", label=label)
-        moved.set(xlabel="capacity, GiB", ylabel="TiB over the trace", xscale="log", ylim=(0, None))
-        moved.legend()

@@ -5,7 +5,6 @@
 // users (the next turn waits for the last). Who acts next is in a heap by time and then by actor.
 #include "sim.h"
 
-#include <setjmp.h>
 #include <stdlib.h>
 
 // === users ===========================================================================================================
@@ -449,8 +448,13 @@ void give_memory(World *w, int64_t actor) {
 // === the loop ========================================================================================================
 
 // What Python could not do ends the simulation, wherever it is: memory is out, the disk is full, or Ctrl-C was pressed.
+// C that Python calls meanwhile must not: it would leave Python's own calls behind.
 void ensure(World *w, int64_t what, int64_t need) {
-    if (!w->ask(what, need)) longjmp(*(jmp_buf *)w->stop, 1);
+    jmp_buf *stop = out_of_memory;
+    out_of_memory = NULL;
+    bool is_done = w->ask(what, need);
+    out_of_memory = stop;
+    if (!is_done) longjmp(*stop, 1);
 }
 
 // The actor whose turn it is, and set the time; NONE at the end. What happens before that does.
@@ -568,19 +572,22 @@ static void answer_waiting(World *w) {
     *c = control, w->total = total, w->by_second_count = by_second_count;
 }
 
-// Run `stage` to its end, or until Python cannot do what it is asked.
-static void try(World *w, void (*stage)(World *w)) {
+// Run `stage` to its end, or until there is no memory, or Python cannot do what it is asked; whether it came to its end.
+static bool try(World *w, void (*stage)(World *w)) {
     jmp_buf stop;
-    w->stop = &stop;
-    if (!setjmp(stop)) stage(w);
+    out_of_memory = &stop;
+    bool is_stopped = setjmp(stop);
+    if (!is_stopped) stage(w);
+    out_of_memory = NULL;
+    return !is_stopped;
 }
 
-// Simulate until the end, or until Python cannot do what it is asked; `finish` comes after it.
-EXPORT void simulate(World *w) { try(w, run); }
+// Simulate; whether to the end. `finish` comes after it.
+EXPORT int64_t simulate(World *w) { return try(w, run); }
 
-// Answer who waits if the simulation came to its end, and give back what is C's own.
-EXPORT void finish(World *w, int64_t is_ended) {
-    if (is_ended) try(w, answer_waiting);
+// Answer who waits if the simulation came to its end, and give back what is C's own; whether all of it was done.
+EXPORT int64_t finish(World *w, int64_t is_ended) {
+    is_ended = is_ended && try(w, answer_waiting);
     table_free(&w->counts), table_free(&w->tops), table_free(&w->fleet.line_at);
     for (int64_t t = 0; t < w->tiers_count; t++)
         if (w->tiers[t].on_empty) w->tiers[t].on_empty(w, t, 0, 1);
@@ -588,4 +595,5 @@ EXPORT void finish(World *w, int64_t is_ended) {
     for (int64_t i = 0; i < w->actors_count; i++) free(w->actors[i].holds);
     for (int64_t i = 0; i < w->contexts_count; i++) free(w->contexts[i].entry);
     for (int64_t i = 0; i < w->fleet.count; i++) free(w->fleet.batches[i].heap);
+    return is_ended;
 }

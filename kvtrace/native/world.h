@@ -379,7 +379,6 @@ typedef struct {
 
 struct World {
     Ask *ask;
-    void *stop;                     // where the loop ends if Python cannot do what it is asked
     Knobs knobs;
     Control control;
     Total total;

@@ -27,39 +27,26 @@ from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting, bytes_of
 
 
 class Kind(StrEnum):
-    """The kinds of incidents."""
+    """The kinds of incidents, as --event has them behind a time."""
 
-    NODE_LOST = "node-lost"
+    NODE_LOST = "node-lost:NODE"
     """A node is gone, and all that lay in its own tiers. Its running requests start again on other nodes; if none is
     up, they and all new ones wait for one."""
-    NODE_JOINED = "node-joined"
+    NODE_JOINED = "node-joined:NODE"
     """A node comes, its tiers empty: one that was lost, or a new one that was not there before."""
-    RACK_LOST = "rack-lost"
+    RACK_LOST = "rack-lost:RACK"
     """All nodes of a rack are lost, and what lay in tiers that they share."""
-    RACK_JOINED = "rack-joined"
+    RACK_JOINED = "rack-joined:RACK"
     """All nodes of a rack that are not there come."""
-    ENGINE_RESTART = "engine-restart"
+    ENGINE_RESTART = "engine-restart:NODE:DURATION"
     """The engine of a node restarts, and the node is away for a time. What lay in its memory is lost; its drives keep
     what they hold, and the engine finds it again. Its running requests start again on other nodes."""
-    DRIVE_REPLACED = "drive-replaced"
+    DRIVE_REPLACED = "drive-replaced:NODE[:TIER]"
     """The drive of a node is empty from now on; its slowest own tier, or the tier named."""
-    STORE_UNREACHABLE = "store-unreachable"
+    STORE_UNREACHABLE = "store-unreachable:DURATION"
     """For a time nothing is found in the slowest tier, and nothing stored; what it holds is there again afterwards."""
-    ROLLING_RESTART = "rolling-restart"
+    ROLLING_RESTART = "rolling-restart:DURATION[:NODES]"
     """Each node in turn, or so many at once, is lost for a time, and joins as the next are lost."""
-
-
-_FORMS: Final = {
-    Kind.NODE_LOST: "node-lost:NODE",
-    Kind.NODE_JOINED: "node-joined:NODE",
-    Kind.RACK_LOST: "rack-lost:RACK",
-    Kind.RACK_JOINED: "rack-joined:RACK",
-    Kind.ENGINE_RESTART: "engine-restart:NODE:DURATION",
-    Kind.DRIVE_REPLACED: "drive-replaced:NODE[:TIER]",
-    Kind.STORE_UNREACHABLE: "store-unreachable:DURATION",
-    Kind.ROLLING_RESTART: "rolling-restart:DURATION[:NODES]",
-}
-FORMS: Final = ", ".join(f"TIME:{form}" for form in _FORMS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +96,12 @@ def parse(text: str) -> Incident:
     """Return the incident that `text` says; ConfigError, naming `--event`, if it says none."""
     at, _, rest = text.partition(":")
     name, *arguments = rest.split(":")
-    if name not in tuple(Kind):
-        raise ConfigError(f"--event {text}: no such event{nearest(name, list(Kind))}; write {FORMS}")
-    kind = Kind(name)
-    form, parts = f"--event {text}: write TIME:{_FORMS[kind]}", _FORMS[kind].replace("[:", ":[").split(":")[1:]
+    kinds = {kind.partition(":")[0]: kind for kind in Kind}
+    if name not in kinds:
+        forms = ", ".join(f"TIME:{kind}" for kind in Kind)
+        raise ConfigError(f"--event {text}: no such event{nearest(name, list(kinds))}; write {forms}")
+    kind, form = kinds[name], f"--event {text}: write TIME:{kinds[name]}"
+    parts = kind.replace("[:", ":[").split(":")[1:]
     if not sum(not part.startswith("[") for part in parts) <= len(arguments) <= len(parts):
         raise ConfigError(form)
     said = dict(zip((part.strip("[]") for part in parts), arguments, strict=False))

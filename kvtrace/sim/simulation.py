@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import resource
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,10 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, OutOfMemory
+from kvtrace.core.files import available_bytes
 from kvtrace.core.native.library import StructAt, function, held_back
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.units import format_bytes
 from kvtrace.model.shape import ModelShape, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
 from kvtrace.native import records
 from kvtrace.native.records import World
@@ -45,6 +48,8 @@ FOREVER_NS = 2**62
 MILLION = 1_000_000
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
+_RESERVE_BYTES = 64 << 20
+"""Of memory, for what is made from one flush of rows to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +339,15 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
     return limits, largest
 
 
+def check_memory(more_bytes: int) -> None:
+    """Raise OutOfMemory unless there is memory for `more_bytes`: the kernel would end this process without a word."""
+    left = available_bytes()
+    if left is not None and left < more_bytes:
+        taken = format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+        why = f"the simulation has taken {taken} of memory, and {format_bytes(left)} is left"
+        raise OutOfMemory(f"{why}: fewer users or nodes, a shorter --duration, or larger chunks need less")
+
+
 def make_rows(columns: Any, rows: int) -> None:
     """Allocate empty columns of `rows` rows."""
     for name, dtype in columns.tables.items():
@@ -352,6 +366,7 @@ class GrowableTables:
         count, dtype = len(table), table.dtype
         size_bytes = (count + more) * dtype.itemsize
         memory = self._memory.get(name)
+        check_memory(more * dtype.itemsize)
         try:
             if memory is not None:
                 try:
@@ -402,7 +417,7 @@ def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
 ROWS = 1 << 18
 _FEW = 1 << 18
 """Up to so many slots, tables double; from there on they grow by an eighth: their pages are moved, not copied."""
-_simulate, _finish = function("simulate", StructAt), function("finish", StructAt, int)
+_simulate, _finish = function("simulate", StructAt, returns=int), function("finish", StructAt, int, returns=int)
 _ASK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int64, ctypes.c_int64)
 SPARE = 2
 """Buffers of so many rows that are kept to be used again."""
@@ -490,6 +505,7 @@ class Simulation:
         def flush(_need: int) -> None:
             sink(self._flush())
             progress(float(self.now_ns))
+            check_memory(_RESERVE_BYTES)
 
         asked: dict[int, Callable[[int], object]] = {
             records.FLUSH: flush,
@@ -509,14 +525,13 @@ class Simulation:
         ask = _ASK(answer)
         self.world.ask = ctypes.cast(ask, ctypes.c_void_p).value
         with held_back() as signals:
-            _simulate(self.world)
-            is_ended = not (failed or signals) and answer(records.FLUSH, 0)
+            is_ended = _simulate(self.world) and answer(records.FLUSH, 0)
             # As they are at the end: what is counted from here on, of those who wait, is of no account.
             self.places, self._fleet_stats = fleet.all_tiers(self.world), fleet.stats(self.preset.fleet, self.world)
             asked[records.FLUSH] = lambda _need: self._flush()
-            _finish(self.world, is_ended)
-        if failed:
-            raise failed[0]
+            is_ended = _finish(self.world, is_ended)
+        if failed or not (is_ended or signals):
+            raise failed[0] if failed else MemoryError
 
     def _flush(self) -> Flush:
         now, control = self.world, self.world.control

@@ -21,7 +21,6 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import MEMORY, SECONDS_PER_DAY, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
-from kvtrace.sim.fleet import Kind
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.study.document import UNTOLD, Candidate, Findings, front, stalls_of
@@ -269,7 +268,7 @@ class Plan:
             """
             title = f"an engine is away for {AWAY_S} s, and its memory is then empty"
             if self.nodes > 1:
-                is_back = any(Kind.NODE_JOINED in one.command for one, _ in lost.values())
+                is_back = any(":node-joined:" in one.command for one, _ in lost.values())
                 until = f"comes back empty after {GONE_S} s" if is_back else "is not back before the load ends"
                 title += f"; a lost node {until}"
             rows = [

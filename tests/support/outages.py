@@ -28,7 +28,7 @@ class Outages:
         """Of each node its first step: when, and whether it is lost then; of two at a time, a join is first."""
         fleet = oracle.preset.fleet
         for incident in sorted(incidents, key=lambda of: (of.at_ns, "joined" not in of.kind)):
-            at, name, place = incident.at_ns, str(incident.kind), incident.place
+            at, name, place = incident.at_ns, incident.kind.partition(":")[0], incident.place
             rack = [node for node in range(fleet.nodes) if node // fleet.rack_nodes == place]
             nodes = rack if name.startswith("rack") else [place]
             if name == "rack-lost":

@@ -341,13 +341,10 @@ _OPEN = """
 """
 
 
-def response_lines(found: LoadSweep) -> list[tuple[str, list[tuple[float, int]]]]:
-    """Return for each percentile of reads its name and its points: load, nanoseconds."""
-    what = "service" if found.axis is Axis.QUEUE_DEPTH else "response"
-    return [
-        (f"read {what} {name}", [(p.value, ns) for p in found.points if (ns := getattr(p, field)) is not None])
-        for name, field in _QUANTILES.items()
-    ]
+def _line(found: LoadSweep, label: str, name: str) -> Series:
+    """Return a figure of the points that know it, by load."""
+    known = [p for p in found.points if getattr(p, name) is not None]
+    return Series(label, [p.value for p in known], [getattr(p, name) for p in known])
 
 
 def sweep_document(found: LoadSweep) -> Document:
@@ -369,9 +366,9 @@ def sweep_document(found: LoadSweep) -> Document:
         ]
         for p in found.points
     ]
-    what = "times are response times, from when an operation was due" if is_open else "times are service times"
-    note = f"Of the slowest tier; {what}."
-    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found), note, is_answer=True)
+    kind = "response" if is_open else "service"
+    note = f"Of the slowest tier; times are {kind} times{', from when an operation was due' if is_open else ''}."
+    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found, kind), note, is_answer=True)
     notes = [f"rule: {found.rule}"]
     notes += [f"tier {tier} is SIMULATED: no figure counts it unless all tiers are" for tier in found.simulated_tiers]
     highlights, at = [], next((p for p in found.points if p.value == found.knee), None)
@@ -380,22 +377,21 @@ def sweep_document(found: LoadSweep) -> Document:
             Highlight(f"{found.axis.replace('_', ' ')} at the knee", at.value, Unit.NUMBER),
             Highlight("throughput at the knee", at.throughput_bytes_per_s, Unit.BYTES_PER_S),
         ]
-        known = [(name, dict(line)) for name, line in response_lines(found)]
-        highlights += [Highlight(f"{of} at the knee", ns[at.value], Unit.NS) for of, ns in known if at.value in ns]
+        times = [(name, getattr(at, field)) for name, field in _QUANTILES.items()]
+        highlights += [Highlight(f"read {kind} {of} at the knee", ns, Unit.NS) for of, ns in times if ns is not None]
     return Document("", found.answer, [Chapter("", [table])], notes, highlights)
 
 
-def _charts(found: LoadSweep) -> tuple[Chart, ...]:
+def _charts(found: LoadSweep, kind: str) -> tuple[Chart, ...]:
     marks = () if found.knee is None else ((found.knee, f"knee: {found.knee:g}"),)
-    lines = [Series(name, [x for x, _ in line], [float(ns) for _, ns in line]) for name, line in response_lines(found)]
-    rates = [(p.value, p.throughput_bytes_per_s) for p in found.points if p.throughput_bytes_per_s is not None]
-    rate = Series("throughput", [x for x, _ in rates], [rate for _, rate in rates])
+    times = [_line(found, f"read {kind} {name}", field) for name, field in _QUANTILES.items()]
+    rates = [_line(found, "throughput", "throughput_bytes_per_s")]
     named = LOAD_NAMES[found.axis]
     return tuple(
         Chart(f"{what} against {named}", ChartShape.LOAD, Unit.NUMBER, unit, drawn, marks=marks, x_title=named)
         for what, unit, drawn in (
-            ("Read times", Unit.NS, [line for line in lines if line.x]),
-            ("Throughput", Unit.BYTES_PER_S, [rate] if rates else []),
+            ("Read times", Unit.NS, [line for line in times if line.x]),
+            ("Throughput", Unit.BYTES_PER_S, [line for line in rates if line.x]),
         )
         if drawn
     )

@@ -10,8 +10,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape as escaped
 from importlib import resources
@@ -19,10 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from kvtrace import __version__
 from kvtrace.core import bokeh
 from kvtrace.core.document import document as doc
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
-from kvtrace.core.files import aside
+from kvtrace.core.files import aside, write_text
 from kvtrace.core.units import printable
 
 COLOURS: Final = ("read", "write", "delete", "fourth", "fifth", "sixth")
@@ -131,6 +131,7 @@ def _picture_lines(chart: doc.Chart) -> Picture:
     xs = [x for series in chart.series for x in series.x]
     ys = [y for series in chart.series for y in series.y]
     is_tail, is_steps = chart.shape is doc.ChartShape.QUANTILES, chart.shape is doc.ChartShape.STEPS
+    is_curve = chart.shape is doc.ChartShape.CURVE
     has_log_y = (is_tail or chart.shape is doc.ChartShape.LOAD) and _is_wide(ys, _WIDE)
     y_scale, y_unit = _scale(chart.y_unit, [*ys, chart.y_end], is_log=has_log_y)
     y = PlotAxis(
@@ -138,7 +139,7 @@ def _picture_lines(chart: doc.Chart) -> Picture:
         y_unit,
         is_log=has_log_y,
         low=None if has_log_y or chart.shape is doc.ChartShape.POINTS else 0,
-        high=chart.y_end / y_scale if chart.y_end else 100.0 if chart.shape is doc.ChartShape.CURVE else None,
+        high=chart.y_end / y_scale if chart.y_end else 100.0 if is_curve and chart.y_unit is doc.Unit.SHARE else None,
     )
     if is_tail:
         # Each further nine takes the same room: a linear axis hides the tail.
@@ -147,7 +148,7 @@ def _picture_lines(chart: doc.Chart) -> Picture:
         # 1 / (1 - 0.999) is a little under 1000, and an axis draws no tick beyond its end.
         x = PlotAxis("percentile", "", True, nines, low=1, high=max(end, nines[-1][0], 2), is_percentiles=True)
     else:
-        has_log_x = (chart.shape is doc.ChartShape.CURVE and min(xs, default=0) > 0) or (
+        has_log_x = (is_curve and min(xs, default=0) > 0) or (
             chart.shape in (doc.ChartShape.LOAD, doc.ChartShape.POINTS) and _is_wide(xs, _WIDE_LOADS)
         )
         x_scale, unit = _scale(chart.x_unit, [*xs, chart.x_end], is_log=has_log_x)
@@ -432,10 +433,8 @@ def _side(unit: doc.Unit) -> str:
 
 SIZE_INCHES = (5.0, 2.7)
 """Small, so that its 9-point text stays readable across a phone."""
-INK, FAINT = "#010203", "#030201"
-_INKS = {name: f"#01010{at}" for at, name in enumerate(COLOURS, 1)}
-"""Stand-ins that no figure uses otherwise; CSS variables take their place."""
-_VARIABLES = {INK: "var(--ink)", FAINT: "var(--faint)"} | {c: f"var(--{n})" for n, c in _INKS.items()}
+_INKS = {name: f"#01010{at}" for at, name in enumerate((*COLOURS, "ink", "faint"), 1)}
+"""Stand-ins that no figure uses otherwise; the page's CSS variables take their place."""
 _PAPER_DASHES = dict(zip(COLOURS, ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1))), strict=True))
 _PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _REMOVED = re.compile(r"<metadata>.*?</metadata>|<style .*?</style>| xmlns(:xlink)?=\"[^\"]*\"", re.DOTALL)
@@ -451,15 +450,13 @@ def draw(picture: Picture, number: int) -> str:
 
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"chart{number}", "font.size": 9}):
         figure = Figure(figsize=SIZE_INCHES)
-        axes = figure.add_axes(_place(picture))
-        _fill(axes, picture)
-        _dress(axes, picture)
+        _draw(figure.add_axes(_place(picture)), picture, _INKS)
         target = io.StringIO()
         empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(target, format="svg", metadata=empty, transparent=True)
     svg = _GROUP.sub("<g>", _SIZE.sub("", _REMOVED.sub("", _PROLOGUE.sub("", target.getvalue())), count=2))
-    for stand_in, variable in _VARIABLES.items():
-        svg = svg.replace(stand_in, variable)
+    for name, stand_in in _INKS.items():
+        svg = svg.replace(stand_in, f"var(--{name})")
     label = picture.title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
 
@@ -476,35 +473,38 @@ def _place(picture: Picture) -> tuple[float, float, float, float]:
     return left / width, 34 / height, (width - left - 14) / width, (height - 42 - 14 * rows) / height
 
 
-def _fill(axes: Any, picture: Picture) -> None:
+def _fill(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
     from matplotlib.collections import PolyCollection
 
     for line in picture.lines:
         marker = {"marker": ".", "markersize": 3} if picture.has_points else {}
         dash = _PAPER_DASHES[line.colour] if line.is_joined else "none"
-        style = {"color": _INKS[line.colour], "linestyle": dash, "linewidth": 1.4}
+        style = {"color": inks[line.colour], "linestyle": dash, "linewidth": 1.4}
         axes.plot(line.x, line.y, label=line.label, **style, **marker)
     for boxes in picture.boxes:
         corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, strict=True)
         drawn = [[(left, low), (right, low), (right, high), (left, high)] for left, right, low, high in corners]
-        colours = [(_INKS[boxes.colour], alpha) for alpha in boxes.alpha]
+        colours = [(inks[boxes.colour], alpha) for alpha in boxes.alpha]
         axes.add_collection(PolyCollection(drawn, facecolors=colours, edgecolors="none", label=boxes.label))
         for ((left, low), _, (right, high), _), text in zip(drawn, boxes.texts or [], strict=False):
-            axes.text((left + right) / 2, (low + high) / 2, text, color=INK, fontsize=7, ha="center", va="center")
+            style = {"color": inks["ink"], "fontsize": 7, "ha": "center", "va": "center"}
+            axes.text((left + right) / 2, (low + high) / 2, text, **style)
     axes.autoscale_view()
     for x, label in picture.marks:
-        axes.axvline(x, color=INK, linewidth=1, linestyle="--", label=label)
+        axes.axvline(x, color=inks["ink"], linewidth=1, linestyle="--", label=label)
 
 
-def _dress(axes: Any, picture: Picture) -> None:
-    axes.tick_params(colors=INK, which="both", labelcolor=INK)
-    axes.grid(visible=True, color=FAINT, linewidth=0.6)
+def _draw(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
+    _fill(axes, picture, inks)
+    ink = inks["ink"]
+    axes.tick_params(colors=ink, which="both", labelcolor=ink)
+    axes.grid(visible=True, color=inks["faint"], linewidth=0.6)
     axes.set_axisbelow(True)
     for name, spine in axes.spines.items():
-        spine.set_color(INK)
+        spine.set_color(ink)
         spine.set_visible(name in ("left", "bottom"))
     for axis, spec in ((axes.xaxis, picture.x), (axes.yaxis, picture.y)):
-        axis.set_label_text(spec.heading, color=INK)
+        axis.set_label_text(spec.heading, color=ink)
         (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log" if spec.is_log else "linear")
         limit = axes.set_xlim if axis is axes.xaxis else axes.set_ylim
         limit(spec.low, spec.high)
@@ -512,7 +512,7 @@ def _dress(axes: Any, picture: Picture) -> None:
     if len(picture.lines) + len(picture.boxes) > 1 or picture.marks:
         # Lines of marks go through the whole plot, so that no corner of it is free: the legend stands above.
         above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if picture.marks else {}
-        axes.legend(frameon=False, labelcolor=INK, fontsize=8, **above)
+        axes.legend(frameon=False, labelcolor=ink, fontsize=8, **above)
 
 
 def _tick(axis: Any, spec: PlotAxis) -> None:
@@ -699,45 +699,41 @@ def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
     plot.add_layout(legend, "above")
 
 
-SUFFIXES = (".svg", ".png", ".pdf")
+SUFFIXES = (".html", ".svg", ".png", ".pdf")
+_PRINTED = _SCREEN_COLOURS | {"ink": "black", "faint": "#d8d8d8"}
 _DATES = {".svg": "Date", ".pdf": "CreationDate"}
 
 
-def check_plot(path: Path) -> None:
-    """Raise unless a plot can be drawn to `path`, before what it is to show is made; DeviceError without its folder."""
-    check_drawing(path, "--plot", SUFFIXES)
+def check_drawing(path: Path, flag: str = "--plot") -> None:
+    """Raise unless something can be drawn to `path`, which `flag` names, before the work that it is to show.
+
+    ConfigError for an unknown suffix, ProbeUnavailable if a library is missing that draws it, DeviceError without the
+    folder.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{flag} {path}: name it *{', *'.join(SUFFIXES[:-1])} or *{SUFFIXES[-1]}")
+    for library in ("matplotlib", "bokeh") if path.suffix == ".html" else ("matplotlib",):
+        if find_spec(library) is None:
+            raise ProbeUnavailable(f"{flag} needs {library}: {how_to_add('plot')}")
     if not path.parent.is_dir():
         raise DeviceError(f"{path.parent}: no such directory; make it first")
 
 
-def check_drawing(path: Path, flag: str, suffixes: Sequence[str] = (".html",)) -> None:
-    """Raise unless a page, or a plot, can be drawn to `path`, which `flag` names, before the work that it is to show.
-
-    ConfigError for another suffix than these, ProbeUnavailable if a library is missing that draws it.
-    """
-    if path.suffix not in suffixes:
-        *others, last = (f"*{suffix}" for suffix in suffixes)
-        raise ConfigError(f"{flag} {path}: name it {', '.join(others)}{' or ' * bool(others)}{last}")
-    for library in ("matplotlib", "bokeh") if path.suffix == ".html" else ("matplotlib",):
-        if find_spec(library) is None:
-            raise ProbeUnavailable(f"{flag} needs {library}: {how_to_add('plot')}")
-
-
-@contextmanager
-def panels(path: Path, title: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the axes of an upper and a lower panel with one x axis; write them to `path` afterwards."""
-    check_plot(path)
+def write_drawing(path: Path, shown: doc.Document, argv: Sequence[str]) -> None:
+    """Write `shown`, which `argv` made, to `path` as a page, or if that is no HTML its charts, below each other."""
+    if path.suffix == ".html":
+        write_text(path, html_page([shown], f"Made by {argv[0]} {__version__}: {' '.join(argv)}"))
+        return
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    pictures = [picture_of(chart) for chapter in shown.chapters for table in chapter.tables for chart in table.charts]
     # Ids and dates would differ from one drawing to the next.
     with mpl.rc_context({"svg.hashsalt": "kvtrace"}):
-        figure = Figure(figsize=(8, 6), layout="constrained")
-        upper, lower = figure.subplots(2, 1, sharex=True)
-        upper.set(title=title)
-        yield upper, lower
-        for axes in (upper, lower):
-            axes.grid(visible=True, alpha=0.3)
+        figure = Figure(figsize=(8, 3.5 * max(1, len(pictures))), layout="constrained")
+        figure.suptitle(shown.name)
+        for number, picture in enumerate(pictures, 1):
+            _draw(figure.add_subplot(len(pictures), 1, number), picture, _PRINTED)
         date = _DATES.get(path.suffix)
         with aside(path) as temporary:
             figure.savefig(temporary, format=path.suffix[1:], metadata={date: None} if date else None)

@@ -3,6 +3,7 @@
 #ifndef KVTRACE_CORE_H
 #define KVTRACE_CORE_H
 
+#include <setjmp.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +18,8 @@ static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 typedef struct { int64_t key, value; } Entry;
 typedef struct { Entry *entry; int64_t size, count; } Table;   // all zeros is an empty one; any key but INT64_MIN
 
-void *grown(void *memory, int64_t count, size_t size);         // realloc; both end the process where there is no memory
+extern _Thread_local jmp_buf *out_of_memory;                   // where this thread goes on; NULL: the process ends
+void *grown(void *memory, int64_t count, size_t size);         // realloc
 void *zeros(int64_t count, size_t size);
 void table_free(Table *t);
 int64_t *table_find(Table *t, int64_t key);                    // NULL if it is not there

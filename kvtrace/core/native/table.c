@@ -8,17 +8,17 @@ enum { FIRST_SIZE = 1024, LINE = 16, STEP = LINE + 1 };
 #define EMPTY INT64_MIN
 #define INVERSE 0xF0F0F0F0F0F0F0F1ULL   // times STEP it is 1
 
-void *grown(void *memory, int64_t count, size_t size) {
-    void *more = realloc(memory, (size_t)count * size);
-    if (!more) abort();
-    return more;
+_Thread_local jmp_buf *out_of_memory;
+
+static void *got(void *memory) {
+    if (!memory && out_of_memory) longjmp(*out_of_memory, 1);
+    if (!memory) abort();
+    return memory;
 }
 
-void *zeros(int64_t count, size_t size) {
-    void *made = calloc((size_t)count, size);
-    if (!made) abort();
-    return made;
-}
+void *grown(void *memory, int64_t count, size_t size) { return got(realloc(memory, (size_t)count * size)); }
+
+void *zeros(int64_t count, size_t size) { return got(calloc((size_t)count, size)); }
 
 // Keys that follow each other, as the objects of a prompt do, have their homes in one line: LINE of them are fetched
 // together. What finds its home taken goes on by an odd STEP, to the next line and place. Multiples of LINE are spread over all places.

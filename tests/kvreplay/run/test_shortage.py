@@ -15,7 +15,7 @@ from kvreplay.config import limits
 from kvreplay.config.config import Config
 from kvreplay.config.limits import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
 from kvreplay.run.run import Replay, replay
-from kvreplay.tiers import ram
+from kvtrace.core import files as files_of
 from kvtrace.core.errors import OutOfMemory, TraceError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
@@ -57,10 +57,10 @@ def test_what_is_available_is_the_least_of_all_limits(monkeypatch: pytest.Monkey
         "/sys/fs/cgroup/memory.current": str(80 * MIB),
         "/sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {30 * MIB}\n",
     }
-    monkeypatch.setattr(ram, "sys_text", lambda path: files.get(str(path)))
-    assert ram.available_bytes() == 50 * MIB
+    monkeypatch.setattr(files_of, "sys_text", lambda path: files.get(str(path)))
+    assert files_of.available_bytes() == 50 * MIB
     files["/sys/fs/cgroup/memory.max"] = "max"
-    assert ram.available_bytes() == 200 * MIB
+    assert files_of.available_bytes() == 200 * MIB
 
 
 def test_a_limit_on_the_rows_makes_a_long_trace_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +20,6 @@ from kvreplay.run.sweep import (
     limit_of_closed,
     limit_of_open,
     next_value,
-    plot,
     progress_of,
     reached,
     sustained,
@@ -28,6 +28,8 @@ from kvreplay.run.sweep import (
     windows_said,
     with_users,
 )
+from kvtrace.core.document.chapters import sweep_document
+from kvtrace.core.document.page import SUFFIXES, picture_of, write_drawing
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import STEADIEST
 from kvtrace.core.run.figures import Evidence, LimitCause, RunVerdict
@@ -235,11 +237,8 @@ def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> No
     assert "<svg" in drawn
     assert "Date" not in drawn
     svg = (tmp_path / "knee.svg").read_bytes()
-    plot(
-        msgspec.convert({k: found[k] for k in LoadSweep.__struct_fields__}, LoadSweep),
-        tmp_path / "again.svg",
-        "t.parquet, kvreplay sweep",
-    )
+    again = sweep_document(msgspec.convert({k: found[k] for k in LoadSweep.__struct_fields__}, LoadSweep))
+    write_drawing(tmp_path / "again.svg", replace(again, name="Sweep of t.parquet"), ["kvreplay"])
     assert (tmp_path / "again.svg").read_bytes() == svg
 
 
@@ -252,7 +251,7 @@ def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
         (["--queue-depths", "1,1e309"], "--queue-depths 1,1e309: write numbers with commas"),
         (["--read-p99", "5ms"], "--read-p99 bounds an open loop"),
         (["--users", "1,2", "--speeds", "1,2"], "--speeds and --users exclude each other"),
-        (["--plot", tmp_path / "knee.gif"], "name it *.svg, *.png or *.pdf"),
+        (["--plot", tmp_path / "knee.gif"], "name it *.html, *.svg, *.png or *.pdf"),
     ):
         done = run_cli("kvreplay", "sweep", trace, "--tier", "cpu=ram", *options, "-o", tmp_path / "s", check=False)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
@@ -282,14 +281,14 @@ def test_only_the_users_of_a_command_change(argv: list[str], expected: list[str]
 
 def test_latencies_that_differ_much_are_drawn_too(tmp_path: Path) -> None:
     wide = [msgspec.structs.replace(p, read_p99_ns=10**6 * 5**i) for i, p in enumerate(points([1.0, 2.0, 3.0]))]
-    plot(
-        LoadSweep(axis=Axis.QUEUE_DEPTH, points=wide, knee=None, is_saturated=False, rule=""),
-        tmp_path / "k.svg",
-        "wide",
-    )
-    drawn = (tmp_path / "k.svg").read_text()
-    # 1 and 25 ms: powers of ten stand at the axis, which a linear one has not.
-    assert r"10^{0}" in drawn
+    found = LoadSweep(axis=Axis.QUEUE_DEPTH, points=wide, knee=None, is_saturated=False, rule="")
+    times, rates = map(picture_of, sweep_document(found).chapters[0].tables[0].charts)
+    # 1 to 25 ms: a linear axis would have the first at the bottom.
+    assert (times.y.is_log, times.y.unit, rates.y.is_log) == (True, "ms", False)
+    for suffix in SUFFIXES:
+        write_drawing(tmp_path / f"k{suffix}", sweep_document(found), ["kvreplay", "sweep"])
+    starts = {".html": b"<!doctype html>", ".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
+    assert all((tmp_path / f"k{suffix}").read_bytes().startswith(starts[suffix]) for suffix in SUFFIXES)
 
 
 def searched(axis: Axis, asked: list[float], limit: float) -> list[float]:

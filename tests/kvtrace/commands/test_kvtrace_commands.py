@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -321,3 +322,48 @@ def test_a_trace_that_is_there_is_replaced_if_that_is_said(tmp_path, monkeypatch
     assert (trace.read_bytes(), table.read_bytes()) == (before, b"mine")
     assert kvtrace(monkeypatch, *made, "--seed", "1", "--requests-out", table, "--force") == 0
     assert trace.read_bytes() != before
+
+
+@pytest.mark.first(limit_mib=1)
+@pytest.mark.parametrize("limit_mib", [800, 700, 620, 900])
+def test_a_simulation_that_memory_does_not_hold_ends_in_one_line(tmp_path, limit_mib):
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit_mib} << 20,) * 2)"
+    argv = ["gen", "--users", "200000", "--duration", "20min", "--preset", "lmcache-disk", "-o", "t.parquet", "--quiet"]
+    code += "; from kvtrace.cli import app; from kvtrace.core.app import run; run(app, 'kvtrace')"
+    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=tmp_path, capture_output=True, text=True)
+    is_said = "is left: fewer users or nodes" in done.stderr or "error: out of memory: " in done.stderr
+    assert (done.returncode, is_said, done.stderr.count("\n")) == (7, True, 1), done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_left_of_memory_is_looked_at_as_it_is_taken(tmp_path, monkeypatch, capsys):
+    left = iter([1 << 40] * 3)
+    monkeypatch.setattr("kvtrace.sim.simulation.available_bytes", lambda: next(left, 1_000_000))
+    argv = ("--users", 500, "--duration", "20min", "--preset", "lmcache-disk", "--quiet", "-o", tmp_path / "t.parquet")
+    assert kvtrace(monkeypatch, "gen", *argv) == 7
+    said = r"error: the simulation has taken [0-9.]+ [MG]B of memory, and 1\.00 MB is left: fewer users or nodes, a shorter"
+    assert re.search(said, capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_simulation_itself_goes_without_a_signal_where_it_gets_no_memory():
+    # Nothing but the simulation allocates: other libraries end the process.
+    code = """
+import pathlib, resource
+from kvtrace.model.catalogue import find_model
+from kvtrace.sim import simulation
+from kvtrace.sim.presets.preset import load_preset
+
+simulation.check_memory = lambda _bytes: None
+load = simulation.Load(users=100_000, until_ns=1200 * 10**9)
+started = simulation.Simulation(load_preset("lmcache-disk", ["chunk_tokens=16"]), find_model("llama3.1-8b"), load)
+taken = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (64 << 20),) * 2)
+try:
+    started.run(started.give_back)
+except MemoryError:
+    print("no memory after", started.world.total.requests)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"no memory after [1-9][0-9]*\n", done.stdout)

@@ -317,7 +317,7 @@ REFUSED = {
     ),
     "sample of turns": (["--target-hit", "1%", "--sample", "0.1", "--preset", "mlperf"], "samples stand for all only"),
     "nothing shared": (["--target-hit", "1%", "--preset", "mlperf"], "no request looks anything up"),
-    "page": (["--target-hit", "1%", "--plot", "size.pdf"], "--plot size.pdf: name it *.html"),
+    "page": (["--target-hit", "1%", "--plot", "size.gif"], "--plot size.gif: name it *.html, *.svg, *.png or *.pdf"),
     "model": (["--target-hit", "1%", "--model", "llama-3.1-71b"], "the nearest are"),
 }  # fmt: skip
 
