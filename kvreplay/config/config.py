@@ -80,6 +80,14 @@ class Precondition(StrEnum):
     STEADY = "steady"
 
 
+class PartitionBy(StrEnum):
+    """What `--deal` takes: what stays together."""
+
+    NODE = "node"
+    USER = "user"
+    OBJECT = "object"
+
+
 def _several(urls: list[str]) -> tuple[str, ...]:
     return tuple(urls)
 

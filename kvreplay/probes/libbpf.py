@@ -19,13 +19,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kvreplay.probes import Backend
 from kvreplay.tiers.host import mounts, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.native.structs import header
@@ -444,24 +444,6 @@ def check_root() -> None:
         raise ProbeUnavailable(f"the probes need Linux, and this is {sys.platform}")
     if os.geteuid() != 0:
         raise ProbeUnavailable("needs root, to load programs into the kernel: run it with sudo, for example")
-
-
-class Backend(StrEnum):
-    """How the probes are fitted to the kernel."""
-
-    AUTO = "auto"
-    """core, or bcc where the kernel has no BTF."""
-    CORE = "core"
-    """As they were compiled when kvtrace was made, by libbpf and the kernel's BTF."""
-    BCC = "bcc"
-    """Compiled now, by BCC and the kernel's headers."""
-
-    @classmethod
-    def named(cls, text: str) -> Backend:
-        """Return what `--backend` names; ConfigError if there is none."""
-        if text not in set(cls):
-            raise ConfigError(f"--backend {text}: choose {', '.join(cls)}")
-        return cls(text)
 
 
 def check_available(backend: Backend = Backend.AUTO) -> Backend:

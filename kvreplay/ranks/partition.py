@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvreplay.config.config import named
+from kvreplay.config.config import PartitionBy, named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvreplay.native.rows import DELETE, REPLAY
 from kvreplay.tiers.claims import check_target
@@ -32,22 +31,6 @@ from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import RANK_FOLDER, DealNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
-
-
-class PartitionBy(StrEnum):
-    """What `--deal` takes: what stays together."""
-
-    NODE = "node"
-    USER = "user"
-    OBJECT = "object"
-
-
-def parse_partition_by(text: str | None) -> PartitionBy | None:
-    """Return what `--deal` names; ConfigError for anything else."""
-    if text is None or text in tuple(PartitionBy):
-        return None if text is None else PartitionBy(text)
-    raise ConfigError(f"--deal {text}: choose {', '.join(PartitionBy)}")
-
 
 _COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "node")
 _MOST_IDS = 1 << 31

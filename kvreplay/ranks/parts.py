@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from kvreplay.config.config import Config, Criteria
+from kvreplay.config.config import Config, Criteria, PartitionBy
 from kvreplay.config.limits import Warmup, parse_warmup
 from kvreplay.native.rows import NOT_DONE
 from kvreplay.result.checkpoints import MeasuredOps, figures_of, joined, spans_of, times_beside
@@ -53,7 +53,7 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     output: str
     """As given to rank 0."""
     is_forced: bool = False
-    deal: str | None = None
+    deal: PartitionBy | None = None
     """What the trace is partitioned by; null: as the trace suggests."""
 
 
