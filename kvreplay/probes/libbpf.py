@@ -30,7 +30,7 @@ from kvreplay.tiers.host import mounts, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.native.structs import header
 from kvtrace.core.run.probe_file import Bucket, Histogram
-from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
+from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
 
 C = header(*(Path(__file__).parent / f"{name}.bpf.h" for name in ("common", "filter", "block", "app")))
 """What the programs say of what they share with Python."""
@@ -43,20 +43,15 @@ def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
     Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q) values.
     """
     fine = [Bucket(*bounds(i, SUB_BITS), n) for i, n in enumerate(slots) if n]
-    up_to = np.cumsum(slots)
+    middles = [((sum(bounds(i, SUB_BITS)) - 1) / 2, n) for i, n in enumerate(slots) if n]
     count = sum(slots)
-    percentiles: dict[str, float | None] = {}
-    for name, part in QUANTILES.items():
-        rank = nearest_rank(count, part)
-        slot = None if rank is None else int(np.searchsorted(up_to, rank))
-        percentiles[f"{name}_ns"] = None if slot is None else (sum(bounds(slot, SUB_BITS)) - 1) / 2
     return Histogram(
         count=count,
         mean_ns=total_ns / count if count else None,
         longest_below_ns=fine[-1].below if fine and not slots[-1] else None,
         log2_ns=log2(fine),
         fine_ns=fine,
-        **percentiles,
+        **{f"{name}_ns": at_rank(middles, nearest_rank(count, part)) for name, part in QUANTILES.items()},
     )
 
 
