@@ -26,7 +26,7 @@ from kvreplay.native.rows import DELETE, REPLAY
 from kvreplay.tiers.claims import check_target
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.limit import Limit
-from kvtrace.core.native.library import I2, I4, I8, StructAt, function
+from kvtrace.core.native.library import I1, I2, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import RANK_FOLDER, DealNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
@@ -82,7 +82,7 @@ def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> P
         planned += int((parts[-1] & np.isin(rows["tier"], list(asked.tiers))).sum())
         warmup_rows += int(parts[-1][: max(0, (asked.warmup_rows or 0) - first.rows)].sum())
     mine = np.concatenate(parts)
-    needless = _needless(reader, by, asked, sessions, first, rank)
+    needless = _needless(reader, first.own, mine)
     mine[needless] = False
     note = first.note(because, len(needless))
     _write(reader, path, mine, note, rank, first)
@@ -244,24 +244,26 @@ def _grown(array: Any, length: int, column: str) -> Any:
     return more
 
 
-def _needless(
-    reader: Reader, by: PartitionBy, asked: PartitionOptions, sessions: dict[int, int] | None, first: _Pass, rank: int
-) -> Sequence[int]:
-    """Return the rows of `rank` that would delete what it reads later, because another rank wrote it since."""
-    shared = np.flatnonzero(first.own["is_shared"])
+def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
+    """Return which of the rows `mine` would delete what its rank reads later, because another rank wrote it since."""
+    shared = np.flatnonzero(own["is_shared"])
     if not len(shared):
         return []
     tiers = len(reader.meta.tiers)
     # Of each object: its place among those that several ranks touch, or -1.
-    place = np.full(len(first.own), -1, np.int32)
+    place = np.full(len(own), -1, np.int32)
     place[shared] = np.arange(len(shared))
     known = np.zeros(len(shared) * tiers, SHARED)
     known["deleted_row"] = -1
-    again, found = _Pass(reader, by, asked, sessions), list[int]()
-    for rows, ranks in again.batches():
-        new = np.empty(len(ranks), np.int64)
-        count = _find_needless(_partition_rows(rows, again.rows), ranks, rank, tiers, place, known, new)
-        found += new[:count].tolist()
+    at, found = 0, list[int]()
+    for batch in reader.batches(_COLUMNS):
+        ours = mine[at : at + batch.num_rows].view(np.int8)
+        rows = _partition_rows({name: numbers(batch.column(name))[: len(ours)] for name in _COLUMNS}, at)
+        new = np.empty(len(ours), np.int64)
+        found += new[: _find_needless(rows, ours, tiers, place, known, new)].tolist()
+        at += len(ours)
+        if at >= len(mine):
+            break
     return found
 
 
@@ -302,7 +304,7 @@ OWN, SHARED = map(REPLAY.dtype, ("Own", "Shared"))
 """Of an object; and of one that several ranks touch, in a tier."""
 _ASSIGNED_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
 _assign = function("partition_assign", StructAt, I2, int, OWN, I2, I8, I2)
-_find_needless = function("partition_find_needless", StructAt, I2, int, int, I4, SHARED, I8, returns=int)
+_find_needless = function("partition_find_needless", StructAt, I1, int, I4, SHARED, I8, returns=int)
 
 
 def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Structure:
