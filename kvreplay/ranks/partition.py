@@ -73,8 +73,7 @@ def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> P
     """
     reader = open_table(trace, TRACE)
     by, because = _by(reader, asked.by)
-    sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
-    first = _Pass(reader, by, asked, sessions)
+    first = _Pass(reader, by, asked)
     parts = [np.zeros(0, bool)]
     planned = warmup_rows = 0
     for rows, ranks in first.batches():
@@ -133,10 +132,9 @@ def _sessions(path: Path | None) -> dict[int, int] | None:
 class _Pass:
     """One pass over the rows that the limit admits: the rank of each."""
 
-    def __init__(
-        self, reader: Reader, by: PartitionBy, asked: PartitionOptions, sessions: dict[int, int] | None
-    ) -> None:
-        self._reader, self._by, self._asked, self._sessions = reader, by, asked, sessions
+    def __init__(self, reader: Reader, by: PartitionBy, asked: PartitionOptions) -> None:
+        self._reader, self._by, self._asked = reader, by, asked
+        self._sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
         self._dealt: dict[tuple[int, int], int] = {}
         """Rank by what is kept together: a node, or whether a user is a session, and its number."""
         self.own = np.zeros(0, OWN)
@@ -181,9 +179,9 @@ class _Pass:
     def _ranks(self, rows: dict[str, Any]) -> Any:
         objects, requests = rows["object_id"], rows["request_id"]
         if self._by is PartitionBy.NODE:
-            wanted = self._hands(rows["node"], None)
+            wanted = self._hands(rows["node"])
         elif self._by is PartitionBy.USER:
-            wanted = np.where(requests < 0, -1, self._hands(requests, self._sessions))
+            wanted = np.where(requests < 0, -1, self._hands(requests))
         else:
             wanted = np.full(len(objects), -2)
         self.own = _grown(self.own, int(objects.max()) + 1, "object_id")
@@ -200,14 +198,14 @@ class _Pass:
         self.bytes_of += np.bincount(ranks, moved, minlength=self._asked.ranks).astype(np.int64)
         return ranks
 
-    def _hands(self, keys: Any, sessions: dict[int, int] | None) -> Any:
+    def _hands(self, keys: Any) -> Any:
         """Return the rank of each of `keys`; those not seen before are assigned to one rank after the other."""
         found, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
         ranks = np.zeros(len(found), np.int64)
         for at in np.argsort(firsts, kind="stable").tolist():
             key = int(found[at])
             if key >= 0:
-                session = None if sessions is None else sessions.get(key)
+                session = None if self._sessions is None else self._sessions.get(key)
                 user = (0, key) if session is None else (1, session)
                 ranks[at] = self._dealt.setdefault(user, len(self._dealt) % self._asked.ranks)
         return ranks[places]
