@@ -73,19 +73,19 @@ NAMED = ("ram", "gpu", "sim", "null")
 """Targets that are no path; a directory of such a name is written ./ram."""
 
 
-class Precondition(StrEnum):
-    """What `--precondition` takes."""
-
-    TWICE = "twice"
-    STEADY = "steady"
-
-
 class PartitionBy(StrEnum):
     """What `--deal` takes: what stays together."""
 
     NODE = "node"
     USER = "user"
     OBJECT = "object"
+
+
+class Precondition(StrEnum):
+    """What `--precondition` takes."""
+
+    TWICE = "twice"
+    STEADY = "steady"
 
 
 def _several(urls: list[str]) -> tuple[str, ...]:
