@@ -184,23 +184,15 @@ _UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
 _AIPERF_TIMES = {"avg": "mean_ns", "p50": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns", "max": "max_ns"}
 
 
-class _AiperfMetric(msgspec.Struct):
-    """One metric; of a single value, `avg` is it."""
+_AiperfMetric = _columns("", " ".join(_AIPERF_TIMES), of=float, unit=str, count=int)
+"""One metric; of a single value, `avg` is it."""
 
-    unit: str | None = None
-    avg: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    max: float | None = None
-    count: int | None = None
 
-    def unit_ns(self, path: Path) -> float:
-        """Return its unit of time; TraceError if we know none of that name."""
-        if self.unit not in _UNITS_NS:
-            raise TraceError(f"times in {self.unit!r}; known are {', '.join(_UNITS_NS)}", path=path)
-        return _UNITS_NS[self.unit]
+def _unit_ns(unit: str | None, path: Path) -> float:
+    """Return a metric's unit of time; TraceError if we know none of that name."""
+    if unit not in _UNITS_NS:
+        raise TraceError(f"times in {unit!r}; known are {', '.join(_UNITS_NS)}", path=path)
+    return _UNITS_NS[unit]
 
 
 _AiperfExport = _columns(
@@ -231,11 +223,11 @@ def read_aiperf(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Duck
     times = {
         name: told_times({of: getattr(metric, word) for word, of in _AIPERF_TIMES.items()}, unit_ns, metric.count, path)
         for name in ("first_token", "output_token", "answer")
-        if (metric := metrics.pop(name, None)) is not None and (unit_ns := metric.unit_ns(path))
+        if (metric := metrics.pop(name, None)) is not None and (unit_ns := _unit_ns(metric.unit, path))
     }
     lasted, seconds = metrics.pop("seconds", None), None
     if lasted is not None and lasted.avg is not None:
-        seconds = nanoseconds(lasted.avg, lasted.unit_ns(path), path) / NS_PER_S
+        seconds = nanoseconds(lasted.avg, _unit_ns(lasted.unit, path), path) / NS_PER_S
     told = {name: metric.avg for name, metric in metrics.items() if metric.avg is not None}
     counts = {name: value if name in _RATES else round(value) for name, value in told.items()}
     notes = ["its inter-token latency is the mean of each answer: a time a token after the first, not single gaps"]

@@ -13,10 +13,8 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.run.probe_file import DirectionFigures
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, MOST
-from kvtrace.core.statistics import QUANTILES, nearest_rank
+from kvtrace.core.statistics import QUANTILES, at_rank, nearest_rank
 from kvtrace.core.units import counted
 
 _NOTES_OF_BLOCKS = [
@@ -159,6 +157,7 @@ def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, accoun
     )
 
 
+_NOTHING = {"count": 0, "mean_ns": None, **{f"{name}_ns": None for name in QUANTILES}, "longest_below_ns": None}
 _UNKNOWN = {of.name: None for of in msgspec.structs.fields(DirectionFigures) if of.default is None}
 _DEFINITIONS_OF_REQUESTS = {
     "q2d": "from a request's first event, when its I/O was queued, to its last issue",
@@ -184,13 +183,12 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         "in_flight_at_dispatch": _by_direction(query(db, "import_depths")),
     }
     # Of each layer and direction.
-    nothing = {"count": 0, "mean_ns": None, **{f"{name}_ns": None for name in QUANTILES}, "longest_below_ns": None}
-    times: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: nothing | {"log2_ns": [], "fine_ns": []})
+    times: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: _NOTHING | {"log2_ns": [], "fine_ns": []})
     for layer, rows in distributions(db, list(QUANTILES.values()))[1].items():
         for row in rows:
             # A bound, as the probe gives: the longest is below it.
             told = row | {"longest_below_ns": row["max_ns"] + 1}
-            times[layer, row["op"]] |= {name: told[name] for name in nothing}
+            times[layer, row["op"]] |= {name: told[name] for name in _NOTHING}
     for row in query(db, "import_powers"):
         bucket = {name: row[name] for name in ("from", "below", "count")}
         times[row["measure"], row["op"]]["log2_ns"].append(bucket)
@@ -349,16 +347,11 @@ def _histogram(buckets: list[dict[str, Any]]) -> dict[str, Any]:
     """Return a histogram of microseconds in ns, with what is known of its percentiles."""
     scaled = _scaled(buckets, _US)
     count = sum(b["count"] for b in scaled)
-    ranks = {name: nearest_rank(count, part) for name, part in QUANTILES.items()}
-    edges = [{"from": b["from"], "below": b["below"]} for b in scaled]
-    up_to = list(accumulate(b["count"] for b in scaled))
-    within = {name: None if rank is None else edges[bisect_left(up_to, rank)] for name, rank in ranks.items()}
-    return {
+    edges = [({"from": b["from"], "below": b["below"]}, b["count"]) for b in scaled]
+    return _NOTHING | {
         "count": count,
-        "mean_ns": None,
-        **{f"{name}_ns": None for name in QUANTILES},
         "longest_below_ns": scaled[-1]["below"] if scaled else None,
         "log2_ns": scaled,
         "fine_ns": [],
-        "percentiles_within": within,
+        "percentiles_within": {name: at_rank(edges, nearest_rank(count, part)) for name, part in QUANTILES.items()},
     }

@@ -583,12 +583,9 @@ def _distribution(counts: Any) -> Distribution:
     """Return the percentiles that bins give, each value the longest of its bin; nothing without bins."""
     if counts is None or not counts.sum():
         return Distribution(0)
-    total, upto = int(counts.sum()), np.cumsum(counts)
-    ranks = {name: nearest_rank(total, part) for name, part in QUANTILES.items()}
-    points: dict[str, Any] = {
-        f"{name}_ns": None if rank is None else bounds(int(np.searchsorted(upto, rank)), _PART_BITS)[1] - 1
-        for name, rank in ranks.items()
-    }
+    total = int(counts.sum())
+    bins = [(bounds(at, _PART_BITS)[1] - 1, count) for at, count in enumerate(counts.tolist()) if count]
+    points = {f"{name}_ns": at_rank(bins, nearest_rank(total, part)) for name, part in QUANTILES.items()}
     return Distribution(total, **points)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvreplay.config.config import PartitionBy
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, KvError
 
@@ -51,7 +52,7 @@ class RanksArguments:
         False,
         "--mpi",
     )
-    deal: str | None = option(
+    deal: PartitionBy | None = option(
         "With --mpi: what of the trace stays on one rank: node, user (a session, where --requests tells, else a "
         "request) or object.  [default: the first of these that the trace has several of]"
     )
@@ -70,13 +71,11 @@ def session(asked: RanksArguments) -> Iterator[RankSession | None]:
         yield None
         return
     from kvreplay.ranks.helper import begin
-    from kvreplay.ranks.partition import parse_partition_by
 
-    by = parse_partition_by(asked.deal)
     with closing(begin(asked.rank_timeout)) as ranks:
         from kvreplay.ranks.session import RankSession
 
-        found = RankSession(ranks, by)
+        found = RankSession(ranks, asked.deal)
         if ranks.rank:
             found.follow()
             raise typer.Exit

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from kvreplay.commands.options import command_line
+from kvreplay.probes import Backend
 from kvtrace.core.app import Force, log, option
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
@@ -38,10 +39,10 @@ def probe(
     fio: Path | None = option(
         "Write fio jobs of what was seen into this folder, as `kvdistill fio` does.", show_default=False
     ),
-    backend: str = option(
+    backend: Backend = option(
         "How the probes are fitted to the kernel: core, by its BTF; bcc, by BCC (python3-bpfcc) and the kernel's "
         "headers; auto, core where there is BTF.",
-        "auto",
+        Backend.AUTO,
     ),
     force: Force = False,
     as_json: bool = option("Print probe.json.", False, "--json"),
@@ -62,14 +63,13 @@ def probe(
     Example, a running vLLM, and fio jobs of its I/O:
       kvreplay probe --comm vllm --dev /dev/nvme0n1 --duration 60s -o probe/ --fio jobs/
     """
-    from kvreplay.probes.libbpf import Backend, Filter, check_root, resolve
+    from kvreplay.probes.libbpf import Filter, check_root, resolve
     from kvreplay.probes.session import measure, probe_document, started
     from kvreplay.result.tables import check_output
     from kvtrace.core.document.terminal import answer
     from kvtrace.core.files import check_new
     from kvtrace.core.run.run_file import run_program
 
-    fitted = Backend.named(backend)
     check_root()
     check_output(output, is_forced=force)
     if fio is not None:
@@ -84,7 +84,7 @@ def probe(
             if shutil.which(command[0]) is None:
                 raise ConfigError(f"-- {command[0]}: there is no such command")
             child = stack.enter_context(started(command))
-        wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, fitted)
+        wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, backend)
 
         def begin(line: str) -> None:
             log(line)

@@ -73,6 +73,14 @@ NAMED = ("ram", "gpu", "sim", "null")
 """Targets that are no path; a directory of such a name is written ./ram."""
 
 
+class PartitionBy(StrEnum):
+    """What `--deal` takes: what stays together."""
+
+    NODE = "node"
+    USER = "user"
+    OBJECT = "object"
+
+
 class Precondition(StrEnum):
     """What `--precondition` takes."""
 

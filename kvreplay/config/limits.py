@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from kvreplay.config.config import MAX_QUEUE_DEPTH, MAX_SEED, POOL_BYTES, Config, Precondition, named
-from kvreplay.engine.engine import EngineName, check_name
+from kvreplay.engine.engine import EngineName
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import NONE, NOT_DONE
 from kvreplay.plan import pacing
@@ -58,9 +58,9 @@ def check(config: Config) -> pacing.Pacer:
             f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
             f"of buffers, more than half of the {format_bytes(available)} available; lower one of them"
         )
-    check_name(config.engine)
     check_submitters(config.submitters)
     for option, value, allowed in (
+        ("--engine", config.engine, tuple(EngineName)),
         ("--fsync", config.fsync, ("never", "close")),
         ("--fadvise", config.advice, ("none", "sequential", "dontneed")),
         ("--on-error", config.on_error, ("stop", "continue")),

@@ -25,7 +25,7 @@ from kvreplay.result import tables
 from kvreplay.result.counts import RunPart
 from kvreplay.result.summarize import Measured, RunResults, opening
 from kvreplay.run.run import FinishedRun, Interrupted, moved_between, write_down
-from kvreplay.tiers.claims import firmware, smart
+from kvreplay.tiers.claims import smart
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts
 from kvreplay.tiers.tier import StorageOptions
@@ -180,7 +180,6 @@ def _begun(wanted: EngineOptions, made: Recording, service: EngineRecord, starte
         "is_simulated": False,
         "is_direct": wanted.is_direct,
         **filesystem_facts(wanted.directory),
-        "device_firmware": firmware(wanted.directory),
     }
     window = made.setting.window
     return opening(

@@ -29,7 +29,7 @@ from kvreplay.plan.buffers import Arena, growing
 from kvreplay.plan.contents import BLOCK_BYTES, describe
 from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import Tier, TierKind
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import DeviceError
 from kvtrace.core.native.library import library
 from kvtrace.core.run.run_file import BadBlock, BlockFault, SubmitterNote, Verification
 
@@ -429,14 +429,6 @@ class EngineName(StrEnum):
     AUTO = "auto"
     THREADS = "threads"
     URING = "uring"
-
-
-def check_name(text: str) -> EngineName:
-    """Return the engine that `--engine` names; ConfigError if there is none."""
-    try:
-        return EngineName(text)
-    except ValueError:
-        raise ConfigError(f"--engine {text}: choose {', '.join(EngineName)}") from None
 
 
 def choose(

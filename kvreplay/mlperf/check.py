@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import asdict
 
+from kvreplay.mlperf.result import PLACES, READ_RATE, SUMMED, WORST, WRITE_RATE
 from kvreplay.mlperf.rules import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS, LockedOption, Rule, judged, rules_table
 from kvtrace import __version__
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
@@ -70,16 +71,11 @@ _WHOLE = 0.95
 """Of an option's duration: what ran for less was cut off."""
 _LOCKS = {"seed": SEED, "trials": TRIALS, "inter_option_delay_s": PAUSE_S, "config": "default"}
 _SUMS = {
-    "aggregated_read_bandwidth_gbps": ("6.3.4.1", "cache_stats.tier_storage_read_bandwidth_gbps"),
-    "aggregated_write_bandwidth_gbps": ("6.3.4.1", "cache_stats.tier_storage_write_bandwidth_gbps"),
-    "aggregated_avg_throughput_tokens_per_sec": ("6.3.4.2", "avg_throughput_tokens_per_sec"),
-    "aggregated_storage_throughput_tokens_per_sec": ("6.3.4.2", "storage_throughput_tokens_per_sec"),
+    name: ("6.3.4.1" if column in (READ_RATE, WRITE_RATE) else "6.3.4.2", PLACES[column])
+    for name, column in SUMMED.items()
 }
-_GREATEST = {
-    "aggregated_device_read_p95_ms": "cache_stats.storage_read_device_p95_ms",
-    "aggregated_device_write_p95_ms": "cache_stats.storage_write_device_p95_ms",
-    "aggregated_p95_latency_ms": "storage_io_latency_ms.p95",
-}
+_GREATEST = {name: PLACES[column] for name, column in WORST.items()}
+_GREATEST["aggregated_p95_latency_ms"] = "storage_io_latency_ms.p95"
 """By the result's name: where a rank's file has it, below `summary`; the last is of earlier releases."""
 
 

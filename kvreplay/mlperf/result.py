@@ -45,6 +45,21 @@ _EXPECTED = {
 _SEVERITY = ("pass", "not measured", "fail")
 
 
+SUMMED = {
+    "aggregated_read_bandwidth_gbps": READ_RATE,
+    "aggregated_write_bandwidth_gbps": WRITE_RATE,
+    "aggregated_avg_throughput_tokens_per_sec": "Avg Throughput (tok/s)",
+    "aggregated_storage_throughput_tokens_per_sec": "Storage Throughput (tok/s)",
+}
+WORST = {
+    "aggregated_device_read_p95_ms": "Storage Tier Read Device P95 (ms)",
+    "aggregated_device_write_p95_ms": "Storage Tier Write Device P95 (ms)",
+    "aggregated_total_read_p95_ms": READ_P95,
+    "aggregated_total_write_p95_ms": WRITE_P95,
+}
+"""Fields of `Aggregated` by the columns that they are sums, or the greatest, of."""
+
+
 class MlperfTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One trial of one client."""
 
@@ -209,14 +224,8 @@ def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggr
     fewest = min((len(client.trials) for client in clients), default=0)
     return Aggregated(
         option=number,
-        aggregated_read_bandwidth_gbps=mean_of_sums(READ_RATE),
-        aggregated_write_bandwidth_gbps=mean_of_sums(WRITE_RATE),
-        aggregated_avg_throughput_tokens_per_sec=mean_of_sums("Avg Throughput (tok/s)"),
-        aggregated_storage_throughput_tokens_per_sec=mean_of_sums("Storage Throughput (tok/s)"),
-        aggregated_device_read_p95_ms=greatest("Storage Tier Read Device P95 (ms)"),
-        aggregated_device_write_p95_ms=greatest("Storage Tier Write Device P95 (ms)"),
-        aggregated_total_read_p95_ms=greatest(READ_P95),
-        aggregated_total_write_p95_ms=greatest(WRITE_P95),
+        **{field: mean_of_sums(column) for field, column in SUMMED.items()},
+        **{field: greatest(column) for field, column in WORST.items()},
         rank_count=len(clients),
         trial_count=fewest,
         partial_failure=bool(missing),
@@ -460,14 +469,7 @@ def summary_sheet(result: MlperfResult) -> PlainSheet:
     """Return the columns of the benchmark's export: a row for each trial of each rank, and one for all together."""
     found = result.aggregated
     columns = list(result.clients[0].trials[0].row)
-    together = {
-        READ_RATE: found.aggregated_read_bandwidth_gbps,
-        WRITE_RATE: found.aggregated_write_bandwidth_gbps,
-        READ_P95: found.aggregated_total_read_p95_ms,
-        WRITE_P95: found.aggregated_total_write_p95_ms,
-        "Avg Throughput (tok/s)": found.aggregated_avg_throughput_tokens_per_sec,
-        "Storage Throughput (tok/s)": found.aggregated_storage_throughput_tokens_per_sec,
-    }
+    together = {column: getattr(found, field) for field, column in (SUMMED | WORST).items()}
     note = result.mark or ""
     rows = [
         [*(trial.row.get(column) for column in columns), f"rank {client.rank}, {trial.run}", note]

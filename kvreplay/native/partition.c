@@ -26,16 +26,16 @@ EXPORT void partition_assign(const PartitionRows *d, const int16_t *wanted, int6
     }
 }
 
-// Puts into `found` the deletes of `rank` whose object it reads later although only others wrote it since; returns how
-// many. `place` is by object: where it stands among those that several touch, or NONE.
-EXPORT int64_t partition_find_needless(const PartitionRows *d, const int16_t *ranks, int64_t rank, int64_t tiers,
-                                  const int32_t *place, Shared *shared, int64_t *found) {
+// Puts into `found` the deletes of a rank, whose rows are `mine`, of objects that it reads later although only others
+// wrote them since; returns how many. `place` is by object: where it stands among those that several touch, or NONE.
+EXPORT int64_t partition_find_needless(const PartitionRows *d, const int8_t *mine, int64_t tiers, const int32_t *place,
+                                  Shared *shared, int64_t *found) {
     int64_t count = 0;
     for (int64_t i = 0; i < d->rows; i++) {
         int64_t at = place[d->object_id[i]], end = d->offset_bytes[i] + d->length_bytes[i];
         if (at < 0) continue;
         Shared *s = &shared[at * tiers + d->tier[i]];
-        if (ranks[i] != rank) {
+        if (!mine[i]) {
             if (d->op[i] == WRITE) s->is_elsewhere = 1;
         } else if (d->op[i] == DELETE) {
             *s = (Shared){d->first_row + i, 0, 0};

@@ -5,3 +5,16 @@ The C programs are `probes.bpf.c` and what it includes: `filter.bpf.h` (whose I/
 fits to the running kernel by its BTF (CO-RE): users need no compiler and no header files. `kernel.bpf.h` is what
 they are written in there; `bcc.bpf.h` is the same for BCC, which compiles them where a kernel has no BTF.
 """
+
+from enum import StrEnum
+
+
+class Backend(StrEnum):
+    """How the probes are fitted to the kernel."""
+
+    AUTO = "auto"
+    """core, or bcc where the kernel has no BTF."""
+    CORE = "core"
+    """As they were compiled when kvtrace was made, by libbpf and the kernel's BTF."""
+    BCC = "bcc"
+    """Compiled now, by BCC and the kernel's headers."""

@@ -19,18 +19,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kvreplay.probes import Backend
 from kvreplay.tiers.host import mounts, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.native.structs import header
 from kvtrace.core.run.probe_file import Bucket, Histogram
-from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
+from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
 
 C = header(*(Path(__file__).parent / f"{name}.bpf.h" for name in ("common", "filter", "block", "app")))
 """What the programs say of what they share with Python."""
@@ -43,20 +43,15 @@ def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
     Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q) values.
     """
     fine = [Bucket(*bounds(i, SUB_BITS), n) for i, n in enumerate(slots) if n]
-    up_to = np.cumsum(slots)
+    middles = [((sum(bounds(i, SUB_BITS)) - 1) / 2, n) for i, n in enumerate(slots) if n]
     count = sum(slots)
-    percentiles: dict[str, float | None] = {}
-    for name, part in QUANTILES.items():
-        rank = nearest_rank(count, part)
-        slot = None if rank is None else int(np.searchsorted(up_to, rank))
-        percentiles[f"{name}_ns"] = None if slot is None else (sum(bounds(slot, SUB_BITS)) - 1) / 2
     return Histogram(
         count=count,
         mean_ns=total_ns / count if count else None,
         longest_below_ns=fine[-1].below if fine and not slots[-1] else None,
         log2_ns=log2(fine),
         fine_ns=fine,
-        **percentiles,
+        **{f"{name}_ns": at_rank(middles, nearest_rank(count, part)) for name, part in QUANTILES.items()},
     )
 
 
@@ -444,24 +439,6 @@ def check_root() -> None:
         raise ProbeUnavailable(f"the probes need Linux, and this is {sys.platform}")
     if os.geteuid() != 0:
         raise ProbeUnavailable("needs root, to load programs into the kernel: run it with sudo, for example")
-
-
-class Backend(StrEnum):
-    """How the probes are fitted to the kernel."""
-
-    AUTO = "auto"
-    """core, or bcc where the kernel has no BTF."""
-    CORE = "core"
-    """As they were compiled when kvtrace was made, by libbpf and the kernel's BTF."""
-    BCC = "bcc"
-    """Compiled now, by BCC and the kernel's headers."""
-
-    @classmethod
-    def named(cls, text: str) -> Backend:
-        """Return what `--backend` names; ConfigError if there is none."""
-        if text not in set(cls):
-            raise ConfigError(f"--backend {text}: choose {', '.join(cls)}")
-        return cls(text)
 
 
 def check_available(backend: Backend = Backend.AUTO) -> Backend:

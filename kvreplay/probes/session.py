@@ -65,7 +65,7 @@ from kvtrace.core.run.probe_file import (
     probe_answer,
 )
 from kvtrace.core.run.run_file import ATTACHED, BLOCKS_FILE, BLOCKS_JOURNAL, PROBE_FILE, ProbesNote, attached
-from kvtrace.core.schema import BLOCKS, arrow_schema
+from kvtrace.core.schema import BLOCKS, arrow_schema, batch_of
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import META_KEY, Writer, create, open_table
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_io_size
@@ -81,13 +81,13 @@ class Session:
     def __init__(self, wanted: Filter, writer: Writer | None) -> None:
         """Attach the probes for who passes `wanted`; requests go to `writer` as rows of blocks, or nowhere.
 
-        Once `journal` is set they go there, too, as they come.
+        Once `journal` is set it takes them, too, as they come.
 
         ConfigError if nobody can pass the filter. ProbeUnavailable if this machine cannot run them.
         """
         wanted.check()
         self._programs, self._writer = load(wanted, has_events=writer is not None), writer
-        self.journal: BlockJournal | None = None
+        self.journal: Callable[[pa.RecordBatch], None] | None = None
         self._shift = zone_shift(wanted.disks)
         self._seconds: dict[tuple[int, int], tuple[int, int]] = {}
         self.duration_ns: int | None = None
@@ -116,7 +116,7 @@ class Session:
             batch = blocks_batch(events, self.start_ns, self._bits)
             self._writer.write(batch)
             if self.journal is not None:
-                self.journal.write(batch)
+                self.journal(batch)
 
     def _drain_seconds(self, *, is_end: bool) -> None:
         self._drained_ns = time.monotonic_ns()
@@ -192,44 +192,30 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
     for name, source in (("insert_ns", "queue_ns"), ("issue_ns", "issue_ns"), ("complete_ns", "complete_ns")):
         at = events[source].astype(np.int64)
         columns[name] = pa.array(at - start_ns, pa.int64(), mask=at == 0)
-    for name, type_ in (("sector", pa.int64()), ("bytes", pa.int64()), ("pid", pa.int32())):
-        columns[name] = pa.array(events[name].astype(np.int64)).cast(type_)
-    columns["device"] = _mapped(pa.array(np.ascontiguousarray(events["dev"])), device_name, pa.string())
-    columns["rwbs"] = _mapped(
-        pa.array(np.ascontiguousarray(events["flags"])), lambda flags: rwbs(flags, bits), pa.string()
-    )
-    columns["comm"] = _mapped(
-        pa.array(np.ascontiguousarray(events["comm"]).view("S16")[:, 0]),
-        lambda name: name.decode(errors="replace"),
-        pa.string(),
-    )
-    error = _mapped(pa.array(np.ascontiguousarray(events["status"])), lambda status: ERRNO.get(status, EIO), pa.int32())
+    columns |= {
+        name: pa.array(events[name].astype(kind)) for name, kind in (("sector", "i8"), ("bytes", "i8"), ("pid", "i4"))
+    }
+    columns["device"] = _mapped(events["dev"], device_name, pa.string())
+    columns["rwbs"] = _mapped(events["flags"], lambda flags: rwbs(flags, bits), pa.string())
+    names = np.ascontiguousarray(events["comm"]).view("S16")[:, 0]
+    columns["comm"] = _mapped(names, lambda name: name.decode(errors="replace"), pa.string())
+    error = _mapped(events["status"], lambda status: ERRNO.get(status, EIO), pa.int32())
     columns["error"] = pc.if_else(pa.array(events["complete_ns"] == 0), pa.scalar(None, pa.int32()), error)
-    return pa.RecordBatch.from_arrays([columns[n] for n in BLOCKS.names], schema=arrow_schema(BLOCKS))
+    return batch_of(BLOCKS, columns)
 
 
-def _mapped(values: pa.Array, name: Callable[[Any], Any], type_: pa.DataType) -> pa.Array:
+def _mapped(values: np.ndarray, name: Callable[[Any], Any], type_: pa.DataType) -> pa.Array:
     """Return `name` of each of `values`, asked once for each distinct one."""
-    found = values.dictionary_encode()
+    found = pa.array(np.ascontiguousarray(values)).dictionary_encode()
     return pa.array([name(value) for value in found.dictionary.to_pylist()], type_).take(found.indices)
 
 
-class BlockJournal:
-    """The rows of blocks as they come, on the file system at once: what is left of a probe that is killed."""
-
-    def __init__(self, folder: Path, meta: Metadata) -> None:
-        """Begin the journal of a probe with the metadata `meta` in `folder`."""
-        self._file = pa.OSFile(str(folder / BLOCKS_JOURNAL), "wb")
-        schema = arrow_schema(BLOCKS).with_metadata({META_KEY: encode(meta)})
-        self._stream = pa.ipc.new_stream(self._file, schema)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append `batch`."""
-        self._stream.write_batch(batch)
-
-    def close(self) -> None:
-        """Close it; it stays, for blocks.parquet is not written yet."""
-        self._file.close()
+@contextmanager
+def block_journal(folder: Path, meta: Metadata) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Yield what appends rows of blocks to a file in `folder` at once: it is what is left of a probe that is killed."""
+    schema = arrow_schema(BLOCKS).with_metadata({META_KEY: encode(meta)})
+    with pa.OSFile(str(folder / BLOCKS_JOURNAL), "wb") as file:
+        yield pa.ipc.new_stream(file, schema).write_batch
 
 
 def recover_blocks(folder: Path) -> int:
@@ -305,7 +291,7 @@ def measure(
         with ExitStack() as stack:
             writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
             session = stack.enter_context(closing(Session(wanted, writer)))
-            session.journal = stack.enter_context(closing(BlockJournal(output, meta))) if has_events else None
+            session.journal = stack.enter_context(block_journal(output, meta)) if has_events else None
             began = datetime.now(UTC)
             with noted_signals() as caught:
                 # Who reads this may send the signal at once.

@@ -23,17 +23,14 @@ from kvreplay.ranks.parts import (
     PartRun,
     RankOperations,
     RankReport,
-    added,
-    least,
     merged_checkpoints,
     merged_figures,
     merged_pace,
     merged_requests,
-    most,
     operations_of,
 )
 from kvreplay.result.counts import ERROR
-from kvreplay.result.figures import mlperf_figures, slowest
+from kvreplay.result.figures import added, least, mlperf_figures, most, slowest
 from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
 from kvreplay.result.tables import is_unrecovered
 from kvreplay.result.verdict import judged_run

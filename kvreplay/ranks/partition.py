@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,33 +20,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvreplay.config.config import named
+from kvreplay.config.config import PartitionBy, named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvreplay.native.rows import DELETE, REPLAY
 from kvreplay.tiers.claims import check_target
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.limit import Limit
-from kvtrace.core.native.library import I2, I4, I8, StructAt, function
+from kvtrace.core.native.library import I1, I2, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import RANK_FOLDER, DealNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
-
-
-class PartitionBy(StrEnum):
-    """What `--deal` takes: what stays together."""
-
-    NODE = "node"
-    USER = "user"
-    OBJECT = "object"
-
-
-def parse_partition_by(text: str | None) -> PartitionBy | None:
-    """Return what `--deal` names; ConfigError for anything else."""
-    if text is None or text in tuple(PartitionBy):
-        return None if text is None else PartitionBy(text)
-    raise ConfigError(f"--deal {text}: choose {', '.join(PartitionBy)}")
-
 
 _COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "node")
 _MOST_IDS = 1 << 31
@@ -90,8 +73,7 @@ def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> P
     """
     reader = open_table(trace, TRACE)
     by, because = _by(reader, asked.by)
-    sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
-    first = _Pass(reader, by, asked, sessions)
+    first = _Pass(reader, by, asked)
     parts = [np.zeros(0, bool)]
     planned = warmup_rows = 0
     for rows, ranks in first.batches():
@@ -99,7 +81,7 @@ def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> P
         planned += int((parts[-1] & np.isin(rows["tier"], list(asked.tiers))).sum())
         warmup_rows += int(parts[-1][: max(0, (asked.warmup_rows or 0) - first.rows)].sum())
     mine = np.concatenate(parts)
-    needless = _needless(reader, by, asked, sessions, first, rank)
+    needless = _needless(reader, first.own, mine)
     mine[needless] = False
     note = first.note(because, len(needless))
     _write(reader, path, mine, note, rank, first)
@@ -150,10 +132,9 @@ def _sessions(path: Path | None) -> dict[int, int] | None:
 class _Pass:
     """One pass over the rows that the limit admits: the rank of each."""
 
-    def __init__(
-        self, reader: Reader, by: PartitionBy, asked: PartitionOptions, sessions: dict[int, int] | None
-    ) -> None:
-        self._reader, self._by, self._asked, self._sessions = reader, by, asked, sessions
+    def __init__(self, reader: Reader, by: PartitionBy, asked: PartitionOptions) -> None:
+        self._reader, self._by, self._asked = reader, by, asked
+        self._sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
         self._dealt: dict[tuple[int, int], int] = {}
         """Rank by what is kept together: a node, or whether a user is a session, and its number."""
         self.own = np.zeros(0, OWN)
@@ -198,9 +179,9 @@ class _Pass:
     def _ranks(self, rows: dict[str, Any]) -> Any:
         objects, requests = rows["object_id"], rows["request_id"]
         if self._by is PartitionBy.NODE:
-            wanted = self._hands(rows["node"], None)
+            wanted = self._hands(rows["node"])
         elif self._by is PartitionBy.USER:
-            wanted = np.where(requests < 0, -1, self._hands(requests, self._sessions))
+            wanted = np.where(requests < 0, -1, self._hands(requests))
         else:
             wanted = np.full(len(objects), -2)
         self.own = _grown(self.own, int(objects.max()) + 1, "object_id")
@@ -217,14 +198,14 @@ class _Pass:
         self.bytes_of += np.bincount(ranks, moved, minlength=self._asked.ranks).astype(np.int64)
         return ranks
 
-    def _hands(self, keys: Any, sessions: dict[int, int] | None) -> Any:
+    def _hands(self, keys: Any) -> Any:
         """Return the rank of each of `keys`; those not seen before are assigned to one rank after the other."""
         found, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
         ranks = np.zeros(len(found), np.int64)
         for at in np.argsort(firsts, kind="stable").tolist():
             key = int(found[at])
             if key >= 0:
-                session = None if sessions is None else sessions.get(key)
+                session = None if self._sessions is None else self._sessions.get(key)
                 user = (0, key) if session is None else (1, session)
                 ranks[at] = self._dealt.setdefault(user, len(self._dealt) % self._asked.ranks)
         return ranks[places]
@@ -261,24 +242,26 @@ def _grown(array: Any, length: int, column: str) -> Any:
     return more
 
 
-def _needless(
-    reader: Reader, by: PartitionBy, asked: PartitionOptions, sessions: dict[int, int] | None, first: _Pass, rank: int
-) -> Sequence[int]:
-    """Return the rows of `rank` that would delete what it reads later, because another rank wrote it since."""
-    shared = np.flatnonzero(first.own["is_shared"])
+def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
+    """Return which of the rows `mine` would delete what its rank reads later, because another rank wrote it since."""
+    shared = np.flatnonzero(own["is_shared"])
     if not len(shared):
         return []
     tiers = len(reader.meta.tiers)
     # Of each object: its place among those that several ranks touch, or -1.
-    place = np.full(len(first.own), -1, np.int32)
+    place = np.full(len(own), -1, np.int32)
     place[shared] = np.arange(len(shared))
     known = np.zeros(len(shared) * tiers, SHARED)
     known["deleted_row"] = -1
-    again, found = _Pass(reader, by, asked, sessions), list[int]()
-    for rows, ranks in again.batches():
-        new = np.empty(len(ranks), np.int64)
-        count = _find_needless(_partition_rows(rows, again.rows), ranks, rank, tiers, place, known, new)
-        found += new[:count].tolist()
+    at, found = 0, list[int]()
+    for batch in reader.batches(_COLUMNS):
+        ours = mine[at : at + batch.num_rows].view(np.int8)
+        rows = _partition_rows({name: numbers(batch.column(name))[: len(ours)] for name in _COLUMNS}, at)
+        new = np.empty(len(ours), np.int64)
+        found += new[: _find_needless(rows, ours, tiers, place, known, new)].tolist()
+        at += len(ours)
+        if at >= len(mine):
+            break
     return found
 
 
@@ -319,7 +302,7 @@ OWN, SHARED = map(REPLAY.dtype, ("Own", "Shared"))
 """Of an object; and of one that several ranks touch, in a tier."""
 _ASSIGNED_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
 _assign = function("partition_assign", StructAt, I2, int, OWN, I2, I8, I2)
-_find_needless = function("partition_find_needless", StructAt, I2, int, int, I4, SHARED, I8, returns=int)
+_find_needless = function("partition_find_needless", StructAt, I1, int, I4, SHARED, I8, returns=int)
 
 
 def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Structure:

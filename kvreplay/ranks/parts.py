@@ -19,18 +19,18 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from kvreplay.config.config import Config, Criteria
+from kvreplay.config.config import Config, Criteria, PartitionBy
 from kvreplay.config.limits import Warmup, parse_warmup
 from kvreplay.native.rows import NOT_DONE
-from kvreplay.result.checkpoints import MeasuredOps, checkpoint, figures_of, spans_of, times_beside
+from kvreplay.result.checkpoints import MeasuredOps, figures_of, joined, spans_of, times_beside
 from kvreplay.result.counts import LATENESS, RESPONSE, RequestTimes, Times
-from kvreplay.result.figures import rated
+from kvreplay.result.figures import added, least, rated
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
 from kvtrace.core.run.figures import Checkpoint, CheckpointFigures, Distribution, Figures, Pace, RequestFigures
 from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, DealNote, RunFile
 from kvtrace.core.schema import OPS, Op, Qos
-from kvtrace.core.statistics import mean, total
+from kvtrace.core.statistics import mean
 from kvtrace.core.tables import open_table
 
 RANKS_FILE = "ranks.json"
@@ -53,7 +53,7 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     output: str
     """As given to rank 0."""
     is_forced: bool = False
-    deal: str | None = None
+    deal: PartitionBy | None = None
     """What the trace is partitioned by; null: as the trace suggests."""
 
 
@@ -302,16 +302,7 @@ def merged_checkpoints(
             each.setdefault((found.kind, *of), []).append(msgspec.structs.replace(found, **late))
     if not each:
         return None
-    whole = [
-        checkpoint(
-            kind=of[0].kind,
-            request_id=of[0].request_id,
-            **{name: least([getattr(c, name) for c in of]) for name in ("ts_ns", "scheduled_ns", "submitted_ns")},
-            completed_ns=None if any(c.completed_ns is None for c in of) else most([c.completed_ns for c in of]),
-            **added(of, "bytes", "operations", "unfinished"),
-        )
-        for of in each.values()
-    ]
+    whole = [joined(of) for of in each.values()]
     whole.sort(key=lambda c: (least([c.scheduled_ns, c.submitted_ns]) or 0, c.ts_ns or 0))
     spans = spans_of(whole, max(part.late_ns + (run.summary.wall_ns or 0) for part, run in known))
     timed = {figures.tier for part, _ in known for figures in part.figures if figures.latency.count}
@@ -320,21 +311,6 @@ def merged_checkpoints(
     measured = [part.measured for part, _ in known]
     beside = times_beside(measured, spans, names, limit, is_open=operations.is_open_loop)
     return figures_of(whole, spans, wall_ns, beside)
-
-
-def added(each: Sequence[Any], *names: str) -> dict[str, Any]:
-    """Return the fields `names` of `each` added up; null where one is not known."""
-    return {name: total([getattr(one, name) for one in each]) for name in names}
-
-
-def least(values: Sequence[int | None]) -> int | None:
-    """Return the least of `values` that is known; null if none is."""
-    return min((value for value in values if value is not None), default=None)
-
-
-def most(values: Sequence[Any]) -> Any:
-    """Return the greatest of `values` that is known; null if none is."""
-    return max((value for value in values if value is not None), default=None)
 
 
 _BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"

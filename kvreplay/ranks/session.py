@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kvreplay.config.config import MAX_SEED
+from kvreplay.config.config import MAX_SEED, PartitionBy
 from kvreplay.config.limits import check, parse_warmup
 from kvreplay.config.tiers import paths_of, tier_indices
 from kvreplay.mlperf.rules import STORAGE
 from kvreplay.ranks import partition
 from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.merge import merge_ranks, merged_error
-from kvreplay.ranks.partition import Part, PartitionBy, PartitionOptions, write_part
+from kvreplay.ranks.partition import Part, PartitionOptions, write_part
 from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
 from kvreplay.result import tables
 from kvreplay.run.run import FinishedRun, Replay, replay
@@ -141,7 +141,7 @@ class RankSession:
         meta = open_table(trace, TRACE).meta
         warmup = parse_warmup(config.warmup)
         asked = PartitionOptions(
-            by=None if order.deal is None else PartitionBy(order.deal),
+            by=order.deal,
             ranks=order.count,
             limit=parse_limit(config.limit),
             tiers=frozenset(i for i, _ in tier_indices([t.name for t in meta.tiers], config.tiers, trace)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from kvreplay.native.rows import NOT_DONE, OK
 from kvreplay.plan.window import IS_BULK
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import EXACT_VALUES, RunPart, Times
+from kvreplay.result.figures import added, least, most
 from kvtrace.core import pa
 from kvtrace.core.run.figures import Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
@@ -22,7 +22,7 @@ from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
 
 _OPS = (Op.READ.value, Op.WRITE.value)
-_SAVE = enum_code(TRACE, "phase", Phase.SAVE)
+_KINDS = {enum_code(TRACE, "phase", phase): phase.value for phase in (Phase.SAVE, Phase.RESTORE)}
 COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
 """Of a run's operations, what is looked at again when it is over."""
 _NONE = np.iinfo(np.int64).max
@@ -37,41 +37,12 @@ DEFINITIONS = {
 }
 
 
-@dataclass(slots=True)
-class _Known:
-    """What is known of one save or restore."""
-
-    phase: int
-    request_id: int
-    ts_ns: int
-    due_ns: int = _NONE
-    submitted_ns: int = _NONE
-    completed_ns: int = NOT_DONE
-    moved: int = 0
-    done: int = 0
-    planned: int = 0
-
-    def found(self) -> Checkpoint:
-        """Return the checkpoint as far as it got."""
-        return checkpoint(
-            kind=Phase.SAVE.value if self.phase == _SAVE else Phase.RESTORE.value,
-            request_id=self.request_id if self.request_id >= 0 else None,
-            ts_ns=self.ts_ns,
-            scheduled_ns=None if self.due_ns == _NONE else self.due_ns,
-            submitted_ns=None if self.submitted_ns == _NONE else self.submitted_ns,
-            completed_ns=self.completed_ns if self.done == self.planned else None,
-            bytes=self.moved,
-            operations=self.done,
-            unfinished=self.planned - self.done,
-        )
-
-
 class Checkpoints:
     """The saves and restores of a run: the rows of a request, or without one those of a moment."""
 
     def __init__(self, *, is_open_loop: bool) -> None:
         """Know none."""
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, Checkpoint] = {}
         self._is_open_loop = is_open_loop
 
     def take(self, batch: pa.RecordBatch, part: RunPart, first_row: int) -> None:
@@ -85,16 +56,20 @@ class Checkpoints:
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         for number in np.argsort(first).tolist():
             here, is_own = int(first[number]), group == number
-            own, begun = rows[is_own], int(ts_ns[is_own].min())
-            known = self._known.setdefault(int(keys[here]), _Known(int(phase[here]), int(request[here]), begun))
-            done, sent = own[own["outcome"] == OK], own["submitted_ns"]
-            if self._is_open_loop:
-                known.due_ns = min(known.due_ns, int(own["due_ns"].min()))
-            known.submitted_ns = min(known.submitted_ns, int(sent[sent != NOT_DONE].min(initial=_NONE)))
-            known.completed_ns = max(known.completed_ns, int(own["completed_ns"].max()))
-            known.moved += int(done["length_bytes"].sum())
-            known.done += len(done)
-            known.planned += len(own)
+            own, key = rows[is_own], int(keys[here])
+            done, sent = own[own["outcome"] == OK], own["submitted_ns"][own["submitted_ns"] != NOT_DONE]
+            found = checkpoint(
+                kind=_KINDS[int(phase[here])],
+                request_id=int(request[here]) if request[here] >= 0 else None,
+                ts_ns=int(ts_ns[is_own].min()),
+                scheduled_ns=int(own["due_ns"].min()) if self._is_open_loop else None,
+                submitted_ns=int(sent.min()) if len(sent) else None,
+                completed_ns=int(own["completed_ns"].max()) if len(done) == len(own) else None,
+                bytes=int(done["length_bytes"].sum()),
+                operations=len(done),
+                unfinished=len(own) - len(done),
+            )
+            self._known[key] = joined([self._known[key], found]) if key in self._known else found
 
     def figures(self, setting: Setting, ops: Path, *, last_ns: int, wall_ns: int | None) -> CheckpointFigures | None:
         """Return what the run did for checkpoints; None if no row on a tier with a target saves or restores one.
@@ -103,7 +78,7 @@ class Checkpoints:
         """
         if not self._known:
             return None
-        each = [known.found() for known in self._known.values()]
+        each = list(self._known.values())
         spans = spans_of(each, last_ns)
         tiers = [tier.name if tier is not None and tier.has_times else None for tier in setting.tiers]
         limit, is_open = EXACT_VALUES // (2 * len(tiers) * len(_OPS)), setting.pacer.speed is not None
@@ -150,6 +125,19 @@ def checkpoint(**known: Any) -> Checkpoint:
     )
     rate = known["bytes"] * NS_PER_S / duration if duration else None
     return Checkpoint(**known, duration_ns=duration, stall_ns=stall, bandwidth_bytes_per_s=rate)
+
+
+def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
+    """Return a save or restore of which each of `parts` knows some rows: of a batch, or a rank. The last ends it."""
+    firsts = ("ts_ns", "scheduled_ns", "submitted_ns")
+    ends = [part.completed_ns for part in parts]
+    return checkpoint(
+        kind=parts[0].kind,
+        request_id=parts[0].request_id,
+        **{name: least([getattr(part, name) for part in parts]) for name in firsts},
+        completed_ns=None if None in ends else most(ends),
+        **added(parts, "bytes", "operations", "unfinished"),
+    )
 
 
 def spans_of(each: list[Checkpoint], last: int) -> Any:

@@ -283,6 +283,21 @@ def slowest(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> in
     return None if None in found else max((time for time in found if time is not None), default=None)
 
 
+def added(each: Sequence[Any], *names: str) -> dict[str, Any]:
+    """Return the fields `names` of `each` added up; null where one is not known."""
+    return {name: total([getattr(one, name) for one in each]) for name in names}
+
+
+def least(values: Sequence[int | None]) -> int | None:
+    """Return the least of `values` that is known; null if none is."""
+    return min((value for value in values if value is not None), default=None)
+
+
+def most(values: Sequence[Any]) -> Any:
+    """Return the greatest of `values` that is known; null if none is."""
+    return max((value for value in values if value is not None), default=None)
+
+
 def _criteria(
     wanted: Criteria,
     moved: list[Figures],

@@ -24,7 +24,7 @@ from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing, call
 from kvreplay.result.counts import KINDS, RETRIES, CountedOperations
 from kvreplay.tiers.objects import ObjectTier
 from kvtrace.core import pa
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import (
@@ -40,6 +40,7 @@ from kvtrace.core.run.run_file import (
     read_manifest,
 )
 from kvtrace.core.schema import OPS, SERIES, Table, batch_of
+from kvtrace.core.tables import objects_path
 from kvtrace.core.units import NS_PER_S
 
 FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
@@ -118,6 +119,19 @@ def remove_empty(path: Path) -> None:
     """Remove `path` if nothing is in it."""
     with suppress(OSError):
         path.rmdir()
+
+
+@contextmanager
+def forgotten(output: Path, made: Collection[Path] = ()) -> Iterator[None]:
+    """Remove the traces `made` where a replay raises, and `output` if that empties it: the next try may need it."""
+    try:
+        yield
+    except KvError:
+        for trace in made:
+            trace.unlink(missing_ok=True)
+            objects_path(trace).unlink(missing_ok=True)
+        remove_empty(output)
+        raise
 
 
 def shared_extras(table: Table, setting: Setting) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from kvreplay.tiers.host import (
     SECTOR_BYTES,
     active_scheduler,
     device_counters,
+    firmware_of,
     host_facts,
     sys_number,
     unescaped,
@@ -166,7 +167,7 @@ def _drives(blocks: Path) -> list[FoundDrive]:
             FoundDrive(
                 name=disk.name,
                 model=sys_text(disk / "device/model") or None,
-                firmware=sys_text(disk / "device/firmware_rev") or sys_text(disk / "device/rev") or None,
+                firmware=firmware_of(disk),
                 bytes=sectors * SECTOR_BYTES,
                 is_rotational=None if rotational is None else bool(rotational),
                 scheduler=active_scheduler(sys_text(disk / "queue/scheduler")),

@@ -28,7 +28,7 @@ from kvreplay.config.config import CLOSED_LOOP_DEPTH, Config, Precondition
 from kvreplay.config.limits import check, check_warmup
 from kvreplay.config.setting import Setting, settle
 from kvreplay.config.tiers import check_targets
-from kvreplay.engine.engine import RUNTIME, Engine, check_name, choose
+from kvreplay.engine.engine import RUNTIME, Engine, EngineName, choose
 from kvreplay.engine.job import Driven, Job, Together
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import DELETE, NOT_DONE, READ, WRITE
@@ -262,7 +262,7 @@ class _Run:
     def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
         config, kinds = self.setting.config, self.setting.window.facts.kinds
         return choose(
-            check_name(config.engine),
+            EngineName(config.engine),
             self.setting.tiers,
             depth,
             config.io_bytes,

@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product, takewhile
 from pathlib import Path
@@ -141,7 +140,8 @@ def sweep(
             trace = output / f"{_name(axis, value)}.parquet"
             if not of_value:
                 generate(meta, int(value), trace)
-        with _forgotten(output, [] if points or not (is_made or axis is Axis.USERS) else [trace, output / TRACE_FILE]):
+        made = [] if points or not (is_made or axis is Axis.USERS) else [trace, output / TRACE_FILE]
+        with tables.forgotten(output, made):
             at = _at(config, axis, value)
             outcome = replaying(replace(asked, config=at, trace=trace, output=output / name))
         error = outcome.error
@@ -163,19 +163,6 @@ def sweep(
         {"program": "kvreplay", "version": __version__, "argv": asked.argv} | msgspec.to_builtins(found),
     )
     return found, error
-
-
-@contextmanager
-def _forgotten(output: Path, made: list[Path]) -> Iterator[None]:
-    """Remove the traces `made` where a replay raises, and `output` if that empties it: the next try may need it."""
-    try:
-        yield
-    except KvError:
-        for trace in made:
-            trace.unlink(missing_ok=True)
-            objects_path(trace).unlink(missing_ok=True)
-        tables.remove_empty(output)
-        raise
 
 
 def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, tiers: list[Tier]) -> LoadSweep:

@@ -145,11 +145,8 @@ class Trials:
             tables.make_directory(self._output, TRIALS_FILE)
             tables.remove_stale(self._output, {_folder(i) for i in range(self.asked)})
         folder = self._output / _folder(len(self.runs))
-        try:
+        with tables.forgotten(self._output):
             outcome = self._replay(replace(self._each, output=folder))
-        except KvError:
-            tables.remove_empty(self._output)
-            raise
         self.runs.append(outcome.run)
         self.error = outcome.error if status_of(outcome.error) == "partial" else self.error or outcome.error
         return folder, outcome
@@ -217,11 +214,8 @@ def run_pair(
     ]
     tables.make_directory(output, TRIALS_FILE)
     for side in [side for number in range(count) for side in (reversed(sides) if number % 2 else sides)]:
-        try:
+        with tables.forgotten(output):
             folder, outcome = side.go_on()
-        except KvError:
-            tables.remove_empty(output)
-            raise
         done(folder, outcome)
         if side.is_stopped:
             break

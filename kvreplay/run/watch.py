@@ -319,17 +319,11 @@ class Exporter:
             bounds = [*(str(ns / NS_PER_S) for ns in BOUNDS_NS), "+Inf"]
             histogram.add_metric(key, list(zip(bounds, so_far, strict=True)), found.response_ns / NS_PER_S)
         yield histogram
-        values = (
-            look.in_flight,
-            look.queue_depth,
-            look.elapsed_ns / NS_PER_S,
-            look.share,
-            *(None if ns is None else ns / NS_PER_S for ns in (look.response_p99_ns, look.late_p99_ns)),
-        )
-        for (name, text), value in zip(GAUGES.items(), values, strict=True):
+        of_look = ("in_flight", "queue_depth", "elapsed_ns", "share", "response_p99_ns", "late_p99_ns")
+        for (name, text), attribute in zip(GAUGES.items(), of_look, strict=True):
             # What is not known is left out, and is not 0.
-            if value is not None:
-                yield GaugeMetricFamily(name, text, value=value)
+            if (value := getattr(look, attribute)) is not None:
+                yield GaugeMetricFamily(name, text, value=value / NS_PER_S if attribute.endswith("_ns") else value)
 
 
 @contextmanager

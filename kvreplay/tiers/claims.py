@@ -5,8 +5,8 @@ of a killed one; a lock on it keeps two runs apart, and only files of ours are r
 begins with a header: it says that it is ours, and how far it has been written, which need not be done again.
 
 What the kernel knows of a block device is read first (`examine`) and judged apart from it (`refusal`). At last the
-device is opened exclusively, which the kernel refuses while anything else holds it. `smart` and `firmware` are what a
-drive reports of itself.
+device is opened exclusively, which the kernel refuses while anything else holds it. `smart` is what a drive reports of
+itself.
 """
 
 from __future__ import annotations
@@ -470,14 +470,6 @@ def _types(command: list[str]) -> list[str]:
     if done.returncode == _AMBIVALENT:
         return ["ambivalent"]
     return [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith(("TYPE=", "PTTYPE="))]
-
-
-def firmware(target: Path) -> str | None:
-    """Return the firmware revision of the drive beneath `target`; null where the kernel does not tell."""
-    disk = block_device(target)
-    if disk is None:
-        return None
-    return next((text for name in ("firmware_rev", "rev") if (text := sys_text(disk / "device" / name))), None)
 
 
 def smart(target: Path) -> Smart:

@@ -21,7 +21,7 @@ from typing import Any
 
 from kvreplay.native.rows import call
 from kvreplay.tiers import claims, directio
-from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header, firmware
+from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header
 from kvreplay.tiers.host import SECTOR_BYTES, filesystem_facts, queue_number
 from kvreplay.tiers.tier import Drive, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core import np
@@ -143,7 +143,7 @@ class ExtentTier(Drive):
             except OSError as error:
                 size = format_bytes(self._size_bytes)
                 raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
-        self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
+        self._found = filesystem_facts(self._path)
         self._space = Space(self._size_bytes, self.alignment, START_BYTES)
         self._space.expect(self._holding.grown)
 

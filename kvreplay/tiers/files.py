@@ -17,7 +17,6 @@ from typing import Any
 
 from kvreplay.native.rows import NONE
 from kvreplay.tiers import claims, directio
-from kvreplay.tiers.claims import firmware
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.tier import (
     MEANINGS,
@@ -67,7 +66,7 @@ class FileTier(Drive):
         is_taking_over = self._options.is_taking_over
         self._claim = claims.claim(self._path, is_cleaned=not is_taking_over)
         scratch = self._claim.scratch
-        self._found = filesystem_facts(self._path) | {"device_firmware": firmware(self._path)}
+        self._found = filesystem_facts(self._path)
         self._left = claims.left_files(scratch) if is_taking_over else None
         if peak_bytes > (free := shutil.disk_usage(scratch).free + sum((self._left or {}).values())):
             raise self._too_small(peak_bytes, free)

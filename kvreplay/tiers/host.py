@@ -57,29 +57,26 @@ def sys_number(path: Path) -> int | None:
 
 def filesystem_facts(target: Path) -> dict[str, Any]:
     """Return the filesystem that holds `target`, its mount options, and the device beneath; null if there is none."""
-    facts: dict[str, Any] = {
-        "filesystem": None,
-        "mount_point": None,
-        "mount_options": None,
-        "device": None,
-        "device_model": None,
-        "device_bytes": None,
-        "scheduler": None,
+    mount = None if target.is_block_device() else _mount_of(target.resolve())
+    block, disk = _block_directory(target), block_device(target)
+    sectors = None if disk is None else sys_number(disk / "size")
+    return {
+        "filesystem": mount and mount.kind,
+        "mount_point": mount and mount.point,
+        "mount_options": mount and mount.options,
+        "device": block and block.name,
+        "device_model": disk and sys_text(disk / "device" / "model"),
+        "device_bytes": None if sectors is None else sectors * SECTOR_BYTES,
+        "scheduler": disk and active_scheduler(sys_text(disk / "queue" / "scheduler")),
         "memory_beneath": in_memory(target),
         "is_drive_beneath": is_on_drive(target),
+        "device_firmware": disk and firmware_of(disk),
     }
-    mount = None if target.is_block_device() else _mount_of(target.resolve())
-    if mount is not None:
-        facts |= {"filesystem": mount.kind, "mount_point": mount.point, "mount_options": mount.options}
-    block = _block_directory(target)
-    disk = block_device(target)
-    if block is not None and disk is not None:
-        facts["device"] = block.name
-        facts["scheduler"] = active_scheduler(sys_text(disk / "queue" / "scheduler"))
-        sectors = sys_number(disk / "size")
-        facts["device_bytes"] = None if sectors is None else sectors * SECTOR_BYTES
-        facts["device_model"] = sys_text(disk / "device" / "model")
-    return facts
+
+
+def firmware_of(disk: Path) -> str | None:
+    """Return the firmware revision of the disk that /sys describes at `disk`; null where the kernel does not tell."""
+    return next((text for name in ("firmware_rev", "rev") if (text := sys_text(disk / "device" / name))), None)
 
 
 def active_scheduler(text: str | None) -> str | None:

@@ -31,19 +31,17 @@ from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 OPTIONS = ("bandwidth", "read_bandwidth", "write_bandwidth", "latency", "concurrency")
 
 
+def _served(rates: Sequence[int], latency_ns: int, source: str, concurrency: int = 0) -> Service:
+    """Return the service that reads and writes at `rates`, in bytes a second."""
+    read, write = rates
+    return Service(
+        read_bytes_per_s=read, write_bytes_per_s=write, latency_ns=latency_ns, concurrency=concurrency, source=source
+    )
+
+
 ASSUMED = {
-    "gpu": Service(
-        read_bytes_per_s=1_500 * 10**9,
-        write_bytes_per_s=1_500 * 10**9,
-        latency_ns=10_000,
-        source="assumed: copies within HBM3",
-    ),
-    "cpu": Service(
-        read_bytes_per_s=50 * 10**9,
-        write_bytes_per_s=50 * 10**9,
-        latency_ns=10_000,
-        source="assumed: copies over PCIe 5.0 x16",
-    ),
+    "gpu": _served((1_500 * 10**9, 1_500 * 10**9), 10_000, "assumed: copies within HBM3"),
+    "cpu": _served((50 * 10**9, 50 * 10**9), 10_000, "assumed: copies over PCIe 5.0 x16"),
 }
 """By tier name, where neither the option nor the trace says."""
 
@@ -125,13 +123,7 @@ def _stated(options: Mapping[str, str], said: str) -> Service:
         raise ConfigError(f"{said}: {error}") from None
     if min(rates) <= 0 or concurrency < 0:
         raise ConfigError(f"{said}: a bandwidth must be > 0, and concurrency >= 0")
-    return Service(
-        read_bytes_per_s=rates[0],
-        write_bytes_per_s=rates[1],
-        latency_ns=latency_ns,
-        concurrency=concurrency,
-        source="--tier",
-    )
+    return _served(rates, latency_ns, "--tier", concurrency)
 
 
 def _of_trace(tier: str, meta: Metadata) -> Service | None:
@@ -143,13 +135,8 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
     rates = [parse_bytes(rate) if isinstance(rate, str) else rate for rate in said]
     if not all(rates):
         return None
-    return Service(
-        read_bytes_per_s=rates[0],
-        write_bytes_per_s=rates[1],
-        latency_ns=parse_duration_ns(found["latency"]) if found.get("latency") else 0,
-        concurrency=found.get("concurrency") or 0,
-        source="the trace's service model",
-    )
+    latency_ns = parse_duration_ns(found["latency"]) if found.get("latency") else 0
+    return _served(rates, latency_ns, "the trace's service model", found.get("concurrency") or 0)
 
 
 # === drive files ======================================================================================================
@@ -296,8 +283,7 @@ def simulated(name: str, options: Mapping[str, str], meta: Metadata, said: str) 
     rates = [max(int(cell.bytes_per_s or 0) for cell in drive.cells if getattr(cell, op)) for op in _OPS]
     least = min((cell.read.mean_ns or 0 for cell in drive.cells if cell.read), default=0)
     source = f"at best: the {len(drive.cells)} cells of a drive file of {drive}"
-    service = Service(read_bytes_per_s=rates[0], write_bytes_per_s=rates[1], latency_ns=int(least), source=source)
-    return SimulatedTier(name, service, DriveModel(drive.cells))
+    return SimulatedTier(name, _served(rates, int(least), source), DriveModel(drive.cells))
 
 
 def held_out(cells: Sequence[DriveCell]) -> DriveError | None:

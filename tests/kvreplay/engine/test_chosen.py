@@ -9,10 +9,10 @@ import pytest
 from rings import IO, PythonFiles, files_in, needs_uring
 
 from kvreplay.engine import engine as engines
-from kvreplay.engine.engine import EngineName, check_name, choose
+from kvreplay.engine.engine import EngineName, choose
 from kvreplay.tiers.modelled import Service, SimulatedTier
 from kvreplay.tiers.ram import RamTier
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import DeviceError
 
 MODEL = Service(read_bytes_per_s=1, write_bytes_per_s=1, latency_ns=0, source="test")
 
@@ -34,8 +34,6 @@ def test_auto_takes_what_there_is_and_says_why(tmp_path: Path, monkeypatch: pyte
         assert chosen.facts() == {}
         with pytest.raises(DeviceError, match="--engine uring: sysctl says no; say --engine threads"):
             choose(EngineName.URING, [tier], 2, IO)
-    with pytest.raises(ConfigError, match="--engine aio: choose auto, threads, uring"):
-        check_name("aio")
 
 
 @needs_uring

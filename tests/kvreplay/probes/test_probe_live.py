@@ -13,8 +13,8 @@ from conftest import run_cli
 from header_tree import tree
 from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
 
-from kvreplay.probes import libbpf
-from kvreplay.probes.libbpf import OBJECT, Backend, Programs, check_available
+from kvreplay.probes import Backend, libbpf
+from kvreplay.probes.libbpf import OBJECT, Programs, check_available
 from kvtrace.core.errors import ProbeUnavailable
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.fio]

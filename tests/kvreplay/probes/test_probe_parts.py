@@ -287,13 +287,13 @@ def test_a_probe_that_fails_leaves_its_journal_and_one_that_ends_well_none(tmp_p
 
 
 def test_a_journal_that_ends_within_a_batch_gives_what_came_before(tmp_path):
-    journal = session.BlockJournal(tmp_path, describe(BLOCKS, "kvreplay", [], {}))
     events = np.zeros(5, dtype=EVENT)
     events["sector"], events["queue_ns"], events["issue_ns"], events["complete_ns"] = range(5), 10, 20, 30
     ends = []
-    for _ in range(3):
-        journal.write(blocks_batch(events.tobytes(), 0, BITS))
-        ends.append((tmp_path / BLOCKS_JOURNAL).stat().st_size)
+    with session.block_journal(tmp_path, describe(BLOCKS, "kvreplay", [], {})) as write:
+        for _ in range(3):
+            write(blocks_batch(events.tobytes(), 0, BITS))
+            ends.append((tmp_path / BLOCKS_JOURNAL).stat().st_size)
     for size, rows in ((ends[2], 15), (ends[2] - 1, 10), (ends[1] + 1, 10), (ends[1] - 200, 5), (ends[0], 5)):
         folder = tmp_path / f"{size}"
         folder.mkdir()

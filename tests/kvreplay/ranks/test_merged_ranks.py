@@ -15,10 +15,9 @@ from ranks import on_ranks
 from run_files import distribution as distribution_of
 from run_files import figures
 
-from kvreplay.config.config import Config
+from kvreplay.config.config import Config, PartitionBy
 from kvreplay.ranks import merge
 from kvreplay.ranks.merge import merge_ranks, merged_verdict
-from kvreplay.ranks.partition import PartitionBy
 from kvreplay.result.cause import distribution
 from kvreplay.run.run import Replay
 from kvtrace.core.run.run_file import RanksNote, RunFile, read_run

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from conftest import trace_meta, write_trace
 
+from kvreplay.config.config import PartitionBy
 from kvreplay.plan.window import compile_window
 from kvreplay.ranks.partition import (
     Part,
-    PartitionBy,
     PartitionOptions,
-    parse_partition_by,
     write_part,
 )
 from kvtrace.core.errors import ConfigError
@@ -166,8 +165,6 @@ def test_the_trace_says_by_what_it_is_dealt(tmp_path):
     for by, says in ((PartitionBy.NODE, "has one node"), (PartitionBy.USER, "has no requests")):
         with pytest.raises(ConfigError, match=says):
             partitioned(tmp_path, [row("write", 0)], 2, by)
-    with pytest.raises(ConfigError, match="--deal host: choose node, user, object"):
-        parse_partition_by("host")
 
 
 def test_nodes_are_dealt_by_themselves_where_there_are_several(tmp_path):

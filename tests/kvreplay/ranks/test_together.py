@@ -12,10 +12,10 @@ import pytest
 from conftest import run_cli, write_trace
 from ranks import Hall, ThreadRanks, on_ranks
 
-from kvreplay.config.config import Config
+from kvreplay.config.config import Config, PartitionBy
 from kvreplay.ranks import session
 from kvreplay.ranks.helper import offset_of
-from kvreplay.ranks.partition import PartitionBy, target_of
+from kvreplay.ranks.partition import target_of
 from kvreplay.ranks.parts import RANKS_FILE
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import ERROR, Times

@@ -564,6 +564,7 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
         ({"targets": {"cpu": "ram"}, "speed": 0.0}, "--speed 0: give a factor above 0"),
         ({"targets": {"cpu": "ram"}, "speed": 1.0, "is_as_fast_as_possible": True}, "exclude each other"),
         ({"targets": {"cpu": "ram"}, "queue_depth": 0}, "--queue-depth 0: give 1 to 1024"),
+        ({"targets": {"cpu": "ram"}, "engine": "aio"}, "--engine aio: choose auto or threads or uring"),
         ({"targets": {"cpu": "ram"}, "fsync": "always"}, "--fsync always: choose never or close"),
         ({"targets": {"cpu": "ram"}, "on_error": "panic"}, "--on-error panic: choose stop or continue"),
         ({"targets": {"cpu": "ram"}, "seed": -1}, "--seed -1: give 0 to"),
@@ -584,6 +585,7 @@ def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
         (["--tier", "cpu"], "--tier cpu: write it as NAME=TARGET"),
         (["--tier", "cpu=ram", "--tier", "cpu=null"], "tier cpu has the target ram already"),
         (["--tier", "cpu=ram", "--io-bytes", "1000"], "--io-bytes 1000: give a multiple of 4096"),
+        (["--tier", "cpu=ram", "--deal", "host"], "'host' is not one of 'node', 'user', 'object'"),
     ):
         done = run_cli("kvreplay", "run", trace, *arguments, "-o", tmp_path / "run", check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
