@@ -80,10 +80,6 @@ class Precondition(StrEnum):
     STEADY = "steady"
 
 
-def _several(urls: list[str]) -> tuple[str, ...]:
-    return tuple(urls)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What determines a replay, besides the trace: its options, and the first two fields, of which commands have own.
@@ -153,7 +149,7 @@ class Config:
         "AWS_ENDPOINT_URL, else AWS.",
         (),
         "--endpoint",
-        parse=_several,
+        parse=tuple,
         metavar="URL",
     )
     balance: str = option("How requests are spread over endpoints: round-robin or least-connections.", "round-robin")

@@ -132,7 +132,14 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         figures=figures,
         pace=pace,
         skipped_rows=sum_by_name([of.skipped_rows for of in each]),
-        warmup=_warmup(order, runs, from_ns),
+        warmup=None
+        if order.config.warmup is None
+        else WarmupFacts(
+            asked=order.config.warmup,
+            operations=sum(of.warmup.operations for of in each if of.warmup is not None),
+            first_measured_row=None,
+            measured_from_ns=from_ns,
+        ),
         definitions=first.summary.definitions | DEFINITIONS,
     )
     path = Path(order.trace)
@@ -207,14 +214,6 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         ),
         summary=summary,
     )
-
-
-def _warmup(order: Ordered, runs: Sequence[RunFile], from_ns: int | None) -> WarmupFacts | None:
-    if order.config.warmup is None:
-        return None
-    operations = sum(run.summary.warmup.operations for run in runs if run.summary.warmup is not None)
-    asked = order.config.warmup
-    return WarmupFacts(asked=asked, operations=operations, first_measured_row=None, measured_from_ns=from_ns)
 
 
 def _status(parts: Sequence[PartRun], because: str | None) -> tuple[str, str | None]:

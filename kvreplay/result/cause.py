@@ -86,7 +86,8 @@ def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, f
 def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, float | None, float | None]:
     """Return by how much the end of the kinds `at` was late, and the rates offered and delivered.
 
-    What was due and not reached was offered, too; a run that was cut ended as late as the first of it.
+    Both are over the run's schedule; what ends after it took longer. What was due and not reached was offered, too; a
+    run that was cut ended as late as the first of it.
     """
     kinds, count = found.kinds, found.total("good", at)
     if not count:
@@ -94,19 +95,19 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
     completed = max(int(kinds["last_ns"][i]) for i in at)
     # The last is the first row that completed then.
     last = min((i for i in at if kinds["last_ns"][i] == completed), key=lambda i: int(kinds["last_row"][i]))
-    first_due, last_due = int(kinds["first_due_ns"][list(at)].min()), int(kinds["last_due_ns"][list(at)].max())
+    last_due, schedule = int(kinds["last_due_ns"][list(at)].max()), found.schedule_ns
     # What the last takes unhindered: of its tier and kind, one of the quickest 5 %.
     service, moved = int(kinds["last_service_ns"][last]), int(kinds["last_bytes"][last])
     like = [i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS]
     usual, per_mib = found.times.quick(QUICK_PERCENT, *found.slots(SERVICE, like)), found.slots(PER_MIB, like)
     if found.times.count(*per_mib):
         usual = max(usual, found.times.quick(QUICK_PERCENT, *per_mib) * moved / MIB)
-    late = max(0, completed - last_due - int(min(service, usual)))
-    span = last_due - first_due
-    offered = found.total("due", at) * NS_PER_S / span if span else None
     # Of a load that was due at once, what the last took is most of the time.
-    took = span + late if span else completed - first_due
-    late = max(late, int(found.run["until_ns"][0]) - int(kinds["first_missed_ns"][list(at)].min()))
+    ended = completed - (int(min(service, usual)) if schedule else 0)
+    took = max(schedule, ended - int(found.run["first_due_ns"][0]))
+    offered = found.total("due", at) * NS_PER_S / schedule if schedule else None
+    late = int(found.run["until_ns"][0]) - int(kinds["first_missed_ns"][list(at)].min())
+    late = max(0, late, completed - int(min(service, usual)) - last_due)
     return late, offered, count * NS_PER_S / took if took else None
 
 

@@ -156,6 +156,8 @@ SECONDS_TOGETHER = 256
 SIZES, COARSE_BITS = 18, 8
 COARSE_SLOTS = (64 - COARSE_BITS) << COARSE_BITS
 """Classes of lengths, a factor of two each, and the slots of their histograms, at most 0.4 % of their value wide."""
+GAP_NS = 100_000
+"""In which gaps between due times are counted."""
 LATE_NS = 1_000_000
 LATE_TIMES = 2
 """A response is on time up to LATE_NS more than so many times what its kind and length takes unhindered. Lengths of one
@@ -316,8 +318,8 @@ class CountedOperations:
         self.moves = np.array([t is not None and not t.is_simulated for t in tiers])
         count = len(self.places) * KINDS
         self.kinds, self.run = np.zeros(count, KIND), np.zeros(1, RUN)
-        self.kinds["first_ns"] = self.kinds["first_due_ns"] = self.run["first_row"] = self.run["from_ns"] = MOST
-        self.kinds["last_ns"] = self.kinds["last_due_ns"] = NOT_DONE
+        self.kinds["first_ns"] = self.run["first_due_ns"] = self.run["first_row"] = self.run["from_ns"] = MOST
+        self.kinds["last_ns"] = self.kinds["last_due_ns"] = self.run["last_due_ns"] = NOT_DONE
         self.kinds["first_missed_ns"] = self.run["until_ns"] = MOST
         self.run["last_completed_ns"] = NOT_DONE
         self._each = OPEN_TIMES if is_open_loop else CLOSED_TIMES
@@ -393,6 +395,16 @@ class CountedOperations:
         first_ns = int(found["first_ns"].min())
         span_ns = None if first_ns == MOST else int(found["last_ns"].max()) - first_ns
         return span_ns, self.total("service_ns", kind)
+
+    @property
+    def schedule_ns(self) -> int:
+        """From the first due time to the last, and the gap in which a moment of that lies, on average; 0 for one time.
+
+        The gap is that from one burst to the next of a load in bursts, next to nothing of a steady one.
+        """
+        run = self.run[0]
+        span_ns = int(run["last_due_ns"] - run["first_due_ns"])
+        return span_ns + int(run["square_gaps"]) * GAP_NS**2 // span_ns if span_ns > 0 else 0
 
     def most_at_once(self, kind: Sequence[int]) -> int | None:
         """Return how many of the kinds `kind`, of one tier and operation, were in flight at once; null if unknown."""
