@@ -168,7 +168,6 @@ static inline void count_good(Counting *c, const Row *r, int64_t at, int64_t ask
     kind->first_ns = min_of(kind->first_ns, start_ns);
     if (end_ns > kind->last_ns) {
         kind->last_ns = end_ns;
-        kind->last_row = r->trace_row;
         kind->last_service_ns = service_ns;
         kind->last_bytes = r->length_bytes;
     }

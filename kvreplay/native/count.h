@@ -29,7 +29,7 @@ typedef struct {            // what is counted of the operations of one kind
     int64_t first_ns, last_ns;                  // their first submission and last completion
     int64_t due, due_bytes;                     // of those due by the run's end, sent or not; bytes of what moves any
     int64_t last_due_ns, first_missed_ns;       // of these, and the first that was not sent
-    int64_t last_row, last_service_ns, last_bytes;  // of the first row with that last completion
+    int64_t last_service_ns, last_bytes;        // of the first row with that last completion
     int64_t asked_bytes;                        // of the tier by rows that moved them, the warm-up's too
     int64_t depended_ns, waited_ns;             // before submission, for earlier operations and for anything else, of those that completed well
 } Kind;

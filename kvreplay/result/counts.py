@@ -156,8 +156,6 @@ SECONDS_TOGETHER = 256
 SIZES, COARSE_BITS = 18, 8
 COARSE_SLOTS = (64 - COARSE_BITS) << COARSE_BITS
 """Classes of lengths, a factor of two each, and the slots of their histograms, at most 0.4 % of their value wide."""
-GAP_NS = 100_000
-"""In which gaps between due times are counted."""
 LATE_NS = 1_000_000
 LATE_TIMES = 2
 """A response is on time up to LATE_NS more than so many times what its kind and length takes unhindered. Lengths of one
@@ -395,16 +393,6 @@ class CountedOperations:
         first_ns = int(found["first_ns"].min())
         span_ns = None if first_ns == MOST else int(found["last_ns"].max()) - first_ns
         return span_ns, self.total("service_ns", kind)
-
-    @property
-    def schedule_ns(self) -> int:
-        """From the first due time to the last, and the gap in which a moment of that lies, on average; 0 for one time.
-
-        The gap is that from one burst to the next of a load in bursts, next to nothing of a steady one.
-        """
-        run = self.run[0]
-        span_ns = int(run["last_due_ns"] - run["first_due_ns"])
-        return span_ns + int(run["square_gaps"]) * GAP_NS**2 // span_ns if span_ns > 0 else 0
 
     def most_at_once(self, kind: Sequence[int]) -> int | None:
         """Return how many of the kinds `kind`, of one tier and operation, were in flight at once; null if unknown."""

@@ -58,10 +58,11 @@ def test_live_bytes_follow_growth_overwrites_and_lives(tmp_path):
 
 
 def test_what_lay_there_before_is_live_from_the_start_by_info_and_report(tmp_path):
-    # 0 lies there until it is deleted, 4 KiB of 1 until it is written on; 2 comes when 0 is gone; 3 is read when deleted.
+    # 0 lies there until it is deleted, 4 KiB of 1 until it is written on; 2 comes when 0 is gone; 3 is read when gone.
     rows = [
         io(1, "write", 3, 4096), io(2, "delete", 3, 4096), io(3, "read", 3, 4096), io(4, "read", 0, 65536),
-        io(5, "delete", 0, 65536), io(6, "write", 2, 8192), io(7, "read", 1, 4096), io(8, "write", 1, 4096, offset=4096),
+        io(5, "delete", 0, 65536), io(6, "write", 2, 8192), io(7, "read", 1, 4096),
+        io(8, "write", 1, 4096, offset=4096),
     ]  # fmt: skip
     trace = write_trace(tmp_path / "t.parquet", rows)
     (told,) = json.loads(run_cli("kvtrace", "info", "--json", trace).stdout)["tiers"][2:]
