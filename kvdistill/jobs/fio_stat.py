@@ -66,6 +66,7 @@ _MEASURED_BYTES = 1024 * MIB
 """The most in flight where the source's depth is measured."""
 _ALIGN = 4096
 _MOSTLY = 0.99
+_WITHIN = "they come within a millisecond, and fio's times are whole ones"
 _SHORT_MS = 2_000
 """A shorter stream ends with its operations: fio's processes begin some ms late, and by time lose those."""
 _LEAST_PAUSE, _MANY_BURSTS = 0.1, 20
@@ -118,8 +119,8 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         lost.append("places: the source does not say where operations lie, so all places are equally likely")
     if Law.ZONES in laws:
         lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
-    lasts = "it ends after as many operations as the source has: they share one instant, so no time is known"
-    if profile.span_ns:
+    lasts = f"it ends after as many operations as the source has: {_WITHIN}"
+    if profile.span_ns >= NS_PER_MS:
         whole = format_duration(profile.span_ns)
         of = f" of the source's {whole}" if runtime_ns < profile.span_ns else ", as long as the source"
         until_ns = min(options.runtime_cap_ns, profile.deletes_start_ns + (profile.deletes_span_ns or 0))
@@ -326,7 +327,7 @@ def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) 
 def _open_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
     """Return over how many equal jobs an open loop is split, and each one's options of its rate."""
     if times.runtime_ms is None:
-        return 1, ["# no rate: these operations of the source share one instant"]
+        return 1, [f"# no rate: {_WITHIN}"]
     if stream.loop.pace is Pacing.BURSTS and stream.loop.think_ops is not None:
         return 1, _burst_lines(stream, times, stream.loop.think_ops, profile)
     sides, rates = _sides(stream), [side.ops * NS_PER_S / stream.span_ns for side in _sides(stream)]

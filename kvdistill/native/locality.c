@@ -32,9 +32,8 @@ enum { READ, WRITE, DELETE };           // as the trace's closed set
 
 typedef struct { int64_t live_bytes, peak_bytes, is_used; } Tier;
 
-// Enters rows into the live bytes of a trace by tier; returns whether the sums still fit. An object is as long as the
-// rows of its life reach: `size` is that by object and tier (NONE: deleted), `reach` where each row ends. What is read and
-// was not written lay there from the start on, unless it was deleted before; what is deleted alone is not known.
+// Enters rows into the live bytes of a trace by tier; returns whether the sums still fit. An object is as long as rows
+// `reach` in its life: `size` is that by object and tier, NONE if deleted. What is read first lay there from the start on.
 EXPORT bool locality_enter(int64_t rows, const int8_t *op, const int8_t *tier, const int64_t *object,
                            const int64_t *reach, int64_t tiers, Tier *of, int64_t *size) {
     for (int64_t i = 0; i < rows; i++) {

@@ -143,10 +143,13 @@ def test_one_object(tmp_path):
     assert job["rate_iops"] == "100"
 
 
-def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path):
-    rows = [io(7, "read", i, 4096) for i in range(5)]
+@pytest.mark.parametrize("gap_us", [0, 49])
+def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path, gap_us):
+    rows = [io(7 + i * gap_us / 1000, "read", i, 4096) for i in range(5)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
-    assert "# no rate: these operations of the source share one instant" in job
+    assert "# no rate: they come within a millisecond, and fio's times are whole ones" in job
+    assert "#   it ends after as many operations as the source has: they come within a millisecond" in job
+    assert "instant" not in job
     assert options_of(job, "read")["number_ios"] == "5"
     assert not {"rate", "rate_iops"} & options_of(job, "read").keys()
     assert not {"runtime", "time_based"} & options_of(job, "read").keys()
