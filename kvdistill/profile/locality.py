@@ -31,7 +31,7 @@ _enter = function("locality_enter", int, I1, I1, I8, I8, int, _TIER, I8, returns
 def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
     """Return live bytes of each tier, at most and at the end; null of one without reads and writes.
 
-    Live is what was written, or lay there before, and is not deleted; an object is as long as the rows of its life reach.
+    Live is what was written, or lay there before, and is not deleted; an object is as long as rows of its life reach.
 
     TraceError if more lies in a tier than can be reckoned with.
     """

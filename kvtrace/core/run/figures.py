@@ -325,7 +325,7 @@ class TierRate(msgspec.Struct, frozen=True, kw_only=True):
     tier: str
     is_simulated: bool
     asked_bytes_per_s: float | None
-    """Of what was due, over the run's schedule (`offered_per_s`); null in a closed loop, which asks for all there is."""
+    """Of what was due, over the run's schedule (`offered_per_s`); null in a closed loop."""
     reached_bytes_per_s: float | None
     """Over the same time, and by how much it ended after that; in a closed loop from the first submission to the last
     completion. Null where nothing moved."""
