@@ -33,6 +33,7 @@ from kvreplay.ranks.parts import (
     operations_of,
     weighted,
 )
+from kvreplay.result.cause import is_late
 from kvreplay.result.counts import ERROR
 from kvreplay.result.figures import mlperf_figures, slowest
 from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
@@ -466,7 +467,7 @@ BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
 _OTHERWISE = ("device_busy_share", "device_time_share", "on_time_share", "throttle_share", "unhindered_share")
 _MEANS = [name for name in Evidence.__struct_fields__ if name.endswith("_share") and name not in _OTHERWISE]
 """Shares of `Evidence` of which all ranks together have the average."""
-_MOST = ("device_busy_share", "is_end_late", "device_queue_mean", "device_queue_limit")
+_MOST = ("device_busy_share", "device_queue_mean", "device_queue_limit")
 """Of these they have what the rank with the most has."""
 _MEDIANS = ("doubling_gain", "slowdown")
 IN_MEMORY = ("memory", "gpu")
@@ -559,6 +560,7 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
         response_shares={n: weighted([(e.response_shares.get(n, 0), w) for e, w in of_times]) or 0 for n in names},
         unhindered_share=weighted([(e.unhindered_share, w) for e, w in of_times]),
         on_time_share=None if pace is None else pace.on_time_fraction,
+        is_end_late=None if pace is None else is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s),
         throttle=None if throttled is None else throttled.throttle,
         throttle_share=None if throttled is None else throttled.throttle_share,
         **together,

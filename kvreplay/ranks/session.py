@@ -286,7 +286,7 @@ def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
         replies = ranks.exchange(_digest(mine / last))
         there = [output / RANK_FOLDER.format(rank) / last for rank in range(ranks.count if ranks.rank == 0 else 0)]
         known = enumerate(zip(replies, there, strict=False))
-        lacking = [rank for rank, (digest, file) in known if digest is not None and _digest(file) != digest]
+        lacking = [rank for rank, (digest, left) in known if digest is not None and _digest(left) != digest]
         first = ranks.exchange(msgspec.msgpack.encode(lacking))[0]
         wanted: list[int] = msgspec.msgpack.decode(first, type=list[int]) if first else []
         if not wanted:

@@ -129,9 +129,7 @@ def sweep(
     meta = open_table(trace, TRACE).meta
     tiers = make_tiers(config, meta, trace, output)
     if axis is Axis.USERS and not has_users(meta):
-        raise ConfigError(
-            f"--users: {trace} has no synthetic users, so there cannot be more of them; sweep its speed with --speeds"
-        )
+        raise ConfigError(f"--users: {trace} has no synthetic users to have more of; sweep its speed with --speeds")
     tables.make_directory(output, SWEEP_FILE)
     if is_made:
         shutil.move(objects_path(trace), objects_path(output / TRACE_FILE))

@@ -119,6 +119,7 @@ def test_loads_of_unlike_ranks_are_pooled_over_one_schedule(tmp_path):
             assert rate.asked_bytes_per_s == pytest.approx(asked * 8192, rel=0.001)
             assert summary.pace.delivered_per_s == pytest.approx(asked, rel=0.03)
             assert "at once" not in summary.verdict
+            assert "FELL BEHIND" not in summary.verdict
 
 
 @pytest.mark.full
