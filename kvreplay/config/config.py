@@ -149,7 +149,7 @@ class Config:
         "AWS_ENDPOINT_URL, else AWS.",
         (),
         "--endpoint",
-        parse=tuple,
+        parse=lambda urls: tuple(urls),  # noqa: PLW0108 - a class would be taken for a type of its own
         metavar="URL",
     )
     balance: str = option("How requests are spread over endpoints: round-robin or least-connections.", "round-robin")
