@@ -80,6 +80,10 @@ class Precondition(StrEnum):
     STEADY = "steady"
 
 
+def _several(urls: list[str]) -> tuple[str, ...]:
+    return tuple(urls)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What determines a replay, besides the trace: its options, and the first two fields, of which commands have own.
@@ -149,7 +153,7 @@ class Config:
         "AWS_ENDPOINT_URL, else AWS.",
         (),
         "--endpoint",
-        parse=lambda urls: tuple(urls),  # noqa: PLW0108 - a class would be taken for a type of its own
+        parse=_several,
         metavar="URL",
     )
     balance: str = option("How requests are spread over endpoints: round-robin or least-connections.", "round-robin")

@@ -74,8 +74,7 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
     if wanted == 1:
         return Share("--submitters 1")
     drives = [drive for tier in tiers if tier is not None and tier.has_ring for drive in tier.drives]
-    targets = [Path(drive.target) for drive in drives]
-    devices: list[object] = [device_number(path) if path.exists() else path for path in targets]
+    devices: list[object] = [device_number(p) if (p := Path(drive.target)).exists() else p for drive in drives]
     kinds = list(dict.fromkeys(devices))
     count, because = wanted, f"--submitters {wanted}"
     if count is None:

@@ -540,7 +540,6 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     judged = [(v.evidence, run.summary) for run in runs if (v := run.summary.judgement) is not None]
     each, wall_ns = [e for e, _ in judged], most([of.wall_ns for _, of in judged])
     in_use_ns = total([None if e.in_flight_mean is None else e.in_flight_mean * (of.wall_ns or 0) for e, of in judged])
-    # Shares of response times: those of a rank count by its part of them all.
     responses = [(e, f.response) for e, of in judged for f in of.figures if f.tier == tier and f.response]
     of_times = [(e, (r.mean_ns or 0) * r.count) for e, r in responses]
     device_ns = total([moved.device_ns for name, moved in device_io.items() if name.split(":")[0].split()[0] == tier])

@@ -194,8 +194,7 @@ class RankOperations:
         for part in left:
             files = [str(part.folder / file) for file in (OPS_FILE, SERVED_FILE)]
             warmup = part.measured.warmup or Warmup()
-            wall_ns = None if part.run is None else part.run.summary.wall_ns
-            known = part.rank, *files, part.late_ns, warmup.rows, warmup.time_ns, wall_ns
+            known = part.rank, *files, part.late_ns, warmup.rows, warmup.time_ns, part.run and part.run.summary.wall_ns
             db.execute("INSERT INTO ranks VALUES (?, ?, ?, ?, ?, ?, ?)", known)
         for view, file in (("files", OPS_FILE), ("served", SERVED_FILE)):
             paths = [str(part.folder / file) for part in left]
@@ -229,8 +228,7 @@ class RankOperations:
         That is the schedule; where they end after it, to the last completion, less what such an operation takes.
         """
         usual = "least(arg_max(latency, completed_ns), quantile_disc(latency, 0.05))" if self.schedule_ns else "0"
-        sums = f"count(*), max(completed_ns) - {usual}"
-        query = f"SELECT {sums} FROM ops WHERE is_measured AND is_due AND {kind}"  # noqa: S608 - our words
+        query = f"SELECT count(*), max(completed_ns) - {usual} FROM ops WHERE is_measured AND is_due AND {kind}"  # noqa: S608 - our words
         due, ended_ns = self._db.sql(query).fetchall()[0]
         return due, None if ended_ns is None else max(self.schedule_ns, ended_ns - self.first_due_ns)
 
