@@ -659,8 +659,7 @@ def compare(
 
 def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
     """Return the mean operations in flight, by Little's law: the sum of latencies over the span."""
-    seconds = stream.seconds
-    if seconds is None:
+    if (seconds := stream.seconds) is None:
         return None
     busy_ns = sum(
         job[direction]["lat_ns"]["mean"] * job[direction]["lat_ns"].get("N", job[direction]["total_ios"])

@@ -301,7 +301,7 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
     started = f"{started}, to read the logs and fill buffers: fio's mean rates count them"
     reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
     writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
-    ios = [f"{reads} and {writes}, as fio counts them", "all from one log, asynchronously"]
+    ios = [f"{reads} and {writes} in the log", "all from one log, asynchronously"]
     if len(log.files) > 1:
         ios[1] = (
             f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight each: no more are in "

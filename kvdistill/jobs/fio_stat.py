@@ -66,6 +66,7 @@ _MEASURED_BYTES = 1024 * MIB
 """The most in flight where the source's depth is measured."""
 _ALIGN = 4096
 _MOSTLY = 0.99
+_WITHIN = "they come within a millisecond, and fio's times are whole ones"
 _SHORT_MS = 2_000
 """A shorter stream ends with its operations: fio's processes begin some ms late, and by time lose those."""
 _LEAST_PAUSE, _MANY_BURSTS = 0.1, 20
@@ -101,7 +102,6 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     jobs += trims
     depths = [next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1) for _name, lines in jobs]
     lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
-    laws = {s.places.law for s in profile.streams if s.places is not None}
     bursts = [s.loop.think_ops is not None for s in profile.streams if s.loop.pace is Pacing.BURSTS]
     if any(bursts):
         lost.append("how bursts differ in size and distance: in each section all are alike")
@@ -116,15 +116,15 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         )
     if profile.space is None:
         lost.append("places: the source does not say where operations lie, so all places are equally likely")
-    if Law.ZONES in laws:
+    if any(s.places is not None and s.places.law is Law.ZONES for s in profile.streams):
         lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
-    lasts = "it ends after as many operations as the source has: they share one instant, so no time is known"
-    if profile.span_ns:
+    lasts = f"it ends after as many operations as the source has: {_WITHIN}"
+    if profile.span_ns >= NS_PER_MS:
         whole = format_duration(profile.span_ns)
         of = f" of the source's {whole}" if runtime_ns < profile.span_ns else ", as long as the source"
         until_ns = min(options.runtime_cap_ns, profile.deletes_start_ns + (profile.deletes_span_ns or 0))
-        is_longer = trims and until_ns > runtime_ns
-        lasts = f"it runs {format_duration(runtime_ns)}{of}{'; its trims go on beyond that' if is_longer else ''}"
+        beyond = "; its trims go on beyond that" if trims and until_ns > runtime_ns else ""
+        lasts = f"it runs {format_duration(runtime_ns)}{of}{beyond}"
     expected = f"it is {expected_said(expected_stat(profile, options))}"
     bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is whole sectors"]
     if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
@@ -317,16 +317,17 @@ def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) 
     if gaps >= _MANY_BURSTS:
         lines.append(_byte_rate(stream))
         gap_us = stream.span_ns * burst / stream.ops / NS_PER_US
-    # fio waits for a burst before it pauses.
     drained_us = burst / (FAST * profile.ops / profile.span_ns) / NS_PER_US
-    pause = f"thinktime={max(_LEAST_PAUSE * gap_us, gap_us - drained_us):.0f}us"
-    return [*lines, pause, f"thinktime_blocks={burst}", "thinktime_blocks_type=issue"]
+    pause_us = max(_LEAST_PAUSE * gap_us, gap_us - drained_us)
+    if gaps < _MANY_BURSTS:
+        lines.append(f"# fio pauses after a burst: where that takes over {gap_us - pause_us:.0f} us, the rate is lower")
+    return [*lines, f"thinktime={pause_us:.0f}us", f"thinktime_blocks={burst}", "thinktime_blocks_type=issue"]
 
 
 def _open_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
     """Return over how many equal jobs an open loop is split, and each one's options of its rate."""
     if times.runtime_ms is None:
-        return 1, ["# no rate: these operations of the source share one instant"]
+        return 1, [f"# no rate: {_WITHIN}"]
     if stream.loop.pace is Pacing.BURSTS and stream.loop.think_ops is not None:
         return 1, _burst_lines(stream, times, stream.loop.think_ops, profile)
     sides, rates = _sides(stream), [side.ops * NS_PER_S / stream.span_ns for side in _sides(stream)]

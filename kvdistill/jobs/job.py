@@ -460,7 +460,7 @@ def _provenance(profile: Profile) -> list[str]:
     if profile.space is not None:
         lines.append(
             f"address space {format_bytes(profile.space.span_bytes)} for at most "
-            f"{format_bytes(profile.space.peak_live_bytes)} live at once"
+            f"{format_bytes(profile.space.peak_reserved_bytes)} reserved at once"
             f"{' (first fit, 4 KiB aligned)' if has_objects else ''}"
         )
     return [*lines, *(computing_notes(origin.notes) if origin.kind is SourceKind.TRACE else origin.notes)]

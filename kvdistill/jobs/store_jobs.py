@@ -101,7 +101,7 @@ def _duration(profile: Profile, cap_ns: int, indent: str = "") -> str:
 def _live(profile: Profile, sizes: Sequence[SizeCount]) -> int:
     """Return the most objects that lived at once; of a source that knows none, as many of the mean of `sizes`."""
     space = profile.placed
-    return space.peak_live_objects or round(space.peak_live_bytes / mean_bytes(sizes))
+    return space.peak_live_objects or round(space.peak_reserved_bytes / mean_bytes(sizes))
 
 
 def _estimated(profile: Profile) -> str:

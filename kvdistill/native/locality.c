@@ -30,21 +30,21 @@ EXPORT void reuse_distances(int64_t accesses, const int64_t *thing, const int64_
 enum { READ, WRITE, DELETE };           // as the trace's closed set
 #define MOST ((int64_t)1 << 62)         // what can be reckoned with
 
-typedef struct { int64_t live_bytes, peak_bytes, is_written; } Tier;
+typedef struct { int64_t live_bytes, peak_bytes, is_used; } Tier;
 
-// Enters rows into the live bytes of a trace by tier; returns whether the sums still fit. An object is as long as the
-// writes of its life reach: `size` is that by object and tier, `reach` where each row ends.
+// Enters rows into the live bytes of a trace by tier; returns whether the sums still fit. An object is as long as rows
+// `reach` in its life: `size` is that by object and tier, NONE if deleted. What is read first lay there from the start on.
 EXPORT bool locality_enter(int64_t rows, const int8_t *op, const int8_t *tier, const int64_t *object,
                            const int64_t *reach, int64_t tiers, Tier *of, int64_t *size) {
     for (int64_t i = 0; i < rows; i++) {
-        if (op[i] == READ) continue;
         Tier *t = &of[tier[i]];
-        int64_t *bytes = &size[object[i] * tiers + tier[i]], before = *bytes;
-        *bytes = op[i] == DELETE ? 0 : reach[i] > before ? reach[i] : before;
-        t->is_written |= op[i] != DELETE;
-        t->live_bytes += *bytes - before;
-        if (t->live_bytes > MOST) return false;
-        if (t->live_bytes > t->peak_bytes) t->peak_bytes = t->live_bytes;
+        int64_t *bytes = &size[object[i] * tiers + tier[i]], before = *bytes == NONE ? 0 : *bytes;
+        int64_t more = max_of(0, reach[i] - before), prior = op[i] == READ && *bytes != NONE ? more : 0;
+        *bytes = op[i] == DELETE ? NONE : before + more;
+        t->is_used |= op[i] != DELETE;
+        t->live_bytes += op[i] == DELETE ? -before : more;
+        t->peak_bytes = max_of(t->peak_bytes + prior, t->live_bytes);
+        if (t->peak_bytes > MOST) return false;
     }
     return true;
 }

@@ -24,14 +24,14 @@ from kvtrace.core.tables import Reader
 MAX_ACCESSES = 4_000_000
 """Reads and writes of a tier whose reuse is looked at; a longer trace is cut here, which bounds time and memory."""
 _COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes")
-_TIER = np.dtype([(name, I8) for name in ("live", "peak", "is_written")])
+_TIER = np.dtype([(name, I8) for name in ("live", "peak", "is_used")])
 _enter = function("locality_enter", int, I1, I1, I8, I8, int, _TIER, I8, returns=bool)
 
 
 def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
-    """Return live bytes of each tier, at most and at the end; null of one that is not written.
+    """Return live bytes of each tier, at most and at the end; null of one without reads and writes.
 
-    Live is what was written and not deleted; an object is as long as the writes of its life reach.
+    Live is what was written, or lay there before, and is not deleted; an object is as long as rows of its life reach.
 
     TraceError if more lies in a tier than can be reckoned with.
     """
@@ -47,7 +47,7 @@ def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
             sizes = np.concatenate([sizes, np.zeros(max(missing, len(sizes)), dtype=np.int64)])
         if not _enter(len(op), op, tier, objects, reach, tiers, found, sizes):
             raise TraceError("what lies in a tier is more than can be reckoned with", path=path, column="offset_bytes")
-    return [(peak, end) if is_written else None for end, peak, is_written in found.tolist()]
+    return [(peak, end) if is_used else None for end, peak, is_used in found.tolist()]
 
 
 def tier_reuse(db: Any, tiers: Sequence[str]) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ class AddressSpace(msgspec.Struct, frozen=True, kw_only=True):
     """How the objects lie in one file or device under first fit."""
 
     span_bytes: int
-    peak_live_bytes: int
+    peak_reserved_bytes: int
     peak_live_objects: int | None = None
     """Null where the source knows no objects."""
     prior_objects: int

@@ -554,7 +554,7 @@ def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]
     live_bytes, peak_bytes, _, peak_objects, span_bytes, stray_deletes = totals[0].tolist()
     space = AddressSpace(
         span_bytes=span_bytes,
-        peak_live_bytes=peak_bytes,
+        peak_reserved_bytes=peak_bytes,
         peak_live_objects=peak_objects,
         prior_objects=len(objects.prior),
         prior_bytes=int(objects.reserved_bytes[objects.prior].sum()),
@@ -591,4 +591,4 @@ def lie(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
             yield part
 
     write_ios(ios, parts(), whose)
-    return AddressSpace(span_bytes=end, peak_live_bytes=end, prior_objects=0, prior_bytes=0), 0
+    return AddressSpace(span_bytes=end, peak_reserved_bytes=end, prior_objects=0, prior_bytes=0), 0

@@ -142,7 +142,7 @@ def profile_chapter(profile: Profile) -> Chapter:
         facts["time with nothing in flight"] = Cell(profile.idle.total_ns, Unit.NS)
     if profile.space is not None:
         facts["address space"] = Cell(profile.space.span_bytes, Unit.BYTES)
-        facts["live at most"] = Cell(profile.space.peak_live_bytes, Unit.BYTES)
+        facts["reserved at most"] = Cell(profile.space.peak_reserved_bytes, Unit.BYTES)
     if profile.locality is not None:
         facts["I/O share of hottest 10 % of blocks"] = Cell(profile.locality.hot10_share, Unit.SHARE)
         facts["median reuse, in 128 KiB blocks"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)

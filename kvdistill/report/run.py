@@ -141,7 +141,7 @@ class RunReport(Report, frozen=True, kw_only=True):
         ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
         spec = """
             text: tier, op, engine
-            count: rows, operations = completed, errors, corrupt, skipped
+            count: rows, operations = completed, errors, corrupt = of them corrupt, skipped
             bytes: bytes, io_bytes = with padding
             ns: span_ns = in
             per_s: operations_per_s = ops/s
@@ -196,12 +196,12 @@ class RunReport(Report, frozen=True, kw_only=True):
         if self.run is not None and isinstance(served := self.run.serving, Serving):
             failed = served.failed_requests or 0
             return failed, failed + (served.requests or 0), "requests"
-        failed = sum((row["errors"] or 0) + (row["corrupt"] or 0) for row in self.figures)
+        failed = sum(row["errors"] or 0 for row in self.figures)
         return failed, failed + sum(row["operations"] for row in self.figures), "operations"
 
     def warnings(self) -> list[str]:
         """Return what a reader must know of the run before any figure."""
-        run, faults = self.run, {"errors": "operations FAILED", "corrupt": "reads were CORRUPT"}
+        run, faults = self.run, {"errors": "operations FAILED", "corrupt": "of them were CORRUPT reads"}
         found = [] if run is None or not self.is_partial else [f"PARTIAL: {run.reason}"]
         if run is not None and run.summary.fell_behind:
             found.append("The replay fell behind the trace: its times are those of an overload")

@@ -124,13 +124,11 @@ def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
 
 def fail(finished: FinishedRun, output: Path) -> None:
     """Raise the error of a run that was cut short, read corrupt blocks, or had failed operations."""
-    found = finished.run.verification
-    if finished.run.status == "partial" and finished.error is not None:
-        raise finished.error
-    if found is not None and found.corrupt_blocks:
-        raise FailedOperations(f"{found.corrupt_blocks:,} corrupt blocks were read; {output} lists them")
-    if finished.error is not None:
-        raise finished.error
+    found, error = finished.run.verification, finished.error
+    if found is not None and found.corrupt_blocks and (error is None or finished.run.status != "partial"):
+        error = FailedOperations(f"{found.corrupt_blocks:,} corrupt blocks were read; {output} lists them")
+    if error is not None:
+        raise error
 
 
 @contextmanager
@@ -264,5 +262,4 @@ def engine(
     wanted = replace(wanted, kind=name, trace=trace, directory=Path(directory))
     finished = run_engine(wanted, output, command_line(), is_forced=force, show=progress, tell=log)
     show_run(finished, f"wrote {output}", as_json=as_json)
-    if finished.error is not None:
-        raise finished.error
+    fail(finished, output)

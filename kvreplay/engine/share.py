@@ -74,7 +74,7 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
     if wanted == 1:
         return Share("--submitters 1")
     drives = [drive for tier in tiers if tier is not None and tier.has_ring for drive in tier.drives]
-    devices = [_device(Path(drive.target)) for drive in drives]
+    devices: list[object] = [device_number(p) if (p := Path(drive.target)).exists() else p for drive in drives]
     kinds = list(dict.fromkeys(devices))
     count, because = wanted, f"--submitters {wanted}"
     if count is None:
@@ -106,7 +106,3 @@ def _distribute(tiers: Sequence[Tier | None], of_drive: list[int], count: int, b
                 targets[ring].append(drive.target)
         of_tiers.append(OfTier(tuple(own[0] for own in rings), tuple(map(len, rings)), step))
     return Share(because, tuple(of_tiers), tuple(map(tuple, targets)))
-
-
-def _device(target: Path) -> object:
-    return device_number(target) if target.exists() else str(target)

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from kvreplay.mlperf.rules import NOT_CLAIMED, STORAGE, Rule, mark_of, rules_table
 from kvreplay.native.rows import DELETE
-from kvreplay.result.figures import judge
+from kvreplay.result.figures import judge, per_second
 from kvtrace import __version__
 from kvtrace.core import np
 from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
@@ -31,7 +31,7 @@ from kvtrace.core.run.figures import Criterion
 from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, SERVED_FILE, RunFile
 from kvtrace.core.schema import OPS, REQUESTS, SERVED, numbers
 from kvtrace.core.tables import open_table, read_table
-from kvtrace.core.units import NS_PER_S, counted, format_duration, format_rate
+from kvtrace.core.units import counted, format_duration, format_rate
 
 READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
 READ_P95, WRITE_P95 = "Storage Tier Read Total P95 (ms)", "Storage Tier Write Total P95 (ms)"
@@ -313,15 +313,11 @@ class Served:
         return {
             "Total Requests": (self.requests, _NOTE),
             "Total Tokens": (self.tokens, _NOTE),
-            "Avg Throughput (tok/s)": (_rate(self.tokens, wall_ns), _NOTE),
-            "Storage Throughput (tok/s)": (_rate(self.tokens, self.storage_io_ns), _IO_NOTE),
-            "Requests/sec": (_rate(self.requests, wall_ns), _NOTE),
+            "Avg Throughput (tok/s)": (per_second(self.tokens, wall_ns), _NOTE),
+            "Storage Throughput (tok/s)": (per_second(self.tokens, self.storage_io_ns), _IO_NOTE),
+            "Requests/sec": (per_second(self.requests, wall_ns), _NOTE),
             "Cache Hit Rate": (self.hit_rate, _HIT_NOTE),
         }
-
-
-def _rate(count: int, time_ns: int | None) -> float | None:
-    return count * NS_PER_S / time_ns if time_ns else None
 
 
 def served_of(run: Path, requests: Path, trace: Metadata) -> Served:

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const int64_t NS_PER_S = 1000000000, MIB = 1 << 20, LATE_NS = 1000000;
+static const int64_t NS_PER_S = 1000000000, MIB = 1 << 20, LATE_NS = 1000000, GAP_NS = 100000;
 
 static inline int64_t floor_to(int64_t n, int64_t unit) {   // units are powers of two, but for some I/O sizes
     return unit & (unit - 1) ? n / unit * unit : n & -unit;
@@ -168,7 +168,6 @@ static inline void count_good(Counting *c, const Row *r, int64_t at, int64_t ask
     kind->first_ns = min_of(kind->first_ns, start_ns);
     if (end_ns > kind->last_ns) {
         kind->last_ns = end_ns;
-        kind->last_row = r->trace_row;
         kind->last_service_ns = service_ns;
         kind->last_bytes = r->length_bytes;
     }
@@ -228,8 +227,11 @@ EXPORT void count_rows(Counting *c, const Row *row, int64_t rows, const int64_t 
         if (c->is_open_loop && (is_sent || r->due_ns <= run->until_ns)) {
             kind->due++;
             kind->due_bytes += r->op == DELETE ? 0 : r->length_bytes;
-            kind->first_due_ns = min_of(kind->first_due_ns, r->due_ns);
             kind->last_due_ns = max_of(kind->last_due_ns, r->due_ns);
+            const int64_t gap = run->last_due_ns == NONE ? 0 : (r->due_ns - run->last_due_ns) / GAP_NS;
+            run->square_gaps += gap * gap;
+            run->first_due_ns = min_of(run->first_due_ns, r->due_ns);
+            run->last_due_ns = max_of(run->last_due_ns, r->due_ns);
             if (!is_sent) kind->first_missed_ns = min_of(kind->first_missed_ns, r->due_ns);
         }
         if (is_sent) {

@@ -28,8 +28,8 @@ typedef struct {            // what is counted of the operations of one kind
     int64_t moved_bytes, single_bytes;          // of those that moved any, and of these of those of one I/O
     int64_t first_ns, last_ns;                  // their first submission and last completion
     int64_t due, due_bytes;                     // of those due by the run's end, sent or not; bytes of what moves any
-    int64_t first_due_ns, last_due_ns, first_missed_ns;     // of these, and the first that was not sent
-    int64_t last_row, last_service_ns, last_bytes;  // of the first row with that last completion
+    int64_t last_due_ns, first_missed_ns;       // of these, and the first that was not sent
+    int64_t last_service_ns, last_bytes;        // of the first row with that last completion
     int64_t asked_bytes;                        // of the tier by rows that moved them, the warm-up's too
     int64_t depended_ns, waited_ns;             // before submission, for earlier operations and for anything else, of those that completed well
 } Kind;
@@ -40,6 +40,8 @@ typedef struct {            // what is counted of a run as a whole
     int64_t left_out, first_row, from_ns;       // left out of figures and completed well; the first row that is not
     int64_t last_completed_ns, last_ns;         // the last completion, and the last time of all
     int64_t until_ns;       // its end, known before rows come that were not sent
+    int64_t first_due_ns, last_due_ns;          // of those due by then
+    int64_t square_gaps;    // from one of them to the next, in tenths of a millisecond, squared and added up
 } Run;
 
 typedef struct { int64_t operations, errors, bytes, latency_ns, most_ns, p99_ns; } Second;  // by second and kind

@@ -508,11 +508,9 @@ class Relay:
 
     def _end_all(self, reason: str) -> None:
         """End the run on all ranks: rank 0 tells them."""
-        self._tell(Stop(reason))
-        if self.rank == 0:
-            self._say_to_all(_STOP, reason)
-        else:
+        if self.rank != 0:
             self._sent.append(self._comm.isend((_STOP, reason), 0, _CONTROL))
+        self._hear((_STOP, reason))
 
     def _say_to_all(self, kind: bytes, reason: str) -> None:
         self._sent += [self._comm.isend((kind, reason), other, _CONTROL) for other in range(1, self.count)]

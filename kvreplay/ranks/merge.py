@@ -28,7 +28,9 @@ from kvreplay.ranks.parts import (
     merged_pace,
     merged_requests,
     operations_of,
+    weighted,
 )
+from kvreplay.result.cause import is_late
 from kvreplay.result.counts import ERROR
 from kvreplay.result.figures import added, least, mlperf_figures, most, slowest
 from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
@@ -112,24 +114,33 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
     pace = merged_pace(runs, found)
     late = straggler(parts)
     device_io = _device_io(parts)
-    judgement = merged_verdict(parts, figures, pace, device_io, late)
+    judgement = merged_verdict(parts, figures, pace, device_io, late, found, tiers)
     each = [run.summary for run in runs]
-    counts = added(each, "operations", "errors", "not_reached", "absent_deletes", "in_flight_mean")
+    counts = added(each, "operations", "errors", "not_reached", "absent_deletes")
     rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
     replayed = sum((run.window.rows_once or 0) * (run.summary.trace_times or 0) for run in runs)
     begun = [(part.late_ns, part.run.summary.measured_from_ns) for part in parts if part.run is not None]
-    from_ns = min((late_ns + at for late_ns, at in begun if at is not None), default=None)
+    from_ns = least([late_ns + at for late_ns, at in begun if at is not None])
+    wall_ns = most([of.wall_ns for of in each]) or 0
     summary = Summary(
         verdict=sentence(judgement, parts, counts["errors"]),
         judgement=judgement,
-        wall_ns=most([of.wall_ns for of in each]),
+        wall_ns=wall_ns or None,
+        in_flight_mean=found.took("true")[1] / (wall_ns - (from_ns or 0)) if wall_ns > (from_ns or 0) else None,
         measured_from_ns=from_ns,
         **counts,
         trace_times=replayed / once if once else None,
         figures=figures,
         pace=pace,
         skipped_rows=sum_by_name([of.skipped_rows for of in each]),
-        warmup=_warmup(order, runs, from_ns),
+        warmup=None
+        if order.config.warmup is None
+        else WarmupFacts(
+            asked=order.config.warmup,
+            operations=sum(of.warmup.operations for of in each if of.warmup is not None),
+            first_measured_row=None,
+            measured_from_ns=from_ns,
+        ),
         definitions=first.summary.definitions | DEFINITIONS,
     )
     path = Path(order.trace)
@@ -204,14 +215,6 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         ),
         summary=summary,
     )
-
-
-def _warmup(order: Ordered, runs: Sequence[RunFile], from_ns: int | None) -> WarmupFacts | None:
-    if order.config.warmup is None:
-        return None
-    operations = sum(run.summary.warmup.operations for run in runs if run.summary.warmup is not None)
-    asked = order.config.warmup
-    return WarmupFacts(asked=asked, operations=operations, first_measured_row=None, measured_from_ns=from_ns)
 
 
 def _status(parts: Sequence[PartRun], because: str | None) -> tuple[str, str | None]:
@@ -368,9 +371,7 @@ def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None, s
         if part.status == "idle":
             found.append(f"rank {part.rank} has no part of the trace: there are fewer parts than ranks")
         elif part.status == "lost":
-            kept = (
-                "" if part.run is None else "; its figures are those of its journal, whose last seconds may be missing"
-            )
+            kept = "; its figures are those of its journal, whose last seconds may be missing" if part.run else ""
             found.append(f"rank {part.rank} is LOST{kept}")
     cpus = [(part.report.cpus, part.run.host.get("cpus") or 0) for part in parts if part.run is not None]
     bound = [(own, of_host) for own, of_host in cpus if own is not None and own < of_host]
@@ -460,10 +461,10 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
 
 BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
 """Of the median rank's time, and in all: who ends later by less holds nobody up."""
-_OTHERWISE = ("device_busy_share", "device_time_share", "on_time_share", "throttle_share")
+_OTHERWISE = ("device_busy_share", "device_time_share", "on_time_share", "throttle_share", "unhindered_share")
 _MEANS = [name for name in Evidence.__struct_fields__ if name.endswith("_share") and name not in _OTHERWISE]
 """Shares of `Evidence` of which all ranks together have the average."""
-_MOST = ("device_busy_share", "is_end_late", "device_queue_mean", "device_queue_limit")
+_MOST = ("device_busy_share", "device_queue_mean", "device_queue_limit")
 """Of these they have what the rank with the most has."""
 _MEDIANS = ("doubling_gain", "slowdown")
 IN_MEMORY = ("memory", "gpu")
@@ -478,8 +479,10 @@ def merged_verdict(
     pace: Pace | None,
     device_io: dict[str, DeviceIo],
     late: Straggler | None,
+    found: RankOperations,
+    tiers: Sequence[str],
 ) -> RunVerdict:
-    """Return the verdict of all ranks; `late` is the one that held them up."""
+    """Return the verdict of all ranks; `late` is the one that held them up, `tiers` are the trace's."""
     runs = [part.run for part in parts if part.run is not None]
     spent: dict[tuple[bool, str], float] = {}
     for f in figures:
@@ -487,9 +490,10 @@ def merged_verdict(
         spent[key] = spent.get(key, 0.0) + (f.latency.mean_ns or 0.0) * f.latency.count
     # The tier whose operations took the most time; no simulation first.
     tier = max(spent, key=lambda key: (key[0], spent[key]))[1] if spent else None
-    rates = [_rate(name, figures, runs) for name in dict.fromkeys(f.tier for f in figures if f.operations)]
+    names = dict.fromkeys(f.tier for f in figures if f.operations)
+    rates = [_rate(name, figures, runs, found, f"tier = {tiers.index(name)}") for name in names]
     evidence, of_tier = _evidence(runs, device_io, tier, pace), [f for f in figures if f.tier == tier]
-    found = judged_run(
+    judged = judged_run(
         evidence,
         rates,
         tier,
@@ -502,30 +506,26 @@ def merged_verdict(
     who = counted(len(runs), "rank")
     who += " FELL BEHIND" if pace is not None and evidence.is_end_late and rates else ""
     behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
-    said = f"{who}: {found.sentence}{behind if rates else ''}"
-    return msgspec.structs.replace(found, sentence=said)
+    said = f"{who}: {judged.sentence}{behind if rates else ''}"
+    return msgspec.structs.replace(judged, sentence=said)
 
 
-def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile]) -> TierRate:
-    """Return what a tier was asked and reached on all ranks, over the time that they took together."""
-    reports = [r for run in runs if run.summary.judgement is not None for r in run.summary.judgement.tiers]
-    known = [r for r in reports if r.tier == tier]
-    of_tier = [f for f in figures if f.tier == tier]
-    is_open = any(r.end_late_ns is not None for r in known)
-    # Reads and writes overlap, so the longest of them at least.
-    spans = [f.span_ns for f in of_tier if f.span_ns]
-    walls = [run.summary.wall_ns or 0 for run in runs if any(f.tier == tier for f in run.summary.figures)]
-    span = max([*spans, *walls], default=0)
+def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile], found: RankOperations, kind: str) -> TierRate:
+    """Return what a tier, whose operations are a `kind`, was asked and reached on all ranks together."""
+    judged, of_tier = [run.summary.judgement for run in runs], [f for f in figures if f.tier == tier]
+    late_ns = most([r.end_late_ns for v in judged if v is not None for r in v.tiers if r.tier == tier])
+    due, took_ns = found.paced(kind) if found.is_open_loop else (0, found.took(kind)[0])
+    asked = due * NS_PER_S / found.schedule_ns if found.is_open_loop and found.schedule_ns else None
     moved = sum(f.bytes or 0 for f in of_tier if f.op != "delete")
     operations = sum(f.operations or 0 for f in of_tier)
-    reached = [r.reached_bytes_per_s for r in known], [r.reached_operations_per_s for r in known]
     return TierRate(
         tier=tier,
         is_simulated=of_tier[0].is_simulated,
-        **added(known, "asked_bytes_per_s", "asked_operations_per_s"),
-        reached_bytes_per_s=total(reached[0]) if is_open else (moved * NS_PER_S / span if span and moved else None),
-        reached_operations_per_s=total(reached[1]) if is_open else (operations * NS_PER_S / span if span else None),
-        end_late_ns=max((r.end_late_ns or 0 for r in known), default=0) if is_open else None,
+        asked_bytes_per_s=asked * moved / operations if asked and moved else None,
+        asked_operations_per_s=asked,
+        reached_bytes_per_s=moved * NS_PER_S / took_ns if took_ns and moved else None,
+        reached_operations_per_s=operations * NS_PER_S / took_ns if took_ns else None,
+        end_late_ns=(late_ns or 0) if found.is_open_loop else None,
     )
 
 
@@ -534,11 +534,11 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
 
     Ranks on one device saw all that it did, each; here it counts once.
     """
-    each = [run.summary.judgement.evidence for run in runs if run.summary.judgement is not None]
-    walls = [run.summary.wall_ns or 0 for run in runs]
-    in_use_ns = total(
-        [None if e.in_flight_mean is None else e.in_flight_mean * w for e, w in zip(each, walls, strict=False)]
-    )
+    judged = [(v.evidence, run.summary) for run in runs if (v := run.summary.judgement) is not None]
+    each, wall_ns = [e for e, _ in judged], most([of.wall_ns for _, of in judged])
+    in_use_ns = total([None if e.in_flight_mean is None else e.in_flight_mean * (of.wall_ns or 0) for e, of in judged])
+    responses = [(e, f.response) for e, of in judged for f in of.figures if f.tier == tier and f.response]
+    of_times = [(e, (r.mean_ns or 0) * r.count) for e, r in responses]
     device_ns = total([moved.device_ns for name, moved in device_io.items() if name.split(":")[0].split()[0] == tier])
     is_known = all(e.device_time_share is not None for e in each)
     throttled = max((e for e in each if e.throttle is not None), key=lambda e: e.throttle_share or 0.0, default=None)
@@ -551,10 +551,12 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
     return Evidence(
         queue_depth=sum(e.queue_depth for e in each),
         storage=each[0].storage if each else "drive",
-        in_flight_mean=total([e.in_flight_mean for e in each]),
+        in_flight_mean=in_use_ns / wall_ns if in_use_ns is not None and wall_ns else None,
         device_time_share=device_ns / in_use_ns if is_known and device_ns is not None and in_use_ns else None,
-        response_shares={n: sum(e.response_shares.get(n, 0) for e in each) / len(each) for n in names},
+        response_shares={n: weighted([(e.response_shares.get(n, 0), w) for e, w in of_times]) or 0 for n in names},
+        unhindered_share=weighted([(e.unhindered_share, w) for e, w in of_times]),
         on_time_share=None if pace is None else pace.on_time_fraction,
+        is_end_late=None if pace is None else is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s),
         throttle=None if throttled is None else throttled.throttle,
         throttle_share=None if throttled is None else throttled.throttle_share,
         **together,

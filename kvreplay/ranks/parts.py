@@ -32,6 +32,7 @@ from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, DealNote, RunFile
 from kvtrace.core.schema import OPS, Op, Qos
 from kvtrace.core.statistics import mean
 from kvtrace.core.tables import open_table
+from kvtrace.core.units import NS_PER_S
 
 RANKS_FILE = "ranks.json"
 """In the folder of the whole, from before the start on."""
@@ -154,6 +155,7 @@ _OPS = """
         submitted_ns + late_ns AS submitted_ns,
         completed_ns + late_ns AS completed_ns,
         outcome = 'ok' AND completed_ns IS NOT NULL AS is_done,
+        submitted_ns IS NOT NULL OR scheduled_ns <= wall_ns AS is_due,
         coalesce(row >= warmup_rows, coalesce(scheduled_ns, submitted_ns) >= warmup_ns, true) AS is_measured,
         submitted_ns - scheduled_ns AS lateness,
         CASE WHEN is_done THEN files.completed_ns - files.submitted_ns END AS latency,
@@ -161,6 +163,13 @@ _OPS = """
         trunc(latency * (1048576::DOUBLE / nullif(bytes, 0)))::BIGINT AS latency_per_mib
     FROM files JOIN ranks ON filename = ops_file
 """
+_SCHEDULE = """
+    WITH due AS (FROM ops WHERE is_measured AND is_due),
+    gap AS (SELECT (due_ns - lag(due_ns) OVER (ORDER BY due_ns))::DOUBLE AS ns FROM due)
+    SELECT min(due_ns), max(due_ns) - min(due_ns) + (SELECT coalesce(sum(ns * ns) / nullif(sum(ns), 0), 0) FROM gap)
+    FROM due
+"""
+"""The first due time, and the schedule as of `kvreplay.result.cause.end_of`."""
 _MOST_AT_ONCE = """
     WITH kind AS (SELECT * FROM ops WHERE is_measured AND is_done AND {kind}),
     step AS (SELECT submitted_ns AS at_ns, 1 AS more FROM kind UNION ALL SELECT completed_ns, -1 FROM kind)
@@ -177,19 +186,21 @@ class RankOperations:
         self.is_exact, self._db = is_exact, db
         db.execute(
             "CREATE TABLE ranks "
-            "(rank BIGINT, ops_file TEXT, served_file TEXT, late_ns BIGINT, warmup_rows BIGINT, warmup_ns BIGINT)"
+            "(rank BIGINT, ops_file TEXT, served_file TEXT, late_ns BIGINT, warmup_rows BIGINT, warmup_ns BIGINT, "
+            "wall_ns BIGINT)"
         )
         left = [part for part in parts if part.run is not None]
         self.is_open_loop = any(part.run.pacing.loop == "open" for part in left if part.run is not None)
         for part in left:
             files = [str(part.folder / file) for file in (OPS_FILE, SERVED_FILE)]
             warmup = part.measured.warmup or Warmup()
-            known = part.rank, *files, part.late_ns, warmup.rows, warmup.time_ns
-            db.execute("INSERT INTO ranks VALUES (?, ?, ?, ?, ?, ?)", known)
+            known = part.rank, *files, part.late_ns, warmup.rows, warmup.time_ns, part.run and part.run.summary.wall_ns
+            db.execute("INSERT INTO ranks VALUES (?, ?, ?, ?, ?, ?, ?)", known)
         for view, file in (("files", OPS_FILE), ("served", SERVED_FILE)):
             paths = [str(part.folder / file) for part in left]
             db.read_parquet(paths, union_by_name=True, filename=True).create_view(view)
         db.execute(_OPS)
+        self.first_due_ns, self.schedule_ns = db.sql(_SCHEDULE).fetchall()[0]
 
     def columns(self, query: str) -> Iterator[list[Any]]:
         """Yield the columns of a query's result, batch by batch, as NumPy arrays of int64, nulls as -1."""
@@ -210,6 +221,16 @@ class RankOperations:
         query = f"SELECT {times} FROM ops WHERE is_measured AND is_done AND {kind}"  # noqa: S608 - our words
         span, service = self._db.sql(query).fetchall()[0]
         return span, int(service)
+
+    def paced(self, kind: str) -> tuple[int, float | None]:
+        """Return how many of a `kind` an open loop asked for by the runs' ends, and how long it took for them.
+
+        That is the schedule; where they end after it, to the last completion, less what such an operation takes.
+        """
+        usual = "least(arg_max(latency, completed_ns), quantile_disc(latency, 0.05))" if self.schedule_ns else "0"
+        query = f"SELECT count(*), max(completed_ns) - {usual} FROM ops WHERE is_measured AND is_due AND {kind}"  # noqa: S608 - our words
+        due, ended_ns = self._db.sql(query).fetchall()[0]
+        return due, None if ended_ns is None else max(self.schedule_ns, ended_ns - self.first_due_ns)
 
     def most_at_once(self, kind: str) -> int | None:
         """Return how many of a `kind` were in flight at once; null where only histograms are kept."""
@@ -259,28 +280,29 @@ def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     if not known:
         return None
     operations = sum(count for _, count in known) or 1
+    due, took_ns = found.paced("true")
     late = max((pace for pace, _ in known), key=lambda pace: (not pace.kept_pace, pace.end_late_ns or 0))
     names = {name for pace, _ in known for name in pace.causes}
     # Shares of response times: those of a rank count by its part of them all.
     weights = [(pace, (pace.response.mean_ns or 0) * pace.response.count if pace.response else 0) for pace, _ in known]
-    whole = sum(weight for _, weight in weights) or 1
     return Pace(
         kept_pace=all(pace.kept_pace for pace, _ in known),
         late_fraction=sum(pace.late_fraction * count for pace, count in known) / operations,
         late_by_itself_fraction=sum(pace.late_by_itself_fraction * count for pace, count in known) / operations,
         lateness=found.distribution(LATENESS),
         response=found.distribution(RESPONSE),
-        **added([pace for pace, _ in known], "offered_per_s", "delivered_per_s"),
+        offered_per_s=due * NS_PER_S / found.schedule_ns if found.schedule_ns else None,
+        delivered_per_s=operations * NS_PER_S / took_ns if took_ns else None,
         end_late_ns=late.end_late_ns,
         cause=late.cause,
-        causes={name: sum(pace.causes.get(name, 0) * w for pace, w in weights) / whole for name in sorted(names)},
+        causes={name: weighted([(pace.causes.get(name, 0), w) for pace, w in weights]) or 0 for name in sorted(names)},
         held_share=mean([pace.held_share for pace, _ in known]),
-        on_time_fraction=_weighted([(pace.on_time_fraction, count) for pace, count in known]),
-        unhindered_share=_weighted([(pace.unhindered_share, weight) for pace, weight in weights]),
+        on_time_fraction=weighted([(pace.on_time_fraction, count) for pace, count in known]),
+        unhindered_share=weighted([(pace.unhindered_share, weight) for pace, weight in weights]),
     )
 
 
-def _weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
+def weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
     """Return the mean of values by their weights; null if one is not known."""
     known = [(value, weight) for value, weight in each if value is not None]
     whole = sum(weight for _, weight in known)

@@ -153,7 +153,7 @@ class RankSession:
 
     def _mine(self, asked: Replay, part: Part, folder: Path, meeting: Meeting) -> None:
         """Replay our part, together with the others; with nothing to replay, only meet them."""
-        config, rank = asked.config, self.ranks.rank
+        config, rank, rows = asked.config, self.ranks.rank, part.warmup_rows
         if not part.planned:
             return
         targets = {n: partition.target_of(n, target, rank, self._hosts) for n, target in config.tiers.items()}
@@ -164,11 +164,7 @@ class RankSession:
             seed=(seed + rank * _GOLDEN) & MAX_SEED,
             # The part is what the limit left of the trace.
             limit=None,
-            warmup=config.warmup
-            if part.warmup_rows is None
-            else f"{part.warmup_rows}rows"
-            if part.warmup_rows
-            else None,
+            warmup=config.warmup if rows is None else f"{rows}rows" if rows else None,
         )
         try:
             replay(replace(asked, config=own, trace=part.path, output=folder), together=meeting)
@@ -288,12 +284,9 @@ def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
     mine = output / RANK_FOLDER.format(ranks.rank)
     with suppress(RankLost):
         replies = ranks.exchange(_digest(mine / last))
-        lacking = []
-        if ranks.rank == 0:
-            there = [output / RANK_FOLDER.format(rank) for rank in range(ranks.count)]
-            lacking = [
-                r for r, digest in enumerate(replies) if digest is not None and _digest(there[r] / last) != digest
-            ]
+        there = [output / RANK_FOLDER.format(rank) / last for rank in range(ranks.count if ranks.rank == 0 else 0)]
+        known = enumerate(zip(replies, there, strict=False))
+        lacking = [rank for rank, (digest, left) in known if digest is not None and _digest(left) != digest]
         first = ranks.exchange(msgspec.msgpack.encode(lacking))[0]
         wanted: list[int] = msgspec.msgpack.decode(first, type=list[int]) if first else []
         if not wanted:

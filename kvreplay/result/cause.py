@@ -19,7 +19,7 @@ from kvreplay.result.counts import KINDS, LATENESS, PER_MIB, QUICK_PERCENT, RESP
 from kvtrace.core.run.figures import Distribution, Evidence, LimitCause, Pace
 from kvtrace.core.units import NS_PER_S, percent
 
-MIB = 1 << 20
+MIB, GAP_NS = 1 << 20, 100_000  # in the latter gaps between due times are counted
 
 SLIP_NS = 10_000_000
 """An end that is later by no more has not slipped."""
@@ -86,27 +86,29 @@ def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, f
 def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, float | None, float | None]:
     """Return by how much the end of the kinds `at` was late, and the rates offered and delivered.
 
-    What was due and not reached was offered, too; a run that was cut ended as late as the first of it.
+    Both are over the run's schedule: from its first due time to its last, and one gap such as those between. What ends
+    after that took longer; what was due and not reached was offered, too, and a run that was cut ended as late as it.
     """
     kinds, count = found.kinds, found.total("good", at)
     if not count:
         return None, None, None
-    completed = max(int(kinds["last_ns"][i]) for i in at)
-    # The last is the first row that completed then.
-    last = min((i for i in at if kinds["last_ns"][i] == completed), key=lambda i: int(kinds["last_row"][i]))
-    first_due, last_due = int(kinds["first_due_ns"][list(at)].min()), int(kinds["last_due_ns"][list(at)].max())
+    last = max(at, key=lambda i: int(kinds["last_ns"][i]))
+    completed, last_due = int(kinds["last_ns"][last]), int(kinds["last_due_ns"][list(at)].max())
+    first_due, all_due = (int(found.run[name][0]) for name in ("first_due_ns", "last_due_ns"))
+    # And the gap in which a moment lies, on average: from one burst to the next; of a steady load next to nothing.
+    schedule = span + int(found.run["square_gaps"][0]) * GAP_NS**2 // span if (span := all_due - first_due) else 0
     # What the last takes unhindered: of its tier and kind, one of the quickest 5 %.
     service, moved = int(kinds["last_service_ns"][last]), int(kinds["last_bytes"][last])
     like = [i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS]
     usual, per_mib = found.times.quick(QUICK_PERCENT, *found.slots(SERVICE, like)), found.slots(PER_MIB, like)
     if found.times.count(*per_mib):
         usual = max(usual, found.times.quick(QUICK_PERCENT, *per_mib) * moved / MIB)
-    late = max(0, completed - last_due - int(min(service, usual)))
-    span = last_due - first_due
-    offered = found.total("due", at) * NS_PER_S / span if span else None
     # Of a load that was due at once, what the last took is most of the time.
-    took = span + late if span else completed - first_due
-    late = max(late, int(found.run["until_ns"][0]) - int(kinds["first_missed_ns"][list(at)].min()))
+    ended = completed - (int(min(service, usual)) if schedule else 0)
+    took = max(schedule, ended - first_due)
+    offered = found.total("due", at) * NS_PER_S / schedule if schedule else None
+    late = int(found.run["until_ns"][0]) - int(kinds["first_missed_ns"][list(at)].min())
+    late = max(0, late, completed - int(min(service, usual)) - last_due)
     return late, offered, count * NS_PER_S / took if took else None
 
 

@@ -316,8 +316,8 @@ class CountedOperations:
         self.moves = np.array([t is not None and not t.is_simulated for t in tiers])
         count = len(self.places) * KINDS
         self.kinds, self.run = np.zeros(count, KIND), np.zeros(1, RUN)
-        self.kinds["first_ns"] = self.kinds["first_due_ns"] = self.run["first_row"] = self.run["from_ns"] = MOST
-        self.kinds["last_ns"] = self.kinds["last_due_ns"] = NOT_DONE
+        self.kinds["first_ns"] = self.run["first_due_ns"] = self.run["first_row"] = self.run["from_ns"] = MOST
+        self.kinds["last_ns"] = self.kinds["last_due_ns"] = self.run["last_due_ns"] = NOT_DONE
         self.kinds["first_missed_ns"] = self.run["until_ns"] = MOST
         self.run["last_completed_ns"] = NOT_DONE
         self._each = OPEN_TIMES if is_open_loop else CLOSED_TIMES

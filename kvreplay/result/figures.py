@@ -263,12 +263,13 @@ def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_
         tokens=tokens,
         storage_io_ns=io_ns,
         reason=reason,
-        storage_throughput_tokens_per_s=_per_second(tokens, io_ns),
-        wall_clock_throughput_tokens_per_s=_per_second(tokens, summary.wall_ns),
+        storage_throughput_tokens_per_s=per_second(tokens, io_ns),
+        wall_clock_throughput_tokens_per_s=per_second(tokens, summary.wall_ns),
     )
 
 
-def _per_second(count: int | None, time_ns: int | None) -> float | None:
+def per_second(count: int | None, time_ns: int | None) -> float | None:
+    """Return the rate of so many in a time; null if one of them is not known."""
     return count * NS_PER_S / time_ns if count is not None and time_ns else None
 
 
@@ -311,7 +312,7 @@ def _criteria(
 
     storage = [f for f in moved if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None]
     # Reads and writes need not go on at the same time.
-    bandwidth = _per_second(sum(f.bytes or 0 for f in storage), took_ns([f.tier for f in storage]) if storage else None)
+    bandwidth = per_second(sum(f.bytes or 0 for f in storage), took_ns([f.tier for f in storage]) if storage else None)
     lookups = stats.get("lookups")
     hit_rate = sum(t["hits"] for t in stats["tiers"]) / lookups if lookups and "tiers" in stats else None
     simulated = "hits / lookups, of the simulation that made the trace"

@@ -54,8 +54,6 @@ DOUBLINGS = 4
 """Beyond the greatest value asked for."""
 DOUBLINGS_OF_ONE = 14
 """Where one value was asked for: the search finds the rest by itself."""
-ASKS_MORE = 1.05
-"""What twice the users ask of the storage, at least, beside the most before: else something else sets the pace."""
 HALVINGS = 6
 TRIALS = 3
 """At the values that decide."""
@@ -76,7 +74,7 @@ FULL = 0.8
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 GAIN = 0.05
-"""A step that gains less has saturated."""
+"""A step that gains less has saturated; users that ask for less more have something else that sets their pace."""
 KNEE_SHARE = 0.9
 TRACE_FILE = "trace.parquet"
 """In a sweep's folder: the trace that was made for it."""
@@ -124,8 +122,8 @@ def sweep(
     tables.check_output(output, is_forced=asked.is_forced)
     meta = open_table(trace, TRACE).meta
     tiers = make_tiers(config, meta, trace, output)
-    if axis is Axis.USERS:
-        check_users(trace, meta)
+    if axis is Axis.USERS and not has_users(meta):
+        raise ConfigError(f"--users: {trace} has no synthetic users to have more of; sweep its speed with --speeds")
     tables.make_directory(output, SWEEP_FILE)
     if is_made:
         shutil.move(objects_path(trace), objects_path(output / TRACE_FILE))
@@ -239,7 +237,7 @@ def point(
         throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
         operations=summary.operations,
-        asked_bytes_per_s=_asked(summary),
+        asked_bytes_per_s=_tiers_rate(summary, "asked_bytes_per_s"),
         read_p99_lacks=_lacking(summary),
         is_within_target=(read_p99_ns or 0) <= (read_p99_target_ns or 0) if is_judged else None,
         **times,
@@ -252,11 +250,11 @@ def point(
     )
 
 
-def _asked(summary: Summary) -> float | None:
-    """Return the bytes a second that an open loop's tiers were asked for; None if it is not known of one."""
+def _tiers_rate(summary: Summary, name: str) -> float | None:
+    """Return the rate `name` of an open loop's tiers added up; None if it is not known of one."""
     counted = {f.tier for f in that_count(summary.figures)}
     tiers = [] if summary.judgement is None else [t for t in summary.judgement.tiers if t.tier in counted]
-    return statistics.total([t.asked_bytes_per_s for t in tiers if t.asked_operations_per_s is not None])
+    return statistics.total([getattr(t, name) for t in tiers if t.asked_operations_per_s is not None])
 
 
 def _lacking(summary: Summary) -> str | None:
@@ -275,10 +273,12 @@ def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:
     """Return whether the sweep may end at the last of `points`."""
     if axis is not Axis.QUEUE_DEPTH:
         return any(not point.is_held for point in points) or asks_no_more(points)
-    rates = [p.throughput_bytes_per_s or 0.0 for p in points]
-    if len(rates) < 3:  # noqa: PLR2004 - two steps
-        return False
-    return all(rates[at] < max(rates[:at]) * (1 + GAIN) for at in (-2, -1))
+    return _gains_no_more([p.throughput_bytes_per_s or 0.0 for p in points])
+
+
+def _gains_no_more(rates: list[float]) -> bool:
+    """Return whether each of the last two steps of `rates` gained less than GAIN over the best before it."""
+    return len(rates) > 2 and all(rates[at] < max(rates[:at]) * (1 + GAIN) for at in (-2, -1))  # noqa: PLR2004
 
 
 def knee(axis: Axis, points: list[SweepPoint]) -> float | None:
@@ -289,14 +289,6 @@ def knee(axis: Axis, points: list[SweepPoint]) -> float | None:
     rates = [(p.value, p.throughput_bytes_per_s or 0.0) for p in points]
     greatest = max((rate for _, rate in rates), default=0.0)
     return next((value for value, rate in rates if rate and rate >= KNEE_SHARE * greatest), None)
-
-
-def check_users(trace: Path, meta: Metadata) -> None:
-    """Raise ConfigError unless `trace` is one of synthetic users, which can be made with more of them."""
-    if not has_users(meta):
-        raise ConfigError(
-            f"--users: {trace} has no synthetic users, so there cannot be more of them; sweep its speed with --speeds"
-        )
 
 
 def generate(meta: Metadata, users: int, path: Path) -> None:
@@ -348,10 +340,7 @@ def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint])
 def asks_no_more(points: Sequence[SweepPoint]) -> bool:
     """Return whether the last two rising `points` of an open loop added no load."""
     asked = [p.asked_bytes_per_s for p in sorted(points, key=lambda point: point.value)]
-    known = [rate for rate in asked if rate is not None]
-    if len(known) < len(asked) or len(known) < 3:  # noqa: PLR2004 - two steps
-        return False
-    return all(known[at] < max(known[:at]) * ASKS_MORE for at in (-2, -1))
+    return None not in asked and _gains_no_more([rate for rate in asked if rate is not None])
 
 
 def to_repeat(points: Sequence[SweepPoint]) -> float | None:
@@ -601,7 +590,7 @@ def _score(
         in_flight=sum(of * count for of, count in depths) / sum(count for _, count in depths) if depths else None,
         drive_writes_per_day=a_day / size if a_day is not None and size else None,
         life_years=endurance.life_years(size, a_day) if endurance and a_day else None,
-        delivered_share=(point.throughput_bytes_per_s or 0.0) / asked if asked else None,
+        delivered_share=(_tiers_rate(run.summary, "reached_bytes_per_s") or 0.0) / asked if asked else None,
         spread=statistics.spread(both) if len(both) > 1 else None,
         trials=len(each),
         each=each,

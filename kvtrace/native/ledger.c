@@ -29,7 +29,7 @@ EXPORT int64_t ledger_enter(Books *b, int64_t rows, const int64_t *ts_ns, const 
     for (int64_t i = 0; i < rows; i++) {
         TierBooks *t = &b->tiers[tier[i]];
         int64_t *size = &b->sizes[cell[i]], *extent = &b->extents[object[i]], *lies = &b->instances[instance[i]];
-        int64_t held = *size, code = ROW_CAN_BE;
+        int64_t held = max_of(0, *size), code = ROW_CAN_BE;
         b->fault_row = i;
         if (request[i] < NONE || request[i] >= b->stages_count) return REQUEST_NOT_DENSE;
         if (b->is_strict) {
@@ -39,15 +39,15 @@ EXPORT int64_t ledger_enter(Books *b, int64_t rows, const int64_t *ts_ns, const 
         } else if (request[i] != NONE) b->stages[request[i]] = 0;
         *extent = max_of(0, *extent);
         b->last_ns = ts_ns[i];
-        if (op[i] == OP_READ) continue;
         int64_t reach = offset_bytes[i] + length_bytes[i], after = op[i] == OP_DELETE ? 0 : max_of(reach, held);
-        *size = after;
+        // What is read and was not written lay there from the start on, unless it was deleted before.
+        t->peak_bytes += op[i] == OP_READ && *size != NONE ? max_of(0, reach - held) : 0;
+        *size = op[i] == OP_DELETE ? NONE : after;
         t->live_bytes += after - held;
         *lies += after - held;
-        if (op[i] == OP_DELETE) continue;
-        *extent = max_of(after, *extent);
-        if (t->live_bytes > MOST) return b->before = t->live_bytes, OVERFLOW;
         t->peak_bytes = max_of(t->live_bytes, t->peak_bytes);
+        if (t->peak_bytes > MOST) return b->before = t->peak_bytes, OVERFLOW;
+        if (op[i] == OP_WRITE) *extent = max_of(after, *extent);
         if (b->is_strict && *lies > t->capacity_bytes) return b->before = *lies, OVER_CAPACITY;
     }
     return ROW_CAN_BE;

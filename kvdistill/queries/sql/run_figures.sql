@@ -3,7 +3,7 @@
 -- null.
 SELECT tier, op::VARCHAR AS op, any_value(engine)::VARCHAR AS engine, count(*) AS rows,
     count(*) FILTER (outcome = 'ok') AS operations,
-    count(*) FILTER (outcome IN ('error', 'short')) AS errors,
+    count(*) FILTER (outcome IN ('error', 'short', 'corrupt')) AS errors,
     count(*) FILTER (outcome = 'corrupt') AS corrupt,
     count(*) FILTER (outcome = 'skipped') AS skipped,
     sum(bytes) FILTER (outcome = 'ok' AND op <> 'delete')::BIGINT AS bytes,

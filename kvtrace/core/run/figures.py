@@ -81,10 +81,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     response: Distribution | None = None
     """Completion - due time, of all that completed."""
     offered_per_s: float | None = None
-    """Operations due by the run's end / from the first due time to the last; null if all were due at once."""
+    """Operations due by the run's end / the schedule: from the first due time to the last, and one gap such as those
+    between (from one burst to the next, if they come in bursts); null if all were due at once."""
     delivered_per_s: float | None = None
-    """Operations / from the first due time to the last completion, less what the last took unless all were due
-    at once."""
+    """Operations / the schedule; where they end after it, to the last completion, less what the last took."""
     end_late_ns: int | None = None
     """Last completion - last due time, less what such an operation takes; or how long what was not reached was due."""
     cause: str | None = None
@@ -325,9 +325,9 @@ class TierRate(msgspec.Struct, frozen=True, kw_only=True):
     tier: str
     is_simulated: bool
     asked_bytes_per_s: float | None
-    """Of the operations that completed, by their due times; null in a closed loop, which asks for all there is."""
+    """Of what was due, over the run's schedule (`offered_per_s`); null in a closed loop."""
     reached_bytes_per_s: float | None
-    """Over the same span, and by how much its end was late; in a closed loop from the first submission to the last
+    """Over the same time, and by how much it ended after that; in a closed loop from the first submission to the last
     completion. Null where nothing moved."""
     asked_operations_per_s: float | None
     reached_operations_per_s: float | None

@@ -143,10 +143,24 @@ def test_one_object(tmp_path):
     assert job["rate_iops"] == "100"
 
 
-def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path):
-    rows = [io(7, "read", i, 4096) for i in range(5)]
+def test_few_bursts_say_how_long_one_may_take(tmp_path):
+    # Six bursts of 40 writes, 100 ms apart: what is no pause of that is left for a burst to complete.
+    rows = [io(burst * 100, "write", burst * 40 + at, 65536, request=burst) for burst in range(6) for at in range(40)]
+    lines = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V)).splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("thinktime="))
+    pause_us = int(lines[at].removeprefix("thinktime=").removesuffix("us"))
+    words = lines[at - 1].split()
+    assert lines[at - 1].startswith("# fio pauses after a burst: where that takes over ")
+    assert pause_us + int(words[words.index("over") + 1]) == pytest.approx(100_000, rel=0.01)
+
+
+@pytest.mark.parametrize("gap_us", [0, 49])
+def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path, gap_us):
+    rows = [io(7 + i * gap_us / 1000, "read", i, 4096) for i in range(5)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
-    assert "# no rate: these operations of the source share one instant" in job
+    assert "# no rate: they come within a millisecond, and fio's times are whole ones" in job
+    assert "#   it ends after as many operations as the source has: they come within a millisecond" in job
+    assert "instant" not in job
     assert options_of(job, "read")["number_ios"] == "5"
     assert not {"rate", "rate_iops"} & options_of(job, "read").keys()
     assert not {"runtime", "time_based"} & options_of(job, "read").keys()

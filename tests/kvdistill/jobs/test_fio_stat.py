@@ -147,7 +147,7 @@ def timed(tmp_path, came, done) -> Profile:
     part = {name: np.asarray(values).astype(np.int64) for name, values in columns.items()}
     write_ios(tmp_path / "timed.parquet", [part], "this")
     base = distil_rows(tmp_path, [io(0, "read", 1, size)]).profile
-    space = AddressSpace(span_bytes=GIB, peak_live_bytes=GIB, prior_objects=0, prior_bytes=0)
+    space = AddressSpace(span_bytes=GIB, peak_reserved_bytes=GIB, prior_objects=0, prior_bytes=0)
     known = {"origin": base.origin, "tier": "nvme", "space": space, "data": None}
     return profile_of(tmp_path / "timed.parquet", tmp_path, **known, stray_delete_ops=0)
 

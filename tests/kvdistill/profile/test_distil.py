@@ -40,7 +40,7 @@ def test_the_hand_profile(tmp_path):
     assert profile.write.sizes == [SizeCount(4096, 1), SizeCount(8192, 1), SizeCount(3 * MIB, 1)]
     assert (profile.delete_ops, profile.delete_bytes, profile.stray_delete_ops) == (1, 6000, 0)
     assert profile.space.span_bytes == 16 * KIB + 3 * MIB
-    assert (profile.space.peak_live_bytes, profile.space.peak_live_objects) == (16 * KIB + 3 * MIB, 3)
+    assert (profile.space.peak_reserved_bytes, profile.space.peak_live_objects) == (16 * KIB + 3 * MIB, 3)
     assert (profile.space.prior_objects, profile.space.prior_bytes) == (1, 8 * KIB)
     assert profile.concurrency == Concurrency(max_stage_ops=2, mean_stage_ops=8 / 6)
     assert profile.depth is None

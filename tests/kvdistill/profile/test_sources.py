@@ -93,7 +93,7 @@ def test_arrivals_and_reuse_by_hand(tmp_path):
     assert profile.locality.read.first_ops == 0
     assert [(s.low, s.count) for s in profile.locality.read.distances] == [(4096, 1), (8192, 2)]
     assert profile.locality.write.first_ops == 2
-    assert profile.space.end_live_bytes == profile.space.peak_live_bytes == 12 * KIB
+    assert profile.space.end_live_bytes == profile.space.peak_reserved_bytes == 12 * KIB
 
 
 def test_one_instant_has_no_arrivals_and_no_streams(tmp_path):

@@ -18,10 +18,10 @@ def test_the_hand_trace(tmp_path):
     assert (found.subject.preset, found.subject.seed, found.subject.rows) == ("by-hand", 42, 10)
     assert (found.span_ns, found.requests) == (105 * MS, 6)
     nvme = found.tiers[2]
-    # 6000 + 3 MiB written; 6000 deleted, 4096 written. Object 2 is only read.
+    # 6000 + 3 MiB written; 6000 deleted, 4096 written. Object 2 is only read, 8192 of it: it lay there before.
     assert nvme == {
-        "name": "nvme", "capacity_bytes": 1 << 30, "peak_live_bytes": 6000 + (3 << 20),
-        "end_live_bytes": 4096 + (3 << 20), "hits": None, "hit_ratio": None,
+        "name": "nvme", "capacity_bytes": 1 << 30, "peak_live_bytes": 8192 + 6000 + (3 << 20),
+        "end_live_bytes": 8192 + 4096 + (3 << 20), "hits": None, "hit_ratio": None,
     }  # fmt: skip
     assert found.tiers[0]["peak_live_bytes"] is None
     assert {(o["tier"], o["op"], o["phase"]): (o["ops"], o["bytes"], o["objects"]) for o in found.operations} == {
@@ -55,6 +55,26 @@ def test_live_bytes_follow_growth_overwrites_and_lives(tmp_path):
     # What is deleted and was never written lay there before: how much did is not known, and is not 0.
     nvme = report(write_trace(tmp_path / "d.parquet", rows[-1:])).tiers[2]
     assert (nvme["peak_live_bytes"], nvme["end_live_bytes"]) == (None, None)
+
+
+def test_what_lay_there_before_is_live_from_the_start_by_info_and_report(tmp_path):
+    # 0 lies there until it is deleted, 4 KiB of 1 until it is written on; 2 comes when 0 is gone; 3 is read when gone.
+    rows = [
+        io(1, "write", 3, 4096), io(2, "delete", 3, 4096), io(3, "read", 3, 4096), io(4, "read", 0, 65536),
+        io(5, "delete", 0, 65536), io(6, "write", 2, 8192), io(7, "read", 1, 4096),
+        io(8, "write", 1, 4096, offset=4096),
+    ]  # fmt: skip
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    (told,) = json.loads(run_cli("kvtrace", "info", "--json", trace).stdout)["tiers"][2:]
+    nvme = report(trace).tiers[2]
+    sizes = (4096 + 65536 + 4096, 4096 + 8192 + 8192)
+    assert (told["peak_live_bytes"], told["live_bytes_at_end"]) == sizes
+    assert (nvme["peak_live_bytes"], nvme["end_live_bytes"]) == sizes
+    # As much as a replay must have room for, without what was deleted before it was read.
+    later = write_trace(tmp_path / "later.parquet", rows[3:])
+    how = ("--tier", "nvme=sim:bandwidth=7GB,latency=80us", "--json", "-o", tmp_path / "run")
+    made = run_cli("kvreplay", "run", later, *how)
+    assert json.loads(made.stdout)["window"]["peak_bytes"]["nvme"] == 65536 + 4096
 
 
 def test_hits_come_from_the_simulation(tmp_path):

@@ -160,7 +160,7 @@ def test_markdown(both):
     lines = text.splitlines()
     assert lines[0] == "# hand.parquet"
     assert "| nvme | delete | evict | 1 | 6.00 kB | 1 |" in lines
-    assert "| nvme | 1.07 GB | 3.15 MB | 3.15 MB | - | - |" in lines
+    assert "| nvme | 1.07 GB | 3.16 MB | 3.16 MB | - | - |" in lines
     # 3,155,824 bytes in 105 ms.
     # 1.07 GB is no whole drive: what is written to it a day is not what a drive is.
     assert "| nvme | 3.16 MB | 105 ms | 2.60 TB/day | 1.07 GB | - | - | - |" in lines

@@ -205,6 +205,21 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
     assert shown[2].startswith("PARTIAL: the disk is full")
 
 
+def test_errors_are_all_that_failed_and_corrupt_reads_are_of_them(tmp_path):
+    # As in run.json: what failed, came up short, or brought corrupt blocks.
+    outcomes = ["ok"] * 5 + ["error", "short", "corrupt", "corrupt", "skipped"]
+    run = write_run(tmp_path / "run", [1000] * 10, outcome=outcomes)
+    found = report(run)
+    (row,) = found.figures
+    assert (row["operations"], row["errors"], row["corrupt"], row["skipped"]) == (5, 4, 2, 1)
+    assert found.failed() == (4, 9, "operations")
+    assert found.warnings() == ["4 operations FAILED", "2 of them were CORRUPT reads"]
+    summary = msgspec.to_builtins(read_run(run).summary)
+    of_run = msgspec.to_builtins(figures(operations=5, errors=4, corrupt=2))
+    change_run(run, summary=summary | {"figures": [of_run]})
+    assert report(run).of_model().failed() == found.failed()
+
+
 @pytest.mark.first(latencies=1)
 @pytest.mark.parametrize(
     ("latencies", "outcome"), [([], "ok"), ([1000], "ok"), ([2**61], "ok"), ([0, 0], "ok"), ([1000], "error")]

@@ -96,11 +96,12 @@ def test_auto_takes_a_ring_a_drive_as_far_as_there_are_processors(
 ) -> None:
     # All four lie on one device.
     assert share(tiers, None).rings == 1
-    monkeypatch.setattr(sharing, "_device", lambda target: target.name)
+    monkeypatch.setattr(Path, "exists", lambda _path: True)
+    monkeypatch.setattr(sharing, "device_number", lambda target: target.name)
     for processors, rings in ((1, 1), (2, 1), (3, 2), (5, 4), (64, 4)):
         monkeypatch.setattr(sharing.os, "sched_getaffinity", lambda _pid, n=processors: set(range(n)))
         assert share(tiers, None).rings == rings
-    monkeypatch.setattr(sharing, "_device", lambda target: target.name == "drive1")
+    monkeypatch.setattr(sharing, "device_number", lambda target: target.name == "drive1")
     # Of two devices, drives of one share a ring.
     assert [len(of) for of in share(tiers, None).targets] == [3, 1]
     assert share([None], None) == Share("auto: 0 drives, and 63 processors beside that of the thread that orders")

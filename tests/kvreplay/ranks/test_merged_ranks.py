@@ -224,6 +224,6 @@ def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> No
 
 
 def test_ranks_that_came_to_no_operation_say_that_and_not_that_nothing_takes_time() -> None:
-    found = merged_verdict([], [figures(operations=0, latency=distribution_of(None, 0))], None, {}, None)
+    found = merged_verdict([], [figures(operations=0, latency=distribution_of(None, 0))], None, {}, None, None, [])
     assert (found.cause, found.reason) == (None, "nothing completed")
     assert "takes time" not in found.sentence

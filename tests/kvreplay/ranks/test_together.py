@@ -52,7 +52,7 @@ def replayed(tmp_path: Path, count: int = COUNT, **options: Any) -> FinishedRun:
 
 
 def ops_of(folder: Path) -> list[dict[str, Any]]:
-    return [row for path in sorted(folder.glob("rank-*/")) for row in read_table(path / "ops.parquet", OPS).to_pylist()]
+    return [row for path in sorted(folder.glob("rank-*/ops.parquet")) for row in read_table(path, OPS).to_pylist()]
 
 
 def test_counts_are_added_up_and_percentiles_are_of_all_operations(tmp_path):
@@ -85,6 +85,41 @@ def test_a_pooled_run_is_reported_like_any_other(tmp_path):
     assert "3 ranks: nvme reached" in shown
     assert "How the ranks began" in shown
     assert "By MLPerf's rule for several clients, not merged" in shown
+
+
+def test_loads_of_unlike_ranks_are_pooled_over_one_schedule(tmp_path):
+    # One user writes 8 times at once, another 60 times, each 5 ms: 68 operations in 300 ms. A third rank has nothing.
+    rows = [(0, "write", 2, "store", at, 0, 8192, 0, 0, 0) for at in range(8)]
+    rows += [(at * 5_000_000, "write", 2, "store", 8 + at, 0, 8192, 1, 0, 0) for at in range(60)]
+    path = write_trace(tmp_path / "unlike.parquet", sorted(rows))
+    for speed in (1.0, None):
+        config = Config(tiers={"nvme": "sim:bandwidth=1GB,latency=1ms"}, speed=speed, queue_depth=8)
+        on_ranks(
+            COUNT,
+            lambda s, c=config: s.replay(Replay(c, path, tmp_path / "run", ["kvreplay"], is_forced=True)),
+            by=PartitionBy.USER,
+        )
+        summary, ops = read_run(tmp_path / "run").summary, ops_of(tmp_path / "run")
+        assert summary.judgement is not None
+        (rate,) = summary.judgement.tiers
+        span_ns = max(r["completed_ns"] for r in ops) - min(r["submitted_ns"] for r in ops)
+        served_ns = sum(r["completed_ns"] - r["submitted_ns"] for r in ops)
+        wall_ns = summary.wall_ns or 0
+        # Not the mean of a rank that was busy for a moment and of one that was hardly.
+        counted_ns = wall_ns - (summary.measured_from_ns or 0)
+        assert summary.in_flight_mean == pytest.approx(served_ns / counted_ns, rel=0.001)
+        assert summary.judgement.evidence.in_flight_mean == pytest.approx(served_ns / wall_ns, rel=0.2)
+        if summary.pace is None:
+            assert rate.reached_operations_per_s == pytest.approx(68e9 / span_ns, rel=0.001)
+            assert rate.asked_operations_per_s is None
+        else:
+            gaps = [5e6] * 59
+            asked = 68e9 / (59 * 5e6 + sum(gap * gap for gap in gaps) / sum(gaps))
+            assert summary.pace.offered_per_s == rate.asked_operations_per_s == pytest.approx(asked, rel=0.001)
+            assert rate.asked_bytes_per_s == pytest.approx(asked * 8192, rel=0.001)
+            assert summary.pace.delivered_per_s == pytest.approx(asked, rel=0.03)
+            assert "at once" not in summary.verdict
+            assert "FELL BEHIND" not in summary.verdict
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ from taken import counted, rows_of
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.native.rows import NOT_DONE
 from kvreplay.plan.pacing import Pacer, choose
-from kvreplay.result.cause import distribution, pace, percent
+from kvreplay.result.cause import distribution, is_late, pace, percent
 from kvreplay.result.figures import figures
 from kvreplay.result.verdict import verdict
 from kvreplay.tiers.ram import RamTier
@@ -123,8 +123,8 @@ def test_a_run_whose_end_slips_fell_behind_whatever_the_cause(cause: str) -> Non
     found = pace(counted(rows_of(5, due_ns=DUE, **record), tiers), how)
     assert found is not None
     assert (found.kept_pace, found.cause) == (False, cause)
-    # Five operations in 40 ms were asked for; the last is late by more than 300 ms.
-    assert found.offered_per_s == 125
+    # One operation each 10 ms was asked for; the last is late by more than 300 ms.
+    assert found.offered_per_s == 100
     assert found.delivered_per_s is not None
     assert found.delivered_per_s < 16.1
     assert found.response is not None
@@ -133,11 +133,30 @@ def test_a_run_whose_end_slips_fell_behind_whatever_the_cause(cause: str) -> Non
 
 
 def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
-    # Each takes 100 ms, the last as well: 125 op/s were asked for and delivered.
+    # Each takes 100 ms, the last as well: 100 op/s were asked for and delivered.
     record = loop_of([0, 10, 20, 30, 40], [100, 110, 120, 130, 140], [0] * 5)
     found = pace(counted(rows_of(5, due_ns=DUE, **record), TIERS), driven(140 * MS))
     assert found is not None
-    assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (True, None, 0, 125)
+    assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (True, None, 0, 100)
+
+
+@pytest.mark.parametrize(("took_ms", "has_lost"), [(100, False), (900, False), (1250, True)])
+def test_bursts_that_end_before_the_next_were_delivered_at_the_rate_of_their_schedule(
+    took_ms: int, *, has_lost: bool
+) -> None:
+    # Five bursts of four a second apart, each due within 0.3 ms, one operation after the other: 4 op/s.
+    burst, at = np.divmod(np.arange(20), 4)
+    due = burst * 1000 * MS + at * MS // 10
+    begin = burst * max(1000, took_ms) + at * took_ms // 4 + 1
+    record = loop_of(begin, begin + took_ms // 4, [0] * 20)
+    found = pace(counted(rows_of(20, due_ns=due, **record), TIERS))
+    assert found is not None
+    assert found.offered_per_s == pytest.approx(4, rel=0.001)
+    # Less what the last operation takes.
+    assert found.delivered_per_s == pytest.approx(20 / max(5, begin[-1] / 1000), rel=0.001)
+    assert found.end_late_ns == begin[-1] * MS - due[-1]
+    # The last is late, and yet no burst was there when the next came.
+    assert is_late(found.end_late_ns, found.offered_per_s, found.delivered_per_s) is has_lost
 
 
 def test_what_was_due_at_once_is_delivered_in_all_of_its_time() -> None:
@@ -152,13 +171,13 @@ def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
     how: dict[str, Any] = {"queue_depth": 8, "because": "--queue-depth", "moved": {}}
     kept = counted(rows_of(5, due_ns=DUE, **record), TIERS)
     found = verdict(kept, driven(45 * MS), pace(kept, driven(45 * MS)), **how)
-    assert found.sentence == "cpu delivered all of the 125 kB/s asked; 100.0 % of operations on time"
+    assert found.sentence == "cpu delivered all of the 100 kB/s asked; 100.0 % of operations on time"
     assert (found.has_reached, found.cause, found.reason, found.tier) == (True, None, None, "cpu")
     # The same asked twice as fast.
     behind = counted(rows_of(5, due_ns=DUE // 2, **record), TIERS)
     found = verdict(behind, driven(45 * MS), pace(behind, driven(45 * MS, depth_limited_ns=20 * MS)), **how)
     assert found.sentence.startswith(
-        "FELL BEHIND: cpu delivered 125 of 250 kB/s asked (50.0 %), ended 20.0 ms late; 60.0 % of operations late by "
+        "FELL BEHIND: cpu delivered 125 of 200 kB/s asked (62.5 %), ended 20.0 ms late; 60.0 % of operations late by "
         "more than 1 ms: "
     )
     found = verdict(counted(rows_of(1, due_ns=DUE[:1]), TIERS), None, None, **how)

@@ -214,7 +214,8 @@ def test_a_load_well_within_capacity_does_not_fall_behind(tmp_path: Path) -> Non
     rows = [row("write", 1, i, 65536, ts=i * MS) for i in range(500)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     done = run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "--speed", "1", "-o", tmp_path / "run")
-    assert done.stdout.startswith("cpu delivered all of the 65.7 MB/s asked; ")
+    # 64 KiB each millisecond.
+    assert done.stdout.startswith("cpu delivered all of the 65.5 MB/s asked; ")
     kept = json.loads((tmp_path / "run" / "run.json").read_text())["summary"]
     assert kept["judgement"]["evidence"]["is_end_late"] is False
     assert kept["judgement"]["has_reached"] is (kept["pace"]["on_time_fraction"] >= 0.99)
