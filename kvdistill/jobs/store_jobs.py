@@ -182,7 +182,7 @@ class StoreOptions:
     def __post_init__(self) -> None:
         """Raise ConfigError for names that S3 or YAML do not take."""
         if not _BUCKET.fullmatch(self.bucket):
-            raise ConfigError(f"--bucket {self.bucket}: 3 to 63 of a-z, 0-9, dots and hyphens")
+            raise ConfigError(f"--bucket {self.bucket}: a bucket has 3 to 63 letters a-z, digits, dots and hyphens")
         if not _HOST.fullmatch(self.host):
             raise ConfigError(f"--host {self.host}: write it as HOST:PORT")
         if not _TARGET.fullmatch(self.target):

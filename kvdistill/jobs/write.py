@@ -132,7 +132,7 @@ def modes_of(distilled: Distilled, modes: Sequence[FioMode] | None) -> list[FioM
     profile, has_ios = distilled.profile, distilled.ios is not None
     if modes and FioMode.REPLAY in modes and not has_ios:
         raise ConfigError(
-            f"--mode replay: {profile.origin.file} holds no single operations; take a trace, a run or block events"
+            f"--mode replay: {profile.origin.file} has statistics alone, no operations; take a trace or a run"
         )
     has_reuse = profile.locality is not None and profile.arrivals is not None
     known = [FioMode.REPLAY] * has_ios + [FioMode.STAT] + [FioMode.REUSE] * has_reuse

@@ -69,7 +69,7 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
     file = file_of(path)
     if file.suffix == ".json":
         if str(limit):
-            raise ConfigError(f"--limit: {file} holds no single operations to take the first of")
+            raise ConfigError(f"--limit: {file} has statistics alone, no operations to take the first of")
         return Distilled(_profile_in(file, tier), None)
     table = tables.open_table(file).table
     if table not in (TRACE, OPS, BLOCKS):

@@ -180,7 +180,7 @@ def compare(
     first = targets(tier)
     second = first | targets(against)
     if first == second:
-        raise ConfigError("--against: it names the targets of --tier; give another drive, such as nvme=/mnt/new")
+        raise ConfigError("--against and --tier name the same target; give another drive, such as nvme=/mnt/new")
     how = how.steady()
     asked = Replay(replace(how, tiers=first), trace, output, command_line(), force, progress)
     with _judging() as done:

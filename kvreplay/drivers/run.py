@@ -219,7 +219,7 @@ def _notes(wanted: EngineOptions, service: EngineRecord, write_back_ns: int | No
     notes = [
         f"{wanted.engine.title} itself, {wanted.engine.note}",
         "one request at a time, each until its writes are done; the engine's own computing lies between operations",
-        f"it found {service.hit_tokens:,} tokens of its prompts",
+        f"prefix cache: {service.hit_tokens:,} prompt tokens hit",
     ]
     if wanted.engine.is_straced:
         notes.append("times are of single calls, opening and closing aside, and hold what strace took: some µs a call")

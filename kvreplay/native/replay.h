@@ -37,7 +37,7 @@ typedef struct {            // one operation of the trace: what is asked, and wh
     int32_t waits_with[2];  // order.c: the next row (its place in the ring) that waits for the same group
     int16_t retries;        // requests that an object store refused and that were sent again
     int8_t op, tier, phase;
-    int8_t outcome;         // SKIPPED until it is known; written last
+    int8_t outcome;         // SKIPPED until it is known; where all went well written last
     bool is_bulk;           // it saves or restores a checkpoint
     bool is_journaled;
     bool is_ended;

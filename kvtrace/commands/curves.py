@@ -414,7 +414,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target,
         sizes = {stack.preset.tiers[stack.roles[role]].name: of for role, of in found.chosen.capacities.items()}
         settings = [f"--gpu {INSTANT}"] * is_ordered
         settings += [f"--set tiers.{name}.capacity={of}" for name, of in sizes.items() if of is not None]
-        notes.append(f"its trace: gen with the same options{' and ' * bool(settings)}{' '.join(settings)}")
+        notes.append(f"its trace: kvtrace gen with the same options{' and ' * bool(settings)}{' '.join(settings)}")
     highlights = [
         doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")
         for role, of in shown.capacities.items()

@@ -196,7 +196,7 @@ class UserArguments:
         from kvtrace.requests.users import ArrivalProcess, Process, make_open_loop
 
         if source.request_rate is None:
-            raise ConfigError(f"{self.open_loop(source)} is of an open loop: give its --request-rate, such as 20/s")
+            raise ConfigError(f"{self.open_loop(source)} needs an open loop: give its --request-rate, such as 20/s")
         process = member(Process, self.arrivals or Process.POISSON, "--arrivals")
         curve = given(self, "users", "arrivals")
         for name, value in curve.items():

@@ -135,7 +135,7 @@ def merge(
     names = {path: path.name.removesuffix(".csv.zst").removesuffix(".parquet") for path in traces}
     if len(set(names.values())) != len(traces) or any(set(name) & set(" =") for name in names.values()):
         said = ", ".join(names[path] for path in traces)
-        raise ConfigError(f"traces are called by their files' names, which must differ, without spaces or =: {said}")
+        raise ConfigError(f"traces are named after their files: the names must differ, without spaces or =: {said}")
     later = _by_name(shift, "--shift", "30s", set(names.values()))
     tables = _by_name(requests, "--requests", "requests.parquet", set(names.values()))
     if (requests_out is None) != (not tables):

@@ -1,7 +1,7 @@
 """The eviction policies by name. To add one: a line in `Policy`, and a file of its name in `kvtrace/native/policies/`.
 
-The file has up to four operations, called for tier `t` only if it has the policy; each begins with the policy's name,
-and one that is not there is fifo's (fifo.c), which goes through one list from the newest to the oldest:
+The file has some of these operations, called for tier `t` only if it has the policy; each begins with its name, and
+one that is not there is fifo's (fifo.c), which goes through one list from the newest to the oldest:
 
     EXPORT void mru_on_hit(World *w, int64_t t, int64_t slot, int64_t);      // `slot`, live in tier `t`, was used
     EXPORT void mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now);   // `slot` is now live in tier `t`

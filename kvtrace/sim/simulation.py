@@ -453,7 +453,7 @@ class Simulation:
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
                 "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for synthetic users: "
-                "leave them, or FILE and --request-rate, out"
+                "leave them out, or FILE and --request-rate"
             )
         self._first_tokens: list[Any] = []
         self._tables = GrowableTables()

@@ -87,8 +87,8 @@ class Import:
         notes = ["imported from an MLPerf trace: it has no deletes, offsets or ranks; requests and stages are null"]
         if self.raised_rows:
             notes.append(
-                f"{self.raised_rows} of {self.rows} rows went back in time, by {format_duration(self.raised_most_ns)} "
-                "at most; their times were raised to the row before"
+                f"{self.raised_rows} of {self.rows} rows had a time earlier than the row before, by "
+                f"{format_duration(self.raised_most_ns)} at most; their times were raised to the row before"
             )
         notes += [f"phase {name!r} ({count} rows) is 'other' here" for name, count in self.other_phases.items()]
         return notes

@@ -225,7 +225,7 @@ def load_preset(
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if name == TRAINING:
-        raise ConfigError(f"preset {name} is of training, which has no KV cache; only kvtrace gen takes it")
+        raise ConfigError(f"preset {name} models training checkpoints, not a KV cache: only kvtrace gen takes it")
     if not path.is_file() and not name.endswith(".toml"):
         known = ", ".join(preset_names())
         raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")

@@ -104,4 +104,4 @@ def test_a_drive_is_not_compared_with_itself(places):
         "kvreplay", "compare", "t.parquet", "-t", "nvme=one", "--against", "nvme=one", cwd=places, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--against: it names the targets of --tier" in done.stderr
+    assert "--against and --tier name the same target" in done.stderr

@@ -275,7 +275,9 @@ def test_the_printed_command_makes_the_trace_of_the_answer(tmp_path):
     users = ["--users", "6", "--duration", "30s", "--model", "tiny-1b", "--preset", "mlperf"]
     users += ["--set", "workload.rag_share=0.2", "--set", "tiers.gpu.capacity=64MiB"]
     found = sized(*users, "--target-hit", "50%")["chosen"]
-    (note,) = (line for line in size(*users, "--target-hit", "50%").stdout.splitlines() if "its trace: gen" in line)
+    (note,) = (
+        line for line in size(*users, "--target-hit", "50%").stdout.splitlines() if "its trace: kvtrace gen" in line
+    )
     more = note.partition(" options and ")[2].split()
     made = run_cli("kvtrace", "gen", *users, *more, "-o", tmp_path / "t.parquet", "--json")
     stats = json.loads(made.stdout)["stats"]

@@ -356,4 +356,4 @@ def test_what_does_not_go_together_is_refused(monkeypatch, capsys, tmp_path, arg
 @pytest.mark.parametrize("args", [["--arrivals", "poisson"], ["--live-conversations", "4"], ["--burstiness", "2"]])
 def test_an_open_loop_needs_its_rate(monkeypatch, capsys, tmp_path, args):
     assert kvtrace(monkeypatch, "gen", "--model", "tiny-1b", *args, "-o", tmp_path / "t.parquet") == 2
-    assert "is of an open loop: give its --request-rate, such as 20/s" in " ".join(capsys.readouterr().err.split())
+    assert "needs an open loop: give its --request-rate, such as 20/s" in " ".join(capsys.readouterr().err.split())

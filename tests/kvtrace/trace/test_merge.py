@@ -175,7 +175,7 @@ def test_what_it_refuses(monkeypatch, tmp_path, capsys):
     requests = str(tmp_path / "kv-requests.parquet")
     for arguments, message in (
         ([kv, "-o", out], "name two traces or more"),
-        ([kv, kv, "-o", out], "which must differ"),
+        ([kv, kv, "-o", out], "names must differ"),
         ([kv, save, "-o", kv, "--force"], "is an input"),
         ([kv, save, "-o", out, "--shift", "saves=3s"], "write NAME=30s once for a trace, which are kv, save"),
         ([kv, save, "-o", out, "--requests", f"kv={requests}"], "belong together"),

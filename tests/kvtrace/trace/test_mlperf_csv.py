@@ -80,7 +80,7 @@ def test_times_that_go_back_are_raised_and_counted(tmp_path):
     state, target, rows = load(write(tmp_path / "m.csv", [HEADER, *lines]), tmp_path)
     assert [r[0] for r in rows] == [0, 0, 250_000_000, 250_000_000]
     assert (state.raised_rows, state.raised_most_ns) == (2, 1_750_000_000)
-    assert "2 of 4 rows went back in time, by 1.75 s at most" in open_table(target).meta.notes[1]
+    assert "2 of 4 rows had a time earlier than the row before, by 1.75 s at most" in open_table(target).meta.notes[1]
 
 
 def test_phases_we_do_not_know_are_kept_as_other_and_noted(tmp_path):
