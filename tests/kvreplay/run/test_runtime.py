@@ -19,7 +19,7 @@ from waiting import wait_for
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
 from kvreplay.result.summarize import RunResults, repeated
-from kvreplay.run.run import RUNTIME, Replay, replay, until
+from kvreplay.run.run import Replay, replay
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE
 
@@ -107,12 +107,35 @@ def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -
         planned(tmp_path, runtime="0s")
 
 
-def test_the_clock_ends_a_run_unless_a_signal_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter(range(0, 100 * MS, 10 * MS))
-    monkeypatch.setattr("kvreplay.run.run.monotonic_ns", lambda: next(times))
-    reason = until(lambda: None, 25 * MS)
-    assert [reason() for _ in range(5)] == [None, None, None, RUNTIME, RUNTIME]
-    assert until(lambda: "SIGTERM", 25 * MS)() == "SIGTERM"
+class Later:
+    """Other ranks, with which a run begins a quarter of a second after it could."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+
+    def ready(self) -> None:
+        pass
+
+    def agree(self, soonest_ns: int) -> int:
+        return soonest_ns + 250 * MS
+
+    def begun(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("speed", [None, 1.0])
+def test_the_clock_ends_a_run_so_long_after_the_common_start_unless_a_signal_does(
+    tmp_path: Path, speed: float | None
+) -> None:
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    config = Config(tiers={"nvme": "ram"}, runtime="300ms", speed=speed)
+    finished = replay(Replay(config, trace, tmp_path / "run", []), together=Later())
+    assert (finished.run.status, finished.error) == ("complete", None)
+    # An open loop has nothing to do after its last due time.
+    least_ms = 300 if speed is None else 300 - PERIOD_MS
+    assert least_ms * MS <= (finished.summary.wall_ns or 0) < 400 * MS
+    finished = replay(Replay(config, trace, tmp_path / "signal", []), together=Later("SIGTERM"))
+    assert str(finished.error).startswith("interrupted by SIGTERM")
 
 
 def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
