@@ -23,6 +23,7 @@ import numpy as np
 from kvreplay.config.config import PartitionBy, named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvreplay.native.rows import DELETE, REPLAY
+from kvreplay.plan.pacing import Schedule
 from kvreplay.tiers.claims import check_target
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.limit import Limit
@@ -144,7 +145,7 @@ class _Pass:
         self.counts = np.zeros(2, np.int64)
         """Rows on objects that another rank touched first, and their bytes."""
         self.rows_of, self.bytes_of = np.zeros(asked.ranks, np.int64), np.zeros(asked.ranks, np.int64)
-        self.rows, self.last_ns, self.is_cut = 0, 0, False
+        self.rows, self.schedule, self.is_cut = 0, Schedule(), False
         self.requests = 0
         """The highest request + 1."""
         self._moved = 0
@@ -159,7 +160,8 @@ class _Pass:
                 rows = {name: values[:count] for name, values in rows.items()}
             if count:
                 yield rows, self._ranks(rows)
-                self.rows, self.last_ns = self.rows + count, int(rows["ts_ns"][-1])
+                self.rows += count
+                self.schedule.add(rows["ts_ns"])
             if self.is_cut:
                 return
 
@@ -275,7 +277,7 @@ def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, who
         "nodes": None if note.nodes is None else sorted(chain.from_iterable(note.nodes)),
         "rows": whole.rows,
         # Repeats of all parts begin together, and their requests are the same ones on all.
-        "period_ns": whole.last_ns + max(1, whole.last_ns // max(1, whole.rows - 1)),
+        "period_ns": whole.schedule.period_ns,
         "requests": whole.requests,
     }
     meta = msgspec.structs.replace(
