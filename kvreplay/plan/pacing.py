@@ -63,26 +63,6 @@ def gap_ns(square_gaps: float, span_ns: int) -> int:
     return int(square_gaps / span_ns) if span_ns else 0
 
 
-class Schedule:
-    """How long the rows of a trace take, of which it is told in order."""
-
-    def __init__(self) -> None:
-        """Know of no rows yet."""
-        self._first_ns, self._last_ns, self._square_gaps = -1, 0, 0.0
-
-    def add(self, ts_ns: Any) -> None:
-        """Go on to the rows of these times, int64; at least one."""
-        if self._first_ns < 0:
-            self._first_ns = self._last_ns = int(ts_ns[0])
-        gaps = np.diff(ts_ns, prepend=self._last_ns).astype(float)
-        self._square_gaps, self._last_ns = self._square_gaps + float(gaps @ gaps), int(ts_ns[-1])
-
-    @property
-    def period_ns(self) -> int:
-        """From the start of one repeat to that of the next: the last row's time, and a gap such as those before it."""
-        return self._last_ns + max(1, gap_ns(self._square_gaps, self._last_ns - self._first_ns))
-
-
 TOGETHER = 1 << 16
 """Rows: a shorter trace is read once, and several of its repeats are one batch."""
 
@@ -102,11 +82,15 @@ class Repeated(Reader):
         self.left_out = np.zeros(rows, bool)
         """By row of what is repeated: whether it is left out."""
         self.left_out[np.asarray(last_deletes, np.int64)] = True
-        schedule, request = Schedule(), -1
+        last_ns, span_ns, square_gaps, request = np.zeros(0, np.int64), 0, 0.0, -1
         for batch in _first(reader, ("ts_ns", "request_id"), rows):
-            schedule.add(batch.column("ts_ns").to_numpy())
-            request = max(request, int(batch.column("request_id").fill_null(-1).to_numpy().max()))
-        self.period_ns = schedule.period_ns
+            ts_ns = np.append(last_ns, batch.column("ts_ns"))
+            gaps_ns = np.diff(ts_ns)
+            last_ns, span_ns = ts_ns[-1:], span_ns + int(gaps_ns.sum())
+            square_gaps += float(np.square(gaps_ns, dtype=float).sum())
+            request = max(request, int(batch.column("request_id").fill_null(-1).to_numpy().max(initial=-1)))
+        self.period_ns = int(last_ns.max(initial=0)) + max(1, gap_ns(square_gaps, span_ns))
+        """From the start of one repeat to that of the next: the last row's time, and a gap such as those before it."""
         self.requests = request + 1
         """By how much the requests of a repeat are counted on from those of the one before it."""
         part = (reader.meta.source or {}).get("part")

@@ -23,7 +23,7 @@ import numpy as np
 from kvreplay.config.config import PartitionBy, named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvreplay.native.rows import DELETE, REPLAY
-from kvreplay.plan.pacing import Schedule
+from kvreplay.plan.pacing import Repeated
 from kvreplay.tiers.claims import check_target
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.limit import Limit
@@ -145,9 +145,7 @@ class _Pass:
         self.counts = np.zeros(2, np.int64)
         """Rows on objects that another rank touched first, and their bytes."""
         self.rows_of, self.bytes_of = np.zeros(asked.ranks, np.int64), np.zeros(asked.ranks, np.int64)
-        self.rows, self.schedule, self.is_cut = 0, Schedule(), False
-        self.requests = 0
-        """The highest request + 1."""
+        self.rows, self.is_cut = 0, False
         self._moved = 0
 
     def batches(self) -> Iterator[tuple[dict[str, Any], Any]]:
@@ -161,7 +159,6 @@ class _Pass:
             if count:
                 yield rows, self._ranks(rows)
                 self.rows += count
-                self.schedule.add(rows["ts_ns"])
             if self.is_cut:
                 return
 
@@ -187,7 +184,6 @@ class _Pass:
         else:
             wanted = np.full(len(objects), -2)
         self.own = _grown(self.own, int(objects.max()) + 1, "object_id")
-        self.requests = max(self.requests, int(requests.max()) + 1)
         self._of_request = _grown(self._of_request, int(requests.max()) + 1, "request_id")
         stages = np.where(rows["stage"] < 0, -1, requests)
         wanted = wanted.astype(np.int16)
@@ -268,7 +264,7 @@ def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
 
 
 def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, whole: _Pass) -> None:
-    meta = reader.meta
+    meta, once = reader.meta, Repeated(reader, whole.rows, 1)
     share = {
         "file": reader.path.name,
         "rank": rank,
@@ -277,8 +273,8 @@ def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, who
         "nodes": None if note.nodes is None else sorted(chain.from_iterable(note.nodes)),
         "rows": whole.rows,
         # Repeats of all parts begin together, and their requests are the same ones on all.
-        "period_ns": whole.schedule.period_ns,
-        "requests": whole.requests,
+        "period_ns": once.period_ns,
+        "requests": once.requests,
     }
     meta = msgspec.structs.replace(
         meta,

@@ -242,11 +242,10 @@ def _block_directory(target: Path) -> Path | None:
 
 def numa_node(target: Path) -> int | None:
     """Return the NUMA node that the drives beneath `target` are attached to; None if it is not known, or not one."""
-    at = _block_directory(target) if target.exists() else None
-    return None if at is None else node_of(at)
+    return node_of(_block_directory(target) if target.exists() else None)
 
 
-def node_of(at: Path) -> int | None:
+def node_of(at: Path | None) -> int | None:
     """Return the same for the block device that /sys describes at `at`."""
     nodes: set[int | None] = set()
     for each in devices_beneath(at):
