@@ -241,7 +241,7 @@ def bench_ceiling(directory: Path) -> None:
         driven, *_ = drive(engine, SimulatedTier("null"), plan_of(READ, np.arange(count), 4096, 0))
         rates.append(count / driven.wall_ns * 1e9)
     print(f"ceiling, null tier: {statistics.median(rates):,.0f} operations/s (target >= 500,000)")
-    cached = FileTier("cached", directory, StorageOptions(is_direct=False))
+    cached = FileTier("cached", directory, StorageOptions(is_buffered=True))
     cached.open(0)
     try:
         engine = choose(EngineName.AUTO, [cached], 32, 4096)

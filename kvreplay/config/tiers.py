@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 from kvreplay.config.config import Config, named
@@ -117,17 +118,8 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
     """
     paths = _paths_alike(name, target)
     is_space = _is_space(paths[0])
-    how = StorageOptions(
-        is_direct=not config.is_buffered,
-        layout=FileLayout(config.layout),
-        fsync=config.fsync,
-        advice=config.advice,
-        is_kept=config.is_kept,
-        is_taking_over=config.is_taking_over,
-        is_destroying=config.is_destroying,
-        overwritten=config.overwritten,
-        is_discarding=config.is_discarding,
-    )
+    same = {of.name: getattr(config, of.name) for of in fields(StorageOptions)}
+    how = StorageOptions(**same | {"layout": FileLayout(config.layout)})
     if config.is_gds and (is_space or len(paths) > 1):
         raise ConfigError(f"--tier {name}={target}: --gds reads and writes files; name one directory")
     if config.is_gds:

@@ -93,7 +93,7 @@ def recording(
         out.write(objects_batch(ids, keys, object_kind, [sizes[number] for number in ids]))
     reader = open_table(path, TRACE)
     window = compile_window(reader, path, {0: 1}, Limit(), is_done=True)
-    tier = FileTier(TIER, Path(config.tiers[TIER]), StorageOptions(is_direct=not config.is_buffered))
+    tier = FileTier(TIER, Path(config.tiers[TIER]), StorageOptions(is_buffered=config.is_buffered))
     tier.engine, tier.alignment = "other", 1
     setting = Setting(config, Pacer(), reader, window, [tier], path, argv)
     rows = window.loader.begin(window=MOST_ROWS)

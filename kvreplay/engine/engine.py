@@ -251,7 +251,10 @@ class _Drive:
 
     def _asked(self, interrupted: Callable[[], str | None]) -> str | None:
         """Return what asks to stop, if anything does; it is done."""
-        reason = interrupted() or (self._job.feed and self._job.feed.trouble) or None
+        job, started_ns = self._job, int(self.struct.start_ns)
+        reason = interrupted() or (job.feed and job.feed.trouble) or None
+        if reason is None and job.runtime_ns and started_ns and not self._engine.is_virtual:
+            reason = RUNTIME if monotonic_ns() - started_ns >= job.runtime_ns else None
         if reason is not None:
             self._stop()
         return reason

@@ -69,7 +69,7 @@ class Job:
     stall_ns: int | None = None
     """If nothing completes for so long though something is in flight or due, the job ends; None: never."""
     runtime_ns: int | None = None
-    """When it ends in virtual time, if it is not over before; None: never."""
+    """When it ends, from its common start on, if it is not over before; None: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const int64_t NS_PER_S = 1000000000, MIB = 1 << 20, LATE_NS = 1000000, GAP_NS = 100000;
+static const int64_t NS_PER_S = 1000000000, MIB = 1 << 20, LATE_NS = 1000000;
 
 static inline int64_t floor_to(int64_t n, int64_t unit) {   // units are powers of two, but for some I/O sizes
     return unit & (unit - 1) ? n / unit * unit : n & -unit;
@@ -228,8 +228,8 @@ EXPORT void count_rows(Counting *c, const Row *row, int64_t rows, const int64_t 
             kind->due++;
             kind->due_bytes += r->op == DELETE ? 0 : r->length_bytes;
             kind->last_due_ns = max_of(kind->last_due_ns, r->due_ns);
-            const int64_t gap = run->last_due_ns == NONE ? 0 : (r->due_ns - run->last_due_ns) / GAP_NS;
-            run->square_gaps += gap * gap;
+            const double gap_ns = run->last_due_ns == NONE ? 0 : (double)(r->due_ns - run->last_due_ns);
+            run->square_gaps += gap_ns * gap_ns;
             run->first_due_ns = min_of(run->first_due_ns, r->due_ns);
             run->last_due_ns = max_of(run->last_due_ns, r->due_ns);
             if (!is_sent) kind->first_missed_ns = min_of(kind->first_missed_ns, r->due_ns);

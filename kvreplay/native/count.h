@@ -41,7 +41,7 @@ typedef struct {            // what is counted of a run as a whole
     int64_t last_completed_ns, last_ns;         // the last completion, and the last time of all
     int64_t until_ns;       // its end, known before rows come that were not sent
     int64_t first_due_ns, last_due_ns;          // of those due by then
-    int64_t square_gaps;    // from one of them to the next, in tenths of a millisecond, squared and added up
+    double square_gaps;     // from one of them to the next, squared and added up
 } Run;
 
 typedef struct { int64_t operations, errors, bytes, latency_ns, most_ns, p99_ns; } Second;  // by second and kind

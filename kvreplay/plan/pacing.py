@@ -55,6 +55,14 @@ def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:
     return Pacer(speed)
 
 
+def gap_ns(square_gaps: float, span_ns: int) -> int:
+    """Return how long the gap is in which a moment of `span_ns` lies, on average, of its gaps squared and added up.
+
+    That is from one burst to the next, and of a steady load next to nothing: what follows the last due time.
+    """
+    return int(square_gaps / span_ns) if span_ns else 0
+
+
 TOGETHER = 1 << 16
 """Rows: a shorter trace is read once, and several of its repeats are one batch."""
 
@@ -74,12 +82,15 @@ class Repeated(Reader):
         self.left_out = np.zeros(rows, bool)
         """By row of what is repeated: whether it is left out."""
         self.left_out[np.asarray(last_deletes, np.int64)] = True
-        last_ns, request = 0, -1
+        last_ns, span_ns, square_gaps, request = np.zeros(0, np.int64), 0, 0.0, -1
         for batch in _first(reader, ("ts_ns", "request_id"), rows):
-            last_ns = max(last_ns, int(batch.column("ts_ns")[batch.num_rows - 1].as_py()))
-            request = max(request, int(batch.column("request_id").fill_null(-1).to_numpy().max()))
-        self.period_ns = last_ns + max(1, last_ns // max(1, rows - 1))
-        """From the start of one repeat to that of the next: the last row's time, and one mean gap."""
+            ts_ns = np.append(last_ns, batch.column("ts_ns"))
+            gaps_ns = np.diff(ts_ns)
+            last_ns, span_ns = ts_ns[-1:], span_ns + int(gaps_ns.sum())
+            square_gaps += float(np.square(gaps_ns, dtype=float).sum())
+            request = max(request, int(batch.column("request_id").fill_null(-1).to_numpy().max(initial=-1)))
+        self.period_ns = int(last_ns.max(initial=0)) + max(1, gap_ns(square_gaps, span_ns))
+        """From the start of one repeat to that of the next: the last row's time, and a gap such as those before it."""
         self.requests = request + 1
         """By how much the requests of a repeat are counted on from those of the one before it."""
         part = (reader.meta.source or {}).get("part")

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from kvreplay.probes import Backend
-from kvreplay.tiers.host import mounts, slaves
+from kvreplay.tiers.host import devices_beneath, disk_of, mounts, numbered, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.native.structs import header
 from kvtrace.core.run.probe_file import Bucket, Histogram
@@ -506,39 +506,29 @@ def resolve(device: Path, sys: Path = _SYS) -> list[Disk]:
         raise DeviceError(f"{device}: {error.strerror}; name a block device such as /dev/nvme0n1") from None
     if not stat.S_ISBLK(status.st_mode):
         raise DeviceError(f"{device} is not a block device; name one such as /dev/nvme0n1")
-    return beneath(os.major(status.st_rdev), os.minor(status.st_rdev), sys)
+    return beneath(numbered(status.st_rdev), sys)
 
 
-def beneath(major: int, minor: int, sys: Path = _SYS) -> list[Disk]:
-    """Return the disks beneath the device of this number, in order of name."""
-    entry = sys / "dev" / "block" / f"{major}:{minor}"
+def beneath(number: str, sys: Path = _SYS) -> list[Disk]:
+    """Return the disks beneath the device of this number, such as 259:1, in order of name."""
+    entry = sys / "dev" / "block" / number
     if not entry.exists():
-        raise DeviceError(f"{entry} does not exist: the system does not describe device {major}:{minor}")
-    found: dict[str, Disk] = {}
-    _descend(entry.resolve(), found)
-    return [found[name] for name in sorted(found)]
+        raise DeviceError(f"{entry} does not exist: the system does not describe device {number}")
+    below = {at for at in devices_beneath(entry.resolve(), has_loops=False) if at is not None and not slaves(at)}
+    disks = {at.name: (at / "dev").read_text(encoding="ascii") for at in map(disk_of, below)}
+    return [Disk(name, _number(disks[name])) for name in sorted(disks)]
 
 
-def _descend(block: Path, found: dict[str, Disk]) -> None:
-    if (block / "partition").exists():
-        block = block.parent
-    below = slaves(block)
-    for one in below:
-        _descend(one, found)
-    if not below:
-        major, _, minor = (block / "dev").read_text(encoding="ascii").strip().partition(":")
-        found[block.name] = Disk(block.name, int(major) << MINOR_BITS | int(minor))
+def _number(said: str) -> int:
+    major, minor = map(int, said.split(":"))
+    return major << MINOR_BITS | minor
 
 
 def above(disks: Sequence[Disk], sys: Path = _SYS) -> list[int]:
     """Return the numbers of all devices whose I/O any of `disks` does: itself, partitions, dm and md upon them."""
     wanted = {disk.number for disk in disks}
-    found = []
-    for entry in sorted((sys / "dev" / "block").iterdir()) if wanted else ():
-        major, _, minor = entry.name.partition(":")
-        if wanted & {disk.number for disk in beneath(int(major), int(minor), sys)}:
-            found.append(int(major) << MINOR_BITS | int(minor))
-    return found
+    names = sorted(entry.name for entry in (sys / "dev" / "block").iterdir()) if wanted else []
+    return [_number(name) for name in names if wanted & {disk.number for disk in beneath(name, sys)}]
 
 
 def zone_shift(disks: Sequence[Disk], sys: Path = _SYS) -> int:

@@ -620,7 +620,7 @@ def _options(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool,
     disks: list[Path] = []
     numbers = [device_number(Path(drive.target)) for drive in drives_of(tiers)]
     with suppress(DeviceError):
-        below = [disk.name for number in numbers for disk in beneath(os.major(number), os.minor(number))]
+        below = [disk.name for number in numbers for disk in beneath(number)]
         disks = [Path("/dev") / name for name in dict.fromkeys(below)]
     known = disks if all(disk.is_block_device() for disk in disks) else []
     return [

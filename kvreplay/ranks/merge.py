@@ -172,7 +172,10 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         reason=reason,
         host=first.host,
         trace=TraceNote(file=path.name, metadata=metadata),
-        tiers={n: facts | {"target": order.config.tiers.get(n)} for n, facts in first.tiers.items()},
+        tiers={
+            n: _laid_out([run.tiers[n] for run in runs if n in run.tiers]) | {"target": order.config.tiers.get(n)}
+            for n in first.tiers
+        },
         pacing=first.pacing,
         engine=first.engine,
         window=WindowNote(
@@ -186,11 +189,14 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
             repeats=rows / once if once else None,
             peak_bytes=sum_by_name([run.window.peak_bytes or {} for run in runs]),
         ),
-        populated=Populated(
-            sum(each.objects for each in populated),
-            sum(each.bytes for each in populated),
-            max((each.wall_ns for each in populated), default=0),
-        ),
+        preconditioned=[
+            msgspec.structs.replace(each, tier=f"{each.tier} of rank {part.rank}")
+            for part in parts
+            for each in (part.run.preconditioned if part.run is not None else [])
+        ],
+        populated=None
+        if not populated
+        else Populated(**added(populated, "objects", "bytes"), wall_ns=max(each.wall_ns for each in populated)),
         prepared=max((r.prepared for r in runs if r.prepared), key=lambda p: p.total_ns, default=None),
         data=first.data,
         verification=_verification(runs),
@@ -254,6 +260,14 @@ def _verification(runs: Sequence[RunFile]) -> Verification | None:
         by_fault=sum_by_name([each.by_fault for each in found]),
         located=[bad for each in found for bad in each.located],
     )
+
+
+def _laid_out(of: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the first rank says of a tier, or of a drive, with the bytes that all ranks wrote there first."""
+    written = total([facts.get("written_first_bytes") for facts in of])
+    found = of[0] if written is None else of[0] | {"written_first_bytes": written}
+    drives = [facts["drives"] for facts in of if "drives" in facts]
+    return found | {"drives": [_laid_out(each) for each in zip(*drives, strict=True)]} if drives else found
 
 
 def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
@@ -592,6 +606,9 @@ def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
     if slow and max(slow)[0] > MORE:
         times, said = max(slow)
         return f"its {said} took {times:.2g} times as long as the median rank's, on average"
+    mine, *theirs = (part.run.summary.errors or 0 for part in (last, *others) if part.run is not None)
+    if mine > MORE * median(theirs):
+        return f"{mine:,} of its operations failed"
     late_ns = last.report.begun_late_ns or 0
     if late_ns >= behind_ns / 2:
         return f"it began {format_duration(late_ns)} late"

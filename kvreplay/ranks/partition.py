@@ -23,6 +23,7 @@ import numpy as np
 from kvreplay.config.config import PartitionBy, named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
 from kvreplay.native.rows import DELETE, REPLAY
+from kvreplay.plan.pacing import Repeated
 from kvreplay.tiers.claims import check_target
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.limit import Limit
@@ -144,9 +145,7 @@ class _Pass:
         self.counts = np.zeros(2, np.int64)
         """Rows on objects that another rank touched first, and their bytes."""
         self.rows_of, self.bytes_of = np.zeros(asked.ranks, np.int64), np.zeros(asked.ranks, np.int64)
-        self.rows, self.last_ns, self.is_cut = 0, 0, False
-        self.requests = 0
-        """The highest request + 1."""
+        self.rows, self.is_cut = 0, False
         self._moved = 0
 
     def batches(self) -> Iterator[tuple[dict[str, Any], Any]]:
@@ -159,7 +158,7 @@ class _Pass:
                 rows = {name: values[:count] for name, values in rows.items()}
             if count:
                 yield rows, self._ranks(rows)
-                self.rows, self.last_ns = self.rows + count, int(rows["ts_ns"][-1])
+                self.rows += count
             if self.is_cut:
                 return
 
@@ -185,7 +184,6 @@ class _Pass:
         else:
             wanted = np.full(len(objects), -2)
         self.own = _grown(self.own, int(objects.max()) + 1, "object_id")
-        self.requests = max(self.requests, int(requests.max()) + 1)
         self._of_request = _grown(self._of_request, int(requests.max()) + 1, "request_id")
         stages = np.where(rows["stage"] < 0, -1, requests)
         wanted = wanted.astype(np.int16)
@@ -266,7 +264,7 @@ def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
 
 
 def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, whole: _Pass) -> None:
-    meta = reader.meta
+    meta, once = reader.meta, Repeated(reader, whole.rows, 1)
     share = {
         "file": reader.path.name,
         "rank": rank,
@@ -275,8 +273,8 @@ def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, who
         "nodes": None if note.nodes is None else sorted(chain.from_iterable(note.nodes)),
         "rows": whole.rows,
         # Repeats of all parts begin together, and their requests are the same ones on all.
-        "period_ns": whole.last_ns + max(1, whole.last_ns // max(1, whole.rows - 1)),
-        "requests": whole.requests,
+        "period_ns": once.period_ns,
+        "requests": once.requests,
     }
     meta = msgspec.structs.replace(
         meta,

@@ -30,7 +30,7 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.run.figures import Checkpoint, CheckpointFigures, Distribution, Figures, Pace, RequestFigures
 from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, DealNote, RunFile
 from kvtrace.core.schema import OPS, Op, Qos
-from kvtrace.core.statistics import mean
+from kvtrace.core.statistics import mean, total
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
 
@@ -228,7 +228,8 @@ class RankOperations:
         That is the schedule; where they end after it, to the last completion, less what such an operation takes.
         """
         usual = "least(arg_max(latency, completed_ns), quantile_disc(latency, 0.05))" if self.schedule_ns else "0"
-        query = f"SELECT count(*), max(completed_ns) - {usual} FROM ops WHERE is_measured AND is_due AND {kind}"  # noqa: S608 - our words
+        ended = f"max(completed_ns) FILTER (is_done) - {usual}"
+        query = f"SELECT count(*), {ended} FROM ops WHERE is_measured AND is_due AND {kind}"  # noqa: S608 - our words
         due, ended_ns = self._db.sql(query).fetchall()[0]
         return due, None if ended_ns is None else max(self.schedule_ns, ended_ns - self.first_due_ns)
 
@@ -279,7 +280,8 @@ def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     known = [(pace, count) for pace, count in paces if pace is not None]
     if not known:
         return None
-    operations = sum(count for _, count in known) or 1
+    operations = sum(count for _, count in known)
+    sent = [(pace, pace.lateness.count) for pace, _ in known]
     due, took_ns = found.paced("true")
     late = max((pace for pace, _ in known), key=lambda pace: (not pace.kept_pace, pace.end_late_ns or 0))
     names = {name for pace, _ in known for name in pace.causes}
@@ -287,8 +289,8 @@ def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     weights = [(pace, (pace.response.mean_ns or 0) * pace.response.count if pace.response else 0) for pace, _ in known]
     return Pace(
         kept_pace=all(pace.kept_pace for pace, _ in known),
-        late_fraction=sum(pace.late_fraction * count for pace, count in known) / operations,
-        late_by_itself_fraction=sum(pace.late_by_itself_fraction * count for pace, count in known) / operations,
+        late_fraction=weighted([(pace.late_fraction, count) for pace, count in sent]) or 0,
+        late_by_itself_fraction=weighted([(pace.late_by_itself_fraction, count) for pace, count in sent]) or 0,
         lateness=found.distribution(LATENESS),
         response=found.distribution(RESPONSE),
         offered_per_s=due * NS_PER_S / found.schedule_ns if found.schedule_ns else None,
@@ -303,10 +305,10 @@ def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
 
 
 def weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
-    """Return the mean of values by their weights; null if one is not known."""
-    known = [(value, weight) for value, weight in each if value is not None]
-    whole = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / whole if len(known) == len(each) and whole else None
+    """Return the mean of values by their weights; null if one that has any is not known."""
+    whole = sum(weight for _, weight in each)
+    found = total([None if value is None else value * weight for value, weight in each if weight])
+    return None if found is None else found / whole
 
 
 def merged_checkpoints(

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvreplay.engine.job import Driven, ThreadUse
-from kvreplay.plan.pacing import KEPT_PACE_FRACTION
+from kvreplay.plan.pacing import KEPT_PACE_FRACTION, gap_ns
 from kvreplay.result.counts import KINDS, LATENESS, PER_MIB, QUICK_PERCENT, RESPONSE, SERVICE, CountedOperations, Times
 from kvtrace.core.run.figures import Distribution, Evidence, LimitCause, Pace
 from kvtrace.core.units import NS_PER_S, percent
 
-MIB, GAP_NS = 1 << 20, 100_000  # in the latter gaps between due times are counted
-
+MIB = 1 << 20
 SLIP_NS = 10_000_000
 """An end that is later by no more has not slipped."""
 DELIVERED_SHARE = 0.95
@@ -95,8 +94,7 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
     last = max(at, key=lambda i: int(kinds["last_ns"][i]))
     completed, last_due = int(kinds["last_ns"][last]), int(kinds["last_due_ns"][list(at)].max())
     first_due, all_due = (int(found.run[name][0]) for name in ("first_due_ns", "last_due_ns"))
-    # And the gap in which a moment lies, on average: from one burst to the next; of a steady load next to nothing.
-    schedule = span + int(found.run["square_gaps"][0]) * GAP_NS**2 // span if (span := all_due - first_due) else 0
+    schedule = all_due - first_due + gap_ns(float(found.run["square_gaps"][0]), all_due - first_due)
     # What the last takes unhindered: of its tier and kind, one of the quickest 5 %.
     service, moved = int(kinds["last_service_ns"][last]), int(kinds["last_bytes"][last])
     like = [i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS]

@@ -170,9 +170,9 @@ def traffic_warnings(setting: Setting, found: CountedOperations, moved: dict[str
     return refused + [text for device in _by_device(found, moved).values() for text in device.warnings()]
 
 
-def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[int, Traffic]:
+def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[str, Traffic]:
     """Return the traffic of each device; drives on one device are one."""
-    by: dict[int, Traffic] = {}
+    by: dict[str, Traffic] = {}
     for index, tier in enumerate(found.tiers):
         for at, drive in enumerate(() if tier is None else tier.drives):
             counted = moved.get(drive.name)

@@ -27,7 +27,7 @@ from kvreplay.plan.contents import DataSource
 from kvreplay.probes.libbpf import check_available
 from kvreplay.result.cause import distribution
 from kvreplay.result.figures import LEAST, OPS
-from kvreplay.run.run import Interrupted, Replay, moved_between, quiet_interpreter, until
+from kvreplay.run.run import Interrupted, Replay, moved_between, quiet_interpreter
 from kvreplay.tiers.claims import MEASURED
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import (
@@ -313,10 +313,10 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         progress = stack.enter_context(asked.show("measuring the drive", len(wanted)))
 
         def drive(size: int, depth: int, columns: dict[str, Any], longest_ns: int | None) -> Any:
-            job = Job(RowRing.of(columns), [tier], data, stall_ns=asked.config.stall_ns)
+            job = Job(RowRing.of(columns), [tier], data, stall_ns=asked.config.stall_ns, runtime_ns=longest_ns)
             with quiet_interpreter():
                 engine = choose(EngineName.AUTO, [tier], depth, size)
-                driven = engine.drive(job, until(signalled, longest_ns), lambda _done: None)
+                driven = engine.drive(job, signalled, lambda _done: None)
             if reason := signalled():
                 raise Interrupted(f"interrupted by {reason} while the drive was measured; nothing was kept")
             if driven.failure is not None or driven.stalled is not None:

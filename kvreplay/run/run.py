@@ -235,8 +235,7 @@ class _Run:
                     stall_ns=config.stall_ns,
                     runtime_ns=config.runtime_ns,
                 )
-                stop = until(interrupted, None if engine.is_virtual else config.runtime_ns)
-                driven = failed_populate or self._drive(engine, job, stop, "replaying", watch)
+                driven = failed_populate or self._drive(engine, job, interrupted, "replaying", watch)
                 kept.stop()
                 moved = {of: moved_between(before[of], now) for of, now in of_drives(setting, device_counters).items()}
                 found.note_end(driven.wall_ns)
@@ -485,21 +484,6 @@ def moved_between(start: DeviceIo | None, end: DeviceIo | None) -> DeviceIo:
     if start is None or end is None:
         return DeviceIo(**dict.fromkeys(names))
     return DeviceIo(**{name: getattr(end, name) - getattr(start, name) for name in names})
-
-
-def until(interrupted: StopAsked, runtime_ns: int | None) -> StopAsked:
-    """Return a function that gives the reason to stop: a signal, or RUNTIME so long after its first call."""
-    if runtime_ns is None:
-        return interrupted
-    started_ns: list[int] = []
-
-    def reason() -> str | None:
-        now = monotonic_ns()
-        if not started_ns:
-            started_ns.append(now)
-        return interrupted() or (RUNTIME if now - started_ns[0] >= runtime_ns else None)
-
-    return reason
 
 
 def rows_to_report(setting: Setting, laid: int) -> int:

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from kvreplay.tiers.directio import refused
-from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts
+from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts, numbered
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import sys_text
@@ -295,18 +295,18 @@ class BlockDevice:
 
 def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> BlockDevice:
     """Return what the kernel tells of the block device at `path`; what it holds is not read."""
-    number = _number(path.stat().st_rdev)
+    number = numbered(path.stat().st_rdev)
     at = (sysfs / "dev/block" / number).resolve()
     if not at.is_dir():
         raise DeviceError(f"{path}: the kernel tells nothing of this device ({at} is absent)")
     parts = tuple(sorted(entry.name for entry in at.iterdir() if (entry / "partition").is_file()))
     ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
-    disk = at if (at / "queue").is_dir() else at.parent
+    disk = disk_of(at)
     swaps = [Path(line.split()[0]) for line in (sys_text(proc / "swaps") or "").splitlines()[1:]]
     held = (holder.name for part in (at, *(at / p for p in parts)) for holder in (part / "holders").glob("*"))
     # The kernel names no loop device among the holders of what it lies on.
     loops = {each.parts[-3]: Path(sys_text(each) or "") for each in sysfs.glob("block/loop*/loop/backing_file")}
-    above = (h for h, file in loops.items() if file.is_block_device() and _number(file.stat().st_rdev) in ours)
+    above = (h for h, file in loops.items() if file.is_block_device() and numbered(file.stat().st_rdev) in ours)
     return BlockDevice(
         name=at.name,
         size_bytes=int(sys_text(at / "size") or 0) * SECTOR_BYTES,
@@ -314,14 +314,10 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
         partitions=parts,
         holders=tuple(sorted([*held, *above])),
         mounted_at=tuple(m.point for m in mounts(proc) if m.device in ours),
-        is_swap=any(_number(path.stat().st_rdev) in ours for path in swaps if path.is_block_device()),
+        is_swap=any(numbered(path.stat().st_rdev) in ours for path in swaps if path.is_block_device()),
         is_root_disk=disk.name in _disks_below_root(sysfs),
         writers=_lasting_writers(ours | {sys_text(disk / "dev") or number}, proc),
     )
-
-
-def _number(device: int) -> str:
-    return f"{os.major(device)}:{os.minor(device)}"
 
 
 def _lasting_writers(numbers: set[str], proc: Path) -> tuple[str, ...]:
@@ -353,7 +349,7 @@ def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
         if str((process / "fd" / fd).readlink()).startswith(_NO_DEVICE):
             return False
         found = (process / "fd" / fd).stat()
-        if not stat.S_ISBLK(found.st_mode) or _number(found.st_rdev) not in numbers:
+        if not stat.S_ISBLK(found.st_mode) or numbered(found.st_rdev) not in numbers:
             return False
         lines = (process / "fdinfo" / fd).read_text().splitlines()
     except OSError:
@@ -364,7 +360,7 @@ def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
 
 def _disks_below_root(sysfs: Path) -> set[str]:
     """Return the names of all disks that / lies on, through RAID and the like."""
-    at = (sysfs / "dev/block" / _number(Path("/").stat().st_dev)).resolve()
+    at = (sysfs / "dev/block" / numbered(Path("/").stat().st_dev)).resolve()
     return {disk_of(each).name for each in devices_beneath(at if at.is_dir() else None) if each is not None}
 
 

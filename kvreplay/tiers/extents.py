@@ -115,7 +115,7 @@ class ExtentTier(Drive):
 
     def open(self, peak_bytes: int) -> None:
         """Claim the target, see that the peak fits, make a file as large as that, and confirm O_DIRECT."""
-        flags = os.O_DIRECT if self._options.is_direct else 0
+        flags = 0 if self.is_buffered else os.O_DIRECT
         held = self._holding.peak_bytes[0]
         wanted = START_BYTES + held + int(held * SPARE_SHARE) + self._holding.ahead_bytes
         if self.is_device:
@@ -149,7 +149,7 @@ class ExtentTier(Drive):
 
     def _note_filled(self, filled_bytes: int) -> None:
         block = encode_header(Header(filled_bytes=filled_bytes), self.alignment)
-        if self._options.is_direct:
+        if not self.is_buffered:
             self._direct = directio.confirm(self._fd, self.target, block)
         else:
             os.pwrite(self._fd, block, 0)
@@ -191,7 +191,7 @@ class ExtentTier(Drive):
     def place(self) -> bool:
         """Note how many streams the device offers."""
         self._is_placed = True
-        if self.is_device and self._options.is_direct:
+        if self.is_device and not self.is_buffered:
             self.write_streams = directio.device_streams(self._path)
         return True
 
@@ -200,7 +200,7 @@ class ExtentTier(Drive):
         why_not = None
         if not self.is_device:
             why_not = "its objects share one file, which has one hint"
-        elif not self._options.is_direct:
+        elif self.is_buffered:
             why_not = "buffered writes of a device carry none"
         elif self.engine != "uring":
             why_not = "only io_uring carries them, and this is --engine threads"

@@ -43,7 +43,7 @@ class FileTier(Drive):
         super().__init__(name, directory, options)
         # A ring opens no file that is yet to be renamed.
         self.has_ring = self.has_ring and options.layout is not FileLayout.VLLM
-        direct, advice = os.O_DIRECT if options.is_direct else 0, options.advice
+        direct, advice = 0 if options.is_buffered else os.O_DIRECT, options.advice
         self._flags = {
             "read_flags": os.O_RDONLY | os.O_CLOEXEC | direct,
             "write_flags": os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | direct,
@@ -70,7 +70,7 @@ class FileTier(Drive):
         self._left = claims.left_files(scratch) if is_taking_over else None
         if peak_bytes > (free := shutil.disk_usage(scratch).free + sum((self._left or {}).values())):
             raise self._too_small(peak_bytes, free)
-        if self._options.is_direct:
+        if not self.is_buffered:
             self._direct = directio.probe(scratch, self.target)
         if self._streams is not None:
             why_not = directio.why_no_hint(str(scratch))

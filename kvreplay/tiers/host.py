@@ -106,8 +106,7 @@ def mounts(proc: Path = Path("/proc")) -> list[Mount]:
         kind, source, super_options = right.split()[:3]
         if device.startswith("0:") and Path(source).is_block_device():
             # Btrfs mounts under a number of its own.
-            number = Path(source).stat().st_rdev
-            device = f"{os.major(number)}:{os.minor(number)}"
+            device = numbered(Path(source).stat().st_rdev)
         together = dict.fromkeys([*options.split(","), *super_options.split(",")])
         found.append(Mount(device, unescaped(point), kind, ",".join(together)))
     return found
@@ -200,7 +199,9 @@ def disk_of(at: Path) -> Path:
 
 def slaves(at: Path) -> list[Path]:
     """Return where /sys describes the block devices that the one at `at` is built on, as dm and md are."""
-    return sorted(each.resolve() for each in (at / "slaves").iterdir()) if (at / "slaves").is_dir() else []
+    # A partition, such as md0p1, has none of its own.
+    below = disk_of(at) / "slaves"
+    return sorted(each.resolve() for each in below.iterdir()) if below.is_dir() else []
 
 
 def _backing_file(at: Path) -> Path | None:
@@ -209,38 +210,42 @@ def _backing_file(at: Path) -> Path | None:
     return None if text is None else Path(text)
 
 
-def devices_beneath(at: Path | None, most: int = _MAX_LAYERS) -> Iterator[Path | None]:
-    """Yield where /sys describes the block device at `at` and those beneath it, through partitions, dm, md and loops.
+def devices_beneath(at: Path | None, most: int = _MAX_LAYERS, *, has_loops: bool = True) -> Iterator[Path | None]:
+    """Yield where /sys describes the block device at `at` and those beneath it, through partitions, dm and md.
 
-    None stands for what is not seen.
+    None stands for what is not seen. Through loops, too, unless not `has_loops`: a loop device issues requests of its
+    own, as a disk does, and those of the kernel to its file are others, if it writes any.
     """
     yield at
     if at is not None:
-        file = _backing_file(at)
+        file = _backing_file(at) if has_loops else None
         below = slaves(at) if file is None else [_block_directory(file) if file.exists() else None]
         for one in below:
-            yield from devices_beneath(one, most - 1) if most else [None]
+            yield from devices_beneath(one, most - 1, has_loops=has_loops) if most else [None]
 
 
-def device_number(target: Path) -> int:
+def numbered(device: int) -> str:
+    """Return the number of a device as /sys writes it, such as 259:1."""
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def device_number(target: Path) -> str:
     """Return the number of the device that `target` is or lies on."""
     found = target.stat()
-    return found.st_rdev if stat.S_ISBLK(found.st_mode) else found.st_dev
+    return numbered(found.st_rdev if stat.S_ISBLK(found.st_mode) else found.st_dev)
 
 
 def _block_directory(target: Path) -> Path | None:
-    device = device_number(target)
-    link = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    link = Path("/sys/dev/block") / device_number(target)
     return link.resolve() if link.exists() else None
 
 
 def numa_node(target: Path) -> int | None:
     """Return the NUMA node that the drives beneath `target` are attached to; None if it is not known, or not one."""
-    at = _block_directory(target) if target.exists() else None
-    return None if at is None else node_of(at)
+    return node_of(_block_directory(target) if target.exists() else None)
 
 
-def node_of(at: Path) -> int | None:
+def node_of(at: Path | None) -> int | None:
     """Return the same for the block device that /sys describes at `at`."""
     nodes: set[int | None] = set()
     for each in devices_beneath(at):
@@ -277,10 +282,9 @@ def device_counters(target: Path) -> DeviceIo | None:
         device = device_number(target)
     except OSError:
         return None
-    wanted = [str(os.major(device)), str(os.minor(device))]
     for line in (sys_text(Path("/proc/diskstats")) or "").splitlines():
         fields = line.split()
-        if fields[:2] == wanted:
+        if ":".join(fields[:2]) == device:
             return DeviceIo(
                 read_bytes=int(fields[5]) * SECTOR_BYTES,
                 written_bytes=int(fields[9]) * SECTOR_BYTES,

@@ -279,6 +279,8 @@ def simulated(name: str, options: Mapping[str, str], meta: Metadata, said: str) 
     """Return the tier `name` by its options: as a drive file says, else by a service; errors as of `service_of`."""
     if "drive" not in options:
         return SimulatedTier(name, service_of(name, options, meta, said))
+    if len(options) > 1:
+        raise ConfigError(f"{said}: a drive file says all of a drive's times; name it alone, as sim:{options['drive']}")
     drive = DriveFile.read(Path(options["drive"]))
     rates = [max(int(cell.bytes_per_s or 0) for cell in drive.cells if getattr(cell, op)) for op in _OPS]
     least = min((cell.read.mean_ns or 0 for cell in drive.cells if cell.read), default=0)

@@ -112,10 +112,10 @@ def make_directories(layout: FileLayout, root: str, objects: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """How storage tiers do I/O."""
+    """How storage tiers do I/O: fields of `Config`, by their names there."""
 
-    is_direct: bool = True
-    """O_DIRECT for files; false only for `--buffered`."""
+    is_buffered: bool = False
+    """Through the page cache instead of O_DIRECT; only for `--buffered`."""
     fsync: str = "never"
     """`never`, or `close`: fdatasync before a written file is closed, within the operation's time."""
     advice: str = "none"
@@ -325,7 +325,7 @@ class Drive(Tier):
         """Store the tier `name` at `path`."""
         self.name, self.target, self._path, self._options = name, str(path), path, options
         self.drives = (self,)
-        self.is_buffered, self.is_synced = not options.is_direct, options.fsync == "close"
+        self.is_buffered, self.is_synced = options.is_buffered, options.fsync == "close"
         self._direct: DirectIo | None = None
         self._found: dict[str, Any] = {}
         """Of the filesystem and the device: read when it is opened, because they may be gone by the end."""

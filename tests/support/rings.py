@@ -125,12 +125,12 @@ def opened(tier: T, nbytes: int) -> Iterator[T]:
 def files_in(directory: Path, kind: type[FileTier] = FileTier, **options: Any) -> AbstractContextManager[FileTier]:
     """Open files below a new directory, through the page cache, so that any filesystem will do."""
     directory.mkdir()
-    return opened(kind("nvme", directory, StorageOptions(is_direct=False, **options)), 0)
+    return opened(kind("nvme", directory, StorageOptions(is_buffered=True, **options)), 0)
 
 
 def space_in(path: Path, nbytes: int, **options: Any) -> AbstractContextManager[ExtentTier]:
     """Open extents of a file of a quarter more than `nbytes`, through the page cache."""
-    return opened(ExtentTier("space", path, StorageOptions(is_direct=False, **options)), nbytes)
+    return opened(ExtentTier("space", path, StorageOptions(is_buffered=True, **options)), nbytes)
 
 
 def memory_of(nbytes: int, io_bytes: int = IO, *, is_verified: bool = False) -> AbstractContextManager[RamTier]:

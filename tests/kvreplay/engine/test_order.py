@@ -24,7 +24,7 @@ KINDS = ("space", "files", "memory", "null", "model")
 def tiers_in(folder: Path) -> list[Any]:
     """Return one tier of each kind, open, in the order of KINDS."""
     (folder / "d").mkdir()
-    options = StorageOptions(is_direct=False)
+    options = StorageOptions(is_buffered=True)
     space = ExtentTier("space", folder / "space.dat", options)
     memory = RamTier("memory", IO)
     for tier in (space, memory):

@@ -62,7 +62,7 @@ def ops(tmp_path: Path, name: str = "run") -> list[dict[str, Any]]:
 def tiers(tmp_path: Path) -> Iterator[list[Any]]:
     """Two tiers: one of three directories, and one of a directory."""
     made = [
-        FileTier(f"d{at}", path, StorageOptions(is_direct=False, layout=FileLayout.FLAT))
+        FileTier(f"d{at}", path, StorageOptions(is_buffered=True, layout=FileLayout.FLAT))
         for at, path in enumerate(targets(tmp_path, 4))
     ]
     for one in made:

@@ -227,7 +227,7 @@ class Sabotaged(PlainFiles):
     """Files on which `sabotage` acts once, before the first read."""
 
     def __init__(self, directory: Path, sabotage: Callable[[Sabotaged], None]) -> None:
-        super().__init__("nvme", directory, StorageOptions(is_direct=False))
+        super().__init__("nvme", directory, StorageOptions(is_buffered=True))
         self._sabotage, self._is_done = sabotage, False
 
     def begin(self, op: int, object_id: int) -> int:

@@ -27,6 +27,7 @@ from kvreplay.probes.libbpf import (
     zone_shift,
 )
 from kvreplay.probes.session import blocks_batch, rwbs
+from kvreplay.tiers.host import devices_beneath
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.metadata import describe
 from kvtrace.core.run.probe_file import BlockFigures, Bucket
@@ -100,11 +101,13 @@ def test_a_value_beyond_the_last_slot_has_no_upper_bound():
 
 @pytest.fixture
 def sys_tree(tmp_path):
-    """A disk sda with a partition, a disk sdb, and dm-0 over sda1 and sdb."""
+    """A disk sda with a partition, a disk sdb, dm-0 over sda1 and sdb, md0 over sdb, with a partition, and loop0."""
     sys = tmp_path / "sys"
-    for path, number in (("sda", "8:0"), ("sda/sda1", "8:1"), ("sdb", "8:16"), ("dm-0", "253:0")):
+    numbers = {"sda": "8:0", "sda/sda1": "8:1", "sdb": "8:16", "dm-0": "253:0", "loop0": "7:0", "md0": "9:5"}
+    for path, number in (numbers | {"md0/md0p1": "259:0"}).items():
         block = sys / "devices" / path
-        block.mkdir(parents=True)
+        # A partition has no queue.
+        (block if "/" in path else block / "queue").mkdir(parents=True)
         (block / "dev").write_text(f"{number}\n")
         (sys / "dev" / "block").mkdir(parents=True, exist_ok=True)
         (sys / "dev" / "block" / number).symlink_to(block)
@@ -112,24 +115,34 @@ def sys_tree(tmp_path):
     (sys / "devices/dm-0/slaves").mkdir()
     (sys / "devices/dm-0/slaves/sda1").symlink_to(sys / "devices/sda/sda1")
     (sys / "devices/dm-0/slaves/sdb").symlink_to(sys / "devices/sdb")
+    (sys / "devices/md0/slaves").mkdir()
+    (sys / "devices/md0/slaves/sdb").symlink_to(sys / "devices/sdb")
+    (sys / "devices/loop0/loop").mkdir()
+    (sys / "devices/loop0/loop/backing_file").write_text(f"{tmp_path / 'gone'}\n")
     return sys
 
 
 def test_devices_resolve_to_the_disks_that_do_the_io(sys_tree):
     sda, sdb = Disk("sda", 8 << 20), Disk("sdb", 8 << 20 | 16)
-    assert beneath(8, 0, sys_tree) == [sda]
-    assert beneath(8, 1, sys_tree) == [sda]
-    assert beneath(253, 0, sys_tree) == [sda, sdb]
+    assert beneath("8:0", sys_tree) == [sda]
+    assert beneath("8:1", sys_tree) == [sda]
+    assert beneath("253:0", sys_tree) == [sda, sdb]
+    assert beneath("9:5", sys_tree) == beneath("259:0", sys_tree) == [sdb]
+    # A loop device issues requests of its own; what lies on its file's disk is beneath it, too, but not for the probes.
+    assert beneath("7:0", sys_tree) == [Disk("loop0", 7 << 20)]
+    part, loop, disk = (sys_tree / "devices" / name for name in ("md0/md0p1", "loop0", "sdb"))
+    assert list(devices_beneath(part)) == [part, disk]
+    assert (list(devices_beneath(loop, has_loops=False)), list(devices_beneath(loop))) == ([loop], [loop, None])
     assert device_name(8 << 20 | 16, sys_tree) == "sdb"
     assert device_name(9 << 20, sys_tree) == "9:0"
     with pytest.raises(DeviceError, match="does not describe device 9:9"):
-        beneath(9, 9, sys_tree)
+        beneath("9:9", sys_tree)
 
 
 def test_files_on_what_lies_upon_a_disk_count_as_on_it(sys_tree):
     sda, sdb = Disk("sda", 8 << 20), Disk("sdb", 8 << 20 | 16)
     assert above([sda], sys_tree) == [253 << 20, 8 << 20, 8 << 20 | 1]
-    assert above([sdb], sys_tree) == [253 << 20, 8 << 20 | 16]
+    assert above([sdb], sys_tree) == [253 << 20, 259 << 20, 8 << 20 | 16, 9 << 20 | 5]
     assert above([], sys_tree) == []
 
 

@@ -186,10 +186,11 @@ def test_a_rank_that_left_nothing_leaves_the_others_figures(tmp_path):
 def test_repeats_of_all_ranks_stay_in_step(tmp_path):
     """The parts end at different times: without the whole trace's period each would go on by its own."""
     rows = requests_of_three_objects(7)
-    once = 42
     run = replayed(tmp_path, rows, PartitionBy.USER, speed=1.0, runtime="12ms")
     last = rows[-1][0]
-    period = last + last // (once - 1)
+    once = 42
+    # All six rows of a request come together, a quarter of a millisecond after those of the one before.
+    period = last + MS // 4
     begun = {op["object_id"] // 3 * MS // 4 for op in every_op(tmp_path / "run")}
     assert begun == {row[0] for row in rows}
     repeats = defaultdict(set)

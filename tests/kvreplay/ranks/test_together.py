@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from kvreplay.ranks.partition import target_of
 from kvreplay.ranks.parts import RANKS_FILE
 from kvreplay.result.cause import distribution
 from kvreplay.result.counts import ERROR, Times
-from kvreplay.run.run import FinishedRun, Replay
+from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.run.sweep import sweep
 from kvreplay.run.trials import Trials
 from kvreplay.tiers.host import is_on_drive
-from kvtrace.core.errors import ConfigError, DeviceError, KvError
+from kvreplay.tiers.tier import Tier
+from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError
 from kvtrace.core.run.run_file import RanksNote, read_run
 from kvtrace.core.run.sweep_file import Axis
 from kvtrace.core.schema import OPS
@@ -120,6 +122,83 @@ def test_loads_of_unlike_ranks_are_pooled_over_one_schedule(tmp_path):
             assert summary.pace.delivered_per_s == pytest.approx(asked, rel=0.03)
             assert "at once" not in summary.verdict
             assert "FELL BEHIND" not in summary.verdict
+
+
+class Failing(Tier):
+    """Memory of a rank: rank 1 fails whatever it is asked, others the writes of some objects."""
+
+    engine, target = "memory", "fake"
+
+    def __init__(self, rank: int) -> None:
+        self.name, self._rank, self._held = "nvme", rank, dict[int, bytearray]()
+
+    def begin(self, _op: int, object_id: int) -> Any:
+        sleep(0.002)
+        if self._rank == 1 or object_id % 5 == 0:
+            sleep(0.06 if self._rank == 1 and object_id > 80 else 0)
+            raise OSError(5, "Input/output error")
+        return self._held.setdefault(object_id, bytearray(8192))
+
+    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+        handle[offset : offset + len(data)] = data
+
+    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+        into[:] = handle[offset : offset + len(into)]
+        return len(into)
+
+    def delete(self, object_id: int) -> None:
+        if self._rank == 1:
+            raise OSError(5, "Input/output error")
+        self._held.pop(object_id, None)
+
+
+def test_operations_that_failed_on_ranks_count_as_those_of_one(tmp_path, monkeypatch):
+    def alone(asked: Replay, *, together: Any) -> FinishedRun:
+        return replay(asked, tiers=[None, None, Failing(int(asked.output.name[-1]))], together=together)
+
+    monkeypatch.setattr(session, "replay", alone)
+    found = replayed(tmp_path, speed=1.0, on_error="continue")
+    rows, run = ops_of(tmp_path / "run"), read_run(tmp_path / "run")
+    failed = [row for row in rows if row["outcome"] == "error"]
+    assert isinstance(found.error, FailedOperations)
+    assert (run.status, run.summary.errors, run.summary.operations) == (
+        "failed operations",
+        len(failed),
+        270 - len(failed),
+    )
+    assert isinstance(run.ranks, RanksNote)
+    assert [(rank.operations, rank.errors) for rank in run.ranks.ranks][1] == (0, 90)
+    for figures in run.summary.figures:
+        mine = [row for row in rows if row["op"] == figures.op]
+        good = [row for row in mine if row["outcome"] == "ok"]
+        assert (figures.planned, figures.operations, figures.errors) == (90, len(good), 90 - len(good))
+        assert figures.latency == distribution(np.array([row["completed_ns"] - row["submitted_ns"] for row in good]))
+    pace, late = run.summary.pace, [row["submitted_ns"] - row["scheduled_ns"] > 1e6 for row in rows]
+    assert pace is not None
+    assert pace.late_fraction == pytest.approx(sum(late) / 270)
+    # Rank 1 has none that could be on time.
+    ranks = [read_run(tmp_path / "run" / f"rank-{rank:04d}").summary for rank in (0, 2)]
+    on_time = sum((of.pace.on_time_fraction or 0) * (of.operations or 0) for of in ranks if of.pace is not None)
+    assert pace.on_time_fraction == pytest.approx(on_time / (run.summary.operations or 0))
+    assert run.ranks.straggler is not None
+    assert (run.ranks.straggler.rank, run.ranks.straggler.reason) == (1, "90 of its operations failed")
+
+
+@pytest.mark.full
+def test_what_all_ranks_wrote_before_the_run_is_said_of_all(tmp_path):
+    for name, how in (("f.dat", {}), ("d", {"precondition": "twice"})):
+        target = tmp_path / name
+        if how:
+            target.mkdir()
+        replayed(tmp_path, tiers={"nvme": str(target)}, is_buffered=True, **how)
+        run, ranks = read_run(tmp_path / "run"), [read_run(at) for at in sorted((tmp_path / "run").glob("rank-*/"))]
+        assert run.tiers["nvme"].get("written_first_bytes", 0) == sum(
+            of.tiers["nvme"].get("written_first_bytes", 0) for of in ranks
+        )
+        written = [each.written_bytes for of in ranks for each in of.preconditioned]
+        assert [each.written_bytes for each in run.preconditioned] == written
+        assert [each.tier for each in run.preconditioned] == [f"nvme of rank {rank}" for rank in range(len(written))]
+        assert len(written) == (COUNT if how else 0)
 
 
 @pytest.mark.full

@@ -276,8 +276,8 @@ def test_a_full_drive_keeps_what_was_measured(tmp_path: Path, engine: str) -> No
         ]
         trace = write_trace(tmp_path / "t.parquet", rows)
         (tmp_path / "beside").mkdir()
-        tier = FileTier("nvme", point / "d", StorageOptions(is_direct=False))
-        beside = Filling("cpu", tmp_path / "beside", StorageOptions(is_direct=False))
+        tier = FileTier("nvme", point / "d", StorageOptions(is_buffered=True))
+        beside = Filling("cpu", tmp_path / "beside", StorageOptions(is_buffered=True))
         targets = {"nvme": str(point / "d"), "cpu": str(tmp_path / "beside")}
         config = Config(tiers=targets, io_bytes=IO, engine=engine, is_buffered=True)
         outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, beside, tier])

@@ -383,7 +383,7 @@ def staged(rows: list[Any]) -> list[Any]:
 
 
 def test_a_file_that_came_up_short_is_short(tmp_path: Path, drive: Path, engine: str) -> None:
-    files = FileTier("nvme", drive, StorageOptions(is_direct=False))
+    files = FileTier("nvme", drive, StorageOptions(is_buffered=True))
     beside = Beside(lambda: os.truncate(files.path(0), 4096))
     rows = staged([row("write", 2, 0, 10_000), row("write", 1, 99), row("read", 2, 0, 10_000)])
     outcome, ops = run(tmp_path, rows, [None, beside, files], engine=engine)

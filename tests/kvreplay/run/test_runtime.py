@@ -16,12 +16,17 @@ from conftest import run_cli, write_trace
 from msgspec import structs
 from waiting import wait_for
 
-from kvreplay.config.config import Config
+from kvreplay.config.config import Config, PartitionBy
 from kvreplay.config.setting import settle
+from kvreplay.plan.pacing import Repeated
+from kvreplay.ranks.partition import PartitionOptions, write_part
 from kvreplay.result.summarize import RunResults, repeated
-from kvreplay.run.run import RUNTIME, Replay, replay, until
+from kvreplay.run.run import Replay, replay
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.limit import Limit
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import open_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,8 +59,8 @@ ROWS = [
     row(6, "delete", 9),
     row(8, "delete", 1),
 ]
-PERIOD_MS = 8 + 8 / 6
-"""The last row, and one mean gap."""
+PERIOD_MS = 8 + (3 * 2**2 + 2 * 1**2) / 8
+"""The last row, and the gap in which a moment lies on average."""
 
 
 def planned(tmp_path: Path, **config: Any) -> Any:
@@ -86,7 +91,7 @@ def test_a_closed_loop_on_a_model_is_planned_for_no_more_than_the_model_takes(tm
 def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -> None:
     setting = planned(tmp_path, speed=1.0, runtime="25ms")
     plan = laid(setting)
-    # Row 5 would leave the next repeat nothing to read; it stays out of each. 18.7 + 5 ms is the last row in time.
+    # Row 5 would leave the next repeat nothing to read; it stays out of each. 19.5 + 5 ms is the last row in time.
     assert plan["trace_row"].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18]
     expected = [(repeat * PERIOD_MS + ROWS[at][0] / MS) for repeat in range(3) for at in (0, 1, 2, 3, 4, 6)][:-1]
     assert plan["due_ns"] / MS == pytest.approx(np.array(expected), abs=1e-4)
@@ -107,12 +112,50 @@ def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -
         planned(tmp_path, runtime="0s")
 
 
-def test_the_clock_ends_a_run_unless_a_signal_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter(range(0, 100 * MS, 10 * MS))
-    monkeypatch.setattr("kvreplay.run.run.monotonic_ns", lambda: next(times))
-    reason = until(lambda: None, 25 * MS)
-    assert [reason() for _ in range(5)] == [None, None, None, RUNTIME, RUNTIME]
-    assert until(lambda: "SIGTERM", 25 * MS)() == "SIGTERM"
+@pytest.mark.parametrize("by", [None, PartitionBy.OBJECT])
+def test_a_trace_in_bursts_is_repeated_one_pause_after_its_last(tmp_path: Path, by: PartitionBy | None) -> None:
+    # Three bursts of three rows, 20 s apart, of which each lasts 2 ms.
+    rows = [row(start + at, "write", at) for start in (5_000, 25_000, 45_000) for at in range(3)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    count = 9
+    if by is not None:
+        part = write_part(trace, PartitionOptions(by, 2, Limit(), frozenset((2,))), 1, tmp_path / "part.parquet")
+        trace, count = part.path, part.note.rows[1]
+    repeated = Repeated(open_table(trace, TRACE), count, 2)
+    pauses, within = 2 * 19_998**2, 6 * 1**2
+    # It was 5.6 s after the last.
+    assert repeated.period_ns == int((45_002 + (pauses + within) / 40_002) * MS)
+
+
+class Later:
+    """Other ranks, with which a run begins a quarter of a second after it could."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+
+    def ready(self) -> None:
+        pass
+
+    def agree(self, soonest_ns: int) -> int:
+        return soonest_ns + 250 * MS
+
+    def begun(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("speed", [None, 1.0])
+def test_the_clock_ends_a_run_so_long_after_the_common_start_unless_a_signal_does(
+    tmp_path: Path, speed: float | None
+) -> None:
+    trace = write_trace(tmp_path / "t.parquet", ROWS)
+    config = Config(tiers={"nvme": "ram"}, runtime="300ms", speed=speed)
+    finished = replay(Replay(config, trace, tmp_path / "run", []), together=Later())
+    assert (finished.run.status, finished.error) == ("complete", None)
+    # An open loop has nothing to do after its last due time.
+    least_ms = 300 if speed is None else 300 - PERIOD_MS
+    assert least_ms * MS <= (finished.summary.wall_ns or 0) < 400 * MS
+    finished = replay(Replay(config, trace, tmp_path / "signal", []), together=Later("SIGTERM"))
+    assert str(finished.error).startswith("interrupted by SIGTERM")
 
 
 def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
@@ -188,7 +231,7 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
 
 def test_the_command_says_how_often(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    how = ["--tier", "nvme=sim:bandwidth=10GB,latency=1ms", "--speed", "1", "--duration", "60ms"]
+    how = ["--tier", "nvme=sim:bandwidth=10GB,latency=1ms", "--speed", "1", "--duration", "63ms"]
     # What is due as the time is over is not reached. Who falls behind goes on with rows of the last repeat, while those
     # of earlier ones still wait: what counts is how many were sent.
     for latency, least in (("1ms", 0), ("9ms", 10)):
@@ -201,11 +244,11 @@ def test_the_command_says_how_often(tmp_path: Path) -> None:
         assert f"; {times}" in run["summary"]["verdict"]
         assert f"note: replayed {times}" in shown
         part = f"{planned - missed} of {planned} operations"
-        assert re.search(rf" \(--duration 60.0 ms\): {part}, [\d.]+ ms of trace time", shown)
-    # Of 40 operations due in 60 ms what was not reached was asked for, too, however far some requests came.
+        assert re.search(rf" \(--duration 63.0 ms\): {part}, [\d.]+ ms of trace time", shown)
+    # Of 40 operations due in 63 ms what was not reached was asked for, too, however far some requests came.
     asked, late_ns = run["summary"]["judgement"]["tiers"][0], run["summary"]["pace"]["end_late_ns"]
     assert asked["asked_operations_per_s"] == pytest.approx(planned / (45 * PERIOD_MS / 7 / 1e3), rel=0.1)
-    assert asked["reached_operations_per_s"] == pytest.approx((planned - missed) / 0.06, rel=0.25)
+    assert asked["reached_operations_per_s"] == pytest.approx((planned - missed) / 0.063, rel=0.25)
     assert (run["summary"]["verdict"].startswith("FELL BEHIND: "), late_ns > 10 * MS) == (True, True)
     bad = run_cli("kvreplay", "run", trace, *how[:2], "--duration", "soon", "-o", tmp_path / "x", check=False)
     assert bad.returncode == 2

@@ -131,7 +131,7 @@ def test_preconditioning_goes_on_until_steady_or_gives_up(
 
     monkeypatch.setattr(preconditioning, "monotonic_ns", lambda: clock[0])
     monkeypatch.setattr(preconditioning.os, "fdatasync", lambda _fd: None)
-    drive = FileTier("nvme", tmp_path, StorageOptions(is_direct=False))
+    drive = FileTier("nvme", tmp_path, StorageOptions(is_buffered=True))
     drive.open(0)
     progress = [0.0]
 

@@ -467,7 +467,7 @@ def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engi
     trace = write_trace(tmp_path / "t.parquet", rows)
     (tmp_path / "d").mkdir()
     tier = ExtentTier("nvme", loop, StorageOptions(is_destroying=True))
-    beside = Shortening("cpu", tmp_path / "d", StorageOptions(is_direct=False))
+    beside = Shortening("cpu", tmp_path / "d", StorageOptions(is_buffered=True))
     config = Config(tiers={"nvme": str(loop), "cpu": str(tmp_path / "d")}, io_bytes=IO, engine=engine)
     outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, beside, tier])
     assert isinstance(outcome.error, DeviceError)

@@ -371,7 +371,7 @@ def test_a_file_that_cannot_be_opened_so_is_not_left(
 
 def test_a_second_run_on_the_same_file_is_locked_out(tmp_path: Path) -> None:
     target = tmp_path / "s.dat"
-    first = ExtentTier("nvme", target, StorageOptions(is_direct=False))
+    first = ExtentTier("nvme", target, StorageOptions(is_buffered=True))
     first.expect(Holding([BLOCK]))
     first.open(BLOCK)
     with pytest.raises(DeviceError, match="in use by another kvreplay"):

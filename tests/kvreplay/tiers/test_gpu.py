@@ -171,7 +171,7 @@ def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
     demotion = [row("read", 0, phase="demote"), row("write", 0, tier=2, phase="demote"), row("read", 0, tier=2)]
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0, phase="prefill"), *demotion])
     config = Config(tiers={"gpu": "gpu"}, io_bytes=IO, is_verified=True, engine="uring")
-    tiers = [gpu(StandIn(), is_verified=True), None, FileTier("nvme", tmp_path / "d", StorageOptions(is_direct=False))]
+    tiers = [gpu(StandIn(), is_verified=True), None, FileTier("nvme", tmp_path / "d", StorageOptions(is_buffered=True))]
     outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=tiers)
     assert outcome.error is None
     assert outcome.verification is not None
@@ -248,7 +248,7 @@ class Library:
 
 def gds(tmp_path: Path, device: StandIn, library: Callable[[], Any] = Library, **options: Any) -> GdsTier:
     (tmp_path / "d").mkdir()
-    how = StorageOptions(is_direct=False, fsync="close")
+    how = StorageOptions(is_buffered=True, fsync="close")
     return GdsTier(
         "gpu",
         tmp_path / "d",

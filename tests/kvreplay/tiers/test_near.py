@@ -41,7 +41,9 @@ def test_a_drive_lies_where_the_device_above_it_does(tmp_path: Path) -> None:
     assert node_of(disk(tmp_path, "virtual/block/loop9")) is None
     # dm and md lie on a node if all beneath them do.
     assert node_of(built_on(tmp_path, "dm-0", part)) == 1
-    assert node_of(built_on(tmp_path, "md0", built_on(tmp_path, "dm-1", one), part)) == 1
+    md = built_on(tmp_path, "md0", built_on(tmp_path, "dm-1", one), part)
+    (md / "md0p1").mkdir()
+    assert (node_of(md), node_of(md / "md0p1")) == (1, 1)
     assert node_of(built_on(tmp_path, "md1", one, other)) is None
     assert node_of(built_on(tmp_path, "md2", one, unknown)) is None
 
