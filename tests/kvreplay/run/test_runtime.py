@@ -224,8 +224,8 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
         assert summary["not_reached"] > window["planned_rows"] / 2
     else:
         assert (ops["row"][-1], window["rows"], window["repeats"]) == (sent[-1], sent[-1] + 1, (sent[-1] + 1) / 7)
-        # In flight at the end, or not yet in the journal.
-        assert (summary["not_reached"] or 0) < 100
+        # In flight at the end, or not yet in the journal: more on a busy machine.
+        assert (summary["not_reached"] or 0) < max(100, window["planned_rows"] / 10)
         assert window["planned_repeats"] > 2 * window["repeats"]
 
 
