@@ -174,6 +174,7 @@ class _Run:
         Without, how little of it does beside the grid's best, before it is seen how little of the last does beside it.
         """
         free = [role for role in axes if role not in self.question.axes]
+        points = [*points, *self._look_at([points[-1].capacities | dict.fromkeys(free, self._most)])]
         reached = [of for of in sorted(points, key=_preference) if self.question.target.is_met(of)]
         best = next(iter(reached if free else ()), None) or self._choose(points)
         if best is None or not free:
@@ -207,8 +208,7 @@ class _Run:
         halved = [_rounded(max([*given, self._most]) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
         steps = [0, *(of for of in halved if of >= least)] if is_free else given
         # DRAM that holds no whole prompt may do less than none: what is below it is then read without.
-        sizes = dict.fromkeys([best.capacities[outer], *given])
-        without = self._look_at([best.capacities | {outer: size, inner: 0} for size in sizes])
+        without = self._look_at([best.capacities | {outer: of, inner: 0} for of in {best.capacities[outer], *given}])
         best = min([best, *filter(self.question.target.is_met, without)], key=_preference)
         # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
         best = self._best_of(best, outer, steps[:1], inner)

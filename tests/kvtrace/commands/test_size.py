@@ -190,6 +190,15 @@ def test_beside_given_nvme_it_is_the_least_dram_in_which_none_stalls(requests, n
     assert less is None or less["stalled_requests"] > 0
 
 
+def test_dram_beyond_the_grid_is_found_where_little_nvme_is_given(requests):
+    asked = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "40%", "--nvme", "64MiB"]
+    found = sized(*asked)
+    dram, grid = found["chosen"]["capacities"]["dram"], [p for p in found["points"] if p != found["chosen"]]
+    assert dram > max(point["capacities"]["dram"] for point in grid)
+    assert (found["chosen"]["stalled_requests"], found["chosen"]["hit_ratio"] >= 0.4) == (0, True)
+    assert sized(*asked, "--dram", f"{int(dram / 1.03)}B")["chosen"] is None
+
+
 def test_beside_unlimited_dram_no_nvme_is_needed(requests):
     asked = [requests, *GIVEN, "--preset", "vllm-fs", "--target-hit", "25%", "--dram", "unlimited"]
     for prices in ([], ["--price", "dram=4/GiB", "--price", "nvme=0.1/GiB"]):
