@@ -207,21 +207,18 @@ def simulate_all(
     if with_traces:
         traces.mkdir(exist_ok=True)
     numbers: dict[str, list[int]] = {}
-    known: dict[str, Simulated] = {}
     tasks = []
     for one in wanted:
         key = key_of(one)
-        numbers.setdefault(key, []).append(one.number)
         trace = traces / f"{one.number}.parquet" if with_traces else None
-        if len(numbers[key]) > 1:
+        if (old := kept.load(key, trace)) is not None:
+            results[one.number] = old
             continue
-        if (trace is None or trace.exists()) and (old := kept.load(key)) is not None:
-            known[key] = old
-        else:
+        numbers.setdefault(key, []).append(one.number)
+        if len(numbers[key]) == 1 or trace is not None:
             file = one.knobs.get(FILE)
             sha256 = None if file is None else files_sha256(Path(str(file)))
             tasks.append(Task(key, one.argv, str(Path.cwd()), sha256, str(trace) if trace else None))
-    results |= {number: old for key, old in known.items() for number in numbers[key]}
     if done := sum(one.number in results for one in wanted):
         log(f"note: {done} of {len(wanted)} configurations were simulated before")
     count = workers or os.cpu_count() or 1
@@ -229,7 +226,7 @@ def simulate_all(
     with progress("simulating", len(tasks)) as tick:
         for at, (task, found) in enumerate(made, 1):
             if not isinstance(found, Failed):
-                kept.store(task.key, found)
+                kept.store(task.key, found, Path(task.trace) if task.trace else None)
             results.update(dict.fromkeys(numbers[task.key], found))
             tick(at)
 

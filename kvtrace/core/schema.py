@@ -381,8 +381,8 @@ STUDY: Final = Table("study", "What came of each configuration of a study, one r
     *(Column(f"first_token_{name}_ns", "int64", "ns", f"{words} of the modelled times to the first token; null if "
              "nothing takes time, or too few requests tell", nullable=True)
       for name, words in (("p50", "median"), ("p95", "p95"), ("p99", "p99"))),
-    Column("imbalance", "float64", "ratio", "requests of the busiest node over their mean; null of one node",
-           nullable=True),
+    Column("imbalance", "float64", "ratio",
+           "requests of the busiest node that computes prompts over their mean; null of one node", nullable=True),
     Column("duplicate_bytes", "int64", "bytes",
            "what nodes hold at the end beside the first copy of each object; null of one node", nullable=True,
            limit=MOST),

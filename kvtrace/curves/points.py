@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import DRAM, MEMORY, SECONDS_PER_DAY, Endurance, nearest_rank
+from kvtrace.core.statistics import DRAM, MEMORY, QUANTILES, SECONDS_PER_DAY, Endurance, nearest_rank
 from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
@@ -113,11 +113,8 @@ class Stack:
     @property
     def labels(self) -> dict[str, str]:
         """The display name of each role's tier."""
-        said = {"dram": "DRAM", "nvme": "NVMe"}
-        return {
-            role: self.preset.tiers[t].name.upper() if is_store(self.preset.tiers[t]) else said[role]
-            for role, t in self.roles.items()
-        }
+        said, tiers = {"dram": "DRAM", "nvme": "NVMe"}, {role: self.preset.tiers[t] for role, t in self.roles.items()}
+        return {role: tier.name.upper() if is_store(tier) else said[role] for role, tier in tiers.items()}
 
     @property
     def chunk_bytes(self) -> int:
@@ -132,10 +129,9 @@ class Stack:
         """
         preset = self.preset
         has_wholes = not (preset.decode_read_tokens or preset.partial_chunks)
-        is_plain = has_wholes and all(t.policy is not Policy.TTL for t in preset.tiers)
-        kinds = len(sizes_of(preset, self.model, self.ranks).pieces)
-        is_plain = is_plain and self.load.waits is None and not any(t.store_queue for t in preset.tiers)
-        return self.load.chains is not None and is_plain and kinds == 1 and not has_times(preset)
+        is_plain = has_wholes and not any(t.policy is Policy.TTL or t.store_queue for t in preset.tiers)
+        is_ordered = self.load.chains is not None and self.load.waits is None and not has_times(preset)
+        return is_ordered and is_plain and len(sizes_of(preset, self.model, self.ranks).pieces) == 1
 
     def at(self, capacities: Capacities, share: float = 1.0) -> Preset:
         """Return the preset with `capacities`, and of all its tiers a `share`."""
@@ -364,9 +360,6 @@ def simulated(
     )
 
 
-_P99 = 9900
-
-
 @dataclass(frozen=True, slots=True)
 class SecondRate:
     """A rate: its mean over the whole load, and the p99 of its per-second values."""
@@ -453,7 +446,7 @@ class Meter:
 def _rate(by_second: Any, span_s: float) -> SecondRate | None:
     if not span_s:
         return None
-    rank = nearest_rank(len(by_second), _P99)
+    rank = nearest_rank(len(by_second), QUANTILES["p99"])
     return SecondRate(float(by_second.sum()) / span_s, None if rank is None else float(np.sort(by_second)[rank - 1]))
 
 

@@ -149,12 +149,11 @@ class _Run:
             unlimited = [self._start(stack.simulate_sample, dict.fromkeys(stack.roles), of, rate) for of in samples]
             self._sampling = _Sampling(rate, samples, [self._result(of) for of in unlimited])
             self._told = _FEWEST_HELD * stack.chunk_bytes / rate
-        sampled = [of for of in grid if self._is_told(of)]
-        others = [of for of in grid if of not in sampled]
-        started = [(self._start(stack.simulate, of), self._start(stack.optimum, of)) for of in others]
-        points = self._estimates(sampled)
-        points += [replace(self._result(of), optimal_hit_ratio=self._result(most)) for of, most in started]
-        points = [self._priced(of) for of in sorted(points, key=lambda of: grid.index(of.capacities))]
+        optima = [None if self._is_told(of) else self._start(stack.optimum, of) for of in grid]
+        points = [
+            of if most is None else replace(of, optimal_hit_ratio=self._result(most))
+            for of, most in zip(self._look_at(grid), optima, strict=True)
+        ]
         best = self._result(ceiling)
         if not best.lookups:
             raise ConfigError(
@@ -175,18 +174,19 @@ class _Run:
         Without, how little of it does beside the grid's best, before it is seen how little of the last does beside it.
         """
         free = [role for role in axes if role not in self.question.axes]
+        points = [*points, *self._look_at([points[-1].capacities | dict.fromkeys(free, self._most)])]
         reached = [of for of in sorted(points, key=_preference) if self.question.target.is_met(of)]
         best = next(iter(reached if free else ()), None) or self._choose(points)
-        if best is None or not free or None in best.capacities.values():
+        if best is None or not free:
             return best
         if len(free) == len(axes) and (none := self._without(axes)) is not None:
             return none
         start, inner = best, free[-1]
         outer = next((role for role in axes if role != inner), None)
-        if outer is not None and outer in free and self.question.price is None:
-            best = start = self._little(best, outer)
+        if free[0] == "dram" and self.question.price is None:
+            best = start = self._little(best, free[0])
             if best.stalled_requests and (calm := next((of for of in reached if not of.stalled_requests), None)):
-                best = start = self._little(calm, outer)
+                best = start = self._little(calm, free[0])
         if outer is not None and self.question.price is not None:
             given = [of for of in axes[outer] if of is not None]
             best = self._at_prices(best, outer, inner, given, is_free=outer in free)
@@ -205,8 +205,11 @@ class _Run:
             least, finer = self.stack.chunk_bytes, _FINER
         elif chains is not None:
             least = len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes / 2
-        halved = [_rounded(max(*given, self._most) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
+        halved = [_rounded(max([*given, self._most]) / 2 ** (n / finer)) for n in reversed(range(_HALVINGS * finer))]
         steps = [0, *(of for of in halved if of >= least)] if is_free else given
+        # DRAM that holds no whole prompt may do less than none: what is below it is then read without.
+        without = self._look_at([best.capacities | {outer: of, inner: 0} for of in {best.capacities[outer], *given}])
+        best = min([best, *filter(self.question.target.is_met, without)], key=_preference)
         # The least of the other axis first: what costs more by itself than the best so far is not tried at all.
         best = self._best_of(best, outer, steps[:1], inner)
         while (better := self._best_of(best, outer, steps, inner)) is not best:
@@ -245,7 +248,7 @@ class _Run:
 
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
         """Return the best of `best` and the points with `sizes`: each is tried with what 1 or 2 % less money buys."""
-        fixed: list[Capacities] = [{outer: size} for size in sizes if size != best.capacities[outer]]
+        fixed = [best.capacities | {outer: size} for size in sizes if size != best.capacities[outer]]
         tried = [of | {inner: most} for of in fixed if (most := self._affordable(best, of, inner)) is not None]
         for point in self._look_at(tried):
             if self.question.target.is_met(point) and _preference(point) < _preference(best):
@@ -354,7 +357,7 @@ class _Run:
         price = self.question.price
         if price is None or best.price is None:
             return None
-        left = best.price / self._close - sum(price[role] * (of or 0) for role, of in fixed.items())
+        left = best.price / self._close - sum(price[role] * (of or 0) for role, of in fixed.items() if role != inner)
         if left < 0:
             return None
         return min(self._most, _rounded(left / price[inner])) if price[inner] else best.capacities[inner]

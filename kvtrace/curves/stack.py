@@ -184,15 +184,17 @@ def estimate(chains: Chains, capacities: Sequence[int], policy: str, lru: LruCur
         ]
     samples = [sample_of(chains, below, seed) for seed in range(SAMPLES)]
     share, references = below / HASH_VALUES, sum(len(s.slots) for s in samples)
-    most = (float(lru.hits[-1]), float(lru.references - lru.inserts[-1]))
+    # The optimum does not store what is not used again: of what it inserts LRU tells nothing.
+    told = np.array([1, policy != OPTIMAL])
+    most = (float(lru.hits[-1]), lru.references - float(lru.inserts[-1]) * told[1])
     of = len(chains.slots), share, capacities
     values = [np.array([_scaled(s, *of, each) for s in samples]) for each in (policy, Policy.LRU)]
     at = np.array(capacities)
     exact = np.stack([lru.hits[at], lru.references - lru.inserts[at]], axis=1)
     ours, theirs = (v.mean(axis=0) for v in values)
-    spread = (values[0] - values[1]).std(axis=0, ddof=1) * T95 / np.sqrt(SAMPLES)
+    spread = (values[0] - values[1] * told).std(axis=0, ddof=1) * T95 / np.sqrt(SAMPLES)
     error = np.maximum(spread, np.abs(exact - theirs))
-    mean = np.clip(ours + exact - theirs, 0.0, most)
+    mean = np.clip(ours + (exact - theirs) * told, 0.0, most)
     return [
         Estimate(c, float(m[0]), lru.references - float(m[1]), float(e[0]), float(e[1]), share, references)
         for c, m, e in zip(capacities, mean, error, strict=True)

@@ -457,7 +457,7 @@ def stats(setting: FleetSetting, world: records.World) -> dict[str, Any]:
     """Return the counters of the fleet as the metadata carries them; nothing of one node alone."""
     if world.fleet.count <= 1:
         return {}
-    nodes = world.fleet.nodes
+    nodes, routed = world.fleet.nodes, world.fleet.nodes[: world.fleet.entrances]
     total = {name: int(nodes[name].sum()) for name in BY_NODE}
     slots = world.slots
     copies = slots[(slots["place"] > 0) & (slots["place"] <= world.fleet.count) & (slots["live"] != 0)]
@@ -473,8 +473,8 @@ def stats(setting: FleetSetting, world: records.World) -> dict[str, Any]:
             "duplicate_bytes": int((slots["size"][homes] * (counts - 1)).sum()),
             **({"link_bytes": int(nodes["sent_bytes"].sum())} if setting.is_disaggregated else {}),
             "imbalance": {
-                # 1 is even.
-                name: float(nodes[name].max()) / float(nodes[name].mean()) if nodes[name].any() else None
+                # 1 is even: of the nodes that the router chooses from.
+                name: float(routed[name].max()) / float(routed[name].mean()) if routed[name].any() else None
                 for name in ("requests", "computing_ns")
             },
             "by_node": {name: nodes[name].tolist() for name in BY_NODE},

@@ -106,7 +106,8 @@ def by_dask(tasks: Sequence[Task], simulate: Simulate, scheduler: str) -> Iterat
     with _client(scheduler) as client:
         # Keys of their own: what another run of the same study left on a scheduler is not asked for.
         started = {
-            client.submit(attempt, simulate, task, key=f"{task.key}-{os.getpid()}", pure=False): task for task in tasks
+            client.submit(attempt, simulate, task, key=f"{task.key}-{os.getpid()}-{number}", pure=False): task
+            for number, task in enumerate(tasks)
         }
         for future in as_completed(list(started)):
             try:

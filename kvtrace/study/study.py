@@ -232,6 +232,8 @@ class _Kept(msgspec.Struct, frozen=True):
 
     sha256: str
     found: Simulated
+    trace: tuple[str, int] | None = None
+    """The file of the trace that was written with it, and when (mtime_ns): another may stand there since."""
 
 
 class Results:
@@ -245,20 +247,22 @@ class Results:
         except OSError as error:
             raise DeviceError(f"{self._folder}: {error.strerror or error}") from None
 
-    def load(self, key: str) -> Simulated | None:
-        """Return what was kept under `key`; None if nothing was, or it is damaged: it is then simulated again."""
-        path = self._folder / f"{key}.json"
-        if not path.exists():
-            return None
+    def load(self, key: str, trace: Path | None) -> Simulated | None:
+        """Return what was kept under `key`; None, to simulate again, if nothing was, or it or its `trace` changed."""
         try:
-            kept = read_json(path, _Kept)
+            kept = read_json(self._folder / f"{key}.json", _Kept)
         except TraceError:
             return None
-        return kept.found if kept.sha256 == sha256(kept.found) else None
+        is_whole = kept.sha256 == sha256(kept.found) and (trace is None or kept.trace == _state(trace))
+        return kept.found if is_whole else None
 
-    def store(self, key: str, found: Simulated) -> None:
-        """Store `found` under `key`."""
-        write_json(self._folder / f"{key}.json", _Kept(sha256(found), found))
+    def store(self, key: str, found: Simulated, trace: Path | None) -> None:
+        """Store `found` under `key`, and which `trace` was written with it."""
+        write_json(self._folder / f"{key}.json", _Kept(sha256(found), found, _state(trace)))
+
+
+def _state(trace: Path | None) -> tuple[str, int] | None:
+    return (trace.name, trace.stat().st_mtime_ns) if trace is not None and trace.exists() else None
 
 
 def key_of(configuration: Configuration) -> str:

@@ -81,8 +81,8 @@ class Saving:
             "lost_ns": self.course.lost_ns,
             "checkpoint_bytes": size,
             "checkpoint_objects": len(self.sizes),
-            "written_bytes": saves * size,
-            "read_bytes": restores * size,
+            "written_bytes": saves * (size + MARKER_BYTES),
+            "read_bytes": restores * size + (len(self.course.events) - 1) * MARKER_BYTES,
         }
 
 

@@ -181,6 +181,41 @@ def test_between_two_capacities_of_ours_the_answer_is_found_closer(requests):
     assert sized(*asked, "--dram", f"{first[0]}B")["chosen"]["capacities"]["dram"] == first[0]
 
 
+@pytest.mark.parametrize("nvme", ["1GiB", "unlimited"])
+def test_beside_given_nvme_it_is_the_least_dram_in_which_none_stalls(requests, nvme):
+    asked = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--nvme", nvme]
+    chosen = sized(*asked)["chosen"]
+    assert (chosen["stalled_requests"], chosen["hit_ratio"] >= 0.25) == (0, True)
+    less = sized(*asked, "--dram", f"{int(chosen['capacities']['dram'] / 1.03)}B")["chosen"]
+    assert less is None or less["stalled_requests"] > 0
+
+
+def test_dram_beyond_the_grid_is_found_where_little_nvme_is_given(requests):
+    asked = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "40%", "--nvme", "64MiB"]
+    found = sized(*asked)
+    dram, grid = found["chosen"]["capacities"]["dram"], [p for p in found["points"] if p != found["chosen"]]
+    assert dram > max(point["capacities"]["dram"] for point in grid)
+    assert (found["chosen"]["stalled_requests"], found["chosen"]["hit_ratio"] >= 0.4) == (0, True)
+    assert sized(*asked, "--dram", f"{int(dram / 1.03)}B")["chosen"] is None
+
+
+def test_beside_unlimited_dram_no_nvme_is_needed(requests):
+    asked = [requests, *GIVEN, "--preset", "vllm-fs", "--target-hit", "25%", "--dram", "unlimited"]
+    for prices in ([], ["--price", "dram=4/GiB", "--price", "nvme=0.1/GiB"]):
+        assert size(*asked, *prices).stdout.startswith("unlimited DRAM and no NVMe")
+
+
+@pytest.mark.parametrize("nvme", ["1GiB", "unlimited"])
+def test_beside_given_nvme_no_dram_may_be_the_cheapest(requests, nvme):
+    """DRAM that holds no whole prompt lets vLLM find less than none does."""
+    asked = [requests, *GIVEN, "--preset", "vllm-fs", "--nvme", nvme, "--price", "dram=4/GiB", "--price", "nvme=1/GiB"]
+    none = sized(*asked, "--dram", "0", "--target-hit", "25%")["chosen"]
+    assert none["hit_ratio"] > 0.3
+    found = size(*asked, "--target-hit", "30%").stdout
+    assert " no DRAM and " in found.splitlines()[0]
+    assert sized(*asked, "--target-hit", "30%")["chosen"]["price"] == none["price"]
+
+
 def test_what_the_gpu_reaches_by_itself_takes_no_dram(requests):
     given = [*GIVEN[:-1], "tiers.gpu.capacity=64GiB", "--preset", "lmcache-disk", "--target-hit", "30%"]
     said = size(requests, *given).stdout.splitlines()[0]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import kvtrace
 
-from kvtrace.curves.stack import Uses, estimate, lru_curve, policy_hits, policy_uses
+from kvtrace.curves.stack import OPTIMAL, Uses, estimate, lru_curve, policy_hits, policy_uses
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
 from kvtrace.sim.policies import Policy
@@ -216,7 +216,7 @@ def test_a_sweep_that_cannot_be_is_refused(small, monkeypatch, capsys, options, 
 
 @pytest.mark.first(policy=2)
 @pytest.mark.traces
-@pytest.mark.parametrize("policy", [p for p in OF_OBJECTS if p not in (Policy.TTL, Policy.LRU)])
+@pytest.mark.parametrize("policy", [OPTIMAL, *(p for p in OF_OBJECTS if p not in (Policy.TTL, Policy.LRU))])
 def test_samples_of_the_conversation_trace_are_as_near_as_they_say(policy):
     chains = block_chains(mooncake.read(TRACES / "mooncake_conversation.jsonl"))
     capacities = [300, 3_000, 10_000, 30_000, 100_000]

@@ -161,6 +161,8 @@ def test_a_pool_computes_and_sends_what_the_other_lacks_by_hand():
     fleet = simulation.stats()["fleet"]
     assert fleet["link_bytes"] == 12
     assert fleet["by_node"]["requests"] == [3, 3]
+    # The one that computes computes all, as it is there to do: it is not twice as busy as the other.
+    assert fleet["imbalance"] == {"requests": 1.0, "computing_ns": 1.0}
 
 
 def test_a_node_sends_one_prompt_after_the_other():

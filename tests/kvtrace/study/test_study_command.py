@@ -14,7 +14,7 @@ import pytest
 from conftest import run_cli
 from study_workers import BEGIN, SMALL, study_file
 
-from kvtrace.core.schema import STUDY
+from kvtrace.core.schema import STUDY, TRACE
 from kvtrace.core.tables import open_table, read_table
 
 MIB = 2**20
@@ -201,6 +201,25 @@ def test_the_page(done):
     for chart in ("hit ratio against price", "mean hit ratio, from the worst to the best value of each knob"):
         assert f'aria-label="{chart}"' in page
     assert 'aria-label="hit ratio (%) by ' in page
+
+
+def test_traces_are_those_of_their_configurations_whatever_the_study_was_before(tmp_path):
+    """Kept results stand for a configuration, traces for its place in the study, which may be another's by now."""
+
+    def capacities(sizes):
+        text = BEGIN + f'[grid]\ntiers.nvme.capacity = ["{sizes[0]}MiB", "{sizes[1]}MiB"]'
+        study(study_file(tmp_path, text), tmp_path / "out", "--with-traces")
+        traces = [tmp_path / "out" / "traces" / f"{number}.parquet" for number in range(2)]
+        return [open_table(trace, TRACE).meta.tiers[-1].capacity_bytes // MIB for trace in traces], traces
+
+    assert capacities([256, 512])[0] == [256, 512]
+    assert capacities([512, 256])[0] == [512, 256]
+    assert capacities([512, 512])[0] == [512, 512], "one that is asked for twice has two traces"
+    found, traces = capacities([512, 1024])
+    assert found == [512, 1024]
+    made = [trace.stat().st_mtime_ns for trace in traces]
+    capacities([512, 1024])
+    assert [trace.stat().st_mtime_ns for trace in traces] == made, "what is done is kept"
 
 
 @pytest.mark.full

@@ -133,6 +133,12 @@ def test_what_it_writes_is_valid_the_same_twice_and_holds_what_is_kept(monkeypat
     reader = open_table(tmp_path / "a.parquet", TRACE)
     assert reader.extras == ("node",)
     rows = [row for batch in reader.batches() for row in batch.to_pylist()]
+    # What gen says is written and read is what is, the marker included.
+    moved = Counter()
+    for row in rows:
+        moved[row["op"]] += row["length_bytes"]
+    counted = reader.meta.stats["checkpoint"]
+    assert (counted["written_bytes"], counted["read_bytes"]) == (moved["write"], moved["read"])
     assert {(row["rank"] // 8, row["node"]) for row in rows} == {(0, 0), (1, 1)}
 
 
