@@ -132,7 +132,7 @@ class ParquetReader(Reader):
             raise TraceError(f"not a readable Parquet file: {_first_line(error)}", path=path) from None
         pairs = self._file.metadata.metadata or {}
         if META_KEY not in pairs:
-            raise TraceError("a Parquet file, but none of ours: it has no kvtrace metadata", path=path)
+            raise TraceError("a Parquet file that kvtrace did not write: it has no kvtrace metadata", path=path)
         # Tables of before have none.
         if pairs.get(_CHECK_KEY, b"") not in (b"", hashlib.sha256(pairs[META_KEY]).hexdigest().encode()):
             raise TraceError("damaged: its metadata is not what was written", path=path)
@@ -395,7 +395,7 @@ class CsvReader(Reader):
         for index, text in enumerate(array.to_pylist()):
             numbers = None if text is None else _numbers(text)
             if numbers is None and text is not None:
-                message = f"{text[:60]!r} is no list of whole numbers of 64 bits"
+                message = f"{text[:60]!r} is not a list of whole numbers of 64 bits"
                 raise TraceError(message, path=self.path, row=row + index, column=name)
             lists.append(numbers)
         return pa.array(lists, pa.list_(pa.int64()))

@@ -137,4 +137,4 @@ def test_what_lmcache_does_not_say_is_null(tmp_path):
     assert (found.first_token.p50_ns, found.answer.p90_ns) == (None, None)
     assert found.first_token.mean_ns == 105_454_545
     refused = run_cli("kvdistill", "sql", tmp_path / "out", "SELECT 1 FROM runs", check=False).stderr
-    assert refused.endswith("out: figures alone, and no rows to ask; kvdistill report shows them\n")
+    assert refused.endswith("out: figures only, no rows to query; use kvdistill report\n")
