@@ -190,7 +190,7 @@ def _capacity(text: str) -> int | None:
     try:
         blocks = int(text)
     except ValueError:
-        raise ConfigError(f"--capacity-blocks: {text!r} is neither a whole number nor `unlimited`") from None
+        raise ConfigError(f"--capacity-blocks: {text!r} is no whole number, nor `unlimited`") from None
     if not 0 < blocks < 2**62:
         raise ConfigError(f"--capacity-blocks: {blocks} must be > 0")
     return blocks

@@ -239,7 +239,7 @@ class RowCheck:
             most, allowed = len(names) - 1, f"no tier: the metadata names {', '.join(names) or 'none'}"
         elif self._table is TRACE and column.name == "object_id":
             rows = self._meta.rows or 0
-            most, allowed = rows + DENSE_SLACK, f"no dense number from 0, in a file of {rows} rows"
+            most, allowed = rows + DENSE_SLACK, f"not a dense number from 0, in a file of {rows} rows"
         if (least is not None and low < least) or high > most:
             wrong = pc.greater(array, most) if least is None else pc.or_(pc.less(array, least), pc.greater(array, most))
             at = pc.index(wrong, pa.scalar(value=True)).as_py()

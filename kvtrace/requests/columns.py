@@ -343,11 +343,11 @@ def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
                 why = f"no {name} but {', '.join(fields)}: requests with images are not read"
                 raise TraceError(why, path=path, column=str(at_s))
             text = _NUMBERED.sub(rb'"\1":', fields[name].encode())
-            of = decode_json(text, dict[int, float], path, misfit=f"{name} at {at_s} is not a histogram: {{}}")
+            of = decode_json(text, dict[int, float], path, misfit=f"{name} at {at_s} is no histogram: {{}}")
             values, shares = np.array(list(of), dtype=np.int64), np.array(list(of.values()))
             is_one = len(of) == 0 or bool(shares.min() >= 0 and np.isclose(shares.sum(), 1, atol=_ROUNDED))
             if not is_one or values.min(initial=0) < 0 or values.max(initial=0) > reading.MAX_TOKENS:
-                raise TraceError(f"{name} at {at_s} is not a histogram of tokens", path=path, column=str(at_s))
+                raise TraceError(f"{name} at {at_s} is no histogram of tokens", path=path, column=str(at_s))
             pair.append((values, shares / shares.sum() if len(of) else shares))
         if all(len(values) for values, _ in pair):
             found[at_s] = pair

@@ -256,7 +256,7 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         ("fio-log", "a_lat.1.log", "1, 2\n", "has 2 columns"),
         ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "has 2 latency bins, where fio"),
         ("bpftrace", "a.txt", "Attaching 1 probe...\n", "holds no histogram"),
-        ("bpftrace", "a.txt", "@d2c_read_us: \n[nonsense\n", "a.txt, row 2: '[nonsense' is no bucket"),
+        ("bpftrace", "a.txt", "@d2c_read_us: \n[nonsense\n", "a.txt, row 2: '[nonsense' is not a bucket"),
         (
             "bpftrace",
             "a.txt",

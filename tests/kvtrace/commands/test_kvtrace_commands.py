@@ -97,7 +97,7 @@ BAD = {
     ),
     "model missing": (["models", "none/config.json"], 3, "none/config.json: no such file"),
     "study missing": (["study", "none.toml"], 3, "none.toml: no such file"),
-    "former name": (["mrc", "r.jsonl", "--max-requests", "3"], 2, "--max-requests is called --limit now"),
+    "former name": (["mrc", "r.jsonl", "--max-requests", "3"], 2, "--max-requests was renamed: use --limit"),
     "info missing": (["info", "n.parquet"], 3, "n.parquet: no such file"),
     "info damaged": (["info", "bad.parquet"], 3, "bad.parquet: not a readable Parquet file"),
     "info truncated": (["info", "cut.parquet"], 3, "cut.parquet: not a readable Parquet file"),

@@ -161,8 +161,8 @@ def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
 
 
 @pytest.mark.parametrize(("rows", "histograms", "message"), [
-    ([(0, 1, 1, "Gamma", 1, 1), (600, 1, 1, "Pareto", 1, 1)], {0: ONE}, "row 2: '600,1,1,Pareto,1,1' is no stretch"),
-    ([(0, -1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 1: '0,-1,1,Gamma,1,1' is no stretch"),
+    ([(0, 1, 1, "Gamma", 1, 1), (600, 1, 1, "Pareto", 1, 1)], {0: ONE}, "row 2: '600,1,1,Pareto,1,1' is not a stretch"),
+    ([(0, -1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 1: '0,-1,1,Gamma,1,1' is not a stretch"),
     ([(0, 1, 1, "Gamma", 1)], {0: ONE}, "trace.csv, row 1: not start, rate, cv, law and its two parameters"),
     ([(600, 1, 1, "Gamma", 1, 1), (0, 1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 2: "),
     ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"input_tokens": {5: 0.4}}}, "column 0: input_tokens at 0 is no histogram"),
