@@ -166,7 +166,7 @@ def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
     ([(0, 1, 1, "Gamma", 1)], {0: ONE}, "trace.csv, row 1: not start, rate, cv, law and its two parameters"),
     ([(600, 1, 1, "Gamma", 1, 1), (0, 1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 2: "),
     ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"input_tokens": {5: 0.4}}}, "column 0: input_tokens at 0 is no histogram"),
-    ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"output_tokens": "{x"}}, "output_tokens at 0 is not a histogram: not JSON"),
+    ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"output_tokens": "{x"}}, "output_tokens at 0 is no histogram: not JSON"),
     ([(0, 1, 1, "Gamma", 1, 1)], {0: {"text_tokens": {5: 1.0}}}, "no input_tokens but text_tokens: requests with im"),
     ([(0, 1, 1, "Gamma", 1, 1)], {9: ONE}, "nothing was drawn in the window"),
 ])  # fmt: skip
