@@ -116,7 +116,7 @@ def sai3(
 
 
 def import_(
-    format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="What wrote the files; see above.")],
+    format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="Program or format of the files; see above.")],
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Its files.", show_default=False)],
     output: Path = option("The folder for the tables; made if missing.", ..., "-o --output", show_default=False),
     tier: str | None = option("Name of the tier that it ran on.  [default: s3, fio, ...]"),

@@ -41,7 +41,7 @@ class WindowArguments:
         found = parse_limit(self.limit)
         if self.busiest is not None:
             if self.begin is not None or self.end is not None:
-                raise ConfigError("--busiest finds where to begin and end: leave --from and --to out")
+                raise ConfigError("--busiest chooses the window: leave out --from and --to")
             length = parse_duration_ns(self.busiest)
             if length <= 0:
                 raise ConfigError(f"--busiest {self.busiest}: it must be more than 0")

@@ -75,7 +75,7 @@ def report(
     elif markdown or csv:
         typer.echo(as_markdown(documents) if markdown else csv_lines(documents), nl=False)
     elif not outputs:
-        show_documents(documents, hint="Distributions and maps are in a page: -o report.html")
+        show_documents(documents, hint="For distributions and maps, write a page: -o report.html")
 
 
 def compare(
@@ -115,7 +115,7 @@ def compare(
         typer.echo(document.headline)
     else:
         # The first line is the answer.
-        show_documents([replace(document, name="")], hint="Distributions are in a page: -o compare.html")
+        show_documents([replace(document, name="")], hint="For distributions, write a page: -o compare.html")
 
 
 def sql(
@@ -123,15 +123,15 @@ def sql(
         list[str] | None,
         typer.Argument(
             metavar="FILE... [SQL]",
-            help="Tables, patterns, or folders with all below; SQL may be last.",
+            help="Table files, glob patterns or folders (recursive); the last may be SQL.",
             show_default=False,
         ),
     ] = None,
-    query: str | None = option("Ask a query of the library, by name.", None, "--query -q", show_default=False),
+    query: str | None = option("Run a query of the library, by name.", None, "--query -q", show_default=False),
     list_: bool = option("List the library: what each query answers.", False, "--list"),
     json: Json = False,
     csv: bool = option("Print the result as CSV.", False, "--csv"),
-    max_rows: int = option("Most rows that the table shows.", 100, min=1),
+    max_rows: int = option("Maximum rows that the table shows.", 100, min=1),
 ) -> None:
     """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
 
@@ -162,7 +162,7 @@ def sql(
     if not files:
         raise ConfigError('name at least one file, then the query: kvdistill sql conv.parquet "SELECT ..."')
     if query is not None and statement is not None:
-        raise ConfigError("ask either --query or SQL of your own, not both")
+        raise ConfigError("give either --query or SQL of your own, not both")
     named = named_query(query) if query is not None else None
     show = _emit_rows if json else _write_csv if csv else partial(_show_answer, max_rows=max_rows)
     if named is None and statement is None:

@@ -54,7 +54,7 @@ def _readable(path: Path, misfit: str) -> Iterator[None]:
 def nanoseconds(value: float, unit_ns: float, path: Path) -> int:
     """Return a time of `unit_ns` each in nanoseconds; TraceError if it is no time."""
     if not math.isfinite(value) or not 0 <= value * unit_ns <= MOST:
-        raise TraceError(f"{value} is no time", path=path)
+        raise TraceError(f"{value} is not a time", path=path)
     return round(value * unit_ns)
 
 

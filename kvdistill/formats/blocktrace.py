@@ -256,9 +256,9 @@ def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Du
                 account.leave_out("histograms that the script does not have", 1, example)
                 continue
             if name in maps:
-                raise TraceError(f"@{name} is there twice; import sessions one by one", path=path)
+                raise TraceError(f"@{name} appears twice; import sessions one by one", path=path)
             below = [b for b in buckets if b["from"] is None]
-            account.leave_out("below 0, which is no time", sum(b["count"] for b in below), f"{path.name}: @{name}")
+            account.leave_out("below 0, which is not a time", sum(b["count"] for b in below), f"{path.name}: @{name}")
             maps[name] = [b for b in buckets if b["from"] is not None]
     if not maps:
         raise TraceError("holds no histogram of storage_latency_stack.bt", path=files[0])
@@ -266,7 +266,7 @@ def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Du
     account.notes += [
         "buckets are powers of two, so percentiles are null; percentiles_within gives the bucket that each lies in",
         "the script counts block requests of all processes and devices unless it was filtered, and a requeue twice",
-        "the script's depths never come down again after a requeue or an error: take them for bounds",
+        "the script's queue depths stay too high after a requeue or an error: treat them as upper bounds",
     ]
     application = {kind: _histogram(maps[name]) for name, kind in _CALLS.items() if name in maps}
     probe = {
@@ -288,7 +288,7 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
             head = _MAP.fullmatch(text)
             if head:
                 if head[1] in maps:
-                    raise TraceError(f"@{head[1]} is there twice; import sessions one by one", path=path, row=number)
+                    raise TraceError(f"@{head[1]} appears twice; import sessions one by one", path=path, row=number)
                 current = maps[head[1]] = []
             elif text.startswith(("[", "(")) and current is not None:
                 bucket = _BUCKET.fullmatch(text)
@@ -297,7 +297,7 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
                     below = low + 1
                 count = 0 if bucket is None else int(bucket[3])
                 if bucket is None or max(low or 0, below or 0, count) > _MOST_IN_BUCKET:
-                    raise TraceError(f"{text[:60]!r} is no bucket of a histogram", path=path, row=number)
+                    raise TraceError(f"{text[:60]!r} is not a bucket of a histogram", path=path, row=number)
                 current.append({"from": low, "below": below, "count": count})
                 account.rows_read += 1
             elif text and not _SCALAR.fullmatch(text):

@@ -114,10 +114,10 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
                 figures.append(_job_figures(job, op, found, tier, kinds, path))
             else:
                 whose = f"of job {job.jobname} in {path.name}"
-                account.notes.append(f"{found.total_ios:,} {op}s {whose} have no place in our figures")
+                account.notes.append(f"{found.total_ios:,} {op}s {whose} are counted in no figure")
     if not figures:
         raise TraceError(
-            "holds no job that read or wrote (unified_rw_reporting=mixed does not tell one from the other)",
+            "holds no job that read or wrote (unified_rw_reporting=mixed does not separate them)",
             path=files[0],
         )
     account.rows_kept = len(figures)
@@ -253,7 +253,7 @@ def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> dict[
 
 TIER = "fio"
 _OWN_START = (
-    "each job's log counts from that job's own start: jobs with a startdelay, or behind a stonewall, lie over each "
+    "each job's log counts from that job's own start: jobs with a startdelay, or behind a stonewall, overlap each "
     "other here (log_unix_epoch=1 gives dates)"
 )
 _NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?P<job>\.\d+)?\.log")
@@ -285,7 +285,7 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
             "such as *_lat.1.log, *_bw.1.log or *_iops.1.log"
         )
     if others:
-        account.notes.append(f"not read, since they tell no more of an I/O: {', '.join(others)}")
+        account.notes.append(f"not read, since they add nothing to the other logs: {', '.join(others)}")
     means = [path for path in chosen if columns_of(path)[1]]
     windows |= dict.fromkeys(means, Window.MEANS)
     chosen = [path for path in chosen if path not in means]
@@ -614,7 +614,7 @@ def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBP
         account.rows_read -= actions + waits
         no_place = " OR ".join(f"coalesce(TRY_CAST({n} AS BIGINT), -1) < 0" for n in ("offset_bytes", "length_bytes"))
         reasons = {
-            "syncs have no place in our tables": "action IN ('sync', 'datasync', 'sync_file_range')",
+            "syncs cannot be stored in a kvtrace table": "action IN ('sync', 'datasync', 'sync_file_range')",
             "trims free a part of a file, not an object": "action = 'trim'",
             "an action that is not known": f"coalesce(action, '') NOT IN ('wait', 'read', 'write', {_FILE_ACTIONS})",
             "no offset and length in whole bytes": f"action IN ({_IO}) AND ({no_place})",

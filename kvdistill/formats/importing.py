@@ -98,12 +98,12 @@ def _check_folder(outdir: Path, *, is_forced: bool) -> None:
     if outdir.exists() and not outdir.is_dir():
         raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
     if not outdir.exists() and not outdir.parent.is_dir():
-        raise DeviceError(f"{outdir.parent}: no such directory; make it first")
+        raise DeviceError(f"{outdir.parent}: no such directory; create it first")
     held = list(outdir.iterdir()) if outdir.is_dir() else []
     if held and {*map(_made_by, held)} - {None} != {"kvdistill"}:
-        raise DeviceError(f"{outdir} is not empty and holds no import; name another with -o")
+        raise DeviceError(f"{outdir} is not empty and holds no import; name another folder with -o")
     if held and not is_forced:
-        raise DeviceError(f"{outdir} holds an import already; name another with -o, or say --force to replace it")
+        raise DeviceError(f"{outdir} holds an import already; name another with -o, or add --force to replace it")
 
 
 def _made_by(path: Path) -> object:
@@ -270,7 +270,7 @@ def finish(
     """
     count, first_ns = one(db, "SELECT count(*), min(start_ns) FROM input")
     if not count:
-        raise TraceError("holds no operation that our tables can hold", path=files[0])
+        raise TraceError("has no operation that can be imported", path=files[0])
     account.rows_kept += count
     db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")
     for name in ("import_objects", "import_ordered"):

@@ -142,7 +142,7 @@ def _write_log(
 
 _NO_OPERATIONS = {
     "no operation": "coalesce(op, '') = ''",
-    "LIST and STAT have no place in our tables": "op IN ('LIST', 'STAT', 'HEAD')",
+    "LIST and STAT cannot be stored in a kvtrace table": "op IN ('LIST', 'STAT', 'HEAD')",
     "an operation that is not known": "op NOT IN ('GET', 'PUT', 'DELETE')",
     "no object name": "file IS NULL",
     "a start that is no RFC 3339 time": "start_ns IS NULL",
@@ -163,8 +163,8 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         missing = [name for name in NEEDED if name not in columns]
         if missing:
             raise TraceError(
-                f"its first line is no header of an op log: {', '.join(missing)} is missing; "
-                "the columns are parted by tabs",
+                f"its first line is not a header of an op log: {', '.join(missing)} is missing; "
+                "columns are separated by tabs",
                 path=path,
                 row=1,
             )

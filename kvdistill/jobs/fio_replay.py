@@ -278,23 +278,23 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
         title = "Exact replay of a KV-cache workload: every read and write, at its time"
         prior = f"{format_count(profile.placed.prior_objects)} objects ({format_bytes(profile.placed.prior_bytes)})"
         does = (
-            f"{prior} are read before they are written; the prefill writes the whole target, so that every read meets "
+            f"{prior} are read before they are written; the prefill writes the whole target, so that every read finds "
             "data on the device"
         )
         run = "; jobs made of kvreplay's run of it have the times at which it issued them"
         lost = [
-            "which request and stage an operation serves: all are issued by time, none waits for another to complete"
+            "dependencies of requests and stages: all operations are issued by time, none waits for another to complete"
             + run * (profile.origin.kind is SourceKind.TRACE)
         ]
     else:
-        title = "Drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and how soon places are used again"
+        title = "Randomly drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and reuse distances"
         does = (
             f"operations are drawn, with seed {options.seed}, from the profile's distributions; places from an LRU "
             "stack, at the profile's reuse distances"
         )
         lost = [
-            "which operation follows which: each is drawn apart from the others",
-            "phases: the rate is the same all along",
+            "the sequence of operations: each is drawn independently of the others",
+            "phases: the mean rate is constant",
         ]
     took = format_duration(log.last_us * NS_PER_US + log.start_ms * NS_PER_MS)
     started = f", of which {format_duration(log.start_ms * NS_PER_MS)} before the first I/O"
@@ -305,14 +305,14 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
     if len(log.files) > 1:
         ios[1] = (
             f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight each: no more are in "
-            "flight, and latencies are true"
+            "flight, and latencies are correct"
         )
     if any(log.issue_us):
         base, per_mib = log.issue_us
         each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
         ios.append(
-            f"each delay in the log is {base:.0f} µs{each} shorter than the source's: what this fio took to issue an "
-            "I/O when --check measured it here, which would add up"
+            f"each delay in the log is {base:.0f} µs{each} shorter than the source's: it makes up for the time this "
+            "fio takes to issue an I/O, as --check measured it here"
         )
     largest, count = log.largest_io_bytes, len(log.files)
     buffers = [(log.depth, largest)] if count == 1 else [(1, largest)] * count
@@ -351,24 +351,24 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
     lines = []
     if is_absolute:
         lines.append(
-            "a wait of a version 2 log lasts until so many milliseconds after fio's start, whatever its manual says "
-            "(so in the code of all versions; run with 3.33 and 3.39): lateness is caught up with, but the replay must "
+            "the wait times of a version 2 log are absolute, in ms after fio's start, unlike what its manual says "
+            "(so in the code of all versions; run with 3.33 and 3.39): a late replay catches up, but it must "
             "not follow another job in one run of fio"
         )
     else:
         lines.append("each delay of a version 3 log runs from the last issue, with no catching up: lateness only grows")
         if is_new:
-            lines.append(f"fio from {REAPS_WHILE_WAITING} on waits by spinning: each job takes a processor of its own")
+            lines.append(f"fio from {REAPS_WHILE_WAITING} on busy-waits: each job needs a CPU of its own")
     if is_one and (is_absolute or is_old):
         which = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
         lines.append(
             f"{which} does not reap completions while it waits for the next time: its completion latency and depth are "
-            "false here (operations are issued on time all the same); --jobs 32 has them right"
+            "wrong here (operations are still issued on time); with --jobs 32 they are right"
         )
         left_out = "leaves the last operations, up to iodepth, out of its byte counts and latencies"
         lines.append(f"{which} {left_out}; total_ios is right")
     chunked = "read_iolog_chunked loses lines of a log that is read slowly"
-    lines.append(f"{chunked}, and thread=1 crashes fio 3.33: keep them out")
+    lines.append(f"{chunked}, and thread=1 crashes fio 3.33: use neither")
     if version is None or version >= HANGS_IN_IO_URING:
         lines.append(f"with io_uring, replay hangs from fio {HANGS_IN_IO_URING} on")
     return lines
@@ -387,7 +387,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], 
     """
     if profile.locality is None or profile.arrivals is None:
         raise ConfigError(
-            f"{profile.origin.file} does not say when operations came and how soon places were used again, which the "
+            f"{profile.origin.file} has no arrival times and reuse distances, which the "
             "reuse job draws from; take a trace, a run or block events that last longer than an instant"
         )
     share = runtime_ns / profile.span_ns
@@ -395,8 +395,8 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], 
     count = max(1, sum(ops.values()))
     if count > MAX_OPS:
         raise ConfigError(
-            f"{format_count(count)} operations are more than the reuse job draws ({format_count(MAX_OPS)}); take less "
-            "with --max-duration"
+            f"{format_count(count)} operations exceed the maximum of the reuse job ({format_count(MAX_OPS)}); shorten "
+            "it with --max-duration"
         )
     rng = np.random.default_rng(seed)
     is_read = np.zeros(count, dtype=np.bool_)

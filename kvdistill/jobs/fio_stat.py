@@ -101,10 +101,10 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     trims = _trim_jobs(profile, options, runtime_ns)
     jobs += trims
     depths = [next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1) for _name, lines in jobs]
-    lost = ["the order of operations, and how soon a place is used again beyond what its law says (--mode reuse)"]
+    lost = ["the order of operations, and reuse distances beyond the fitted distribution (--mode reuse has them)"]
     bursts = [s.loop.think_ops is not None for s in profile.streams if s.loop.pace is Pacing.BURSTS]
     if any(bursts):
-        lost.append("how bursts differ in size and distance: in each section all are alike")
+        lost.append("differences between bursts in size and gap: all bursts of a section are equal")
     if not all(bursts) and profile.arrivals is not None:
         lost.append(
             f"bursts: arrivals are independent of each other (variance by mean of operations in the source: "
@@ -112,12 +112,12 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         )
     if profile.longest_bytes > STAT_MAX_IO_BYTES:
         lost.append(
-            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several, apart from each other"
+            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several I/Os, each independent"
         )
     if profile.space is None:
-        lost.append("places: the source does not say where operations lie, so all places are equally likely")
+        lost.append("offsets: the source has none, so all offsets are equally likely")
     if any(s.places is not None and s.places.law is Law.ZONES for s in profile.streams):
-        lost.append("which places within a zone are hot: no law fits, so zones of equal mass stand for it")
+        lost.append("hot offsets within a zone: no distribution fits, so zones of equal access share are used")
     lasts = f"it ends after as many operations as the source has: {_WITHIN}"
     if profile.span_ns >= NS_PER_MS:
         whole = format_duration(profile.span_ns)
@@ -126,7 +126,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         beyond = "; its trims go on beyond that" if trims and until_ns > runtime_ns else ""
         lasts = f"it runs {format_duration(runtime_ns)}{of}{beyond}"
     expected = f"it is {expected_said(expected_stat(profile, options))}"
-    bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is whole sectors"]
+    bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is a multiple of the sector"]
     if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
         what = "gets rate_iops with bssplit wrong unless rate_process=poisson: keep that line"
         bugs.insert(0, f"fio before {MULTIPLIES_RATE_IOPS} {what}")
@@ -143,7 +143,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         shared=[
             f"filename={options.filename}",
             f"size={space}",
-            "# the prefill makes the file: to make it here would be part of the run;",
+            "# the prefill creates the file: creating it here would count as part of the run;",
             "# without create_on_open fio would delete a file that is too short (seen with 3.33)",
             "allow_file_create=0",
             "create_on_open=1",
@@ -320,7 +320,7 @@ def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) 
     drained_us = burst / (FAST * profile.ops / profile.span_ns) / NS_PER_US
     pause_us = max(_LEAST_PAUSE * gap_us, gap_us - drained_us)
     if gaps < _MANY_BURSTS:
-        lines.append(f"# fio pauses after a burst: where that takes over {gap_us - pause_us:.0f} us, the rate is lower")
+        lines.append(f"# fio pauses after a burst: if that takes over {gap_us - pause_us:.0f} us, the rate is lower")
     return [*lines, f"thinktime={pause_us:.0f}us", f"thinktime_blocks={burst}", "thinktime_blocks_type=issue"]
 
 
@@ -376,7 +376,7 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
         most = profile.concurrency.max_stage_ops * -(-profile.longest_bytes // STAT_MAX_IO_BYTES)
         said = "# an upper bound, not a measured depth: the most I/Os in one stage of a request, {}{}"
     else:
-        return ["# no iodepth: the source has no stages and no measured times that could tell it; fio takes 1"]
+        return ["# no iodepth: the source has no stages and no measured times to derive it from; fio's is 1"]
     cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if most_depth < most else ""
     return [said.format(most, cut), f"iodepth={min(most, most_depth)}", *low]
 
@@ -421,7 +421,7 @@ def place_lines(stream: IoStream, space: int) -> list[str]:
     if stream.read.ops and stream.write.ops:
         lines.append(f"rwmixread={percentages([stream.read.ops, stream.write.ops])[0]}")
     if places is None:
-        return [*lines, "# no random_distribution: the source does not say where operations lie", "norandommap=1"]
+        return [*lines, "# no random_distribution: the source has no offsets", "norandommap=1"]
     if 0 < places.sequential_share < 1 and places.run_ops is None:
         lines.append(f"percentage_random={round(100 * (1 - places.sequential_share))}")
     lines += _region(places, stream, space)
@@ -440,7 +440,7 @@ def place_lines(stream: IoStream, space: int) -> list[str]:
         sides = [(name, d) for name, d in (("reads", stream.read), ("writes", stream.write)) if d.ops]
         name, most = max(sides, key=lambda side: side[1].ops)
         if any(d.zones != most.zones for _, d in sides):
-            lines.append(f"# places: the zones are those of the {name}; fio takes one set a job")
+            lines.append(f"# zones of the {name} only: fio takes one random_distribution per job")
         zones = [f"{zone.percent}/{zone.span_bytes}" for zone in most.zones]
         rest = space - sum(zone.span_bytes for zone in most.zones)
         lines.append(f"random_distribution=zoned_abs:{':'.join([*zones, *([f'0/{rest}'] if rest else [])])}")
@@ -463,7 +463,7 @@ def sizes_line(stream: IoStream) -> list[str]:
     lines = lines or [f"bssplit={','.join(said)}"]
     lost = max(split.moved_share for split in splits)
     if lost > _SAME_SIZES_TV:
-        lines.insert(0, f"# whole percents: {lost:.1%} of I/Os get another size than theirs")
+        lines.insert(0, f"# bssplit takes whole percents: {lost:.1%} of I/Os get another size than in the source")
     least = min(size for split in splits for size, _percent in split.entries)
     if any(size % least for split in splits for size, _percent in split.entries):
         lines.append("bs_unaligned=1")

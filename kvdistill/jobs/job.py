@@ -170,7 +170,7 @@ class JobOptions:
         "--space",
         parse=positive("--space", parse_bytes),
     )
-    has_check: bool = option("Run the jobs briefly and compare.", False, "--check")
+    has_check: bool = option("Run the jobs briefly and compare them with the source.", False, "--check")
     check_ns: int = option(
         "How much of the source each checked job runs.  [default: 10s]",
         10 * NS_PER_S,
@@ -320,14 +320,14 @@ def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
     if profile.space is not None:
         return whole_mib(profile.space.span_bytes + min(profile.longest_bytes, STAT_MAX_IO_BYTES))
     if options.space_bytes is None:
-        raise ConfigError(f"{profile.origin.file} does not say where operations lie; say with --space how much to use")
+        raise ConfigError(f"{profile.origin.file} has no offsets; give the space to use with --space, such as 10GiB")
     return whole_mib(options.space_bytes)
 
 
 def needs(options: JobOptions, space: int) -> list[str]:
     """Return the lines of a job's head on its target."""
     return [
-        f"{format_bytes(space)} ({space} bytes) on {options.target}, whose former content is overwritten",
+        f"{format_bytes(space)} ({space} bytes) on {options.target}, whose content is overwritten",
         "a filesystem or device that takes O_DIRECT in 512-byte sectors",
     ]
 
@@ -335,7 +335,7 @@ def needs(options: JobOptions, space: int) -> list[str]:
 def data_lines(profile: Profile) -> list[str]:
     """Return the options that make data as compressible and repetitive as the profile says."""
     if profile.data is None:
-        return ["# how far the data compresses is not known: random data does not"]
+        return ["# compressibility of the data is not known: random data is incompressible"]
     data = profile.data
     lines = []
     for name, ratio in (("buffer_compress_percentage", data.compress_ratio), ("dedupe_percentage", data.dedup_ratio)):
@@ -417,7 +417,7 @@ def fio_job(
         tunable = f"the variable {'='.join(TUNABLE)} (glibc 2.35; transparent huge pages not 'never')"
         why = "I/Os take longer to issue"
         if largest > SAFE_BYTES:
-            why = f"I/Os over {format_io_size(SAFE_BYTES)} may reach the device in parts"
+            why = f"I/Os over {format_io_size(SAFE_BYTES)} may be split above the device"
         if options.huge_pages >= pages:
             align = ["iomem=mmaphuge"]
             need = f"{reserved}; or {tunable} and iomem_align=2m in place of iomem=mmaphuge"
@@ -429,9 +429,9 @@ def fio_job(
     head = [
         ("Run", [f"in this folder: fio {PREFILL} once, then {command}", *run]),
         ("Needs", [*needs(options, space), *memory]),
-        ("It does", does),
-        ("Lost", lost),
-        (f"Known of fio {version}" if version else "Known of fio (written for any version)", bugs),
+        ("What it does", does),
+        ("Not reproduced", lost),
+        (f"Known issues of fio {version}" if version else "Known issues of fio (written for any version)", bugs),
     ]
     return job_text(title, profile, head, [("global", [*shared, *align, *more, *data_lines(profile)]), *jobs])
 
@@ -490,7 +490,7 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes
     lines = []
     if padding:
-        lines.append(f"widening to whole pages of 4 KiB adds {format_count(padding)} bytes ({format_bytes(padding)})")
+        lines.append(f"padding to whole pages of 4 KiB adds {format_count(padding)} bytes ({format_bytes(padding)})")
     if profile.delete_ops and has_deletes:
         lines.append(
             f"{format_count(profile.delete_ops)} deletes are not issued: they only free space for later writes "
@@ -503,9 +503,9 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
             "character device, from fio 3.34 on"
         )
     if profile.empty_ops:
-        lines.append(f"{format_count(profile.empty_ops)} operations of no bytes are left out")
+        lines.append(f"{format_count(profile.empty_ops)} operations of zero bytes are left out")
     if profile.stray_delete_ops:
-        lines.append(f"{format_count(profile.stray_delete_ops)} deletes are of objects that were not there")
+        lines.append(f"{format_count(profile.stray_delete_ops)} deletes are of objects that did not exist")
     return lines
 
 

@@ -105,7 +105,7 @@ def _live(profile: Profile, sizes: Sequence[SizeCount]) -> int:
 
 
 def _estimated(profile: Profile) -> str:
-    return "" if profile.placed.peak_live_objects else " (estimated: the most bytes that did, over their mean size)"
+    return "" if profile.placed.peak_live_objects else " (estimated: peak live bytes over their mean size)"
 
 
 def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
@@ -131,29 +131,29 @@ def _classes_lost(what: str, direction: DirectionProfile, classes: Sequence[Size
     sizes = direction.object_sizes
     if not direction.ops or (moved := total_variation(sizes, classes)) < _WORTH_TELLING:
         return []
-    part = f"{moved:.1%} of {format_count(direction.ops)} get another (total variation distance {moved:.3f})"
+    part = f"{moved:.1%} of {format_count(direction.ops)} get another size (total variation distance {moved:.3f})"
     exact = format_bytes(mean_bytes(sizes))
     return [f"sizes of {what}: {part}; mean {format_bytes(mean_bytes(classes))} instead of {exact}"]
 
 
 def _random_lost(profile: Profile, hot: str, bursts: str, names: str) -> list[str]:
     """Return what every job of random operations loses, with its words for what is hot, bursty, and for names."""
-    order = "the order of operations: an object is not read again soon after it was used, as in the trace"
+    order = "the order of operations: the reuse distances of the trace are not kept"
     if profile.locality is not None:
         share = profile.locality.hot10_share
         hot += f" (in the source, the hottest 10 % of 128 KiB blocks get {share:.1%} of operations)"
         if (blocks := profile.locality.reuse_p50_blocks) is not None:
-            order += f" (there, half of what comes back does so within {blocks:,.0f} other blocks)"
+            order += f" (median in the source: {blocks:,.0f} blocks)"
     if profile.arrivals is not None:
         said = profile.arrivals.dispersion
         bursts += f" (variance by mean of operations in the source: {said}; by chance it is 1)"
-    lost = [hot, bursts, names, "which request and stage an operation serves: none waits for another", order]
+    lost = [hot, bursts, names, "dependencies of requests and stages: no operation waits for another", order]
     if profile.empty_ops:
-        lost.append(f"{format_count(profile.empty_ops)} operations of no bytes are left out")
+        lost.append(f"{format_count(profile.empty_ops)} operations of zero bytes are left out")
     data = profile.data
     if data is not None and (data.dedup_ratio, data.compress_ratio) != (1, 1):
         lost.append(
-            f"what the data is like: the replay's deduplicated {data.dedup_ratio:g}:1 and compressed "
+            f"data reduction: the replay's data deduplicated {data.dedup_ratio:g}:1 and compressed "
             f"{data.compress_ratio:g}:1; this job sets neither"
         )
     return lost
@@ -213,7 +213,7 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
         *_classes_lost("GETs, which read whole objects at random", profile.read, classes),
         *_random_lost(
             profile,
-            "hot objects: warp reads and deletes each object as likely as any other",
+            "hot objects: warp reads and deletes all objects with equal probability",
             "bursts: requests are spaced evenly up to the rate limit",
             "object names: warp makes its own",
         ),
@@ -221,13 +221,13 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
     size, count = mean_bytes(classes), format_count(objects)
     run = [
         f"export WARP_ACCESS_KEY=... WARP_SECRET_KEY=...; warp run {WARP_JOB}",
-        f"WARNING: warp deletes everything in the bucket {options.bucket}, before and after",
+        f"WARNING: warp deletes everything in the bucket {options.bucket}, before and after the run",
     ]
     if did.rate is not None:
         took = format_duration(objects / did.rate * NS_PER_S)
-        run.append(f"the rate limit also holds for the upload of the {count} objects before: that takes {took}")
+        run.append(f"the rate limit also applies to the upload of {count} objects before the run: that takes {took}")
     room = f"{count} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
-    needs = [f"room for {room}, and for what it writes beyond that"]
+    needs = [f"space for {room}, and for what the run writes"]
     lines = [
         "warp:",
         "  api: v1",
@@ -238,13 +238,13 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
         "  params:",
         _duration(profile, options.runtime_cap_ns, "    "),
         *in_flight,
-        f"    # as many as lived at once at most{_estimated(profile)}; warp needs more than concurrent",
+        f"    # peak of live objects{_estimated(profile)}; warp needs more than concurrent",
         f"    objects: {objects}",
         "    # one record a request, which kvdistill import warp reads",
         "    full: true",
         "    # per mille of requests",
         f"    distribution: {{get: {get}, stat: 0, put: {put}, delete: {delete}}}",
-        f"    # {format_count(len(classes))} sizes, in bytes, by how often they occur; those of weight 0 only bound",
+        f"    # {format_count(len(classes))} sizes, in bytes, by how often they occur; those of weight 0 are bounds",
         "    obj:",
         f'      size: "{size_histogram(classes)}"',
         *pace,
@@ -255,7 +255,7 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
 
 
 def _text(title: str, profile: Profile, run: list[str], needs: list[str], lost: list[str], lines: Iterable[str]) -> str:
-    head = header(title, profile, [("Run", run), ("Needs", needs), ("Lost", lost)])
+    head = header(title, profile, [("Run", run), ("Needs", needs), ("Not reproduced", lost)])
     return head + "".join(f"{line}\n" for line in lines)
 
 
@@ -302,18 +302,18 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
         *_classes_lost("PUTs", profile.write, puts),
         *_random_lost(
             profile,
-            "hot objects: each prepared object of a size is read as likely as any other, and none that it wrote itself",
+            "hot objects: prepared objects of a size are read with equal probability, those it wrote itself never",
             "bursts: arrivals are Poisson",
             "object names: sai3-bench makes its own",
         ),
     ]
     if profile.delete_ops:
         lost.append(
-            f"what {format_count(profile.delete_ops)} deletes free: they sample prepared objects, not what was "
+            f"what {format_count(profile.delete_ops)} deletes free: they take prepared objects, not those "
             "written, so the space in use grows by every PUT"
         )
     if did.rate is not None and round(did.rate) != did.rate:
-        lost.append(f"the rate's fraction: {did.rate:.6g} operations a second, where whole ones are said")
+        lost.append(f"the rate's fraction: {did.rate:.6g} operations a second, but sai3-bench takes whole ones")
     rate = None if did.rate is None else max(1, round(did.rate))
     folders, needs = [], []
     if gets:
@@ -323,8 +323,8 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
         folders = [(f"get-{s.io_bytes}/", n, s.io_bytes) for s, n in zip(gets, many, strict=True)]
         total = format_bytes(sum(n * size for _, n, size in folders))
         # With deletes it makes a pool of its own for them from every entry.
-        twice = ", twice: sai3-bench prepares objects to delete apart from those to read" if profile.delete_ops else ""
-        needs = [f"room for {format_count(sum(many))} prepared objects ({total}){twice}; and for what it writes"]
+        twice = ", twice: sai3-bench prepares separate objects to delete" if profile.delete_ops else ""
+        needs = [f"space for {format_count(sum(many))} prepared objects ({total}){twice}; and for what the run writes"]
     if profile.delete_ops:
         # The size of what is deleted moves no bytes; the smallest there is keeps the preparation short.
         smallest = min(s.io_bytes for s in (*profile.read.object_sizes, *profile.write.object_sizes))
@@ -346,7 +346,7 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
     if folders:
         lines += [
             "prepare:",
-            f"  # as many objects as lived at once at most{_estimated(profile)}",
+            f"  # peak of live objects{_estimated(profile)}",
             "  ensure_objects:",
         ]
     for folder, count, size in folders:

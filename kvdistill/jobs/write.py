@@ -357,7 +357,7 @@ def _reference(
             "splits; to compare at the device, make jobs of what `kvreplay probe` or `run --probes` saw of a replay"
         )
         return None
-    log("checking: kvreplay replays the part of the trace, to see what it makes at the device")
+    log("checking: kvreplay replays the part of the trace, to measure its block requests")
     seen, outcome = replay_seen(file_of(source), part, place, io_bytes, depth_cap)
     if seen is None:
         notes.append(f"only fio's side was compared, with what the trace asks of files: {outcome}")
@@ -502,7 +502,7 @@ def direct_requests(blocks: Path, device: str | None, scratch: Path) -> tuple[Di
     try:
         return distil_source(blocks, device, Limit(), scratch), None
     except TraceError as error:
-        return None, f"the device saw nothing that can be distilled: {error}"
+        return None, f"no block requests to distil were seen: {error}"
 
 
 _LEAD_NS = NS_PER_S
@@ -522,7 +522,7 @@ def replay_seen(
     if disk is None:
         return None, "no block device lies beneath the target"
     if os.geteuid() != 0:
-        return None, "to see what a replay of the trace makes at the device needs root"
+        return None, "measuring the block requests of a replay needs root"
     cut, output = place / "part.parquet", place / "replayed"
     write_part(trace, part, cut)
     command = [*argv_of("kvreplay", "run"), str(cut), "--tier", f"{tier}={place / 'replayed.dat'}"]

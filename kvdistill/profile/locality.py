@@ -46,7 +46,7 @@ def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
         if (missing := (int(objects.max()) + 1) * tiers - len(sizes)) > 0:
             sizes = np.concatenate([sizes, np.zeros(max(missing, len(sizes)), dtype=np.int64)])
         if not _enter(len(op), op, tier, objects, reach, tiers, found, sizes):
-            raise TraceError("what lies in a tier is more than can be reckoned with", path=path, column="offset_bytes")
+            raise TraceError("the objects in a tier add up to more than 2^62 bytes", path=path, column="offset_bytes")
     return [(peak, end) if is_used else None for end, peak, is_used in found.tolist()]
 
 

@@ -351,7 +351,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         """The address space; ConfigError if the source does not know where operations lie."""
         if self.space is None:
             raise ConfigError(
-                f"{self.origin.file} does not say where operations lie, which this job needs; take a trace, a run or "
+                f"{self.origin.file} has no offsets, which this job needs; take a trace, a run or "
                 "block events (kvreplay probe without --histograms-only)"
             )
         return self.space

@@ -73,7 +73,7 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
         return Distilled(_profile_in(file, tier), None)
     table = tables.open_table(file).table
     if table not in (TRACE, OPS, BLOCKS):
-        raise TraceError(f"holds the table {table.name}, which says nothing of I/O; take {WHAT}", path=file)
+        raise TraceError(f"holds the table {table.name}, which has no I/O; take {WHAT}", path=file)
     source = _of_trace(file, tier) if table is TRACE else (_of_ops if table is OPS else _of_blocks)(file, tier, scratch)
     limit = found_window(limit, lambda: source.rows(Limit()))
     whose = f"what --from, --to, --busiest and --limit leave of {source.whose}" if str(limit) else source.whose
@@ -273,7 +273,7 @@ def _depth_and_idle(db: Any, busy: dict[str, Any]) -> tuple[DepthProfile | None,
 
 _NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
 _WARM_UP = "the run's warm-up is part of this"
-_PACKED = "addresses are packed: stretches of 1 MiB that nothing touched are left out"
+_PACKED = "addresses are compacted: unused stretches of 1 MiB are left out"
 
 
 def _of_trace(file: Path, tier: str | None) -> _Source:
@@ -342,7 +342,7 @@ def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
 
 def _view_measured(db: Any, path: Path) -> None:
     if not path.name.endswith(".parquet"):
-        raise ConfigError(f"{path}: only Parquet is distilled here; kvtrace convert makes it of CSV")
+        raise ConfigError(f"{path}: not a Parquet file; convert it first: kvtrace convert trace.csv.zst trace.parquet")
     db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
 
 
@@ -532,7 +532,7 @@ def survey(rows: Rows) -> Objects:
 
 def _require_fits(fits: bool) -> None:
     if not fits:
-        raise TraceError("the objects are longer together than can be reckoned with", column="offset_bytes")
+        raise TraceError("the objects together are longer than 2^62 bytes", column="offset_bytes")
 
 
 def _row_columns(part: dict[str, Any]) -> list[Any]:

@@ -66,7 +66,7 @@ def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, 
     """Yield a connection that can read nothing but `paths` and write no file, and the names of its views."""
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
         if not (views := register(db, paths, Path(folder))):
-            raise ConfigError(f"{paths[0]}: figures alone, and no rows to ask; kvdistill report shows them")
+            raise ConfigError(f"{paths[0]}: figures only, no rows to query; use kvdistill report")
         allowed = ", ".join(literal(file) for files in views.values() for file in files)
         db.execute(f"SET allowed_paths = [{allowed}]")
         db.execute("SET enable_external_access = false")

@@ -58,12 +58,12 @@ def place_of(meta: Metadata, name: str) -> TierPlace:
     index, each = names.index(tier), meta.tiers[names.index(tier)].instance_nodes
     if each is UNSET:
         if at:
-            raise ConfigError(f"tier {tier!r} of this trace is one for all: take {tier}, not {name}")
+            raise ConfigError(f"tier {tier!r} of this trace is shared by all nodes: write {tier}, not {name}")
         return TierPlace(index)
     nodes = int((meta.fleet or {}).get("nodes", 1 << 31))
     if not at or int(node) >= nodes:
         raise ConfigError(
-            f"of tier {tier!r} there are {meta.instances(meta.tiers[index])}: say of which node, as {tier}@0"
+            f"of tier {tier!r} there are {meta.instances(meta.tiers[index])}: name a node, such as {tier}@0"
         )
     first = int(node) // each * each
     return TierPlace(index, range(first, first + each))

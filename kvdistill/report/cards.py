@@ -67,7 +67,7 @@ def compare_cards(names: Sequence[str], cards: Sequence[Card]) -> Comparison:
         known = {value: name for value, name in zip(values, names, strict=True) if value is not None}
         if len(known) > 1:
             said = "; ".join(f"{name}: {value}" for value, name in known.items())
-            raise ConfigError(f"these cards are not of one test, for the {what} differs: {said}")
+            raise ConfigError(f"these cards are of different tests, since the {what} differs: {said}")
     pairs = [(scores[0], other) for scores in stacks.values() for other in scores[1:]]
     together = len(pairs) + _JUDGED * sum(_is_same_load(first, other) for first, other in pairs)
     lines = [line for scores in stacks.values() for line in _lines(scores, together)]
@@ -174,9 +174,9 @@ def _verdict(names: Sequence[str], stacks: dict[str, list[Score]], lines: Sequen
                 f"at {counted(scores[at].at_users, 'user')} under {preset} {' and '.join(clauses(told, a, b, at))}"
             )
     if len(alike) == len(stacks):
-        return f"{b} and {a} cannot be told apart by these cards: {', '.join(alike)}"
+        return f"no significant difference between {b} and {a} on these cards: {', '.join(alike)}"
     users = {f"{b} sustains more users than {a} under": more, f"{b} sustains fewer users than {a} under": fewer}
-    found = [f"{what} {', '.join(of)}" for what, of in (users | {"cannot be told apart:": alike}).items() if of]
+    found = [f"{what} {', '.join(of)}" for what, of in (users | {"no significant difference:": alike}).items() if of]
     return "; ".join([*apart, *found])
 
 
@@ -209,7 +209,7 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
         for preset, n, of in scores
         if (tails := [trial.read_p99_ns for trial in of.each if trial.read_p99_ns is not None])
     }
-    told = {True: "differs", False: "not told apart", None: "not judged"}
+    told = {True: "differs", False: "not significant", None: "not judged"}
     charts = [_ranges("Users: from the most sustained to the least that is not", "users", Unit.NUMBER, users)]
     if times:
         charts.append(_ranges("Read p99: from the least to the greatest trial", "response time", Unit.NS, times))

@@ -97,7 +97,7 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     is_mixed = set(kinds) == _MIXED
     if len(set(kinds)) > 1 and not is_mixed:
         said = ", ".join(f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True))
-        raise ConfigError(f"only like with like is compared: {said}; kvdistill report shows them after each other")
+        raise ConfigError(f"only inputs of one kind can be compared: {said}; kvdistill report takes all")
     is_of_models = all(_is_simulated(report) for side in sides for report in side.counted)
     trials = [[dict((r.of_model() if is_of_models else r).compared()) for r in side.counted] for side in sides]
     found = [{key: [t.get(key) for t in of] for key in dict.fromkeys(key for t in of for key in t)} for of in trials]
@@ -320,7 +320,7 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str
         parts += [f"{'; '.join(clauses(single, a, b, at))}: by trials too few to show a difference"]
     if parts:
         return "; ".join(parts)
-    return f"{b} against {a}: nothing that both measured says which is faster"
+    return f"{b} against {a}: no figure that both measured says which is faster"
 
 
 def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:

@@ -157,7 +157,7 @@ def closeness_chapter(found: Closeness) -> Chapter:
         f"fio {found.fio_version}",
         *found.notes,
         *(
-            f"gap KS of {job.name}: between arrivals (what is due at one time is one), beyond the "
+            f"gap KS of {job.name}: between arrivals (operations due at one time count once), beyond the "
             f"{format_duration(job.gap_resolution_us * 1000)} to which fio logs times"
             for job in (pair.fio for pair in found.comparisons)
             if job.gap_ks is not None and job.gap_resolution_us is not None and job.gap_resolution_us > 1
@@ -202,7 +202,7 @@ def _said(found: Closeness) -> list[str]:
     for pair in found.comparisons:
         judged = [verdict.passes for verdict in pair.verdicts if verdict.passes is not None]
         few = "" if len(judged) == len(pair.verdicts) else f" that could be judged, of {len(pair.verdicts)}"
-        said = [f"{pair.job}: as its source in {sum(judged)} of {len(judged)} figures{few}"]
+        said = [f"{pair.job}: matches its source in {sum(judged)} of {len(judged)} figures{few}"]
         missed = [(v.name, _measured(v)) for v in pair.verdicts if v.passes is False]
         if missed:
             said.append("NOT in " + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in missed))

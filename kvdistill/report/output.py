@@ -159,7 +159,7 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
     cards = [find_card(path) for path in paths]
     if found := [card for card in cards if card is not None]:
         if None in cards:
-            raise ConfigError(f"{paths[cards.index(None)]} holds no scorecard; only like with like is compared")
+            raise ConfigError(f"{paths[cards.index(None)]} holds no scorecard; only inputs of one kind can be compared")
         names = [path.parent if path.name == CARD_FILE else path for path in paths]
         compared = compare_cards(names_of(names), found)
         return compared, folded(cards_document(compared, found))

@@ -168,7 +168,7 @@ def probe_chapter(report: ProbeReport) -> Chapter:
         bytes: issued_bytes = bytes issued, completed_bytes = bytes completed
         count: requeues
     """
-    note = "A request is what the block layer hands to a disk. Requeues: issues that a busy driver gave back."
+    note = "A request is what the block layer hands to a disk. Requeues: issues that a busy driver returned."
     tables = [table_of("Block requests", Sheet.DEVICE, spec, report.directions, note)]
     spec = """
         text: op
@@ -319,10 +319,10 @@ _WHERE = {
 _VERBS = {"read": "reads", "write": "writes"}
 _FAULTS = {
     "errors": "requests failed at the device",
-    "requeues": "times the driver, busy, gave a request back",
+    "requeues": "requeues by a busy driver",
     "splits": "I/Os were cut because the disk takes no longer ones",
     "lost_events": "requests are missing from blocks.parquet, and so from the parts of the latency",
-    "ends_not_seen": "completions were not shown by the kernel: their device time is in no figure",
+    "ends_not_seen": "completions were not reported by the kernel: their device time is in no figure",
 }
 
 

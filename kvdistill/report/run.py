@@ -330,7 +330,7 @@ _MOST = 6
 """Figures that stand first."""
 _IN_FLIGHT = "An operation's bytes are spread over the time in which it was in flight; it counts when it completes."
 _WEAR = (
-    "At this run's rate, which is not the service's unless it kept pace at speed 1. Padding counts; what the drive "
+    "At this run's rate, which is the service's only if it kept pace at speed 1. Padding counts; what the drive "
     "writes inside does not."
 )
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"

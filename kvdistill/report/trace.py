@@ -91,10 +91,10 @@ class TraceReport(Report, frozen=True, kw_only=True):
         headline = f"Trace, {made}: {done} for {served}{f'; {fleet_headline(self.fleet)}' if self.fleet else ''}"
         spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
         operations = table_of("Operations", Sheet.PERFORMANCE, spec, self.operations, keys=3)
-        events, worn = [], "Writes to flash inside the drive are more."
+        events, worn = [], "Excludes write amplification inside the drive."
         whole = sum(row["bytes"] for row in self.operations if row["op"] == "write")
         if whole > sum(row["written_bytes"] for row in self.writes_per_day):
-            worn += " What was there before the start is left out."
+            worn += " Data populated before the start is left out."
         if self.events:
             course, *others = _event_course(self.events)
             shown = [course, *event_tables(self.events), *others]
@@ -203,7 +203,7 @@ def _simulated_ns(meta: Metadata, span_ns: int | None, last_ns: int | None) -> i
     return last_ns if is_cut or not isinstance(duration_ns, int) else max(last_ns, duration_ns)
 
 
-_NOT_MEASURED = "not measured: a trace says what is to be done, and holds no times of a device"
+_NOT_MEASURED = "not measured: a trace lists the operations to do, and has no times of a device"
 
 
 def _event_course(events: dict[str, Any]) -> list[ReportTable]:
@@ -273,7 +273,7 @@ def _tiers(report: TraceReport) -> ReportTable:
     """
     note = "Hits are those of the simulation that made the trace, over all its lookups."
     if report.fleet:
-        note += " Of a tier that nodes have apart, capacity is that of one, and what is live is not told here."
+        note += " For a tier that is separate on each node, capacity is that of one; live bytes are not shown."
     total = {"name": "in total", **dict.fromkeys(("capacity_bytes", "peak_live_bytes", "end_live_bytes"))}
     total |= {"hits": sum(tier["hits"] or 0 for tier in report.tiers), "hit_ratio": report.hit_ratio}
     rows = [*report.tiers, *([total] if report.hit_ratio is not None else [])]

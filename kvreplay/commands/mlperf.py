@@ -30,12 +30,12 @@ _TICK_S = 0.2
 class LockedArguments:
     """What the rules lock: with another value the benchmark runs, and its results are marked."""
 
-    runtime: str = option("How long each trial lasts by the clock.", "300s", "--duration")
+    runtime: str = option("Wall-clock time of each trial.", "300s", "--duration")
     trials: int = option("Trials of each option.", 3, min=1, max=100)
     seed: int = option("Base seed of the requests and the data; the rank is added.", 42, min=0)
-    pause: str = option("Rest between two options.", "90s")
+    pause: str = option("Pause between two options.", "90s")
     capacity: str | None = option(
-        "What the storage tier may hold, such as 500GiB. The benchmark's, if not given: 95 % of what is free."
+        "Capacity of the storage tier, such as 500GiB. The default is the benchmark's: 95 % of the free space."
     )
 
 
@@ -43,14 +43,14 @@ class LockedArguments:
 class ClientArguments:
     """How this client replays, which the rules leave open."""
 
-    rank: int = option("Of several clients: which this is. It has its own requests.", 0, min=0)
+    rank: int = option("Rank of this client if several run; each rank has its own requests.", 0, min=0)
     is_mpi: bool = option(
-        "A client on each rank that mpirun started, in a folder rank-0000 … of the target; their trials begin "
+        "Run a client on each rank that mpirun started, in a folder rank-0000 … of the target; their trials begin "
         "together and their results are combined. Needs the extra mpi.",
         False,
         "--mpi",
     )
-    queue_depth: int | None = option("At most this many I/Os of 1 MiB in flight. The default: the option's users.")
+    queue_depth: int | None = option("Maximum I/Os of 1 MiB in flight. The default: the option's number of users.")
 
 
 # Long: its options, and what --help says of them.
@@ -75,9 +75,9 @@ def mlperf(
     client: ClientArguments,
     ranks: Annotated[RanksArguments, "rank_timeout"],
     how: Annotated[Config, "precondition", "is_destroying", "overwritten", "drive"],
-    dry_run: bool = option("Only say what would run, the space and the rules; nothing is written.", False, "--dry-run"),
+    dry_run: bool = option("Dry run: print the runs, space needed and the rules; write nothing.", False, "--dry-run"),
     break_rules: bool = option(
-        "Go on with results on the storage's own filesystem, and mark them.", False, "--break-rules"
+        "Run although results lie on the filesystem under test, and mark them.", False, "--break-rules"
     ),
     force: Force = False,
     as_json: bool = option("Print the results as JSON.", False, "--json"),
@@ -238,7 +238,7 @@ def _show(results: list[MlperfResult], *, is_one: bool, as_json: bool) -> None:
 
 def _rest(seconds: float) -> None:
     """Wait so long between two options, with progress."""
-    log(f"resting {seconds:g} s before the next option")
+    log(f"pausing {seconds:g} s before the next option")
     end = time.monotonic() + seconds
     with progress("resting", seconds) as note:
         while (left := end - time.monotonic()) > 0:

@@ -47,16 +47,16 @@ class RanksArguments:
 
     is_mpi: bool = option(
         "Replay on all ranks that mpirun started, each its part of the trace in a folder rank-0000 … of the targets; "
-        "one result. In a target {rank} and {local} stand for the rank's number, of all and of its host. Needs the "
+        "one result. In a target {rank} and {local} become the rank's number, of all and on its host. Needs the "
         "extra mpi.",
         False,
         "--mpi",
     )
     deal: PartitionBy | None = option(
-        "With --mpi: what of the trace stays on one rank: node, user (a session, where --requests tells, else a "
+        "With --mpi: how the trace is partitioned over ranks: by node, user (a session, where --requests tells, else a "
         "request) or object.  [default: the first of these that the trace has several of]"
     )
-    rank_timeout: str = option("With --mpi: end the run on all ranks if one has not answered for so long.", "30s")
+    rank_timeout: str = option("With --mpi: end the run on all ranks if one has not answered for this long.", "30s")
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def session(asked: RanksArguments) -> Iterator[RankSession | None]:
     """
     if not asked.is_mpi:
         if asked.deal is not None:
-            raise ConfigError(f"--deal {asked.deal} deals a trace to ranks; add --mpi")
+            raise ConfigError(f"--deal {asked.deal} partitions a trace over ranks; add --mpi")
         yield None
         return
     from kvreplay.ranks.helper import begin

@@ -20,7 +20,7 @@ from kvtrace.core.units import parse_duration_ns
 # Long: a parameter an option.
 def probe(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- CMD ARG...]", help="Start this, and measure until it ends.")
+        list[str] | None, typer.Argument(metavar="[-- CMD ARG...]", help="Command to run, measured until it ends.")
     ] = None,
     *,
     comm: str | None = option("Only I/O of processes of this name (/proc/PID/comm), their threads and descendants."),
@@ -31,16 +31,16 @@ def probe(
     dev: list[Path] | None = option(
         "Only the disks beneath this block device (partition, dm, md). Repeatable.", readable=False
     ),
-    duration: str | None = option("How long, such as 60s; until Ctrl-C if not given."),
+    duration: str | None = option("How long to measure, such as 60s; until Ctrl-C if not given."),
     histograms_only: bool = option(
-        "Do not write blocks.parquet, one row a request; for production use.", False, "--histograms-only"
+        "Do not write blocks.parquet (one row per request); for production use.", False, "--histograms-only"
     ),
     output: Path = option("The result's directory.", Path("probe"), "--output -o"),
     fio: Path | None = option(
-        "Write fio jobs of what was seen into this folder, as `kvdistill fio` does.", show_default=False
+        "Also write fio jobs of the measured I/O into this folder, as `kvdistill fio` does.", show_default=False
     ),
     backend: Backend = option(
-        "How the probes are fitted to the kernel: core, by its BTF; bcc, by BCC (python3-bpfcc) and the kernel's "
+        "How the probes are built for the kernel: core, from its BTF; bcc, by BCC (python3-bpfcc) and the kernel's "
         "headers; auto, core where there is BTF.",
         Backend.AUTO,
     ),
@@ -80,9 +80,9 @@ def probe(
         child = None
         if command:
             if any(given is not None for given in (comm, pid, cgroup)):
-                raise ConfigError(f"-- {command[0]}: it is measured itself; leave --comm, --pid and --cgroup out")
+                raise ConfigError(f"-- {command[0]}: this command is measured; leave out --comm, --pid and --cgroup")
             if shutil.which(command[0]) is None:
-                raise ConfigError(f"-- {command[0]}: there is no such command")
+                raise ConfigError(f"-- {command[0]}: command not found; check its name and PATH")
             child = stack.enter_context(started(command))
         wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, backend)
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def run(
     trace: TraceFile,
     tier: list[str] | None = option(
-        "Where a tier of the trace lies: an empty directory, one file (*.dat), a block device, several of these with "
-        "commas between them (each object lies on one, by its key, or by its id if the trace has no objects table), "
+        "Target of a tier: an empty directory, one file (*.dat), a block device, several of these separated by "
+        "commas (each object is placed on one, by its key, or by its id if the trace has no objects table), "
         "s3://BUCKET/PREFIX (s3dlio, the extra s3; az:// and gs:// go the same way, untested), ram, gpu (or "
-        "gpu:device=1,copy=device), sim (nothing moves; takes the time of the trace's service model, else of one that "
+        "gpu:device=1,copy=device), sim (no data moves; takes the time of the trace's service model, else of one that "
         "is named, or as sim:bandwidth=50GB,latency=10us says, or as the drive that kvreplay scorecard measured: "
         "sim:drive.json; if all tiers are, in virtual time) or null (no time). Repeatable; rows of tiers not named are "
         "skipped.",
@@ -41,13 +41,13 @@ def run(
     how: Config,
     ranks: RanksArguments,
     metrics: str | None = option(
-        "Serve the run's counters as OpenMetrics meanwhile, at :9464 (on loopback) or 0.0.0.0:9464; docs/grafana.json "
+        "Serve counters during the run as OpenMetrics at :9464 (on loopback) or 0.0.0.0:9464; docs/grafana.json "
         "is a dashboard of them."
     ),
     trials: int | None = option(
-        "Run so many times, into trial-1 … below the output: median and spread of every figure."
+        "Number of trials, in trial-1 … below the output; reports the median and spread of every figure."
     ),
-    keep: bool = option("Leave the object files; the next run removes them.", False, "--keep"),
+    keep: bool = option("Keep the object files after the run; the next run removes them.", False, "--keep"),
     force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
@@ -153,7 +153,7 @@ def compare(
         ...,
         metavar="NAME=TARGET",
     ),
-    output: Path = option("The directory of both sides.", Path("comparison"), "--output -o"),
+    output: Path = option("Output directory for the runs of both sides.", Path("comparison"), "--output -o"),
     *,
     how: Config,
     trials: int = option("Runs of each side.", 5),
@@ -192,8 +192,8 @@ def compare(
 
 
 def recover(
-    run: Annotated[Path, typer.Argument(help="The directory of a run that was killed, or of trials, or a sweep.")],
-    trace: Path | None = option("The trace it replayed, if that lies elsewhere now."),
+    run: Annotated[Path, typer.Argument(help="Directory of a run that was killed, or of trials or a sweep.")],
+    trace: Path | None = option("The trace that it replayed, if the file has moved since."),
     as_json: RunAsJson = False,
 ) -> None:
     """Make a run, marked partial, of what a killed one had measured; of a killed probe its block requests.
@@ -258,7 +258,7 @@ def engine(
 
     named, _, directory = tier.partition("=")
     if named != "nvme" or not directory:
-        raise ConfigError(f"--tier {tier}: an engine's files go to nvme=DIRECTORY")
+        raise ConfigError(f"--tier {tier}: write the directory for the engine's files as nvme=DIRECTORY")
     wanted = replace(wanted, kind=name, trace=trace, directory=Path(directory))
     finished = run_engine(wanted, output, command_line(), is_forced=force, show=progress, tell=log)
     show_run(finished, f"wrote {output}", as_json=as_json)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class LoadArguments:
     """The load that rises from run to run, and when to stop; the first three exclude each other."""
 
-    queue_depths: str | None = option("Closed loop at these, rising. The default: 1,2,4,8,16,32,64,128.")
-    speeds: str | None = option("Open loop at these instead, rising, such as 1,2,4,8.")
+    queue_depths: str | None = option("Closed loop at these depths, ascending. The default: 1,2,4,8,16,32,64,128.")
+    speeds: str | None = option("Open loop at these speeds instead, ascending, such as 1,2,4,8.")
     users: str | None = option(
-        "Open loop with so many synthetic users instead, rising, or from one number on as many as it takes: the "
-        "command that made the trace makes each of theirs. With --gen the default: from 1."
+        "Open loop with these numbers of synthetic users, ascending, or a search from one number on: the "
+        "command that made the trace makes the trace of each. With --gen the default: from 1."
     )
     read_p99: str | None = option(
         "With --speeds or --users: the p99 read response time (from when a read was due) of the slowest tier must not "
@@ -55,7 +55,7 @@ class LoadArguments:
         except ValueError:
             values = [math.nan]
         if not all(map(math.isfinite, values)):
-            raise ConfigError(f"{axis.option} {text}: write numbers with commas, such as 1,2,4,8")
+            raise ConfigError(f"{axis.option} {text}: separate numbers by commas, such as 1,2,4,8")
         return axis, values
 
 
@@ -77,14 +77,14 @@ def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
 def sweep(
     trace: Annotated[Path | None, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")] = None,
     tier: list[str] | None = option("As for kvreplay run. Repeatable.", None, "--tier -t", metavar="NAME=TARGET"),
-    output: Path = option("The runs' directory.", Path("sweep"), "--output -o"),
+    output: Path = option("Output directory of the runs.", Path("sweep"), "--output -o"),
     *,
     gen: str | None = option(
-        "Instead of a trace: the options of the `kvtrace gen` that makes it, kept beside the runs."
+        "Instead of a trace: options of a `kvtrace gen` that makes it; it is kept beside the runs."
     ),
     load: LoadArguments,
     plot_to: Plot = None,
-    queue_depth: int | None = option("With --speeds or --users: at most this many in flight, as for kvreplay run."),
+    queue_depth: int | None = option("With --speeds or --users: maximum in flight, as for kvreplay run."),
     same: Annotated[Config, "io_bytes", "limit", "window", "warmup", "seed", "is_buffered", "engine"],
     ranks: RanksArguments,
     force: Force = False,
@@ -146,11 +146,11 @@ def sweep(
 # Long: its options, and its help.
 def scorecard(
     target: Annotated[Path, typer.Argument(help="A folder on the drive to test.")],
-    output: Path = option("The folder of the card and its runs.", Path("scorecard"), "--output -o"),
+    output: Path = option("Output folder of the scorecard and its runs.", Path("scorecard"), "--output -o"),
     *,
-    size: str = option("What each stack holds on the drive.", "16GiB", metavar="SIZE"),
+    size: str = option("Capacity that each stack uses on the drive.", "16GiB", metavar="SIZE"),
     window: str = option("How long each run measures.", "20s", metavar="DURATION"),
-    presets: str = option("Caching stacks, with commas.", "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store"),
+    presets: str = option("Caching stacks to run, as a list.", "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store"),
     endurance: str | None = option("The drive's rated endurance, such as 1DWPD,5y: also say how long it lasts."),
     force: Force = False,
     as_json: bool = option("Print scorecard.json.", False, "--json"),

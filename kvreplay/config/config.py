@@ -101,7 +101,7 @@ class Config:
     """
 
     tiers: dict[str, str] = field(default_factory=dict)
-    """Target by tier name: paths with commas between them, or one of NAMED with options after a colon."""
+    """Target by tier name: paths, separated by commas, or one of NAMED with options after a colon."""
     is_kept: bool = False
     """Leave the object files."""
     is_taking_over: bool = False
@@ -111,7 +111,7 @@ class Config:
     )
     speed: float | None = option("Open loop: submit at trace times divided by this factor; 1 is the trace's own speed.")
     queue_depth: int | None = option(
-        "At most this many I/Os, and operations, in flight. The default: 8 in a closed loop; with --speed as memory "
+        "Maximum I/Os, and operations, in flight. The default: 8 in a closed loop; with --speed as memory "
         "allows, up to 1024 (128 where an I/O takes a thread)."
     )
     io_bytes: int = option(
@@ -124,18 +124,18 @@ class Config:
         "auto, threads or uring (io_uring); auto takes uring for files where the kernel allows it.", "auto"
     )
     submitters: str = option(
-        "io_urings, each with a thread of its own that enters the kernel if they are several: for drives that "
-        "together do more than one processor can submit. auto: one a drive, as far as there are processors. With 1 "
-        "the thread that orders does it all, without the hand-over, which shows where queues are short.",
+        "Number of io_urings; if several, each has its own submitting thread: for drives that together take more "
+        "IOPS than one CPU can submit. auto: one per drive, up to the CPUs available. With 1 the scheduling thread "
+        "submits itself, without a hand-over, which matters at low queue depths.",
         "1",
     )
     limit: str | None = option(
-        "Replay the trace's start only: 10000 rows, 30s of trace time, or 2GiB read and written."
+        "Replay only the trace's start: rows (10000), trace time (30s) or bytes read and written (2GiB)."
     )
     window: str | None = option(
         "Replay a window of the trace: steady:60s begins when the slowest --tier first evicts; busiest:60s moves the "
-        "most bytes; from:300s+60s; or all. What it reads or deletes first is written before the run. compare and "
-        "sweep take steady:60s, without --limit and --requests, of a trace that evicts.",
+        "most bytes; from:300s+60s; or all. Objects it needs from before are written first. compare and "
+        "sweep default to steady:60s, without --limit and --requests, for a trace that evicts.",
         metavar="WINDOW",
     )
     node: int | None = option(
@@ -143,21 +143,21 @@ class Config:
         "nodes are partitioned over ranks instead."
     )
     runtime: str | None = option(
-        "Run so long by the clock: 300s. The trace is repeated on the same objects, or cut. Its requests are new ones "
-        "in each repeat, and an open loop's times go on; what it deletes and reads first is kept.",
+        "Wall-clock time of the run, such as 300s: the trace is repeated on the same objects, or cut. Each repeat has "
+        "new requests, and an open loop's times continue; objects that it reads first and deletes are kept.",
         None,
         "--duration",
     )
-    seed: int | None = option("Seed of the data; the trace's if not given.")
+    seed: int | None = option("Seed of the data; default: the trace's.")
     is_buffered: bool = option("Go through the page cache instead of O_DIRECT.", False, "--buffered")
     is_gds: bool = option(
-        "Move files' data straight to and from GPU 0 by cuFile (kvikio); the run says if it could not go direct, which "
-        "is all that was tried on hardware.",
+        "Move file data directly to and from GPU 0 by cuFile (kvikio); the run notes if it went through host memory, "
+        "the only path tested on hardware.",
         False,
         "--gds",
     )
     endpoints: tuple[str, ...] = option(
-        "A server of the s3:// target: http://host:9000. Repeatable: requests are spread over all. The default: "
+        "Endpoint URL of the s3:// target: http://host:9000. Repeatable: requests are spread over all. The default: "
         "AWS_ENDPOINT_URL, else AWS.",
         (),
         "--endpoint",
@@ -166,55 +166,55 @@ class Config:
     )
     balance: str = option("How requests are spread over endpoints: round-robin or least-connections.", "round-robin")
     retries: int = option(
-        "Send a request again that an object store refuses (503) or fails, up to so often; counted in run.json, and "
+        "Retries of a request that the object store refuses (503) or fails; counted in run.json, and "
         "in the operation's latency.",
         2,
     )
     request_timeout: str = option(
-        "A request that an object store has not answered for so long failed; sent again as above.", "60s"
+        "Time after which an unanswered request to an object store counts as failed, and is retried.", "60s"
     )
-    fsync: str = option("never, or close: fdatasync each written file, within its time.", "never")
+    fsync: str = option("never, or close: fdatasync each written file, counted in its latency.", "never")
     advice: str = option(
-        "Of buffered files: none; sequential, when one is opened; or dontneed, which also drops a file's pages when "
-        "it is closed, so that a later read is the drive's.",
+        "posix_fadvise of buffered files: none; sequential, on open; or dontneed, which also drops a file's pages "
+        "on close, so that a later read goes to the drive.",
         "none",
         "--fadvise",
     )
     pool: int | None = option(
-        "The memory of all buffers, which bounds the queue depth if that is not given.  [default for checkpoints with "
+        "Memory of all I/O buffers; limits the queue depth if that is not given.  [default for checkpoints with "
         "--speed: 128MB]",
         parse=parse_bytes,
     )
     checkpoint_depth: int | None = option(
-        "At most this many I/Os of one save or restore in flight, as its writer has; other operations go before it.  "
+        "Maximum I/Os in flight of one save or restore, as its writer has; other operations go first.  "
         "[default: the queue depth; with --speed 4]"
     )
     on_error: str = option(
-        "stop, or continue, when an operation fails; a run that went on ends with exit code 6.", "stop"
+        "stop, or continue, when an operation fails; a run that continued exits with code 6.", "stop"
     )
-    warmup: str | None = option("Leave the run's start out of its figures: 30s of the run, or 1000 rows.")
+    warmup: str | None = option("Warm-up, excluded from the figures: the first 30s of the run, or 1000 rows.")
     layout: str = option("How object files are named: hashed (256 subdirectories), flat, vllm or lmcache.", "hashed")
     is_ignoring_streams: bool = option(
-        "Do not pass on the streams of a trace's writes. Without it files get write hints (F_SET_RW_HINT), writes to "
-        "a block device name a write stream where the kernel offers some, and the run says which.",
+        "Do not pass on the trace's write streams. By default files get write hints (F_SET_RW_HINT), writes to "
+        "a block device name a write stream where the kernel has some, and the run notes which.",
         False,
         "--ignore-streams",
     )
     is_destroying: bool = option(
-        "Allow a --tier to be a block device: all that is on it is lost.", False, "--destroy-data"
+        "Allow a block device as target of --tier: all data on it is lost.", False, "--destroy-data"
     )
     overwritten: str | None = option(
-        "With --destroy-data: what a block device may hold and lose, by the names that its refusal gives: ext4, or "
+        "With --destroy-data: signatures of a block device to overwrite, by the names in its refusal: ext4, or "
         "LVM2_member,dos.",
         None,
         "--overwrite-signature",
     )
     is_discarding: bool = option(
-        "Deletes discard (trim) on block devices; without it they only free the space.", False, "--discard"
+        "Deletes discard (trim) on block devices; by default they only free the space.", False, "--discard"
     )
     precondition: str | None = option(
-        "First write the drives full (a directory up to the trace's peak): twice, sequentially, then at random "
-        "places; or steady, until random writes keep their bandwidth."
+        "Precondition the drives (a directory up to the trace's peak): twice: full once sequentially, once at random "
+        "offsets; or steady: until the bandwidth of random writes is steady."
     )
     requests: str | None = option(
         "The trace's requests table (kvtrace gen --requests-out): adds classes of service and, where the trace models "
@@ -229,30 +229,30 @@ class Config:
         parse=read_criteria,
     )
     drive: str | None = option(
-        "A drive file (drive.json of kvreplay scorecard): say in five lines what it expects of this load, what was "
+        "A drive file (drive.json of kvreplay scorecard): print in five lines what it predicts for this load, what was "
         "observed, and why they differ.",
         metavar="FILE",
     )
     is_verified: bool = option(
-        "Stamp each 4 KiB block written and check each one read; every wrong one is listed. Slows reads down.",
+        "Stamp each 4 KiB block on write and check it on read; corrupt ones are listed. Slows reads down.",
         False,
         "--verify",
     )
-    dedup_ratio: float = option("4 KiB blocks written for each distinct one; 1: no 512 bytes occur twice.", 1.0)
-    compress_ratio: float = option("By which zstd shrinks each 4 KiB block written; 1: not at all.", 1.0)
+    dedup_ratio: float = option("Dedup ratio of written data, by 4 KiB blocks; 1: no 512 bytes occur twice.", 1.0)
+    compress_ratio: float = option("Compression ratio (zstd) of each 4 KiB block written; 1: incompressible.", 1.0)
     stall: str = option(
-        "End the run, partial, if for so long nothing completes that is in flight or due; 0: never.",
+        "End the run as partial if nothing in flight or due completes for this long; 0: never.",
         "10s",
         "--stall-timeout",
     )
     is_probed: bool = option(
-        "Also probe our calls and the block requests beneath, as kvreplay probe does: probe.json and blocks.parquet "
-        "in the run. Needs root and libbpf; goes on without if they are missing.",
+        "Also measure system calls and block requests by eBPF, as kvreplay probe does: probe.json and blocks.parquet "
+        "in the run. Needs root and libbpf; without them the run continues unprobed.",
         False,
         "--probes",
     )
     is_histograms_only: bool = option(
-        "With --probes: write no blocks.parquet, one row a request.", False, "--histograms-only"
+        "With --probes: write no blocks.parquet (one row per request).", False, "--histograms-only"
     )
 
     def steady(self) -> Config:

@@ -51,12 +51,12 @@ def check(config: Config) -> pacing.Pacer:
     if config.pool is not None and pooled > config.pool:
         raise ConfigError(
             f"--pool {format_bytes(config.pool)}: {config.queue_depth or 1} I/Os of {format_io_size(config.io_bytes)} "
-            f"in flight need {format_bytes(pooled)}; raise it, or lower --io-bytes or --queue-depth"
+            f"in flight need {format_bytes(pooled)}; raise --pool, or lower --io-bytes or --queue-depth"
         )
     if available is not None and need > available // 2:
         raise ConfigError(
             f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
-            f"of buffers, more than half of the {format_bytes(available)} available; lower one of them"
+            f"of buffers, more than half of the {format_bytes(available)} available; lower --queue-depth or --io-bytes"
         )
     check_submitters(config.submitters)
     for option, value, allowed in (
@@ -74,7 +74,7 @@ def check(config: Config) -> pacing.Pacer:
     parse_warmup(config.warmup)
     config.runtime_ns, config.stall_ns, config.request_timeout_s  # noqa: B018 - refuses what is no time
     if config.is_histograms_only and not config.is_probed:
-        raise ConfigError("--histograms-only says how to probe; add --probes")
+        raise ConfigError("--histograms-only is an option of --probes; add --probes")
     if config.precondition not in (None, *Precondition):
         raise ConfigError(f"--precondition {config.precondition}: choose {' or '.join(Precondition)}")
     _check_storage(config)
@@ -84,7 +84,7 @@ def check(config: Config) -> pacing.Pacer:
 
 def _check_storage(config: Config) -> None:
     if config.advice != "none" and not config.is_buffered:
-        raise ConfigError(f"--fadvise {config.advice} is of the page cache, which O_DIRECT passes by; add --buffered")
+        raise ConfigError(f"--fadvise {config.advice} is for the page cache, which O_DIRECT bypasses; add --buffered")
     if config.advice == "dontneed" and config.fsync != "close":
         raise ConfigError("--fadvise dontneed drops written pages only once they are on the drive; add --fsync close")
     if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
@@ -201,7 +201,7 @@ def parse_warmup(text: str | None) -> Warmup | None:
     except ConfigError:
         raise ConfigError(f"--warmup {text!r}: write rows (1000) or time (30s)") from None
     if 0 in (warmup.rows, warmup.time_ns):
-        raise ConfigError(f"--warmup {text!r} leaves nothing out; write more than 0, or no --warmup")
+        raise ConfigError(f"--warmup {text!r} must be more than 0, such as 30s; or leave out --warmup")
     return warmup
 
 
@@ -215,4 +215,4 @@ def check_warmup(warmup: Warmup | None, text: str | None, rows: int, facts: Fact
         last = pacer.due_ns(np.array([facts.last_ns]))
         is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
     if is_all:
-        raise ConfigError(f"--warmup {text} leaves nothing to measure of the {rows:,} rows replayed; make it shorter")
+        raise ConfigError(f"--warmup {text} covers all {rows:,} rows, so nothing would be measured; make it shorter")

@@ -93,7 +93,7 @@ def settle(
     limit = replace(parse_limit(config.limit), node=config.node, part=config.window)
     shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
     if config.window not in (None, ALL) and config.requests is not None:
-        raise ConfigError("--window with --requests: a window's times are its own; leave one out")
+        raise ConfigError("--window with --requests: a window has other times than the table; leave one out")
     window = compile_window(reader, trace, alignments, limit, shared)
     reader, once, config = window.reader, window.rows, replace(config, window=window.part)
     planned_once = window.planned_rows
@@ -128,7 +128,7 @@ def _check_node(reader: Reader, node: int | None) -> None:
     if node is None:
         return
     if "node" not in reader.extras:
-        raise ConfigError(f"--node {node}: {reader.path} is no fleet's trace, its rows have no node; leave it out")
+        raise ConfigError(f"--node {node}: {reader.path} has no nodes (kvtrace gen --nodes); leave out --node")
     nodes: set[int] = set()
     for batch in reader.batches(("node",)):
         nodes |= set(batch.column("node").unique().to_pylist())
@@ -146,7 +146,7 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     within = f" within --limit {config.limit}" if config.limit else ""
     within += f" of --node {config.node}" if config.node is not None else ""
     if window.residency.absent_deletes:
-        found = f"but {window.residency.absent_deletes:,} deletes of objects that were never there"
+        found = f"but {window.residency.absent_deletes:,} deletes of objects that were never written"
         return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
     skipped = sorted(window.skipped_rows.items())
     have = ", ".join(f"{meta.tiers[i].name} ({counted(count, 'row')})" for i, count in skipped)

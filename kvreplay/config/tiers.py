@@ -69,7 +69,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
                 if path in taken:
                     raise ConfigError(f"{asked}: tier {taken[path]} has this target already; name another")
                 if path == output.resolve() or path in output.resolve().parents:
-                    raise ConfigError(f"-o {output} lies in the target of tier {name}; write the run elsewhere")
+                    raise ConfigError(f"-o {output} is inside the target of tier {name}; name a directory outside it")
                 taken[path] = name
             tiers[index] = storage_tier(config, name, target, trace)
     _check_meant(config, tiers)
@@ -100,7 +100,7 @@ def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
     if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
         raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
     if config.advice != "none" and not all(isinstance(d, FileTier) for d in drives):
-        raise ConfigError(f"--fadvise {config.advice} is for directories of files; name only such, or leave it out")
+        raise ConfigError(f"--fadvise {config.advice} is for directory targets; name only directories, or leave it out")
     if config.layout != FileLayout.HASHED and not any(isinstance(d, FileTier) for d in drives):
         raise ConfigError(f"--layout {config.layout} names files, but no --tier names a directory; leave it out")
 
@@ -134,7 +134,7 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
 def _paths_alike(name: str, target: str) -> list[Path]:
     paths, option = paths_of(target), f"--tier {name}={target}"
     if any(str(path) == "." and not target.startswith(".") for path in paths) or len(paths) > MAX_DRIVES:
-        raise ConfigError(f"{option}: name up to {MAX_DRIVES} paths with commas between them")
+        raise ConfigError(f"{option}: name up to {MAX_DRIVES} paths, separated by commas")
     if len({_is_space(path) for path in paths}) > 1:
         raise ConfigError(f"{option}: name directories only, or files ({FILE_SUFFIX}) and block devices only")
     return paths

@@ -71,7 +71,7 @@ ENGINES = {
         disk_bytes=64 * GIB,
         has_direct=True,
         is_straced=False,
-        note="its whole engine with pool and local disk backend; a GPU's copies are stood in for by random data",
+        note="its whole engine with pool and local disk backend; random data stands in for copies from a GPU",
     ),
     EngineKind.SGLANG: RealEngine(
         title="SGLang",
@@ -109,7 +109,7 @@ class EngineOptions:
     kind: EngineKind = EngineKind.LMCACHE
     trace: Path = Path()
     directory: Path = Path()
-    requests: int = option("Serve so many of the trace's requests, from its start.", 20, min=1)
+    requests: int = option("Number of requests to serve, from the trace's start.", 20, min=1)
     cpu_bytes: int | None = option(
         "The engine's pool in memory, before its files; sglang has none here.  [default: 8GiB]",
         None,
@@ -117,20 +117,20 @@ class EngineOptions:
         parse=parse_bytes,
     )
     disk_bytes: int | None = option(
-        "What its files may take; mooncake sets its own bound.  [default: 64GiB]", None, "--disk", parse=parse_bytes
+        "Maximum space of its files; mooncake sets its own limit.  [default: 64GiB]", None, "--disk", parse=parse_bytes
     )
     layers: int = option("Layers of the model; the defaults are Llama-3.1-8B's.", 32, min=1)
     kv_heads: int = option("KV heads of each layer.", 8, min=1)
     head_dim: int = option("Elements of a head, of two bytes each.", 128, min=1)
     is_direct: bool = option("O_DIRECT, where the engine has it (lmcache).", False, "--direct")
-    python: Path | None = option("An interpreter that has the engine's package; the one of kvreplay if not given.")
+    python: Path | None = option("Python interpreter with the engine's package; default: the one that runs kvreplay.")
     is_probed: bool = option(
         "Also probe the block requests beneath, as kvreplay run --probes does. Without --direct it counts those of "
         "all programs on the disk, for the kernel writes the page cache back.",
         False,
         "--probes",
     )
-    is_kept: bool = option("Leave the engine's files; the next run removes them.", False, "--keep")
+    is_kept: bool = option("Keep the engine's files after the run; the next run removes them.", False, "--keep")
 
     @property
     def engine(self) -> RealEngine:
@@ -156,7 +156,7 @@ def check_interpreter(kind: EngineKind, python: Path) -> None:
     except subprocess.TimeoutExpired:
         raise ConfigError(f"--python {python}: did not answer within {_LOOKS_S} s") from None
     if done.returncode or not done.stdout.strip().startswith(("true", "false")):
-        raise ConfigError(f"--python {python}: is no Python interpreter that runs")
+        raise ConfigError(f"--python {python}: does not run as a Python interpreter")
     if not json.loads(done.stdout):
         raise ConfigError(
             f"{python} has no {engine.package}: {engine.install} in an environment of its own, and name its "

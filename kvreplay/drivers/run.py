@@ -63,7 +63,7 @@ def run_engine(
     prompts = read_prompts(wanted.trace, wanted.requests)
     check_interpreter(wanted.kind, wanted.interpreter)
     if wanted.engine.is_straced and shutil.which(STRACE[0]) is None:
-        why = "its files are written out of Python's sight, so strace records them: install it"
+        why = "native code writes its files, which only strace can record: install strace"
         raise ConfigError(f"{wanted.kind}: {why}")
     tables.make_directory(output, RUN_FILE)
     with ExitStack() as stack:
@@ -167,7 +167,7 @@ def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging:
 
 def _size(option: str, asked: int | None, default: int | None, engine: RealEngine) -> int:
     if asked is not None and default is None:
-        raise ConfigError(f"{option}: {engine.title} takes none here ({engine.note}); leave it out")
+        raise ConfigError(f"{option}: {engine.title} has no effect here ({engine.note}); leave it out")
     return asked if asked is not None else default or 0
 
 
@@ -218,18 +218,18 @@ def _notes(wanted: EngineOptions, service: EngineRecord, write_back_ns: int | No
     """Return what a reader of the figures must know, and no figure says."""
     notes = [
         f"{wanted.engine.title} itself, {wanted.engine.note}",
-        "one request at a time, each until its writes are done; the engine's own computing lies between operations",
+        "one request at a time, each until its writes are done; gaps between operations contain the engine's own work",
         f"prefix cache: {service.hit_tokens:,} prompt tokens hit",
     ]
     if wanted.engine.is_straced:
-        notes.append("times are of single calls, opening and closing aside, and hold what strace took: some µs a call")
+        notes.append("times are those of read and write calls, without open and close; strace adds some µs to each")
     if not wanted.is_direct and write_back_ns is not None:
-        notes.append(f"the page cache was written back in {format_duration(write_back_ns)} afterwards, in no figure")
+        notes.append(f"page cache write-back afterwards took {format_duration(write_back_ns)}, in no figure")
     if untimed := service.untimed:
         said = ", ".join(f"{count:,} {op}s" for op, count in untimed.items())
-        notes.append(f"the engine opened or removed files past what was recorded: {said}; no figure counts these")
+        notes.append(f"unrecorded calls of the engine opened or removed files: {said}; no figure counts them")
     if refused := service.facts.get("refused_puts"):
-        notes.append(f"{refused:,} puts were refused: its memory was full")
+        notes.append(f"{refused:,} puts were refused: the engine's memory was full")
     if wanted.is_kept:
         notes.append(f"the engine's files are left below {wanted.directory}")
     return notes

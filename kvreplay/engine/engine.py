@@ -416,11 +416,11 @@ class _Drive:
         s, tier = self.struct, self._job.tiers[self.struct.failed_tier]
         assert tier is not None, "planned rows have a tier"
         if s.failed_outcome == SHORT:
-            return f"only {s.failed_moved} of {s.failed_bytes} bytes came from offset {s.failed_from_bytes}"
+            return f"short read: {s.failed_moved} of {s.failed_bytes} bytes from offset {s.failed_from_bytes}"
         if s.failed_errno == 0 and s.failed_op == WRITE:
-            return f"the device took only {s.failed_moved} of {s.failed_bytes} bytes"
+            return f"short write: {s.failed_moved} of {s.failed_bytes} bytes"
         if s.failed_errno == errno.ENOENT and tier.native().kind in (TierKind.EXTENTS, TierKind.MEMORY):
-            return f"object {s.failed_object} is not there"
+            return f"object {s.failed_object} does not exist"
         is_full = s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes
         why = tier.why_no_room(s.failed_object) if is_full else None
         return f"no space: {why}" if why else tier.why_failed(s.failed_errno)
@@ -455,7 +455,7 @@ def choose(
         is_growing, most = False, None
     refused = None if wanted is EngineName.THREADS else refusal()
     if wanted is EngineName.URING and refused is not None:
-        raise DeviceError(f"--engine uring: {refused}; say --engine threads")
+        raise DeviceError(f"--engine uring: {refused}; use --engine threads")
     because = "auto" if wanted is EngineName.AUTO else f"--engine {wanted}"
     is_ring = wanted is not EngineName.THREADS
     # Tiers that do something, and none of it for a ring or for copies.

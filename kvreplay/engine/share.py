@@ -80,7 +80,7 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
     if count is None:
         spare = len(os.sched_getaffinity(0)) - 1
         count = min(len(kinds), spare, MOST_SUBMITTERS)
-        because = f"{AUTO}: {len(kinds)} drives, and {spare} processors beside that of the thread that orders"
+        because = f"{AUTO}: {len(kinds)} drives, and {spare} processors besides that of the scheduling thread"
     if not drives:
         why = "no tier has files or devices that a ring reads and writes"
         return Share(because, refused=None if wanted is None else why)

@@ -144,7 +144,7 @@ def check_tree(root: Path, argv: list[str]) -> Checked:
     if not runs:
         answer = f"no run of the KV cache is in {root}; {counted(len(findings), 'fault')} in its folders"
     elif not findings:
-        answer = f"no fault in {counted(len(runs), 'run')} of the KV cache, of what the files can tell"
+        answer = f"no fault in {counted(len(runs), 'run')} of the KV cache, as far as the files show"
     return Checked(
         argv=argv,
         answer=answer,
@@ -161,7 +161,7 @@ def _rule(rule: str, findings: Sequence[Finding], *, is_seen: bool) -> Rule:
         return judged(RULES[rule], rule, counted(len(broken), "fault"), is_kept=False)
     if rule == "6.4.1":
         return judged(RULES[rule], rule, "paths differ; the files do not say on which filesystems", is_kept=None)
-    return judged(RULES[rule], rule, "" if is_seen else "no run that it holds for", is_kept=True if is_seen else None)
+    return judged(RULES[rule], rule, "" if is_seen else "applies to no run here", is_kept=True if is_seen else None)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -232,7 +232,7 @@ def _workloads(root: Path, system: Path, division: str, runs: list[_Run]) -> Fou
             yield "2.1.12", model / "run", "holds no run"
         for leaf in leaves:
             if not _is_time(leaf.name):
-                yield "2.1.12", leaf, "its name is no time: YYYYMMDD_HHmmss"
+                yield "2.1.12", leaf, "its name is not a time: YYYYMMDD_HHmmss"
             metadata, why = _metadata(leaf)
             if why:
                 yield "6.3.4.5", leaf, why
@@ -450,7 +450,7 @@ def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]])
                 continue
             summary = _at(_read(files[0]), "summary")
             if not isinstance(summary, dict):
-                yield "6.3.4.5", files[0], "is no result: no JSON with a summary"
+                yield "6.3.4.5", files[0], "is not a result: no JSON with a summary"
                 continue
             digest = hashlib.sha256(files[0].read_bytes()).digest()
             if digest in seen:

@@ -160,7 +160,7 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
     criteria: list[Criterion]
     """Of the worst trial each."""
     criteria_note: str = (
-        "the benchmark program's own health criteria; they are no condition of a submission (mlcommons/storage "
+        "the benchmark program's own health criteria; they are not a condition of a submission (mlcommons/storage "
         "issue 624)"
     )
     rules: list[Rule]

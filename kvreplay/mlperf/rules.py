@@ -111,15 +111,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 NOT_CLAIMED = {
     "a submission": "MLCommons takes results of its own mlpstorage alone (Rules.md 1); this measures the same option "
-    "by replay, to know before and to compare",
+    "by replay, to prepare and to compare",
     "device P95": "storage_read_device_p95_ms and storage_write_device_p95_ms are null: measured is the time of a "
     "whole object, from submission to completion, with fdatasync for writes, not the device's part of it; kvreplay run "
-    "--probes looks beneath",
-    "P95 under a thread for each user": "the benchmark has as many threads as users, of which max-concurrent-allocs "
+    "--probes measures that",
+    "P95 with one thread per user": "the benchmark has as many threads as users, of which max-concurrent-allocs "
     "may write; here as many I/Os of 1 MiB as users, unless --queue-depth says otherwise, are in flight, in the order "
-    "of the simulated requests, and nobody thinks between turns: fewer objects share the storage at a time, so that "
+    "of the simulated requests, and there is no think time: fewer objects share the storage at a time, so that "
     "each may take less time than there",
-    "its way through the page cache": "it reads by np.load after dropping a file's pages; here all I/O is direct",
+    "reads through the page cache": "the benchmark uses np.load after dropping a file's pages; here all I/O is direct",
     "end-to-end latency": "a replay computes nothing",
 }
 """What a replay cannot say of a submission, and why."""

@@ -124,7 +124,7 @@ class DataSource:
         """Return what run.json says of the data."""
         packing = "compressible" if self._compress_ratio > 1 else "incompressible"
         repeats = self._dedup_ratio > 1
-        repeating = "blocks repeat" if repeats else "no 512-byte block twice, but in copies between tiers"
+        repeating = "blocks repeat" if repeats else "no 512-byte block occurs twice, except in copies between tiers"
         return DataNote(
             generator=GENERATOR,
             seed=self.seed,
@@ -182,7 +182,7 @@ def describe(bad: BadBlock) -> str:
     place = f"tier {bad.tier}, {name}, offset {bad.offset_bytes}" + (f", file {bad.file}" if bad.file else "")
     if bad.found is None:
         why = {
-            BlockFault.DAMAGED: "its checksum does not hold: torn or changed",
+            BlockFault.DAMAGED: "checksum mismatch: torn or changed",
             BlockFault.FOREIGN: "not written by this run",
         }[bad.fault]
         return f"{bad.fault} block: {place}: {why}"

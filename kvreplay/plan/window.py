@@ -553,7 +553,7 @@ class TraceWindow:
         share = f", {read_bytes / moved:.1%} of bytes read" if moved else ""
         found = f"window from {format_duration(self.begin_ns)} on: {reads:,} reads and {writes:,} writes{share}"
         absent = " and no ".join(name for name, count in (("reads", reads), ("writes", writes)) if not count)
-        log(f"{found}; it holds no {absent}: the run says nothing of them" if absent else found)
+        log(f"{found}; it has no {absent}: the run has no figures for them" if absent else found)
 
 
 def compile_window(
@@ -605,14 +605,14 @@ def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceEr
     row, index, object_id = lost
     why = "run kvtrace validate on this trace"
     if source.limit.node is not None:
-        why = "another node wrote it again, which --node leaves out; kvreplay run --mpi --deal node goes on"
+        why = "another node rewrote it, which --node leaves out; replay all nodes: kvreplay run --mpi --deal node"
     elif several := joined(source.reader, [index], rows).get(index):
         why = (
-            f"{source.reader.meta.tiers[index].name} is each node's own, and one place cannot stand for those of "
+            f"{source.reader.meta.tiers[index].name} is separate on each node, and one target cannot replace those of "
             f"{several}: give each node a rank, mpirun -n {to_part(source.reader.meta, index, several)} kvreplay run "
             "--mpi --deal node"
         )
-    message = f"reads object {object_id} after it was deleted from its tier, bytes that nothing wrote since; {why}"
+    message = f"reads object {object_id} after it was deleted from its tier and not written again; {why}"
     return TraceError(message, path=source.path, row=row)
 
 
@@ -685,7 +685,7 @@ def read_asked(path: Path, trace: Metadata) -> Asked:
     reader = open_table(path, REQUESTS)
     if reader.meta.config_sha256 != trace.config_sha256:
         raise ConfigError(
-            f"--requests {path}: of another simulation than the trace; make both in one kvtrace gen --requests-out"
+            f"--requests {path}: from another simulation than the trace; make both with one kvtrace gen --requests-out"
         )
     parts: list[list[Any]] = [[np.zeros(0, np.int64)] for _ in _COLUMNS]
     for batch in reader.batches(_COLUMNS):

@@ -327,21 +327,21 @@ def measure(
 
 DEFINITIONS = {
     "requests": "what the block layer hands to a disk; one system call or object can take many, merges join several",
-    "whose": "who queued the request, whoever issued or completed it; a request merged of several is the first one's",
+    "whose": "the process that queued the request, not who issued or completed it; if merged, its first part's",
     "not seen": "dirty pages that the kernel writes back later belong to its own threads, and so not to a process; "
     "requests queued before the probes were attached",
     "q2d": "from when the request was made (block_io_start, or block_rq_insert on older kernels) to its last issue: "
     "plugging, scheduler, and what requeues took; of requests whose completion was seen, so that Q2D and D2C add up to "
     "queue to completion",
     "d2c": "from the last issue to the completion: driver and device",
-    "requeued": "from when the driver gave a request back to its next issue, once for each time; part of Q2D",
+    "requeued": "from a requeue by the driver to the next issue, once for each requeue; part of Q2D",
     "block_sizes": "requests by their bytes when first issued",
     "in_flight_at_dispatch": "requests by how many of those that pass the filter, in any direction, their disk had in "
     "flight when they were first issued, themselves included; 1023 stands for 1023 and more. A request whose "
     "completion was not seen is taken out as soon as the kernel's own state of it says that it has ended",
     "bios": "I/Os as the filesystem or program gave them to the block layer, before splits and merges",
     "splits": "I/Os cut because they were longer than the disk takes",
-    "requeues": "issues that the driver gave back; counted once each, the request is counted once",
+    "requeues": "issues that the driver requeued; each is counted, their request once",
     "per_second": "what completed, by the second since the start; the last second is cut short by the end",
     "heat": "what was issued, by the stretch of the disk in which a request starts",
     "ends_not_seen": "requests that completed without the kernel running the probe there (some kernels run none while "
@@ -439,7 +439,7 @@ MOST_SIZES = 12
 """Block sizes shown; probe.json has all."""
 MOST_ZONES = 8
 _UNSEEN = "this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is unseen"
-_NO_REQUEST = "no block request was seen; is the filter right, or was all served from the page cache?"
+_NO_REQUEST = "no block request was seen: check the filter; the page cache may have served all I/O"
 
 
 # Long: a table each.
@@ -520,7 +520,7 @@ def _lost(figures: BlockFigures) -> Iterator[str]:
     said = {
         "ends_not_seen": "NOT SEEN: the completions of {:,} requests; they are not in D2C",
         "lost_events": "LOST: {:,} requests are not in blocks.parquet, but in all figures; try --histograms-only",
-        "lost_zones": "LOST: {:,} requests are not in the map of places",
+        "lost_zones": "LOST: {:,} requests are not in the LBA map",
         "lost_requests": "LOST: {:,} requests are in no figure; narrow the filter",
     }
     for name, text in said.items():

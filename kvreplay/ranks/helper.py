@@ -408,7 +408,7 @@ class Relay:
                 elif self.rank == other:
                     offset, error = answer_pings(self._comm, self._serve_shortly, self._timeout_s)
             except TimeoutError:
-                self._lose(f"the silence of rank {other if self.rank == 0 else 0} while clocks were compared")
+                self._lose(f"a timeout: no answer of rank {other if self.rank == 0 else 0} while clocks were compared")
             if self.lost is not None:
                 return
         # From one time that clocks are compared to the next: from when the run begins until it ends.
@@ -456,7 +456,7 @@ class Relay:
         for other, heard in self._heard.items():
             self._sent.append(self._comm.isend((_BEAT, ""), other, _CONTROL))
             if now - heard > self._timeout_s:
-                return self._lose(f"the silence of rank {other}, {self._timeout_s:g} s long")
+                return self._lose(f"a timeout: no answer of rank {other} for {self._timeout_s:g} s")
         if self._is_gone:
             return None
         self._tell(Sign.PING)
@@ -467,7 +467,7 @@ class Relay:
         if deaf_s > _DEAF_S:
             self._deaf_s = max(self._deaf_s, deaf_s)
         if deaf_s > self._timeout_s:
-            self._end_all(f"the silence of rank {self.rank}, {self._timeout_s:g} s long")
+            self._end_all(f"a timeout: no answer of rank {self.rank} for {self._timeout_s:g} s")
             os.kill(self._pid, signal.SIGKILL)
         return None
 
@@ -503,7 +503,7 @@ class Relay:
         self._is_gone, self._code = True, os.waitstatus_to_exitcode(status)
         if not self._said_bye:
             how = signal.Signals(-self._code).name if self._code < 0 else f"code {self._code}"
-            self._end_all(f"the death of rank {self.rank} ({how})")
+            self._end_all(f"the exit of rank {self.rank} ({how})")
             self._code = RankLost.exit_code
 
     def _end_all(self, reason: str) -> None:

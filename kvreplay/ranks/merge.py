@@ -422,8 +422,8 @@ def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
             cpus.setdefault(part.host, []).append(part.report.cpus)
             of_host[part.host] = 0 if part.run is None else part.run.host.get("cpus") or 0
     return [
-        f"{len(each)} ranks share {max(each)} CPUs of {host}: one that finds none free at the common instant begins "
-        f"when the scheduler gives it one; the ranks began {format_duration(skew_ns)} apart"
+        f"{len(each)} ranks share {max(each)} CPUs of {host}: a rank without a free CPU at the common start begins "
+        f"once it is scheduled; the ranks began {format_duration(skew_ns)} apart"
         for host, each in cpus.items()
         # If a host has as many as they may use in all, each may be bound to its own.
         if len(each) > max(each) and sum(each) > of_host[host]
@@ -445,11 +445,11 @@ def _partition_note(count: int, deal: DealNote) -> str:
     cut = []
     if deal.shared_objects:
         cut.append(
-            f"{deal.shared_objects:,} objects are touched by several: each rank has its own copy, and "
-            f"{deal.shared_rows:,} rows ({format_bytes(deal.shared_bytes)}) do not wait for the rank that came first"
+            f"{deal.shared_objects:,} objects are used by several ranks: each has its own copy, and "
+            f"{deal.shared_rows:,} rows ({format_bytes(deal.shared_bytes)}) do not wait for the rank that wrote first"
         )
     if deal.split_requests:
-        cut.append(f"{deal.split_requests:,} requests lie on several, whose stages do not wait for each other there")
+        cut.append(f"{deal.split_requests:,} requests are split over ranks, whose stages do not wait for each other")
     if deal.deletes_left_out:
         cut.append(f"{deal.deletes_left_out:,} deletes were left out, of objects that another rank wrote again")
     return "; ".join([said, *(cut or ["no dependencies were cut"])])
@@ -462,14 +462,14 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
     """
     dead = [part.rank for part in parts if not part.has_ended]
     if len(dead) == 1:
-        return f"the death of rank {dead[0]}"
+        return f"the exit of rank {dead[0]}"
     when = sorted((ns, part.rank) for part in parts if (ns := part.report.orphaned_ns) is not None)
     orphans = {rank for _, rank in when}
     unwarned = [part.rank for part in parts if part.rank in orphans and ORPHANED in (part.reason or "")]
     if not when or not unwarned:
         return "SIGTERM" if when else None
     if len(unwarned) == 1 or len(when) == 1 or when[1][0] - when[0][0] > TIGHT_NS:
-        return f"the death of rank {unwarned[0] if len(unwarned) == 1 else when[0][1]}'s MPI process"
+        return f"the exit of rank {unwarned[0] if len(unwarned) == 1 else when[0][1]}'s MPI process"
     return f"the end of all MPI processes within {format_duration(when[-1][0] - when[0][0])}"
 
 
@@ -595,7 +595,7 @@ def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
     """Return why a rank ended last, by what differs most from the others."""
     still_ns = last.report.stood_still_ns or 0
     if still_ns >= behind_ns / 2:
-        return f"its process stood still for {format_duration(still_ns)}, stopped or without a processor"
+        return f"its process did not run for {format_duration(still_ns)}: stopped, or without a CPU"
     for what, mine, usual in (
         ("bytes", last.bytes, median(part.bytes for part in others)),
         ("operations", last.operations, median(part.operations for part in others)),
@@ -612,7 +612,7 @@ def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
     late_ns = last.report.begun_late_ns or 0
     if late_ns >= behind_ns / 2:
         return f"it began {format_duration(late_ns)} late"
-    return "why is not known: its share, its service times and its start are those of the others"
+    return "the reason is not known: its share, service times and start are like those of the others"
 
 
 def _times(last: PartRun, others: Sequence[PartRun]) -> list[tuple[str, float, float]]:

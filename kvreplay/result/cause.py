@@ -245,7 +245,7 @@ def judge(evidence: Evidence, *, is_open: bool, has_reached: bool | None, copies
     if does_io:
         return _closed(evidence, copies=copies)
     # Where nothing takes time, all that there is, is ours.
-    return _unread(evidence) or (LimitCause.REPLAYER, f"nothing takes time on the tier{_busy(evidence)}")
+    return _unread(evidence) or (LimitCause.REPLAYER, f"the tier itself takes no time{_busy(evidence)}")
 
 
 def _open(found: Evidence, *, copies: bool) -> Cause:
@@ -253,7 +253,7 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
     shares = delays_of(found.response_shares, found.unhindered_share)
     total = sum(shares.values())
     if not total:
-        return None, "what operations waited for is not known"
+        return None, "the reason why operations waited is not known"
     top = max(shares, key=lambda name: shares[name])
     if found.is_end_late and not copies and not _is_throttled(found) and _is_queue_full(found):
         # Whatever operations waited for then, more of them would not have been served.
@@ -285,7 +285,7 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
 def _by(top: str, found: Evidence, waited: str) -> Cause:
     """Judge a run by what most of its delays was; a limit above the device may be behind what waits for that."""
     if top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found):
-        moved = "" if found.throttle_share is None else f", of which {found.throttle_share * 100:.0f} % came through"
+        moved = "" if found.throttle_share is None else f", of which {found.throttle_share * 100:.0f} % was used"
         return LimitCause.THROTTLE, f"{found.throttle}{moved}; {_in_flight(found)}{_of_device(found)}"
     if top in (BUFFERS, DEPENDENCIES) and _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
@@ -309,7 +309,7 @@ def _is_scarce(found: Evidence) -> bool:
     return (found.processor_share or 0.0) >= SCARCE and (found.device_busy_share or 0.0) < BUSY
 
 
-_STOOD = ("processor_share", ": our threads were ready to run and did not for {} of the time")
+_STOOD = ("processor_share", ": kvreplay's threads were runnable without a CPU for {} of the time")
 
 
 def _told(found: Evidence, share: str, said: str) -> str:
@@ -329,7 +329,7 @@ def _late_submission(found: Evidence, waited: str) -> Cause:
     said = f"{waited} late submission" if waited else _in_flight(found)
     if _is_cached(found):
         copies = percent(found.kernel_share or 0.0)
-        return LimitCause.DRIVE, f"{said}, the submitting thread in the kernel, which copies, {copies} of the time"
+        return LimitCause.DRIVE, f"{said}, the submitting thread copying in the kernel {copies} of the time"
     return LimitCause.REPLAYER, f"{said}{_busy(found)}"
 
 
@@ -339,7 +339,7 @@ def _late_buffers(found: Evidence, waited: str) -> Cause:
     if busy >= BUSY:
         # A device that has work all the time does no more of it with more in flight.
         return LimitCause.DRIVE, f"{_in_flight(found)}, device busy {percent(busy)} of the time"
-    why = f"{waited} waiting for buffers whose memory was still being touched; {_in_flight(found)}"
+    why = f"{waited} waiting for buffers whose memory was still being faulted in; {_in_flight(found)}"
     return (LimitCause.PROCESSOR, f"{why}{_told(found, *_STOOD)}") if _is_scarce(found) else (LimitCause.REPLAYER, why)
 
 
@@ -351,7 +351,7 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
         is_chain = blocked >= DOMINANT and (found.copy_busy_share or 0.0) < DOMINANT
         return _by(DEPENDENCIES, found, chain) if is_chain else _copies(found)
     if found.in_flight_mean is None:
-        return None, "what was in flight is not known"
+        return None, "the queue depth reached is not known"
     full, unread = found.in_flight_mean / found.queue_depth, _unread(found)
     # What the threads that submit did, if that is a cause of its own.
     shares = {
@@ -383,14 +383,14 @@ def _unread(found: Evidence) -> Cause | None:
     share = found.unread_share or 0.0
     if share < DOMINANT:
         return None
-    said = f"{percent(share)} of the queue stood idle because the next rows of the trace were not there yet"
+    said = f"{percent(share)} of the queue was idle because the next rows of the trace were not yet read"
     return LimitCause.REPLAYER, said
 
 
 def _copies(found: Evidence) -> Cause:
     """Judge a tier in memory by what the threads that copy did."""
     if found.copy_busy_share is None:
-        return None, "how busy the threads that copy were is not known"
+        return None, "the share of time for which the copying threads were busy is not known"
     if unread := _unread(found):
         return unread
     shares = {
@@ -400,7 +400,7 @@ def _copies(found: Evidence) -> Cause:
         COPYING: (found.copying_share or 0.0) + (found.checking_share or 0.0),
     }
     top = max(shares, key=lambda name: shares[name])
-    said = f"the threads that copy were busy {percent(found.copy_busy_share)} of the time"
+    said = f"the copying threads were busy {percent(found.copy_busy_share)} of the time"
     if top != COPYING and shares[top] >= DOMINANT * found.copy_busy_share > 0:
         cause, what, *_ = _DOING[top]
         return cause, f"{said}, {percent(shares[top])} {what}"
@@ -408,7 +408,7 @@ def _copies(found: Evidence) -> Cause:
         return LimitCause.COPY_THREADS, said
     if (found.submitter_busy_share or 0) >= BUSY:
         return LimitCause.REPLAYER, f"{said}{_busy(found)}"
-    return LimitCause.COPY_THREADS, f"{said}, and some of them had all that was due at once"
+    return LimitCause.COPY_THREADS, f"{said}, and some of them had all operations due at once"
 
 
 def _full(found: Evidence, _waited: str) -> Cause:
@@ -422,7 +422,7 @@ def _full(found: Evidence, _waited: str) -> Cause:
         return LimitCause.DRIVE, _drive_reason(found)
     if _is_scarce(found):
         return LimitCause.PROCESSOR, f"{_in_flight(found)}{_told(found, *_STOOD)}"
-    tells = "kvreplay sweep --queue-depths tells whether more would move more"
+    tells = "kvreplay sweep --queue-depths tells whether a greater depth moves more"
     if found.doubling_gain is not None and found.doubling_gain >= RISING and (found.slowdown or 0) < SLOWED:
         tells = f"twice as much in flight moves {percent(found.doubling_gain)} more"
     return LimitCause.QUEUE_LIMIT, f"{_in_flight(found)}{held}{_of_device(found)}; {tells}"
@@ -504,7 +504,7 @@ def _drive_reason(found: Evidence) -> str:
         return f"{said}; {at_device}, whose queue takes {found.device_queue_limit}"
     if found.doubling_gain is not None and found.doubling_gain <= FLAT:
         return f"{said}; twice as much in flight moves {percent(max(0.0, found.doubling_gain))} more"
-    return f"{said}; service times {found.slowdown:.0f} times those with little in flight"
+    return f"{said}; service times {found.slowdown:.0f} times those at a low queue depth"
 
 
 def _in_flight(found: Evidence) -> str:
@@ -526,23 +526,23 @@ def _of_device(found: Evidence) -> str:
     return f", device busy {percent(min(1.0, found.device_busy_share))} of the time"
 
 
-_NO_HELP = "more in flight would not help, sooner answers would"
+_NO_HELP = "a greater queue depth would not help, shorter latencies would"
 _DOING = {
     DATA: (LimitCause.DATA, "generating the data of writes", "starved_share", ""),
     MEMORY: (
-        LimitCause.MEMORY, "taking pages for the tier's memory", "touch_share",
-        ", {} of the time of the threads that copy",
+        LimitCause.MEMORY, "page faults in the tier's memory", "touch_share",
+        ", {} of the time of the copying threads",
     ),
     PROCESSOR: (LimitCause.PROCESSOR, "waiting for a processor", *_STOOD),
     COPYING: (
-        LimitCause.COPY_THREADS, "copying of others", "copy_busy_share", ", the threads that copy busy {} of the time"
+        LimitCause.COPY_THREADS, "copies of others", "copy_busy_share", ", the copying threads busy {} of the time"
     ),
 }  # fmt: skip
 """What threads do that operations wait for: the cause that it is, in words, and a share of it, and how that is said."""
 _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     BLOCK_QUEUE: lambda found, waited: (
         LimitCause.DRIVE,
-        f"{waited and f'{waited} submission that slept in the kernel: '}{_queue_full(found)}{_of_device(found)}",
+        f"{waited and f'{waited} submission that blocked in the kernel: '}{_queue_full(found)}{_of_device(found)}",
     ),
     SUBMISSION: _late_submission,
     DEPENDENCIES: lambda _found, waited: (
@@ -552,6 +552,6 @@ _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     QUEUE: _full,
     BUFFERS: _late_buffers,
     DRIVE: _served,
-    UNKNOWN: lambda _found, waited: (None, f"{waited} before submission; what for is not known of a killed run"),
+    UNKNOWN: lambda _found, waited: (None, f"{waited} before submission; the reason is not known of a killed run"),
 }
 """How to judge a run by what most of its delays was, of all else."""

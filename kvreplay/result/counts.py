@@ -199,7 +199,7 @@ class OperationPlaces:
 
 
 class InOrder:
-    """Operations that completed well, in the order of their submission.
+    """Operations that completed without error, in the order of their submission.
 
     They come in the order of their rows, and wait here until so many others have come that hardly one can follow that
     was submitted before them.

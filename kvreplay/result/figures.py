@@ -129,7 +129,7 @@ _TOO_LITTLE = {
     "write": "likely causes: a layer beneath that caches, compresses or deduplicates",
 }
 _TOO_MUCH = {
-    "read": "likely causes: another program, or larger blocks or read-ahead of a layer beneath",
+    "read": "likely causes: another program, or larger blocks or readahead of a layer beneath",
     "write": "likely causes: another program, or a journal, copies or parity of a layer beneath",
 }
 

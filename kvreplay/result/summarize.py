@@ -486,20 +486,20 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
     is_short = is_through and not summary.not_reached and (summary.wall_ns or 0) < (runtime_ns or 0)
     if runtime_ns and setting.pacer.speed is None and is_short and measured.error is None:
         yield (
-            f"ended before its --duration of {format_duration(runtime_ns)}: the repeats that memory was taken for were "
-            "done; a longer trace, or larger objects, lasts"
+            f"ended before its --duration of {format_duration(runtime_ns)}: all repeats that memory was taken for were "
+            "done; use a longer trace, or larger objects"
         )
     if summary.warmup is not None:
         left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"
         rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
-        yield f"no figure counts the {left}{rest}"
+        yield f"figures exclude the {left}{rest}"
     yield from (
-        f"tier {name} is each node's own: the {count} nodes' copies of an object are one here, where the first delete "
-        f"ends it; mpirun -n {ranks} kvreplay run --mpi --deal node keeps them apart, --node replays one"
+        f"tier {name} is separate on each node: here {count} nodes share one copy of an object, which the first delete "
+        f"removes; mpirun -n {ranks} kvreplay run --mpi --deal node keeps copies separate, --node replays one node"
         for name, count, ranks in setting.joined
     )
     yield from (
-        f"tier {name}: the trace's streams of writes were NOT passed on: it takes none" for name in setting.unplaced
+        f"tier {name}: the trace's write streams were NOT passed on: the target has none" for name in setting.unplaced
     )
     yield from histogram_notes(summary.figures, requests)
     yield from _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
@@ -508,7 +508,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
     if measured.verification is not None:
         yield (
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "
-            "time, which lies in the latencies of reads; run again without --verify for figures"
+            "time, which read latencies include; run again without --verify for figures"
         )
     if setting.config.drive is not None:
         yield from beside_drive(Path(setting.config.drive), begun, summary)
@@ -523,7 +523,7 @@ def skipped_notes(summary: Summary) -> list[str]:
     of = ", of all that was to be replayed" if summary.not_reached and not is_cut else ""
     found = [f"skipped, because no --tier names them: {rows}{of}"] if rows else []
     if summary.absent_deletes:
-        found.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never there")
+        found.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never written")
     return found
 
 
@@ -555,9 +555,9 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
             yield f"{where}: {beneath}, so that O_DIRECT reached a drive is not confirmed"
         if streams is not None and streams["applied"]:
             passed = f"passed on by {streams['applied']}: {streams['numbers']}"
-            yield f"{where}: the trace's streams of writes were {passed}; what the drive makes of them is not seen"
+            yield f"{where}: the trace's write streams were {passed}; how the drive uses them is not seen"
         elif streams is not None:
-            yield f"{where}: the trace's streams of writes were NOT passed on: {streams['why_not']}"
+            yield f"{where}: the trace's write streams were NOT passed on: {streams['why_not']}"
     yield from (
         f"deletes on {name} only free space, and issue no I/O: their times are the replayer's own"
         for name, tier in begun.tiers.items()
@@ -567,17 +567,17 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
     if begun.preconditioned and any(
         "deletes" not in drive and "discard" in (drive.get("mount_options") or "").split(",") for drive in drives
     ):
-        yield "preconditioned in vain, perhaps: a target is mounted with discard, so the file's blocks were freed"
+        yield "preconditioning may have had no effect: a target is mounted with discard, so the blocks were freed"
     small, is_direct = begun.engine.buffer_small_page_bytes, any(drive.get("direct_io") for drive in drives)
     if small and is_direct and (begun.engine.io_bytes or 0) > _WHOLE_BYTES:
         # A device takes no long I/O whole from small pages.
-        lie = f"{format_bytes(small)} of the I/O buffers lie on small pages"
+        lie = f"{format_bytes(small)} of the I/O buffers are on small pages"
         where = "/sys/kernel/mm/transparent_hugepage/enabled"
-        yield f"{lie} (see {where}): I/Os from there may reach the device in parts"
+        yield f"{lie} (see {where}): I/Os from these may be split above the device"
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     for device in sorted({d for d in devices if devices.count(d) > 1}):
         what = "their figures, and what it read and wrote"
-        yield f"several drives lie on one device, {device}: {what}, cannot be told apart"
+        yield f"several drives of the replay are on one device, {device}: {what}, cannot be separated"
 
 
 COLUMNS = ("request_id", "phase", "op", "length_bytes")

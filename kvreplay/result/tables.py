@@ -64,21 +64,21 @@ def check_output(path: Path, *, is_forced: bool) -> None:
     """Raise DeviceError unless a run may be written to `path`: new, empty, or `is_forced`."""
     if not path.exists():
         if not path.parent.is_dir():
-            raise DeviceError(f"{path.parent}: no such directory; make it first")
+            raise DeviceError(f"{path.parent}: no such directory; create it first")
         return
     if not path.is_dir():
         raise DeviceError(f"{path} is not a directory; name the run's directory with -o")
     cut_off = next((run for run in (path, *sorted(path.glob("*/"))) if is_unrecovered(run)), None)
     if cut_off is not None and not is_forced:
         raise DeviceError(
-            f"{cut_off} holds a run that goes on or was cut off; say kvreplay recover {cut_off}, or name another "
-            "directory with -o, or say --force"
+            f"{cut_off} holds a run that is in progress or was killed; run kvreplay recover {cut_off}, or name another "
+            "directory with -o, or add --force"
         )
     if is_forced or not any(path.iterdir()):
         return
     if _is_run(path):
-        raise DeviceError(f"{path} holds a finished run; name another directory with -o, or say --force to replace it")
-    raise DeviceError(f"{path} is not empty and holds no kvreplay run; name another with -o, or say --force")
+        raise DeviceError(f"{path} holds a finished run; name another directory with -o, or add --force to replace it")
+    raise DeviceError(f"{path} is not empty and holds no kvreplay run; name another with -o, or add --force")
 
 
 def _is_run(path: Path) -> bool:
@@ -224,7 +224,7 @@ class Journal:
             self._stream = pa.ipc.new_stream(self._file, self._schema, options=options)
         except BlockingIOError:
             self._file.close()
-            raise DeviceError(f"{output}: another kvreplay writes its run there; name another with -o") from None
+            raise DeviceError(f"{output}: another kvreplay writes its run there; name another folder with -o") from None
         except OSError as error:
             raise DeviceError(f"{output}: {error.strerror or error}") from None
         write_json(output / PARTIAL_RUN_FILE, content)
@@ -322,7 +322,7 @@ def unrecovered(path: Path) -> Iterator[PartialRunFile]:
     read.
     """
     if not is_unrecovered(path):
-        raise ConfigError(f"{path}: no run of kvreplay was cut off there; nothing to recover")
+        raise ConfigError(f"{path}: no unfinished run of kvreplay there; nothing to recover")
     try:
         content = read_manifest(path / PARTIAL_RUN_FILE, PartialRunFile)
         with (path / PARTIAL_OPS_FILE).open("rb") as file:

@@ -38,7 +38,7 @@ _WORDS = {
         "limited by the queue depth of {limit}",
         "they waited for the queue depth limit of {limit}",
     ),
-    LimitCause.PROCESSOR: ("others used the processor that it needed", "they waited for a processor that others used"),
+    LimitCause.PROCESSOR: ("other programs used CPU time it needed", "they waited for CPU time that others used"),
     LimitCause.THROTTLE: ("it was throttled above the {storage}", "they were throttled above the {storage}"),
 }
 """By cause: of a run, and of late operations."""
@@ -407,15 +407,15 @@ _OURS = (
 
 
 _NEW_FILES = (
-    "each object is a new file here, and the drive was measured on one file written before: the filesystem gives new "
-    "blocks, which a drive writes slower; a preallocated file (nvme=FILE.dat) tells how much that is"
+    "this run makes a new file for each object, but the drive was measured on one file written before: writes to newly "
+    "allocated blocks are slower; a run on a preallocated file (nvme=FILE.dat) shows by how much"
 )
 
 
 def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     """Return in five lines what the drive file at `path` expects of a run's own load, what came, and why they differ.
 
-    In one where there is nothing to compare: no tier on storage, or what was in flight is not known.
+    In one where there is nothing to compare: no tier on storage, or the queue depth reached is not known.
     """
     judged, first = summary.judgement, f"{path.name}: "
     if judged is None:
@@ -425,7 +425,7 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     in_flight, depth = judged.evidence.in_flight_mean, judged.evidence.queue_depth
     observed = next((r.reached_bytes_per_s for r in judged.tiers if r.tier == judged.tier), None)
     if not (moved and in_flight and observed) or len(drives) != 1:
-        return [f"{first}nothing to compare: {judged.tier} is not one drive, or it is not known what was in flight"]
+        return [f"{first}nothing to compare: {judged.tier} is not one drive, or its queue depth is not known"]
     facts, drive, total = drives[0], DriveFile.read(path), sum(f.bytes or 0 for f in moved)
     share = sum(f.bytes or 0 for f in moved if f.op == "read") / total
     size = min(total / max(1, sum(f.operations or 0 for f in moved)), run.engine.io_bytes or total)
@@ -440,25 +440,25 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     takes = "not seen" if longest is None else f"{format_bytes(longest)} a request"
     deepest = max(cell.depth for cell in drive.cells)
     best = format_rate(model.at(size, deepest, share)[0])
-    above = judged.reason or "all that was asked was delivered"
+    above = judged.reason or "the whole load asked was delivered"
     reasons = [
-        (not facts["is_direct"], "no O_DIRECT to a drive: what answered was a cache, or is not seen"),
+        (not facts["is_direct"], "O_DIRECT did not reach a drive: a cache answered, or a layer not seen"),
         (judged.cause is LimitCause.THROTTLE, f"a control group's limit: {judged.reason}"),
         ((facts.get("device"), facts.get("device_model")) != (drive.device, drive.model), f"another drive: {beneath}"),
-        (is_met and is_full, "the drive is the limit: it does what it was measured to do"),
-        (is_met, f"the drive does what it was measured to do; what kept the queue short: {above}"),
+        (is_met and is_full, "the drive is the limit: it performs as measured"),
+        (is_met, f"the drive performs as measured; the queue was kept short: {above}"),
         (judged.cause in _OURS, f"{judged.cause}, above the drive: {judged.reason}"),
         (ratio < 1 and not str(facts.get("layout")).startswith("extents"), _NEW_FILES),
-        (" over " in beneath, f"what lies between, such as RAID: {beneath}"),
+        (" over " in beneath, f"a layer above the drive, such as RAID: {beneath}"),
         (is_split and ratio < 1, "I/Os are split above the drive"),
-        (filesystem != drive.filesystem, f"the filesystem, {filesystem}: another was measured"),
-        (True, "the drive itself: its state is another than when it was measured, or others use it"),
+        (filesystem != drive.filesystem, f"the filesystem, {filesystem}: the drive was measured on another"),
+        (True, "the drive itself: its state has changed since it was measured, or other programs use it"),
     ]
     why = next(said for holds, said in reasons if holds)
     queue = f"queue {'' if is_full else 'not '}full: {in_flight:.3g} of {depth}"
     return [
         f"{first}expected {format_rate(expected)} for this load: {load} ({drive})",
-        f"{first}observed {format_rate(observed)}, {ratio:.2f} of it; {best} is what the drive does at depth {deepest}",
+        f"{first}observed {format_rate(observed)}, {ratio:.2f} of it; the drive reaches {best} at depth {deepest}",
         f"{first}O_DIRECT {'is in use' if facts['is_direct'] else 'is NOT in use, or not confirmed'} on {beneath}",
         f"{first}{queue}; I/Os {'ARE' if is_split else 'not'} split ({takes})",
         f"{first}why: {why}",

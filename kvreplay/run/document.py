@@ -98,7 +98,7 @@ def _window(finished: FinishedRun) -> str:
     missed, times = finished.summary.not_reached or 0, finished.summary.trace_times
     if window.repeats is not None:
         if finished.run.status == "partial" or times is None:
-            again = f"{replayed_part(window)} again and again"
+            again = f"{replayed_part(window)} repeatedly"
             return f"was to replay {again} for {format_duration(window.runtime_ns)} (--duration)"
         took = f"{format_duration(finished.summary.wall_ns)} (--duration {format_duration(window.runtime_ns)})"
         part = f"{repeated(replayed_part(window), times)} in {took}"
@@ -120,7 +120,7 @@ def _before(run: RunFile) -> Iterator[str]:
     for name in run.tiers:
         laid_out = sum(facts.get("written_first_bytes") or 0 for tier, facts in run.drives() if tier == name)
         if laid_out:
-            yield f"laid out {name} first, not measured: {format_bytes(laid_out)} written"
+            yield f"allocated {name} first, not measured: {format_bytes(laid_out)} written"
     if run.populated is not None and run.populated.objects:
         written = format_bytes(run.populated.bytes)
         yield f"populated first, not measured: {counted(run.populated.objects, 'object')}, {written}"
@@ -137,7 +137,7 @@ def _beneath(run: RunFile) -> Iterator[str]:
         if moved.read_bytes is not None:
             yield (
                 f"device beneath {name}{_device(run, name)}: {format_bytes(moved.read_bytes)} read, "
-                f"{format_bytes(moved.written_bytes)} written meanwhile, by all programs"
+                f"{format_bytes(moved.written_bytes)} written during the run, by all programs"
             )
     if run.probes is not None and run.probes.is_measured:
         events = run.probes.event_rows
@@ -156,8 +156,8 @@ def _off(run: RunFile) -> Iterator[str]:
     off = [f"{_BYTES[op]} {share:+.1%}" for op, share in found.bytes_off.items() if share is not None]
     moved = f"bytes at the device, of all programs, against those asked: {', '.join(off)}; " if off else ""
     yield (
-        f"measurement: {late}{moved}the clock steps by {format_duration(found.clock_step_ns)}; "
-        "one run does not tell how well it repeats (--trials)"
+        f"measurement: {late}{moved}the clock's resolution is {format_duration(found.clock_step_ns)}; "
+        "one run does not show repeatability (--trials)"
     )
 
 

@@ -245,7 +245,7 @@ class _Run:
                 summary = found.summary(None if failed_populate else driven, moved=moved)
                 trouble = found.warnings(moved) + _unread(driven, config.depth)
                 if kept.trouble:
-                    trouble.append(f"would not have outlived a kill: {kept.trouble}")
+                    trouble.append(f"after a kill the run could not have been recovered: {kept.trouble}")
                 measured = Measured(
                     moved,
                     summary,
@@ -339,7 +339,7 @@ class _Run:
         if driven.stalled is not None:
             return DeviceError(
                 f"nothing completed for {self.setting.config.stall}, though operations were in flight or due: "
-                f"{driven.stalled}; {kept}; --stall-timeout allows more, or 0"
+                f"{driven.stalled}; {kept}; raise --stall-timeout, or 0 for no limit"
             )
         if driven.failure is not None:
             count, sent = summary.errors, rows - (summary.not_reached or 0)
@@ -352,7 +352,7 @@ def _unread(driven: Driven, depth: int) -> list[str]:
     share = driven.unread_ns / max(1, driven.wall_ns * depth)
     if share < NOTED_UNREAD_SHARE:
         return []
-    return [f"the queue stood idle for {share:.1%} of the time because the next rows of the trace were not there yet"]
+    return [f"the queue was idle for {share:.1%} of the time because the next rows of the trace were not yet read"]
 
 
 class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
@@ -597,10 +597,10 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         found.end()
         error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
         trouble = [
-            "its length is the last completion that was kept; the cost of data generation was lost with the process"
+            "its duration ends at the last completion that was kept; the cost of data generation was lost in the kill"
         ]
         if setting.config.is_verified:
-            trouble.append("what --verify found died with the process; corrupt operations are in ops.parquet")
+            trouble.append("details of --verify were lost with the process; corrupt operations are in ops.parquet")
         measured = Measured(
             {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
             found.summary(None, found.last_completed_ns),
@@ -632,18 +632,18 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: its configuration is of another version of kvreplay: {error}") from None
     where = trace or Path(begun.running.trace)
-    need_file(where, "; name the trace that was replayed with --trace")
+    need_file(where, "; name the replayed trace with --trace")
     setting = settle(config, where, path, begun.argv, repeats=begun.window.planned_repeats)
     with where.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if begun.trace.sha256 is not None and digest != begun.trace.sha256:
         raise TraceError(
-            f"not the trace that was replayed; name that with --trace (SHA-256 {begun.trace.sha256}, not {digest})",
+            f"not the trace that was replayed; name that one with --trace (SHA-256 {begun.trace.sha256}, not {digest})",
             path=where,
         )
     is_same = setting.reader.meta == begun.trace.metadata and setting.window.planned_rows == begun.window.planned_rows
     if not is_same:
-        raise TraceError("not the trace that was replayed; name that with --trace", path=where)
+        raise TraceError("not the trace that was replayed; name that one with --trace", path=where)
     for tier in setting.tiers:
         if tier is not None:
             known = begun.tiers[tier.name]
@@ -651,6 +651,6 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
             if isinstance(tier, SeveralDrives) and tier.rule != known["placement"]:
                 raise ConfigError(
                     f"{objects_path(where)}: {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; "
-                    "it says on which drive objects lay: have it beside the trace as it was then"
+                    "it says on which drive each object is: restore it beside the trace, as it was for the run"
                 )
     return setting

@@ -63,7 +63,7 @@ PRECISION = 1.1
 FEW_OPERATIONS = 100
 """Of fewer one alone is more than may be late."""
 _LIMITS = {
-    LimitCause.PROCESSOR: ("the processor, used by others,", "is"),
+    LimitCause.PROCESSOR: ("CPU time used by other programs", "is"),
     LimitCause.THROTTLE: ("a throttle above the device", "is"),
 }
 """What a sweep calls otherwise than a run does."""
@@ -83,10 +83,10 @@ P99_NEEDS = 100
 
 
 _KEPT_PACE = (
-    "the greatest {} up to which every one was delivered (at least 95 % of it by its end), and read with a p99 "
-    "response time within --read-p99 where that is given; after those asked for a sweep doubles until failure, or "
+    "the greatest {} up to which every load was sustained: at least 95 % of it delivered by its end and, with "
+    "--read-p99, a read response time p99 within it; after the values given a sweep doubles until failure, or "
     "halves until success, then bisects (it stops where twice as many add no load); the last sustained and the first "
-    f"failed are run {TRIALS} times, one that fails twice no more, and the median decides"
+    f"failed value are run {TRIALS} times (not again after two failures), and the median decides"
 )
 RULES = {
     Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
@@ -384,7 +384,7 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
     best = held[-1]
     unknown = target_ns is not None and best.is_within_target is None
     claim = "cannot be judged by --read-p99 at" if unknown else "sustains"
-    after = "nothing tried was more than it sustains"
+    after = "every load tried was sustained"
     if lost is None and asks_no_more(points):
         after = (
             f"more users add no load ({format_rate(points[-1].asked_bytes_per_s)} at {_said(axis, points[-1])}, "
@@ -476,13 +476,13 @@ def windows_said(axis: Axis, points: Sequence[SweepPoint]) -> str:
     """Return which of the rising `points` replayed their whole trace, from empty tiers: their loads evict nothing."""
     whole = [p for p in points if p.window is None]
     part = next((p.window for p in points if p.window is not None), None)
-    return f"; windows differ: the whole trace up to {_said(axis, whole[-1])}, {part} above" if whole and part else ""
+    return f"; windows differ: whole trace up to {_said(axis, whole[-1])}, {part} above" if whole and part else ""
 
 
 def _few(point: SweepPoint) -> str:
     if point.operations is None or point.operations >= FEW_OPERATIONS:
         return ""
-    return f"; with only {point.operations} operations one that is late decides: a longer trace tells more"
+    return f"; with only {point.operations} operations a single late one decides: use a longer trace"
 
 
 def _aside(point: SweepPoint) -> str:
@@ -632,7 +632,7 @@ def card_document(card: Card, drive: DriveFile) -> Document:
     page = chapters.card_document(card)
     notes, unknown = page.chapters[0].notes, [cell for cell in drive.cells if cell.reason]
     if unknown:
-        notes.append(f"{len(unknown)} cells of the drive are not known, the first because {unknown[0].reason}")
+        notes.append(f"{len(unknown)} measurements of the drive are missing, the first because {unknown[0].reason}")
     if drive.held_out is not None:
         notes.append(error_line(drive.held_out))
     page.chapters[0].tables.append(drive_table(drive))

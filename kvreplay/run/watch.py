@@ -270,14 +270,14 @@ LOOPBACK = "127.0.0.1"
 _MOST_PORT = 65535
 _KIND = ("tier", "op")
 COUNTERS = {
-    "kvreplay_operations": "Operations that completed well",
-    "kvreplay_errors": "Operations that failed, came up short, or brought corrupt blocks",
-    "kvreplay_bytes": "Object bytes of operations that completed well",
+    "kvreplay_operations": "Operations that completed without error",
+    "kvreplay_errors": "Operations that failed, were short, or returned corrupt blocks",
+    "kvreplay_bytes": "Object bytes of operations that completed without error",
 }
 RESPONSE = "kvreplay_response_seconds"
 GAUGES = {
     "kvreplay_in_flight": "I/Os in flight now",
-    "kvreplay_queue_depth": "I/Os that may be in flight",
+    "kvreplay_queue_depth": "Queue depth: the maximum of I/Os in flight",
     "kvreplay_elapsed_seconds": "Time since the first operation could be submitted",
     "kvreplay_progress_ratio": "Part of the rows, or of --duration, that is done",
     "kvreplay_response_p99_seconds": "99th percentile of response times (closed loop: service times), last 5 s",

@@ -83,7 +83,7 @@ def check_target(path: Path, *, is_shared: bool = False) -> Path:
     foreign = sorted(name for name in there if not (is_shared and _OF_RANKS.fullmatch(name)))
     if foreign:
         raise DeviceError(
-            f"{path} is not empty ({foreign[0]}{' and more' if len(foreign) > 1 else ''}) and not ours; "
+            f"{path} is not empty ({foreign[0]}{' and more' if len(foreign) > 1 else ''}) and not kvreplay's; "
             "name an empty directory"
         )
     if not os.access(resolved, os.W_OK | os.X_OK):
@@ -101,13 +101,13 @@ def check_file(path: Path) -> None:
     """Raise DeviceError, saying what would do, unless `path` is a file of ours or may become one."""
     parent = path.parent
     if not parent.is_dir():
-        raise DeviceError(f"{parent}: no such directory; make it first (mkdir {parent})")
+        raise DeviceError(f"{parent}: no such directory; create it first (mkdir {parent})")
     if str(parent.resolve()) == "/" or _is_system(parent.resolve()):
         raise DeviceError(f"{path} lies in a system path; name a file in a directory made for the replay")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise DeviceError(f"{path} is not a regular file; name a new one")
     if path.exists() and read_header(path) is None:
-        raise DeviceError(f"{path} is not ours (it does not begin as kvreplay's files do); name a new file")
+        raise DeviceError(f"{path} is not kvreplay's (it does not begin as its files do); name a new file")
     if not os.access(path if path.exists() else parent, os.W_OK):
         raise DeviceError(f"{path}: no permission to write there")
 
@@ -197,9 +197,9 @@ def claim(path: Path, *, is_cleaned: bool = True) -> Claim:
     marker = scratch / MARKER
     try:
         if scratch.is_symlink() or (scratch.exists() and not scratch.is_dir()):
-            raise DeviceError(f"{scratch} is not a directory of ours; remove it or name another directory")
+            raise DeviceError(f"{scratch} is not a directory of kvreplay; remove it or name another directory")
         if scratch.is_dir() and not marker.is_file() and any(scratch.iterdir()):
-            raise DeviceError(f"{scratch} has no marker file {MARKER}, so it is not ours; remove it yourself")
+            raise DeviceError(f"{scratch} has no marker file {MARKER}, so it is not kvreplay's; remove it yourself")
         scratch.mkdir(exist_ok=True)
         lock = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -379,7 +379,7 @@ def refusal(device: BlockDevice, path: Path, *, is_destroying: bool, overwritten
     names = ",".join(device.signatures)
     signed = (
         f"holds {names.replace(',', ', ')}; name another device, remove it first (wipefs --all {path}), "
-        f"or add --overwrite-signature {names} if that is to be lost"
+        f"or add --overwrite-signature {names} to overwrite it"
     )
     unmount = f"unmount it first (umount {device.mounted_at[0]})" if device.mounted_at else ""
     wipe = f"name a partition, or remove it first (wipefs --all {path})"
@@ -393,7 +393,7 @@ def refusal(device: BlockDevice, path: Path, *, is_destroying: bool, overwritten
         (bool(kept), signed),
         (device.is_read_only, "read-only; name another device"),
         (device.size_bytes == 0, "empty: no medium or no file behind it"),
-        (not is_destroying, "the replay overwrites all that is on this device; say --destroy-data if that is meant"),
+        (not is_destroying, "the replay overwrites all data on this device; add --destroy-data to allow that"),
     )
     return next((f"{path} ({device.name}): {why}" for is_so, why in checks if is_so), None)
 

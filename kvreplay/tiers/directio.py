@@ -54,7 +54,7 @@ def statx_alignment(fd: int) -> tuple[int, int] | None:
     return memory, offset
 
 
-_ADVICE = "name another target, or say --buffered (the page cache will then answer)"
+_ADVICE = "name another target, or use --buffered (I/O then goes through the page cache)"
 
 
 def probe(directory: Path, target: str) -> DirectIo:
@@ -96,7 +96,7 @@ def confirm(fd: int, target: str, content: bytes) -> DirectIo:
     except OSError as error:
         raise DeviceError(f"{target}: direct I/O fails there ({error.strerror}); {_ADVICE}") from None
     if not (is_same and is_direct):
-        raise DeviceError(f"{target}: O_DIRECT was taken but is not in force; {_ADVICE}")
+        raise DeviceError(f"{target}: O_DIRECT was accepted but has no effect; {_ADVICE}")
     # Memory takes the flag too, and has nothing to do for it.
     return DirectIo(is_on_drive(Path(f"/proc/self/fd/{fd}").resolve()), *(reported or (None, None)))
 

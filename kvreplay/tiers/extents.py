@@ -90,7 +90,7 @@ class Space:
 
 SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
-FREED_ONLY = "free space, ask nothing of the device"
+FREED_ONLY = "only free space: no I/O to the device"
 """What deletes do unless they discard."""
 START_BYTES = 1 << 20  # where objects begin: extents, stripes and zones lie at multiples of it
 _ALLOCATED_UNIT_BYTES = 512

@@ -383,7 +383,7 @@ class GdsTier(FileTier):
         mirror, place = self._mirror(data)
         went = _checked(lambda: handle.raw_write(mirror, len(data), offset, place))
         if went != len(data):
-            raise OSError(errno.EIO, f"the device took only {went} of {len(data)} bytes")
+            raise OSError(errno.EIO, f"short write: {went} of {len(data)} bytes")
 
     def read(self, handle: Any, offset: int, into: memoryview) -> int:
         """Read into the mirror of `into`; back to the host only to be verified."""

@@ -83,7 +83,7 @@ class SimulatedTier(Tier):
     def facts(self) -> dict[str, Any]:
         """Return that nothing moved, and the model of its times."""
         if self.service is None:
-            return {"is_simulated": True, "note": "no data moved; its times are only moments in the replay"}
+            return {"is_simulated": True, "note": "no data moved: its times are not latencies"}
         note = f"no data moved; its times are a model's: {self.service}"
         return {"is_simulated": True, "service": msgspec.to_builtins(self.service), "note": note}
 

@@ -153,7 +153,7 @@ class StoreClient:
         self._ask("list", "", 0, lambda uri: names.extend(self._api.list(uri, recursive=True)))
         found = [name.partition(f"{self.address.path}/") for name in names]
         if (foreign := next((name for name, at, _ in found if not at), None)) is not None:
-            raise OSError(errno.EIO, f"asked for what is below this prefix, the store lists {foreign}, which is not")
+            raise OSError(errno.EIO, f"listing this prefix, the store returned {foreign}, which is not below it")
         return [key for _, _, key in found]
 
     def delete_all(self, folder: str) -> None:
@@ -298,8 +298,8 @@ class Address:
         prefix = prefix.strip("/")
         if "@" in bucket:
             raise ConfigError(
-                "--tier: the target holds credentials; leave them out: they come from the environment or the standard "
-                "files alone"
+                "--tier: the target has credentials; leave them out: they are read from the environment or the "
+                "standard files alone"
             )
         if not prefix or (scheme == "s3" and not _BUCKET.fullmatch(bucket)):
             raise ConfigError(
@@ -334,7 +334,7 @@ def _checked(url: str) -> str:
     except ValueError as error:
         raise ConfigError(f"--endpoint {url}: {error}; write http://host:9000 or https://host") from None
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("--endpoint: the URL holds credentials; leave them out: they come from the environment")
+        raise ConfigError("--endpoint: the URL has credentials; leave them out: they are read from the environment")
     if parts.scheme not in _PORTS or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
         raise ConfigError(f"--endpoint {url}: write http://host:9000 or https://host")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -378,7 +378,7 @@ def find_credentials() -> None:
             parser.read(path, encoding="utf-8")
         except (Error, OSError, UnicodeError):
             # An error's text would quote the line, which may hold a secret.
-            raise DeviceError(f"{path} cannot be read as a file of AWS credentials; mend it") from None
+            raise DeviceError(f"{path} is not a readable file of AWS credentials; correct it") from None
         if parser.has_section(name):
             found |= dict(parser.items(name))
     if not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
@@ -534,7 +534,7 @@ class ObjectTier(Tier):
         """Refuse what a store cannot do: objects there are written whole."""
         if holding.grown:
             raise DeviceError(
-                f"--tier {self.name}={self.target}: object {next(iter(holding.grown))} is written on beyond its end, "
+                f"--tier {self.name}={self.target}: object {next(iter(holding.grown))} is extended after its write, "
                 "but an object store takes whole objects; give this tier another target"
             )
 
@@ -546,18 +546,18 @@ class ObjectTier(Tier):
             foreign = next((key for key in keys if not key.startswith(f"{FOLDER}/")), None)
             if foreign is not None and not self._is_shared:
                 raise DeviceError(
-                    f"{self.target} is not empty ({foreign}{' and more' if len(keys) > 1 else ''}) and not ours; name "
-                    "an empty prefix, or say --destroy-data: what is there stays"
+                    f"{self.target} is not empty ({foreign}{' and more' if len(keys) > 1 else ''}) and not kvreplay's; "
+                    "name an empty prefix, or add --destroy-data, which keeps other keys"
                 )
             ours = [key for key in keys if key.startswith(f"{FOLDER}/")]
             if ours and MARKER not in ours:
-                raise DeviceError(f"{self.target}/{FOLDER} is not ours ({ours[0]}); name another prefix")
+                raise DeviceError(f"{self.target}/{FOLDER} is not kvreplay's ({ours[0]}); name another prefix")
             if ours:
                 self._client.delete_all(f"{FOLDER}/")
                 self._found_leftovers = len(ours) - 1
             self._client.put(MARKER, memoryview(_MARKER_TEXT))
         except FileNotFoundError as error:
-            raise DeviceError(f"{self.target}: {error.strerror}; make the bucket first") from None
+            raise DeviceError(f"{self.target}: {error.strerror}; create the bucket first") from None
         except InterruptedError:
             raise KeyboardInterrupt from None
         except OSError as error:
@@ -573,7 +573,7 @@ class ObjectTier(Tier):
     def reserve(self, object_id: int, end: int) -> None:
         """Check that one PUT takes so much."""
         if end > MOST_BYTES:
-            raise OSError(27, f"{format_bytes(end)} are more than one PUT takes ({format_bytes(MOST_BYTES)})")
+            raise OSError(27, f"{format_bytes(end)} exceed the limit of one PUT ({format_bytes(MOST_BYTES)})")
 
     def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> ObjectRequest:
         """Begin, in place of `begin`, a request for bytes `start` to `end`; of a read in several buffers all come now.
@@ -650,7 +650,7 @@ class ObjectTier(Tier):
             return []
         of = f"refused {refused:,} requests (503 or 429) and failed {failed:,}, of {counts.total('requests'):,}"
         of += f", and left {silent:,} unanswered" if silent else ""
-        again = f"{counts.operations_repeated:,} operations went through when asked again"
+        again = f"{counts.operations_repeated:,} operations succeeded on retry"
         waits = f"{counts.waited_ns / NS_PER_S:.1f} s of waits"
         return [f"{self.target} {of}; {again}, after {waits}, which are in their latencies"]
 

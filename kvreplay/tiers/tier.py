@@ -107,7 +107,7 @@ def make_directories(layout: FileLayout, root: str, objects: int) -> None:
                 os.mkdir(path)  # noqa: PTH102 - beside the paths of objects
             except FileExistsError:
                 if os.path.islink(path) or not os.path.isdir(path):  # noqa: PTH112, PTH114 - beside the paths of objects
-                    raise DeviceError(f"{path} is in the way and not ours; move it elsewhere") from None
+                    raise DeviceError(f"{path} is in the way and not kvreplay's; move it elsewhere") from None
 
 
 @dataclass(frozen=True, slots=True)

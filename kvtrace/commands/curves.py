@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 def sim(
     file: common.RequestFile,
-    capacity_blocks: str = option("Capacities in blocks, with commas; `unlimited` is one.", ...),
+    capacity_blocks: str = option("Capacities in blocks, comma-separated; `unlimited` is allowed.", ...),
     policy: str = option("Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or optimal.", "lru"),
-    ttl: str | None = option("With ttl: how long a block stays, such as 10m."),
-    full_blocks: bool = option("Leave out the block that a prompt ends in, as gen and mrc do.", False, "--full-blocks"),
+    ttl: str | None = option("With --policy ttl: how long a block is kept, such as 10m."),
+    full_blocks: bool = option("Ignore partial last blocks of prompts, as gen and mrc do.", False, "--full-blocks"),
     seed: common.Seed = 42,
     as_json: common.AsJson = False,
     *,
@@ -54,13 +54,13 @@ def sim(
 
     capacities, chosen = [_capacity(text) for text in capacity_blocks.split(",")], _named(policy)
     if (chosen == Policy.TTL) != (ttl is not None):
-        raise ConfigError("--policy ttl and --ttl, such as 10m, need each other")
+        raise ConfigError("--policy ttl needs --ttl, such as 10m, and --ttl needs --policy ttl")
     ttl_ns = units.parse_duration_ns(ttl) if ttl is not None else 0
     if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:
         raise ConfigError(f"--ttl {ttl}: must be > 0, and at most {MAX_TTL_NS // 10**9} s")
     requests = source.read(file, seed)
     if not requests.block_tokens:
-        raise ConfigError(f"{file} has no block ids, and sim counts blocks: use gen")
+        raise ConfigError(f"{file} has no block ids, which kvtrace sim counts: use kvtrace gen")
     chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
     hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
     best = policy_hits(chains, capacities, OPTIMAL)
@@ -81,9 +81,9 @@ def sim(
 
 def mrc(
     file: common.RequestFile,
-    model: str = option("The model whose KV cache it is.", "llama3.1-8b"),
+    model: str = option("The model whose KV cache is simulated.", "llama3.1-8b"),
     kv_dtype: common.KvDtype = None,
-    chunk_tokens: int | None = option("Tokens an object.  [default: the source's blocks]", min=1, max=2**31 - 1),
+    chunk_tokens: int | None = option("Tokens per object.  [default: the source's blocks]", min=1, max=2**31 - 1),
     points: int = option("Capacities, log-spaced.", 20, min=2, max=10_000),
     policy: str = option("Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or optimal.", "lru"),
     sample: float | None = option(
@@ -147,7 +147,7 @@ def _document(found: HitCurve, policy: str) -> doc.Document:
             some = f"at most {some}, the least of these capacities that reaches it"
         enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
     if not any(point.hits or point.passed_bytes for point in found.points):
-        enough = ["nothing hits, whatever the capacity: no request asks for what another has left"]
+        enough = ["no hits at any capacity: no request reuses what another has stored"]
     table = doc.table_of(title, doc.Sheet.SUMMARY, spec, rows, charts=tuple(_curves(found)), bars="hits")
     return doc.Document("", "", [doc.Chapter("", [table], enough)])
 
@@ -204,10 +204,10 @@ def size(
     file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
     target_hit: common.TargetHit = None,
     target_ttft: common.TargetTtft = None,
-    dram: str | None = option("DRAM capacities, with commas, such as 0,256GiB,1TiB.  [default: 2, by the load]"),
+    dram: str | None = option("DRAM capacities, comma-separated, such as 0,256GiB,1TiB.  [default: 2, by the load]"),
     nvme: str | None = option("NVMe capacities, such as 1TiB,unlimited.  [default: 10, by the load]"),
-    price: list[str] | None = option("Look for the cheapest: dram=4/GiB and nvme=0.1/GiB.", metavar="TIER=PRICE/UNIT"),
-    endurance: str | None = option("What a drive may be written: 1DWPD,5y, or in all, such as 14PB."),
+    price: list[str] | None = option("Find the cheapest: dram=4/GiB and nvme=0.1/GiB.", metavar="TIER=PRICE/UNIT"),
+    endurance: str | None = option("Endurance of the drive: 1DWPD,5y, or its TBW, such as 14PB."),
     sample: float | None = option(
         "Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"
     ),
@@ -251,7 +251,7 @@ def size(
     is_ordered = file is not None and target.first_token is None and stack.gpu is None
     scenario = common.prepare(file, stack, users, run, source, turns, gpu=INSTANT if is_ordered else None)
     if (nodes := scenario.preset.fleet.nodes) > 1:
-        raise ConfigError(f"fleet.nodes={nodes}: kvtrace size is of one node; kvtrace plan is of a fleet")
+        raise ConfigError(f"fleet.nodes={nodes}: kvtrace size takes one node; for a fleet use kvtrace plan")
     if file is not None and scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
@@ -285,7 +285,7 @@ def _parse_capacities(text: str, flag: str) -> list[int | None]:
     found: list[int | None] = []
     for part in text.split(","):
         if (said := part.strip()) != "0" and said[-1:].isdigit():
-            raise ConfigError(f"{flag} {said}: {said} what? {said}GiB, or unlimited")
+            raise ConfigError(f"{flag} {said}: no unit; write {said}GiB, or unlimited")
         capacity = None if part.strip() in ("unlimited", "inf") else units.parse_bytes(part)
         if capacity is not None and capacity > MAX_CAPACITY_BYTES:
             raise ConfigError(f"{flag} {part.strip()}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited")
@@ -302,10 +302,10 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
     for text in texts:
         role, equals, price = (part.strip() for part in text.partition("="))
         if role not in roles and equals:
-            raise ConfigError(f"--price {text}: prices here are of {' and '.join(roles)}, not of {role}")
+            raise ConfigError(f"--price {text}: takes prices of {' and '.join(roles)} only, not of {role}")
         found[role] = common.price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
     if found and (missing := next((role for role in roles if role not in found), None)):
-        raise ConfigError(f"--price: say that of {missing} too, such as --price {missing}=0.1/GiB")
+        raise ConfigError(f"--price: add a price of {missing}, such as --price {missing}=0.1/GiB")
     return found or None
 
 

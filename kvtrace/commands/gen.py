@@ -51,18 +51,18 @@ def gen_checkpoints(
     for name, value in chain.from_iterable(
         given(group, *common.USED_BY_ALL).items() for group in (stack, run, *others)
     ):
-        raise ConfigError(f"{common.flag_of(name)} {value} is of a KV cache; --preset checkpoint has none")
+        raise ConfigError(f"{common.flag_of(name)} {value} needs a KV cache; --preset checkpoint has none")
     asked, name = load_training(stack.settings or (), given(training)), stack.model or MODEL
     shape = find_model(name)
     parameters = asked.parameters or shape.parameters
     if not parameters:
-        raise ConfigError(f"how many parameters {name} has is not known: say it with --set parameters=8030000000")
+        raise ConfigError(f"the number of parameters of {name} is not known: give it with --set parameters=8030000000")
     until_ns = parse_duration_ns(run.duration or DURATION)
     course = run_course(asked, until_ns, run.seed)
     if not course.events:
         raise ConfigError(
             f"--duration {run.duration or DURATION} ends before the first save, {asked.every} after "
-            "the start, or nothing survives so long; make it longer, or --every shorter"
+            "the start, or failures come before it; make it longer, or --every shorter"
         )
     model = {"name": name, "source": shape.source, "parameters": parameters}
     job = Saving(asked, course, shard_bytes(asked, parameters), model, until_ns, run.seed)
@@ -116,11 +116,11 @@ def gen(
         if any(given is not None for given in (file, requests_out, turns)):
             raise ConfigError("--preset checkpoint has no requests: leave FILE, --requests-out and --turns out")
         if event:
-            raise ConfigError(f"--event {event[0]}: of the nodes of a KV cache; preset {TRAINING} has none")
+            raise ConfigError(f"--event {event[0]}: events are of nodes with a KV cache; preset {TRAINING} has none")
         gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
         return
     for name, value in given(training).items():
-        raise ConfigError(f"{common.flag_of(name)} {value} is of --preset checkpoint; {stack.preset} has no training")
+        raise ConfigError(f"{common.flag_of(name)} {value} needs --preset checkpoint; {stack.preset} has no training")
     from kvtrace.sim import output as trace_output
     from kvtrace.trace.inventory import monthly_costs
 
@@ -216,19 +216,19 @@ def _beside(stats: dict[str, Any]) -> list[str]:
     ]
     if (offers := stats.get("offers")) is not None and offers["refused"]:
         said.append(
-            f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were refused for want of "
-            f"room, {format_count(offers['refused_objects'])} objects in all; each is offered again"
+            f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were refused for lack of "
+            f"space, {format_count(offers['refused_objects'])} objects in all; each is offered again"
         )
     said += [
-        f"{tier['name']}: {format_count(tier['lost_objects'])} objects ({format_bytes(tier['lost_bytes'])}) were gone "
-        f"from the tier above before their turn to be stored, {format_count(tier['dropped_objects'])} "
-        f"({format_bytes(tier['dropped_bytes'])}) came to a full queue and were dropped, "
+        f"{tier['name']}: {format_count(tier['lost_objects'])} objects ({format_bytes(tier['lost_bytes'])}) had left "
+        f"the tier above before they were stored, {format_count(tier['dropped_objects'])} "
+        f"({format_bytes(tier['dropped_bytes'])}) found the queue full and were dropped, "
         f"{format_count(tier['waiting_objects'])} still wait"
         for tier in tiers
         if "lost_objects" in tier
     ]
     said += [
-        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were written again to collect buckets: written "
+        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were rewritten by bucket garbage collection: written "
         f"{tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times what was stored"
         for tier in tiers
         if tier.get("collected_bytes")
@@ -244,7 +244,7 @@ def _beside(stats: dict[str, Any]) -> list[str]:
 
 def first_token_table(first: dict[str, Any]) -> ReportTable:
     """Return the modelled times to the first token of `stats`, and in the same queue had each alone found nothing."""
-    rows = [first["with_cache"] | {"kind": "with cache"}, first["without_cache"] | {"kind": "had it found nothing"}]
+    rows = [first["with_cache"] | {"kind": "with cache"}, first["without_cache"] | {"kind": "without any hit"}]
     spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
     return table_of("modelled time to first token", Sheet.SUMMARY, spec, rows)
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed and options, same bytes.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed; same seed and options, same bytes.")]
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: *.parquet or *.csv.zst.")]
 RequestFile = Annotated[Path, typer.Argument(help="A file of real requests.")]
 MaxRequests = Annotated[int | None, typer.Option("--limit", min=1, max=10**12, help="Stop after this many requests.")]
@@ -88,28 +88,28 @@ def given(group: Any, *but: str) -> dict[str, Any]:
 class SourceArguments:
     """What FILE is, and how to transform its requests; None for an option that was not given."""
 
-    source: str | None = option(f"What FILE is: {', '.join(SOURCES)}; without it, what it looks like.")
+    source: str | None = option(f"Format of FILE: {', '.join(SOURCES)}; without it, it is detected.")
     time_unit: str | None = option("mooncake: unit of its timestamps, ms or s [ms].")
     block_tokens: int | None = option(
-        "Tokens a block: mooncake, tracelab [512], bailian, lmcache-chat, vllm-log, sglang-log [16]."
+        "Tokens per block: mooncake, tracelab [512], bailian, lmcache-chat, vllm-log, sglang-log [16]."
     )
     request_rate: str | None = option(
         "How often requests arrive, such as 20/s; sharegpt (it has no times) [1/s], servegen [its own], or gen "
         "without FILE."
     )
-    live_conversations: int | None = option("With --request-rate: conversations that go on at a time [64].")
+    live_conversations: int | None = option("With --request-rate: concurrent conversations [64].")
     max_conversations: int | None = option("sharegpt: number of conversations to read.")
     tokenizer: str | None = option(
         "sharegpt, lmcache-chat, vllm-log: auto, tiktoken, or characters (a quarter of them) [auto]."
     )
     conversation_rate: float | None = option("agentic: conversations that start a second, Poisson; 0: all at once [0].")
-    idle_cap: str | None = option("agentic: longest time in which a conversation has nothing under way [agentx: 10s].")
+    idle_cap: str | None = option("agentic: longest idle time of a conversation [agentx: 10s].")
     start_ratio: str | None = option(
         "agentic: conversations begin at a moment drawn from these shares of them [agentx: 0-1]."
     )
-    time_window: str | None = option("servegen: part of its days, such as 20h+10min: from and for how long [0s+10min].")
-    time_scale: float = option("Multiply times; 0.5 is twice as fast.", 1.0)
-    cycles: int = option("How many times the requests come, one after the other.", 1)
+    time_window: str | None = option("servegen: window of its days as START+LENGTH, such as 20h+10min [0s+10min].")
+    time_scale: float = option("Multiply arrival times; 0.5 is twice as fast.", 1.0)
+    cycles: int = option("How many times the requests are repeated, one after the other.", 1)
     cycle_ids: str = option("Later cycles ask for the same blocks, or for distinct ones.", "distinct")
     scale: int = option("Number of superposed copies of the requests, each with blocks and sessions of its own.", 1)
     scale_common: str = option(
@@ -179,9 +179,9 @@ class UserArguments:
         for name, value in given(source, *_OPEN_LOOP).items() if file is None else ():
             raise ConfigError(f"{flag_of(name)} {value} needs a FILE to read; without one, users are synthetic")
         if self.users is not None and (said := self.open_loop(source)):
-            raise ConfigError(f"--users {self.users}: they ask in a closed loop; leave them or {said} out")
+            raise ConfigError(f"--users {self.users} is a closed loop, {said} an open one; leave one of them out")
         for name, value in given(self, "users").items() if file is not None else ():
-            why = f"{file} is no open loop of synthetic users; leave one of the two out"
+            why = f"only for synthetic users in an open loop, not {file}; leave one of them out"
             raise ConfigError(f"{flag_of(name)} {value}: {why}")
 
     def open_loop(self, source: SourceArguments) -> str | None:
@@ -201,7 +201,7 @@ class UserArguments:
         curve = given(self, "users", "arrivals")
         for name, value in curve.items():
             if process is not Process.DIURNAL and name != "burstiness":
-                raise ConfigError(f"--{name} {value} is of --arrivals diurnal; {process} has no use for it")
+                raise ConfigError(f"--{name} {value} needs --arrivals diurnal, not {process}")
         if "day" in curve:
             curve["day_ns"] = parse_duration_ns(curve.pop("day"))
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, **curve)
@@ -273,11 +273,11 @@ TurnsOption = Annotated[
 class StackArguments:
     """The caching stack and the model that it serves."""
 
-    model: str | None = option("The model whose KV cache it is.  [default: the preset's, or llama3.1-8b]")
+    model: str | None = option("The model whose KV cache is simulated.  [default: the preset's, or llama3.1-8b]")
     kv_dtype: KvDtype = None
     preset: str = option("The caching stack to imitate: a name, or a .toml file.", "mlperf")
     gpu: str | None = option(
-        "What computes: a100, h100, h200, b200, l40s, mi300x, or instant for no time.  [default: the preset's: h100; "
+        "GPU: a100, h100, h200, b200, l40s, mi300x, or instant, which takes no time.  [default: the preset's: h100; "
         "instant for mlperf]"
     )
     settings: list[str] | None = option("Change a knob of the preset.", None, "--set", metavar="KEY=VALUE")
@@ -317,7 +317,7 @@ class FleetArguments:
     def check(self, preset: Preset) -> None:
         """Raise ConfigError if anything was said of several nodes, and `preset` has one that nobody asked for."""
         for name, value in given(self, "nodes").items() if preset.fleet.nodes == 1 != self.nodes else ():
-            raise ConfigError(f"{flag_of(name)} {value}: there is one node; say how many, such as --nodes 8")
+            raise ConfigError(f"{flag_of(name)} {value} needs several nodes: add --nodes, such as --nodes 8")
 
     def over(self, stack: StackArguments) -> StackArguments:
         """Return `stack` with what was given as settings before its own."""
@@ -332,7 +332,7 @@ EventOption = Annotated[
     typer.Option(
         "--event",
         metavar="TIME:EVENT",
-        help="Something happens: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, "
+        help="Inject an event: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, "
         "engine-restart:N:DURATION, drive-replaced:N[:TIER], store-unreachable:DURATION, "
         "rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated.",
     ),
@@ -347,7 +347,7 @@ class DriveArguments:
         "Also print drive writes per day for a drive of this size, such as 3.84TB.", parse=parse_drive_size
     )
     endurance: Endurance | None = option(
-        "Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or in all, such as 14PB.",
+        "Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or its TBW, such as 14PB.",
         parse=parse_endurance,
     )
 
@@ -472,7 +472,7 @@ def prepare(
     count = users.users or preset.load.users or USERS
     if workload.overlap:
         if requests is not None:
-            raise ConfigError("workload.overlap is of synthetic users at their own pace: leave it, or FILE or the rate")
+            raise ConfigError("workload.overlap needs synthetic users without a rate: leave out it, or FILE and rate")
         assert until_ns is not None, "without a file there is a duration"
         requests = make_overlapping(
             *(count, until_ns, shape.max_context_tokens, run.seed),
@@ -512,9 +512,9 @@ def prepare(
 def _check_users(workload: Workload, file: Path | None, without: Path | str | None) -> None:
     """Refuse knobs of synthetic users where there are none; `without` is what has users who wait for no answer."""
     if workload.user_kind is not None and file:
-        raise ConfigError(f"workload.user_kind={workload.user_kind} is of synthetic users: leave it, or {file}, out")
+        raise ConfigError(f"workload.user_kind={workload.user_kind} needs synthetic users: leave it, or {file}, out")
     if workload.think_time is not None and without:
         raise ConfigError(
-            f"workload.think_time={workload.think_time} is of synthetic users who wait for answers: leave it, or "
+            f"workload.think_time={workload.think_time} needs synthetic users who wait for answers: leave it, or "
             f"{without}, out"
         )

@@ -44,16 +44,16 @@ Scheduler = Annotated[
 
 # Long: two thirds are its options and its help.
 def study(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What is to be simulated.")],
+    file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="The study: what to simulate, as TOML.")],
     output: Path = option(
-        f"A folder for {TABLE}, {PAGE}, and what is kept to go on with.", Path("study"), "-o --output"
+        f"A folder for {TABLE}, {PAGE}, and the state to resume an interrupted study.", Path("study"), "-o --output"
     ),
     target_hit: common.TargetHit = None,
     target_ttft: common.TargetTtft = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
     with_traces: bool = option(f"Also write each configuration's trace, below {TRACES}/.", False, "--with-traces"),
-    only_list: bool = option("Print the configurations, and simulate none.", False, "--list"),
+    only_list: bool = option("Print the configurations without simulating them.", False, "--list"),
     as_json: common.AsJson = False,
 ) -> None:
     """Simulate many configurations, each once, and say which is best, which is cheap enough, and what each knob does.
@@ -96,7 +96,7 @@ def study(
     write(output / TABLE, wanted, rows, ["kvtrace", "study", str(file)])
     if not found.candidates:
         error = found.failed[0].found if found.failed else None
-        why = getattr(error, "error", "no request looks anything up")
+        why = getattr(error, "error", "no request looks up anything")
         raise ConfigError(f"{file}: no result from any of {len(rows)} configurations; the first: {why}")
     try:
         check_drawing(Path(PAGE), "the page")
@@ -185,7 +185,7 @@ def _read(
     from kvtrace.study.study import files_sha256
 
     if sha256 != files_sha256(path):
-        raise ConfigError(f"{path} is not what it was, or not the same on this worker as where the study was started")
+        raise ConfigError(f"{path} has changed since the study started, or differs on this worker")
     return source.read(path, seed, max_requests)
 
 
@@ -238,7 +238,7 @@ def noted_interrupt(output: Path, count: int) -> Iterator[dict[int, Result]]:
     try:
         yield results
     except (KeyboardInterrupt, SystemExit):
-        log(f"{len(results)} of {count} configurations are kept in {output}; the same command goes on with the others")
+        log(f"{len(results)} of {count} configurations are kept in {output}; the same command resumes with the others")
         raise
 
 
@@ -283,8 +283,8 @@ def plan(
     *,
     target_hit: common.TargetHit = None,
     target_ttft: common.TargetTtft = None,
-    prices: Path | None = option("Sizes, prices and speeds of what can be bought.  [default: examples of 2026]"),
-    output: Path = option(f"A folder for {TABLE}, and what is kept to go on with.", Path("plan"), "-o --output"),
+    prices: Path | None = option("Price list: sizes, prices and speeds of media.  [default: examples of 2026]"),
+    output: Path = option(f"A folder for {TABLE}, and the state to resume from.", Path("plan"), "-o --output"),
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: common.AsJson = False,
@@ -313,7 +313,7 @@ def plan(
 
     target = common.parse_target(target_hit, target_ttft)
     if target is None:
-        raise ConfigError("say what the fleet is to reach, such as --target-hit 60% or --target-ttft p99=2s")
+        raise ConfigError("give the fleet a target, such as --target-hit 60% or --target-ttft p99=2s")
     listed = read_prices(prices or LIST)
     where = str(prices or LIST.name)
     of_byte = {
@@ -333,7 +333,7 @@ def plan(
     wanted = Plan(file, _for_gen(context, stack, source), presets, nodes, routers, listed, of_byte)
     offers = wanted.offers()
     if all(of.store is Below.NOTHING for of in offers):
-        raise ConfigError(f"{where}: nothing that {stack.preset} could use; list nvme or file, or object for {SOME}")
+        raise ConfigError(f"{where}: no medium that {stack.preset} can use; list nvme or file, or object for {SOME}")
     with noted_interrupt(output, len(offers)) as results:
         simulate = partial(simulate_all, output=output, results=results, workers=workers, scheduler=scheduler)
         found = _found(wanted, offers, target, simulate, results)
@@ -371,7 +371,7 @@ def _found(
         rows = [wanted.row(of, results[of.configuration.number]) for of in left]
         found = findings(found.study, found.rows + rows, target)
     if not found.candidates:
-        raise ConfigError("no request looks anything up: none could find what another has left")
+        raise ConfigError("no request looks up anything: no prompt repeats what another has stored")
     return found
 
 

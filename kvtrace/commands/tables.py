@@ -111,12 +111,12 @@ def merge(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Two traces or more.")],
     output: Path = option("The merged trace: *.parquet or *.csv.zst.", ..., "-o --output", writable=True),
     shift: list[str] | None = option(
-        "Let a trace, by its file's name, begin later: checkpoint=30s.", metavar="NAME=TIME"
+        "Delay the start of a trace, by its file's name: checkpoint=30s.", metavar="NAME=TIME"
     ),
     requests: list[str] | None = option(
         "The requests table of a trace; merged into --requests-out.", metavar="NAME=FILE"
     ),
-    requests_out: Path | None = option("Write the requests tables as one here.", writable=True),
+    requests_out: Path | None = option("Write the merged requests table here.", writable=True),
     as_json: AsJson = False,
 ) -> None:
     """Lay traces over each other in time: tiers are matched by name, objects, requests and sessions stay apart.
@@ -173,8 +173,8 @@ def _by_name(options: list[str] | None, flag: str, example: str, names: set[str]
 
 
 def record(
-    zmq: str = option("Where the engine publishes, such as tcp://host:5557.", ...),
-    replay: str | None = option("Its replay socket, to ask for lost messages, such as tcp://host:5558."),
+    zmq: str = option("Endpoint where the engine publishes KV events, such as tcp://host:5557.", ...),
+    replay: str | None = option("The engine's replay socket, to request lost messages, such as tcp://host:5558."),
     topic: str = option("Topic prefix.", ""),
     duration: str | None = option("End after this time.  [default: with Ctrl-C]"),
     output: Path = option(
@@ -205,7 +205,7 @@ def record(
         with progress("events") as tick:
             heard = recorder.run(lambda: stopped() is not None or passed_ns() >= most_ns, tick)
         if not heard.messages:
-            why = "is the engine publishing there, and were there requests?"
+            why = "check that the engine publishes there and serves requests"
             raise TraceError(f"no message came from {zmq} in {passed_ns() / NS_PER_S:.0f} s: {why}")
         notes = notes_of(heard, recorder.rows.unknown)
         out.update(notes=notes, stats=msgspec.to_builtins(heard))
@@ -215,7 +215,7 @@ def record(
         emit_json({"file": str(output), **msgspec.to_builtins(heard)})
         return
     counts = f"{format_count(heard.events)} events in {format_count(heard.messages)} messages"
-    typer.echo(f"{output}: {counts}, {format_count(heard.lost)} lost, {format_count(heard.replayed)} asked for again")
+    typer.echo(f"{output}: {counts}, {format_count(heard.lost)} lost, {format_count(heard.replayed)} replayed")
 
 
 def info(file: TraceFile, as_json: AsJson = False) -> None:

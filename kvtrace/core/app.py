@@ -51,10 +51,10 @@ QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 """Set by --quiet, which every command takes: of stderr, errors alone."""
 
 
-Force = Annotated[bool, typer.Option("--force", help="Write over what is there: a file, or what a folder holds.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output: a file, or the content of a folder.")]
 """Of a command whose output is a folder. Who marks a file's option `writable` has --force, and need not look at it."""
 Plot = Annotated[
-    Path | None, typer.Option("--plot", writable=True, help="Draw it: a page (*.html), or *.svg, *.png or *.pdf.")
+    Path | None, typer.Option("--plot", writable=True, help="Draw a chart: a page (*.html), or *.svg, *.png or *.pdf.")
 ]
 
 
@@ -132,7 +132,7 @@ class Command(TyperCommand):
         known = {name for parameter in self.params for name in parameter.opts}
         for name in {arg.partition("=")[0] for arg in ours} & RENAMED.keys() - known:
             if RENAMED[name].split()[0] in known:
-                raise UsageError(f"{name} is called {RENAMED[name]} now", ctx=ctx)
+                raise UsageError(f"{name} was renamed: use {RENAMED[name]}", ctx=ctx)
         ctx.meta[_ALL] = _ALL in ours
         QUIET.set(_QUIET in ours if ctx.parent else QUIET.get())  # without a parent, a study asks what `gen` takes
         left = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET])
@@ -161,7 +161,7 @@ class Command(TyperCommand):
         for parameter, record in options:
             named = next((_SECTION_OF[name] for name in parameter.opts if name in _SECTION_OF), "Options")
             sections[named if len(options) > _MANY_OPTIONS else "Options"].append(record)
-        sections["Options"].insert(-1, (_QUIET, "Errors alone on stderr: no notes, no progress."))
+        sections["Options"].insert(-1, (_QUIET, "Print only errors on stderr: no notes, no progress."))
         others = [name for name in SECTIONS if sections[name]]
         if others and not ctx.meta.get(_ALL):
             more = sum(len(sections.pop(name)) for name in others)
@@ -230,7 +230,7 @@ def make_app(program: str, summary: str, epilog: str, *commands: str) -> typer.T
     @app.callback()
     def root(
         _version: bool = typer.Option(
-            False, "--version", callback=show_version, is_eager=True, help="Print the version and leave."
+            False, "--version", callback=show_version, is_eager=True, help="Print the version and exit."
         ),
     ) -> None:
         pass
@@ -259,7 +259,7 @@ def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
 
         @dataclass(frozen=True, slots=True)
         class ModelArguments:
-            model: str = option("The model whose KV cache it is.", "llama3.1-8b")
+            model: str = option("The model whose KV cache is simulated.", "llama3.1-8b")
             kv_dtype: str | None = option("Element type of the cache.")
 
         def size(file: TraceFile, as_json: AsJson = False, *, model: ModelArguments) -> None: ...

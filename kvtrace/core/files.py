@@ -68,7 +68,7 @@ def find_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T | None:
 def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
     """Raise DeviceError if there is a file at `path` unless `is_forced`; it says `how` another is named."""
     if path.is_file() and not is_forced:
-        raise DeviceError(f"{path} is there already; name another {how}, or say --force to write over it")
+        raise DeviceError(f"{path} exists already; name another {how}, or add --force to overwrite it")
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def aside(path: Path) -> Iterator[Path]:
     if path.is_dir():
         raise DeviceError(f"{path} is a directory; name a file")
     if not path.parent.is_dir():
-        raise DeviceError(f"{path.parent}: no such directory; make it first")
+        raise DeviceError(f"{path.parent}: no such directory; create it first")
     if path.exists() and not path.is_file():
         raise DeviceError(f"{path} is not a regular file; name another output")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -79,7 +79,7 @@ def parse_limit(text: str | None) -> Limit:
     number, unit = match[1], match[2].lower()
     if unit in ("", "row", "rows"):
         if "." in number:
-            raise ConfigError(f"--limit {text!r}: rows are whole; write for example 10000, 30s or 2GiB")
+            raise ConfigError(f"--limit {text!r}: rows must be whole; write for example 10000, 30s or 2GiB")
         limit = Limit(rows=int(number))
     elif unit == "m":
         raise ConfigError(f"--limit {text!r} could be minutes or MiB; write {number}min or {number}MiB")
@@ -88,5 +88,5 @@ def parse_limit(text: str | None) -> Limit:
     else:
         limit = Limit(moved_bytes=parse_bytes(text))
     if 0 in (limit.rows, limit.span_ns, limit.moved_bytes):
-        raise ConfigError(f"--limit {text!r} would leave nothing; write more than 0")
+        raise ConfigError(f"--limit {text!r} must be more than 0, such as 10000")
     return limit

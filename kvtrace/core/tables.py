@@ -132,7 +132,7 @@ class ParquetReader(Reader):
             raise TraceError(f"not a readable Parquet file: {_first_line(error)}", path=path) from None
         pairs = self._file.metadata.metadata or {}
         if META_KEY not in pairs:
-            raise TraceError("a Parquet file, but none of ours: it has no kvtrace metadata", path=path)
+            raise TraceError("a Parquet file that kvtrace did not write: it has no kvtrace metadata", path=path)
         # Tables of before have none.
         if pairs.get(_CHECK_KEY, b"") not in (b"", hashlib.sha256(pairs[META_KEY]).hexdigest().encode()):
             raise TraceError("damaged: its metadata is not what was written", path=path)
@@ -239,7 +239,7 @@ class RowCheck:
             most, allowed = len(names) - 1, f"no tier: the metadata names {', '.join(names) or 'none'}"
         elif self._table is TRACE and column.name == "object_id":
             rows = self._meta.rows or 0
-            most, allowed = rows + DENSE_SLACK, f"no dense number from 0, in a file of {rows} rows"
+            most, allowed = rows + DENSE_SLACK, f"not a dense number from 0, in a file of {rows} rows"
         if (least is not None and low < least) or high > most:
             wrong = pc.greater(array, most) if least is None else pc.or_(pc.less(array, least), pc.greater(array, most))
             at = pc.index(wrong, pa.scalar(value=True)).as_py()
@@ -395,7 +395,7 @@ class CsvReader(Reader):
         for index, text in enumerate(array.to_pylist()):
             numbers = None if text is None else _numbers(text)
             if numbers is None and text is not None:
-                message = f"{text[:60]!r} is no list of whole numbers of 64 bits"
+                message = f"{text[:60]!r} is not a list of whole numbers of 64 bits"
                 raise TraceError(message, path=self.path, row=row + index, column=name)
             lists.append(numbers)
         return pa.array(lists, pa.list_(pa.int64()))

@@ -157,7 +157,7 @@ class _Run:
         best = self._result(ceiling)
         if not best.lookups:
             raise ConfigError(
-                "no request looks anything up: none could find what another has left, whatever the capacity"
+                "no request looks up anything: no prompt repeats what another has stored, whatever the capacity"
             )
         chosen = self._searched(points, axes)
         if chosen is not None:
@@ -391,7 +391,7 @@ class _Run:
         stack, asked = self.stack, self.question.sample
         if asked is not None and asked < 1 and not stack.can_sample:
             raise ConfigError(
-                f"--sample {asked:g}: samples stand for all only of chunks that FILE names, in a model of full "
+                f"--sample {asked:g}: sampling is only for chunks that FILE names, in a model of full "
                 "attention without store_queue, where computing and storage take no time (--gpu instant); leave it out"
             )
         if asked is not None or not stack.can_sample or stack.load.chains is None:

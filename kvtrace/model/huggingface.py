@@ -72,7 +72,7 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
         is_set = value not in (None, False, 0, [], {}, "")
         if is_set and name not in text.used and _SUSPECT.search(name) and not _HARMLESS.search(name):
             raise text.error(
-                name, "may change what is cached, and is not understood; if it does not, remove it from a copy"
+                name, "may change what is cached, and is not supported; if it does not, remove it from a copy"
             )
     if text.known("num_nextn_predict_layers", 0) or text.known("mtp_num_hidden_layers", 0):
         notes.append("multi-token-prediction layers are not counted")
@@ -178,7 +178,7 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.La
     width = text.integer("index_head_dim")
     if width % shapes.INDEX_SCALE_VALUES:
         raise text.error(
-            "index_head_dim", f"{width} is no multiple of the {shapes.INDEX_SCALE_VALUES} values to a scale"
+            "index_head_dim", f"{width} is not a multiple of the {shapes.INDEX_SCALE_VALUES} values to a scale"
         )
     indexers = layers
     types = text.get("indexer_types")
@@ -545,7 +545,7 @@ def _of_blocks(text: Fields) -> dict[str, Any]:
         if attention is None:
             raise of.error("attention", "is missing")
         if unlike := [n for n in ("window_length", "num_sink_tokens", "sparsify") if attention.get(n) is not None]:
-            raise attention.error(unlike[0], "may change what is cached, and is not understood")
+            raise attention.error(unlike[0], "may change what is cached, and is not supported")
         is_none = bool(attention.get("no_op") or attention.get("replace_with_linear"))
         names.append("mlp" if is_none else "full_attention")
         if not is_none:

@@ -82,7 +82,7 @@ def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
         raise ConfigError(f"unknown GPU {gpu!r}; known are {', '.join(GPUS)}, and {INSTANT} for no time at all")
     if not model.parameters:
         raise ConfigError(
-            "how many parameters the model has is not known, and so not how long it computes: say it with --set "
+            "the model's number of parameters is not known, so computing cannot be modelled: give --set "
             f"prefill_ns_per_token=… and --set decode_ns_per_token=…, or use --gpu {INSTANT}"
         )
     flops_per_s = GPUS[gpu].flops_per_s * FLOPS_SHARE * ranks

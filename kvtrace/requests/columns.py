@@ -302,7 +302,7 @@ def servegen(
     facts = {"clients": len(traces), "time_window_ns": [start_ns, length_ns], "request_rate_per_s": mean_per_s * factor}
     notes = [
         f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths are drawn",
-        "it has no joint law of prompts and answers: their lengths are drawn apart",
+        "it has no joint distribution of prompts and answers: lengths are drawn independently",
         _NO_SESSIONS,
         *reading.counted((unknown, "stretches of clients without histograms of lengths are left out")),
     ]
@@ -324,7 +324,7 @@ def _stretches(path: Path, begin_s: float, end_s: float) -> Iterator[tuple[float
         law = cells[3]
         is_wrong = not 0 <= rate < math.inf or (law and (law not in _LAWS or not 0 < shape < math.inf))
         if is_wrong or not (rows[-1][0] if rows else -1) < at_s <= _MAX_S:
-            raise TraceError(f"{','.join(cells)[:80]!r} is no stretch of a client", path=path, row=number)
+            raise TraceError(f"{','.join(cells)[:80]!r} is not a stretch of a client", path=path, row=number)
         rows.append((at_s, rate if law else 0.0, law, shape))
     # The last stretch is as long as the one before it.
     ends = [of[0] for of in rows[1:]] + [2 * rows[-1][0] - rows[-2][0] if len(rows) > 1 else math.inf]

@@ -55,7 +55,7 @@ def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
             # OSError: it fetches its vocabulary once, and there may be no network.
             if tokenizer == Tokenizer.TIKTOKEN:
                 raise ProbeUnavailable(
-                    f"tiktoken is not to be had ({error}); pip install tiktoken, or --tokenizer characters"
+                    f"tiktoken is not available ({error}); pip install tiktoken, or --tokenizer characters"
                 ) from None
         else:
             return lambda text: tuple(encoding.encode(text, disallowed_special=())), 1, f"tiktoken's {ENCODING}"
@@ -336,7 +336,7 @@ class _Conversations:
         notes += reading.counted((self.subagents, f"sub-agents {apart}"))
         if self.idle_cap_ns is not None:
             notes.append(
-                f"time in which a conversation has nothing under way is cut to {format_duration(self.idle_cap_ns)}"
+                f"idle time of conversations (no request in progress) is cut to {format_duration(self.idle_cap_ns)}"
             )
         if self.start_ratio is not None:
             least, most = self.start_ratio

@@ -170,7 +170,7 @@ def notes_of(heard: Recorded, unknown: dict[str, int]) -> list[str]:
     if heard.restarts:
         notes.append(f"the numbers began again {heard.restarts} times: the engine was restarted, and its cache empty")
     unread = ((count, f"events of type {name!r} were not read") for name, count in sorted(unknown.items()))
-    return notes + counted((heard.unreadable, "messages were no batches of KV events"), *unread)
+    return notes + counted((heard.unreadable, "messages were not batches of KV events"), *unread)
 
 
 _KINDS: Final = {
@@ -224,10 +224,10 @@ class EventRows:
             batch = self._decoder.decode(payload)
             events = [msgspec.convert(_as_map(event), _Event) for event in batch.events]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
-            raise ValueError(f"message {sequence} is no batch of KV events: {error}") from None
+            raise ValueError(f"message {sequence} is not a batch of KV events: {error}") from None
         hashes = (one for event in events for one in (*event.block_hashes, event.parent_block_hash))
         if wrong := [one for one in hashes if not isinstance(one, int | bytes | str | None)]:
-            raise ValueError(f"message {sequence} is no batch of KV events: {wrong[0]!r} is no block hash")
+            raise ValueError(f"message {sequence} is not a batch of KV events: {wrong[0]!r} is not a block hash")
         known = [event for event in events if event.type in _KINDS]
         self.unknown.update(event.type for event in events if event.type not in _KINDS)
         for event in known:

@@ -110,7 +110,7 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
         if name not in source.options:
             takers = ", ".join(other.name for other in SOURCES.values() if name in other.options)
             flag = f"--{name.removesuffix('_per_s').removesuffix('_ns').replace('_', '-')}"
-            raise ConfigError(f"{flag} is for --source {takers}; {kind} has no use for it")
+            raise ConfigError(f"{flag} works only with --source {takers}, not {kind}; leave it out")
     if given.get("block_tokens", 1) < 1:
         raise ConfigError(f"--block-tokens {given['block_tokens']}: must be > 0")
     refuse_packed(path)
@@ -136,7 +136,7 @@ def detect(path: Path) -> str:
     else:
         found = _of_file(path)
     if found is None:
-        raise ConfigError(f"cannot tell what {path} is: say so with --source, one of {', '.join(SOURCES)}")
+        raise ConfigError(f"the format of {path} is unknown: name it with --source, one of {', '.join(SOURCES)}")
     return found
 
 

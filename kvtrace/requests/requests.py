@@ -465,7 +465,7 @@ class Gathered:
             unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
             facts |= {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}
             said += counted(
-                (ambiguous, "block ids stand behind more than one prefix, and were renamed by it"),
+                (ambiguous, "block ids occur after more than one prefix, and were renamed by prefix"),
                 (unnamed, "tokens at the ends of prompts have no block id and are never reused"),
             )
         place: dict[str, Any] = {}
@@ -560,11 +560,11 @@ class Reshaping:
         if not 0 <= self.scale_common <= 1:
             raise ConfigError(f"scale common(={self.scale_common:g}) must be from 0 to 1")
         if self.scale == 1 and (self.scale_common or self.scale_shift_ns != SCALE_SHIFT_NS):
-            raise ConfigError("scale common and scale shift are of the copies that --scale makes: give it, such as 64")
+            raise ConfigError("scale common and scale shift are for copies: add --scale, such as 64")
         if self.over_limit is not OverLimit.DROP and self.max_input_tokens is None:
             raise ConfigError(f"--over-limit {self.over_limit} needs the limit: give --max-input-tokens, such as 8192")
         if self.cycle_ids is not CycleIds.DISTINCT and self.cycles == 1:
-            raise ConfigError(f"--cycle-ids {self.cycle_ids} is of later cycles: give --cycles, such as 2")
+            raise ConfigError(f"--cycle-ids {self.cycle_ids} is for later cycles: add --cycles, such as 2")
 
     def as_config(self) -> dict[str, Any]:
         """Return the fields that are not at their defaults."""
@@ -684,7 +684,7 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
     repeated = _copied(requests, np.arange(needed) * period, lambda cycle: numbers + cycle * count)
     blocks = f", with {cycle_ids} block ids" if requests.block_tokens else ""
     new = "; each time its conversations are new ones" if requests.session_id is not None else ""
-    return _noted(repeated, f"the trace comes {cycles} times, {format_duration(period)} apart{blocks}{new}")
+    return _noted(repeated, f"the requests are repeated {cycles} times, {format_duration(period)} apart{blocks}{new}")
 
 
 def shifted(times: Ints, shifts_ns: Ints) -> Ints:
@@ -743,7 +743,7 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
     """
     count, references = len(requests), len(requests.block_ids)
     if common and not requests.block_tokens:
-        raise ConfigError("a share of common prefixes is of the blocks of a file that names them; this one does not")
+        raise ConfigError("--scale-common needs block ids in the file; this one has none")
     if count * copies > MAX_REQUESTS:
         raise ConfigError(f"scale(={copies}) of {count} requests are more than a trace can hold")
     shifts = np.zeros(copies, dtype=np.int64)
@@ -767,7 +767,7 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
     )
     share = f"{100 * int(uses[most_used].sum()) / max(references, 1):.1f} % of all references to blocks"
     note = (
-        f"the requests come {copies} times over each other, each copy later by up to {format_duration(shift_ns)}"
+        f"the requests are superposed {copies} times, each copy later by up to {format_duration(shift_ns)}"
         + ("; its sessions are its own" if requests.session_id is not None else "")
         + (f"; its blocks too, but for the most used prefixes, {share}" if requests.block_tokens else "")
     )

@@ -120,7 +120,7 @@ def make_overlapping(
     asked = asked[np.argsort(asked["time_ns"], kind="stable")]
     begun, times = _serve(asked, count, until_ns, decode_ns_per_token, max_requests)
     if not begun:
-        raise ConfigError(f"nobody asks within {format_duration(until_ns)} with seed {seed}: raise the duration")
+        raise ConfigError(f"no user asks within {format_duration(until_ns)} with seed {seed}: raise the duration")
     return _requests(asked[begun], np.array(times), users, rows, decode_ns_per_token)
 
 
@@ -312,13 +312,13 @@ def workload_notes(workload: Workload) -> list[str]:
     if workload.prompt_share:
         found.append(
             f"{workload.prompt_share:g} of all conversations begin with one of {len(workload.prompt_tokens)} system "
-            "prompts, which all users share: the first to need one stores it, and so does whoever needs it once lost"
+            "prompts, which all users share: the first request to need one stores it, as does the next after it is lost"
         )
     if workload.rag_share:
         found.append(
             f"{workload.rag_share:g} of all requests retrieve {workload.rag_top_chunks} chunks of one of "
             f"{workload.rag_documents} documents, populated at the start and stored again when lost; a chunk's KV is "
-            "taken to serve wherever it stands, so it is no part of a prefix, and a later turn does not carry it on"
+            "assumed reusable at any position, so it is not part of a prefix, and later turns do not include it"
         )
     if workload.mode is ServingMode.PREFILL_ONLY:
         found.append(
@@ -429,7 +429,7 @@ class ArrivalProcess:
                     f"burstiness(={self.burstiness:g}) must be from {MIN_BURSTINESS:g} to {MAX_BURSTINESS:g}"
                 )
         elif self.burstiness is not None:
-            raise ConfigError(f"burstiness(={self.burstiness:g}) is of gamma arrivals; {self.process} have none to set")
+            raise ConfigError(f"burstiness(={self.burstiness:g}) is for gamma arrivals, not for {self.process}")
         if not 0 <= self.amplitude <= 1:
             raise ConfigError(f"amplitude(={self.amplitude:g}) must be from 0 to 1")
         if self.day_ns < US:

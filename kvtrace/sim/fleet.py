@@ -213,10 +213,10 @@ def _check_order(found: Sequence[tuple[Move, Incident]], fleet: FleetSetting) ->
     for at, (step, incident) in enumerate(found):
         is_rack = incident.kind in (Kind.RACK_JOINED, Kind.RACK_LOST)
         if step.kind == records.JOINED:
-            wrong = f"node {step.place} is there already" if step.place not in gone and not is_rack else ""
+            wrong = f"node {step.place} is in the fleet already" if step.place not in gone and not is_rack else ""
             gone.discard(step.place)
         elif step.kind in (records.LOST, records.EMPTIED):
-            wrong = f"node {step.place} is not there" if step.place in gone and not is_rack else ""
+            wrong = f"node {step.place} is not in the fleet" if step.place in gone and not is_rack else ""
             gone |= {step.place} if step.kind == records.LOST else set()
         else:
             wrong = "the store is out of reach already" if is_gone == (step.kind == records.GONE) else ""

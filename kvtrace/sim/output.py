@@ -83,7 +83,7 @@ def write(
         if stalled := stats.get("stalled_requests"):
             tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
             which = f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier {tier} holds"
-            end = f"the engine never ends them, the simulation does: raise tiers.{tier}.capacity"
+            end = f"a real engine would never finish them, the simulation does: raise tiers.{tier}.capacity"
             stalls = [f"{STALLS}: {which}; {end}"]
         for writer in filter(None, (trace, objects, log)):
             writer.update(stats=stats, notes=stalls + writer.meta.notes)
@@ -177,7 +177,7 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
     if simulation.load.incidents:
         notes.append("data lost with a node or a drive appears as deletes of phase=lose; no I/O was issued")
     notes += [
-        f"streams: writes to {tier.name} are told apart by {tier.streams} (column stream)"
+        f"streams: writes to {tier.name} are separated by {tier.streams} (column stream)"
         for tier in preset.tiers
         if tier.streams is not Streams.NONE
     ]

@@ -345,7 +345,7 @@ def check_memory(more_bytes: int) -> None:
     if left is not None and left < more_bytes:
         taken = format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
         why = f"the simulation has taken {taken} of memory, and {format_bytes(left)} is left"
-        raise OutOfMemory(f"{why}: fewer users or nodes, a shorter --duration, or larger chunks need less")
+        raise OutOfMemory(f"{why}: use fewer users or nodes, a shorter --duration or larger chunks")
 
 
 def make_rows(columns: Any, rows: int) -> None:

@@ -24,7 +24,7 @@ from kvtrace.study.study import SEED, Study, Value, as_text
 MOST_SHOWN = 10
 """Of the best configurations."""
 _MOST_MAPS, _MOST_CELLS = 6, 400
-UNTOLD: Final = "not known, for too few requests tell that time, or nothing takes any"
+UNTOLD: Final = "not known: too few requests for that percentile, or nothing takes time"
 
 
 def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:

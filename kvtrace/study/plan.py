@@ -344,9 +344,9 @@ class Plan:
         ]  # fmt: skip
         if of is not None and of.first_token is not None:
             p50, p99 = (format_duration(of.first_token["without_cache"][name]) for name in ("p50_ns", "p99_ns"))
-            lines.append(f"times to the first token are modelled; had one found nothing, p50 {p50}, p99 {p99}")
+            lines.append(f"times to the first token are modelled; without any hit p50 {p50}, p99 {p99}")
         years = f"written off over {self.prices.years:g} years, or sooner if the load wears it out"
-        kept = "a bucket holds what FILE leaves in it"
+        kept = "a bucket is counted by what FILE leaves in it"
         lines.append(f"costs and wear at the load's rate, kept up: what is bought is {years}; {kept}")
         media = {"DRAM": self.prices.dram} | {str(store): medium for store, medium in self.prices.media.items()}
         return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items() if medium.source]

@@ -115,7 +115,7 @@ def by_dask(tasks: Sequence[Task], simulate: Simulate, scheduler: str) -> Iterat
                 found: Result = future.result()
             except Exception as error:  # noqa: BLE001 - what Dask says of this one; the others go on
                 is_killed = type(error).__name__ == "KilledWorker"
-                why = "each worker that simulated it died; did they run out of memory?"
+                why = "each worker that simulated it died; check their memory"
                 found = Failed(why if is_killed else f"{type(error).__name__}: {error}")
             yield started[future], found
             future.release()

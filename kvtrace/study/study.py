@@ -149,7 +149,7 @@ def read_study(path: Path, options: Collection[str], default_preset: str, price:
         name.split(".")[1] for preset in presets for name in _knob_names(path, preset) if name.startswith("tiers.")
     }
     for tier in prices.keys() - tiers if prices else ():
-        raise ConfigError(f"{path}: price: {tier} is no tier of its presets; theirs are {', '.join(sorted(tiers))}")
+        raise ConfigError(f"{path}: price: {tier} is not a tier of its presets; theirs are {', '.join(sorted(tiers))}")
     return Study(path, [Configuration(n, of, _argv(of, options)) for n, of in enumerate(knobs)], prices)
 
 
@@ -161,7 +161,7 @@ def _flat(path: Path, where: str, tree: dict[str, Any], prefix: str = "") -> dic
         inner = _flat(path, where, value, f"{key}.") if isinstance(value, dict) else {key: value}
         for found, of in inner.items():
             if found in flat:
-                raise ConfigError(f"{path}: {where}: {found} is said twice")
+                raise ConfigError(f"{path}: {where}: {found} is given twice")
             flat[found] = of
     return flat
 
@@ -180,7 +180,7 @@ def _check_value(path: Path, where: str, key: str, value: Any) -> None:
 def _check_names(
     path: Path, parts: dict[str, dict[str, Any]], options: Collection[str], presets: Collection[str]
 ) -> None:
-    """Raise ConfigError at the first key that is no option of gen, and no knob of any of `presets`."""
+    """Raise ConfigError at the first key that is neither an option of gen nor a knob of any of `presets`."""
     names = {FILE, *options}
     for part, given in parts.items():
         for key in given:
@@ -190,7 +190,7 @@ def _check_names(
             if key not in knobs:
                 which = f"preset {next(iter(presets))}" if len(presets) == 1 else "any of its presets"
                 raise ConfigError(
-                    f"{path}: {part}: {key} is no option of gen, and no knob of {which}{nearest(key, names | knobs)}"
+                    f"{path}: {part}: {key} is no option of gen, nor a knob of {which}{nearest(key, names | knobs)}"
                 )
 
 

@@ -142,11 +142,11 @@ def notes(job: Saving) -> Iterator[str]:
         f"parameters of {training.weight_bytes:g} bytes, and {training.optimizer_bytes:g} of the optimizer"
     )
     if training.placement is WrittenBy.RANK0:
-        yield f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is no storage"
+        yield f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is not storage I/O"
     else:
         yield f"{ranks} ranks write and read equal parts, all at once"
     yield (
-        "simulated: a save or restore is due at one moment; how long it takes, and training waits for it, is "
+        "simulated: all I/O of a save or restore is due at one time; how long it takes, and training waits, is "
         "for a replay to measure"
     )
     yield f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it after a save: assumed"

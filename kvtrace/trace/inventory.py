@@ -227,8 +227,8 @@ def monthly_costs(
 
 FAULTS: Final = {
     "TIME_BACKWARDS": ("ts_ns", "time goes backwards to {ts_ns} ns, from {before} ns"),
-    "OVERFLOW": ("length_bytes", "tier {tier_name} now holds {before} bytes, more than can be reckoned with"),
-    "REQUEST_NOT_DENSE": ("request_id", "request {request_id} is no dense number from 0"),
+    "OVERFLOW": ("length_bytes", "tier {tier_name} now holds {before} bytes, more than 2^62"),
+    "REQUEST_NOT_DENSE": ("request_id", "request {request_id} is not a dense number from 0"),
     "READ_ABSENT": ("object_id", "reads object {object_id}, which is not live in tier {tier_name}"),
     "READ_PAST_END": ("length_bytes", "reads object {object_id} to byte {end}; {tier_name} holds {before} bytes of it"),
     "WRITE_GAP": ("offset_bytes", "writes object {object_id} from byte {offset_bytes}; {tier_name} holds {before}"),

@@ -93,7 +93,7 @@ def merge(
         listed = open_table(beside, OBJECTS) if beside.is_file() else None
         table = None if given.requests is None else open_table(given.requests, REQUESTS)
         if table is not None and table.meta.config_sha256 != own.meta.config_sha256:
-            raise ConfigError(f"--requests {given.name}={given.requests}: of another simulation than {given.path}")
+            raise ConfigError(f"--requests {given.name}={given.requests}: from another simulation than {given.path}")
         sources.append(_Source(given, own, listed, table))
     tiers = _match_tiers(sources)
     _number(sources)
@@ -145,7 +145,7 @@ def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
             # What is no fleet's is of the first node.
             nodes[tier.name] |= set() if source.trace.meta.fleet is None else {tier.instance_nodes}
     if unlike := next((name for name, of in nodes.items() if len(of) > 1), None):
-        raise ConfigError(f"tier {unlike}: one fleet has it for so many nodes, another for more; merge like fleets")
+        raise ConfigError(f"tier {unlike} has other numbers of nodes in each fleet; merge traces of equal fleets")
     # Each keeps to its own part; together they hold no more than all of them.
     most = {name: None if None in of else sum(b for b in of if b is not None) for name, of in bounds.items()}
     return [TierFacts(name, most[name], next(iter(nodes[name]), UNSET)) for name in names]

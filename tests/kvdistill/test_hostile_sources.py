@@ -91,7 +91,7 @@ def test_a_run_that_was_cut_off_names_the_command_that_recovers_it(tmp_path, com
     run = write_run(tmp_path / "run", [1000] * 5)
     (run / "run.json").rename(run / "run.partial.json")
     done = kvdistill(command, "run", tmp_path)
-    assert "that run goes on or was cut off; kvreplay recover run makes a partial run of it" in done.stderr
+    assert "that run is in progress or was killed; kvreplay recover run makes a partial run of it" in done.stderr
     assert done.returncode == 3
 
 

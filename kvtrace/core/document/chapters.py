@@ -422,7 +422,7 @@ def card_document(card: Card) -> Document:
     notes += [f"{score.preset}: {score.answer}" for score in card.scores]
     warnings = [] if card.status == "complete" else [f"PARTIAL: {card.status}"]
     warnings += [
-        f"{of}: NOTHING WAS READ in its window: this tests writes only; a larger --size keeps what is read again"
+        f"{of}: NOTHING WAS READ in its window: this tests writes only; use a larger --size, to keep what is read again"
         for of in (score.preset for score in card.scores if not score.read_bytes_per_s)
     ]
     warnings += [
@@ -517,7 +517,7 @@ def event_lines(events: dict[str, Any]) -> list[str]:
     if again is not None and again["requests"]:
         lookups, hits = (again[f"of_{name}"] - again[name] for name in ("lookups", "hits"))
         lines.append(
-            f"requests began again {counted(again['requests'], 'time')} and looked up anew: {again['lookups']:,} of "
+            f"requests restarted {counted(again['requests'], 'time')} and repeated look-ups: {again['lookups']:,} of "
             f"{again['of_lookups']:,} look-ups and {again['hits']:,} of {again['of_hits']:,} hits; all hit "
             f"ratios count them; of first look-ups {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
         )
@@ -528,11 +528,11 @@ def event_lines(events: dict[str, Any]) -> list[str]:
         ratios = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
         parts = [f"{ratios[name]} {words}" for name, words in _WINDOWS.items() if name in ratios]
         if of["hits_back_ns"] is not None:
-            parts.append(f"back as before within {format_duration(of['hits_back_ns'])}")
+            parts.append(f"back to the level before within {format_duration(of['hits_back_ns'])}")
         elif "before" in ratios:
-            parts.append("not back as before by the end of the trace")
+            parts.append("not back to the level before by the end of the trace")
         if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
-            parts.append(f"requests began again {counted(restarted, 'time')} in the windows from it on")
+            parts.append(f"requests restarted {counted(restarted, 'time')} in the windows from it on")
         lines.append(f"{of['event']}: hits {', '.join(parts)}")
     return lines
 
@@ -547,7 +547,7 @@ def event_tables(events: dict[str, Any]) -> list[ReportTable]:
         count: restarted = requests begun again
     """
     rows = [w | {"computed_per_s": _rate(w["computed_tokens"], w["lasts_ns"])} for w in _windows(events)]
-    note = "Simulated. Hits of look-ups; tokens of prompts that were computed, for nothing that was found had them."
+    note = "Simulated. Hits of look-ups; prompt tokens that were computed, as no tier had them."
     store = len(events["tiers"]) - 1
     return [table_of("around each event", Sheet.SUMMARY, spec, rows, note, keys=2), storage_table(events, store)]
 
@@ -575,7 +575,7 @@ def storage_table(events: dict[str, Any], t: int) -> ReportTable:
         tier, lasts_ns = window["tiers"][t], window["lasts_ns"]
         rates = {f"{name}_per_s": _rate(tier[name], lasts_ns) for name in _MOVED}
         rows.append(window | tier | rates)
-    note = "Simulated. What is lost was deleted by nobody: its rows in the trace have phase lose."
+    note = "Simulated. Lost data has rows of phase lose in the trace; nothing deletes it."
     return table_of(f"{events['tiers'][t]['name']} around each event", Sheet.SUMMARY, spec, rows, note, keys=2)
 
 

@@ -716,7 +716,7 @@ def check_drawing(path: Path, flag: str = "--plot") -> None:
         if find_spec(library) is None:
             raise ProbeUnavailable(f"{flag} needs {library}: {how_to_add('plot')}")
     if not path.parent.is_dir():
-        raise DeviceError(f"{path.parent}: no such directory; make it first")
+        raise DeviceError(f"{path.parent}: no such directory; create it first")
 
 
 def write_drawing(path: Path, shown: doc.Document, argv: Sequence[str]) -> None:

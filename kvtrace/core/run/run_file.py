@@ -96,7 +96,7 @@ class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     buffer_used_bytes: int | None = None
     """What was in use of it at once, at most."""
     buffer_small_page_bytes: int | None = None
-    """Of the buffers, what lies on small pages: an I/O from there may reach the device in parts."""
+    """Of the buffers, what lies on small pages: an I/O from there may be split above the device."""
     plan_bytes: int | None = None
 
 
@@ -351,7 +351,7 @@ def refuse_cut_off(folder: Path) -> None:
     if not (folder / RUN_FILE).is_file() and (cut := cut_off(folder)):
         which = "that run" if cut == [folder] else ", ".join(str(run.relative_to(folder)) for run in cut)
         how = f"kvreplay recover {folder} makes a partial run of it"
-        raise TraceError(f"{which} goes on or was cut off; {how}", path=folder)
+        raise TraceError(f"{which} is in progress or was killed; {how}", path=folder)
 
 
 def read_manifest(path: Path, kind: type[Kind]) -> Kind:
@@ -564,7 +564,7 @@ def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = Fals
         )
     said = done.stderr.strip().splitlines()
     if done.returncode:
-        last = said[-1] if said else f"it left with {done.returncode}"
+        last = said[-1] if said else f"it exited with {done.returncode}"
         raise ProgramError(command, last.removeprefix(f"{program}: error: "), done.returncode)
     for line in said if is_noted else ():
         log(line)

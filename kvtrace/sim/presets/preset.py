@@ -286,7 +286,7 @@ def _complaints(preset: Preset) -> Iterator[str]:
     if preset.entry is Entry.TURN and (preset.pad_bytes > 1 or preset.layers_per_object or preset.partial_chunks):
         yield "pad_bytes, layers_per_object and partial_chunks need entry=chunk"
     if preset.partial_chunks and preset.min_load_tokens:
-        yield "partial_chunks goes with no min_load_tokens, which counts full chunks"
+        yield "partial_chunks excludes min_load_tokens, which counts full chunks"
     if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
         yield "a chunk that is missed would never be stored again: entry=chunk needs match=prefix"
     if preset.exclusive and preset.placement is Placement.WRITE_THROUGH:
@@ -304,14 +304,14 @@ def _of_queue(preset: Preset) -> Iterator[str]:
     if is_queued and (preset.placement is Placement.WRITE_BACK or len(preset.tiers) == 1):
         yield "store_queue needs placement=write-through and a tier above, from which it is stored"
     if any(tier.store_queue for tier in preset.tiers[:-1]):
-        yield f"store_queue is of the slowest tier, here {last.name}, alone"
+        yield f"store_queue is only for the slowest tier, here {last.name}"
     if last.bucket_objects and (last.recency or preset.recency) is not of_tier.Recency.HEAD_FIRST:
         yield "bucket_objects needs recency=head-first: a bucket has no head"
     if is_queued and any(tier.whole_offers for tier in preset.tiers):
-        yield "whole_offers and store_queue are two ways to store: one preset has one of them"
+        yield "whole_offers and store_queue exclude each other: leave one of them out"
     knob = f"tiers.{last.name}.request_writes"
     if is_queued and last.request_writes:
-        yield f"{knob} is of a request's own writes: with store_queue, which has none, set it to 0"
+        yield f"{knob} is for a request's own writes: with store_queue, which has none, set it to 0"
     if last.bucket_objects and last.evict_every:
         why = "evict_every evicts objects, and bucket_objects buckets"
         yield f"tiers.{last.name}: {why}; leave one of the two out"
@@ -333,9 +333,9 @@ def _of_staging(preset: Preset) -> Iterator[str]:
         ):
             yield from (f"{name}.{f} needs {needed}" for f in fields if getattr(tier, f) and not is_so)
         if tier.staging and (tier.admission is not of_tier.Admission.ALWAYS or tier.store_queue):
-            yield f"{name}.staging takes all at once: it goes with neither admission nor store_queue there"
+            yield f"{name}.staging takes all at once: it excludes admission and store_queue there"
         if tier.evict_every and any(t.ttl is not None for t in preset.tiers):
-            yield f"{name}.evict_every goes with no tier of policy=ttl"
+            yield f"{name}.evict_every excludes policy=ttl"
 
 
 def _of_offers(preset: Preset) -> Iterator[str]:
@@ -346,7 +346,7 @@ def _of_offers(preset: Preset) -> Iterator[str]:
     if preset.offers_hits and not is_through:
         yield "offers_hits needs placement=write-through: written back, an object is in one tier"
     if preset.offers_hits and staging:
-        yield "offers_hits goes with no tier that stages"
+        yield "offers_hits excludes a tier with staging"
     if len(whole) > 1:
         yield f"one tier can take whole offers, not {len(whole)}"
     for tier in whole:
@@ -354,7 +354,7 @@ def _of_offers(preset: Preset) -> Iterator[str]:
         if not is_through:
             yield f"{knob} needs placement=write-through"
         if staging or tier.evict_every:
-            yield f"{knob} goes with no staging, nor evict_every here"
+            yield f"{knob} excludes staging and evict_every here"
         if tier.admission is not of_tier.Admission.ALWAYS:
             yield f"{knob} needs admission=always here"
 

@@ -331,7 +331,7 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
     if low is not None and not 0 <= low <= tier.high_watermark:
         yield f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})"
     if (tier.policy is Policy.TTL) != (tier.ttl is not None):
-        yield f"{name}: policy=ttl and a ttl, such as 10m, need each other"
+        yield f"{name}: policy=ttl needs a ttl, such as 10m, and a ttl needs policy=ttl"
     if tier.policy is Policy.SAE and not tier.whole_offers:
         yield f"{name}: policy=sae needs whole_offers=true: it looks at all that is offered together"
     if tier.admission is Admission.TINYLFU and tier.policy not in IN_ORDER:
@@ -355,7 +355,7 @@ def _of_times(tier: TierSetting, name: str) -> Iterator[str]:
         if getattr(tier, field) and not tier.evict_every:
             yield f"{name}: {field} needs evict_every, such as 1s"
     if tier.fits_at_once and tier.staging:
-        yield f"{name}: fits_at_once goes with no staging: a buffer is taken or not"
+        yield f"{name}: fits_at_once excludes staging: a buffer is taken or not"
 
 
 def _of_waiting(tier: TierSetting, name: str) -> Iterator[str]:
@@ -369,7 +369,7 @@ def _of_waiting(tier: TierSetting, name: str) -> Iterator[str]:
     if share is not None and not (objects and 0 < share < 1):
         yield f"{name}.bucket_gc(={share}) must be > 0 and < 1, and needs bucket_objects"
     if share is not None and policy not in (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.CLOCK, Policy.SIEVE):
-        yield f"{name}: bucket_gc goes with policy lru, lfu, fifo, clock or sieve, not {policy}"
+        yield f"{name}: bucket_gc needs policy lru, lfu, fifo, clock or sieve, not {policy}"
     if objects and tier.streams in (Streams.USER_KIND, Streams.QOS, Streams.SESSION):
         may = "streams may be phase, age or object-kind there"
         yield f"{name}.streams={tier.streams}: a bucket holds objects of many requests; {may}"

@@ -161,7 +161,7 @@ def test_the_log_that_s3dlio_writes(tmp_path):
     # What was never read or written well has no known size.
     objects = rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "key", "size_bytes")
     assert objects == [("/t/o%202.bin", 4096), ("/t/no", None)]
-    assert result.left_out == {"LIST and STAT have no place in our tables": 2}
+    assert result.left_out == {"LIST and STAT cannot be stored in a kvtrace table": 2}
     # The read that failed is written as it was; nothing is populated for it.
     again = write_oplogs(tmp_path / "out", "s3", tmp_path, Style.SAI3, endpoint="", hosts=1, limit=Limit(), argv=[])
     assert (again.gets, again.populated) == (2, 0)
@@ -226,7 +226,7 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
     result = run_import("warp", [log], tmp_path / "out")
     assert (result.rows_read, result.rows_kept) == (10, 2)
     assert result.left_out == {
-        "not of the format's columns": 1, "LIST and STAT have no place in our tables": 2,
+        "not of the format's columns": 1, "LIST and STAT cannot be stored in a kvtrace table": 2,
         "an operation that is not known": 1, "no object name": 1, "a start that is no RFC 3339 time": 2,
         "bytes that are no whole number": 1,
     }  # fmt: skip
@@ -239,10 +239,15 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
     ("format_", "name", "text", "said"),
     [
         ("sai3", "a.tsv", "", "empty"),
-        ("sai3", "a.tsv", "idx,op\n", "a.tsv, row 1: its first line is no header of an op log: op, bytes, file, start"),
-        ("warp", "a.csv", HEADER + "\n", "holds no operation"),
+        (
+            "sai3",
+            "a.tsv",
+            "idx,op\n",
+            "a.tsv, row 1: its first line is not a header of an op log: op, bytes, file",
+        ),
+        ("warp", "a.csv", HEADER + "\n", "has no operation"),
         ("fio-iolog", "a.log", "hello\n", "a.log, row 1: its first line is not 'fio version 2 iolog'"),
-        ("fio-iolog", "a.log", "fio version 3 iolog\n1 f add\n", "holds no operation"),
+        ("fio-iolog", "a.log", "fio version 3 iolog\n1 f add\n", "has no operation"),
         ("fio-json", "a.json", "warning\n", "not fio's JSON"),
         ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": 1}}]}', "not of fio 3 or later"),
         ("fio-json", "a.json", '{"jobs": []}', "holds no job"),
@@ -251,14 +256,14 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         ("fio-log", "a_lat.1.log", "1, 2\n", "has 2 columns"),
         ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "has 2 latency bins, where fio"),
         ("bpftrace", "a.txt", "Attaching 1 probe...\n", "holds no histogram"),
-        ("bpftrace", "a.txt", "@d2c_read_us: \n[nonsense\n", "a.txt, row 2: '[nonsense' is no bucket"),
+        ("bpftrace", "a.txt", "@d2c_read_us: \n[nonsense\n", "a.txt, row 2: '[nonsense' is not a bucket"),
         (
             "bpftrace",
             "a.txt",
             f"@d2c_read_us:\n[1] {2**70} |@|\n",
             "a.txt, row 2: '[1] 1180591620717411303424 |@|' is no",
         ),
-        ("bpftrace", "a.txt", "@qd_read:\n[1] 1 |@|\n@qd_read:\n[1] 1 |@|\n", "row 3: @qd_read is there twice"),
+        ("bpftrace", "a.txt", "@qd_read:\n[1] 1 |@|\n@qd_read:\n[1] 1 |@|\n", "row 3: @qd_read appears twice"),
         ("blkparse", "a.txt", "CPU0 (8,0):\n", "holds no event"),
         ("blkparse", "a.txt", "  8,0 1 1 0.000000001 1 Q R 1 + 1 [x]\n", "holds no issue"),
     ],
@@ -287,7 +292,7 @@ def test_an_import_replaces_an_import_and_nothing_else(tmp_path):
     out = tmp_path / "out"
     run_import("warp", [log], out)
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
-    with pytest.raises(DeviceError, match="holds an import already; name another with -o, or say --force"):
+    with pytest.raises(DeviceError, match="holds an import already; name another with -o, or add --force"):
         run_import("fio-json", [tmp_path / "o.json"], out)
     assert (out / "trace.parquet").is_file()
     run_import("fio-json", [tmp_path / "o.json"], out, is_forced=True)
@@ -315,7 +320,7 @@ def test_iolog_3(tmp_path):
     # Adding, opening and closing files is no row.
     assert (result.rows_read, result.rows_kept) == (7, 3)
     assert result.left_out == {
-        "syncs have no place in our tables": 1, "trims free a part of a file, not an object": 1,
+        "syncs cannot be stored in a kvtrace table": 1, "trims free a part of a file, not an object": 1,
         "no offset and length in whole bytes": 1, "no time in whole microseconds": 1,
     }  # fmt: skip
 
@@ -367,7 +372,7 @@ def test_latency_logs(tmp_path, lines, has_trace, first):
     assert ("trace.parquet" in result.files) == has_trace
     if has_trace:
         assert rows_of(tmp_path / "out" / "trace.parquet", TRACE, "offset_bytes")[0] == (first,)
-    assert "not read, since they tell no more of an I/O: job_clat.1.log" in result.notes
+    assert "not read, since they add nothing to the other logs: job_clat.1.log" in result.notes
     assert "job_lat.1.log: times are whole milliseconds, latencies are exact" in result.notes
 
 
@@ -494,7 +499,7 @@ def test_fio_json_by_hand(tmp_path):
     assert (run["status"], run["reason"]) == ("partial", "job k of o.json ended with error 5")
     assert run["engine"] == {"name": "libaio", "queue_depth": 8, "io_bytes": None}
     assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_000 * MS)
-    assert "3 trims of job j in o.json have no place in our figures" in result.notes
+    assert "3 trims of job j in o.json are counted in no figure" in result.notes
     # Another job is compared as another job.
     (tmp_path / "p.json").write_text(json.dumps({"jobs": [fio_job(**{"job options": {"iodepth": "1", "bs": "4k"}})]}))
     run_import("fio-json", [tmp_path / "p.json"], tmp_path / "other")
@@ -791,7 +796,7 @@ def test_bpftrace(tmp_path):
     assert found["application"]["times"]["read"]["log2_ns"] == [
         {"from": 2097152000, "below": 4194304000, "count": 4}
     ]  # fmt: skip
-    assert result.left_out == {"below 0, which is no time": 1, "histograms that the script does not have": 1}
+    assert result.left_out == {"below 0, which is not a time": 1, "histograms that the script does not have": 1}
     assert result.examples["histograms that the script does not have"] == "b.txt: @mine, 9 values"
     assert run_cli("kvdistill", "report", tmp_path / "out", "--json").returncode == 0
     with pytest.raises(TraceError, match="no duration and no exact sizes"):
@@ -843,7 +848,7 @@ def test_the_command_tells_what_it_left_out(tmp_path):
     log = write_lines(tmp_path / "w.csv", HEADER, warp_line("GET", "a", "2026-01-01T00:00:01Z", "", 1),
                       warp_line("STAT", "a", "2026-01-01T00:00:01Z", "", 1))  # fmt: skip
     done = run_cli("kvdistill", "import", "warp", log, "-o", tmp_path / "out", "--json")
-    assert json.loads(done.stdout)["left_out"] == {"LIST and STAT have no place in our tables": 1}
-    assert "left out: 1 rows: LIST and STAT have no place in our tables (first: w.csv, row 1)" in done.stderr
+    assert json.loads(done.stdout)["left_out"] == {"LIST and STAT cannot be stored in a kvtrace table": 1}
+    assert "left out: 1 rows: LIST and STAT cannot be stored in a kvtrace table (first: w.csv, row 1)" in done.stderr
     bad = run_cli("kvdistill", "import", "xml", log, "-o", tmp_path / "out", check=False)
     assert bad.returncode == 2

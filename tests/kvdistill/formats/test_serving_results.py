@@ -112,7 +112,7 @@ def test_a_report_shows_them_and_no_operations(tmp_path):
     [
         ("vllm-bench", "r.json", '{"duration": 1, "completed": 1}\n{"duration": 1, "completed": 1}', "holds 2 results"),
         ("vllm-bench", "r.json", "{}", "no result of vllm bench serve"),
-        ("vllm-bench", "r.json", '{"duration": -1, "completed": 1}', "-1.0 is no time"),
+        ("vllm-bench", "r.json", '{"duration": -1, "completed": 1}', "-1.0 is not a time"),
         ("aiperf", "r.json", "{}", "it holds none of its metrics"),
         ("aiperf", "r.json", '{"time_to_first_token": {"unit": "h", "avg": 1}}', "times in 'h'"),
         ("aiperf", "r.csv", "a,b\n1,2\n", "it holds none of its metrics"),
@@ -137,4 +137,4 @@ def test_what_lmcache_does_not_say_is_null(tmp_path):
     assert (found.first_token.p50_ns, found.answer.p90_ns) == (None, None)
     assert found.first_token.mean_ns == 105_454_545
     refused = run_cli("kvdistill", "sql", tmp_path / "out", "SELECT 1 FROM runs", check=False).stderr
-    assert refused.endswith("out: figures alone, and no rows to ask; kvdistill report shows them\n")
+    assert refused.endswith("out: figures only, no rows to query; use kvdistill report\n")

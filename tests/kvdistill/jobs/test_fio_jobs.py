@@ -150,7 +150,7 @@ def test_few_bursts_say_how_long_one_may_take(tmp_path):
     at = next(at for at, line in enumerate(lines) if line.startswith("thinktime="))
     pause_us = int(lines[at].removeprefix("thinktime=").removesuffix("us"))
     words = lines[at - 1].split()
-    assert lines[at - 1].startswith("# fio pauses after a burst: where that takes over ")
+    assert lines[at - 1].startswith("# fio pauses after a burst: if that takes over ")
     assert pause_us + int(words[words.index("over") + 1]) == pytest.approx(100_000, rel=0.01)
 
 
@@ -292,7 +292,7 @@ def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
     assert {options_of(job, name).get("rate") for name in names} == {rate}
     # A phase of one burst alone is as long as its source's.
     assert "it is expected within 10 % of its source in I/Os a second" in job
-    assert "how bursts differ" in job
+    assert "differences between bursts" in job
     assert "arrivals are independent" not in job
 
 
@@ -310,9 +310,9 @@ def test_a_version_brings_its_warnings(tmp_path):
     old = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=V))
     new = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=FioVersion(3, 37)))
     assert "does not reap completions while it waits" in old
-    assert "waits by spinning" not in old
+    assert "busy-waits" not in old
     assert "does not reap completions while it waits" not in new
-    assert "waits by spinning" in new
+    assert "busy-waits" in new
     assert parse_version("fio-3.42-12-g0123abc") == (3, 42)
     for text in ("4", "fio", "3.30"):
         with pytest.raises(ConfigError):

@@ -88,7 +88,7 @@ def test_zones_of_a_mixed_stream_are_ones_that_fio_takes(tmp_path):
     write = msgspec.structs.replace(read, ops=read.ops // 2, zones=halves[::-1])
     profile = profile_with(tmp_path, name="mixed", read=read, write=write, places=places(law=Law.ZONES))
     job = stat_job(profile, JobOptions(version=V))
-    assert "# places: the zones are those of the reads" in job
+    assert "# zones of the reads only" in job
     assert options_of(job, "mixed")["random_distribution"].startswith(f"zoned_abs:50/{GIB}:50/{3 * GIB}:")
     if shutil.which("fio"):
         (tmp_path / "stat.fio").write_text(job)

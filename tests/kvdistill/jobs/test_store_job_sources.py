@@ -34,7 +34,7 @@ def test_what_the_replayed_data_was_like_is_told_as_lost(tmp_path, command):
     for ratios, is_told in (((1, 1), False), ((1.25, 2), True)):
         change_run(run, data=data_note(*ratios))
         told = [line for line in write(tmp_path, command, run)["lost"] if "deduplicated" in line]
-        wanted = "what the data is like: the replay's deduplicated 1.25:1 and compressed 2:1; this job sets neither"
+        wanted = "data reduction: the replay's data deduplicated 1.25:1 and compressed 2:1; this job sets neither"
         assert told == ([wanted] if is_told else [])
 
 

@@ -74,7 +74,7 @@ def test_jobs_that_are_there_are_replaced_if_that_is_said(tmp_path, replayed, co
     before = (tmp_path / "profile.json").read_bytes()
     done = run_cli(*made, "--limit", "80", check=False)
     assert done.returncode == 4
-    assert "profile.json is there already; name another with -o, or say --force to write over it" in done.stderr
+    assert "profile.json exists already; name another with -o, or add --force to overwrite it" in done.stderr
     assert (tmp_path / "profile.json").read_bytes() == before
     run_cli(*made, "--limit", "80", "--force")
     assert (tmp_path / "profile.json").read_bytes() != before

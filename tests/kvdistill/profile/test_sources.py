@@ -174,7 +174,7 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
     assert "--space" in refused.stderr
     run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", "--space", "1GiB")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
-    assert "# no random_distribution: the source does not say" in job
+    assert "# no random_distribution: the source has no offsets" in job
     assert "rate_iops=50\nrate_process=poisson\n" in job
     assert sorted(f.name for f in (tmp_path / "jobs").iterdir()) == ["prefill.fio", "profile.json", "stat.fio"]
     for mode in ("replay", "reuse"):

@@ -48,7 +48,7 @@ def test_users_differ_where_one_sustains_what_the_other_lost_in_all_trials():
     b = card(score("lmcache-disk", 60, 66), score("vllm-fs", 21, 23))
     assert verdict(a, b) == (
         "b sustains more users than a under lmcache-disk (60 to 66 users, a 40 to 44); "
-        "cannot be told apart: vllm-fs (21 to 23 users, a 20 to 22)"
+        "no significant difference: vllm-fs (21 to 23 users, a 20 to 22)"
     )
     assert verdict(b, a).startswith("b sustains fewer users than a under lmcache-disk (40 to 44 users, a 60 to 66); ")
     users = compare_cards(["a", "b"], [a, b]).lines[0].sides[1].ratio
@@ -57,8 +57,8 @@ def test_users_differ_where_one_sustains_what_the_other_lost_in_all_trials():
 
 
 def test_brackets_that_only_touch_or_overlap_are_not_told_apart():
-    same = "cannot be told apart by these cards: x "
-    assert verdict(card(score("x", 40, 44)), card(score("x", 43, 47))) == f"b and a {same}(43 to 47 users, a 40 to 44)"
+    same = "no significant difference between b and a on these cards: x "
+    assert verdict(card(score("x", 40, 44)), card(score("x", 43, 47))) == f"{same}(43 to 47 users, a 40 to 44)"
     # Neither sustains the least that was tried; one sustained all that was tried.
     assert verdict(card(score("x", None, 4)), card(score("x", None, 4))).endswith("(less than 4 users, a less than 4)")
     assert verdict(card(score("x", 1, 2)), card(score("x", None, 1))).endswith("(less than 1 user, a 1 to 2)")
@@ -78,7 +78,7 @@ def test_how_much_the_runs_of_a_search_tell():
     unsure = score("x", 40, 44, tried=tries((20, 1, 1), (40, 3, 2), (44, 3, 1), (80, 1, 0)))
     near = score("x", 50, 55, tried=tries((20, 1, 1), (50, 3, 2), (55, 3, 1), (80, 1, 0)))
     far = score("x", 320, 352, tried=tries((160, 1, 1), (320, 3, 2), (352, 3, 1), (640, 1, 0)))
-    assert "cannot be told apart" in verdict(card(unsure), card(near))
+    assert "no significant difference between" in verdict(card(unsure), card(near))
     assert verdict(card(unsure), card(far)) == "b sustains more users than a under x (320 to 352 users, a 40 to 44)"
 
 
@@ -88,10 +88,10 @@ def test_times_are_judged_at_one_load_alone():
     assert said.startswith("at 40 users under x b reads 100 % slower at p99 [9")
     # Another load, or another trace: the same times say nothing.
     other = compare_cards(["a", "b"], [card(a), card(score("x", 42, 46, p99_ms=(20, 20.1, 19.9)))])
-    assert "cannot be told apart" in other.verdict
+    assert "no significant difference between" in other.verdict
     assert {line.sides[1].ratio.differs for line in other.lines if line.name != "users"} == {None}
     unlike = compare_cards(["a", "b"], [card(a), card(score("x", 90, 99, at=40, trace_sha256="z"))])
-    assert "cannot be told apart" in unlike.verdict
+    assert "no significant difference between" in unlike.verdict
     assert unlike.warnings == ["x: the traces differ at 40 users, so nothing is claimed of it"]
 
 
@@ -100,7 +100,7 @@ def test_a_figure_without_a_spread_is_never_claimed_to_differ():
     # An earlier version's card: one figure each, no trials.
     old = score("x", 90, 99, each=[], tried=[], gen=None, read_p99_ns=99_000_000)
     found = compare_cards(["a", "b"], [card(known), card(old, window=None)])
-    assert "cannot be told apart" in found.verdict
+    assert "no significant difference between" in found.verdict
     assert not any(line.sides[1].ratio.differs for line in found.lines)
     assert found.warnings == ["b does not state the runs of x, so nothing is claimed of it"]
     few = score("x", 40, 44, p99_ms=(None, None, None))
@@ -192,7 +192,7 @@ def test_a_drive_compared_with_itself_is_another_in_5_percent_at_most(noise, cou
             ]
             # A trace is of so many users.
             cards.append(card(*(msgspec.structs.replace(s, trace_sha256=f"{s.at_users}") for s in scores)))
-        claims += "cannot be told apart by these cards" not in verdict(*cards)
+        claims += "no significant difference between" not in verdict(*cards)
     assert claims <= 0.05 * count
 
 
@@ -206,7 +206,7 @@ def test_of_few_requests_chance_decides_and_no_users_are_compared():
     """Two cards of one drive differed: 4 users of a window of few requests asked for less than 2 did."""
     cards = [card(score("vllm-fs", *users, requests=8)) for users in ((4.0, 5.0), (40.0, 50.0))]
     compared = compare_cards("ab", cards)
-    assert compared.verdict.startswith("b and a cannot be told apart by these cards")
+    assert compared.verdict.startswith("no significant difference between b and a on these cards")
     assert compared.warnings[0] == "a: the window of vllm-fs holds 8 requests: nothing is claimed of its users"
     more = [card(score("vllm-fs", *users, requests=80)) for users in ((4.0, 5.0), (40.0, 50.0))]
     assert compare_cards("ab", more).verdict.startswith("b sustains more users than a under vllm-fs")

@@ -127,8 +127,8 @@ def test_a_part_from_the_page_cache_and_the_probes_own_faults_are_said(run):
             "reads: 75.0% of the objects' bytes did not touch the device: 12.0 kB of objects, 3.00 kB at the device "
             "(page cache or unwritten extents)"
         ),
-        "2 times the driver, busy, gave a request back",
-        "1 completions were not shown by the kernel: their device time is in no figure",
+        "2 requeues by a busy driver",
+        "1 completions were not reported by the kernel: their device time is in no figure",
     ]
 
 

@@ -134,7 +134,7 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert "| replay | same I/Os | yes | yes | pass |" in lines
     assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
     assert "| replay | bytes a second | within 1.5 % | 50 % | undetermined: 15 operations are too few |" in lines
-    said = "replay.fio: as its source in 2 of 3 figures that could be judged, of 5"
+    said = "replay.fio: matches its source in 2 of 3 figures that could be judged, of 5"
     few = "1 undetermined (bytes a second): 15 operations are too few"
     assert said in lines
     assert f"- {said}; NOT in size TV (0.25); {few}; 1 not measured" in lines
@@ -316,7 +316,7 @@ def test_traces_and_single_runs_have_ratios_only(tmp_path):
     with pytest.raises(ConfigError, match="two or more"):
         compare([ReportedTrials("a", [report(a)])])
     probe = ProbeReport(**{name: [] for name in ProbeReport.__struct_fields__})
-    with pytest.raises(ConfigError, match="like with like is compared: a is a trace, p is a probe"):
+    with pytest.raises(ConfigError, match="inputs of one kind can be compared: a is a trace, p is a probe"):
         compare([ReportedTrials("a", [report(a)]), ReportedTrials("p", [probe])])
 
 
@@ -337,7 +337,7 @@ def test_a_trace_beside_its_run_is_context_and_no_side(tmp_path):
     assert [d.name for d in read_reports([run, trace], 10)[1]] == ["r", "hand.parquet"]
     documents = read_reports([run, trace, other], 10)[1]
     assert [d.name for d in documents] == ["Comparison", "r", "hand.parquet", "s"]
-    assert documents[0].headline == "s against r: nothing that both measured says which is faster"
+    assert documents[0].headline == "s against r: no figure that both measured says which is faster"
     assert read_reports([trace, trace], 10)[1][0].name == "Comparison"
 
 

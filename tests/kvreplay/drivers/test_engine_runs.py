@@ -145,7 +145,7 @@ def test_only_so_many_requests_as_asked_are_served(drive, tmp_path):
 def test_files_that_no_one_timed_are_told_of(drive, monkeypatch, tmp_path):
     monkeypatch.setenv("STANDIN_TROUBLE", "untimed")
     drive()
-    (note,) = [note for note in read_run(tmp_path / "run").notes if "past what was recorded" in note]
+    (note,) = [note for note in read_run(tmp_path / "run").notes if "unrecorded calls of the engine" in note]
     assert "4 writes" in note
 
 
@@ -178,7 +178,7 @@ def test_an_engine_that_fails_is_one_line_and_what_it_did_is_kept(
     [
         (("sglang",), "has no sglang: pip install --no-deps sglang"),
         (("sglang", "--cpu", "1GiB"), "has no sglang"),
-        (("mooncake", "--python", "/bin/false"), "--python /bin/false: is no Python interpreter that runs"),
+        (("mooncake", "--python", "/bin/false"), "--python /bin/false: does not run as a Python interpreter"),
         (("lmcache", "--python", "/no/such"), "--python /no/such: No such file or directory"),
         (("lmcache", "--cpu", "900PiB"), "--cpu: only"),
     ],

@@ -32,7 +32,7 @@ def test_auto_takes_what_there_is_and_says_why(tmp_path: Path, monkeypatch: pyte
             "threads",
         )
         assert chosen.facts() == {}
-        with pytest.raises(DeviceError, match="--engine uring: sysctl says no; say --engine threads"):
+        with pytest.raises(DeviceError, match="--engine uring: sysctl says no; use --engine threads"):
             choose(EngineName.URING, [tier], 2, IO)
 
 

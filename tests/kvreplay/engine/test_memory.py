@@ -179,7 +179,7 @@ def test_an_object_keeps_its_content_as_it_grows(name: str, size: int) -> None:
         gone = rows_of([{"op": DELETE, "object_id": 7}, {"op": READ, "object_id": 7, "length_bytes": 1}])
         failure = drive(engine_of(name, 4, 64 << 10), gone, [tier]).failure
         assert failure is not None
-        assert failure.message == "read of object 7: object 7 is not there"
+        assert failure.message == "read of object 7: object 7 does not exist"
     finally:
         tier.close()
 

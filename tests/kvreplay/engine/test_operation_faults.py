@@ -33,7 +33,7 @@ def test_each_fault_is_that_operations_alone_however_many(tmp_path: Path, name: 
         Path(tier.path(2)).mkdir()
         Path(tier.path(3)).symlink_to(tier.path(3))
         Path(tier.path(4)).write_bytes(b"short")
-        said = "only 5 of" if length == 4096 else "only "
+        said = "short read: 5 of" if length == 4096 else "short read: "
         faults = {
             (WRITE, 1): "No space left on device",
             (WRITE, 2): "Is a directory",
@@ -73,7 +73,7 @@ def test_what_follows_a_fault_in_a_long_operation_is_passed_over(tmp_path: Path,
     assert driven.failure is not None
     # Of several threads any that has a piece beyond the first may be the first to find that.
     pieces = range(1, 2 if depth == 1 or name != "threads" else 40)
-    said = [f"read of object 0: only 0 of {IO} bytes came from offset {piece * IO}" for piece in pieces]
+    said = [f"read of object 0: short read: 0 of {IO} bytes from offset {piece * IO}" for piece in pieces]
     assert driven.failure.message in said
 
 
@@ -92,7 +92,7 @@ def test_a_fault_of_an_extent_is_that_operations_alone(tmp_path: Path, name: str
         assert rows.all["outcome"].tolist() == [OK, ERROR, ERROR, OK, OK, OK]
         assert rows.all["completed_ns"][1:3].tolist() == [-1, -1]
         assert driven.failure is not None
-        assert driven.failure.message.endswith(" of object 2: object 2 is not there")
+        assert driven.failure.message.endswith(" of object 2: object 2 does not exist")
         assert held(tier, 4, length) == content(4, 4, length)
         # The file ends in the middle of what is asked for.
         os.ftruncate(tier.native().drives[0].fd, tier.space.start(0) + length // 2)
@@ -163,7 +163,7 @@ def test_a_fault_stops_the_run_unless_it_may_go_on(tmp_path: Path, name: str, *,
     with space_in(tmp_path / "space", MIB) as tier:
         driven = drive(engine_of(name, 4), rows, [tier], stops_on_error=is_stopping)
     assert driven.failure is not None
-    assert (driven.failure.row, driven.failure.message) == (20, "read of object 999: object 999 is not there")
+    assert (driven.failure.row, driven.failure.message) == (20, "read of object 999: object 999 does not exist")
     assert rows.all["outcome"].tolist() == [OK] * 20 + [ERROR] + [SKIPPED if is_stopping else OK] * 29
     assert driven.completed == (21 if is_stopping else 50)
 
@@ -186,7 +186,7 @@ def test_what_was_not_submitted_when_a_fault_stopped_the_run_was_not_done(tmp_pa
         rows = rows_of([row for obj in range(64) for row in ops(DELETE if obj < 3 else READ, obj, length=4096)])
         driven = drive(engine_of("uring", 64), rows, [tier])
     assert driven.failure is not None
-    assert driven.failure.message == "read of object 3: only 5 of 4096 bytes came from offset 0"
+    assert driven.failure.message == "read of object 3: short read: 5 of 4096 bytes from offset 0"
     assert set(rows.all["outcome"][rows.all["submitted_ns"] < 0].tolist()) <= {SKIPPED}
 
 

@@ -104,7 +104,7 @@ def test_auto_takes_a_ring_a_drive_as_far_as_there_are_processors(
     monkeypatch.setattr(sharing, "device_number", lambda target: target.name == "drive1")
     # Of two devices, drives of one share a ring.
     assert [len(of) for of in share(tiers, None).targets] == [3, 1]
-    assert share([None], None) == Share("auto: 0 drives, and 63 processors beside that of the thread that orders")
+    assert share([None], None) == Share("auto: 0 drives, and 63 processors besides that of the scheduling thread")
     assert share([None], 2).refused == "no tier has files or devices that a ring reads and writes"
     assert share(tiers, 1).rings == 1
 

@@ -133,13 +133,13 @@ def test_a_window_of_writes_alone_says_so_before_it_is_measured(tmp_path):
     (tmp_path / "scratch").mkdir()
     tier = f"nvme={tmp_path / 'scratch'}"
     done = run_cli("kvreplay", "run", trace, "--tier", tier, "--window", "busiest:50ms", "-o", tmp_path / "run")
-    assert "it holds no reads: the run says nothing of them" in done.stderr.splitlines()[0]
+    assert "it has no reads: the run has no figures for them" in done.stderr.splitlines()[0]
     # Nor does one of deletes alone read 0 % of its bytes.
     rows = [(at, *row[1:]) for at, row in zip((0, 10**9), [lru_rows(4)[0]] * 2, strict=True)]
     trace = write_trace(tmp_path / "d.parquet", [rows[0], (rows[1][0], "delete", *rows[1][2:])])
     options = ("--tier", tier, "--window", "from:0.5s+1s", "-o", tmp_path / "deletes")
     done = run_cli("kvreplay", "run", trace, *options)
-    assert "0 reads and 0 writes; it holds no reads and no writes: the run" in done.stderr.splitlines()[0]
+    assert "0 reads and 0 writes; it has no reads and no writes: the run" in done.stderr.splitlines()[0]
     assert done.stdout.splitlines()[0].endswith("; deletes only: no reads or writes were measured on nvme")
 
 

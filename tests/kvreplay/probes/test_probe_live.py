@@ -234,8 +234,8 @@ def test_a_command_is_measured_from_its_start_to_its_end(place, tmp_path):
 
 def test_what_a_command_excludes(tmp_path):
     for arguments, message in (
-        (("--comm", "dd", "--", *READ), "-- dd: it is measured itself"),
-        (("--", "nobody-has-this"), "-- nobody-has-this: there is no such command"),
+        (("--comm", "dd", "--", *READ), "-- dd: this command is measured"),
+        (("--", "nobody-has-this"), "-- nobody-has-this: command not found; check its name and PATH"),
     ):
         refused = run_cli("kvreplay", "probe", "-o", tmp_path / "out", *arguments, check=False)
         assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr

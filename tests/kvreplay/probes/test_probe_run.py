@@ -108,5 +108,5 @@ def test_a_program_that_does_not_start_leaves_the_probes_out(tmp_path, monkeypat
 
 def test_histograms_only_needs_probes(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    with pytest.raises(ConfigError, match="--histograms-only says how to probe; add --probes"):
+    with pytest.raises(ConfigError, match="--histograms-only is an option of --probes; add --probes"):
         replay(Replay(Config(tiers={"nvme": "null"}, is_histograms_only=True), trace, tmp_path / "run", []))

@@ -113,7 +113,7 @@ def test_a_rank_that_is_killed_ends_the_run_on_all_and_nothing_measured_is_lost(
     code, run, ranks = ended(process, tmp_path)
     assert code == 8
     assert run.status == "partial"
-    assert run.reason == "interrupted by the death of rank 1 (SIGKILL)"
+    assert run.reason == "interrupted by the exit of rank 1 (SIGKILL)"
     assert [rank.status for rank in ranks] == ["partial", "lost"]
     assert all((rank.operations or 0) > 0 for rank in ranks)
     assert run.summary.operations == sum(rank.operations or 0 for rank in ranks)
@@ -131,7 +131,7 @@ def test_ranks_outlive_their_launcher_and_write_what_they_measured(tmp_path, who
     code, run, ranks = ended(process, tmp_path)
     assert code != 0
     assert run.status == "partial"
-    named = r"the death of rank 1's MPI process" if whom == "rank 1" else "SIG"
+    named = r"the exit of rank 1's MPI process" if whom == "rank 1" else "SIG"
     assert named in (run.reason or "")
     assert [rank.status for rank in ranks] == ["partial", "partial"]
     assert all((rank.operations or 0) > 0 for rank in ranks)
@@ -151,13 +151,13 @@ def test_a_rank_that_stood_still_is_named_and_one_that_stays_so_is_given_up(tmp_
     assert isinstance(run.ranks, RanksNote)
     assert run.ranks.straggler is not None
     assert run.ranks.straggler.rank == 1
-    assert "its process stood still for" in run.ranks.straggler.reason
+    assert "its process did not run for" in run.ranks.straggler.reason
     process = start(tmp_path, 2, "--speed", 1, "--rank-timeout", "8s", "--force")
     wait_until_under_way(process, tmp_path, 2)
     os.kill(pids(tmp_path, 1)[0], signal.SIGSTOP)
     code, run, ranks = ended(process, tmp_path)
     assert code == 8
-    assert run.reason == "interrupted by the silence of rank 1, 8 s long"
+    assert run.reason == "interrupted by a timeout: no answer of rank 1 for 8 s"
     assert [rank.status for rank in ranks] == ["partial", "lost"]
 
 

@@ -339,7 +339,7 @@ def test_a_run_whose_rank_0_died_is_put_together_later(tmp_path):
     shutil.rmtree(tmp_path / "run" / "rank-0001")
     found = session.recover_ranks(tmp_path / "run")
     assert found.run.status == "partial"
-    assert found.run.reason == "interrupted by the death of rank 1"
+    assert found.run.reason == "interrupted by the exit of rank 1"
     assert found.run.summary.verdict.startswith("rank 1 of 3 LOST; 2 ranks: ")
     assert found.run.summary.operations == 180
     assert found.error is not None

@@ -80,11 +80,11 @@ def test_late_submission_is_ours_unless_it_was_measured_to_be_another_s() -> Non
     cause, reason = open_loop(**late | {"response_shares": shares}, processor_share=0.3)
     assert cause is PROCESSOR
     assert reason == (
-        "71.4 % of the delays was waiting for a processor: our threads were ready to run and did not for 30.0 % of "
-        "the time"
+        "71.4 % of the delays was waiting for a processor: kvreplay's threads were runnable without a CPU for 30.0 % "
+        "of the time"
     )
     cause, reason = open_loop(**late | {"response_shares": {"buffers": 0.3, "drive": 0.7}})
-    assert (cause, "buffers whose memory was still being touched" in reason) == (REPLAYER, True)
+    assert (cause, "buffers whose memory was still being faulted in" in reason) == (REPLAYER, True)
     at_work = {"device_busy_share": 0.93, "device_time_share": 0.3, "in_flight_mean": 380.0}
     cause, reason = open_loop(**late | {"response_shares": {"buffers": 0.3, "drive": 0.7}} | at_work)
     assert (cause, reason.endswith(", device busy 93.0 % of the time")) == (DRIVE, True)
@@ -118,7 +118,7 @@ def test_a_throttle_that_was_reached_is_named() -> None:
     limit = "io.max rbps=50000000 of /sys/fs/cgroup/x"
     for known in (QUEUED, SERVED, {"is_end_late": True, "response_shares": {"buffers": 0.9, "drive": 0.1}}):
         cause, reason = open_loop(**known, throttle=limit, throttle_share=1.02)
-        assert (cause, reason.startswith(f"{limit}, of which 102 % came through; in flight ")) == (THROTTLE, True)
+        assert (cause, reason.startswith(f"{limit}, of which 102 % was used; in flight ")) == (THROTTLE, True)
         # Kernels let less through than they say: then I/Os were long, and short at the device.
         nearly: Any = {"throttle": limit, "throttle_share": 0.4}
         assert open_loop(**known, **nearly, device_time_share=0.01)[0] is THROTTLE
@@ -144,7 +144,7 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
     assert open_loop(is_end_late=True, response_shares={"data": 0.7, "drive": 0.3})[0] is DATA
     assert closed_loop(in_flight_mean=2.0, starved_share=0.7, blocked_share=0.1)[0] is DATA
     unread = closed_loop(in_flight_mean=2.0, starved_share=0.0, blocked_share=0.0, unread_share=0.8)
-    assert unread == (REPLAYER, "80.0 % of the queue stood idle because the next rows of the trace were not there yet")
+    assert unread == (REPLAYER, "80.0 % of the queue was idle because the next rows of the trace were not yet read")
     assert closed_loop(in_flight_mean=2.0, starved_share=0.1, blocked_share=0.8)[0] is DEPENDENCIES
 
 
@@ -186,7 +186,7 @@ def test_a_queue_that_no_processor_empties_is_full_for_want_of_it() -> None:
     full: Any = {"in_flight_mean": 31.0, "held_share": 0.9, "processor_share": 0.464}
     cause, reason = closed_loop(**full, device_busy_share=0.5)
     assert cause is PROCESSOR
-    assert reason.endswith("our threads were ready to run and did not for 46.4 % of the time")
+    assert reason.endswith("kvreplay's threads were runnable without a CPU for 46.4 % of the time")
     assert closed_loop(**full)[0] is PROCESSOR, "of a device that was not seen"
     # A device that has work all the time is what binds, whoever else waits.
     assert closed_loop(**full, device_busy_share=0.99)[0] is not PROCESSOR
@@ -198,11 +198,11 @@ def test_copies_and_tiers_without_times_have_no_queue() -> None:
     assert closed_loop(copies=True, copy_busy_share=0.5, submitter_busy_share=0.95)[0] is REPLAYER
     some_at_once = closed_loop(copies=True, copy_busy_share=0.5, copying_share=0.4)
     assert some_at_once == (
-        COPIES, "the threads that copy were busy 50.0 % of the time, and some of them had all that was due at once"
+        COPIES, "the copying threads were busy 50.0 % of the time, and some of them had all operations due at once"
     )  # fmt: skip
     did: Any = {"copies": True, "copy_busy_share": 0.95, "copying_share": 0.3}
     assert closed_loop(**did, touch_share=0.6) == (
-        MEMORY, "the threads that copy were busy 95.0 % of the time, 60.0 % taking pages for the tier's memory"
+        MEMORY, "the copying threads were busy 95.0 % of the time, 60.0 % page faults in the tier's memory"
     )  # fmt: skip
     assert closed_loop(**did, starved_share=0.6)[0] is DATA
     assert closed_loop(**did, processor_share=0.6)[0] is PROCESSOR

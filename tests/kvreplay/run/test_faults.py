@@ -110,7 +110,7 @@ def test_of_trials_the_one_that_was_cut_off_is_seen(tmp_path: Path, killed: Path
     for command in ("report", "compare"):
         done = run_cli("kvdistill", command, series, cut.with_name("trial-1"), check=False)
         assert done.returncode == 3
-        assert f"{series}: {folder} goes on or was cut off; kvreplay recover {series} makes" in done.stderr
+        assert f"{series}: {folder} is in progress or was killed; kvreplay recover {series} makes" in done.stderr
     said = run_cli("kvreplay", "recover", series).stderr
     rows = ROWS - (read_run(cut).summary.not_reached or 0)
     assert f"trial 2 of 3 was cut off; recovered {rows:,} of {ROWS:,} rows" in said
@@ -127,14 +127,14 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
         recover(output)
     kill_with_rows(tmp_path, process)
     assert not (output / "run.json").exists()
-    with pytest.raises(TraceError, match=r"was cut off; kvreplay recover .* makes a partial run of it"):
+    with pytest.raises(TraceError, match=r"was killed; kvreplay recover .* makes a partial run of it"):
         read_run(output)
     again = run_cli(
         "kvreplay", "run", tmp_path / "t.parquet", "--tier", f"nvme={tmp_path / 'd'}", "-o", output, check=False
     )
-    assert (again.returncode, f"say kvreplay recover {output}" in again.stderr) == (4, True)
+    assert (again.returncode, f"run kvreplay recover {output}" in again.stderr) == (4, True)
     other = write_trace(tmp_path / "other.parquet", [row("write", 0)])
-    with pytest.raises(TraceError, match="not the trace that was replayed; name that with --trace"):
+    with pytest.raises(TraceError, match="not the trace that was replayed; name that one with --trace"):
         recover(output, other)
     # The same head, another content.
     begun = (output / PARTIAL_RUN_FILE).read_text()
@@ -144,7 +144,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
         recover(output)
     (output / PARTIAL_RUN_FILE).write_text(begun)
     moved = (tmp_path / "t.parquet").rename(tmp_path / "moved.parquet")
-    with pytest.raises(TraceError, match="no such file; name the trace that was replayed with --trace"):
+    with pytest.raises(TraceError, match="no such file; name the replayed trace with --trace"):
         recover(output)
     done = run_cli("kvreplay", "recover", output, "--trace", moved)
     assert done.stdout.startswith("PARTIAL: ")
@@ -194,7 +194,8 @@ def test_a_journal_that_cannot_be_written_stops_no_run(tmp_path: Path, monkeypat
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=1.0)
     outcome = replay(Replay(config, trace, tmp_path / "run", []))
     assert outcome.error is None
-    assert f"would not have outlived a kill: {tmp_path / 'run'}: No space left on device" in outcome.run.notes
+    unsafe = "after a kill the run could not have been recovered"
+    assert f"{unsafe}: {tmp_path / 'run'}: No space left on device" in outcome.run.notes
 
 
 def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ def test_a_series_that_was_cut_off_is_ours_and_says_what_to_do(tmp_path: Path) -
     trial = output / "trial-1"
     trial.mkdir(parents=True)
     (trial / PARTIAL_RUN_FILE).write_text("{}")
-    with pytest.raises(DeviceError, match=f"say kvreplay recover {trial}"):
+    with pytest.raises(DeviceError, match=f"run kvreplay recover {trial}"):
         tables.check_output(output, is_forced=False)
     (trial / PARTIAL_RUN_FILE).unlink()
     (trial / "run.json").write_text('{"program": "kvreplay"}')

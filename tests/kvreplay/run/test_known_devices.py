@@ -164,7 +164,7 @@ def test_a_queue_depth_that_bound_is_named(tmp_path: Path, loop: Path) -> None:
     found = judged(replayed(tmp_path, closed, loop, is_destroying=True, queue_depth=2))
     skip_if_crowded(found)
     assert found.cause is LimitCause.QUEUE_LIMIT
-    assert "kvreplay sweep --queue-depths tells whether more would move more" in found.sentence
+    assert "kvreplay sweep --queue-depths tells whether a greater depth moves more" in found.sentence
 
 
 @pytest.mark.root

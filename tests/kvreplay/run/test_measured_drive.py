@@ -131,7 +131,7 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
     assert why.startswith(("why: another drive: ", "why: no O_DIRECT"))
     buffered = lines_of(json.loads(run_cli(*argv, "--buffered").stdout))
     assert buffered[2].startswith("O_DIRECT is NOT in use")
-    assert buffered[4].startswith("why: no O_DIRECT to a drive")
+    assert buffered[4].startswith("why: O_DIRECT did not reach a drive")
     assert "drive.json: why:" in run_cli("kvdistill", "report", tmp_path / "run").stdout
     memory = ("kvreplay", "run", trace, "--tier", "gpu=ram", "--drive", tmp_path / "drive.json", "--json")
     (only,) = lines_of(json.loads(run_cli(*memory, "-o", tmp_path / "ram").stdout))
@@ -143,17 +143,17 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
 @pytest.mark.parametrize(
     ("ratio", "of_run", "why"),
     [
-        (1.0, {}, "the drive is the limit: it does what it was measured to do"),
-        (1.0, {"in_flight": 2.0}, "the drive does what it was measured to do; what kept the queue short: the trace"),
-        (0.5, {"is_direct": False}, "no O_DIRECT to a drive"),
+        (1.0, {}, "the drive is the limit: it performs as measured"),
+        (1.0, {"in_flight": 2.0}, "the drive performs as measured; the queue was kept short: the trace"),
+        (0.5, {"is_direct": False}, "O_DIRECT did not reach a drive"),
         (0.5, {"cause": "throttle"}, "a control group's limit: the trace"),
         (0.5, {"device": "sda"}, "another drive: nvme0n1"),
         (0.5, {"cause": "data generation"}, "data generation, above the drive: the trace"),
-        (0.5, {"layout": "hashed"}, "each object is a new file here"),
-        (0.5, {"beneath": "md0 over nvme0n1"}, "what lies between, such as RAID: md0 over nvme0n1"),
+        (0.5, {"layout": "hashed"}, "this run makes a new file for each object"),
+        (0.5, {"beneath": "md0 over nvme0n1"}, "a layer above the drive, such as RAID: md0 over nvme0n1"),
         (0.5, {"longest": 65536}, "I/Os are split above the drive"),
-        (0.5, {"filesystem": "ext4"}, "the filesystem, ext4: another was measured"),
-        (0.5, {}, "the drive itself: its state is another than when it was measured"),
+        (0.5, {"filesystem": "ext4"}, "the filesystem, ext4: the drive was measured on another"),
+        (0.5, {}, "the drive itself: its state has changed since it was measured"),
     ],
 )
 def test_why_a_run_differs_from_its_drive(tmp_path, monkeypatch, ratio, of_run, why):

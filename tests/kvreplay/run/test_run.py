@@ -254,7 +254,7 @@ def test_how_late_a_replay_is_against_the_traces_own_times(tmp_path: Path) -> No
     )
     (said,) = (note for note in run_document(outcome).notes if note.startswith("measurement: "))
     assert said.startswith("measurement: operations submitted after the trace's time: ")
-    assert said.endswith("; one run does not tell how well it repeats (--trials)")
+    assert said.endswith("; one run does not show repeatability (--trials)")
 
 
 def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, drive: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_file_that_came_up_short_is_short(tmp_path: Path, drive: Path, engine:
     rows = staged([row("write", 2, 0, 10_000), row("write", 1, 99), row("read", 2, 0, 10_000)])
     outcome, ops = run(tmp_path, rows, [None, beside, files], engine=engine)
     assert [o["outcome"] for o in ops] == ["ok", "ok", "short"]
-    assert "only 4096 of 12288 bytes" in str(outcome.error)
+    assert "short read: 4096 of 12288 bytes" in str(outcome.error)
 
 
 def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Path, drive: Path, engine: str) -> None:
@@ -548,12 +548,12 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
     rows = [row("write", 1, 0)]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("mine")
-    with pytest.raises(DeviceError, match="holds no kvreplay run; name another with -o, or say --force"):
+    with pytest.raises(DeviceError, match="holds no kvreplay run; name another with -o, or add --force"):
         run(tmp_path, rows, targets={"cpu": "ram"}, is_forced=False)
     trace = tmp_path / "t.parquet"
     replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [], is_forced=True))
     assert (tmp_path / "run" / "thesis.txt").read_text() == "mine"
-    with pytest.raises(DeviceError, match="run holds a finished run; name another directory with -o, or say --force"):
+    with pytest.raises(DeviceError, match="run holds a finished run; name another directory with -o, or add --force"):
         run(tmp_path, rows, targets={"cpu": "ram"}, is_forced=False)
 
 

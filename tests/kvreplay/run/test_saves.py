@@ -177,7 +177,7 @@ def test_what_does_not_go_together_is_refused(tmp_path, settings, message):
 def test_advice_is_for_files_alone(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, 0, 0, 0)])
     config = Config(tiers={"nvme": str(tmp_path / "space.dat")}, is_buffered=True, fsync="close", advice="dontneed")
-    with pytest.raises(ConfigError, match="is for directories of files"):
+    with pytest.raises(ConfigError, match="is for directory targets"):
         replay(Replay(config, trace, tmp_path / "run", ["kvreplay"]))
 
 

@@ -178,7 +178,7 @@ def test_the_page_has_the_drive_itself_behind_its_stacks(tmp_path):
         "at the most users that it sustains",
         "the drive itself (drive.json)",
     ]
-    assert "1 cells of the drive are not known, the first because the device moved 0 B" in chapter.notes
+    assert "1 measurements of the drive are missing, the first because the device moved 0 B" in chapter.notes
     assert "held out of its fit: bandwidth off by 10.0 % (median), at most 50.0 %" in " ".join(chapter.notes)
     largest = drive_table(drive).rows[-1]
     rates = {

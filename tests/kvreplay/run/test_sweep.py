@@ -167,7 +167,7 @@ def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
 def test_loads_whose_windows_differ_say_so() -> None:
     cold, steady = points([1.0, 2.0, 3.0, 4.0]), "steady:60s"
     found = [*cold[:2], *(msgspec.structs.replace(point, window=steady) for point in cold[2:])]
-    assert windows_said(Axis.USERS, found) == "; windows differ: the whole trace up to 2 users, steady:60s above"
+    assert windows_said(Axis.USERS, found) == "; windows differ: whole trace up to 2 users, steady:60s above"
     assert (windows_said(Axis.USERS, cold), windows_said(Axis.USERS, found[2:])) == ("", "")
 
 
@@ -198,7 +198,7 @@ def test_values_that_do_not_rise_are_refused(tmp_path: Path) -> None:
         (["--queue-depths", "1,2.5"], "give whole numbers"),
         (["--queue-depths", "4"], "--queue-depths 4: give two or more that rise"),
         (["--speeds", "2,1"], "--speeds 2,1: give some that rise"),
-        (["--speeds", "a,b"], "write numbers with commas"),
+        (["--speeds", "a,b"], "separate numbers by commas"),
         (["--speeds", "1,2", "--queue-depths", "1,2"], "exclude each other"),
         (["--queue-depths", "1,4096"], "--queue-depth 4096: give 1 to 1024"),
     ):
@@ -247,8 +247,8 @@ def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
     for options, message in (
         (["--users", "1,2"], "has no synthetic users"),
         (["--users", "1,2.5"], "--users 1,2.5: give whole numbers from 1"),
-        (["--users", "nan"], "--users nan: write numbers with commas"),
-        (["--queue-depths", "1,1e309"], "--queue-depths 1,1e309: write numbers with commas"),
+        (["--users", "nan"], "--users nan: separate numbers by commas"),
+        (["--queue-depths", "1,1e309"], "--queue-depths 1,1e309: separate numbers by commas"),
         (["--read-p99", "5ms"], "--read-p99 bounds an open loop"),
         (["--users", "1,2", "--speeds", "1,2"], "--speeds and --users exclude each other"),
         (["--plot", tmp_path / "knee.gif"], "name it *.html, *.svg, *.png or *.pdf"),
@@ -263,7 +263,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tm
     done = run_cli(
         "kvreplay", "sweep", trace, "--tier", "cpu=ram", "--plot", to, "-o", tmp_path / "s", check=False
     )  # fmt: skip
-    assert done.stderr == f"kvreplay: error: {to.parent}: no such directory; make it first\n"
+    assert done.stderr == f"kvreplay: error: {to.parent}: no such directory; create it first\n"
     assert (done.returncode, done.stdout, (tmp_path / "s").exists()) == (4, "", False)
 
 
@@ -460,7 +460,7 @@ def test_a_search_ends_in_one_sentence() -> None:
     ms[2] = msgspec.structs.replace(ms[2], judgement=judged(LimitCause.REPLAYER))
     assert "at the knee; the replayer is the limit above it: at 4 x" in sustained(Axis.SPEED, ms, None)
     assert sustained(Axis.SPEED, ms[:2], None) == (
-        "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; nothing tried was more than it sustains"
+        "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; every load tried was sustained"
     )
     over = [
         msgspec.structs.replace(ms[0], is_within_target=True),
@@ -476,13 +476,13 @@ def test_a_search_ends_in_one_sentence() -> None:
     waiting = msgspec.structs.replace(found[2], cause="dependencies", operations=57)
     assert sustained(Axis.SPEED, [waiting], None) == (
         "the knee is below the lowest load tried, 4 x the trace's speed: there it falls behind, read response p99 is "
-        "not known (no reads); bottleneck not identified; with only 57 operations one that is late decides: a longer "
-        "trace tells more"
+        "not known (no reads); bottleneck not identified; with only 57 operations a single late one decides: use a "
+        "longer trace"
     )
     few = [msgspec.structs.replace(p, read_p99_lacks="40 reads: take longer") for p in found[:1]]
     assert sustained(Axis.SPEED, few, 1000) == (
         "cannot be judged by --read-p99 at 1 x the trace's speed; read response p99 is not known (40 reads: take "
-        "longer) at the knee; nothing tried was more than it sustains"
+        "longer) at the knee; every load tried was sustained"
     )
 
 

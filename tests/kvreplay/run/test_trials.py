@@ -93,7 +93,7 @@ def test_what_is_refused_leaves_no_directory(tmp_path: Path) -> None:
     for config, output, count, message in (
         (Config(tiers={"cpu": "ram"}), tmp_path / "r", 0, "--trials 0: give 1 to 100"),
         (Config(tiers={"disk": "ram"}), tmp_path / "r", 2, "has no tier 'disk'"),
-        (Config(tiers={"nvme": str(drive)}), drive / "r", 2, "lies in the target of tier nvme"),
+        (Config(tiers={"nvme": str(drive)}), drive / "r", 2, "is inside the target of tier nvme"),
     ):
         with pytest.raises(ConfigError, match=message):
             Trials(Replay(config, trace, output, []), count).perform()

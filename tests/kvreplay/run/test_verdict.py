@@ -51,7 +51,7 @@ def test_a_run_that_would_move_nothing_names_the_tiers_that_have_rows(tmp_path: 
     )
     assert not (tmp_path / "run").exists()
     deletes = write_trace(tmp_path / "d.parquet", [row("delete", 1, 0), row("write", 2, 1)])
-    with pytest.raises(ConfigError, match="no rows on cpu, but 1 deletes of objects that were never there"):
+    with pytest.raises(ConfigError, match="no rows on cpu, but 1 deletes of objects that were never written"):
         replay(Replay(Config(tiers={"cpu": "ram"}), deletes, tmp_path / "run", []))
 
 
@@ -160,7 +160,7 @@ def test_a_run_says_what_was_replayed_and_on_what(tmp_path: Path) -> None:
     # What it measured is not lost to the next run.
     again = run_cli("kvreplay", *arguments, check=False)
     assert again.returncode == 4
-    assert "holds a finished run; name another directory with -o, or say --force to replace it" in again.stderr
+    assert "holds a finished run; name another directory with -o, or add --force to replace it" in again.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text()) == kept
     assert run_cli("kvreplay", *arguments, "--force").returncode == 0
 

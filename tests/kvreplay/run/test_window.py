@@ -63,7 +63,7 @@ def test_a_run_keeps_the_warm_up_in_its_operations(tmp_path: Path) -> None:
     outcome = replay(Replay(Config(tiers={"nvme": "ram"}, warmup="4"), trace, tmp_path / "run", []))
     assert read_table(tmp_path / "run" / "ops.parquet", OPS).column("outcome").to_pylist() == ["ok"] * 10
     assert (outcome.summary.operations, outcome.summary.figures[0].operations) == (6, 6)
-    assert outcome.run.notes == ["no figure counts the 4 operations of the warm-up (--warmup 4)"]
+    assert outcome.run.notes == ["figures exclude the 4 operations of the warm-up (--warmup 4)"]
 
 
 def test_a_closed_loop_that_was_all_warm_up_did_complete_something(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ def test_a_closed_loop_that_was_all_warm_up_did_complete_something(tmp_path: Pat
 def test_warm_ups_that_leave_nothing_or_mean_nothing_are_refused(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows(10))
     for options, message in (
-        ({"warmup": "10rows"}, "leaves nothing to measure of the 10 rows"),
-        ({"warmup": "1s", "speed": 1.0}, "leaves nothing to measure"),
-        ({"warmup": "0"}, "leaves nothing out"),
+        ({"warmup": "10rows"}, "covers all 10 rows"),
+        ({"warmup": "1s", "speed": 1.0}, "so nothing would be measured"),
+        ({"warmup": "0"}, "must be more than 0"),
         ({"warmup": "soon"}, r"write rows \(1000\) or time \(30s\)"),
         ({"precondition": "twice"}, "no --tier names storage"),
     ):

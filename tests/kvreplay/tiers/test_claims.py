@@ -69,7 +69,7 @@ def test_what_is_no_empty_directory_is_refused(tmp_path: Path) -> None:
     file.write_text("x")
     with pytest.raises(DeviceError, match="is not a directory"):
         check_target(file)
-    with pytest.raises(DeviceError, match=r"is not empty \(file\) and not ours"):
+    with pytest.raises(DeviceError, match=r"is not empty \(file\) and not kvreplay.s"):
         check_target(tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_a_scratch_directory_without_our_marker_is_refused(tmp_path: Path) -> No
     other = tmp_path / "other"
     other.mkdir()
     (other / SCRATCH).symlink_to(tmp_path)
-    with pytest.raises(DeviceError, match="is not a directory of ours"):
+    with pytest.raises(DeviceError, match="is not a directory of kvreplay"):
         claim(other)
 
 
@@ -142,7 +142,7 @@ def test_a_stray_file_in_our_leftovers_blocks_no_run(tmp_path: Path, stray: str)
 def test_a_file_that_we_did_not_make_is_not_ours(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "space.dat"
     file.write_bytes(content)
-    with pytest.raises(DeviceError, match="is not ours"):
+    with pytest.raises(DeviceError, match="is not kvreplay's"):
         replay(
             Replay(
                 Config(tiers={"nvme": str(file)}, is_buffered=True), trace_of(tmp_path, 2, 4096), tmp_path / "run", []
@@ -204,7 +204,7 @@ def test_a_filesystem_without_direct_io_is_refused(tmp_path: Path, monkeypatch: 
     trace = trace_of(tmp_path, 2, 4096)
     monkeypatch.setattr(os, "open", refusing)
     with pytest.raises(
-        DeviceError, match=r"refuses O_DIRECT \(Invalid argument\); name another target, or say --buffered"
+        DeviceError, match=r"refuses O_DIRECT \(Invalid argument\); name another target, or use --buffered"
     ):
         replay(Replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", []))
     assert list(target.iterdir()) == []
@@ -213,7 +213,7 @@ def test_a_filesystem_without_direct_io_is_refused(tmp_path: Path, monkeypatch: 
 
 def test_direct_io_that_the_kernel_does_not_support_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directio, "statx_alignment", lambda _fd: (0, 0))
-    with pytest.raises(DeviceError, match="say --buffered"):
+    with pytest.raises(DeviceError, match="use --buffered"):
         directio.probe(tmp_path, "here")
     assert list(tmp_path.iterdir()) == []
 
@@ -224,5 +224,5 @@ def test_one_directory_cannot_be_two_tiers_nor_hold_the_result(tmp_path: Path) -
     trace = trace_of(tmp_path, 2, 4096)
     with pytest.raises(ConfigError, match="tier cpu has this target already"):
         replay(Replay(Config(tiers={"cpu": str(target), "nvme": str(target)}), trace, tmp_path / "run", []))
-    with pytest.raises(ConfigError, match="lies in the target of tier nvme"):
+    with pytest.raises(ConfigError, match="is inside the target of tier nvme"):
         replay(Replay(Config(tiers={"nvme": str(target)}), trace, target / "run", []))

@@ -33,7 +33,7 @@ PATH = Path("/dev/nvme1n1")
 def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
     assert refusal(FREE, PATH, is_destroying=True) is None
     assert refusal(FREE, PATH, is_destroying=False) == (
-        "/dev/nvme1n1 (nvme1n1): the replay overwrites all that is on this device; say --destroy-data if that is meant"
+        "/dev/nvme1n1 (nvme1n1): the replay overwrites all data on this device; add --destroy-data to allow that"
     )
 
 
@@ -47,7 +47,7 @@ def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
         ({"partitions": ("nvme1n1p1",)}, "partitioned (nvme1n1p1); name a partition"),
         (
             {"signatures": ("ext4", "dos")},
-            "or add --overwrite-signature ext4,dos if that is to be lost",
+            "or add --overwrite-signature ext4,dos to overwrite it",
         ),
         ({"writers": ("postgres (pid 7)",)}, "held open for writing by postgres (pid 7); end that first"),
         ({"is_read_only": True}, "read-only"),
@@ -63,7 +63,7 @@ def test_only_signatures_that_are_named_may_be_lost() -> None:
     device = BlockDevice(name="nvme1n1", size_bytes=1 << 40, signatures=("ext4", "dos"))
     assert "holds ext4, dos" in (refusal(device, PATH, is_destroying=True, overwritten="ext4") or "")
     assert refusal(device, PATH, is_destroying=True, overwritten="dos,ext4") is None
-    assert "say --destroy-data" in (refusal(device, PATH, is_destroying=False, overwritten="dos,ext4") or "")
+    assert "add --destroy-data" in (refusal(device, PATH, is_destroying=False, overwritten="dos,ext4") or "")
 
 
 def write_files(root: Path, files: dict[str, str]) -> None:
@@ -338,7 +338,7 @@ def test_two_runs_exclude_each_other_on_a_device(tmp_path: Path, loop: Path) -> 
 
 @pytest.mark.root
 def test_a_device_with_a_filesystem_in_use_or_without_permission_is_refused(tmp_path: Path, loop: Path) -> None:
-    with pytest.raises(DeviceError, match="say --destroy-data"):
+    with pytest.raises(DeviceError, match="add --destroy-data"):
         run(tmp_path, ROWS, loop, is_destroying=False)
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("mkfs.ext4 is not installed")
@@ -390,7 +390,7 @@ def test_a_signature_must_be_named_to_be_lost(
     before = start_of(loop)
     real = shutil.which
     monkeypatch.setattr(shutil, "which", lambda p, *a, **k: real(p, *a, **k) if p in programs else None)
-    with pytest.raises(DeviceError, match=f"holds {name}; .* or add --overwrite-signature {name} if"):
+    with pytest.raises(DeviceError, match=f"holds {name}; .* or add --overwrite-signature {name} to overwrite it"):
         run(tmp_path, ROWS, loop)
     assert start_of(loop) == before
     assert run(tmp_path, ROWS, loop, overwritten=name).error is None

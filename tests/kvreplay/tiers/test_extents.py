@@ -328,8 +328,8 @@ def test_a_header_that_was_changed_is_none_of_ours() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: p.write_text("thesis"), "is not ours"),
-        (lambda p: p.symlink_to("/etc/hostname"), "is not ours|not a regular file"),
+        (lambda p: p.write_text("thesis"), "is not kvreplay's"),
+        (lambda p: p.symlink_to("/etc/hostname"), "is not kvreplay's|not a regular file"),
         (os.mkfifo, "is not a directory|not a regular file"),
     ],
 )
@@ -344,7 +344,7 @@ def test_what_is_not_our_file_is_refused_and_stays(tmp_path: Path, make: Any, me
 def test_a_file_in_a_system_path_or_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="lies in a system path"):
         run(tmp_path, [row("write", 0)], Path("/etc/s.dat"))
-    with pytest.raises(DeviceError, match=r"no such directory; make it first"):
+    with pytest.raises(DeviceError, match=r"no such directory; create it first"):
         run(tmp_path, [row("write", 0)], tmp_path / "absent" / "s.dat")
     assert not Path("/etc/s.dat").exists()
 

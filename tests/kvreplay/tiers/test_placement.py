@@ -133,7 +133,7 @@ def test_a_filesystem_without_hints_is_named(tmp_path, drive, monkeypatch):
     assert finished.error is None
     said = [note for note in finished.run.notes if "NOT passed on" in note]
     assert said == [
-        f"{drive} (tier nvme): the trace's streams of writes were NOT passed on: F_SET_RW_HINT: Invalid argument"
+        f"{drive} (tier nvme): the trace's write streams were NOT passed on: F_SET_RW_HINT: Invalid argument"
     ]
 
 
@@ -143,7 +143,7 @@ def test_targets_that_take_no_stream_are_named(tmp_path):
     how = {"tiers": {"nvme": str(tmp_path / "one.dat"), "cpu": "ram"}, "is_buffered": True}
     notes = run(tmp_path, trace, None, **how).run.notes
     assert any("NOT passed on: its objects share one file" in note for note in notes)
-    assert "tier cpu: the trace's streams of writes were NOT passed on: it takes none" in notes
+    assert "tier cpu: the trace's write streams were NOT passed on: the target has none" in notes
 
 
 @pytest.fixture

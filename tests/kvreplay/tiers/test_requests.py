@@ -189,7 +189,7 @@ def test_an_error_names_its_object_and_a_foreign_key_of_a_listing(tmp_path, stor
     store.listed = ["elsewhere/x"]
     done = object_run(tmp_path, [row("write", 0, 100)], urls=(store.url,))
     assert (done.returncode, len(lines_of(done))) == (4, 1)
-    assert "the store lists s3://" in done.stderr
+    assert "the store returned s3://" in done.stderr
     assert "elsewhere/x, which is not" in done.stderr
 
 
@@ -298,10 +298,10 @@ def test_answers_are_told_by_their_words(text, answer):
     [
         ("s3://bucket", [], "BUCKET/PREFIX"),
         ("s3://ab/c", [], "BUCKET/PREFIX"),
-        ("s3://key:secret@bucket/c", [], "holds credentials"),
+        ("s3://key:secret@bucket/c", [], "has credentials"),
         ("s3://bucket/a*", [], "letters, digits"),
         ("az://account/container/a", ["http://a"], "--endpoint is for s3"),
-        ("s3://bucket/a", ["http://user:word@host"], "holds credentials"),
+        ("s3://bucket/a", ["http://user:word@host"], "has credentials"),
         ("s3://bucket/a", ["ftp://host"], "http://host:9000"),
         ("s3://bucket/a", ["http://host:nine"], "http://host:9000"),
         ("s3://bucket/a", ["http://host/path"], "http://host:9000"),

@@ -119,14 +119,14 @@ def test_a_folder_of_our_name_without_our_marker_is_not_ours(tmp_path, url):
     s3dlio.put_bytes(uri(url, "fake/kvreplay-scratch/notes"), b"precious")
     refused = object_run(tmp_path, [row("write", 0, 100)], "--destroy-data", urls=(url,), target=f"{BUCKET}/fake")
     assert refused.returncode == 4
-    assert "is not ours" in refused.stderr
+    assert "is not kvreplay's" in refused.stderr
     assert keys(url, "fake") == ["fake/kvreplay-scratch/notes"]
 
 
 def test_a_bucket_that_is_not_there_is_one_line(tmp_path, url):
     refused = object_run(tmp_path, [row("write", 0, 100)], urls=(url,), target="no-such-bucket/a")
     assert refused.returncode == 4
-    assert "make the bucket first" in refused.stderr
+    assert "create the bucket first" in refused.stderr
     assert len(lines_of(refused)) == 1
 
 

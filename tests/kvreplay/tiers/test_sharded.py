@@ -112,7 +112,7 @@ def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str, *, h
     assert [d["target"] for d in facts["drives"]] == [str(d) for d in drives]
     assert all(d["filesystem"] for d in facts["drives"])
     assert list(outcome.run.device_io) == list(outcome.run.smart) == names
-    assert any("several drives lie on one device" in note for note in outcome.run.notes) is (
+    assert any("several drives of the replay are on one device" in note for note in outcome.run.notes) is (
         facts["device"] is not None
     )
     series = read_table(tmp_path / "run" / "series.parquet", SERIES).to_pylist()

@@ -81,14 +81,14 @@ BAD = {
     "unknown option": ([*GEN, "--colour"], 2, "No such option"),
     "unknown command": (["generate"], 2, "No such command 'generate'"),
     "source without file": ([*GEN, "--source", "mooncake"], 2, "--source mooncake needs a FILE"),
-    "file of no known kind": (["gen", "bad.toml"], 2, "cannot tell what bad.toml is: say so with --source, one of"),
+    "file of no known kind": (["gen", "bad.toml"], 2, "the format of bad.toml is unknown: name it with --source"),
     "source": (["gen", "m.jsonl", "--source", "web"], 2, "unknown source 'web'; known are mooncake"),
     "time unit": (["gen", "m.jsonl", "--source", "mooncake", "--time-unit", "h"], 2, "unknown time unit 'h'"),
     "block size": (["gen", "m.jsonl", "--source", "mooncake", "--block-tokens", "0"], 2, "must be > 0"),
     "source missing": (["gen", "n.jsonl", "--source", "mooncake"], 3, "n.jsonl: no such file"),
     "source damaged": (["gen", "t.parquet", "--source", "mooncake"], 3, "t.parquet, row 1: "),
     "output type": ([*GEN, "-o", "t.txt"], 2, "t.txt: unknown file type"),
-    "output directory": ([*GEN, "-o", "none/t.parquet"], 4, "none: no such directory; make it first"),
+    "output directory": ([*GEN, "-o", "none/t.parquet"], 4, "none: no such directory; create it first"),
     "output is a directory": ([*GEN, "-o", "d.parquet"], 4, "d.parquet is a directory; name a file"),
     "output is a device": ([*GEN, "-o", "/dev/null.parquet/x.parquet"], 4, "no such directory"),
     "requests over trace": ([*GEN, "-o", "a.parquet", "--requests-out", "a.parquet"], 2, "name another file"),
@@ -97,7 +97,7 @@ BAD = {
     ),
     "model missing": (["models", "none/config.json"], 3, "none/config.json: no such file"),
     "study missing": (["study", "none.toml"], 3, "none.toml: no such file"),
-    "former name": (["mrc", "r.jsonl", "--max-requests", "3"], 2, "--max-requests is called --limit now"),
+    "former name": (["mrc", "r.jsonl", "--max-requests", "3"], 2, "--max-requests was renamed: use --limit"),
     "info missing": (["info", "n.parquet"], 3, "n.parquet: no such file"),
     "info damaged": (["info", "bad.parquet"], 3, "bad.parquet: not a readable Parquet file"),
     "info truncated": (["info", "cut.parquet"], 3, "cut.parquet: not a readable Parquet file"),
@@ -307,16 +307,16 @@ def test_a_trace_that_is_there_is_replaced_if_that_is_said(tmp_path, monkeypatch
     table.write_bytes(b"mine")
     (tmp_path / "alone.objects.parquet").write_bytes(b"mine")
     for more, named in (
-        ([], "t.parquet is there already; name another with -o"),
-        (["-o", tmp_path / "alone.parquet"], "alone.objects.parquet is there already; name another with -o"),
+        ([], "t.parquet exists already; name another with -o"),
+        (["-o", tmp_path / "alone.parquet"], "alone.objects.parquet exists already; name another with -o"),
         (
             ["-o", tmp_path / "u.parquet", "--requests-out", table],
-            "r.parquet is there already; name another with --requests-out",
+            "r.parquet exists already; name another with --requests-out",
         ),
     ):
         capsys.readouterr()
         assert kvtrace(monkeypatch, *made, "--seed", "1", *more) == 4
-        assert f"{named}, or say --force to write over it" in capsys.readouterr().err
+        assert f"{named}, or add --force to overwrite it" in capsys.readouterr().err
     checkpoint = ["gen", "--preset", "checkpoint", "--duration", "20min", "-o", trace]
     assert kvtrace(monkeypatch, *checkpoint) == 4
     assert (trace.read_bytes(), table.read_bytes()) == (before, b"mine")
@@ -333,7 +333,7 @@ def test_a_simulation_that_memory_does_not_hold_ends_in_one_line(tmp_path, limit
     done = subprocess.run(
         [sys.executable, "-c", code, *argv], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    is_said = "is left: fewer users or nodes" in done.stderr or "error: out of memory: " in done.stderr
+    is_said = "is left: use fewer users or nodes" in done.stderr or "error: out of memory: " in done.stderr
     assert (done.returncode, is_said, done.stderr.count("\n")) == (7, True, 1), done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -343,7 +343,7 @@ def test_what_is_left_of_memory_is_looked_at_as_it_is_taken(tmp_path, monkeypatc
     monkeypatch.setattr("kvtrace.sim.simulation.available_bytes", lambda: next(left, 1_000_000))
     argv = ("--users", 500, "--duration", "20min", "--preset", "lmcache-disk", "--quiet", "-o", tmp_path / "t.parquet")
     assert kvtrace(monkeypatch, "gen", *argv) == 7
-    said = r"error: the simulation has taken [0-9.]+ [MG]B of memory, and 1\.00 MB is left: fewer users or nodes"
+    said = r"error: the simulation has taken [0-9.]+ [MG]B of memory, and 1\.00 MB is left: use fewer users or nodes"
     assert re.search(said, capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
 

@@ -53,7 +53,7 @@ def test_targets_that_cannot_be_are_refused_before_any_work(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for name, message in (
         ("d", "is a directory; name a file"),
-        ("none/a", "none: no such directory; make it first"),
+        ("none/a", "none: no such directory; create it first"),
         ("fifo", "is not a regular file"),
         ("/dev/null", "is not a regular file"),
     ):

@@ -144,7 +144,7 @@ def test_a_list_in_a_csv_is_one_or_an_error(tmp_path, text):
         out.write(pa.RecordBatch.from_pylist([row], schema=arrow_schema(REQUESTS)))
     plain = zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read()
     path.write_bytes(zstandard.compress(plain.replace(b"[12]", text.encode())))
-    with pytest.raises(TraceError, match=r"row 0, column block_ids: .* is no list of whole numbers of 64 bits"):
+    with pytest.raises(TraceError, match=r"row 0, column block_ids: .* is not a list of whole numbers of 64 bits"):
         rows_of(path)
 
 

@@ -171,7 +171,7 @@ def test_foreign_files_are_refused(tmp_path):
     (tmp_path / "b.parquet").write_text("hello")
     (tmp_path / "c.csv.zst").write_text("hello")
     for name, message in (
-        ("a.parquet", "none of ours"),
+        ("a.parquet", "that kvtrace did not write"),
         ("b.parquet", "not a readable"),
         ("c.csv.zst", "zstd"),
     ):

@@ -74,7 +74,7 @@ def test_what_nothing_hits_has_no_shares_of_hits(tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for policy in ("lru", "arc"):
         said = run_cli("kvtrace", "mrc", path, "--source", "mooncake", "--model", "tiny-1b", "--policy", policy).stdout
-        assert "nothing hits, whatever the capacity: no request asks for what another has left" in said
+        assert "no hits at any capacity: no request reuses what another has stored" in said
         assert "of all possible hits" not in said
 
 

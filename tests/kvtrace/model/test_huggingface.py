@@ -324,7 +324,7 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
         (LLAMA4 | {"text_config": LLAMA4["text_config"] | {"no_rope_layers": [[]] * 48}}, "no_rope_layers: must be 0"),
         (DEEPSEEK | {"qk_rope_head_dim": None}, "qk_rope_head_dim: is missing"),
         (DEEPSEEK | {"index_topk": 2048}, "index_head_dim: is missing"),
-        (DEEPSEEK_DSA | {"index_head_dim": 100}, "index_head_dim: 100 is no multiple"),
+        (DEEPSEEK_DSA | {"index_head_dim": 100}, "index_head_dim: 100 is not a multiple"),
         (DEEPSEEK_DSA | {"indexer_types": ["full"]}, "indexer_types: must be"),
         (DEEPSEEK_DSA | {"index_topk_freq": 4}, "index_topk_freq: which layers"),
         (LLAMA | {"index_head_dim": 128}, "index_head_dim: an indexer without kv_lora_rank"),

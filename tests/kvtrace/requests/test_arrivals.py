@@ -243,7 +243,7 @@ def test_all_is_told():
     ({"process": Process.GAMMA}, "gamma arrivals need a burstiness"),
     ({"process": Process.GAMMA, "burstiness": 0.0}, r"burstiness\(=0\) must be from 0.01 to 100"),
     ({"process": Process.GAMMA, "burstiness": float("nan")}, "must be from 0.01 to 100"),
-    ({"burstiness": 2.0}, r"burstiness\(=2\) is of gamma arrivals; poisson have none to set"),
+    ({"burstiness": 2.0}, r"burstiness\(=2\) is for gamma arrivals, not for poisson"),
     ({"process": Process.DIURNAL, "amplitude": 1.5}, r"amplitude\(=1.5\) must be from 0 to 1"),
     ({"process": Process.DIURNAL, "day_ns": 0}, r"day\(=0 ns\) must be at least"),
 ])  # fmt: skip
@@ -329,17 +329,17 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (["--users", "4"], "--users 4: they ask in a closed loop; leave them or --request-rate 20/s out"),
+    (["--users", "4"], "--users 4 is a closed loop, --request-rate 20/s an open one; leave one of them out"),
     (
         ["m.jsonl", "--source", "mooncake"],
-        "--request-rate is for --source sharegpt, servegen; mooncake has no use for it",
+        "--request-rate works only with --source sharegpt, servegen, not mooncake",
     ),
-    (["m.jsonl", "--arrivals", "gamma"], "--arrivals gamma: m.jsonl is no open loop of synthetic users"),
+    (["m.jsonl", "--arrivals", "gamma"], "--arrivals gamma: only for synthetic users in an open loop, not m.jsonl"),
     (["--arrivals", "uniform"], "--arrivals uniform: use poisson or gamma or constant or diurnal"),
     (["--arrivals", "gamma"], "gamma arrivals need a burstiness"),
-    (["--burstiness", "2"], "burstiness(=2) is of gamma arrivals"),
-    (["--day", "1h"], "--day 1h is of --arrivals diurnal; poisson has no use for it"),
-    (["--amplitude", "0.5"], "--amplitude 0.5 is of --arrivals diurnal"),
+    (["--burstiness", "2"], "burstiness(=2) is for gamma arrivals"),
+    (["--day", "1h"], "--day 1h needs --arrivals diurnal, not poisson"),
+    (["--amplitude", "0.5"], "--amplitude 0.5 needs --arrivals diurnal"),
     (["--arrivals", "diurnal", "--amplitude", "2"], "amplitude(=2) must be from 0 to 1"),
     (["--live-conversations", "0"], "live conversations(=0) must be from 1"),
     (["--cycles", "2"], "--cycles 2 needs a FILE to read"),

@@ -67,7 +67,7 @@ def test_an_event_as_an_array_is_the_same_as_one_as_a_map():
 @pytest.mark.parametrize("payload", [b"", b"\xc1", msgspec.msgpack.encode([1.0]), message(5), message([]), message({}),
                                      message(stored("x") | {"block_hashes": 3}), b"\x91" * 100_000])  # fmt: skip
 def test_what_is_no_event_is_named(payload):
-    with pytest.raises(ValueError, match="message 9 is no batch of KV events"):
+    with pytest.raises(ValueError, match="message 9 is not a batch of KV events"):
         EventRows().add(9, payload)
 
 

@@ -95,7 +95,7 @@ def test_the_first_of_many_requests_are_the_same():
 
 
 def test_too_much_and_nothing(monkeypatch):
-    with pytest.raises(ConfigError, match="nobody asks within"):
+    with pytest.raises(ConfigError, match="no user asks within"):
         synthetic.make_overlapping(1, 1, CONTEXT, 3, decode_ns_per_token=0)
     monkeypatch.setattr(synthetic, "_MOST_ASKED", 5000)
     with pytest.raises(ConfigError, match="8 users ask more than 5,000 times"):

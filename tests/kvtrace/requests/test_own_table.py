@@ -251,11 +251,11 @@ def test_import_reports_in_words_and_in_json(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("options", "message"), [
     (["--source", "web"], "unknown source 'web'"),
-    (["--time-unit", "s"], "--time-unit is for --source mooncake; azure has no use for it"),
+    (["--time-unit", "s"], "--time-unit works only with --source mooncake, not azure"),
     (["--time-scale", "0"], "time scale(=0) must be"),
     (["--cycles", "0"], "cycles(=0) must be > 0"),
     (["--cycle-ids", "other"], "--cycle-ids other: use same or distinct"),
-    (["--cycle-ids", "same"], "--cycle-ids same is of later cycles: give --cycles, such as 2"),
+    (["--cycle-ids", "same"], "--cycle-ids same is for later cycles: add --cycles, such as 2"),
     (["--over-limit", "clip"], "--over-limit clip needs the limit: give --max-input-tokens, such as 8192"),
     (["--over-limit", "cut"], "--over-limit cut: use clip or drop"),
     (["--jitter", "3 ticks"], "unknown unit 'ticks'"),
@@ -275,7 +275,7 @@ def test_sim_needs_block_ids(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text(SOURCES["azure"], encoding="utf-8")
     assert kvtrace(monkeypatch, "sim", "a.csv", "--capacity-blocks", "5") == 2
-    assert "a.csv has no block ids, and sim counts blocks" in capsys.readouterr().err
+    assert "a.csv has no block ids, which kvtrace sim counts" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -119,7 +119,7 @@ def test_without_blocks_there_is_nothing_to_share():
     plain = Requests(*(np.zeros(2, dtype=np.int64),) * 3, np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.int64), 0,
                      {}, (), session_id=np.array([0, 1]))  # fmt: skip
     assert superpose(plain, 2, 0.0, 0, Shifts(0.0)).session_id.tolist() == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match="of the blocks of a file that names them"):
+    with pytest.raises(ConfigError, match="--scale-common needs block ids"):
         superpose(plain, 2, 0.5, 0, Shifts(0.0))
 
 
@@ -153,7 +153,7 @@ REFUSED = {
     "none": (["--scale", "0"], "scale(=0) must be > 0"),
     "over all": (["--scale", "2", "--scale-common", "120%"], "scale common(=1.2) must be from 0 to 1"),
     "no share": (["--scale", "2", "--scale-common", "some"], "--scale-common some: write a share such as 80% or 0.8"),
-    "of one": (["--scale-common", "20%"], "are of the copies that --scale makes"),
+    "of one": (["--scale-common", "20%"], "are for copies: add --scale"),
 }
 
 

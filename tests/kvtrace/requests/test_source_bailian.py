@@ -68,7 +68,7 @@ def test_ids_of_contents_become_prefix_chains(tmp_path):
     assert three[:2] == one
     assert len({*one, *two, *three}) == 5
     assert found.origin["rechained_ids"] == 1
-    assert any("were renamed by it" in note for note in found.notes)
+    assert any("were renamed by prefix" in note for note in found.notes)
 
 
 def test_ids_may_be_of_whole_blocks_only(tmp_path):

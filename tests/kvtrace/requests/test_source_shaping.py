@@ -111,7 +111,7 @@ def test_cycles_of_distinct_blocks():
     assert found.session_id.tolist() == [0, -1, 0, 1, 2, -1, 2, 3]
     assert found.turn.tolist() == [0, -1, 1, 0] * 2
     assert found.input_tokens.tolist() == [8, 4, 12, 6] * 2
-    assert "comes 2 times, 53 ns apart, with distinct block ids" in found.notes[-1]
+    assert "repeated 2 times, 53 ns apart, with distinct block ids" in found.notes[-1]
 
 
 def test_cycles_of_the_same_blocks():

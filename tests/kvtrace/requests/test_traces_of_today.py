@@ -161,8 +161,8 @@ def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
 
 
 @pytest.mark.parametrize(("rows", "histograms", "message"), [
-    ([(0, 1, 1, "Gamma", 1, 1), (600, 1, 1, "Pareto", 1, 1)], {0: ONE}, "row 2: '600,1,1,Pareto,1,1' is no stretch"),
-    ([(0, -1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 1: '0,-1,1,Gamma,1,1' is no stretch"),
+    ([(0, 1, 1, "Gamma", 1, 1), (600, 1, 1, "Pareto", 1, 1)], {0: ONE}, "row 2: '600,1,1,Pareto,1,1' is not a stretch"),
+    ([(0, -1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 1: '0,-1,1,Gamma,1,1' is not a stretch"),
     ([(0, 1, 1, "Gamma", 1)], {0: ONE}, "trace.csv, row 1: not start, rate, cv, law and its two parameters"),
     ([(600, 1, 1, "Gamma", 1, 1), (0, 1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 2: "),
     ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"input_tokens": {5: 0.4}}}, "column 0: input_tokens at 0 is no histogram"),
@@ -203,7 +203,7 @@ def test_idle_time_is_cut_where_nothing_is_under_way(tmp_path):
     # Busy 0-1, 5-25 (with 6), 55-56, 100-102, 1000-1001: idle 4, 30, 44, 898 become 4, 10, 10, 10.
     assert found.arrival_ns.tolist() == [s * S for s in (0, 5, 6, 35, 46, 58)]
     assert found.answered_ns.tolist() == [s * S for s in (1, 25, 6, 36, 48, 59)]
-    assert any("nothing under way is cut to 10.0 s" in note for note in found.notes)
+    assert any("idle time of conversations (no request in progress) is cut to 10.0 s" in note for note in found.notes)
 
 
 def test_a_conversation_begins_where_it_is_told_with_the_turn_before_as_warm_up(tmp_path):

@@ -66,7 +66,7 @@ def test_a_kind_holds_in_an_open_loop_and_of_overlapping_users(tmp_path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--request-rate", "5/s", "--set", "workload.think_time=5s"], "is of synthetic users who wait for answers"),
+        (["--request-rate", "5/s", "--set", "workload.think_time=5s"], "needs synthetic users who wait for answers"),
         (["--set", "workload.think_time=0s"], "workload.think_time(=0s) must be > 0, and at most 24h"),
         (["--set", "workload.think_time=25h"], "must be > 0, and at most 24h"),
         (["--set", "workload.user_kind=robot"], "robot"),

@@ -15,7 +15,7 @@ from kvtrace.sim.simulation import Load
 def stored(times_and_blocks, capacity, **knobs):
     """Return which of the tier's writes each request caused, and the tier's stats; blocks are of 4 bytes."""
     requests = requests_of([(when, 4 * len(blocks), 1, blocks) for when, blocks in times_and_blocks])
-    # A tier that holds nothing comes first, so that what is asked for again is offered again.
+    # A tier that holds nothing comes first, so that what is replayed is offered again.
     preset = preset_of(0, capacity, promotion=Promotion.NEVER)
     tiers = (preset.tiers[0], msgspec.structs.replace(preset.tiers[1], **knobs))
     simulation, rows, _, _ = simulate(msgspec.structs.replace(preset, tiers=tiers), Load(requests=requests))

@@ -73,7 +73,7 @@ def test_hits_worked_by_hand(policy, references, capacity, expected):
 
 def test_s3fifo_worked_by_hand():
     # Room for 20: a small queue of 2, a main queue of 18. 0 and 1 are in the small one, which is then full,
-    # and while nothing was evicted, 2 to 19 go to the main one. 20 makes 0 a ghost; 0, asked for again, makes 1 one
+    # and while nothing was evicted, 2 to 19 go to the main one. 20 makes 0 a ghost; 0, replayed, makes 1 one
     # and joins the main queue, which is now too long, so that 21 displaces 2, which becomes no ghost. 2 is new,
     # and makes 20 a ghost; 0 hits. 1 was a ghost, makes 21 one, and joins the main queue. 2 is used twice: it is in the
     # small queue. 22 displaces 3. For 23, 2 moves to the main queue, and 22 goes. 2 hits.
@@ -267,8 +267,8 @@ def test_slots_of_users_are_used_again(policy, placement):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["tiers.nvme.policy=ttl"], "tiers.nvme: policy=ttl and a ttl, such as 10m, need each other"),
-        (["tiers.nvme.ttl=10m"], "tiers.nvme: policy=ttl and a ttl, such as 10m, need each other"),
+        (["tiers.nvme.policy=ttl"], "tiers.nvme: policy=ttl needs a ttl, such as 10m, and a ttl needs policy=ttl"),
+        (["tiers.nvme.ttl=10m"], "tiers.nvme: policy=ttl needs a ttl, such as 10m, and a ttl needs policy=ttl"),
         (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=0s"], "tiers.nvme.ttl(=0s) must be > 0"),
         (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=200y"], "unknown unit 'y'"),
         (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=99999d"], "tiers.nvme.ttl(=99999d) must be > 0, and at most"),

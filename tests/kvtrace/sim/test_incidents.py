@@ -230,9 +230,9 @@ def test_a_request_that_decodes_is_begun_again_by_hand():
     again = {"requests": 1, "lookups": 1, "hits": 1, "of_lookups": 4, "of_hits": 2}
     assert stats["incidents"]["begun_again"] == again
     first, lost = event_lines(stats["incidents"])
-    assert lost.endswith("requests began again 1 time in the windows from it on")
+    assert lost.endswith("requests restarted 1 time in the windows from it on")
     assert first == (
-        "requests began again 1 time and looked up anew: 1 of 4 look-ups and 1 of 2 hits; all hit ratios count "
+        "requests restarted 1 time and repeated look-ups: 1 of 4 look-ups and 1 of 2 hits; all hit ratios count "
         "them; of first look-ups 33.33 % hit"
     )
 
@@ -349,9 +349,9 @@ def test_a_rack_and_what_it_shares_by_hand():
         (["1s:rolling-restart:1s:0"], "at least 1 node"),
         (["1s:node-lost:2"], "there is no node 2: nodes are 0 to 1 (--nodes 2)"),
         (["1s:rack-lost:1"], "there is no rack 1: 2 nodes, 8 a rack, are racks 0 to 0"),
-        (["1s:node-lost:1", "2s:node-lost:1"], "--event 2s:node-lost:1: node 1 is not there at 2.00 s"),
-        (["1s:node-lost:1", "2s:node-joined:1", "3s:node-joined:1"], "node 1 is there already"),
-        (["1s:node-lost:1", "2s:drive-replaced:1"], "node 1 is not there at 2.00 s"),
+        (["1s:node-lost:1", "2s:node-lost:1"], "--event 2s:node-lost:1: node 1 is not in the fleet at 2.00 s"),
+        (["1s:node-lost:1", "2s:node-joined:1", "3s:node-joined:1"], "node 1 is in the fleet already"),
+        (["1s:node-lost:1", "2s:drive-replaced:1"], "node 1 is not in the fleet at 2.00 s"),
         (["1s:node-lost:0", "1s:node-lost:1"], "no node is left, and none joins later"),
         (["1s:drive-replaced:1:nvme"], "nodes have no tier nvme of their own; theirs are gpu, tier1"),
         (["1s:store-unreachable:5s"], "set tiers.tier1.scope=fleet"),

@@ -79,7 +79,7 @@ def test_a_chunk_of_several_blocks_is_named_by_all_that_the_prompt_has_of_it():
         (["--users", 2, "--duration", "1s"], "partial_chunks needs a file whose requests name the blocks"),
         (
             [TURNS, "--source", "mooncake", "--set", "min_load_tokens=512"],
-            "partial_chunks goes with no min_load_tokens",
+            "partial_chunks excludes min_load_tokens",
         ),
         ([TURNS, "--source", "mooncake", "--model", "gpt-oss-20b"], "all of whose layers grow with the prompt"),
     ],

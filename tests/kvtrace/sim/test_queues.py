@@ -82,7 +82,7 @@ def test_a_bucket_is_one_write_read_by_offset_and_deleted_whole():
     stats = simulation.stats()["tiers"][1]
     assert (stats["lost_objects"], stats["written_bytes"], stats["live_bytes"]) == (2, 24, 24)
 
-    # The same with room in DRAM for all but the first request's blocks when they are asked for again.
+    # The same with room in DRAM for all but the first request's blocks when they are replayed.
     requests = asked((0, [1, 2]), (11, [3, 4]), (12, [1]), (13, [2]), (22, [5]), (23, [1]))
     batches = []
     simulation = Simulation(preset, ONE_BYTE, Load(requests=requests), rows=64)
@@ -220,7 +220,7 @@ def test_every_row_is_what_plain_python_says(semantics, data):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["tiers.cpu.store_queue=9"], "store_queue is of the slowest tier, here nvme, alone"),
+        (["tiers.cpu.store_queue=9"], "store_queue is only for the slowest tier, here nvme"),
         (["tiers.nvme.store_queue=9", "placement=write-back"], "store_queue needs placement=write-through"),
         (["tiers.nvme.heartbeat=1s"], "heartbeat needs a store_queue"),
         (["tiers.nvme.bucket_objects=5"], "bucket_objects needs store_queue and heartbeat"),
@@ -234,7 +234,7 @@ def test_every_row_is_what_plain_python_says(semantics, data):
         ),
         (["tiers.nvme.bucket_gc=0.5"], "bucket_gc.*needs bucket_objects"),
         (["tiers.nvme.bucket_bytes=0"], "bucket_bytes"),
-        (["tiers.nvme.store_queue=9", "tiers.nvme.request_writes=1"], "request_writes is of a request's own writes"),
+        (["tiers.nvme.store_queue=9", "tiers.nvme.request_writes=1"], "request_writes is for a request's own writes"),
         (
             [
                 *(f"tiers.nvme.{k}" for k in ("store_queue=9", "heartbeat=1s", "bucket_objects=5", "evict_every=1s")),

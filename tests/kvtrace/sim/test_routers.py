@@ -238,4 +238,4 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert "--router sesion" in capsys.readouterr().err
     for flag, value in (("--router", "session"), ("--rack-nodes", 4), ("--prefill-nodes", 1)):
         assert kvtrace(monkeypatch, "gen", *small, flag, value, "-o", trace, "--force") == 2
-        assert f"{flag} {value}: there is one node; say how many" in capsys.readouterr().err
+        assert f"{flag} {value} needs several nodes: add --nodes" in capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_of_a_time_that_none_reaches_the_nearest_is_named_and_of_an_unknown_one_
     untimed = study([({"a": 1}, result(0.7, GIB))])
     line = first_line(findings(*untimed, Target(None, ("p99_ns", 10**9))))
     assert line.endswith(
-        "p99 1.00 s to the first token: not known, for too few requests tell that time, or nothing takes any"
+        "p99 1.00 s to the first token: not known: too few requests for that percentile, or nothing takes time"
     )
 
 

@@ -73,8 +73,8 @@ REFUSED = {
     "no toml": ("[base", "not valid TOML"),
     "part": ("[bases]\nusers = 2", "did you mean base?"),
     "knob": (BEGIN + "[grid]\nchunk_token = [1]",
-             "grid: chunk_token is no option of gen, and no knob of preset lmcache-disk; did you mean chunk_tokens?"),
-    "option": (BEGIN + "[grid]\nuser = [1]", "grid: user is no option of gen, and no knob of preset lmcache-disk; did"),
+             "grid: chunk_token is no option of gen, nor a knob of preset lmcache-disk; did you mean chunk_tokens?"),
+    "option": (BEGIN + "[grid]\nuser = [1]", "grid: user is no option of gen, nor a knob of preset lmcache-disk; did"),
     "tier": (BEGIN + 'tiers.nvm.capacity = "1GiB"', "base: tiers.nvm.capacity is no option of gen"),
     "output": (BEGIN + 'output = "t.parquet"', "base: output is no option of gen"),
     "one value": (BEGIN + "[grid]\nseed = 1", "grid: seed: write a list of values, such as [1]"),
@@ -86,7 +86,7 @@ REFUSED = {
     "too large": (f"[base]\nusers = {'1' * 400}", "base: users: 1111"),
     "too many": (f"[grid]\nseed = {list(range(400))}\nusers = {list(range(1, 400))}", "159,600 configurations"),
     "price": (BEGIN + '[price]\nnvme = "1"', "nvme: write for example 4/GiB or 0.1/GiB"),
-    "tier of a price": (BEGIN + '[price]\nnmve = "1/GiB"', "price: nmve is no tier of its presets; theirs are"),
+    "tier of a price": (BEGIN + '[price]\nnmve = "1/GiB"', "price: nmve is not a tier of its presets; theirs are"),
     "preset": ('[base]\npreset = "lmcache-disc"\nchunk_tokens = 3', "did you mean lmcache-disk?"),
 }  # fmt: skip
 

@@ -208,7 +208,7 @@ def test_nothing_is_bought_that_the_stack_does_not_use(requests, tmp_path):
 def test_a_p99_of_too_few_requests_is_not_one_that_is_missed(requests, tmp_path):
     argv = ["--model", "tiny-1b", "--users", "1", "--duration", "60s", "--target-ttft", "p99=1s", "-o", tmp_path]
     done = run_cli("kvtrace", "plan", *argv, "--prices", requests.parent / "prices.toml", "--quiet")
-    assert done.stdout.startswith("p99 1.00 s to the first token: not known, for too few requests tell that time")
+    assert done.stdout.startswith("p99 1.00 s to the first token: not known: too few requests for that percentile")
     median = run_cli(
         "kvtrace",
         "plan",
@@ -256,7 +256,7 @@ def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
 @pytest.mark.parametrize(
     ("prices", "options", "message"),
     [
-        (PRICES, [], "say what the fleet is to reach, such as --target-hit 60% or --target-ttft p99=2s"),
+        (PRICES, [], "give the fleet a target, such as --target-hit 60% or --target-ttft p99=2s"),
         (PRICES.replace("years = 4", "years = 0"), ["--target-hit", "50%"], "prices.toml: years: must be > 0"),
         (
             PRICES.replace('sizes = ["128MiB", "2GiB"]\n', ""),
@@ -266,7 +266,7 @@ def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
         (PRICES.replace("4000/GiB", "dear"), ["--target-hit", "50%"], "prices.toml: write for example"),
         (PRICES.replace("[nvme]", "[nvmes]"), ["--target-hit", "50%"], "did you mean nvme?"),
         (PRICES.replace("3DWPD,5y", "much"), ["--target-hit", "50%"], "--endurance much: write 1DWPD,5y"),
-        (PRICES.partition("[nvme]")[0], ["--target-hit", "50%"], "prices.toml: nothing that lmcache-disk could use"),
+        (PRICES.partition("[nvme]")[0], ["--target-hit", "50%"], "prices.toml: no medium that lmcache-disk can use"),
     ],
 )
 def test_what_is_refused(requests, tmp_path, prices, options, message):

@@ -151,7 +151,7 @@ def test_memory_does_not_wear_and_one_node_needs_no_router(tmp_path):
     sized = study(study_file(tmp_path, begin + 'drive-size = "1TB"'), tmp_path / "out").stdout
     assert "drive-size: no tier is a drive; memory and buckets do not wear" in sized
     routed = study(study_file(tmp_path, begin + 'router = "prefix"'), tmp_path / "out", check=False)
-    assert "--router prefix: there is one node; say how many" in routed.stderr
+    assert "--router prefix needs several nodes: add --nodes" in routed.stderr
     both = study(study_file(tmp_path, begin + 'router = "prefix"\n[grid]\nnodes = [1, 2]'), tmp_path / "out", "--json")
     assert [row["error"] for row in json.loads(both.stdout)["rows"]] == [None, None]
 

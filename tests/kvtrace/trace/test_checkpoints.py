@@ -145,9 +145,9 @@ def test_what_it_writes_is_valid_the_same_twice_and_holds_what_is_kept(monkeypat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--users", "3"], "--users 3 is of a KV cache"),
-        (["--tp", "2"], "--tp 2 is of a KV cache"),
-        (["--request-rate", "3/s"], "--request-rate 3/s is of a KV cache"),
+        (["--users", "3"], "--users 3 needs a KV cache"),
+        (["--tp", "2"], "--tp 2 needs a KV cache"),
+        (["--request-rate", "3/s"], "--request-rate 3/s needs a KV cache"),
         (["requests.jsonl"], "has no requests"),
         (["--set", "keeps=3"], "did you mean keep?"),
         (["--ranks", "0"], r"ranks\(=0\) must be >= 1"),
@@ -174,7 +174,7 @@ def test_training_options_and_its_preset_belong_together(monkeypatch, tmp_path, 
             cli.main()
         assert left.value.code == 2
     said = capsys.readouterr().err
-    assert "--ranks 3 is of --preset checkpoint" in said
+    assert "--ranks 3 needs --preset checkpoint" in said
     assert "only kvtrace gen takes it" in said
     with pytest.raises(ConfigError, match="weight_bytes"):
         load_training(["weight_bytes=0"], {})

@@ -79,7 +79,7 @@ def test_a_trace_without_its_objects_converts(tmp_path, monkeypatch):
         (["t.parquet", "t.csv", "--to", "warp"], 2, "--to warp: unknown format; use native or mlperf"),
         (["none.parquet", "u.csv.zst"], 3, "none.parquet: no such file"),
         (["t.txt", "u.csv.zst"], 2, "t.txt: unknown file type"),
-        (["t.parquet", "none/u.csv.zst"], 4, "no such directory; make it first"),
+        (["t.parquet", "none/u.csv.zst"], 4, "no such directory; create it first"),
         (["t.objects.parquet", "u.csv", "--to", "mlperf"], 3, "holds the table 'objects', where 'trace' is wanted"),
     ],
 )

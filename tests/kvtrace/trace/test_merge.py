@@ -155,7 +155,7 @@ def test_what_each_node_of_a_fleet_has_stays_its_own(monkeypatch, tmp_path, caps
     shared = str(tmp_path / "shared.parquet")
     assert run(monkeypatch, "gen", *few, "--set", "tiers.nvme.scope=fleet", "-o", shared) == 0
     assert run(monkeypatch, "merge", fleet, shared, "-o", mixed, "--force") == 2
-    assert "tier nvme: one fleet has it for so many nodes" in " ".join(capsys.readouterr().err.split())
+    assert "tier nvme has other numbers of nodes in each fleet" in " ".join(capsys.readouterr().err.split())
 
 
 def test_both_forms_of_a_table_merge_alike(monkeypatch, tmp_path, capsys):
@@ -179,7 +179,7 @@ def test_what_it_refuses(monkeypatch, tmp_path, capsys):
         ([kv, save, "-o", kv, "--force"], "is an input"),
         ([kv, save, "-o", out, "--shift", "saves=3s"], "write NAME=30s once for a trace, which are kv, save"),
         ([kv, save, "-o", out, "--requests", f"kv={requests}"], "belong together"),
-        ([kv, save, "-o", out, "--requests", f"save={requests}", "--requests-out", out], "of another simulation"),
+        ([kv, save, "-o", out, "--requests", f"save={requests}", "--requests-out", out], "from another simulation"),
     ):
         assert run(monkeypatch, "merge", *arguments) == 2
         assert message in capsys.readouterr().err

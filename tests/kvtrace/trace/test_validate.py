@@ -37,10 +37,10 @@ BROKEN = {
     "TIME_BACKWARDS": ([w(9, 0), w(8, 1)], 1, "ts_ns", "time goes backwards to 8 ns, from 9 ns"),
     "OVERFLOW": (
         [w(0, n, size=2, offset=2**50) for n in range(2**12 + 1)], 2**12 - 1, "length_bytes",
-        "tier nvme now holds 4611686018427396096 bytes, more than can be reckoned with",
+        "tier nvme now holds 4611686018427396096 bytes, more than 2^62",
     ),
     "REQUEST_NOT_DENSE": (
-        [w(0, 0), w(0, 1, request=10**12)], 1, "request_id", "request 1000000000000 is no dense number from 0",
+        [w(0, 0), w(0, 1, request=10**12)], 1, "request_id", "request 1000000000000 is not a dense number from 0",
     ),
     "READ_ABSENT": ([w(0, 0), r(0, 0, tier=1)], 1, "object_id", "reads object 0, which is not live in tier cpu"),
     "READ_PAST_END": (
@@ -131,7 +131,7 @@ def test_a_fault_is_one_line_with_its_place(tmp_path, monkeypatch, capsys, code)
         (w(0, 1, tier=3), "tier", "3 is no tier: the metadata names gpu, cpu, nvme (from 0 to 2)"),
         (w(0, 1, size=-4), "length_bytes", "-4 is out of range"),
         (w(0, 1, size=2**62), "length_bytes", "4611686018427387904 is out of range (from 0 to 1125899906842624)"),
-        (w(0, 2**31 - 1), "object_id", "2147483647 is no dense number from 0, in a file of 2 rows"),
+        (w(0, 2**31 - 1), "object_id", "2147483647 is not a dense number from 0, in a file of 2 rows"),
     ],
 )
 @pytest.mark.parametrize("command", ["validate", "info"])
