@@ -150,7 +150,7 @@ def scorecard(
     *,
     size: str = option("Capacity that each stack uses on the drive.", "16GiB", metavar="SIZE"),
     window: str = option("How long each run measures.", "20s", metavar="DURATION"),
-    presets: str = option("Caching stacks to run, as a list.", "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store"),
+    presets: str = option("Caching stacks, separated by commas.", "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store"),
     endurance: str | None = option("The drive's rated endurance, such as 1DWPD,5y: also say how long it lasts."),
     force: Force = False,
     as_json: bool = option("Print scorecard.json.", False, "--json"),
