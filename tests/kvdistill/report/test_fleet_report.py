@@ -65,13 +65,13 @@ def test_jobs_of_one_node_and_of_what_all_share(monkeypatch, tmp_path, capsys):
         rows = [row for row in rows_of(path) if (row["tier"], row["node"]) == (2, node) and row["op"] == "write"]
         assert profile.write.object_bytes == sum(row["length_bytes"] for row in rows) > 0
         found.append(profile)
-    for wrong, said in (("nvme", "say of which node, as nvme@0"), ("nvme@4", "there are 4"), ("nvme@x", "no tier")):
+    for wrong, said in (("nvme", "name a node, such as nvme@0"), ("nvme@4", "there are 4"), ("nvme@x", "no tier")):
         with pytest.raises(ConfigError, match=said):
             distil_source(path, wrong, Limit(), tmp_path)
     path, _ = made(monkeypatch, tmp_path, capsys, "--set", "tiers.nvme.scope=fleet")
     shared = distil_source(path, "nvme", Limit(), tmp_path).profile
     assert shared.tier == "nvme"
-    with pytest.raises(ConfigError, match="one for all"):
+    with pytest.raises(ConfigError, match="shared by all nodes"):
         distil_source(path, "nvme@0", Limit(), tmp_path)
 
 

@@ -114,8 +114,8 @@ def test_ranks_of_several_nodes_say_how_many_ranks_keep_all_apart(tmp_path):
     path = fleet(tmp_path / "t.parquet", [(node, "write", 2, node) for node in range(NODES)], OWN)
     on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))
     (note,) = [note for note in read_run(tmp_path / "run").notes if "separate on each node" in note]
-    assert "the 2 nodes' copies of an object are one here" in note
-    assert "mpirun -n 4 kvreplay run --mpi --deal node keeps them apart" in note
+    assert "here 2 nodes share one copy of an object" in note
+    assert "mpirun -n 4 kvreplay run --mpi --deal node keeps copies separate" in note
     rows = [(node, op, 2, 0) for node, op in ((0, "write"), (1, "write"), (2, "write"), (0, "delete"), (2, "read"))]
     path = fleet(tmp_path / "u.parquet", rows, OWN)
     with pytest.raises(TraceError, match=r"give each node a rank, mpirun -n 3 kvreplay run --mpi"):

@@ -173,7 +173,7 @@ def test_what_was_killed_on_several_drives_is_recovered_by_the_rule_it_ran_by(tm
     process = start(tmp_path, f"{drives[0]},{drives[1]}", has_keys=False)
     output = kill_with_rows(tmp_path, process)
     keys = objects_path(write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(ROWS)]))
-    with pytest.raises(ConfigError, match="not there when it ran; it says on which drive objects lay"):
+    with pytest.raises(ConfigError, match="not there when it ran; it says on which drive each object is"):
         recover(output)
     keys.unlink()
     found = recover(output).summary

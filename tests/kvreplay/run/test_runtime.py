@@ -217,7 +217,7 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
     assert (run["status"], window["runtime_ns"], len(sent) > 7) == ("partial", int(how[-1][:-1]) * 1000 * MS, True)
     done = sum(outcome != "skipped" for outcome in ops["outcome"])
     assert f"; the trace {done / 6:.3g} times in " in summary["verdict"]
-    assert f"note: was to replay the trace again and again for {how[-1][:-1]}" in shown
+    assert f"note: was to replay the trace repeatedly for {how[-1][:-1]}" in shown
     # What a closed loop provided for is nothing that it missed; what an open loop did not come to was due.
     if "--speed" in how:
         assert window["planned_repeats"] >= window["repeats"] > 2 * sent[-1] / 7
