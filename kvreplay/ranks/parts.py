@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from kvreplay.config.config import Config, Criteria, PartitionBy
 from kvreplay.config.limits import Warmup, parse_warmup
 from kvreplay.native.rows import NOT_DONE
+from kvreplay.plan.pacing import gap_ns
 from kvreplay.result.checkpoints import MeasuredOps, figures_of, joined, spans_of, times_beside
 from kvreplay.result.counts import LATENESS, RESPONSE, RequestTimes, Times
 from kvreplay.result.figures import added, least, rated
@@ -164,12 +165,10 @@ _OPS = """
     FROM files JOIN ranks ON filename = ops_file
 """
 _SCHEDULE = """
-    WITH due AS (FROM ops WHERE is_measured AND is_due),
-    gap AS (SELECT (due_ns - lag(due_ns) OVER (ORDER BY due_ns))::DOUBLE AS ns FROM due)
-    SELECT min(due_ns), max(due_ns) - min(due_ns) + (SELECT coalesce(sum(ns * ns) / nullif(sum(ns), 0), 0) FROM gap)
-    FROM due
+    SELECT min(due_ns), max(due_ns) - min(due_ns), coalesce(sum(ns * ns), 0) FROM
+    (SELECT due_ns, (due_ns - lag(due_ns) OVER (ORDER BY due_ns))::DOUBLE AS ns FROM ops WHERE is_measured AND is_due)
 """
-"""The first due time, and the schedule as of `kvreplay.result.cause.end_of`."""
+"""The first due time, from there to the last, and the gaps between, squared and added up."""
 _MOST_AT_ONCE = """
     WITH kind AS (SELECT * FROM ops WHERE is_measured AND is_done AND {kind}),
     step AS (SELECT submitted_ns AS at_ns, 1 AS more FROM kind UNION ALL SELECT completed_ns, -1 FROM kind)
@@ -200,7 +199,8 @@ class RankOperations:
             paths = [str(part.folder / file) for part in left]
             db.read_parquet(paths, union_by_name=True, filename=True).create_view(view)
         db.execute(_OPS)
-        self.first_due_ns, self.schedule_ns = db.sql(_SCHEDULE).fetchall()[0]
+        self.first_due_ns, span_ns, square_gaps = db.sql(_SCHEDULE).fetchall()[0]
+        self.schedule_ns = None if span_ns is None else span_ns + gap_ns(square_gaps, span_ns)
 
     def columns(self, query: str) -> Iterator[list[Any]]:
         """Yield the columns of a query's result, batch by batch, as NumPy arrays of int64, nulls as -1."""

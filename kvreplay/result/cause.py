@@ -101,12 +101,12 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
     usual, per_mib = found.times.quick(QUICK_PERCENT, *found.slots(SERVICE, like)), found.slots(PER_MIB, like)
     if found.times.count(*per_mib):
         usual = max(usual, found.times.quick(QUICK_PERCENT, *per_mib) * moved / MIB)
+    ready = completed - int(min(service, usual))
     # Of a load that was due at once, what the last took is most of the time.
-    ended = completed - (int(min(service, usual)) if schedule else 0)
-    took = max(schedule, ended - first_due)
+    took = max(schedule, (ready if schedule else completed) - first_due)
     offered = found.total("due", at) * NS_PER_S / schedule if schedule else None
     late = int(found.run["until_ns"][0]) - int(kinds["first_missed_ns"][list(at)].min())
-    late = max(0, late, completed - int(min(service, usual)) - last_due)
+    late = max(0, late, ready - last_due)
     return late, offered, count * NS_PER_S / took if took else None
 
 
