@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -137,6 +139,8 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     said = "replay.fio: matches its source in 2 of 3 figures that could be judged, of 5"
     few = "1 undetermined (bytes a second): 15 operations are too few"
     assert said in lines
+    (picked,) = re.findall(r"grep -E '(.+fio.+)' ", (Path(__file__).parents[3] / "docs/demo.sh").read_text())
+    assert re.match(picked, said), "make demo shows this line"
     assert f"- {said}; NOT in size TV (0.25); {few}; 1 not measured" in lines
     # A miss whose reason is known says it.
     pair = CLOSENESS["comparisons"][0]

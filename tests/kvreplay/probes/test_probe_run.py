@@ -1,7 +1,9 @@
 """`kvreplay run --probes`: what the block layer did for a run lies beside the run, or the run says why not."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -86,6 +88,8 @@ def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd)
     assert run.status == "complete"
     assert run.probes == ProbesNote(is_measured=False, reason=reason)
     assert f"left out the probes: {reason}" in run.notes
+    (picked,) = re.findall(r"grep -E '(.+probes.+)' ", (Path(__file__).parents[3] / "docs/demo.sh").read_text())
+    assert re.match(picked, f"note: left out the probes: {reason}"), "make demo shows this note"
     assert f"left out the probes: {reason}\n" in capfd.readouterr().err
     assert not {"probe.json", "blocks.parquet"} & {p.name for p in (tmp_path / "run").iterdir()}
     assert {p.name for p in tmp_path.iterdir()} == {"t.parquet", "t.objects.parquet", "scratch", "run"}
