@@ -305,7 +305,7 @@ def named(target: str) -> tuple[str, dict[str, str]] | None:
     name, _, rest = target.partition(":")
     if name not in NAMED:
         return None
-    if name == "sim" and rest.endswith(".json"):
+    if name == "sim" and rest.endswith(".json") and ",drive=" not in rest:
         return name, {"drive": rest.removeprefix("drive=")}
     options = {}
     for part in filter(None, rest.split(",")):

@@ -73,8 +73,11 @@ def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
 
 
 def is_late(end_late_ns: int | None, offered: float | None, delivered: float | None) -> bool:
-    """Return whether an end has slipped so far that less was delivered than was offered; parameters as in `Pace`."""
-    return (end_late_ns or 0) > SLIP_NS and (delivered or 0) < DELIVERED_SHARE * (offered or float("inf"))
+    """Return whether an end has slipped so far that less was delivered than was offered; parameters as in `Pace`.
+
+    A load that was due all at once asked for no rate: it cannot fall behind.
+    """
+    return offered is not None and (end_late_ns or 0) > SLIP_NS and (delivered or 0) < DELIVERED_SHARE * offered
 
 
 def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, float]:

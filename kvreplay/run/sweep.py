@@ -226,6 +226,7 @@ def point(
     moved = [f for f in that_count(summary.figures) if f.op != "delete"]
     span = summary.measured_ns if moved else 0
     pace, names = summary.pace, product(("read", "write"), ("p50_ns", "p99_ns", "p99_9_ns"))
+    offered = pace.offered_per_s if pace else None
     times: dict[str, Any] = {f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names}
     read_p99_ns = times["read_p99_ns"]
     is_judged = read_p99_target_ns is not None and read_p99_ns is not None
@@ -243,7 +244,7 @@ def point(
         **times,
         judgement=summary.judgement,
         kept_pace=pace.kept_pace if pace else None,
-        is_delivered=not is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s) if pace else None,
+        is_delivered=not is_late(pace.end_late_ns, offered, pace.delivered_per_s) if pace and offered else None,
         late_by_itself_fraction=pace.late_by_itself_fraction if pace else None,
         cause=pace.cause if pace else None,
         late_p99_ns=pace.lateness.p99_ns if pace else None,

@@ -265,6 +265,8 @@ def size(
         found = size_of(wanted, question, lambda done, of: tick(done / of))
     for note in notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks):
         log(f"note: {note}")
+    if question.price and found.chosen is not None and found.chosen.price is None:
+        log("note: the answer has no price: its unlimited tier has none")
     facts = {of: scenario.config[of] for of in ("preset", "model", "tensor_parallel", "seed", "source", "serving")}
     basis = {
         "hits": "simulated",

@@ -404,13 +404,19 @@ class _Run:
         return rate if rate * SAMPLES < 1 else 1.0
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
-        """Return the first point, in order of preference, that meets the target when it is simulated in full."""
+        """Return the first point, in order of preference, that meets the target when it is simulated in full.
+
+        Without prices, the first in which no request stalls, if there is one.
+        """
+        stalling: Point | None = None
         for point in sorted(points, key=_preference):
             if self.question.target.is_met(point, point.hit_ratio_error):
                 [full] = [point] if point.sampling_rate == 1 else self._simulate([point.capacities])
                 if self.question.target.is_met(full):
-                    return full
-        return None
+                    if not full.stalled_requests or self.question.price is not None:
+                        return full
+                    stalling = stalling or full
+        return stalling
 
     def _priced(self, point: Point) -> Point:
         price, sizes = self.question.price, point.capacities

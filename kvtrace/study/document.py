@@ -419,8 +419,8 @@ def stalls_of(of: Candidate) -> str:
 def _ratio(of: Candidate) -> str:
     each = [row.figures.hit_ratio for row in of.rows if row.figures and row.figures.hit_ratio is not None]
     line = f"{100 * of.hit_ratio:.1f} %"
-    if len(each) > 1:
-        line += f" ({100 * min(each):.1f} to {100 * max(each):.1f} over {len(each)} seeds)"
+    if (seeds := len({row.configuration.knobs.get(SEED) for row in of.rows})) > 1:
+        line += f" ({100 * min(each):.1f} to {100 * max(each):.1f} over {seeds} seeds)"
     return line
 
 

@@ -250,6 +250,23 @@ def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_pa
     assert "limited by the queue depth of 1 (--queue-depth)" in short.sentence
 
 
+def test_a_load_that_is_due_at_once_asks_for_no_rate_and_cannot_fall_behind(tmp_path: Path) -> None:
+    # 64 writes and 1,000 reads of 64 KiB, all at once: 70 ms at 1 GB/s.
+    writes = [row("write", 2, i, 65536) for i in range(64)]
+    trace = write_trace(tmp_path / "t.parquet", writes + [row("read", 2, i % 64, 65536) for i in range(1000)])
+    config = Config(tiers={"nvme": "sim:bandwidth=1GB,latency=10us"}, speed=1.0, queue_depth=32)
+    found = replay(Replay(config, trace, tmp_path / "run", [])).run.summary
+    pace, judged = found.pace, found.judgement
+    assert pace is not None
+    assert judged is not None
+    assert (pace.offered_per_s, pace.kept_pace) == (None, False)
+    assert (pace.end_late_ns or 0) > 10_000_000
+    assert judged.evidence.is_end_late is False
+    assert judged.sentence.startswith("nvme (SIMULATED) delivered ")
+    assert " of all asked at once; " in judged.sentence
+    assert " of operations late by more than 1 ms" in judged.sentence
+
+
 @pytest.mark.parametrize(
     ("depth", "cause", "gain"), [(1, "queue", 1), (4, "queue", 1), (8, "drive", 0), (32, "drive", 0)]
 )

@@ -224,8 +224,9 @@ def test_a_replay_on_a_drive_file_ends_in_virtual_time(tmp_path: Path) -> None:
     names = ["submitted_ns", "completed_ns"]
     first, second = (read_table(tmp_path / name / "ops.parquet", OPS).select(names) for name in ("run", "again"))
     assert first.equals(second)
-    both = f"gpu=sim:drive={tmp_path / 'drive.json'},latency=10us"
-    refused = run_cli("kvreplay", "run", trace, "--tier", both, "-o", tmp_path / "none", check=False)
-    assert (refused.returncode, f"--tier {both}: a drive file says all" in refused.stderr) == (2, True)
+    drive, none = f"drive={tmp_path / 'drive.json'}", tmp_path / "none"
+    for both in (f"gpu=sim:{drive},latency=10us", f"gpu=sim:latency=10us,{drive}"):
+        refused = run_cli("kvreplay", "run", trace, "--tier", both, "-o", none, check=False)
+        assert (refused.returncode, f"--tier {both}: a drive file says all" in refused.stderr) == (2, True)
     missing = run_cli("kvreplay", "run", trace, "--tier", "gpu=sim:no.json", "-o", tmp_path / "none", check=False)
     assert "no.json: no such file" in missing.stderr

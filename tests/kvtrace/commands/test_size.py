@@ -142,13 +142,16 @@ def test_samples_are_as_far_off_as_they_say(tmp_path, preset):
     assert sampled["ceiling"] == full["ceiling"]
 
 
-def test_the_least_dram_is_chosen_and_with_prices_the_cheapest(requests):
-    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%"]
-    given += ["--dram", "32MiB,2GiB", "--nvme", "64MiB,2GiB"]
+def test_the_least_dram_is_chosen_in_which_none_stalls_and_with_prices_the_cheapest(requests):
+    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--nvme", "64MiB,2GiB"]
+    # Where the engine stalls with every capacity that reaches the target, the answer says so.
+    stalling = sized(*given, "--dram", "32MiB")
+    assert (stalling["chosen"]["capacities"]["dram"], stalling["answer"][:18]) == (32 * MIB, "ENGINE WOULD STALL")
+    given += ["--dram", "32MiB,2GiB"]
     least = sized(*given)
     reached = [p["capacities"] for p in least["points"] if p["hit_ratio"] >= 0.25]
     assert reached == [{"dram": a * MIB, "nvme": b * MIB} for a, b in ((32, 2048), (2048, 64), (2048, 2048))]
-    assert least["chosen"]["capacities"] == reached[0]
+    assert (least["chosen"]["capacities"], least["chosen"]["stalled_requests"]) == (reached[1], 0)
     cheap = sized(*given, "--price", "dram=1/GiB", "--price", "nvme=8/GiB")
     assert cheap["chosen"]["capacities"] == reached[1]
     assert cheap["chosen"]["price"] == pytest.approx(2 * 1 + 8 / 16)
@@ -202,7 +205,9 @@ def test_dram_beyond_the_grid_is_found_where_little_nvme_is_given(requests):
 def test_beside_unlimited_dram_no_nvme_is_needed(requests):
     asked = [requests, *GIVEN, "--preset", "vllm-fs", "--target-hit", "25%", "--dram", "unlimited"]
     for prices in ([], ["--price", "dram=4/GiB", "--price", "nvme=0.1/GiB"]):
-        assert size(*asked, *prices).stdout.startswith("unlimited DRAM and no NVMe")
+        done = size(*asked, *prices)
+        assert done.stdout.startswith("unlimited DRAM and no NVMe")
+        assert ("note: the answer has no price: its unlimited tier has none\n" in done.stderr) == bool(prices)
 
 
 @pytest.mark.parametrize("nvme", ["1GiB", "unlimited"])

@@ -83,6 +83,11 @@ def test_seeds_are_averaged():
     assert line == "best hit ratio 50.0 % at a=2, 1.07 GB in all tiers"
     rows[2] = ({"a": 2, "seed": 1}, result(0.3, GIB))
     assert "best hit ratio 40.0 % (20.0 to 60.0 over 2 seeds) at a=1" in first_line(findings(*study(rows), None))
+    # The same configuration twice is no second seed.
+    rows = [({"a": 1}, result(0.4, GIB))] * 2
+    assert first_line(findings(*study(rows), None)) == (
+        "best hit ratio 40.0 % at the only configuration, 1.07 GB in all tiers"
+    )
 
 
 def test_paretos_front():
