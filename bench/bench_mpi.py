@@ -36,7 +36,7 @@ def program(name: str, *arguments: object) -> list[str]:
 def run(ranks: int, trace: Path, target: str, output: Path, launcher: str) -> dict[str, Any]:
     """Replay on so many ranks, and return run.json."""
     shutil.rmtree(output, ignore_errors=True)
-    argv = program("kvreplay", "run", trace, "--mpi", "--deal", "object", "--tier", f"nvme={target}", "-o", output)
+    argv = program("kvreplay", "run", trace, "--mpi", "--partition", "object", "--tier", f"nvme={target}", "-o", output)
     subprocess.run(
         [launcher, "-n", str(ranks), "--bind-to", "none", *argv],
         env={**os.environ, **_ENVIRONMENT}, check=True, capture_output=True,

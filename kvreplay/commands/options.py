@@ -52,7 +52,7 @@ class RanksArguments:
         False,
         "--mpi",
     )
-    deal: PartitionBy | None = option(
+    partition: PartitionBy | None = option(
         "With --mpi: how the trace is partitioned over ranks: by node, user (a session, where --requests tells, else a "
         "request) or object.  [default: the first of these that the trace has several of]"
     )
@@ -66,8 +66,8 @@ def session(asked: RanksArguments) -> Iterator[RankSession | None]:
     ConfigError, ProbeUnavailable if there can be no ranks.
     """
     if not asked.is_mpi:
-        if asked.deal is not None:
-            raise ConfigError(f"--deal {asked.deal} partitions a trace over ranks; add --mpi")
+        if asked.partition is not None:
+            raise ConfigError(f"--partition {asked.partition} partitions a trace over ranks; add --mpi")
         yield None
         return
     from kvreplay.ranks.helper import begin
@@ -75,7 +75,7 @@ def session(asked: RanksArguments) -> Iterator[RankSession | None]:
     with closing(begin(asked.rank_timeout)) as ranks:
         from kvreplay.ranks.session import RankSession
 
-        found = RankSession(ranks, asked.deal)
+        found = RankSession(ranks, asked.partition)
         if ranks.rank:
             found.follow()
             raise typer.Exit

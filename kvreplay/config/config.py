@@ -74,7 +74,7 @@ NAMED = ("ram", "gpu", "sim", "null")
 
 
 class PartitionBy(StrEnum):
-    """What `--deal` takes: what stays together."""
+    """What `--partition` takes: what stays together."""
 
     NODE = "node"
     USER = "user"

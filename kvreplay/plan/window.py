@@ -605,12 +605,12 @@ def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceEr
     row, index, object_id = lost
     why = "run kvtrace validate on this trace"
     if source.limit.node is not None:
-        why = "another node rewrote it, which --node leaves out; replay all nodes: kvreplay run --mpi --deal node"
+        why = "another node rewrote it, which --node leaves out; replay all nodes: kvreplay run --mpi --partition node"
     elif several := joined(source.reader, [index], rows).get(index):
         why = (
             f"{source.reader.meta.tiers[index].name} is separate on each node, and one target cannot replace those of "
             f"{several}: give each node a rank, mpirun -n {to_part(source.reader.meta, index, several)} kvreplay run "
-            "--mpi --deal node"
+            "--mpi --partition node"
         )
     message = f"reads object {object_id} after it was deleted from its tier and not written again; {why}"
     return TraceError(message, path=source.path, row=row)

@@ -47,8 +47,8 @@ from kvtrace.core.run.run_file import (
     RANK_FOLDER,
     RUN_FILE,
     CombinedNote,
-    DealNote,
     DeviceIo,
+    PartitionNote,
     Populated,
     RankNote,
     RanksNote,
@@ -157,10 +157,10 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
     simulated = {each.tier for each in figures if each.is_simulated}
     moved = {name: str(facts.get("target")) for name, facts in first.tiers.items() if name not in simulated}
     populated = [run.populated for run in runs if run.populated is not None]
-    deal = next((part.report.deal for part in parts if part.has_ended), None)
-    if deal is not None:
-        left_out = sum(part.report.deal.deletes_left_out for part in parts if part.report.deal is not None)
-        deal = msgspec.structs.replace(deal, deletes_left_out=left_out)
+    partition = next((part.report.partition for part in parts if part.has_ended), None)
+    if partition is not None:
+        left_out = sum(part.report.partition.deletes_left_out for part in parts if part.report.partition is not None)
+        partition = msgspec.structs.replace(partition, deletes_left_out=left_out)
     return RunFile(
         program="kvreplay",
         version=__version__,
@@ -201,7 +201,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         data=first.data,
         verification=_verification(runs),
         device_io=device_io,
-        notes=[*run_notes(order, parts, deal, summary), *histogram_notes(figures, requests)],
+        notes=[*run_notes(order, parts, partition, summary), *histogram_notes(figures, requests)],
         requests=requests,
         mlperf=None
         if requests is None
@@ -212,7 +212,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         ranks=RanksNote(
             count=order.count,
             library=order.library,
-            deal=deal,
+            partition=partition,
             start=start_note(parts),
             is_exact=found.is_exact,
             ranks=[rank_note(part) for part in parts],
@@ -318,7 +318,7 @@ def rank_note(part: PartRun) -> RankNote:
     """Return the entry of a rank in run.json."""
     report, summary = part.report, None if part.run is None else part.run.summary
     wall = None if summary is None else summary.wall_ns
-    nodes = None if report.deal is None else report.deal.nodes
+    nodes = None if report.partition is None else report.partition.nodes
     same = ("cpus", "clock_offset_ns", "clock_error_ns", "clock_drift_ns", "begun_late_ns", "stood_still_ns")
     return RankNote(
         rank=part.rank,
@@ -377,9 +377,9 @@ def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
     )
 
 
-def run_notes(order: Ordered, parts: Sequence[PartRun], deal: DealNote | None, summary: Summary) -> list[str]:
+def run_notes(order: Ordered, parts: Sequence[PartRun], over: PartitionNote | None, summary: Summary) -> list[str]:
     """Return the notes of a run: on its partition, on the ranks, and those of several ranks once."""
-    found = [] if deal is None else [_partition_note(order.count, deal)]
+    found = [] if over is None else [_partition_note(order.count, over)]
     found += skipped_notes(summary)
     for part in parts:
         if part.status == "idle":
@@ -438,20 +438,20 @@ def sum_by_name(counts: Sequence[dict[str, int]]) -> dict[str, int]:
     return dict(found)
 
 
-def _partition_note(count: int, deal: DealNote) -> str:
+def _partition_note(count: int, found: PartitionNote) -> str:
     words = {"node": "nodes", "user": "users", "object": "objects"}
     over = counted(count, "rank")
-    said = f"{deal.dealt:,} {words[deal.by]} were distributed over {over} ({deal.because})"
+    said = f"{found.distributed:,} {words[found.by]} were distributed over {over} ({found.because})"
     cut = []
-    if deal.shared_objects:
+    if found.shared_objects:
         cut.append(
-            f"{deal.shared_objects:,} objects are used by several ranks: each has its own copy, and "
-            f"{deal.shared_rows:,} rows ({format_bytes(deal.shared_bytes)}) do not wait for the rank that wrote first"
+            f"{found.shared_objects:,} objects are used by several ranks: each has its own copy, and "
+            f"{found.shared_rows:,} rows ({format_bytes(found.shared_bytes)}) do not wait for the rank that wrote first"
         )
-    if deal.split_requests:
-        cut.append(f"{deal.split_requests:,} requests are split over ranks, whose stages do not wait for each other")
-    if deal.deletes_left_out:
-        cut.append(f"{deal.deletes_left_out:,} deletes were left out, of objects that another rank wrote again")
+    if found.split_requests:
+        cut.append(f"{found.split_requests:,} requests are split over ranks, whose stages do not wait for each other")
+    if found.deletes_left_out:
+        cut.append(f"{found.deletes_left_out:,} deletes were left out, of objects that another rank wrote again")
     return "; ".join([said, *(cut or ["no dependencies were cut"])])
 
 

@@ -29,7 +29,7 @@ from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import I1, I2, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
-from kvtrace.core.run.run_file import RANK_FOLDER, DealNote
+from kvtrace.core.run.run_file import RANK_FOLDER, PartitionNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 
@@ -42,7 +42,7 @@ class Part:
     """The part of a trace that one rank replays."""
 
     path: Path
-    note: DealNote
+    note: PartitionNote
     planned: int
     """Rows of this rank on tiers that have a target."""
     warmup_rows: int | None
@@ -113,10 +113,10 @@ def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
     if asked is None:
         return PartitionBy.OBJECT, "the trace has neither nodes nor requests"
     if asked is PartitionBy.NODE and len(nodes) <= 1:
-        raise ConfigError(f"--deal node: {reader.path} has one node; deal it by user or object")
+        raise ConfigError(f"--partition node: {reader.path} has one node; partition it by user or object")
     if asked is PartitionBy.USER and not has_requests:
-        raise ConfigError(f"--deal user: {reader.path} has no requests; deal it by object")
-    return asked, "--deal"
+        raise ConfigError(f"--partition user: {reader.path} has no requests; partition it by object")
+    return asked, "--partition"
 
 
 def _sessions(path: Path | None) -> dict[int, int] | None:
@@ -136,7 +136,7 @@ class _Pass:
     def __init__(self, reader: Reader, by: PartitionBy, asked: PartitionOptions) -> None:
         self._reader, self._by, self._asked = reader, by, asked
         self._sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
-        self._dealt: dict[tuple[int, int], int] = {}
+        self._rank_of: dict[tuple[int, int], int] = {}
         """Rank by what is kept together: a node, or whether a user is a session, and its number."""
         self.own = np.zeros(0, OWN)
         """By object."""
@@ -205,22 +205,20 @@ class _Pass:
             if key >= 0:
                 session = None if self._sessions is None else self._sessions.get(key)
                 user = (0, key) if session is None else (1, session)
-                ranks[at] = self._dealt.setdefault(user, len(self._dealt) % self._asked.ranks)
+                ranks[at] = self._rank_of.setdefault(user, len(self._rank_of) % self._asked.ranks)
         return ranks[places]
 
-    def note(self, because: str, needless: int) -> DealNote:
+    def note(self, because: str, needless: int) -> PartitionNote:
         """Return the facts of the partition; `needless` deletes of this rank were left out."""
-        return DealNote(
+        of, ranks = self._rank_of, range(self._asked.ranks)
+        nodes = [sorted(node for (_, node), to in of.items() if to == rank) for rank in ranks]
+        return PartitionNote(
             by=self._by,
             because=because,
-            dealt=len(self._dealt) if self._by is not PartitionBy.OBJECT else int((self.own["first"] != 0).sum()),
+            distributed=len(of) if self._by is not PartitionBy.OBJECT else int((self.own["first"] != 0).sum()),
             rows=self.rows_of.tolist(),
             bytes=self.bytes_of.tolist(),
-            nodes=[
-                sorted(node for (_, node), to in self._dealt.items() if to == rank) for rank in range(self._asked.ranks)
-            ]
-            if self._by is PartitionBy.NODE
-            else None,
+            nodes=nodes if self._by is PartitionBy.NODE else None,
             shared_objects=int((self.own["is_shared"] != 0).sum()),
             shared_rows=int(self.counts[0]),
             shared_bytes=int(self.counts[1]),
@@ -263,13 +261,13 @@ def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
     return found
 
 
-def _write(reader: Reader, path: Path, mine: Any, note: DealNote, rank: int, whole: _Pass) -> None:
+def _write(reader: Reader, path: Path, mine: Any, note: PartitionNote, rank: int, whole: _Pass) -> None:
     meta, once = reader.meta, Repeated(reader, whole.rows, 1)
     share = {
         "file": reader.path.name,
         "rank": rank,
         "ranks": len(note.rows),
-        "dealt_by": note.by,
+        "partitioned_by": note.by,
         "nodes": None if note.nodes is None else sorted(chain.from_iterable(note.nodes)),
         "rows": whole.rows,
         # Repeats of all parts begin together, and their requests are the same ones on all.

@@ -29,7 +29,7 @@ from kvreplay.result.figures import added, least, rated
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
 from kvtrace.core.run.figures import Checkpoint, CheckpointFigures, Distribution, Figures, Pace, RequestFigures
-from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, DealNote, RunFile
+from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, PartitionNote, RunFile
 from kvtrace.core.schema import OPS, Op, Qos
 from kvtrace.core.statistics import mean, total
 from kvtrace.core.tables import open_table
@@ -55,7 +55,7 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     output: str
     """As given to rank 0."""
     is_forced: bool = False
-    deal: PartitionBy | None = None
+    partition: PartitionBy | None = None
     """What the trace is partitioned by; null: as the trace suggests."""
 
 
@@ -65,7 +65,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     host: str
     cpus: int | None = None
-    deal: DealNote | None = None
+    partition: PartitionNote | None = None
     is_whole: bool = True
     """Whether the ranks together were to replay the whole trace."""
     is_idle: bool = False

@@ -58,7 +58,9 @@ class RankSession:
         if config.window not in (None, ALL, STEADIEST):
             raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
         if config.node is not None:
-            raise ConfigError(f"--node {config.node} is for one process: with --mpi say --deal node, a rank a node")
+            raise ConfigError(
+                f"--node {config.node} is for one process: with --mpi say --partition node, a rank a node"
+            )
         tables.check_output(output, is_forced=asked.is_forced)
         open_table(asked.trace, TRACE)
         config = replace(config, window=None)
@@ -71,7 +73,7 @@ class RankSession:
             trace=str(asked.trace.resolve()),
             output=str(output),
             is_forced=asked.is_forced,
-            deal=self._by,
+            partition=self._by,
         )
         tables.make_directory(output, RUN_FILE)
         tables.remove_stale(output, {RANK_FOLDER.format(rank) for rank in range(self.ranks.count)})
@@ -141,7 +143,7 @@ class RankSession:
         meta = open_table(trace, TRACE).meta
         warmup = parse_warmup(config.warmup)
         asked = PartitionOptions(
-            by=order.deal,
+            by=order.partition,
             ranks=order.count,
             limit=parse_limit(config.limit),
             tiers=frozenset(i for i, _ in tier_indices([t.name for t in meta.tiers], config.tiers, trace)),
@@ -181,7 +183,7 @@ class RankSession:
             rank=self.ranks.rank,
             host=self.ranks.host,
             cpus=len(os.sched_getaffinity(0)),
-            deal=None if part is None else part.note,
+            partition=None if part is None else part.note,
             is_whole=part is None or part.is_whole,
             is_idle=part is not None and not part.planned,
             error=None if error is None else str(error),

@@ -495,7 +495,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
         yield f"figures exclude the {left}{rest}"
     yield from (
         f"tier {name} is separate on each node: here {count} nodes share one copy of an object, which the first delete "
-        f"removes; mpirun -n {ranks} kvreplay run --mpi --deal node keeps copies separate, --node replays one node"
+        f"removes; mpirun -n {ranks} kvreplay run --mpi --partition node keeps copies separate, --node replays one node"
         for name, count, ranks in setting.joined
     )
     yield from (

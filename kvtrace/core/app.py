@@ -66,7 +66,7 @@ SECTIONS = {
     "Fleet": "nodes router rack-nodes prefill-nodes event",
     "Load": "as-fast-as-possible pool checkpoint-depth engine submitters buffered gds direct fsync fadvise layout "
     "queue-depths speeds jobs ignore-streams node",
-    "Ranks": "mpi deal rank-timeout",
+    "Ranks": "mpi partition rank-timeout",
     "Limits": "from to busiest whole max-duration warmup on-error pause capacity stall-timeout",
     "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version endpoint "
     "balance retries request-timeout log-version bucket host hosts",
@@ -95,6 +95,7 @@ RENAMED = {
     "--max-runtime": "--max-duration",
     "--check-seconds": "--check-duration",
     "--html": "--plot",
+    "--deal": "--partition",
     "--dir": "--tier nvme=",
 }
 """Former names of options, where a command has the new one."""

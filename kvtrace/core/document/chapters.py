@@ -308,7 +308,7 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
     start = {
         "ranks": Cell(found.count, Unit.COUNT),
         "MPI library": found.library,
-        "partitioned by": None if found.deal is None else found.deal.by,
+        "partitioned by": None if found.partition is None else found.partition.by,
         "apart at the start": Cell(begun.skew_ns, Unit.NS),
         "first submissions apart": Cell(begun.first_submission_skew_ns, Unit.NS),
         "error of the common clock, at most": Cell(begun.clock_error_ns, Unit.NS),

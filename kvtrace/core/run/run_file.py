@@ -429,13 +429,13 @@ RANK_FOLDER = "rank-{:04d}"
 """Where the run of a rank lies in that of the whole."""
 
 
-class DealNote(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionNote(msgspec.Struct, frozen=True, kw_only=True):
     """How the trace was partitioned over the ranks, and which relations that cut."""
 
     by: str
     """node, user or object."""
     because: str
-    dealt: int
+    distributed: int
     """How many nodes, users or objects there are."""
     rows: list[int]
     """By rank."""
@@ -527,7 +527,7 @@ class RanksNote(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     library: str | None
     """The MPI library; null without one."""
-    deal: DealNote | None = None
+    partition: PartitionNote | None = None
     """Null where each rank has a trace of its own."""
     start: StartNote
     is_exact: bool

@@ -65,8 +65,8 @@ def test_a_rank_a_node_says_which_and_the_store_bears_the_load_of_all(tmp_path):
     on_ranks(NODES, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))
     run = read_run(tmp_path / "run")
     assert isinstance(run.ranks, RanksNote)
-    assert run.ranks.deal is not None
-    assert (run.ranks.deal.by, run.ranks.deal.nodes) == ("node", [[0], [1], [2], [3]])
+    assert run.ranks.partition is not None
+    assert (run.ranks.partition.by, run.ranks.partition.nodes) == ("node", [[0], [1], [2], [3]])
     assert [rank.nodes for rank in run.ranks.ranks] == [[0], [1], [2], [3]]
     for rank in range(NODES):
         assert {op["node"] for op in ops_of(tmp_path / "run" / f"rank-{rank:04d}")} == {rank}
@@ -74,7 +74,7 @@ def test_a_rank_a_node_says_which_and_the_store_bears_the_load_of_all(tmp_path):
         ("read", 20, 20 * LENGTH), ("write", 20, 20 * LENGTH),
     ]  # fmt: skip
     # What another node stored is written before the run on the rank that reads it, and said.
-    assert run.ranks.deal.shared_objects == 20
+    assert run.ranks.partition.shared_objects == 20
     assert run.populated is not None
     assert run.populated.objects == 20
     shown = run_cli("kvdistill", "report", tmp_path / "run").stdout
@@ -96,7 +96,7 @@ def test_drives_that_nodes_have_apart_are_not_one_drive(tmp_path):
     path = fleet(tmp_path / "t.parquet", rows, OWN)
     config = Config(tiers={"nvme": "ram"})
     with pytest.raises(
-        TraceError, match=r"nvme is separate on each node, .* mpirun -n 2 kvreplay run --mpi --deal node"
+        TraceError, match=r"nvme is separate on each node, .* mpirun -n 2 kvreplay run --mpi --partition node"
     ):
         replay(Replay(config, path, tmp_path / "run", ["kvreplay"]))
     on_ranks(2, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])))
@@ -115,7 +115,7 @@ def test_ranks_of_several_nodes_say_how_many_ranks_keep_all_apart(tmp_path):
     on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))
     (note,) = [note for note in read_run(tmp_path / "run").notes if "separate on each node" in note]
     assert "here 2 nodes share one copy of an object" in note
-    assert "mpirun -n 4 kvreplay run --mpi --deal node keeps copies separate" in note
+    assert "mpirun -n 4 kvreplay run --mpi --partition node keeps copies separate" in note
     rows = [(node, op, 2, 0) for node, op in ((0, "write"), (1, "write"), (2, "write"), (0, "delete"), (2, "read"))]
     path = fleet(tmp_path / "u.parquet", rows, OWN)
     with pytest.raises(TraceError, match=r"give each node a rank, mpirun -n 3 kvreplay run --mpi"):
@@ -183,7 +183,7 @@ def test_a_node_that_is_not_there_is_refused(tmp_path):
     alone = write_trace(tmp_path / "a.parquet", [(0, "write", 2, "store", 0, 0, LENGTH, 0, 0, 0)])
     with pytest.raises(ConfigError, match="has no nodes"):
         replay(Replay(Config(tiers={"nvme": "ram"}, node=0), alone, tmp_path / "run", ["kvreplay"]))
-    with pytest.raises(ConfigError, match="--deal node"):
+    with pytest.raises(ConfigError, match="--partition node"):
         on_ranks(
             2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}, node=1), path, tmp_path / "run", ["kvreplay"]))
         )

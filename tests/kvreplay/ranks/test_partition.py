@@ -142,7 +142,7 @@ def test_sessions_are_users_where_the_requests_table_tells(tmp_path):
     # RankSession 7, session 8, then request 3 by itself.
     assert [r[7] for r in rows_of(first)] == [0, 2, 3, 5]
     assert [r[7] for r in rows_of(second)] == [1, 4]
-    assert first.note.dealt == 3
+    assert first.note.distributed == 3
 
 
 def test_objects_stay_whole_where_they_are_what_is_dealt_and_requests_are_said_to_be_cut(tmp_path):
@@ -180,7 +180,7 @@ def test_nodes_are_dealt_by_themselves_where_there_are_several(tmp_path):
     asked = PartitionOptions(None, 2, Limit(), frozenset({2}))
     parts = [write_part(trace, asked, rank, tmp_path / f"rank-{rank}.parquet") for rank in range(2)]
     assert parts[0].note.by == "node"
-    assert parts[0].note.dealt == 3
+    assert parts[0].note.distributed == 3
     assert [[r[4] for r in rows_of(part)] for part in parts] == [[0, 1, 3, 5], [2, 4]]
 
 
@@ -204,7 +204,7 @@ def test_a_part_is_a_trace_with_the_objects_beside_it_and_no_counters_of_the_who
     assert meta.stats is None
     assert meta.source is not None
     assert meta.source["part"] == {
-        "file": "t.parquet", "rank": 1, "ranks": 2, "dealt_by": "user", "nodes": None, "rows": 5, "period_ns": 50,
+        "file": "t.parquet", "rank": 1, "ranks": 2, "partitioned_by": "user", "nodes": None, "rows": 5, "period_ns": 50,
         "requests": 5,
     }  # fmt: skip
     assert objects_path(part.path).is_file()

@@ -585,7 +585,8 @@ def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
         (["--tier", "cpu"], "--tier cpu: write it as NAME=TARGET"),
         (["--tier", "cpu=ram", "--tier", "cpu=null"], "tier cpu has the target ram already"),
         (["--tier", "cpu=ram", "--io-bytes", "1000"], "--io-bytes 1000: give a multiple of 4096"),
-        (["--tier", "cpu=ram", "--deal", "host"], "'host' is not one of 'node', 'user', 'object'"),
+        (["--tier", "cpu=ram", "--partition", "host"], "'host' is not one of 'node', 'user', 'object'"),
+        (["--tier", "cpu=ram", "--deal", "node"], "--deal was renamed: use --partition"),
     ):
         done = run_cli("kvreplay", "run", trace, *arguments, "-o", tmp_path / "run", check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
