@@ -119,11 +119,14 @@ def available_bytes() -> int | None:
     """Return the memory that this process can still have, by the kernel, its group's limit and `ulimit -v`, or null."""
     lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    # The control group at the top of what we see; file cache is given back first.
-    limit, used, stat = (sys_text(Path(f"/sys/fs/cgroup/memory.{name}")) for name in ("max", "current", "stat"))
-    if limit is not None and used is not None and limit.isdecimal():
-        cached = [int(line.split()[1]) for line in (stat or "").splitlines() if line.startswith("inactive_file ")]
-        found.append(int(limit) - int(used) + sum(cached))
+    groups = (sys_text(Path("/proc/self/cgroup")) or "").splitlines()
+    own = Path("/sys/fs/cgroup", *(line.removeprefix("0::/") for line in groups if line.startswith("0::/")))
+    # Our control group (version 2), and those above it; file cache is given back first.
+    for group in (own, *own.parents):
+        limit, used, stat = (sys_text(group / f"memory.{name}") for name in ("max", "current", "stat"))
+        if limit is not None and used is not None and limit.isdecimal():
+            cached = [int(line.split()[1]) for line in (stat or "").splitlines() if line.startswith("inactive_file ")]
+            found.append(int(limit) - int(used) + sum(cached))
     address_bytes, taken = resource.getrlimit(resource.RLIMIT_AS)[0], sys_text(Path("/proc/self/statm"))
     if address_bytes not in (resource.RLIM_INFINITY, -1) and taken is not None:
         found.append(address_bytes - int(taken.split()[0]) * resource.getpagesize())

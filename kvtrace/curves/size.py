@@ -131,7 +131,7 @@ class _Run:
         self.pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="size")
         self._asked = self._done = self._most = 0
         self._sampling: _Sampling | None = None
-        self._told = 0.0
+        self._least_sampled = 0.0
         """The bytes that a tier must hold for samples to tell."""
         self._full: dict[frozenset[tuple[str, int | None]], Point] = {}
         """Full simulations by their capacities."""
@@ -148,8 +148,8 @@ class _Run:
             samples = [self._result(of) for of in drawn]
             unlimited = [self._start(stack.simulate_sample, dict.fromkeys(stack.roles), of, rate) for of in samples]
             self._sampling = _Sampling(rate, samples, [self._result(of) for of in unlimited])
-            self._told = _FEWEST_HELD * stack.chunk_bytes / rate
-        optima = [None if self._is_told(of) else self._start(stack.optimum, of) for of in grid]
+            self._least_sampled = _FEWEST_HELD * stack.chunk_bytes / rate
+        optima = [None if self._can_estimate(of) else self._start(stack.optimum, of) for of in grid]
         points = [
             of if most is None else replace(of, optimal_hit_ratio=self._result(most))
             for of, most in zip(self._look_at(grid), optima, strict=True)
@@ -255,9 +255,11 @@ class _Run:
                 best = min(best, self._least(point, inner, self._look_at), key=_preference)
         return best
 
-    def _is_told(self, capacities: Capacities) -> bool:
+    def _can_estimate(self, capacities: Capacities) -> bool:
         """Whether samples stand for all of the objects with `capacities`: each tier holds enough of a sample."""
-        return self._sampling is not None and all(not size or size >= self._told for size in capacities.values())
+        return self._sampling is not None and all(
+            not size or size >= self._least_sampled for size in capacities.values()
+        )
 
     def _estimates(self, tried: Sequence[Capacities]) -> list[Point]:
         told = self._sampling
@@ -271,9 +273,9 @@ class _Run:
 
     def _look_at(self, tried: Sequence[Capacities]) -> list[Point]:
         """Return what samples say of each of `tried`, in their order, or a full simulation where they cannot tell."""
-        full = iter(self._simulate([of for of in tried if not self._is_told(of)]))
-        estimates = iter(map(self._priced, self._estimates([of for of in tried if self._is_told(of)])))
-        return [next(estimates if self._is_told(of) else full) for of in tried]
+        full = iter(self._simulate([of for of in tried if not self._can_estimate(of)]))
+        estimates = iter(map(self._priced, self._estimates([of for of in tried if self._can_estimate(of)])))
+        return [next(estimates if self._can_estimate(of) else full) for of in tried]
 
     def _simulate(self, tried: Sequence[Capacities]) -> list[Point]:
         new = {key: of for of in tried if (key := frozenset(of.items())) not in self._full}
@@ -301,7 +303,7 @@ class _Run:
             if met and at == self._most:
                 break
             # Samples are off by less than this.
-            sign, at = (-1, at) if met == 0 else (1, max(at, int(self._told)))
+            sign, at = (-1, at) if met == 0 else (1, max(at, int(self._least_sampled)))
             parts = sorted((rough * part) ** sign for part in (1 / near, near))
             near, rough = near**2, rough**2
         return best and self._least(best, inner, self._simulate, below=below)
@@ -320,7 +322,7 @@ class _Run:
         meets the target, at first about a `guess`: two at a time.
         """
         low, ratio = -1 if below is None else below.capacities[inner] or 0, 1.5
-        smallest = max(self.stack.chunk_bytes, 0 if best.sampling_rate == 1 else self._told)
+        smallest = max(self.stack.chunk_bytes, 0 if best.sampling_rate == 1 else self._least_sampled)
         below = below or best
         parts: tuple[float, ...]
         while True:

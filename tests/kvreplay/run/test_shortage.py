@@ -59,7 +59,14 @@ def test_what_is_available_is_the_least_of_all_limits(monkeypatch: pytest.Monkey
     }
     monkeypatch.setattr(files_of, "sys_text", lambda path: files.get(str(path)))
     assert files_of.available_bytes() == 50 * MIB
-    files["/sys/fs/cgroup/memory.max"] = "max"
+    # A batch system's job is a group below the top, without a namespace of its own.
+    files |= {
+        "/proc/self/cgroup": "1:cpu:/elsewhere\n0::/slurm/job_7/step_0",
+        "/sys/fs/cgroup/slurm/job_7/memory.max": str(60 * MIB),
+        "/sys/fs/cgroup/slurm/job_7/memory.current": str(20 * MIB),
+    }
+    assert files_of.available_bytes() == 40 * MIB
+    files |= {"/sys/fs/cgroup/memory.max": "max", "/sys/fs/cgroup/slurm/job_7/memory.max": "max"}
     assert files_of.available_bytes() == 200 * MIB
 
 
