@@ -131,7 +131,7 @@ class _Run:
         self.pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="size")
         self._asked = self._done = self._most = 0
         self._sampling: _Sampling | None = None
-        self._least_sampled = 0.0
+        self._enough = 0.0
         """The bytes that a tier must hold for samples to tell."""
         self._full: dict[frozenset[tuple[str, int | None]], Point] = {}
         """Full simulations by their capacities."""
@@ -148,7 +148,7 @@ class _Run:
             samples = [self._result(of) for of in drawn]
             unlimited = [self._start(stack.simulate_sample, dict.fromkeys(stack.roles), of, rate) for of in samples]
             self._sampling = _Sampling(rate, samples, [self._result(of) for of in unlimited])
-            self._least_sampled = _FEWEST_HELD * stack.chunk_bytes / rate
+            self._enough = _FEWEST_HELD * stack.chunk_bytes / rate
         optima = [None if self._can_estimate(of) else self._start(stack.optimum, of) for of in grid]
         points = [
             of if most is None else replace(of, optimal_hit_ratio=self._result(most))
@@ -257,9 +257,7 @@ class _Run:
 
     def _can_estimate(self, capacities: Capacities) -> bool:
         """Whether samples stand for all of the objects with `capacities`: each tier holds enough of a sample."""
-        return self._sampling is not None and all(
-            not size or size >= self._least_sampled for size in capacities.values()
-        )
+        return self._sampling is not None and all(not size or size >= self._enough for size in capacities.values())
 
     def _estimates(self, tried: Sequence[Capacities]) -> list[Point]:
         told = self._sampling
@@ -303,7 +301,7 @@ class _Run:
             if met and at == self._most:
                 break
             # Samples are off by less than this.
-            sign, at = (-1, at) if met == 0 else (1, max(at, int(self._least_sampled)))
+            sign, at = (-1, at) if met == 0 else (1, max(at, int(self._enough)))
             parts = sorted((rough * part) ** sign for part in (1 / near, near))
             near, rough = near**2, rough**2
         return best and self._least(best, inner, self._simulate, below=below)
@@ -322,7 +320,7 @@ class _Run:
         meets the target, at first about a `guess`: two at a time.
         """
         low, ratio = -1 if below is None else below.capacities[inner] or 0, 1.5
-        smallest = max(self.stack.chunk_bytes, 0 if best.sampling_rate == 1 else self._least_sampled)
+        smallest = max(self.stack.chunk_bytes, 0 if best.sampling_rate == 1 else self._enough)
         below = below or best
         parts: tuple[float, ...]
         while True:

@@ -24,7 +24,7 @@ from kvtrace.study.study import SEED, Study, Value, as_text
 MOST_SHOWN = 10
 """Of the best configurations."""
 _MOST_MAPS, _MOST_CELLS = 6, 400
-NO_FIRST_TOKEN: Final = "not known: too few requests for that percentile, or nothing takes time"
+UNKNOWN_TIME: Final = "not known: too few requests for that percentile, or nothing takes time"
 
 
 def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
@@ -399,7 +399,7 @@ def first_line(found: Findings) -> str:
         is_met = any(target.is_met(of) for of in found.candidates)
         why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
         if found.nearest is not best and not is_met:
-            why = f"{why}, the nearest is {_named(found.nearest, keys)}" if found.nearest else NO_FIRST_TOKEN
+            why = f"{why}, the nearest is {_named(found.nearest, keys)}" if found.nearest else UNKNOWN_TIME
         return f"{line}; for {target.in_words()}: {why}"
     kind = "cheapest" if found.study.has_prices else "smallest"
     how = f"{_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)}{stalls_of(cheapest)})"

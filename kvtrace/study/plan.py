@@ -23,7 +23,7 @@ from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
-from kvtrace.study.document import NO_FIRST_TOKEN, Candidate, Findings, front, stalls_of
+from kvtrace.study.document import UNKNOWN_TIME, Candidate, Findings, front, stalls_of
 from kvtrace.study.run import Failed, Result, StudyRow
 from kvtrace.study.study import FILE, Configuration, Study, Value
 
@@ -293,7 +293,7 @@ class Plan:
         best, target = found.cheapest, found.target
         wanted = "" if target is None else f"{'target ' * (target.hit_ratio is not None)}{target.in_words()}"
         if best is None:
-            answer = f"nothing in the price list reaches the {wanted}" if found.nearest else f"{wanted}: {NO_FIRST_TOKEN}"
+            answer = f"nothing in the price list reaches the {wanted}" if found.nearest else f"{wanted}: {UNKNOWN_TIME}"
             return f"{answer}: the nearest is {self._said(found, found.nearest or found.best)}"
         return f"{self._said(found, best)} (target {wanted.removeprefix('target ')})"
 
