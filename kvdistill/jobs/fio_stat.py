@@ -69,6 +69,8 @@ _MOSTLY = 0.99
 _WITHIN = "they come within a millisecond, and fio's times are whole ones"
 _SHORT_MS = 2_000
 """A shorter stream ends with its operations: fio's processes begin some ms late, and by time lose those."""
+_START_STEP_MS = 100
+"""Between two looks of fio for sections to start: who asks for half of it less begins at the nearest."""
 _LEAST_PAUSE, _MANY_BURSTS = 0.1, 20
 """Of the time from burst to burst; from so many bursts on a job has its source's rate beside its pauses."""
 
@@ -127,6 +129,8 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         lasts = f"it runs {format_duration(runtime_ns)}{of}{beyond}"
     expected = f"it is {expected_said(expected_stat(profile, options))}"
     bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is a multiple of the sector"]
+    starts = f"fio starts sections every {_START_STEP_MS} ms: each begins at the step nearest to its time in the source"
+    bugs += [starts] * any(line.startswith("startdelay=") for _name, lines in jobs for line in lines)
     if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
         what = "gets rate_iops with bssplit wrong unless rate_process=poisson: keep that line"
         bugs.insert(0, f"fio before {MULTIPLIES_RATE_IOPS} {what}")
@@ -200,7 +204,7 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
 def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
     """Return over how many equal jobs `stream` is split, and each one's options of when it runs and how fast."""
     depth = _depth_lines(stream, profile)
-    lines = [f"startdelay={times.start_ms}ms"] * bool(times.start_ms)
+    lines = [f"startdelay={times.start_ms - _START_STEP_MS // 2}ms"] * (times.start_ms >= _START_STEP_MS)
     timed = ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
     if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
         return 1, [*lines, *timed, *_closed_lines(stream, depth)]

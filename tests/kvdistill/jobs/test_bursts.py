@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from math import ceil
 
 import polars as pl
 import pytest
@@ -47,7 +48,7 @@ def in_job(job: str, span_s: float, per_s: float) -> float:
     said = [options_of(job, name) for name in sections(job)[1:]]
     ends = [deque[float](maxlen=int(of["iodepth"])) for of in said]
     for at, of in enumerate(said):
-        heapq.heappush(events, (float(of.get("startdelay", "0ms")[:-2]) / 1000, at, 0, 0.0))
+        heapq.heappush(events, (ceil(int(of.get("startdelay", "0ms")[:-2]) / 100) / 10, at, 0, 0.0))
     begins = {at: begin for begin, at, *_ in events}
     while events:
         now, at, issued, paused = heapq.heappop(events)
