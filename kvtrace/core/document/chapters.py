@@ -504,7 +504,7 @@ def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
     return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, rows)]
 
 
-_WINDOWS: Final = {"before": "in the minute before", "during": "during it", "minute 1 after": "in the minute after"}
+_WINDOWS: Final = {"before": "in the {} before", "during": "during it", "minute 1 after": "in the {} after"}
 
 
 def event_lines(events: dict[str, Any]) -> list[str]:
@@ -526,7 +526,9 @@ def event_lines(events: dict[str, Any]) -> list[str]:
             lines.append(f"{of['event']}: the trace ends before it")
             continue
         ratios = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
-        parts = [f"{ratios[name]} {words}" for name, words in _WINDOWS.items() if name in ratios]
+        # The trace may begin or end within the minute.
+        long = {w["window"]: format_duration(w["to_ns"] - w["from_ns"]) for w in of["windows"]}
+        parts = [f"{ratios[name]} {words.format(long[name])}" for name, words in _WINDOWS.items() if name in ratios]
         if of["hits_back_ns"] is not None:
             parts.append(f"back to the level before within {format_duration(of['hits_back_ns'])}")
         elif "before" in ratios:
