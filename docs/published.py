@@ -234,13 +234,13 @@ def page(published: Published, results: Results) -> str:
     ]  # fmt: skip
     lacked = [[one.said, one.source.format(**published.sources), one.missing] for one in published.lacked]
     intro = (
-        "Each row is a number that somebody else published, and what our programs make of the same input. "
-        f"{verdicts.count('equal')} of {len(rows)} rows are equal to the last digit published; of the others the last "
-        "column says why they are not. What else ours are held against is in [validation](validation.md)."
+        "Does kvtrace reproduce published figures? Each row is one that others published, and ours for the same input. "
+        f"{verdicts.count('equal')} of {len(rows)} rows are equal to the last digit published; for the others the last "
+        "column has the reason. [Validation](validation.md) has all other comparisons."
     )
     how = (
-        "`make published DATA=folder` runs the commands for which the folder holds the [files](#files), and writes "
-        "this page; a row whose files are not there keeps the figure of its last run. Last run: "
+        "`make published DATA=folder` runs the commands whose [files](#files) are in the folder, and writes this page; "
+        "a row without its files keeps the figure of its last run. Last run: "
         f"{' to '.join(dict.fromkeys((days[0], days[-1])))}."
     )
     return "\n".join(
