@@ -147,13 +147,11 @@ def write_iologs(
     """Write what `parts` yields (as `split_ios` does) to logs in `folder` on the target that `options` say.
 
     Unless they say else, it is one log, of one asynchronous job: many jobs wake each on its own, and as many as there
-    are may be in flight. Its times are absolute milliseconds, unless what fio takes to issue an I/O is known
-    (`issue_us`, which a check measures): relative microseconds are closer, but what issuing takes adds up, see
-    docs/concepts/fio-jobs.md. They are called `name`.iolog, or `name`.1.iolog and so on. Logs of an earlier number are
-    removed.
+    are may be in flight. Its times are absolute milliseconds: relative microseconds are closer, but what fio takes to
+    issue an I/O adds up, unless a check has measured it (`issue_us`), see docs/concepts/fio-jobs.md. They are called
+    `name`.iolog, or `name`.1.iolog and so on. Logs of an earlier number are removed.
     """
-    is_told = any(options.issue_us) and options.jobs in (None, 1)
-    version, jobs = options.log_version or (RELATIVE if is_told else ABSOLUTE), options.jobs or 1
+    version, jobs = options.log_version or ABSOLUTE, options.jobs or 1
     counted = _counted(parts())
     lines = counted["read_ios"] + counted["write_ios"]
     for old in folder.glob(f"{name}.*iolog"):

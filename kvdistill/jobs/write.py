@@ -110,8 +110,8 @@ def write_jobs(source: Path, tier: str | None, outdir: Path, limit: Limit, optio
             log(f"checking: running {', '.join(mode.job for mode in parts)} with fio")
             closeness = check(source, tier, whole, outdir, list(parts), options)
             write_json(outdir / CLOSENESS, closeness)
-            if any(closeness.issue_us):
-                timed = replace(options, issue_us=closeness.issue_us)
+            if closeness.issue_us is not None:
+                timed = replace(options, log_version=RELATIVE, issue_us=closeness.issue_us)
                 written[FioMode.REPLAY] = write_job(FioMode.REPLAY, parts[FioMode.REPLAY], outdir, timed)
     names = [name for job in written.values() for name in job.files]
     return Jobs(
@@ -218,8 +218,9 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
     fio_version: str
     comparisons: list[closeness.ClosenessPair]
     notes: list[str]
-    issue_us: tuple[float, float] = (0.0, 0.0)
-    """What fio took to issue an I/O of the replay, and each MiB of it; its log is written so much earlier."""
+    issue_us: tuple[float, float] | None = None
+    """What the replay's log, in relative microseconds, takes off each delay for an I/O that fio issues, and for each
+    MiB of it; null where the log is as it was asked for."""
 
 
 def find_closeness(path: Path) -> Closeness | None:
@@ -275,7 +276,7 @@ def check(
                     f"alone, but {format_bytes(free)} are free; check less with --check-duration or --check-bytes"
                 )
             run_fio(place / PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
-        issue_us = (0.0, 0.0)
+        issue_us = None
         for mode, job in written.items():
             run = closeness.CheckedRun(mode, part, window, whole.profile.span_ns, place, options, job, reference)
             if mode is FioMode.REPLAY:
@@ -309,11 +310,13 @@ def _beyond_replay(pairs: Sequence[closeness.ClosenessPair]) -> list[closeness.C
     return [msgspec.structs.replace(pair, verdicts=[judged(pair, of) for of in pair.verdicts]) for pair in pairs]
 
 
-def _closest_replay(run: closeness.CheckedRun, notes: list[str]) -> tuple[closeness.ClosenessPair, tuple[float, float]]:
+def _closest_replay(
+    run: closeness.CheckedRun, notes: list[str]
+) -> tuple[closeness.ClosenessPair, tuple[float, float] | None]:
     """Return the replay whose gaps at the device are closest, and the issue cost in its log (µs an I/O, a MiB).
 
     Relative microseconds; where those miss the target, with what issuing takes as their run shows it; where that cannot
-    be told, absolute milliseconds.
+    be told, as it was asked for, and null for the cost.
     """
     options = run.options
 
@@ -324,16 +327,16 @@ def _closest_replay(run: closeness.CheckedRun, notes: list[str]) -> tuple[closen
             replace(run, options=form, written=write_job(run.mode, run.distilled, run.place, form)), notes
         )
 
-    best, issue_us = None, (0.0, 0.0)
+    best, issue_us = None, None
     if options.log_version is None and options.jobs in (None, 1) and not options.has_null_check:
-        best, found = tried(log_version=RELATIVE, jobs=1)
+        (best, found), issue_us = tried(log_version=RELATIVE, jobs=1), options.issue_us
         if found is not None and (closeness.GAPS, False) in [(v.name, v.passes) for v in best.verdicts]:
             timed, _found = tried(log_version=RELATIVE, jobs=1, issue_us=found)
             if (timed.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
                 best, issue_us = timed, found
         if best.fio.side is not closeness.Side.DEVICE or abs(best.fio.end_slip or 0) > closeness.END_SLIP_TARGET:
             # Nobody can say what issuing takes, or it takes now this and now that.
-            best, issue_us = None, (0.0, 0.0)
+            best, issue_us = None, None
     pair = best or tried()[0]
     ks = pair.fio.gap_ks
     if pair.fio.gap_resolution_us == 1 and ks is not None and ks > closeness.REPLAY_GAP_KS_TARGET:

@@ -7,15 +7,19 @@ import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import TRACES, run_cli
 from kvdistill_rows import distil_rows, io, write_hand
 
+from kvdistill.jobs import closeness, write
 from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, run_fio
 from kvdistill.jobs.write import on_null, run_seen
+from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.limit import Limit
 
 pytestmark = pytest.mark.fio
 MIB = 1 << 20
@@ -104,6 +108,26 @@ def test_without_a_rate_it_does_as_many_operations_as_the_trace(tmp_path):
     assert (job["read"]["total_ios"], job["read"]["io_bytes"]) == (23, 23 * 4096)
 
 
+@pytest.mark.parametrize("is_close", [True, False])
+def test_the_log_in_the_folder_is_the_one_that_was_checked(tmp_path, monkeypatch, is_close):
+    """A log in relative microseconds that needed no correction was judged, and one in milliseconds left there."""
+    gaps = closeness.Verdict(closeness.GAPS, "", 0.01, passes=True)
+    fio = SimpleNamespace(side=closeness.Side.DEVICE, gap_ks=0.01, gap_resolution_us=1, end_slip=0 if is_close else 0.5)
+    monkeypatch.setattr(write, "_check_logs", lambda *_: (SimpleNamespace(fio=fio, verdicts=[gaps]), None))
+    hand = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
+    options = JobOptions(modes=(FioMode.REPLAY,), has_check=True)
+    job = write.write_job(FioMode.REPLAY, hand, tmp_path, options)
+    _pair, issue_us = write._closest_replay(
+        closeness.CheckedRun(FioMode.REPLAY, hand, "", 0, tmp_path, options, job, None), []
+    )
+    assert issue_us == ((0, 0) if is_close else None)
+    found = write.Closeness(fio_version="3.33", comparisons=[], notes=[], issue_us=issue_us)
+    monkeypatch.setattr(write, "check", lambda *_: found)
+    write.write_jobs(tmp_path / "hand.parquet", "nvme", tmp_path / "out", Limit(), options)
+    log = (tmp_path / "out" / "replay.iolog").read_text()
+    assert log.startswith(f"fio version {3 if is_close else 2} iolog\n")
+
+
 @pytest.mark.full
 def test_check_compares_and_leaves_only_its_table(tmp_path):
     done = run_cli(
@@ -114,10 +138,10 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
     logs = {"replay.iolog", "reuse.iolog"}
     jobs = {"prefill.fio", "replay.fio", "stat.fio", "reuse.fio"}
     assert names == {*logs, *jobs, "profile.json", "closeness.json"}
-    closeness = json.loads((tmp_path / "out" / "closeness.json").read_text())
-    assert json.loads(done.stdout)["closeness"] == closeness
-    replay, stat, reuse = closeness["comparisons"]
-    assert [c["job"] for c in closeness["comparisons"]] == ["replay.fio", "stat.fio", "reuse.fio"]
+    told = json.loads((tmp_path / "out" / "closeness.json").read_text())
+    assert json.loads(done.stdout)["closeness"] == told
+    replay, stat, reuse = told["comparisons"]
+    assert [c["job"] for c in told["comparisons"]] == ["replay.fio", "stat.fio", "reuse.fio"]
     assert replay["fio"]["has_same_ios"] is True
     # Of a disk that others keep so busy that the replay falls behind, fio's side alone is compared.
     sides = {(pair["source"]["side"], pair["fio"]["side"]) for pair in (replay, reuse)}
@@ -134,6 +158,8 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
         assert replay["source"]["ios"] > 0
         assert 0 < replay["source"]["mean_depth"] <= replay["source"]["in_flight_p99"]
     assert stat["fio"]["mean_depth"] is not None
+    version = 2 if told["issue_us"] is None else 3
+    assert (tmp_path / "out" / "replay.iolog").read_text().startswith(f"fio version {version} iolog\n")
     assert {v["name"]: v["passes"] for v in replay["verdicts"]}["same I/Os"] is True
 
 
