@@ -49,6 +49,9 @@ class Kind(StrEnum):
     """Each node in turn, or so many at once, is lost for a time, and joins as the next are lost."""
 
 
+LOSING_NOTHING = (Kind.NODE_JOINED, Kind.RACK_JOINED, Kind.STORE_UNREACHABLE)
+
+
 @dataclass(frozen=True, slots=True)
 class Incident:
     """One incident, as --event gives it."""

@@ -27,6 +27,7 @@ from kvtrace.native.records import NONE
 from kvtrace.requests.requests import Requests, batches
 from kvtrace.requests.users import workload_notes
 from kvtrace.sim.chains import grown
+from kvtrace.sim.fleet import LOSING_NOTHING
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset, as_config
 from kvtrace.sim.presets.tier import Streams
@@ -174,7 +175,7 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
     notes = notes_of(preset, model, requests, config.get("tensor_parallel", 1))
     has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
     notes.append("simulated: storage latency is what the tiers' service model says" if has_service else INSTANT_STORAGE)
-    if simulation.load.incidents:
+    if any(of.kind not in LOSING_NOTHING for of in simulation.load.incidents):
         notes.append("data lost with a node or a drive appears as deletes of phase=lose; no I/O was issued")
     notes += [
         f"streams: writes to {tier.name} are separated by {tier.streams} (column stream)"
