@@ -416,6 +416,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     # A store that is out of reach for a time has lost nothing.
     assert kvtrace(monkeypatch, "gen", *small, *more, *events[4:], "-o", late) == 0
     assert not any("phase=lose" in note for note in open_table(late).meta.notes)
+    late.unlink()
     assert open_table(trace).meta.config["events"] == [text for text in events if text != "--event"]
     assert "events" not in open_table(plain).meta.config
     assert "events" not in (open_table(plain).meta.stats or {})
