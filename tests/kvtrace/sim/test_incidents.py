@@ -397,7 +397,7 @@ def test_who_begins_again_finds_its_own_blocks_in_the_gpus_memory_and_gives_all_
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):
-    trace, plain, late = (tmp_path / f"{name}.parquet" for name in ("t", "plain", "late"))
+    trace, plain, late, out_of_reach = (tmp_path / f"{name}.parquet" for name in ("t", "plain", "late", "reach"))
     small = ("--model", "tiny-1b", "--users", 6, "--duration", "8s", "--preset", "lmcache-disk", "--nodes", 3)
     more = ("--set", "tiers.nvme.scope=fleet", "--set", "tiers.cpu.capacity=1GiB")
     events = ("--event", "2s:node-lost:1", "--event", "4s:node-joined:1", "--event", "5s:store-unreachable:1s")
@@ -414,9 +414,8 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert "nvme around each event" in capsys.readouterr().out
     assert any("phase=lose" in note for note in open_table(trace).meta.notes)
     # A store that is out of reach for a time has lost nothing.
-    assert kvtrace(monkeypatch, "gen", *small, *more, *events[4:], "-o", late) == 0
-    assert not any("phase=lose" in note for note in open_table(late).meta.notes)
-    late.unlink()
+    assert kvtrace(monkeypatch, "gen", *small, *more, *events[4:], "-o", out_of_reach) == 0
+    assert not any("phase=lose" in note for note in open_table(out_of_reach).meta.notes)
     assert open_table(trace).meta.config["events"] == [text for text in events if text != "--event"]
     assert "events" not in open_table(plain).meta.config
     assert "events" not in (open_table(plain).meta.stats or {})
