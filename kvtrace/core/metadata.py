@@ -128,7 +128,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = 1
     """Set as the file is made: the lowest that has its columns."""
     program: str
-    version: str = __version__
+    version: str = "unknown"
     argv: list[str]
     """The command, without its output options, so that one command gives the same bytes anywhere."""
     seed: int | None = None
@@ -188,9 +188,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe(table: Table, program: str, argv: list[str], config: dict[str, Any], **fields: Any) -> Metadata:
     """Return the metadata of a new `table` that `program` writes under `config`."""
-    argv = without_outputs(argv)
-    digest = sha256(config)
-    return Metadata(table=table.name, program=program, argv=argv, config=config, config_sha256=digest, **fields)
+    about: dict[str, Any] = {"table": table.name, "program": program, "version": __version__}
+    return Metadata(**about, argv=without_outputs(argv), config=config, config_sha256=sha256(config), **fields)
 
 
 def without_outputs(argv: list[str]) -> list[str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kvtrace import __version__
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import Metadata, TierFacts, decode, describe, encode, without_outputs
 from kvtrace.core.schema import TRACE
@@ -55,3 +56,10 @@ def test_damaged_metadata_is_named(data, message):
 def test_metadata_of_a_later_minor_version_may_have_more_fields():
     more = msgspec.json.decode(encode(describe(TRACE, "kvtrace", [], {}))) | {"colour": "blue"}
     assert isinstance(decode(msgspec.json.encode(more), "p"), Metadata)
+
+
+def test_a_version_that_is_not_said_is_not_ours():
+    said = msgspec.json.decode(encode(describe(TRACE, "fromblktrace", [], {})))
+    assert decode(msgspec.json.encode(said), "p").version == __version__
+    del said["version"]
+    assert decode(msgspec.json.encode(said), "p").version == "unknown"
