@@ -431,11 +431,12 @@ EXPORT void plan_free(Plan *p) {
 }
 
 
-// What is freed goes back to the kernel at once: batches of rows, which live for a moment, do not add up. Other C
-// libraries than glibc are left as they are.
+// What is freed goes back to the kernel at once: batches of rows, which live for a moment, do not add up. The columns
+// of a part of 32,768 rows are mappings of their own, also those of a byte a row: in a heap, the footers of row groups
+// would come to lie between them, and keep it from being used again. Other C libraries than glibc are left as they are.
 EXPORT void return_freed(void) {
 #ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, 256 << 10);   // else, in time, large ones are taken from heaps that only grow
+    mallopt(M_MMAP_THRESHOLD, 32 << 10);
     mallopt(M_TRIM_THRESHOLD, 4 << 20);
     mallopt(M_ARENA_MAX, 2);
 #endif
