@@ -585,6 +585,7 @@ def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
         (["--tier", "cpu"], "--tier cpu: write it as NAME=TARGET"),
         (["--tier", "cpu=ram", "--tier", "cpu=null"], "tier cpu has the target ram already"),
         (["--tier", "cpu=ram", "--io-bytes", "1000"], "--io-bytes 1000: give a multiple of 4096"),
+        (["--tier", "cpu=ram", "--io-bytes", "2GiB"], "--io-bytes 2147483648: give a multiple of 4096, 1073741824 at"),
         (["--tier", "cpu=ram", "--deal", "host"], "'host' is not one of 'node', 'user', 'object'"),
     ):
         done = run_cli("kvreplay", "run", trace, *arguments, "-o", tmp_path / "run", check=False)
