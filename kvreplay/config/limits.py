@@ -32,6 +32,7 @@ from kvtrace.core.files import available_bytes
 from kvtrace.core.units import format_bytes, format_io_size, parse_duration_ns
 
 MAX_RETRIES = 20
+MAX_IO_BYTES = 1 << 30  # of one call the kernel moves less than 2 GiB
 THREADS = 128
 """In an open loop where each I/O in flight takes a thread."""
 BUFFERS_PART = 4
@@ -43,8 +44,8 @@ def check(config: Config) -> pacing.Pacer:
     """Return the pacer of `config`; ConfigError, naming the option, for a value that cannot be used."""
     if not 1 <= config.depth <= MAX_QUEUE_DEPTH:
         raise ConfigError(f"--queue-depth {config.depth}: give 1 to {MAX_QUEUE_DEPTH}")
-    if config.io_bytes < PAGE_BYTES or config.io_bytes % PAGE_BYTES:
-        raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096")
+    if not PAGE_BYTES <= config.io_bytes <= MAX_IO_BYTES or config.io_bytes % PAGE_BYTES:
+        raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096, {MAX_IO_BYTES} at most")
     need, available = config.depth * config.io_bytes, available_bytes()
     # Of the depth that is asked for, or of any.
     pooled = (config.queue_depth or 1) * config.io_bytes

@@ -51,7 +51,7 @@ MAX_LOCATED = 100_000
 """Bad blocks that run.json lists; more, which would take more than 100 MB, are only counted."""
 _FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, BlockFault.MISPLACED)
 """By the numbers of replay.h."""
-_FOREVER_NS = 2**63 - 1 >> 10
+_FOREVER_NS = (2**63 - 1 >> 10) - 1
 """Virtual time ends there: the engine keeps a place of the queue beside a time."""
 
 
@@ -78,6 +78,7 @@ def _why(code: int) -> str | None:
         errno.EPERM: "io_uring is not permitted here (a seccomp filter, as containers have)",
         errno.EACCES: "io_uring is not permitted here (a seccomp filter, as containers have)",
         errno.ENOMEM: "the locked-memory limit is too low for an io_uring (ulimit -l)",
+        errno.EMFILE: "the limit of open files is too low for an io_uring of this --queue-depth (ulimit -n)",
     }
     return why or known.get(code, f"io_uring_setup: {os.strerror(abs(code))}")
 
@@ -177,7 +178,7 @@ class _Drive:
             is_open_loop=job.is_open_loop,
             stops_on_error=job.stops_on_error,
             is_checking=job.is_verified,
-            virtual_end_ns=(job.runtime_ns or _FOREVER_NS) if engine.is_virtual else 0,
+            virtual_end_ns=min(job.runtime_ns or _FOREVER_NS, _FOREVER_NS) if engine.is_virtual else 0,
             plan=job.plan_address,
             use=ctypes.addressof(self._uses),
             bad=ctypes.addressof(self._bad),
@@ -197,9 +198,7 @@ class _Drive:
         """Run the job; returns when nothing is in flight any more."""
         lib, job = self._lib, self._job
         lib.engine_open.restype = ctypes.c_void_p
-        # A ring by itself is woken by its eventfd; workers sleep on a condition, which whoever wakes them must lock.
-        is_shared = len(self._uses) > 1 or not self._rings
-        self._handle = ctypes.c_void_p(lib.engine_open(ctypes.byref(self.struct), int(is_shared)))
+        self._handle = ctypes.c_void_p(lib.engine_open(ctypes.byref(self.struct)))
         try:
             with ExitStack() as stack:
                 stack.enter_context(growing(self._engine.arena, lambda: int(self.struct.most_places), self._let_use))
@@ -306,7 +305,7 @@ class _Drive:
             os.sched_setaffinity(0, cpus)
         code = self._lib.ring_run(self._handle, ring)
         if code:
-            raise DeviceError(_why(code) if code < 0 else f"io_uring: {os.strerror(code)}")
+            raise DeviceError(_why(code) if code < 0 or code == errno.EMFILE else f"io_uring: {os.strerror(code)}")
 
     def _work(self, queue: int, at: int) -> None:
         lib, handle, task = self._lib, self._handle, TaskStruct()
@@ -351,8 +350,8 @@ class _Drive:
             # A thread that was stopped before the start knows no time of its end.
             ended_ns = max((use.ended_ns for use in self._uses), default=0)
             wall_ns = ended_ns if self._engine.is_virtual else min(wall_ns, ended_ns)
-            if self._engine.is_virtual and reason is None and job.runtime_ns and struct.completed < len(job.rows):
-                reason = RUNTIME
+            if self._engine.is_virtual and reason is None and struct.completed < len(job.rows):
+                reason = RUNTIME if struct.virtual_end_ns == job.runtime_ns else "the end of virtual time (104 days)"
         by_fault = {fault.value: n for fault, n in zip(_FAULTS, struct.faults, strict=True) if fault is not None and n}
         corrupt = sum(by_fault.values())
         threads = [ThreadUse.from_buffer_copy(use) for use in self._uses]

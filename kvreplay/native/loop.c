@@ -12,8 +12,8 @@
 enum { MOST_BEGUN = 1024 };  // operations that end as they begin, before a loop looks at anything else
 
 int64_t run_ns(const Engine *e) { return e->job->virtual_end_ns ? e->virtual_ns : now_ns() - e->job->start_ns; }
-void lock(Engine *e) { if (e->order.is_shared) pthread_mutex_lock(&e->order.lock); }
-void unlock(Engine *e) { if (e->order.is_shared) pthread_mutex_unlock(&e->order.lock); }
+void lock(Engine *e) { pthread_mutex_lock(&e->order.lock); }
+void unlock(Engine *e) { pthread_mutex_unlock(&e->order.lock); }
 uint8_t *buffer_of(const Engine *e, int32_t place) { return e->job->buffers + place * e->job->io_bytes; }
 
 bool is_over(const Engine *e) {
@@ -56,9 +56,8 @@ static bool has_place(Engine *e, Places *p) {
 
 static int32_t take_place(Engine *e, Places *p) {
     int32_t place = p->free[--p->count], used = p->all - p->count;
-    if (used > p->most) p->most = used;
+    if (p == &e->places) e->job->most_places = max_of(e->job->most_places, used);
     atomic_store_explicit(p == &e->places ? &e->job->in_flight : &e->job->copying, used, memory_order_relaxed);
-    e->job->most_places = e->places.most;
     return place;
 }
 
@@ -67,7 +66,7 @@ static void give_place(Engine *e, Places *p, int32_t place) {
     p->free[p->count++] = place;
     atomic_store_explicit(p == &e->places ? &e->job->in_flight : &e->job->copying, p->all - p->count,
                           memory_order_relaxed);
-    if (!was_full || e->queues == 1) return;
+    if (!was_full) return;
     for (Queue *l = e->queue; l < e->queue + e->queues; l++)
         if (l->places == p && (l->ready.count || l->first || l->bulk || l->closing)) queue_wake(l);
 }
@@ -110,7 +109,7 @@ static void fail(Engine *e, Operation *f, int8_t outcome, int64_t error, const S
     Job *j = e->job;
     if (f->is_failed) return;
     f->is_failed = true;
-    f->row->outcome = outcome;
+    set_outcome(f->row, outcome);
     int64_t none = NONE;
     if (atomic_compare_exchange_strong(&j->failed_row, &none, f->number)) {
         j->failed_trace_row = f->row->trace_row, j->failed_op = f->row->op;
@@ -151,9 +150,9 @@ static void release(Engine *e, Operation *f) {     // its place among those unde
     Queue *l = &e->queue[f->queue];
     l->promised[f->is_bulk] -= f->promised;
     l->places->operations--;
-    f->next = e->free_operation;
+    f->next = l->places->spare;
     f->row = NULL;
-    e->free_operation = f;
+    l->places->spare = f;
 }
 
 static void finish(Engine *e, Operation *f) {
@@ -220,9 +219,10 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
         leave(e, number, now);
         return false;
     }
-    Operation *f = e->free_operation;
-    e->free_operation = f->next;
-    e->queue[queue].places->operations++;
+    Queue *l = &e->queue[queue];
+    Operation *f = l->places->spare;
+    l->places->spare = f->next;
+    l->places->operations++;
     int64_t end = r->offset_bytes + r->length_bytes, pad = t->padding_bytes;
     int64_t from = r->offset_bytes / pad * pad, to = (end + pad - 1) / pad * pad;
     bool has_bytes = r->op != DELETE && r->length_bytes > 0 && (t->kind != MODELLED || t->matrix);
@@ -233,7 +233,7 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
     int64_t error = 0;
     bool is_open = false;
     if (ios > 1) f->promised = f->is_bulk && j->bulk_depth < ios ? (int32_t)j->bulk_depth : ios;
-    e->queue[queue].promised[f->is_bulk] += f->promised;
+    l->promised[f->is_bulk] += f->promised;
     if (t->kind == EXTENTS || t->kind == MEMORY) {
         if (r->op == DELETE && !t->is_discarding) {
             r->submitted_ns = now;
@@ -243,8 +243,8 @@ static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
         if (error == ENOSPC && atomic_load_explicit(&e->order.rows->ended, memory_order_relaxed) < number) {
             // A delete that the trace has before it may still wait: again when something more has ended.
             release(e, f);
-            e->queue[queue].is_full = true;
-            heap_push(&e->queue[queue].ready, number);
+            l->is_full = true;
+            heap_push(&l->ready, number);
             e->order.ready++;
             return false;
         }
@@ -399,7 +399,7 @@ static void check_blocks(Engine *e, const Step *s, const uint8_t *data, int64_t 
         atomic_fetch_add(&j->faults[bad.fault], 1);
         int64_t number = atomic_fetch_add(&j->bad_blocks, 1);
         if (number < j->bad_room) j->bad[number] = bad;
-        r->outcome = CORRUPT;
+        set_outcome(r, CORRUPT);
     }
 }
 

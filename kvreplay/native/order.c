@@ -190,14 +190,3 @@ void order_leave(Engine *e, int64_t number, int64_t now) {
     while (ended < o->cursor && row_at(o->rows, ended)->is_ended) ended++;
     atomic_store_explicit(&o->rows->ended, ended, memory_order_release);
 }
-
-void order_open(Order *o, Rows *rows, bool is_shared) {
-    *o = (Order){.rows = rows, .is_shared = is_shared, .free_group = NONE};
-    pthread_mutex_init(&o->lock, NULL);
-}
-
-void order_close(Order *o) {
-    for (int chain = 0; chain < CHAINS; chain++) table_free(&o->chain[chain]);
-    free(o->group), free(o->retiring);
-    pthread_mutex_destroy(&o->lock);
-}

@@ -8,6 +8,7 @@
 #endif
 
 enum { MAX_OBJECT = INT32_MAX - 1, TOGETHER = 16, FAR = 16, NEAR = 8, FIRST_ROOM = 1024, PUBLISHED = 64 };
+#define MOST ((int64_t)1 << 61)     // a sum of bytes that comes to it is that: no tier holds so much
 
 static int64_t padded(int64_t bytes, int64_t by) { return by == 1 ? bytes : (bytes + by - 1) / by * by; }
 static int64_t key_of(int64_t tier, int64_t object) { return tier << 32 | object; }
@@ -162,7 +163,11 @@ static int64_t drive_of(const Survey *s, int64_t tier, int64_t object) {
 
 static void note(Survey *s, int64_t place, int64_t more_bytes) {
     s->now_bytes[place] += more_bytes;
-    s->most_bytes[place] = max_of(s->most_bytes[place], s->now_bytes[place]);
+    s->most_bytes[place] = min_of(max_of(s->most_bytes[place], s->now_bytes[place]), MOST);
+}
+
+static void add_base(Survey *s, int64_t place, int64_t bytes) {
+    s->base_bytes[place] = min_of(s->base_bytes[place] + bytes, MOST);
 }
 
 static void need(Survey *s, const Intake *in, Held *h, int64_t tier, int64_t object, int64_t reach) {
@@ -177,8 +182,8 @@ static void need(Survey *s, const Intake *in, Held *h, int64_t tier, int64_t obj
         return;
     }
     int64_t padding = in->padding_bytes[tier], more = padded(reach, padding) - padded(h->held_bytes, padding);
-    s->base_bytes[tier] += more;
-    s->base_bytes[drive_of(s, tier, object)] += more;
+    add_base(s, tier, more);
+    add_base(s, drive_of(s, tier, object), more);
     h->held_bytes = reach;
 }
 
@@ -256,8 +261,8 @@ EXPORT void survey_begin_again(Survey *s, const Intake *in, bool is_grown) {
         if (!h->needed_bytes) continue;
         int64_t tier = h->key >> 32, length = max_of(h->needed_bytes, is_grown ? h->longest_bytes : 0);
         length = padded(length, in->padding_bytes[tier]);
-        if (!is_grown) s->base_bytes[tier] += length;
-        s->base_bytes[drive_of(s, tier, h->key & UINT32_MAX)] += length;
+        if (!is_grown) add_base(s, tier, length);
+        add_base(s, drive_of(s, tier, h->key & UINT32_MAX), length);
     }
 }
 

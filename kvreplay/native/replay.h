@@ -14,7 +14,7 @@
 
 #include "core.h"
 
-enum { PAGE_BYTES = 4096, BLOCK_BYTES = 4096, SECTOR_BYTES = 512 };
+enum { BLOCK_BYTES = 4096, SECTOR_BYTES = 512, MOST_TIERS = 127 };
 enum { READ, WRITE, DELETE, OPS };                                  // Row.op, as the trace's closed set
 enum { OK, FAILED, SHORT, SKIPPED, CORRUPT };                       // Row.outcome, as the table ops has them
 enum { VERSION_BEFORE = 0, VERSION_MIXED = -2, VERSION_NEVER = -3 };// Row.version beside the numbers of writes
@@ -184,8 +184,9 @@ typedef struct {            // one thing to do for an operation, and what came o
 typedef struct { int64_t *number, count, room; } Heap;
 
 typedef struct {            // places of the queue: each step holds one, and with it a buffer
-    int32_t *free, count, all, most;    // `most` were in use at once
+    int32_t *free, count, all;
     int32_t allowed, operations;        // in use at once at most, by now; operations under way
+    Operation *operation, *spare;       // all that may be, and the first that is not under way
 } Places;
 
 typedef struct {            // ready rows for the loops of one kind, and what of them is under way
@@ -197,7 +198,8 @@ typedef struct {            // ready rows for the loops of one kind, and what of
     int64_t promised[2];    // by is_bulk, of all its operations: enough of them, and no other file is opened
     bool is_full;           // its first ready write finds no room before something more has ended
     pthread_cond_t woken;
-    int32_t sleepers, has_leader;
+    int64_t watched_ns;     // when something is due for which a sleeper watches the clock; INT64_MAX: none does
+    int32_t sleepers;
     int32_t event_fd;       // wakes a ring's loop; NONE
     _Atomic int32_t is_asleep;
 } Queue;
@@ -214,7 +216,6 @@ typedef enum { FREE_TO_GO, GROWING, DEPTH_LIMITED, BLOCKED, UNREAD } Waiting;  /
 
 typedef struct {            // what of the trace may go, in its order
     pthread_mutex_t lock;
-    bool is_shared;         // by several threads
     Rows *rows;
     int64_t cursor;         // rows that were looked at
     int64_t ready, chained; // rows in all heaps; rows that wait for others
@@ -283,13 +284,12 @@ typedef struct Engine {
     Queue *queue;
     int32_t queues, workers_queue, copies_queue;
     Places places, copy_places;
-    Operation *operation, *free_operation;
     int64_t counted_ns;
     int64_t full_due_ns;    // all places were taken at the last look, and more is due from then on; INT64_MAX
     int64_t latest_ns;      // of all ends: what is told of without looking at the clock begins no sooner
     Waiting waiting;
-    int64_t model_busy_ns[64][2];
-    Load load[64];
+    int64_t model_busy_ns[MOST_TIERS][2];
+    Load load[MOST_TIERS];
     int64_t virtual_ns;
 } Engine;
 
@@ -304,8 +304,6 @@ typedef struct {            // a step for a tier that is Python's
 } Task;
 
 // order.c
-void order_open(Order *o, Rows *rows, bool is_shared);
-void order_close(Order *o);
 bool order_look(Engine *e, Queue *queue);                       // whether it stopped though more could be looked at
 void order_leave(Engine *e, int64_t number, int64_t now);
 void heap_push(Heap *h, int64_t number);

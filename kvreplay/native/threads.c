@@ -46,18 +46,15 @@ static void note_usage(Use *use, int sign) {
     use->minor_faults += sign * r.ru_minflt;
 }
 
-// Wait until the job starts. Threads of a shared engine sleep until they are woken: hundreds that look at the clock
-// would leave no processor to the one that starts them.
+// Wait until the job starts, asleep: hundreds of threads that look at the clock would leave no processor to the one that
+// starts them.
 EXPORT void use_begin(Engine *e, Use *use) {
-    struct timespec look_again = {0, 50000};
     prctl(PR_SET_TIMERSLACK, 1);
     use->waited_ns = waited_ns();
     use->doing = WAITING;
     lock(e);
-    while (!e->job->start_ns && !e->job->is_stopped) {
-        if (e->order.is_shared) pthread_cond_wait(&e->queue[e->workers_queue].woken, &e->order.lock);
-        else nanosleep(&look_again, NULL);
-    }
+    while (!e->job->start_ns && !e->job->is_stopped)
+        pthread_cond_wait(&e->queue[e->workers_queue].woken, &e->order.lock);
     unlock(e);
     note_usage(use, -1);
 }
@@ -192,10 +189,8 @@ static int64_t serve_model(Engine *e, const Step *s, int64_t now) {
     const Tier *t = s->operation->tier;
     Row *r = s->operation->row;
     int64_t rate = r->op == WRITE ? t->write_bytes_per_s : t->read_bytes_per_s;
-    int64_t occupied = (int64_t)((__int128)r->length_bytes * 1000000000 / rate);
-    if (occupied < t->occupied_ns) occupied = t->occupied_ns;
-    int64_t *busy = &e->model_busy_ns[r->tier & 63][r->op == WRITE];
-    *busy = (*busy > now ? *busy : now) + occupied;
+    int64_t *busy = &e->model_busy_ns[r->tier][r->op == WRITE];
+    *busy = min_of(max_of(*busy, now) + max_of(transfer_ns(r->length_bytes, rate), t->occupied_ns), INT64_MAX >> 1);
     return *busy + t->latency_ns;
 }
 
@@ -234,7 +229,7 @@ static int64_t serve_measured(Engine *e, Step *s, int64_t now) {
     enum { RECENT = 128, MOST_SLOTS = 32 };
     const Matrix *m = s->operation->tier->matrix;
     const Row *r = s->operation->row;
-    Load *l = &e->load[r->tier & 63];
+    Load *l = &e->load[r->tier];
     double slot[MOST_SLOTS], bytes = (double)max_of(s->bytes, 1), part;
     l->bytes += (bytes - l->bytes) / RECENT;
     l->read_bytes += ((r->op == READ ? bytes : 0) - l->read_bytes) / RECENT;
@@ -258,7 +253,7 @@ static int64_t begin_modelled(Engine *e, Step *s, int64_t now) {    // when its 
 }
 
 static void end_modelled(Engine *e, Step *s) {
-    e->load[s->operation->row->tier & 63].work_ns -= s->work_ns;
+    e->load[s->operation->row->tier].work_ns -= s->work_ns;
     end_step(e, s);
 }
 
@@ -304,7 +299,7 @@ static void touch(Engine *e, const Operation *f) {
     Drive *d = f->drive;
     int64_t to = f->base + f->to_bytes - d->base;
     lock(e);
-    int64_t from = d->touched_bytes / PAGE_BYTES * PAGE_BYTES;
+    int64_t from = d->touched_bytes / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE;    // where any kernel's page begins
     if (to > d->touched_bytes) d->touched_bytes = to = (to + TOUCHED_AT_ONCE - 1) / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE;
     else from = to;
     unlock(e);
@@ -370,20 +365,21 @@ static void copy(Engine *e, Use *use, Step *s, uint8_t *scratch, int64_t *sink_a
 
 // --- a loop of one step at a time -----------------------------------------------------------------------------------
 
-// Wait, with the lock held, until something may be there for this queue. One thread watches the clock for all.
+// Wait, with the lock held, until something may be there for this queue. Who knows of the earliest due time watches the
+// clock for all.
 static void rest(Engine *e, Queue *l, Use *use, int64_t now, int64_t next_ns) {
-    bool leads = !l->has_leader && next_ns != INT64_MAX;
+    bool leads = next_ns < l->watched_ns;
     int64_t until = now + LONGEST_SLEEP_NS, started = now_ns();
     if (leads && next_ns - SPIN_NS < until) until = next_ns - SPIN_NS;
     if (until > now) {
         int64_t at = until + e->job->start_ns;
         struct timespec t = {at / 1000000000, at % 1000000000};
         use->doing = WAITING;
-        if (leads) l->has_leader = true;
+        if (leads) l->watched_ns = next_ns;
         l->sleepers++;
         pthread_cond_timedwait(&l->woken, &e->order.lock, &t);
         l->sleepers--;
-        if (leads) l->has_leader = false;
+        if (leads && l->watched_ns == next_ns) l->watched_ns = INT64_MAX;
         use->asleep_ns += now_ns() - started;
     } else {    // the last part of the way to a due time is not slept through: waking up takes about as long
         unlock(e);
@@ -476,7 +472,7 @@ EXPORT void work_virtually(Engine *e, Use *use) {
         Step s;
         int64_t next_ns, now = e->virtual_ns;
         if (take_step(e, e->workers_queue, now, &s, &next_ns)) {
-            heap_push(&ends, begin_modelled(e, &s, now) * PLACES + s.place);
+            heap_push(&ends, min_of(begin_modelled(e, &s, now), INT64_MAX / PLACES - 1) * PLACES + s.place);
             under_way[s.place] = s;
             continue;
         }
@@ -502,13 +498,19 @@ EXPORT void work_virtually(Engine *e, Use *use) {
 
 static void open_places(Places *p, int32_t count) {
     *p = (Places){.free = zeros(count + 1, sizeof(int32_t)), .count = count, .all = count, .allowed = count};
-    for (int32_t i = 0; i < count; i++) p->free[i] = count - 1 - i;     // the first are taken first, and again
+    p->operation = zeros(count + 1, sizeof(Operation));
+    for (int32_t i = count - 1; i >= 0; i--) {
+        p->free[count - 1 - i] = i;     // the first are taken first, and again
+        p->operation[i] = (Operation){.id = i, .next = p->spare};
+        p->spare = &p->operation[i];
+    }
 }
 
-EXPORT Engine *engine_open(Job *j, int is_shared) {
+EXPORT Engine *engine_open(Job *j) {
     Engine *e = zeros(1, sizeof(Engine));
     e->job = j;
-    order_open(&e->order, j->rows, is_shared);
+    e->order = (Order){.rows = j->rows, .free_group = NONE};
+    pthread_mutex_init(&e->order.lock, NULL);
     e->workers_queue = (int32_t)j->rings;
     e->full_due_ns = INT64_MAX;
     e->copies_queue = e->workers_queue + 1;
@@ -523,14 +525,8 @@ EXPORT Engine *engine_open(Job *j, int is_shared) {
         Queue *l = &e->queue[i];
         l->places = i == e->copies_queue ? &e->copy_places : &e->places;
         l->event_fd = i < j->rings ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : NONE;
+        l->watched_ns = INT64_MAX;
         pthread_cond_init(&l->woken, &how);
-    }
-    int32_t operations = (int32_t)(j->depth + j->copiers);
-    e->operation = zeros(operations, sizeof(Operation));
-    for (int32_t i = operations - 1; i >= 0; i--) {
-        e->operation[i].id = i;
-        e->operation[i].next = e->free_operation;
-        e->free_operation = &e->operation[i];
     }
     return e;
 }
@@ -542,13 +538,15 @@ EXPORT void engine_wake(Engine *e) {    // rows were laid, or the job is to stop
 }
 
 EXPORT void engine_close(Engine *e) {   // when no loop runs any more
-    for (Operation *f = e->operation; f < e->operation + e->job->depth + e->job->copiers; f++)
+    for (Operation *f = e->places.operation; f < e->places.operation + e->places.all; f++)
         if (f->row && f->tier->kind == FILES && f->queue == e->workers_queue && f->fd >= 0) close(f->fd);
     for (int i = 0; i < e->queues; i++) {
         if (e->queue[i].event_fd != NONE) close(e->queue[i].event_fd);
         pthread_cond_destroy(&e->queue[i].woken);
         free(e->queue[i].ready.number);
     }
-    order_close(&e->order);
-    free(e->places.free), free(e->copy_places.free), free(e->queue), free(e->operation), free(e);
+    for (int chain = 0; chain < 2; chain++) table_free(&e->order.chain[chain]);
+    pthread_mutex_destroy(&e->order.lock);
+    free(e->places.free), free(e->places.operation), free(e->copy_places.free), free(e->copy_places.operation);
+    free(e->order.group), free(e->order.retiring), free(e->queue), free(e);
 }

@@ -95,7 +95,8 @@ static int open_ring(Ring *r, unsigned entries, unsigned files) {
     for (unsigned i = 0; i < p.sq_entries; i++) ((unsigned *)(rings + p.sq_off.array))[i] = i;
     r->names = grown(NULL, p.sq_entries, NAME_BYTES);
     struct io_uring_rsrc_register table = {.nr = files, .flags = IORING_RSRC_REGISTER_SPARSE};
-    if (register_with(r, IORING_REGISTER_FILES2, &table, sizeof table)) return close_ring(r), NO_FILES;
+    int code = register_with(r, IORING_REGISTER_FILES2, &table, sizeof table);
+    if (code) return close_ring(r), code == EMFILE ? code : NO_FILES;
     return 0;
 }
 
@@ -380,7 +381,7 @@ EXPORT int ring_run(Engine *e, int queue) {
     Loop loop = {.e = e, .queue = queue, .use = &j->use[queue]}, *l = &loop;
     unsigned entries = 64;
     while (entries < 4 * j->depth) entries *= 2;
-    int code = open_ring(&l->ring, entries < MOST_ENTRIES ? entries : MOST_ENTRIES, (unsigned)(j->depth + 1));
+    int code = open_ring(&l->ring, entries < MOST_ENTRIES ? entries : MOST_ENTRIES, (unsigned)j->depth);
     if (code) return code;
     l->ring.event_fd = e->queue[queue].event_fd;
     l->step = zeros(j->depth, sizeof(Step));

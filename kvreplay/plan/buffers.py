@@ -19,6 +19,7 @@ _AHEAD = 4
 _STEP_BYTES = 32 << 20
 """What is touched before it may be used."""
 PAGE_BYTES = 4096
+"""What drives are asked in multiples of; the pages of some kernels are larger."""
 HUGE_PAGE_BYTES = 2 << 20
 _MAP_NORESERVE = 0x4000
 _POPULATE_WRITE = 23
@@ -32,9 +33,9 @@ class Arena:
     """
 
     def __init__(self, count: int, slot_bytes: int, *, is_growing: bool = False, most: int | None = None) -> None:
-        """Map the buffers; `slot_bytes` must be a multiple of the page size, `most` are filled at all (None: all)."""
-        if slot_bytes % mmap.PAGESIZE:
-            raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {mmap.PAGESIZE}")
+        """Map the buffers; `slot_bytes` must be a multiple of PAGE_BYTES, `most` are filled at all (None: all)."""
+        if slot_bytes % PAGE_BYTES:
+            raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {PAGE_BYTES}")
         self.count, self.slot_bytes, self.nbytes = count, slot_bytes, count * slot_bytes
         # Huge pages cut a 4 MiB request from four to one at the device.
         self._map, first = map_aligned(self.nbytes)

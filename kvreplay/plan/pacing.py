@@ -19,6 +19,7 @@ import numpy as np
 
 from kvtrace.core import pa, pc
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import MOST
 from kvtrace.core.tables import Reader
 
 KEPT_PACE_FRACTION = 0.01
@@ -41,7 +42,7 @@ class Pacer:
         """Return int64 nanoseconds from the run's start for each of `ts_ns`, rounded down; None in a closed loop."""
         if self.speed is None:
             return None
-        return ts_ns if self.speed == 1.0 else np.floor_divide(ts_ns, self.speed).astype(np.int64)
+        return ts_ns if self.speed == 1.0 else np.minimum(np.floor_divide(ts_ns, self.speed), MOST).astype(np.int64)
 
 
 def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:

@@ -357,7 +357,8 @@ class CountedOperations:
     def take(self, part: RunPart, counts: Any) -> Any:
         """Count the rows of `part`, in figures those where `counts`; return the bytes that each asks of its tier."""
         rows, asked = part.rows, np.empty(len(part), np.int64)
-        self.seconds.make_room(int(max(rows["completed_ns"].max(initial=0), rows["submitted_ns"].max(initial=0))))
+        if self.moves.any():  # what is simulated has no seconds, and may take years
+            self.seconds.make_room(int(max(rows["completed_ns"].max(initial=0), rows["submitted_ns"].max(initial=0))))
         ended = np.empty(len(part), ENDED)
         self._shared.set(second=self.seconds.records, first_second=self.seconds.first, ended=ended, endeds=0)
         call("count_rows", self._shared, rows, len(part), self.places.of(rows), counts, asked)

@@ -541,7 +541,9 @@ class Feed:
 
         def work() -> None:
             while not is_over.is_set():
-                has_given, laid = self._give(int(self._rows.struct.ended), PART_ROWS), self._loader.laid
+                # In whole parts: how far a replay in virtual time sees ahead does not depend on when this thread looks.
+                ended = int(self._rows.struct.ended) // PART_ROWS * PART_ROWS
+                has_given, laid = self._give(ended, PART_ROWS), self._loader.laid
                 self.fill()
                 if self._loader.laid > laid:
                     wake()

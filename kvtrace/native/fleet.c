@@ -215,8 +215,8 @@ int64_t hand_over(World *w, int64_t actor) {
     if (keep_sent(w, n, me->request, me->stage)) me->stage++;
     Node *node = &w->fleet.nodes[sender];
     node->sent_bytes += sent;
-    if (w->fleet.link_bytes_per_us == 0) return 0;
-    node->link_busy_ns = max_of(node->link_busy_ns, now) + sent * 1000 / w->fleet.link_bytes_per_us;
+    if (w->fleet.link_bytes_per_s == 0) return 0;
+    node->link_busy_ns = max_of(node->link_busy_ns, now) + transfer_ns(sent, w->fleet.link_bytes_per_s);
     return node->link_busy_ns - now;
 }
 

@@ -1,8 +1,6 @@
 // The books of a trace (kvtrace/trace/inventory.py): its rows against what must be live, up to the first that cannot be.
 #include "world.h"
 
-#define MOST ((int64_t)1 << 62)         // what can be reckoned with
-
 static int64_t check_stage(int64_t request, int64_t stage, Books *b) {
     if (request < 0) return stage == NONE ? ROW_CAN_BE : STAGE_ALONE;
     if (stage == NONE) return STAGE_MISSING;
@@ -46,7 +44,7 @@ EXPORT int64_t ledger_enter(Books *b, int64_t rows, const int64_t *ts_ns, const 
         t->live_bytes += after - held;
         *lies += after - held;
         t->peak_bytes = max_of(t->live_bytes, t->peak_bytes);
-        if (t->peak_bytes > MOST) return b->before = t->peak_bytes, OVERFLOW;
+        if (t->peak_bytes > UNBOUNDED) return b->before = t->peak_bytes, OVERFLOW;
         if (op[i] == OP_WRITE) *extent = max_of(after, *extent);
         if (b->is_strict && *lies > t->capacity_bytes) return b->before = *lies, OVER_CAPACITY;
     }

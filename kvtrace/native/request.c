@@ -553,7 +553,7 @@ int64_t promote(World *w, int64_t actor) {
         Batch *batch = &w->fleet.batches[w->control.node];
         int64_t most = max_of(1, k->step_tokens - batch->size), missed = me->missed_tokens, room = min_of(missed, most);
         int64_t cache_ns = reading_ns(w, 1, batch->bytes) - reading_ns(w, 1, 0);
-        batch->prompt_step_ns = compute_ns * room / missed + cache_ns;
+        batch->prompt_step_ns = (int64_t)((__int128)compute_ns * room / missed) + cache_ns;
         compute_ns += cache_ns * missed / room, took_ns += cache_ns * missed / room;
         me->without_cache_ns += cache_ns * me->input / min_of(me->input, most);
     }
@@ -655,7 +655,7 @@ static int64_t store_through(
         int64_t t = lower_tier(w, 0, w->slots[w->chain[i]].size);
         bool is_open = i < end || t < closed;
         // The staging tier frees the buffer and leaves what it has as it was; the others count it as used.
-        bool is_use = staging < 0 ? i >= c->known : t != staging && !(c->gone & (1 << t));
+        bool is_use = staging < 0 ? i >= c->known : t >= 0 && t != staging && !(c->gone & (1 << t));
         if (t == NONE || (staging >= 0 && !is_open)) w->total.unplaced++;
         else at = put(w, t, first, i, first_phase, request, at, is_open, is_use);
     }

@@ -171,8 +171,6 @@ EXPORT int64_t ask_overlapping(Question *asked, int64_t room, User *users, const
 // === requests ========================================================================================================
 // A user plans its next turn, or the next request of a file arrives.
 
-enum { MILLION = 1000000 };
-
 // --- a user's next request -------------------------------------------------------------------------------------------
 
 // Draw whether the user's request retrieves chunks of a document, and which; none that its context cannot hold.

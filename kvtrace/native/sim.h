@@ -12,6 +12,7 @@
 #define INLINE static inline __attribute__((always_inline))     // few lines in a hot loop, which must not cost a call
 
 #define NS_PER_S ((int64_t)1000000000)
+enum { MILLION = 1000000 };
 
 INLINE int64_t up_by(int64_t a, int64_t b) { return (a + b - 1) / b; }     // of what is not negative
 

@@ -329,9 +329,8 @@ static int64_t first_elsewhere(World *w) {  // the place not at hand where somet
 
 // The place of tier `t`, which is at hand, as Fleet.due counts them; what all share comes after them.
 static int64_t due_place(World *w, int64_t t) {
-    const Fleet *fleet = &w->fleet;
-    if (fleet->racked & (1 << t)) return fleet->count + w->control.node / fleet->rack_nodes;
-    return fleet->scoped & (1 << t) ? w->control.node : fleet->due_count;
+    int64_t place = counter_of(w, t);
+    return place ? place - 1 : w->fleet.due_count;
 }
 
 // The node that does what tier `t` does by itself: of those that share it, the first that is up.

@@ -389,7 +389,7 @@ void release(World *w, int64_t slot) {
 // What is stored, and what a faster tier gives up, is offered to a tier; it takes it or not, by how often it has been
 // offered or used. What a promotion copies up was asked for, and passes; so does what is there before the start.
 
-enum { MOST = 1 << 30, MILLION = 1000000, RUN = 64, ROOM = 16 };   // no count goes higher; evict_ppm is in millionths
+enum { MOST = 1 << 30, RUN = 64, ROOM = 16 };  // no count goes higher
 
 // A count, and how often counts had decayed when it was, as World.counts has them.
 static int64_t seen_as(int64_t count, int64_t since) { return min_of(count, MOST) << 32 | (uint32_t)since; }
@@ -568,8 +568,7 @@ void emit(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t e
 int64_t serve(World *w, int64_t t, int64_t op, int64_t size, int64_t now) {
     Tier *tier = &w->tiers[t];
     if (tier->rate[op] <= 0) return now;
-    if (op == OP_READ) size *= tier->readers;
-    int64_t transfer = size * 1000 / tier->rate[op];
+    int64_t transfer = transfer_ns(size, tier->rate[op]);
     if (tier->concurrency > 0) transfer = max_of(transfer, tier->latency_ns / tier->concurrency);
     tier->busy_ns[op] = max_of(tier->busy_ns[op], now) + transfer;
     return tier->busy_ns[op] + tier->latency_ns;
@@ -578,11 +577,12 @@ int64_t serve(World *w, int64_t t, int64_t op, int64_t size, int64_t now) {
 // As serve of a read, but after those reads of the request that must end first, if only so many run at once.
 int64_t serve_in_turn(World *w, int64_t t, int64_t size, int64_t now) {
     Tier *tier = &w->tiers[t];
+    size *= tier->readers;
     int64_t done = serve(w, t, OP_READ, size, now);
     if (tier->request_reads <= 0 || tier->rate[OP_READ] <= 0) return done;
     if (tier->reading == tier->request_reads) tier->reading = 0, tier->reads_began_ns = tier->reads_end_ns;
     tier->reading++;
-    done = max_of(done, tier->reads_began_ns + size * 1000 / tier->rate[OP_READ] + tier->latency_ns);
+    done = max_of(done, tier->reads_began_ns + transfer_ns(size, tier->rate[OP_READ]) + tier->latency_ns);
     tier->reads_end_ns = max_of(tier->reads_end_ns, done);
     return done;
 }
@@ -632,10 +632,10 @@ void touch(World *w, int64_t t, int64_t entry) {    // its object, which is live
 
 // Read the whole of `slot`; return when it is done. Whether that makes it recent is the caller's.
 int64_t read_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase, int64_t request, int64_t stage) {
-    int64_t size = w->slots[slot].size;
-    w->tiers[t].read_bytes += size * w->tiers[t].readers;
+    int64_t size = w->slots[slot].size, read_bytes = size * w->tiers[t].readers;
+    w->tiers[t].read_bytes += read_bytes;
     emit(w, now, OP_READ, t, phase, slot, size, request, stage);
-    int64_t done = serve(w, t, OP_READ, size, now);
+    int64_t done = serve(w, t, OP_READ, read_bytes, now);
     pin(w, slot, done);
     return done;
 }
@@ -803,7 +803,8 @@ void poll_tier(World *w, int64_t t) {
         tier->goal = tier->low;
         if (!is_filled(tier)) tier->goal = tier->live_bytes;
         else if (tier->evict_ppm > 0)
-            tier->goal = tier->live_bytes - max_of(tier->live_bytes * tier->evict_ppm / MILLION, next_bytes(w, t));
+            tier->goal = tier->live_bytes
+                - max_of((int64_t)((__int128)tier->live_bytes * tier->evict_ppm / MILLION), next_bytes(w, t));
     }
     if (tier->live_bytes > tier->goal && (tier->evict_ppm == 0 || tier->live_bytes - next_bytes(w, t) >= tier->goal)) {
         evict(w, t, victim(w, t, NONE), tier->poll_ns);

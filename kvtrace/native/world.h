@@ -65,7 +65,7 @@ typedef struct {
     int64_t limit, low, largest, live_bytes;    // that it may hold, goes down to to make room, of an object, in use
     // What happened in it, in bytes but for the hits; populated: written before the start.
     int64_t hits, hit_bytes, written_bytes, deleted_bytes, read_bytes, populated_bytes;
-    // The service model: of reads and writes bytes a microsecond (0: takes no time), and until when it is busy with them;
+    // The service model: of reads and writes bytes a second (0: takes no time), and until when it is busy with them;
     // how long each takes besides, and how many are served at once.
     int64_t rate[2], busy_ns[2], latency_ns, concurrency;
     // Operations of one request at once (0: all), those of the stage being written, those being read, since and until
@@ -341,7 +341,7 @@ typedef struct {
     int64_t racked;             // a bit for each tier of which every rack has one
     int64_t own;                // a bit for each tier that is a node's own, however many nodes there are
     int64_t entrances;          // how many nodes, the first ones, requests are sent to; if not all, the others decode
-    int64_t link_bytes_per_us;  // at which a node sends to another; 0 takes no time
+    int64_t link_bytes_per_s;   // at which a node sends to another; 0 takes no time
     Operation *router;
     int64_t prefill_ppm, prefix_ppm, load_ppm;      // what it counts, in millionths
     int64_t load_threshold;

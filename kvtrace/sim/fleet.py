@@ -390,7 +390,7 @@ def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scop
     """Set up the nodes of `setting`, each with its own tiers as `scopes` says; `rows` is the size of the buffers."""
     fleet, knobs, count = world.fleet, world.knobs, setting.nodes
     fleet.count, fleet.entrances = count, setting.prefill_nodes if setting.is_disaggregated else count
-    fleet.link_bytes_per_us = (bytes_of(setting.link_bandwidth) or 0) // 10**6
+    fleet.link_bytes_per_s = bytes_of(setting.link_bandwidth) or 0
     fleet.rack_nodes = setting.rack_nodes
     fleet.nodes, fleet.batches = np.zeros(count, records.NODE), np.zeros(count, records.BATCH)
     fleet.nodes["is_up"] = 1

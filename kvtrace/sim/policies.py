@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from kvtrace.core.native.library import function, has_function
+from kvtrace.core.native.library import address_of
 
 _OPERATIONS = ("on_hit", "on_insert", "choose", "on_remove", "forget", "takes", "on_look_up", "on_stored", "on_empty")
 
@@ -64,12 +64,10 @@ class Policy(StrEnum):
     @property
     def keeps_ghosts(self) -> bool:
         """Whether it remembers what it evicted."""
-        return has_function(f"{self}_forget")
+        return bool(address_of(f"{self}_forget"))
 
     def addresses(self) -> dict[str, int]:
         """Return where its operations are, by the tier's fields for them; all 0 for LRU."""
-        found = dict.fromkeys(_OPERATIONS, 0)
-        for name in () if self is Policy.LRU else _OPERATIONS:
-            own = (full for of in (self, Policy.FIFO) if has_function(full := f"{of}_{name}"))
-            found[name] = next((function(full).address for full in own), 0)
-        return found
+        if self is Policy.LRU:
+            return dict.fromkeys(_OPERATIONS, 0)
+        return {name: address_of(f"{self}_{name}") or address_of(f"{Policy.FIFO}_{name}") for name in _OPERATIONS}

@@ -36,6 +36,6 @@ class Router(StrEnum):
 
     def address(self) -> int:
         """Return where its operation is."""
-        from kvtrace.core.native.library import function
+        from kvtrace.core.native.library import address_of
 
-        return function(f"{self.replace('-', '_')}_choose").address
+        return address_of(f"{self.replace('-', '_')}_choose")

@@ -241,7 +241,7 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
         of["decay_ns"] = ns_of(tier.admission_decay)
         of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
-        of["rate"] = [rate // BYTES_PER_US for rate in tier.rates_bytes_per_s]
+        of["rate"] = tier.rates_bytes_per_s
         of["is_whole"], of["readers"] = tier.takes_whole, sizes.sharers if tier.each_rank_reads else 1
         of["recency"] = list(Recency).index(tier.recency or preset.recency)
         of["loads_twice"] = tier.loads_twice and tier.policy is Policy.LFU

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvtrace.sim.presets.tier import BYTES_PER_US, bytes_of, ns_of
+from kvtrace.sim.presets.tier import bytes_of, ns_of
 
 if TYPE_CHECKING:
     from oracle import Oracle, Tier
@@ -57,9 +57,9 @@ class Queue:
         else:
             for key in self.still_there(1, is_of_node=True):
                 if self.oracle.evict_for(self.tier, key):
-                    rate = self.tier.setting.rates_bytes_per_s[1] // BYTES_PER_US
+                    rate = self.tier.setting.rates_bytes_per_s[1]
                     if rate:
-                        self.busy = max(self.busy, self.oracle.now) + self.oracle.sizes[key] * 1000 // rate
+                        self.busy = max(self.busy, self.oracle.now) + self.oracle.sizes[key] * 10**9 // rate
                     self.oracle.write(self.tier, "store", key)
         if not self.waiting:
             self.beat = None

@@ -1,8 +1,4 @@
 // Of which sources the library was made, so that one which is older than its sources is noticed.
 #include "core.h"
 
-#ifndef SOURCES_SHA256
-#define SOURCES_SHA256 "unknown"
-#endif
-
 EXPORT const char *sources_sha256(void) { return SOURCES_SHA256; }

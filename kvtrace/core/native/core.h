@@ -15,6 +15,11 @@ enum { NONE = -1 };
 static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
+static inline int64_t transfer_ns(int64_t bytes, int64_t bytes_per_s) {    // rounded down, and 2^60 at most
+    const __int128 ns = (__int128)bytes * 1000000000 / bytes_per_s, most = (__int128)1 << 60;
+    return (int64_t)(ns < most ? ns : most);
+}
+
 typedef struct { int64_t key, value; } Entry;
 typedef struct { Entry *entry; int64_t size, count; } Table;   // all zeros is an empty one; any key but INT64_MIN
 

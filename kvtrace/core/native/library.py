@@ -75,15 +75,11 @@ class function:  # noqa: N801 - reads as what it stands for
         """Call it."""
         return self._call(*arguments)
 
-    @property
-    def address(self) -> int:
-        """Where its code is."""
-        return ctypes.cast(library()[self.name], ctypes.c_void_p).value or 0
 
-
-def has_function(name: str) -> bool:
-    """Return whether the library has a function of this name."""
-    return hasattr(library(), name)
+def address_of(name: str) -> int:
+    """Return where the code of a function of the library is; 0 if it has none of this name."""
+    found = getattr(library(), name, None)
+    return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
 
 
 class StructAt:

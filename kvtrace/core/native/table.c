@@ -1,7 +1,9 @@
 // A hash table of int64 by int64: open addressing, probed in equal steps, no tombstones. Memory follows what is in it.
 #include "core.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { FIRST_SIZE = 1024, LINE = 16, STEP = LINE + 1 };
 
@@ -11,9 +13,10 @@ enum { FIRST_SIZE = 1024, LINE = 16, STEP = LINE + 1 };
 _Thread_local jmp_buf *out_of_memory;
 
 static void *got(void *memory) {
-    if (!memory && out_of_memory) longjmp(*out_of_memory, 1);
-    if (!memory) abort();
-    return memory;
+    if (memory) return memory;
+    if (out_of_memory) longjmp(*out_of_memory, 1);
+    fputs("error: out of memory: the machine, or a limit on this process (ulimit -v), has too little\n", stderr);
+    _exit(7);   // as OutOfMemory of core/errors.py
 }
 
 void *grown(void *memory, int64_t count, size_t size) { return got(realloc(memory, (size_t)count * size)); }

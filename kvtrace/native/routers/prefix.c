@@ -10,8 +10,6 @@
 // is in any tier of its own, each with a credit of 1; Dynamo gives host memory 0.75 by default.
 #include "../sim.h"
 
-enum { MILLION = 1000000 };
-
 static int64_t work_of(World *w, int64_t actor, int64_t node) {
     const Node *its = &w->fleet.nodes[node];
     int64_t new = w->actors[actor].input - found_tokens(w, actor, node);

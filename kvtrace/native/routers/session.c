@@ -6,10 +6,9 @@
 #include "../sim.h"
 
 #define DRAWER (-((int64_t)1 << 41))    // no user draws by this number, nor by those below: one a node
-#define MOST ((int64_t)1 << 62)
 
 static int64_t lot_below(World *w, int64_t actor, int64_t node) {     // 0: the largest lot costs least
-    return -draw(w->knobs.seed, DRAWER - node, w->actors[actor].session, 0, MOST);
+    return -draw(w->knobs.seed, DRAWER - node, w->actors[actor].session, 0, UNBOUNDED);
 }
 
 EXPORT int64_t session_choose(World *w, int64_t actor, UNUSED int64_t n, UNUSED int64_t with) {

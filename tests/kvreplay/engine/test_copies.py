@@ -7,8 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rings import ENGINES, IO, PythonFiles, content, drive, engine_of, held, memory_of, rows_of, space_in
+from rings import (
+    ENGINES,
+    IO,
+    PythonFiles,
+    content,
+    drive,
+    engine_of,
+    files_in,
+    held,
+    memory_of,
+    needs_uring,
+    rows_of,
+    space_in,
+)
 
+from kvreplay.engine import engine as engines
 from kvreplay.engine.job import Driven
 from kvreplay.native.rows import OK, READ, WRITE
 from kvreplay.tiers.ram import copy_threads
@@ -78,6 +92,16 @@ def test_copies_begin_and_end_while_the_queue_is_full(name: str, depth: int) -> 
         driven = drive(engine_of(name, depth), rows, [memory, gated])
     assert (driven.failure, driven.completed) == (None, len(stated))
     assert gated.saw == depth
+
+
+@needs_uring
+def test_files_have_places_however_many_copies_are_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "copy_threads", lambda: 4)
+    stated = [row(tier, WRITE, i, 64 * IO if tier == MEMORY else 4096) for i in range(200) for tier in (MEMORY, DRIVE)]
+    rows = rows_of(stated)
+    with memory_of(200 * 64 * IO) as memory, files_in(tmp_path / "d") as files:
+        driven = drive(engine_of("uring", 2, 64 * IO), rows, [memory, files], stops_on_error=False)
+    assert (driven.failure, driven.completed) == (None, len(stated))
 
 
 def test_what_copies_is_counted_by_itself() -> None:

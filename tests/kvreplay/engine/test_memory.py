@@ -66,6 +66,14 @@ def test_the_engines_buffers_lie_on_them() -> None:
     assert small == max(0, 3 * MIB - (found or 0))
 
 
+def test_buffers_are_shorter_than_the_pages_of_some_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "PAGESIZE", 1 << 16)
+    arena = Arena(40, 4096)
+    assert (arena.usable, set(arena.view(arena.address, 40 * 4096))) == (40, {0})
+    with pytest.raises(ValueError, match="multiple of 4096"):
+        Arena(1, 1000)
+
+
 def test_buffers_that_were_not_asked_to_lie_on_huge_pages_do_not() -> None:
     arena = Arena(3, MIB)
     base = arena.address // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES

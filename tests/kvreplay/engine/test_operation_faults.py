@@ -154,6 +154,20 @@ def test_with_no_descriptor_left_the_open_fails(tmp_path: Path, name: str) -> No
     assert driven.failure.message == "read of object 0: Too many open files"
 
 
+@needs_uring
+def test_a_ring_has_as_many_places_for_files_as_may_be_open(tmp_path: Path) -> None:
+    # The default of most systems is 1,024, which is also the depth of an open loop.
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+    try:
+        with files_in(tmp_path / "d") as tier:
+            assert drive(engine_of("uring", 512, 4096), rows_of(ops(WRITE, 0)), [tier]).failure is None
+            with pytest.raises(DeviceError, match=r"limit of open files is too low .* --queue-depth \(ulimit -n\)"):
+                drive(engine_of("uring", 513, 4096), rows_of(ops(READ, 0)), [tier])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 @EVERY
 @pytest.mark.parametrize("is_stopping", [True, False])
 def test_a_fault_stops_the_run_unless_it_may_go_on(tmp_path: Path, name: str, *, is_stopping: bool) -> None:

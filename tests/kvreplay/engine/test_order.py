@@ -172,6 +172,22 @@ def _is_there(stated: list[dict[str, Any]], key: tuple[int, int]) -> bool:
     return ops[-1] != DELETE
 
 
+@pytest.mark.alone
+def test_what_becomes_ready_later_is_not_late_for_what_was_ready_first() -> None:
+    """A thread watches the clock for the last row when the one before it, due sooner, need no longer wait."""
+    ms = 1_000_000
+    tier = SimulatedTier("gpu", Service(read_bytes_per_s=10**12, write_bytes_per_s=1, latency_ns=5 * ms, source="-"))
+    stated = [{"op": READ, "object_id": i, "length_bytes": 1, "due_ns": due * ms} for i, due in enumerate((0, 30, 90))]
+    for stage, row in enumerate(stated[:2]):
+        row |= {"request": 0, "stage": stage}
+    late_ns = []
+    for _ in range(3):
+        rows = rows_of(stated, is_open_loop=True)
+        drive(engine_of("threads", 4), rows, [tier])
+        late_ns.append(int((rows.all["submitted_ns"] - rows.all["due_ns"])[1]))
+    assert min(late_ns) < 20 * ms
+
+
 def test_a_burst_and_a_wait_end(tmp_path: Path) -> None:
     """120 writes a microsecond apart, 120 reads half a second later: threads once waited for each other for ever."""
     tiers = tiers_in(tmp_path)

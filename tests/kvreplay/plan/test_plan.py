@@ -205,6 +205,14 @@ def test_the_peak_counts_live_bytes_padded_with_overwrites_once_and_deletes_take
     assert compiled(tmp_path, rows, {NVME: 4096}).residency.peak_bytes[NVME] == 4 * 4096
 
 
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_more_than_any_tier_holds_is_that(tmp_path: Path, op: str) -> None:
+    # Together 2^63 bytes and more, which 64 bits hold as a negative number.
+    rows = [row(op, NVME, obj, offset=(1 << 50) - 4096) for obj in range(8200)]
+    residency = compiled(tmp_path, rows, {NVME: 4096}).residency
+    assert (residency.peak_bytes[NVME], residency.drive_peak_bytes[NVME]) == (1 << 61, [1 << 61])
+
+
 def test_a_delete_of_what_was_never_there_is_left_out_and_counted(tmp_path: Path) -> None:
     window = compiled(tmp_path, [row("delete", NVME, 9), row("write", NVME, 1), row("delete", NVME, 1)], {NVME: 4096})
     assert window.residency.absent_deletes == 1

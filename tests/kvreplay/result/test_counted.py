@@ -16,6 +16,7 @@ from taken import counted, parts, rows_of
 from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, ROW, SHORT, SKIPPED
 from kvreplay.result import counts
 from kvreplay.result.counts import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations, RunPart
+from kvreplay.tiers.modelled import Service, SimulatedTier
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 S = 10**9
@@ -51,6 +52,13 @@ def test_what_is_counted_is_what_plain_python_counts(run: tuple[Any, list[int]])
     rows, cuts = run
     found = counted(rows, TIERS, cuts=cuts)
     check(found, [{name: row[name].item() for name in ROW.names if row[name].ndim == 0} for row in rows])
+
+
+def test_of_what_is_simulated_no_second_is_kept() -> None:
+    day = 86_400 * S
+    service = Service(read_bytes_per_s=1, write_bytes_per_s=1, latency_ns=0, source="-")
+    found = counted(rows_of(2, submitted_ns=0, completed_ns=100 * day, outcome=0), [SimulatedTier("nvme", service)])
+    assert (int(found.kinds["good"].sum()), len(found.seconds.records)) == (2, 0)
 
 
 def test_seconds_are_given_out_once_no_row_can_be_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

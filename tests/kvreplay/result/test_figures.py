@@ -16,6 +16,7 @@ from kvreplay.result.figures import figures
 from kvreplay.result.verdict import verdict
 from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.schema import MOST
 
 MS = 1_000_000
 TIERS = [RamTier("cpu", 4096)]
@@ -235,6 +236,8 @@ def test_deadlines_are_absolute() -> None:
     assert Pacer(2.0).due_ns(ts).tolist() == [0, 3, 500_000_000_000]
     assert Pacer(0.5).due_ns(ts).tolist() == [0, 14, 2_000_000_000_000]
     assert Pacer().due_ns(ts) is None
+    # What no run comes to is due as late as can be, not at once.
+    assert Pacer(2.0**-30).due_ns(ts).tolist() == [0, 7 << 30, MOST]
 
 
 def test_a_speed_means_an_open_loop() -> None:

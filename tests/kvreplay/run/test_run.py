@@ -587,6 +587,7 @@ def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
         (["--tier", "cpu=ram", "--io-bytes", "1000"], "--io-bytes 1000: give a multiple of 4096"),
         (["--tier", "cpu=ram", "--partition", "host"], "'host' is not one of 'node', 'user', 'object'"),
         (["--tier", "cpu=ram", "--deal", "node"], "--deal was renamed: use --partition"),
+        (["--tier", "cpu=ram", "--io-bytes", "2GiB"], "--io-bytes 2147483648: give a multiple of 4096, 1073741824 at"),
     ):
         done = run_cli("kvreplay", "run", trace, *arguments, "-o", tmp_path / "run", check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr

@@ -71,7 +71,14 @@ def trace_of(path: Path, seed: int) -> Path:
     return write_trace(path / "t.parquet", rows)
 
 
-def slid(trace: Path, folder: Path, queue_depth: int, speed: float | None, target: str) -> tuple[list[Any], Any, int]:
+def slid(
+    trace: Path,
+    folder: Path,
+    queue_depth: int,
+    speed: float | None,
+    target: str,
+    wanted: EngineName = EngineName.THREADS,
+) -> tuple[list[Any], Any, int]:
     """Replay `trace` by the engine alone; return its parts, how it went and all rows, and the most rows in memory."""
     config = Config(tiers={"nvme": target}, queue_depth=queue_depth, speed=speed)
     setting = settle(config, trace, folder / "run", [])
@@ -90,7 +97,7 @@ def slid(trace: Path, folder: Path, queue_depth: int, speed: float | None, targe
     for tier in setting.tiers:
         if tier is not None:
             tier.open(1 << 30)
-    engine = choose(EngineName.THREADS, setting.tiers, queue_depth, 1 << 20)
+    engine = choose(wanted, setting.tiers, queue_depth, 1 << 20)
     job = Job(rows, setting.tiers, DataSource(0), is_open_loop=speed is not None, feed=feed, stall_ns=20 * 10**9)
     driven = engine.drive(job, lambda: None, lambda _: None)
     feed.finish(len(rows))
@@ -161,6 +168,27 @@ def test_what_is_over_is_handed_on_some_rows_at_a_time(tmp_path: Path, monkeypat
     parts, (_, found), _ = slid(trace_of(tmp_path, 1), tmp_path, 8, None, "null")
     assert max(len(part) for part in parts) <= BATCH // 2
     assert found["trace_row"].tolist() == list(range(ROWS))
+
+
+@pytest.mark.full
+def test_virtual_time_does_not_depend_on_when_rows_are_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write takes so long that all rows behind it fill the window; of those behind these some might go meanwhile."""
+    monkeypatch.setattr(feeding, "PART_ROWS", 1 << 13)
+    monkeypatch.setattr(Loader.begin, "__kwdefaults__", Loader.begin.__kwdefaults__ | {"window": 1 << 14})
+    slow, free = 15_000, 24_700
+    rows: list[Any] = [(0, "read", 2, "load", at, 0, 4096, None, None, 0) for at in range(30_000)]
+    rows[slow] = (0, "write", 2, "store", slow, 0, 10**9, 1, 0, 0)
+    rows[slow + 1 : free] = [(0, "read", 2, "load", at, 0, 4096, 1, 1, 0) for at in range(slow + 1, free)]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    # It looks late, and as soon as there is a part.
+    monkeypatch.setattr(feeding, "_PAUSE_S", 0.1)
+    late, give = slid(trace, tmp_path, 8, None, "sim:bandwidth=1GB", EngineName.AUTO)[1], Feed._give
+    monkeypatch.setattr(Feed, "_give", lambda feed, until, least: give(feed, min(until, feed._given + least), least))
+    soon = slid(trace, tmp_path, 8, None, "sim:bandwidth=1GB", EngineName.AUTO)[1]
+    assert late[0].completed == soon[0].completed == len(rows)
+    assert np.array_equal(late[1]["completed_ns"], soon[1]["completed_ns"])
 
 
 @pytest.mark.usefixtures("small_windows")

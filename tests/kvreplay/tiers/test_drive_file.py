@@ -161,6 +161,31 @@ def test_virtual_time_waits_for_no_due_time() -> None:
     assert driven.wall_ns == 49 * hour + 1000
 
 
+def test_virtual_time_ends_after_104_days_and_says_so() -> None:
+    tier = SimulatedTier("gpu", Service(read_bytes_per_s=10**9, write_bytes_per_s=1, latency_ns=0, source="-"))
+    day = 86_400 * 10**9
+    at_days = [0, 100, 120]
+    stated = [{"op": READ, "object_id": i, "length_bytes": 1000, "due_ns": at * day} for i, at in enumerate(at_days)]
+    for runtime_ns, why in ((None, "the end of virtual time"), (500 * day, "the end of virtual"), (101 * day, "--dur")):
+        rows = rows_of(stated, is_open_loop=True)
+        driven = virtual(tier, rows, 4, 4096, runtime_ns=runtime_ns)
+        assert driven.completed == 2
+        assert driven.interrupted_by is not None
+        assert driven.interrupted_by.startswith(why)
+    # 3,000 years of a write, and then a read.
+    both = [{"op": op, "object_id": op, "length_bytes": 10**11 * op + 1000} for op in (WRITE, READ)]
+    rows = rows_of(both)
+    virtual(tier, rows, 4, 4096)
+    assert rows.all["completed_ns"].tolist() == [1 << 60, 1000]
+
+
+def test_tiers_have_models_of_their_own_however_many_there_are() -> None:
+    tiers = [SimulatedTier("t", Service(read_bytes_per_s=10**9, write_bytes_per_s=1, latency_ns=0, source="-"))] * 127
+    rows = rows_of([{"op": READ, "tier": i, "object_id": i, "length_bytes": 1000} for i in range(127)])
+    drive(choose(EngineName.AUTO, tiers, 127, 4096), rows, tiers)
+    assert set(rows.all["completed_ns"].tolist()) == {1000}
+
+
 def test_held_out_cells_are_predicted_by_the_others() -> None:
     """Cells on straight lines of logarithms are found again; of one that lies off it, it is known by how much."""
     straight = [cell(z, d, s, spread=0.1) for z in SIZES for d in DEPTHS for s in SHARES]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +101,18 @@ def test_what_a_world_is_given_becomes_a_table():
     world = World(pieces=[(1, 2, 3, 4, 5)])
     assert world.pieces.dtype == PIECE
     assert world.pieces["window"].tolist() == [3]
+
+
+def test_c_without_memory_ends_the_process_in_one_line():
+    code = """
+import resource, numpy as np
+from kvtrace.sim.chains import Numbers
+names = np.arange(1 << 21)
+numbers = Numbers(len(names))
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (32 << 20),) * 2)
+numbers.add(names)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (7, 1), done.stderr
+    assert "out of memory: the machine, or a limit on this process (ulimit -v), has too little" in done.stderr

@@ -52,10 +52,13 @@ def test_a_latent_that_each_rank_stores_is_moved_as_heads_of_as_many_bytes(prese
     assert rows_of(each, requests, TWO_HEADS, ranks=2) == rows_of(preset, requests, TWO_HEADS, ranks=2)
 
 
-@pytest.mark.parametrize(("each_rank_reads", "written_us"), [(False, 104), (True, 108)])
-def test_each_rank_s_read_takes_time(each_rank_reads, written_us):
-    # 4 B at 1 B/us, once or by both ranks; then the second request stores its second chunk.
-    tier = TierSetting("nvme", read_bandwidth="1MB", each_rank_reads=each_rank_reads)
+@pytest.mark.parametrize(
+    ("bandwidth", "each_rank_reads", "written_ns"),
+    [("1MB", False, 104_000), ("1MB", True, 108_000), ("1600kB", False, 102_500)],
+)
+def test_each_rank_s_read_takes_time(bandwidth, each_rank_reads, written_ns):
+    # 4 B at 1 or 1.6 B/us, once or by both ranks; then the second request stores its second chunk.
+    tier = TierSetting("nvme", read_bandwidth=bandwidth, each_rank_reads=each_rank_reads)
     preset = msgspec.structs.replace(preset_of(None), tiers=(tier,))
     requests = requests_of([(0, 4, 1, [0]), (100_000, 8, 1, [0, 1])])
     rows = rows_of(preset, requests, ONE_BYTE, ranks=2)
@@ -64,7 +67,15 @@ def test_each_rank_s_read_takes_time(each_rank_reads, written_us):
         *["read 0 load 0 4 1/0"] * (1 + each_rank_reads),
         "write 0 prefill 1 4 1/1",
     ]
-    assert rows[-1][0] == written_us * 1000
+    assert rows[-1][0] == written_ns
+
+
+def test_one_read_after_the_other_each_by_all_ranks():
+    # 8 us and a latency of 10 us, twice; then the third chunk is stored.
+    tier = TierSetting("nvme", read_bandwidth="1MB", latency="10us", request_reads=1, each_rank_reads=True)
+    preset = msgspec.structs.replace(preset_of(None), tiers=(tier,))
+    rows = rows_of(preset, requests_of([(0, 8, 1, [0, 1]), (100_000, 12, 1, [0, 1, 2])]), ONE_BYTE, ranks=2)
+    assert [(row[0], row[1]) for row in rows[2:]] == [*[(100_000, "read")] * 4, (136_000, "write")]
 
 
 EMPTY = {

@@ -381,6 +381,13 @@ def test_answers_wait_for_the_steps_of_a_prompt_and_these_read_their_caches():
         assert simulation._first_tokens[0][kind].tolist() == [50, 50 + 2 * 60]
 
 
+def test_a_step_of_a_prompt_that_takes_weeks_is_its_part_of_them():
+    # 64 bits do not hold the nanoseconds times the tokens of a step.
+    preset = preset_of(None, prefill_ns_per_token=10**9, decode_compute_ns=1, step_tokens=8192)
+    simulation, *_ = simulate(preset, Load(requests=requests_of([(0, 1 << 21, 1, [])])))
+    assert simulation.world.fleet.batches["prompt_step_ns"].tolist() == [8192 * 10**9]
+
+
 def test_a_request_waits_for_the_gpus_memory_and_what_runs_there_stays():
     # Of 16 bytes the first takes 8 and half of its answer, so the second's 8 wait for its end: computed from 120 on.
     times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1, "step_tokens": 4}

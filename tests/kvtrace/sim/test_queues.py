@@ -60,12 +60,13 @@ def test_a_full_queue_drops_and_what_is_left_waits():
     assert (stats["dropped_objects"], stats["dropped_bytes"], stats["waiting_objects"]) == (1, 4, 1)
 
 
-def test_without_a_heartbeat_the_writer_goes_as_fast_as_the_tier():
-    # 4 bytes take 4000 ns at a byte a microsecond.
-    preset = queued(None, None, store_queue=9, write_bandwidth="1MB")
+@pytest.mark.parametrize(("bandwidth", "each_ns"), [("1MB", 4000), ("1600kB", 2500)])
+def test_without_a_heartbeat_the_writer_goes_as_fast_as_the_tier(bandwidth, each_ns):
+    # 4 bytes at a byte a microsecond, or more.
+    preset = queued(None, None, store_queue=9, write_bandwidth=bandwidth)
     rows = rows_of(preset, asked((5, [1, 2, 3]), (10, [4]), (20_000, [5]), (30_000, [5])))
     assert [(row[0], row[4]) for row in rows if row[1] == "write" and row[2] == 1] == [
-        (5, 0), (4005, 1), (8005, 2), (12_005, 3), (20_000, 4),
+        *((5 + n * each_ns, n) for n in range(4)), (20_000, 4),
     ]  # fmt: skip
 
 
@@ -140,6 +141,15 @@ def test_what_lives_of_a_bucket_is_written_again_to_free_the_rest():
         "delete 1 evict 2 8", "write 1 store 8 8",
     ]  # fmt: skip
     assert simulation.stats()["tiers"][1]["collected_bytes"] == 0
+
+
+def test_what_is_collected_is_read_once_though_each_rank_reads_what_it_loads():
+    preset = queued(None, 16, **COLLECTED, each_rank_reads=True, read_bandwidth="1MB")
+    load = Load(requests=asked((0, [1, 2]), (11, [3, 4]), (22, [5, 6]), (31, [6])))
+    simulation, *_ = simulate(preset, load, ranks=2)
+    # At 30, 4 bytes, each of which takes a microsecond.
+    assert simulation.stats()["tiers"][1]["read_bytes"] == 4
+    assert simulation.world.tiers["busy_ns"][1].tolist() == [4030, 0]
 
 
 def test_objects_that_were_used_outlive_those_beside_them():

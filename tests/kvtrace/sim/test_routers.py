@@ -165,14 +165,15 @@ def test_a_pool_computes_and_sends_what_the_other_lacks_by_hand():
     assert fleet["imbalance"] == {"requests": 1.0, "computing_ns": 1.0}
 
 
-def test_a_node_sends_one_prompt_after_the_other():
+@pytest.mark.parametrize(("bandwidth", "each_ns"), [("1MB", 8000), ("1600kB", 5000)])
+def test_a_node_sends_one_prompt_after_the_other(bandwidth, each_ns):
     # 1 MB/s is a byte a microsecond: 8 bytes take 8 us, and the second prompt waits for the first.
     requests = requests_of([(0, 8, 1, [0, 1]), (1000, 8, 1, [2, 3])])
-    preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, prefill_nodes=1, link_bandwidth="1MB")
+    preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, prefill_nodes=1, link_bandwidth=bandwidth)
     preset = msgspec.structs.replace(preset, decode_ns_per_token=5)
     simulation, _, _ = simulate_fleet(preset, Load(requests=requests))
-    # Computed at 8, sent at 8,008; computed at 1,008, sent at 16,008; a token later it ends.
-    assert simulation.now_ns == 16_013
+    # Computed at 8, sent by 8,008; computed at 1,008, sent by 16,008; a token later it ends.
+    assert simulation.now_ns == 8 + 2 * each_ns + 5
 
 
 def test_racks_share_what_other_racks_do_not():

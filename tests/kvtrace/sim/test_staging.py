@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from simulated import brief, preset_of, requests_of, rows_of, simulate
+from simulated import ONE_BYTE, brief, preset_of, requests_of, rows_of, simulate
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.model.shape import Latent
 from kvtrace.sim.presets.preset import Match, Promotion, load_preset
 from kvtrace.sim.presets.tier import Recency, TierSetting
 from kvtrace.sim.simulation import Load
@@ -107,6 +108,15 @@ def test_room_is_made_at_times_and_what_does_not_fit_until_then_is_refused_toget
         (10, "delete", 0), (10, "delete", 1), (16, "write", 8), (16, "write", 9), (16, "write", 10),
     ]  # fmt: skip
     assert not [row for row in rows if row[6] == 1]
+
+
+def test_a_share_of_very_much_is_a_share():
+    # 16 of 20 chunks of 1 TiB: more than 64 bits hold, times a million.
+    large = msgspec.structs.replace(ONE_BYTE, groups=(Latent(layers=1, latent_dim=2**38, rope_dim=0),))
+    pool = TierSetting("pool", 20 << 40, high_watermark=0.8, evict_every="10ns", evict_share=0.75)
+    requests = requests_of([(1, 64, 0, list(range(16))), (11, 4, 0, [16])])
+    rows = rows_of(tiers(pool), requests, large)
+    assert [row[4] for row in rows if row[:3] == (10, "delete", 0)] == list(range(12))
 
 
 def test_below_its_mark_nothing_goes_and_without_a_share_it_goes_down_to_its_low_mark():
