@@ -20,12 +20,10 @@ from kvtrace.core.document.document import (
     ChartShape,
     Document,
     Highlight,
-    ReportColumn,
     ReportTable,
     Series,
     Sheet,
     Unit,
-    columns_of,
     parameters,
     show,
     table_of,
@@ -251,7 +249,7 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
     if found.beside:
         ways = ("during", "without")
         rows = [
-            {name: getattr(beside, name) for name in ("tier", "op", "measure")}
+            msgspec.structs.asdict(beside)
             | {f"{way}_{n}": v for way in ways for n, v in msgspec.structs.asdict(getattr(beside, way)).items()}
             for beside in found.beside
         ]
@@ -331,6 +329,7 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
 LOAD_NAMES = {Axis.QUEUE_DEPTH: "queue depth", Axis.SPEED: "speed (1: the trace's own)", Axis.USERS: "users"}
 _QUANTILES = {"p50": "read_p50_ns", "p99": "read_p99_ns", "p99.9": "read_p99_9_ns"}
 _POINT_COLUMNS = """
+    bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s
     ns: read_p50_ns = read p50, read_p99_ns = read p99, read_p99_9_ns = read p99.9
     ns: write_p50_ns = write p50, write_p99_ns = write p99, write_p99_9_ns = write p99.9
 """
@@ -350,25 +349,17 @@ def _line(found: LoadSweep, label: str, name: str) -> Series:
 def sweep_document(found: LoadSweep) -> Document:
     """Return the points of a sweep; the headline is its answer."""
     is_open = found.axis is not Axis.QUEUE_DEPTH
-    columns = [
-        ReportColumn("value", found.axis.replace("_", " "), Unit.NUMBER),
-        *(columns_of("bytes_per_s: asked_bytes_per_s = asked") if is_open else []),
-        *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
-        *columns_of(_POINT_COLUMNS),
-        *(columns_of(_OPEN) if is_open else []),
-    ]
-    end = [ReportColumn("limit", "limited by"), ReportColumn("knee", "")]
+    spec = f"number: value = {found.axis.replace('_', ' ')}\n" + "bytes_per_s: asked_bytes_per_s = asked\n" * is_open
+    spec += _POINT_COLUMNS + _OPEN * is_open + "text: limit = limited by, knee ="
     rows = [
-        [
-            *(getattr(p, c.name) for c in columns),
-            None if p.judgement is None or (is_open and p.is_held) else p.judgement.cause,
-            "knee" if p.value == found.knee else "",
-        ]
+        msgspec.structs.asdict(p)
+        | {"keeps_up": p.keeps_up, "knee": "knee" if p.value == found.knee else ""}
+        | {"limit": None if p.judgement is None or (is_open and p.is_held) else p.judgement.cause}
         for p in found.points
     ]
     kind = "response" if is_open else "service"
     note = f"Of the slowest tier; times are {kind} times{', from when an operation was due' if is_open else ''}."
-    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found, kind), note, is_answer=True)
+    table = table_of("Sweep", Sheet.PERFORMANCE, spec, rows, note, charts=_charts(found, kind), is_answer=True)
     notes = [f"rule: {found.rule}"]
     notes += [f"tier {tier} is SIMULATED: no figure counts it unless all tiers are" for tier in found.simulated_tiers]
     highlights, at = [], next((p for p in found.points if p.value == found.knee), None)

@@ -205,14 +205,14 @@ def columns_of(spec: str) -> list[ReportColumn]:
     """Return the columns that `spec` lists by unit, in order: `unit: name, name = heading; unit: ...`.
 
     Units are the names of `Unit` in small letters. A line break ends a unit's columns as a semicolon does, unless a
-    comma stands before it.
+    comma stands before it; empty lines say nothing.
 
     >>> [column.heading for column in columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")]
     ['tier', 'read', 'written']
     """
     found = []
     joined = spec.strip().replace(",\n", ", ").replace("\n", ";")
-    for line in joined.split(";"):
+    for line in filter(str.strip, joined.split(";")):
         unit, _, names = line.partition(":")
         for column in names.split(","):
             name, is_headed, heading = (part.strip() for part in column.partition("="))
