@@ -14,7 +14,6 @@ from kvreplay.result.summarize import repeated, replayed_part
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.trials import JUDGED, TrialSet
-from kvreplay.run.watch import whole_number
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     TIME_COLUMNS,
@@ -225,8 +224,8 @@ def _after(run: RunFile) -> Iterator[str]:
         rates = mlperf.throughput
         by_storage, by_wall = rates.storage_throughput_tokens_per_s, rates.wall_clock_throughput_tokens_per_s
         yield (
-            f"MLPerf throughput: {whole_number(by_storage)} tokens a second of storage I/O, "
-            f"{whole_number(by_wall)} by the wall clock"
+            f"MLPerf throughput: {format_count(by_storage)} tokens a second of storage I/O, "
+            f"{format_count(by_wall)} by the wall clock"
         )
     for qos, share in ((mlperf and mlperf.qos_compliance) or {}).items():
         yield f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target"
