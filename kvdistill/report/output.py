@@ -8,7 +8,6 @@ export (kv_cache/cli.py of mlcommons/storage, 2026-04).
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -29,6 +28,7 @@ from kvdistill.report.tables import Report, ReportedTrials
 from kvdistill.report.trace import trace_report
 from kvtrace import __version__
 from kvtrace.core import tables
+from kvtrace.core.app import command_line
 from kvtrace.core.document.chapters import POINTS, card_document, run_sheets, sweep_document, unit_of
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.export import PlainSheet
@@ -208,8 +208,7 @@ def write_report(documents: list[Document], path: Path, plain: Sequence[PlainShe
     elif path.suffix == ".html":
         from kvtrace.core.document.page import html_page
 
-        argv = " ".join(["kvdistill", *sys.argv[1:]])
-        write_text(path, html_page(documents, f"Made by kvdistill {__version__}: {argv}"))
+        write_text(path, html_page(documents, f"Made by kvdistill {__version__}: {' '.join(command_line())}"))
     else:
         from kvtrace.core.document.export import csv_lines, markdown
 

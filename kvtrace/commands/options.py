@@ -7,7 +7,6 @@ fields are options; a command takes it as one argument.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -17,8 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kvtrace.core.app import log, option
-from kvtrace.core.document.document import Document
-from kvtrace.core.document.page import write_drawing
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import (
     MEMORY,
@@ -249,11 +246,6 @@ def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> f
     if match is None:
         raise ConfigError(f"{where}: write for example {example}")
     return float(match[1]) / parse_bytes(f"1{match[2]}")
-
-
-def draw(path: Path, shown: Document) -> None:
-    """Write `shown` to `path`, with the command line that made it."""
-    write_drawing(path, shown, ["kvtrace", *sys.argv[1:]])
 
 
 USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}

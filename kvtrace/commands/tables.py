@@ -6,7 +6,6 @@ And what they are made with: the models and their bytes, the presets and their k
 from __future__ import annotations
 
 import math
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import fill
@@ -16,7 +15,7 @@ import msgspec
 import typer
 
 from kvtrace.commands.options import AsJson, MaxRequests, Seed, SourceArguments, TensorParallel, TraceFile
-from kvtrace.core.app import emit_json, log, noted_signals, option, progress
+from kvtrace.core.app import command_line, emit_json, log, noted_signals, option, progress
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, TraceError
@@ -50,7 +49,7 @@ def import_(
 
     requests = source.read(file, seed, max_requests)
     with progress("writing", len(requests)) as tick:
-        figures = own_table.write(output, requests, ["kvtrace", *sys.argv[1:]], seed, tick)
+        figures = own_table.write(output, requests, command_line(), seed, tick)
     if as_json:
         emit_json({"file": str(output), "source": requests.origin, "notes": requests.notes, **figures})
         return
@@ -90,7 +89,7 @@ def convert(
             lost = [f"{n:,} {name}" for name, n in mlperf_csv.write_from(source, target, tick).items() if n]
             log(f"lost in this format: {', '.join(lost) or 'nothing'}")
         elif mlperf_csv.is_mlperf(source):
-            found = mlperf_csv.read_into(source, target, ["kvtrace", *sys.argv[1:]], tick)
+            found = mlperf_csv.read_into(source, target, command_line(), tick)
             for note in found.notes():
                 log(f"note: {note}")
         else:
@@ -152,7 +151,7 @@ def merge(
         if any(path.exists() and other.exists() and path.samefile(other) for other in read):
             raise ConfigError(f"{path} is an input; name another output")
     with progress("merging", sum(open_table(path, TRACE).meta.rows or 0 for path in traces)) as tick:
-        meta = merging.merge(inputs, output, ["kvtrace", *sys.argv[1:]], requests_out, tick)
+        meta = merging.merge(inputs, output, command_line(), requests_out, tick)
     if as_json:
         emit_json({"file": str(output), "rows": meta.rows, "merged": meta.config["merged"]})
         return
@@ -196,7 +195,7 @@ def record(
     limit_ns = None if duration is None else parse_duration_ns(duration)
     if limit_ns == 0:
         raise ConfigError(f"--duration {duration}: must be > 0")
-    meta = describe(EVENTS, "kvtrace", ["kvtrace", *sys.argv[1:]], {"zmq": zmq, "replay": replay, "topic": topic})
+    meta = describe(EVENTS, "kvtrace", command_line(), {"zmq": zmq, "replay": replay, "topic": topic})
     with noted_signals() as stopped, create(output, EVENTS, meta) as out:
         recorder = Recorder(zmq, replay, topic, out)
         log(f"recording {zmq} until " + (f"{duration} are over or Ctrl-C" if duration else "Ctrl-C"))
