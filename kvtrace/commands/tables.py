@@ -16,6 +16,7 @@ import typer
 
 from kvtrace.commands.options import AsJson, MaxRequests, Seed, SourceArguments, TensorParallel, TraceFile
 from kvtrace.core.app import command_line, emit_json, log, noted_signals, option, progress
+from kvtrace.core.config import as_text
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, TraceError
@@ -94,16 +95,15 @@ def convert(
                 log(f"note: {note}")
         else:
             reader = open_table(source)
+            tables = [(target, reader)]
+            if reader.table == TRACE and objects_path(source).exists():
+                tables.insert(0, (objects_path(target), open_table(objects_path(source), OBJECTS)))
             with ExitStack() as stack:
-                if reader.table == TRACE and objects_path(source).exists():
-                    side = open_table(objects_path(source), OBJECTS)
-                    out = stack.enter_context(create(objects_path(target), OBJECTS, side.meta))
-                    for batch in side.batches():
+                for path, of in tables:
+                    out = stack.enter_context(create(path, of.table, of.meta, of.extras))
+                    for batch in of.batches():
                         out.write(batch)
-                out = stack.enter_context(create(target, reader.table, reader.meta, reader.extras))
-                for batch in reader.batches():
-                    out.write(batch)
-                    tick(float(out.rows))
+                        tick(float(out.rows))
 
 
 def merge(
@@ -312,8 +312,8 @@ def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
     rows = [
         {
             "knob": k.name,
-            "value": _text(k.value),
-            "default": _text(k.default),
+            "value": as_text(k.value),
+            "default": as_text(k.default),
             "type": fill(
                 k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}", 32, break_on_hyphens=False
             ),
@@ -327,9 +327,3 @@ def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
         notes = [f"imitates {basis['engine']} {basis['version']}, read: {basis['read']}"]
         notes += [f"executed: {' '.join(basis['executed'].split())}"]
     return Document(facts["name"], facts["description"], [Chapter("", tables, notes)])
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    return str(value).lower() if isinstance(value, bool) else str(value)

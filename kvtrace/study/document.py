@@ -12,6 +12,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any, Final
 
+from kvtrace.core.config import as_text
 from kvtrace.core.document import document as doc
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import MEMORY, mean
@@ -19,7 +20,7 @@ from kvtrace.core.units import counted, format_bytes, format_count
 from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
 from kvtrace.study.run import Failed, StudyRow
-from kvtrace.study.study import SEED, Study, Value, as_text
+from kvtrace.study.study import SEED, Study, Value
 
 MOST_SHOWN = 10
 """Of the best configurations."""

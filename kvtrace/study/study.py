@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 
 from kvtrace import __version__
-from kvtrace.core.config import load_toml, nearest, sha256, to_struct
+from kvtrace.core.config import as_text, load_toml, nearest, sha256, to_struct
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.native.library import sources_sha256
@@ -213,13 +213,6 @@ def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
     given = [part for key, flag in flags.items() for part in (flag, as_text(knobs[key]))]
     settings = [key for key in knobs if key not in flags and key != FILE]
     return (*file, *given, *(part for key in settings for part in ("--set", f"{key}={as_text(knobs[key])}")))
-
-
-def as_text(value: Value | None) -> str:
-    """Return a value as a command line takes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "-" if value is None else str(value)
 
 
 FOLDER = "simulated"
