@@ -114,6 +114,11 @@ class Study:
         values = {key: list(dict.fromkeys(one.knobs.get(key) for one in self.configurations)) for key in self.keys}
         return {key: of for key, of in values.items() if len(of) > 1}
 
+    @property
+    def varied(self) -> list[str]:
+        """The axes but the seed, over which figures are means."""
+        return [key for key in self.axes if key != SEED]
+
 
 def read_study(path: Path, options: Collection[str], default_preset: str, price: Callable[[str, str], float]) -> Study:
     """Return the study at `path`; `options` are those of `gen`, and `price` reads the price of a tier.

@@ -220,9 +220,11 @@ def columns_of(spec: str) -> list[ReportColumn]:
     return found
 
 
-def table_of(title: str, sheet: Sheet, spec: str, rows: Sequence[Any], note: str = "", **more: Any) -> ReportTable:
-    """Return the table of `rows`, lists or by column name, under the columns of `spec`, which `columns_of` reads."""
-    columns = columns_of(spec)
+def table_of(
+    title: str, sheet: Sheet, columns: str | list[ReportColumn], rows: Sequence[Any], note: str = "", **more: Any
+) -> ReportTable:
+    """Return the table of `rows`, lists or by column name, under `columns`, or those that `columns_of` reads there."""
+    columns = columns_of(columns) if isinstance(columns, str) else columns
     cells = [[row[c.name] for c in columns] if isinstance(row, dict) else row for row in rows]
     return ReportTable(title, sheet, columns, cells, note=note, **more)
 
