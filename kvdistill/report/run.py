@@ -25,7 +25,6 @@ from kvdistill.report.tables import (
     Subject,
     by,
     heat_tables,
-    hit_ratio,
     of_objects,
     of_rows,
     origin,
@@ -395,7 +394,7 @@ def _highlights(report: RunReport) -> list[Highlight]:
     requests = None if report.run is None else report.run.requests
     if requests is not None and requests.first_token is not None and requests.first_token.count:
         found.append(_tail("time to first token", "", asdict(requests.first_token), "requests, modelled"))
-    share = None if report.run is None else hit_ratio(report.run.trace.metadata)
+    share = None if report.run is None else report.run.trace.metadata.hit_ratio
     if share is not None:
         found.append(Highlight("hit ratio, all tiers", share, Unit.SHARE, "of the trace's lookups, simulated"))
     for row in report.writes_per_day:
@@ -444,7 +443,7 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
         return []
     capacity = {tier.name: tier.capacity_bytes for tier in run.trace.metadata.tiers}
     rows = [{"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))} for t in tiers]
-    total = hit_ratio(run.trace.metadata)
+    total = run.trace.metadata.hit_ratio
     if total is not None:
         hits = sum(row["hits"] or 0 for row in rows)
         rows.append({"name": "in total", "capacity_bytes": None, "hits": hits, "hit_ratio": total})

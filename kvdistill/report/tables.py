@@ -139,16 +139,6 @@ def _load(meta: Metadata) -> dict[str, Any]:
     return found | {"seed": at(made, "seed")} if set(_DRAWN) & set(found) else found
 
 
-def hit_ratio(meta: Metadata) -> float | None:
-    """Return the share of lookups that any tier answered, as the simulation that made a trace counted; else null."""
-    stats = meta.stats or {}
-    hits = [tier.get("hits") for tier in stats.get("tiers") or [] if isinstance(tier, dict)]
-    lookups = stats.get("lookups")
-    if not lookups or not hits or not all(isinstance(count, int) for count in (*hits, lookups)):
-        return None
-    return sum(count for count in hits if count) / lookups
-
-
 def writes_per_day(
     written: dict[str, int],
     span_ns: int | None,

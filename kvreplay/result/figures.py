@@ -230,7 +230,6 @@ def mlperf_figures(
         for name, target in targets.items()
     }
     moved = [f for f in summary.figures if f.tier in kinds and f.op != "delete"]
-    stats = meta.stats or {}
     return Mlperf(
         latencies=[
             MlperfLatency(
@@ -241,7 +240,7 @@ def mlperf_figures(
         throughput=_throughput(
             meta, summary, [f for f in moved if kinds[f.tier] == "storage"], is_whole_trace=is_whole_trace
         ),
-        criteria=_criteria(criteria, moved, kinds, stats, took_ns),
+        criteria=_criteria(criteria, moved, kinds, meta.hit_ratio, took_ns),
         qos_compliance={c.qos: c.share_within_p95_target for c in requests.classes} or None,
         qos_reason=None if requests.classes else QOS_REASON,
         qos_definition=QOS_DEFINITION,
@@ -303,7 +302,7 @@ def _criteria(
     wanted: Criteria,
     moved: list[Figures],
     kinds: dict[str, str],
-    stats: dict[str, Any],
+    hit_rate: float | None,
     took_ns: Callable[[list[str]], int | None],
 ) -> list[Criterion]:
     def worst(kind: str, op: str | None) -> float | None:
@@ -313,8 +312,6 @@ def _criteria(
     storage = [f for f in moved if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None]
     # Reads and writes need not go on at the same time.
     bandwidth = per_second(sum(f.bytes or 0 for f in storage), took_ns([f.tier for f in storage]) if storage else None)
-    lookups = stats.get("lookups")
-    hit_rate = sum(t["hits"] for t in stats["tiers"]) / lookups if lookups and "tiers" in stats else None
     simulated = "hits / lookups, of the simulation that made the trace"
     both = "bytes read and written on storage tiers / the time from the first submission to the last completion there"
     return [

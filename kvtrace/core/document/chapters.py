@@ -122,13 +122,11 @@ def metrics_of(run: RunFile) -> Named:
     found, wall_ns = run.mlperf, run.summary.wall_ns
     requests, tokens = run.requests, None if found is None else found.throughput
     moved = [f for f in run.summary.figures if not f.is_simulated and f.op in ("read", "write")]
-    stats = run.trace.metadata.stats or {}
     count = None if requests is None else requests.requests
     storage = None if requests is None else requests.storage
     reason = "" if tokens is None else tokens.reason or ""
     moved_bytes = {op: total([f.bytes for f in moved if f.op == op]) for op in ("read", "write")}
     of_storage = "time in which at least one operation of a request was in flight"
-    lookups, tiers = stats.get("lookups"), stats.get("tiers")
     return {
         "Total Requests": (count, "those that the warm-up touches left out"),
         "Total Tokens": (None if tokens is None else tokens.tokens, reason),
@@ -142,7 +140,7 @@ def metrics_of(run: RunFile) -> Named:
         **_tier_times("Total", found, _SERVICE),
         **_tier_times("Device", None, _TOGETHER),
         **_tier_times("Host", None, _TOGETHER),
-        "Cache Hit Rate": (sum(tier["hits"] for tier in tiers) / lookups if lookups and tiers else None, _OF_TRACE),
+        "Cache Hit Rate": (run.trace.metadata.hit_ratio, _OF_TRACE),
         "Read/Write Ratio": (_over(moved_bytes["read"], moved_bytes["write"]), "bytes of objects"),
         "Total Read (GiB)": (_over(moved_bytes["read"], _GIB), "bytes of objects, of tiers that moved"),
         "Total Write (GiB)": (_over(moved_bytes["write"], _GIB), "bytes of objects, of tiers that moved"),
