@@ -12,13 +12,13 @@ from msgspec import to_builtins
 
 from kvdistill.commands.options import Json, Source, Tier, WindowArguments
 from kvdistill.formats.formats import Format, ImportOptions
-from kvdistill.jobs.job import PROFILE, positive
+from kvdistill.jobs.job import PROFILE
 from kvtrace.core.app import Force, command_line, log, option
 from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.files import check_new
 from kvtrace.core.metadata import without_outputs
-from kvtrace.core.units import NS_PER_S, parse_duration_ns
+from kvtrace.core.units import NS_PER_S, parse_duration_ns, positive
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)

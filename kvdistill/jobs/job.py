@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isnan, nan
@@ -38,6 +38,7 @@ from kvtrace.core.units import (
     format_io_size,
     parse_bytes,
     parse_duration_ns,
+    positive,
 )
 
 SCRATCH = "kvdistill.scratch"
@@ -112,17 +113,6 @@ def parse_version(text: str) -> FioVersion:
     if version < READS_IOLOG_3:
         raise ConfigError(f"fio {version} cannot replay a log with times; version {READS_IOLOG_3} or later can")
     return version
-
-
-def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
-    """Return `parse` for what `option` is given; it raises ConfigError for what is not above 0."""
-
-    def parsed(text: str) -> int:
-        if (value := parse(text)) <= 0:
-            raise ConfigError(f"{option} {text}: it must be more than 0")
-        return value
-
-    return parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,15 +17,8 @@ import typer
 
 from kvtrace.core.app import log, option
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import (
-    MEMORY,
-    QUANTILES,
-    SECONDS_PER_DAY,
-    Endurance,
-    parse_drive_size,
-    parse_endurance,
-)
-from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns, parse_rate_per_s
+from kvtrace.core.statistics import MEMORY, QUANTILES, SECONDS_PER_DAY, Endurance, parse_endurance
+from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns, parse_rate_per_s, positive
 from kvtrace.model.catalogue import find_model, logged_model
 from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.sim.routers import Router
@@ -336,7 +329,8 @@ class DriveArguments:
     """The drive that is worn: None for what was not given."""
 
     drive_size: int | None = option(
-        "Also print drive writes per day for a drive of this size, such as 3.84TB.", parse=parse_drive_size
+        "Also print drive writes per day for a drive of this size, such as 3.84TB.",
+        parse=positive("--drive-size", parse_bytes),
     )
     endurance: Endurance | None = option(
         "Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or its TBW, such as 14PB.",
@@ -451,9 +445,7 @@ def prepare(
 
     preset = load_preset(stack.preset, settings, stack.gpu or gpu, times)
     duration = run.duration or (None if file else preset.load.duration or DURATION)
-    until_ns = parse_duration_ns(duration) if duration else None
-    if until_ns == 0:
-        raise ConfigError(f"--duration {duration}: must be > 0")
+    until_ns = positive("--duration", parse_duration_ns)(duration) if duration else None
     waits = None
     if asked is not None:
         asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))

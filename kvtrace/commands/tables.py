@@ -23,7 +23,7 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import EVENTS, OBJECTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table
-from kvtrace.core.units import NS_PER_S, counted, format_count, parse_bytes, parse_duration_ns, printable
+from kvtrace.core.units import NS_PER_S, counted, format_count, parse_bytes, parse_duration_ns, positive, printable
 
 if TYPE_CHECKING:
     from kvtrace.sim.presets.preset import Knob
@@ -192,9 +192,7 @@ def record(
     """
     from kvtrace.requests.record import Recorder, notes_of, stopwatch
 
-    limit_ns = None if duration is None else parse_duration_ns(duration)
-    if limit_ns == 0:
-        raise ConfigError(f"--duration {duration}: must be > 0")
+    limit_ns = None if duration is None else positive("--duration", parse_duration_ns)(duration)
     meta = describe(EVENTS, "kvtrace", command_line(), {"zmq": zmq, "replay": replay, "topic": topic})
     with noted_signals() as stopped, create(output, EVENTS, meta) as out:
         recorder = Recorder(zmq, replay, topic, out)
