@@ -25,7 +25,7 @@ from kvtrace.core.document.document import (
     show,
     table_of,
 )
-from kvtrace.core.units import NS_PER_S, format_count, format_duration
+from kvtrace.core.units import NS_PER_S, format_count, format_duration, per_second
 
 
 class JobsReport(Report, frozen=True, kw_only=True):
@@ -128,8 +128,7 @@ def profile_chapter(profile: Profile) -> Chapter:
     freed = profile.delete_bytes or (None if profile.delete_ops else 0)
     rows.append(["deletes", profile.delete_ops, freed, None, None])
     # What the source does not say is left out.
-    rate = profile.ops * NS_PER_S / profile.span_ns if profile.span_ns else None
-    facts: dict[str, Any] = {"operations a second": Cell(rate, Unit.PER_S)}
+    facts: dict[str, Any] = {"operations a second": Cell(per_second(profile.ops, profile.span_ns), Unit.PER_S)}
     if profile.arrivals is not None:
         for name, value in profile.arrivals.dispersion.by_window.items():
             facts[f"operations in {name}: variance by mean"] = Cell(value, Unit.NUMBER)

@@ -38,7 +38,7 @@ from kvtrace.core.run.figures import (
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import total
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate, parse_bytes, parse_duration_ns
+from kvtrace.core.units import format_bytes, format_duration, format_rate, parse_bytes, parse_duration_ns, per_second
 
 OPS = tuple(op.value for op in Op)
 DEFINITIONS = {
@@ -105,8 +105,8 @@ def rated(found: Operations, kind: Any, tier: str, op: str, *, is_timed: bool, *
         op=op,
         **counts,
         span_ns=span_ns,
-        bandwidth_bytes_per_s=(counts["bytes"] or 0) * NS_PER_S / span if span and op != Op.DELETE else None,
-        operations_per_s=counts["operations"] * NS_PER_S / span if span else None,
+        bandwidth_bytes_per_s=None if op == Op.DELETE else per_second(counts["bytes"] or 0, span),
+        operations_per_s=per_second(counts["operations"], span),
         in_flight_mean=service_ns / span if span else None,
         in_flight_max=found.most_at_once(kind) if span else None,
         latency=found.distribution(SERVICE, kind) if is_timed else NOTHING,
@@ -265,11 +265,6 @@ def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_
         storage_throughput_tokens_per_s=per_second(tokens, io_ns),
         wall_clock_throughput_tokens_per_s=per_second(tokens, summary.wall_ns),
     )
-
-
-def per_second(count: int | None, time_ns: int | None) -> float | None:
-    """Return the rate of so many in a time; null if one of them is not known."""
-    return count * NS_PER_S / time_ns if count is not None and time_ns else None
 
 
 def that_count(figures: Sequence[Figures]) -> list[Figures]:

@@ -24,7 +24,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate
+from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate, per_second
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -159,10 +159,9 @@ class Watch:
         for tier, op in self._kinds:
             operations, moved = (last[tier, op][i] - first[tier, op][i] for i in (0, 1))
             # Where nothing takes time, no bytes move: a run's figures have no bandwidth either.
-            bytes_per_s = moved * NS_PER_S / passed if passed and tier not in self._timeless else None
-            operations_per_s = operations * NS_PER_S / passed if passed else None
+            bytes_per_s = None if tier in self._timeless else per_second(moved, passed)
             said = f"{tier} (SIMULATED)" if tier in self._simulated else tier
-            rates.append(LiveRate(said, op, bytes_per_s, operations_per_s))
+            rates.append(LiveRate(said, op, bytes_per_s, per_second(operations, passed)))
         return Look(
             elapsed_ns=elapsed,
             completed=int(self.completed),

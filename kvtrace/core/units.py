@@ -73,6 +73,11 @@ def parse_rate_per_s(text: str) -> float:
     return float(number) * NS_PER_S / period_ns
 
 
+def per_second(count: float | None, time_ns: float | None) -> float | None:
+    """Return the rate of so many in a time; null if one of them is not known, or none has passed."""
+    return count * NS_PER_S / time_ns if count is not None and time_ns is not None and time_ns > 0 else None
+
+
 def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
     """Return `parse` for what `option` is given; it raises ConfigError for what is not above 0."""
 

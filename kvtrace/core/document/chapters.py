@@ -33,7 +33,7 @@ from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Fi
 from kvtrace.core.run.run_file import RanksNote, RunFile
 from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
 from kvtrace.core.statistics import total
-from kvtrace.core.units import NS_PER_S, counted, format_count, format_duration, format_rate, percent
+from kvtrace.core.units import NS_PER_S, counted, format_count, format_duration, format_rate, per_second, percent
 
 _GIB, _NS_PER_MS = 1 << 30, 1e6
 POINTS = {"P50": "p50_ns", "P95": "p95_ns", "P99": "p99_ns", "P99.9": "p99_9_ns", "P99.99": "p99_99_ns"}
@@ -133,7 +133,7 @@ def metrics_of(run: RunFile) -> Named:
         "Elapsed Time (s)": (_over(wall_ns, NS_PER_S), "of the replay"),
         "Avg Throughput (tok/s)": (None if tokens is None else tokens.wall_clock_throughput_tokens_per_s, reason),
         "Storage Throughput (tok/s)": (None if tokens is None else tokens.storage_throughput_tokens_per_s, reason),
-        "Requests/sec": (_over(count and count * NS_PER_S, wall_ns), ""),
+        "Requests/sec": (per_second(count, wall_ns), ""),
         **_times("E2E Latency", None, _NO_COMPUTING, has_mean=True),
         **_times("Storage Latency", storage, of_storage, has_mean=True),
         **dict(list(_times("Gen Latency", None, _NO_COMPUTING, has_mean=True).items())[:4]),
@@ -170,11 +170,8 @@ def _by_kind(run: RunFile, moved: list[Figures], wall_ns: int | None) -> Iterato
     note = "bytes of objects over the elapsed time"
     for kind in _KINDS:
         for word, op in (("Read", "read"), ("Write", "write")):
-            count = bytes_of(kind, op)
-            yield (
-                f"Tier {kind} {word} Bandwidth (GiB/s)",
-                (_over(_over(count and count * NS_PER_S, wall_ns), _GIB), note),
-            )
+            rate = per_second(bytes_of(kind, op), wall_ns)
+            yield f"Tier {kind} {word} Bandwidth (GiB/s)", (_over(rate, _GIB), note)
 
 
 def _times(name: str, times: Distribution | None, note: str, *, has_mean: bool) -> Named:
@@ -535,7 +532,7 @@ def event_tables(events: dict[str, Any]) -> list[ReportTable]:
         per_s: computed_per_s = tokens computed/s
         count: restarted = requests begun again
     """
-    rows = [w | {"computed_per_s": _rate(w["computed_tokens"], w["lasts_ns"])} for w in _windows(events)]
+    rows = [w | {"computed_per_s": per_second(w["computed_tokens"], w["lasts_ns"])} for w in _windows(events)]
     note = "Simulated. Hits of look-ups; prompt tokens that were computed, as no tier had them."
     store = len(events["tiers"]) - 1
     return [table_of("around each event", Sheet.SUMMARY, spec, rows, note, keys=2), storage_table(events, store)]
@@ -562,14 +559,10 @@ def storage_table(events: dict[str, Any], t: int) -> ReportTable:
     rows = []
     for window in _windows(events):
         tier, lasts_ns = window["tiers"][t], window["lasts_ns"]
-        rates = {f"{name}_per_s": _rate(tier[name], lasts_ns) for name in _MOVED}
+        rates = {f"{name}_per_s": per_second(tier[name], lasts_ns) for name in _MOVED}
         rows.append(window | tier | rates)
     note = "Simulated. Lost data has rows of phase lose in the trace; nothing deletes it."
     return table_of(f"{events['tiers'][t]['name']} around each event", Sheet.SUMMARY, spec, rows, note, keys=2)
 
 
 _MOVED = ("reads", "read_bytes", "writes", "written_bytes")
-
-
-def _rate(count: int, lasts_ns: int) -> float | None:
-    return count * 1e9 / lasts_ns if lasts_ns else None
