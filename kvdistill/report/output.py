@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec.structs import asdict
-
 from kvdistill.formats.importing import TRACE_FILE
 from kvdistill.jobs.job import PROFILE
 from kvdistill.jobs.write import CLOSENESS, find_closeness
@@ -299,10 +297,9 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[Any], Bi
 
 def marked_document(found: MlperfMark, name: str) -> Document:
     """Return what an option came to, and what its figures may and may not be taken for."""
-    rules = [asdict(rule) for rule in found.rules]
     tables = [
         table_of("", Sheet.SUMMARY, "text: what = not claimed, why", list(found.not_claimed.items())),
-        table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", rules),
+        table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", found.rules),
     ]
     may = f"what a replay of {found.option} moved on this storage, and how long its objects took, in the trials below"
     return Document(

@@ -20,7 +20,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import asdict
 
 from kvreplay.mlperf.result import PLACES, READ_RATE, SUMMED, WORST, WRITE_RATE
 from kvreplay.mlperf.rules import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS, LockedOption, Rule, judged, rules_table
@@ -502,13 +501,10 @@ def _aggregated(path: Path, said: Any, number: int, found: dict[str, list[Any]])
 
 def check_document(found: Checked) -> Document:
     """Make the document of a checked result tree: its faults, then the rules."""
-    faults = [asdict(each) for each in found.findings]
-    tables = (
-        [table_of("Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", faults)] if faults else []
-    )
+    faults = table_of("Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", found.findings)
     return Document(
         name="",
         headline=found.answer,
         notes=[f"not checked: {what} ({rule})" for rule, what in found.not_checked.items()],
-        chapters=[Chapter("", [*tables, rules_table(found.rules)])],
+        chapters=[Chapter("", [*([faults] if found.findings else []), rules_table(found.rules)])],
     )

@@ -212,7 +212,7 @@ def _requests(found: RequestFigures) -> list[ReportTable]:
 
 def _criteria(found: Mlperf) -> ReportTable:
     spec = "text: name = criterion, shown = measured and threshold, verdict"
-    return table_of("Criteria (--criteria)", Sheet.QOS, spec, [asdict(c) for c in found.criteria])
+    return table_of("Criteria (--criteria)", Sheet.QOS, spec, found.criteria)
 
 
 def _after(run: RunFile) -> Iterator[str]:
@@ -288,9 +288,9 @@ def machine_document(found: Discovery) -> Document:
         text: scheduler
         count: queue_requests = requests
     """
-    drives = table_of("Drives", Sheet.DEVICE, spec, [asdict(drive) for drive in found.drives])
+    drives = table_of("Drives", Sheet.DEVICE, spec, found.drives)
     spec = "text: mount_point = mounted at, device, kind = type; bytes: free_bytes = free"
-    systems = table_of("Filesystems", Sheet.DEVICE, spec, [asdict(system) for system in found.filesystems])
+    systems = table_of("Filesystems", Sheet.DEVICE, spec, found.filesystems)
     good = found.recommended
     start = (
         f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -272,10 +271,9 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
         bytes_per_s: bandwidth_bytes_per_s = throughput
         count: unfinished
     """
-    rows = [msgspec.structs.asdict(one) for one in found.each[:_SHOWN]]
     left = len(found.each) - _SHOWN
     note = f"The first {_SHOWN}; {format_count(left)} more are in run.json." if left > 0 else ""
-    made.append(table_of("Each save and restore", Sheet.PERFORMANCE, spec, rows, note))
+    made.append(table_of("Each save and restore", Sheet.PERFORMANCE, spec, found.each[:_SHOWN], note))
     return made
 
 
@@ -393,8 +391,7 @@ def card_document(card: Card) -> Document:
         number: drive_writes_per_day = drive writes a day; years: life_years = life
         share: delivered_share = delivered, spread; text: limit = limited by
     """
-    rows = [msgspec.structs.asdict(score) for score in card.scores]
-    table = table_of("at the most users that it sustains", Sheet.SUMMARY, spec, rows)
+    table = table_of("at the most users that it sustains", Sheet.SUMMARY, spec, card.scores, is_answer=True)
     asked = next((shlex.split(score.gen) for score in card.scores if score.gen), [])
     model = f" with {asked[asked.index('--model') + 1]}" if "--model" in asked else ""
     notes = [
@@ -419,7 +416,7 @@ def card_document(card: Card) -> Document:
     return Document(
         card.device or "",
         card_answer(card),
-        [Chapter("", [replace(table, is_answer=True)], notes)],
+        [Chapter("", [table], notes)],
         [],
         [
             Highlight(of.preset, of.users, Unit.NUMBER, f"users, {show(of.read_bytes_per_s, Unit.BYTES_PER_S)} read")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+import msgspec
+
 from kvtrace.core import units
 
 
@@ -223,9 +225,10 @@ def columns_of(spec: str) -> list[ReportColumn]:
 def table_of(
     title: str, sheet: Sheet, columns: str | list[ReportColumn], rows: Sequence[Any], note: str = "", **more: Any
 ) -> ReportTable:
-    """Return the table of `rows`, lists or by column name, under `columns`, or those that `columns_of` reads there."""
+    """Return the table of `rows` (lists, structs, dicts by column) under `columns`, or those `columns_of` reads."""
     columns = columns_of(columns) if isinstance(columns, str) else columns
-    cells = [[row[c.name] for c in columns] if isinstance(row, dict) else row for row in rows]
+    named = [msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row for row in rows]
+    cells = [[row[c.name] for c in columns] if isinstance(row, dict) else row for row in named]
     return ReportTable(title, sheet, columns, cells, note=note, **more)
 
 
