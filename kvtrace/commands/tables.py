@@ -192,13 +192,12 @@ def record(
     """
     from kvtrace.requests.record import Recorder, notes_of, stopwatch
 
-    limit_ns = None if duration is None else positive("--duration", parse_duration_ns)(duration)
+    most_ns = math.inf if duration is None else positive("--duration", parse_duration_ns)(duration)
     meta = describe(EVENTS, "kvtrace", command_line(), {"zmq": zmq, "replay": replay, "topic": topic})
     with noted_signals() as stopped, create(output, EVENTS, meta) as out:
         recorder = Recorder(zmq, replay, topic, out)
         log(f"recording {zmq} until " + (f"{duration} are over or Ctrl-C" if duration else "Ctrl-C"))
         passed_ns = stopwatch()
-        most_ns = math.inf if limit_ns is None else limit_ns
         with progress("events") as tick:
             heard = recorder.run(lambda: stopped() is not None or passed_ns() >= most_ns, tick)
         if not heard.messages:
@@ -307,18 +306,11 @@ def presets(
 
 
 def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
-    rows = [
-        {
-            "knob": k.name,
-            "value": as_text(k.value),
-            "default": as_text(k.default),
-            "type": fill(
-                k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}", 32, break_on_hyphens=False
-            ),
-            "meaning": fill(k.meaning, 64),
-        }
-        for k in knobs
-    ]
+    rows = []
+    for k in knobs:
+        kind = k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}"
+        kind, meaning = fill(kind, 32, break_on_hyphens=False), fill(k.meaning, 64)
+        rows.append([k.name, as_text(k.value), as_text(k.default), kind, meaning])
     tables = [table_of("knobs, for --set KNOB=VALUE", Sheet.SUMMARY, "text: knob, value, default, type, meaning", rows)]
     basis, notes = facts["basis"], []
     if basis is not None:
