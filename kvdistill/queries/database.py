@@ -17,6 +17,7 @@ from typing import Any
 
 from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core.errors import ConfigError, OutOfMemory
+from kvtrace.core.files import at
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, RunFile, find_run, refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TABLES, TRACE, Table, arrow_schema
@@ -308,10 +309,3 @@ def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: st
 def _found(whole: object, view: str) -> dict[str, Any]:
     places = {name: (place or [name])[0].split(".") for name, (_kind, *place) in FACTS[view].items()}
     return {name: at(whole, *path) for name, path in places.items()}
-
-
-def at(value: Any, *names: str) -> Any:
-    """Return the value at the path `names` in nested objects; null if there is none."""
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-    return value

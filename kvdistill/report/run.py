@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import tier_reuse
-from kvdistill.queries.database import TIMES, at, distributions, figures, opened, query
+from kvdistill.queries.database import TIMES, distributions, figures, opened, query
 from kvdistill.report.jobs import closeness_chapter
 from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
 from kvdistill.report.tables import (
@@ -54,6 +54,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.files import at
 from kvtrace.core.run.figures import Distribution, Mlperf, RequestFigures, Serving, ServingTimes
 from kvtrace.core.run.run_file import RanksNote, RunFile, find_run
 from kvtrace.core.schema import OPS

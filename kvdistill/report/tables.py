@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from kvdistill.queries.database import at
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -26,6 +25,7 @@ from kvtrace.core.document.document import (
     columns_of,
     table_of,
 )
+from kvtrace.core.files import at
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, format_bytes, format_duration

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import UNSET
 
 from kvdistill.profile.locality import live_bytes, tier_reuse
-from kvdistill.queries.database import at, opened, query
+from kvdistill.queries.database import opened, query
 from kvdistill.report.tables import (
     BANDWIDTHS,
     Key,
@@ -42,6 +42,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.files import at
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MEMORY, Endurance

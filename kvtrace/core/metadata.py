@@ -11,7 +11,7 @@ from kvtrace import __version__
 from kvtrace.core import np
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import decode_json
+from kvtrace.core.files import at, decode_json
 from kvtrace.core.schema import SCHEMA_VERSION, Table
 from kvtrace.core.statistics import total
 
@@ -171,8 +171,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hit_ratio(self) -> float | None:
         """The share of look-ups that any tier answered, as a simulation counted them; null if it does not say."""
-        stats = self.stats or {}
-        hits, lookups = total([tier.get("hits") for tier in stats.get("tiers") or ()]), stats.get("lookups")
+        hits, lookups = total([tier.get("hits") for tier in at(self.stats, "tiers") or ()]), at(self.stats, "lookups")
         return hits / lookups if lookups and hits is not None else None
 
     def instances(self, tier: TierFacts) -> int:
