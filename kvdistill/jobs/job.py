@@ -29,6 +29,7 @@ from kvdistill.profile.profile import Profile, SourceKind, cut_long
 from kvtrace import __version__
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.files import sys_text
 from kvtrace.core.metadata import computing_notes, stream_notes
 from kvtrace.core.units import (
     NS_PER_S,
@@ -551,11 +552,8 @@ def run_fio(
 
 def free_huge_pages() -> int:
     """Return how many huge pages of 2 MiB are reserved and free on this machine."""
-    try:
-        said = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    found = re.search(rf"\nHugePages_Free: +(\d+)\n(?:.*\n)*Hugepagesize: +{HUGE_BYTES >> 10} kB\n", said)
+    said = sys_text(Path("/proc/meminfo")) or ""
+    found = re.search(rf"\nHugePages_Free: +(\d+)\n(?:.*\n)*Hugepagesize: +{HUGE_BYTES >> 10} kB\b", said)
     return int(found[1]) if found else 0
 
 

@@ -576,13 +576,11 @@ class Probed:
         if self.directory is None or (shift_ns := self._since_start_ns) is None:
             return
         for batch in open_table(self.directory / BLOCKS_FILE, BLOCKS).batches():
-            columns = [
-                pc.add(batch.column(name), pa.scalar(shift_ns, pa.int64()))
-                if name in _SINCE_START
-                else batch.column(name)
-                for name in BLOCKS.names
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+            shifted = batch
+            for name in _SINCE_START:
+                at = batch.schema.get_field_index(name)
+                shifted = shifted.set_column(at, batch.schema.field(at), pc.add(batch.column(at), shift_ns))
+            yield shifted
 
     def save(self, output: Path) -> None:
         """Move probe.json to the run's directory, `output`."""
