@@ -18,14 +18,16 @@ from kvtrace.core.document.document import (
     Chapter,
     Document,
     ReportColumn,
+    ReportTable,
     Sheet,
     Unit,
+    columns_of,
     parameters,
     show,
     table_of,
 )
 from kvtrace.core.files import at
-from kvtrace.core.units import NS_PER_S, format_count, format_duration, per_second
+from kvtrace.core.units import NS_PER_S, format_count, format_duration
 
 
 class JobsReport(Report, frozen=True, kw_only=True):
@@ -71,7 +73,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
         }
         needs = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
         spec = "text: job; bytes: space_bytes = needs; text: log"
-        chapters.append(Chapter("Jobs", [table_of("", Sheet.SUMMARY, spec, needs)]))
+        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns_of(spec), needs)]))
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
             said = [*_said(written.closeness), *said]
@@ -83,7 +85,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
         counts = {"GETs": log.gets, "PUTs": log.puts, "DELETEs": log.deletes, "to populate before": log.populated}
         spec = "text: operation =; count: operations"
         rows = [[name, count] for name, count in counts.items()]
-        chapters.append(Chapter("Op log", [table_of("", Sheet.SUMMARY, spec, rows)]))
+        chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns_of(spec), rows)]))
     if compared is not None:
         chapters.append(_replay_chapter(compared))
     return Document("", said[0], chapters, subject=said[1:])
@@ -114,12 +116,12 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
 
 def profile_chapter(profile: Profile) -> Chapter:
     """Return the chapter of a profile's main figures."""
-    spec = """
+    columns = columns_of("""
         text: op =
         count: operations
         bytes: object_bytes = object bytes, io_bytes = I/O bytes
         count: sizes = distinct sizes
-    """
+    """)
     rows: list[list[Any]] = [
         [name, d.ops, d.object_bytes, d.io_bytes, len(d.sizes)]
         for name, d in (("reads", profile.read), ("writes", profile.write))
@@ -128,7 +130,8 @@ def profile_chapter(profile: Profile) -> Chapter:
     freed = profile.delete_bytes or (None if profile.delete_ops else 0)
     rows.append(["deletes", profile.delete_ops, freed, None, None])
     # What the source does not say is left out.
-    facts: dict[str, Any] = {"operations a second": Cell(per_second(profile.ops, profile.span_ns), Unit.PER_S)}
+    rate = profile.ops * NS_PER_S / profile.span_ns if profile.span_ns else None
+    facts: dict[str, Any] = {"operations a second": Cell(rate, Unit.PER_S)}
     if profile.arrivals is not None:
         for name, value in profile.arrivals.dispersion.by_window.items():
             facts[f"operations in {name}: variance by mean"] = Cell(value, Unit.NUMBER)
@@ -145,7 +148,7 @@ def profile_chapter(profile: Profile) -> Chapter:
         facts["median reuse, in 128 KiB blocks"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
     title = f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}"
     made = parameters("What jobs are made of", Sheet.PARAMETERS, facts)
-    return Chapter(title, [table_of("", Sheet.SUMMARY, spec, rows), made])
+    return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), made])
 
 
 def closeness_chapter(found: Closeness) -> Chapter:
@@ -174,7 +177,7 @@ def closeness_chapter(found: Closeness) -> Chapter:
         for name in StreamFigures.__struct_fields__
         if name != "name"
     ]
-    closeness = table_of("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
+    closeness = ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
     judged: list[list[Any]] = []
     for pair in found.comparisons:
         for verdict in pair.verdicts:

@@ -6,7 +6,6 @@ Whole requests are in it, too: classes of service, time to the first token, heal
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -153,10 +152,9 @@ class RunReport(Report, frozen=True, kw_only=True):
         spec = "text: tier; bytes: read_bytes = read, written_bytes = written"
         note = "What the device beneath did meanwhile, for all programs."
         device = table_of("Device", Sheet.DEVICE, spec, moved, note)
-        columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET.split()]
-        drives = [] if run is None else [{"name": name, **facts} for name, facts in run.drives()]
-        rows = [[facts.get(column.name) for column in columns] for facts in drives]
-        targets = [ReportTable("On what it ran", Sheet.PARAMETERS, columns, rows)] if rows else []
+        columns = [ReportColumn(of, of.removeprefix("is_").replace("_", " ")) for of in ("name", *_TARGET)]
+        drives = [] if run is None else [dict.fromkeys(_TARGET) | {"name": name} | of for name, of in run.drives()]
+        targets = [table_of("On what it ran", Sheet.PARAMETERS, columns, drives)] if drives else []
         chapters = [
             *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
             *([] if saved is None else [Chapter("Checkpoints", checkpoint_tables(saved))]),
@@ -334,7 +332,7 @@ _WEAR = (
     "writes inside does not."
 )
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
-_TARGET = "name target engine is_direct filesystem device device_model device_firmware scheduler"
+_TARGET = ("target", "engine", "is_direct", "filesystem", "device", "device_model", "device_firmware", "scheduler")
 
 
 def _about(report: RunReport) -> str:
@@ -478,12 +476,11 @@ def _throughput(run: RunFile | None) -> list[ReportTable]:
         return []
     found, rates = run.mlperf.throughput, ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
     facts = {name: Cell(getattr(found, name), unit_of(name)) for name in ("tokens", "storage_io_ns", *rates)}
-    table = parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts)
     note = found.reason or (
         "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
         "over the wall time of the replay, in which no token is generated."
     )
-    return [replace(table, note=note)]
+    return [parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts, note)]
 
 
 SERVING_FIGURES = (

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from kvtrace.core import metadata, pa, pa_csv, pc, pl, pq, zstandard
-from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import MOST, OPS, STUDY, TABLES, TRACE, Column, Table, arrow_schema, study_table
@@ -597,7 +597,8 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
     TraceError if the file is missing, damaged, of another table, or of a schema version we do not know.
     """
     path = Path(path)
-    need_file(path)
+    if not path.is_file():
+        raise TraceError("not a regular file" if path.exists() else "no such file", path=path)
     return (ParquetReader if _format(path) == ".parquet" else CsvReader)(path, table)
 
 

@@ -236,9 +236,9 @@ TIME_COLUMNS: Final = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99,
 """Columns of a distribution of times, for `columns_of`."""
 
 
-def parameters(title: str, sheet: Sheet, facts: dict[str, Any]) -> ReportTable:
+def parameters(title: str, sheet: Sheet, facts: dict[str, Any], note: str = "") -> ReportTable:
     """Return a table of names and values; a `Cell` gives a value its unit."""
-    return ReportTable(title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()])
+    return ReportTable(title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()], note=note)
 
 
 def raw_cell(value: Any, column: ReportColumn) -> tuple[Any, Unit]:
