@@ -34,10 +34,7 @@ class WindowArguments:
     limit: str | None = option("Use only the first ROWS (10000), TIME (60s) or BYTES (8GiB).")
     begin: str | None = option("Start this long after the first operation (20s).", None, "--from")
     end: str | None = option("Stop this long after the first operation (80s).", None, "--to")
-    busiest: int | None = option(
-        "Use the window of this length that moves the most bytes (10s).",
-        parse=positive("--busiest", parse_duration_ns),
-    )
+    busiest: str | None = option("Use the window of this length that moves the most bytes (10s).")
 
     def window(self) -> Limit:
         """Return it, with times from the first row on; ConfigError if it is none."""
@@ -45,7 +42,7 @@ class WindowArguments:
         if self.busiest is not None:
             if self.begin is not None or self.end is not None:
                 raise ConfigError("--busiest chooses the window: leave out --from and --to")
-            return replace(found, busiest_ns=self.busiest)
+            return replace(found, busiest_ns=positive("--busiest", parse_duration_ns)(self.busiest))
         begin_ns = 0 if self.begin is None else parse_duration_ns(self.begin)
         if self.end is None:
             return replace(found, begin_ns=begin_ns)
