@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,13 +12,13 @@ from msgspec import to_builtins
 
 from kvdistill.commands.options import Json, Source, Tier, WindowArguments
 from kvdistill.formats.formats import Format, ImportOptions
-from kvdistill.jobs.job import PROFILE, positive
-from kvtrace.core.app import Force, log, option
+from kvdistill.jobs.job import PROFILE
+from kvtrace.core.app import Force, command_line, log, option
 from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.files import check_new
 from kvtrace.core.metadata import without_outputs
-from kvtrace.core.units import NS_PER_S, parse_duration_ns
+from kvtrace.core.units import NS_PER_S, parse_duration_ns, positive
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
@@ -50,7 +49,7 @@ class StoreArguments:
         from kvdistill.report.jobs import written_document
 
         check_new(output / PROFILE, is_forced=self.force)
-        argv = without_outputs(["kvdistill", *sys.argv[1:]])
+        argv = without_outputs(command_line())
         written, asks = write_store_jobs(source, tier, output, part.window(), job, *made, argv=argv, **of)
         compared = None if self.run is None else compare_with_run(asks, self.run, written.profile.tier)
         for line in (*written.lost, *(written.log.lost if written.log else [])):
@@ -150,7 +149,7 @@ def import_(
     """
     from kvdistill.formats.importing import import_files
 
-    argv = without_outputs(["kvdistill", *sys.argv[1:]])
+    argv = without_outputs(command_line())
     result = import_files(files, ImportOptions(format_, tier), output, argv, is_forced=force)
     for line in result.lines():
         log(line if line.startswith("left out: ") else f"note: {line}")

@@ -11,7 +11,7 @@ import typer
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit, parse_limit
-from kvtrace.core.units import parse_duration_ns
+from kvtrace.core.units import parse_duration_ns, positive
 
 SOURCE = typer.Argument(
     metavar="INPUT",
@@ -42,10 +42,7 @@ class WindowArguments:
         if self.busiest is not None:
             if self.begin is not None or self.end is not None:
                 raise ConfigError("--busiest chooses the window: leave out --from and --to")
-            length = parse_duration_ns(self.busiest)
-            if length <= 0:
-                raise ConfigError(f"--busiest {self.busiest}: it must be more than 0")
-            return replace(found, busiest_ns=length)
+            return replace(found, busiest_ns=positive("--busiest", parse_duration_ns)(self.busiest))
         begin_ns = 0 if self.begin is None else parse_duration_ns(self.begin)
         if self.end is None:
             return replace(found, begin_ns=begin_ns)

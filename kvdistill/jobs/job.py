@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isnan, nan
@@ -29,6 +29,7 @@ from kvdistill.profile.profile import Profile, SourceKind, cut_long
 from kvtrace import __version__
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.files import sys_text
 from kvtrace.core.metadata import computing_notes, stream_notes
 from kvtrace.core.units import (
     NS_PER_S,
@@ -38,6 +39,7 @@ from kvtrace.core.units import (
     format_io_size,
     parse_bytes,
     parse_duration_ns,
+    positive,
 )
 
 SCRATCH = "kvdistill.scratch"
@@ -112,17 +114,6 @@ def parse_version(text: str) -> FioVersion:
     if version < READS_IOLOG_3:
         raise ConfigError(f"fio {version} cannot replay a log with times; version {READS_IOLOG_3} or later can")
     return version
-
-
-def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
-    """Return `parse` for what `option` is given; it raises ConfigError for what is not above 0."""
-
-    def parsed(text: str) -> int:
-        if (value := parse(text)) <= 0:
-            raise ConfigError(f"{option} {text}: it must be more than 0")
-        return value
-
-    return parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -561,11 +552,8 @@ def run_fio(
 
 def free_huge_pages() -> int:
     """Return how many huge pages of 2 MiB are reserved and free on this machine."""
-    try:
-        said = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    found = re.search(rf"\nHugePages_Free: +(\d+)\n(?:.*\n)*Hugepagesize: +{HUGE_BYTES >> 10} kB\n", said)
+    said = sys_text(Path("/proc/meminfo")) or ""
+    found = re.search(rf"\nHugePages_Free: +(\d+)\n(?:.*\n)*Hugepagesize: +{HUGE_BYTES >> 10} kB\b", said)
     return int(found[1]) if found else 0
 
 

@@ -32,7 +32,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import MOST
-from kvtrace.core.units import NS_PER_MS, NS_PER_S, format_bytes, format_count, format_duration
+from kvtrace.core.units import NS_PER_MS, NS_PER_S, format_bytes, format_count, format_duration, per_second
 
 _WORTH_TELLING = 0.0005
 """Shares below this are 0.0 % in print."""
@@ -62,7 +62,7 @@ class StoreMix:
 def profile_mix(profile: Profile, most_deletes: int = MOST) -> StoreMix:
     """Return what the source of `profile` does, with at most so many of its deletes."""
     counts = (profile.read.ops, profile.write.ops, min(profile.delete_ops, most_deletes))
-    rate = sum(counts) * NS_PER_S / profile.whole_ns if profile.whole_ns else None
+    rate = per_second(sum(counts), profile.whole_ns)
     return StoreMix(profile.read.object_sizes, profile.write.object_sizes, counts, rate)
 
 

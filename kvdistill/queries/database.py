@@ -17,11 +17,12 @@ from typing import Any
 
 from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core.errors import ConfigError, OutOfMemory
+from kvtrace.core.files import at
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, RunFile, find_run, refuse_cut_off
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TABLES, TRACE, Table, arrow_schema
 from kvtrace.core.statistics import QUANTILES
-from kvtrace.core.units import NS_PER_S, parse_duration_ns
+from kvtrace.core.units import parse_duration_ns, per_second
 
 MEMORY_LIMIT = "1GB"
 THREADS = 2
@@ -126,9 +127,8 @@ def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     found = query(db, "run_figures")
     for row in found:
         span_ns = row["span_ns"] if row["engine"] != "sim" else None
-        moves = row["op"] != "delete" and row["bytes"] is not None
-        row["bandwidth_bytes_per_s"] = row["bytes"] * NS_PER_S / span_ns if span_ns and moves else None
-        row["operations_per_s"] = row["operations"] * NS_PER_S / span_ns if span_ns else None
+        row["bandwidth_bytes_per_s"] = None if row["op"] == "delete" else per_second(row["bytes"], span_ns)
+        row["operations_per_s"] = per_second(row["operations"], span_ns)
     return found
 
 
@@ -309,10 +309,3 @@ def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: st
 def _found(whole: object, view: str) -> dict[str, Any]:
     places = {name: (place or [name])[0].split(".") for name, (_kind, *place) in FACTS[view].items()}
     return {name: at(whole, *path) for name, path in places.items()}
-
-
-def at(value: Any, *names: str) -> Any:
-    """Return the value at the path `names` in nested objects; null if there is none."""
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-    return value

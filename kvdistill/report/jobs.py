@@ -12,7 +12,6 @@ from kvdistill.jobs.job import expected_said
 from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
 from kvdistill.jobs.write import Closeness, Jobs
 from kvdistill.profile.profile import Profile
-from kvdistill.queries.database import at
 from kvdistill.report.tables import Report, unit_of
 from kvtrace.core.document.document import (
     Cell,
@@ -27,6 +26,7 @@ from kvtrace.core.document.document import (
     show,
     table_of,
 )
+from kvtrace.core.files import at
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
 
 

@@ -8,14 +8,11 @@ export (kv_cache/cli.py of mlcommons/storage, 2026-04).
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
-
-from msgspec.structs import asdict
 
 from kvdistill.formats.importing import TRACE_FILE
 from kvdistill.jobs.job import PROFILE
@@ -29,6 +26,7 @@ from kvdistill.report.tables import Report, ReportedTrials
 from kvdistill.report.trace import trace_report
 from kvtrace import __version__
 from kvtrace.core import tables
+from kvtrace.core.app import command_line
 from kvtrace.core.document.chapters import POINTS, card_document, run_sheets, sweep_document, unit_of
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.export import PlainSheet
@@ -208,8 +206,7 @@ def write_report(documents: list[Document], path: Path, plain: Sequence[PlainShe
     elif path.suffix == ".html":
         from kvtrace.core.document.page import html_page
 
-        argv = " ".join(["kvdistill", *sys.argv[1:]])
-        write_text(path, html_page(documents, f"Made by kvdistill {__version__}: {argv}"))
+        write_text(path, html_page(documents, f"Made by kvdistill {__version__}: {' '.join(command_line())}"))
     else:
         from kvtrace.core.document.export import csv_lines, markdown
 
@@ -300,10 +297,9 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[Any], Bi
 
 def marked_document(found: MlperfMark, name: str) -> Document:
     """Return what an option came to, and what its figures may and may not be taken for."""
-    rules = [asdict(rule) for rule in found.rules]
     tables = [
         table_of("", Sheet.SUMMARY, "text: what = not claimed, why", list(found.not_claimed.items())),
-        table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", rules),
+        table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", found.rules),
     ]
     may = f"what a replay of {found.option} moved on this storage, and how long its objects took, in the trials below"
     return Document(

@@ -6,7 +6,6 @@ Whole requests are in it, too: classes of service, time to the first token, heal
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from msgspec.structs import asdict
 
 from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import tier_reuse
-from kvdistill.queries.database import TIMES, at, distributions, figures, opened, query
+from kvdistill.queries.database import TIMES, distributions, figures, opened, query
 from kvdistill.report.jobs import closeness_chapter
 from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
 from kvdistill.report.tables import (
@@ -25,7 +24,6 @@ from kvdistill.report.tables import (
     Subject,
     by,
     heat_tables,
-    hit_ratio,
     of_objects,
     of_rows,
     origin,
@@ -55,6 +53,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.files import at
 from kvtrace.core.run.figures import Distribution, Mlperf, RequestFigures, Serving, ServingTimes
 from kvtrace.core.run.run_file import RanksNote, RunFile, find_run
 from kvtrace.core.schema import OPS
@@ -153,10 +152,9 @@ class RunReport(Report, frozen=True, kw_only=True):
         spec = "text: tier; bytes: read_bytes = read, written_bytes = written"
         note = "What the device beneath did meanwhile, for all programs."
         device = table_of("Device", Sheet.DEVICE, spec, moved, note)
-        columns = [ReportColumn(name, name.removeprefix("is_").replace("_", " ")) for name in _TARGET.split()]
-        drives = [] if run is None else [{"name": name, **facts} for name, facts in run.drives()]
-        rows = [[facts.get(column.name) for column in columns] for facts in drives]
-        targets = [ReportTable("On what it ran", Sheet.PARAMETERS, columns, rows)] if rows else []
+        columns = [ReportColumn(of, of.removeprefix("is_").replace("_", " ")) for of in ("name", *_TARGET)]
+        drives = [] if run is None else [dict.fromkeys(_TARGET) | {"name": name} | of for name, of in run.drives()]
+        targets = [table_of("On what it ran", Sheet.PARAMETERS, columns, drives)] if drives else []
         chapters = [
             *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
             *([] if saved is None else [Chapter("Checkpoints", checkpoint_tables(saved))]),
@@ -334,7 +332,7 @@ _WEAR = (
     "writes inside does not."
 )
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
-_TARGET = "name target engine is_direct filesystem device device_model device_firmware scheduler"
+_TARGET = ("target", "engine", "is_direct", "filesystem", "device", "device_model", "device_firmware", "scheduler")
 
 
 def _about(report: RunReport) -> str:
@@ -395,7 +393,7 @@ def _highlights(report: RunReport) -> list[Highlight]:
     requests = None if report.run is None else report.run.requests
     if requests is not None and requests.first_token is not None and requests.first_token.count:
         found.append(_tail("time to first token", "", asdict(requests.first_token), "requests, modelled"))
-    share = None if report.run is None else hit_ratio(report.run.trace.metadata)
+    share = None if report.run is None else report.run.trace.metadata.hit_ratio
     if share is not None:
         found.append(Highlight("hit ratio, all tiers", share, Unit.SHARE, "of the trace's lookups, simulated"))
     for row in report.writes_per_day:
@@ -444,7 +442,7 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
         return []
     capacity = {tier.name: tier.capacity_bytes for tier in run.trace.metadata.tiers}
     rows = [{"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))} for t in tiers]
-    total = hit_ratio(run.trace.metadata)
+    total = run.trace.metadata.hit_ratio
     if total is not None:
         hits = sum(row["hits"] or 0 for row in rows)
         rows.append({"name": "in total", "capacity_bytes": None, "hits": hits, "hit_ratio": total})
@@ -478,12 +476,11 @@ def _throughput(run: RunFile | None) -> list[ReportTable]:
         return []
     found, rates = run.mlperf.throughput, ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
     facts = {name: Cell(getattr(found, name), unit_of(name)) for name in ("tokens", "storage_io_ns", *rates)}
-    table = parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts)
     note = found.reason or (
         "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
         "over the wall time of the replay, in which no token is generated."
     )
-    return [replace(table, note=note)]
+    return [parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts, note)]
 
 
 SERVING_FIGURES = (

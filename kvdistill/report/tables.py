@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from kvdistill.queries.database import at
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -26,6 +25,7 @@ from kvtrace.core.document.document import (
     columns_of,
     table_of,
 )
+from kvtrace.core.files import at
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, format_bytes, format_duration
@@ -137,16 +137,6 @@ def _load(meta: Metadata) -> dict[str, Any]:
         found["workload"] = at(made, "config", "hierarchy", "workload")
     found |= {name: at(made, "config", name) for name in ("duration_ns", "max_requests") if found}
     return found | {"seed": at(made, "seed")} if set(_DRAWN) & set(found) else found
-
-
-def hit_ratio(meta: Metadata) -> float | None:
-    """Return the share of lookups that any tier answered, as the simulation that made a trace counted; else null."""
-    stats = meta.stats or {}
-    hits = [tier.get("hits") for tier in stats.get("tiers") or [] if isinstance(tier, dict)]
-    lookups = stats.get("lookups")
-    if not lookups or not hits or not all(isinstance(count, int) for count in (*hits, lookups)):
-        return None
-    return sum(count for count in hits if count) / lookups
 
 
 def writes_per_day(

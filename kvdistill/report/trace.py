@@ -10,14 +10,13 @@ from typing import Any
 from msgspec import UNSET
 
 from kvdistill.profile.locality import live_bytes, tier_reuse
-from kvdistill.queries.database import at, opened, query
+from kvdistill.queries.database import opened, query
 from kvdistill.report.tables import (
     BANDWIDTHS,
     Key,
     Report,
     Subject,
     by,
-    hit_ratio,
     of_objects,
     of_rows,
     origin,
@@ -43,6 +42,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.files import at
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MEMORY, Endurance
@@ -177,7 +177,7 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             span_ns=span_ns,
             requests=span["requests"],
             tiers=tiers,
-            hit_ratio=hit_ratio(meta),
+            hit_ratio=meta.hit_ratio,
             reuse=tier_reuse(db, list(live)),
             fleet=meta.fleet,
             events=meta.events,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import RanksArguments, alongside, command_line, targets
+from kvreplay.commands.options import RanksArguments, alongside, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import Force, emit_json, log, option, progress
+from kvtrace.core.app import Force, command_line, emit_json, log, option, progress
 from kvtrace.core.errors import ConfigError, KvError, TraceError
 from kvtrace.core.run.run_file import RANK_FOLDER
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns

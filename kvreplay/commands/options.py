@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 TraceFile = Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")]
 RunAsJson = Annotated[bool, typer.Option("--json", help="Print the run's manifest and summary as JSON.")]
-
-
-def command_line() -> list[str]:
-    """Return the command line as outputs record it."""
-    return ["kvreplay", *sys.argv[1:]]
 
 
 def targets(options: list[str] | None) -> dict[str, str]:

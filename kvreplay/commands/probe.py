@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from kvreplay.commands.options import command_line
 from kvreplay.probes import Backend
-from kvtrace.core.app import Force, log, option
+from kvtrace.core.app import Force, command_line, log, option
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 

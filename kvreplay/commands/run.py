@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, command_line, session, targets
+from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, session, targets
 from kvreplay.config.config import Config
 from kvreplay.drivers.engines import EngineKind, EngineOptions
-from kvtrace.core.app import Force, log, option, progress
+from kvtrace.core.app import Force, command_line, log, option, progress
 from kvtrace.core.errors import ConfigError, FailedOperations
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.commands.options import RanksArguments, command_line, session, targets
+from kvreplay.commands.options import RanksArguments, session, targets
 from kvreplay.config.config import Config
-from kvtrace.core.app import Force, Plot, log, option, progress
+from kvtrace.core.app import Force, Plot, command_line, log, option, progress
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 from kvtrace.core.units import parse_duration_ns
 

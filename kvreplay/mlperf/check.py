@@ -20,13 +20,13 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import asdict
 
 from kvreplay.mlperf.result import PLACES, READ_RATE, SUMMED, WORST, WRITE_RATE
 from kvreplay.mlperf.rules import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS, LockedOption, Rule, judged, rules_table
 from kvtrace import __version__
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.errors import TraceError
+from kvtrace.core.files import at
 from kvtrace.core.units import counted
 
 CLOSED, OPEN, POOL, WORKLOAD = "closed", "open", "code-images", "kv_cache"
@@ -265,13 +265,6 @@ def _read(path: Path) -> Any:
         return None
 
 
-def _at(value: Any, *keys: str) -> Any:
-    """Return what is below `keys` in objects of JSON; None if anything on the way is not there."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
 def _number(value: Any) -> float | None:
     """Return a finite number, written as one or as text; None for all else."""
     try:
@@ -293,7 +286,7 @@ def _provenance(root: Path, leaf: Path, metadata: dict[str, Any]) -> Found:
         image = next((each for each in images if each.is_dir()), None)
         if image is None:
             yield "2.1.6", images[0], f"is missing: {leaf.name} ran it"
-        elif (other := _at(_read(image / IMAGE_HASH), "hash")) != digest:
+        elif (other := at(_read(image / IMAGE_HASH), "hash")) != digest:
             yield "2.1.6", image / IMAGE_HASH, f"its hash is {other}, not {digest}, which {leaf.name} names"
     stamp = leaf / STAMP
     if not stamp.is_file():
@@ -301,7 +294,7 @@ def _provenance(root: Path, leaf: Path, metadata: dict[str, Any]) -> Found:
             yield "PROV-01", stamp, "is missing, but the metadata name it"
     elif (found := _read(stamp)) is None:
         yield "PROV-01", stamp, "is no JSON"
-    elif str(_at(found, "tool", "code_image")).rpartition(":")[2] != digest:
+    elif str(at(found, "tool", "code_image")).rpartition(":")[2] != digest:
         yield "PROV-01", stamp, "names another code image than the run"
 
 
@@ -311,7 +304,7 @@ def _run(run: _Run) -> Found:
         ("2.1.10", f"a run of {{}}, not {WORKLOAD}", run.metadata.get("benchmark_type"), WORKLOAD),
         ("2.1.12", "the run was of {}: its folder was renamed", run.metadata.get("run_datetime"), run.path.name),
         ("6.3.4.5", "ended with status {}", run.metadata.get("exit_status"), 0),
-        ("6.6.1", f"a run of {{}} lies in {run.division}", _at(run.metadata, "args", "mode"), run.division),
+        ("6.6.1", f"a run of {{}} lies in {run.division}", at(run.metadata, "args", "mode"), run.division),
     )
     for rule, said, value, wanted in kept:
         if value not in (None, wanted):
@@ -322,17 +315,17 @@ def _run(run: _Run) -> Found:
         yield from _locked(run.path, options, sequence, features)
     path, summary = yield from _summary(run.path)
     # One if nothing says.
-    known = (_at(summary, "total_ranks"), run.metadata.get("num_processes"), 1)
+    known = (at(summary, "total_ranks"), run.metadata.get("num_processes"), 1)
     ranks = max(1, int(min(_MOST_RANKS, next(n for each in known if (n := _number(each)) is not None))))
     trials = int(min(_MOST_TRIALS, _number(sequence.get("trials")) or TRIALS))
     for option in OPTIONS:
         folder, found = run.path / f"option_{option.number}", defaultdict[str, list[Any]](list)
         yield from _results(folder, trials, ranks, found)
         if found:
-            duration = _number(_at(options, str(option.number), "duration")) or RUNTIME_S
+            duration = _number(at(options, str(option.number), "duration")) or RUNTIME_S
             yield from _served(folder, option, found, duration)
             if path is not None:
-                yield from _aggregated(path, _at(summary, "options", str(option.number)), option.number, found)
+                yield from _aggregated(path, at(summary, "options", str(option.number)), option.number, found)
 
 
 def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | None, Any]]:
@@ -354,8 +347,8 @@ def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | 
 
 
 def _places(run: _Run) -> Found:
-    arguments = _at(run.metadata, "args")
-    cache, results = (_at(arguments, name) for name in ("cache_dir", "results_dir"))
+    arguments = at(run.metadata, "args")
+    cache, results = (at(arguments, name) for name in ("cache_dir", "results_dir"))
     if isinstance(arguments, dict) and "cache_dir" in arguments and not cache:
         yield "6.4.1", run.path, "without --cache-dir the cache lies among the results"
     elif isinstance(cache, str) and isinstance(results, str):
@@ -367,15 +360,15 @@ def _places(run: _Run) -> Found:
 def workload_of(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return a run's options, sequence and features: as recorded, or else from the commands that it ran."""
     recorded = metadata.get("parameters")
-    parts = [_at(recorded, name) for name in ("options", "sequence", "features")]
+    parts = [at(recorded, name) for name in ("options", "sequence", "features")]
     if isinstance(parts[0], dict):
         return tuple(part if isinstance(part, dict) else {} for part in parts)  # type: ignore[return-value]
-    arguments = _at(metadata, "args")
-    sequence = {"trials": _at(arguments, "trials"), "inter_option_delay_s": _at(arguments, "inter_option_delay")}
+    arguments = at(metadata, "args")
+    sequence = {"trials": at(arguments, "trials"), "inter_option_delay_s": at(arguments, "inter_option_delay")}
     options, features = defaultdict[str, dict[str, Any]](dict), dict[str, Any]()
     commands = metadata.get("command_output_files")
     for each in commands if isinstance(commands, list) else ():
-        flags = _flags(str(_at(each, "command")))
+        flags = _flags(str(at(each, "command")))
         number = re.search(r"option_(\d)", str(flags.pop("rank_output_base", "")))
         if number is None:
             continue
@@ -402,9 +395,9 @@ def _flags(command: str) -> dict[str, Any]:
         words = shlex.split(command)
     except ValueError:
         return {}
-    at = next((i for i, word in enumerate(words) if word.endswith("mlperf_wrapper.py")), len(words))
+    program = next((i for i, word in enumerate(words) if word.endswith("mlperf_wrapper.py")), len(words))
     found: dict[str, Any] = {}
-    for word, value in zip(words[at + 1 :], [*words[at + 2 :], "--"], strict=False):
+    for word, value in zip(words[program + 1 :], [*words[program + 2 :], "--"], strict=False):
         if word.startswith("--"):
             found[word[2:].replace("-", "_")] = True if value.startswith("--") else value
     return found
@@ -448,7 +441,7 @@ def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]])
                 many = f"holds {len(files)} results: the tool takes any one of them" if files else "has no result"
                 yield "6.3.3.3", folder / rank, many
                 continue
-            summary = _at(_read(files[0]), "summary")
+            summary = at(_read(files[0]), "summary")
             if not isinstance(summary, dict):
                 yield "6.3.4.5", files[0], "is not a result: no JSON with a summary"
                 continue
@@ -464,7 +457,7 @@ def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]])
 
 def _value(summary: Any, place: str) -> float:
     """Return a rank's figure; 0 where it has none, as the tool counts it."""
-    return _number(_at(summary, *place.split("."))) or 0.0
+    return _number(at(summary, *place.split("."))) or 0.0
 
 
 def _served(path: Path, option: LockedOption, found: dict[str, list[Any]], duration: float) -> Found:
@@ -473,7 +466,7 @@ def _served(path: Path, option: LockedOption, found: dict[str, list[Any]], durat
     short = [s for each in every if (s := _number(each.get("elapsed_time"))) is not None and s < _WHOLE * duration]
     if short:
         yield "6.3.1.1", path, f"{len(short)} of {len(every)} results ended after {min(short):.0f} s of {duration:.0f}"
-    in_memory = [each for each in every if _number(_at(each, "cache_stats", "storage_entries")) == 0]
+    in_memory = [each for each in every if _number(at(each, "cache_stats", "storage_entries")) == 0]
     if in_memory and (not option.cpu_gib or len(in_memory) == len(every)):
         yield "6.3.4.4", path, f"{len(in_memory)} of {len(every)} results kept nothing on storage"
     unread = [e for e in every if e not in in_memory and not _value(e, _SUMS["aggregated_read_bandwidth_gbps"][1])]
@@ -502,13 +495,10 @@ def _aggregated(path: Path, said: Any, number: int, found: dict[str, list[Any]])
 
 def check_document(found: Checked) -> Document:
     """Make the document of a checked result tree: its faults, then the rules."""
-    faults = [asdict(each) for each in found.findings]
-    tables = (
-        [table_of("Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", faults)] if faults else []
-    )
+    faults = table_of("Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", found.findings)
     return Document(
         name="",
         headline=found.answer,
         notes=[f"not checked: {what} ({rule})" for rule, what in found.not_checked.items()],
-        chapters=[Chapter("", [*tables, rules_table(found.rules)])],
+        chapters=[Chapter("", [*([faults] if found.findings else []), rules_table(found.rules)])],
     )

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from kvreplay.mlperf.rules import NOT_CLAIMED, STORAGE, Rule, mark_of, rules_table
 from kvreplay.native.rows import DELETE
-from kvreplay.result.figures import judge, per_second
+from kvreplay.result.figures import judge
 from kvtrace import __version__
 from kvtrace.core import np
 from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
@@ -31,7 +31,7 @@ from kvtrace.core.run.figures import Criterion
 from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, SERVED_FILE, RunFile
 from kvtrace.core.schema import OPS, REQUESTS, SERVED, numbers
 from kvtrace.core.tables import open_table, read_table
-from kvtrace.core.units import counted, format_duration, format_rate
+from kvtrace.core.units import counted, format_duration, format_rate, per_second
 
 READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
 READ_P95, WRITE_P95 = "Storage Tier Read Total P95 (ms)", "Storage Tier Write Total P95 (ms)"

@@ -40,7 +40,7 @@ from kvtrace.core.document.export import write_workbook
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import MLPERF_FILE, TRIALS_FOLDER, RunFile, run_program
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import per_second
 
 TRACE, REQUESTS, EXPECTED = "trace.parquet", "requests.parquet", "expected"
 CSV_FILE, BOOK_FILE = "mlperf.csv", "mlperf.xlsx"
@@ -104,7 +104,8 @@ def _expected(asked: Replay) -> Expected:
     for op, rate, p95 in (("read", READ_RATE, READ_P95), ("write", WRITE_RATE, WRITE_P95)):
         figures = next((f for f in run.summary.figures if (f.tier, f.op) == (STORAGE, op)), None)
         moved, tail_ns = (figures.bytes, figures.latency.p95_ns) if figures else (None, None)
-        row[rate] = moved * NS_PER_S / run.summary.wall_ns / GIB if moved and run.summary.wall_ns else None
+        per_s = per_second(moved or None, run.summary.wall_ns)
+        row[rate] = None if per_s is None else per_s / GIB
         row[p95] = None if tail_ns is None else tail_ns / NS_PER_MS
     found = Expected(drive=name, row=row)
     log(found.in_words())

@@ -251,17 +251,6 @@ EXPORT void count_rows(Counting *c, const Row *row, int64_t rows, const int64_t 
 
 // --- requests -------------------------------------------------------------------------------------------------------
 
-static int64_t *place_of(Requests *all, int64_t id) {    // where it is, or would be
-    int64_t at = (int64_t)(mixed((uint64_t)id)) & all->place_mask;
-    while (all->place[at] != NONE && all->request[all->place[at]].id != id) at = (at + 1) & all->place_mask;
-    return &all->place[at];
-}
-
-EXPORT void requests_index(Requests *all) {
-    for (int64_t i = 0; i <= all->place_mask; i++) all->place[i] = NONE;
-    for (int64_t i = 0; i < all->requests; i++) *place_of(all, all->request[i].id) = i;
-}
-
 static void free_span(Requests *all, int64_t at) {
     all->span[at].before = all->free_span;
     all->free_span = at;
@@ -273,14 +262,15 @@ EXPORT int64_t requests_pop(Requests *all, int64_t below, Request *over) {
     for (int64_t i = 0; i < all->requests; i++) {
         const Request own = all->request[i];
         if (own.id >= below) {
+            *table_find(&all->place, own.id) = kept;
             all->request[kept++] = own;
             continue;
         }
+        table_drop(&all->place, own.id);
         over[found++] = own;
         for (int64_t at = own.span, before; at != NONE; at = before) before = all->span[at].before, free_span(all, at);
     }
     all->requests = kept;
-    requests_index(all);
     return found;
 }
 
@@ -345,7 +335,7 @@ EXPORT int64_t requests_take(Requests *all, int64_t begin, int64_t end, int64_t 
         }
         if (all->requests == all->room || (all->free_span == NONE && all->spans == all->span_room)) return i;
         if (!of || of->id != id[i]) {
-            int64_t *place = place_of(all, id[i]);
+            int64_t *place = table_put(&all->place, id[i], NONE);
             if (*place == NONE) {
                 *place = all->requests++;
                 all->request[*place] = (Request){

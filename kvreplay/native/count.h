@@ -111,8 +111,8 @@ typedef struct {            // requests of which rows have come and may still co
     const uint8_t *moves, *loads;               // by tier, by phase
     Request *request;
     Span *span;
-    int64_t *place;         // by hash: the request's index; NONE
-    int64_t room, requests, span_room, spans, free_span, place_mask;
+    Table place;            // by id: the request's index
+    int64_t room, requests, span_room, spans, free_span;
     int64_t planned;        // rows of the part that were seen
     int64_t is_open_loop;
 } Requests;

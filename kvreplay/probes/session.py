@@ -446,7 +446,6 @@ _NO_REQUEST = "no block request was seen: check the filter; the page cache may h
 def probe_document(found: ProbeFile) -> Document:
     """Make the document of a measurement: its answer, the application's calls, then the block requests beneath."""
     calls, directions = found.application, found.block.directions
-    called = [] if calls is None else [asdict(call) for call in calls.calls]
     spec = """
         text: kind, call
         count: count
@@ -457,7 +456,7 @@ def probe_document(found: ProbeFile) -> Document:
     for name, d in directions.items():
         layers = (("Q2D", d.q2d), ("of it requeued", d.requeued), ("D2C", d.d2c))
         timed += [(f"{name} {what}", times) for what, times in layers if times and times.count]
-    tables = [table_of("Application calls", Sheet.DEVICE, spec, called, keys=2)] if called else []
+    tables = [table_of("Application calls", Sheet.DEVICE, spec, calls.calls, keys=2)] if calls and calls.calls else []
     if directions:
         spec = """
             text: direction
@@ -488,8 +487,8 @@ def probe_document(found: ProbeFile) -> Document:
         title = f"{name} by place, in stretches of {format_bytes(found.block.zone_bytes)}"
         title += f" (the hottest; {others} more in probe.json)" if others else ""
         spec = "text: device = disk; bytes: from_bytes = from; count: requests; bytes: bytes"
-        rows = [asdict(place) for place in sorted(hottest, key=lambda z: (z.device, z.from_bytes))]
-        places = table_of(title, Sheet.HISTOGRAMS, spec, rows, keys=2)
+        hottest.sort(key=lambda z: (z.device, z.from_bytes))
+        places = table_of(title, Sheet.HISTOGRAMS, spec, hottest, keys=2)
         chapters.append(Chapter("", [sizes, places], list(_in_flight_and_rates(name, d))))
     chapters.append(Chapter("", [], list(_lost(found.block))))
     notes = [_UNSEEN] if calls is None else []
@@ -577,13 +576,11 @@ class Probed:
         if self.directory is None or (shift_ns := self._since_start_ns) is None:
             return
         for batch in open_table(self.directory / BLOCKS_FILE, BLOCKS).batches():
-            columns = [
-                pc.add(batch.column(name), pa.scalar(shift_ns, pa.int64()))
-                if name in _SINCE_START
-                else batch.column(name)
-                for name in BLOCKS.names
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+            shifted = batch
+            for name in _SINCE_START:
+                at = batch.schema.get_field_index(name)
+                shifted = shifted.set_column(at, batch.schema.field(at), pc.add(batch.column(at), shift_ns))
+            yield shifted
 
     def save(self, output: Path) -> None:
         """Move probe.json to the run's directory, `output`."""

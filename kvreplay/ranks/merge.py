@@ -64,7 +64,7 @@ from kvtrace.core.run.run_file import (
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import mean, total
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration
+from kvtrace.core.units import counted, format_bytes, format_duration, per_second
 
 _LOOK_S = 0.1
 
@@ -331,7 +331,7 @@ def rank_note(part: PartRun) -> RankNote:
         errors=None if summary is None else summary.errors,
         bytes=None if summary is None else part.bytes,
         wall_ns=wall,
-        bandwidth_bytes_per_s=part.bytes * NS_PER_S / wall if wall else None,
+        bandwidth_bytes_per_s=per_second(part.bytes, wall),
         read_p99_ns=slowest(part.figures, "read", "p99_ns"),
         write_p99_ns=slowest(part.figures, "write", "p99_ns"),
         first_submission_ns=part.first_submission_ns if any(f.operations for f in part.figures) else None,
@@ -529,7 +529,7 @@ def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile], found:
     judged, of_tier = [run.summary.judgement for run in runs], [f for f in figures if f.tier == tier]
     late_ns = most([r.end_late_ns for v in judged if v is not None for r in v.tiers if r.tier == tier])
     due, took_ns = found.paced(kind) if found.is_open_loop else (0, found.took(kind)[0])
-    asked = due * NS_PER_S / found.schedule_ns if found.is_open_loop and found.schedule_ns else None
+    asked = per_second(due, found.schedule_ns) if found.is_open_loop else None
     moved = sum(f.bytes or 0 for f in of_tier if f.op != "delete")
     operations = sum(f.operations or 0 for f in of_tier)
     return TierRate(
@@ -537,8 +537,8 @@ def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile], found:
         is_simulated=of_tier[0].is_simulated,
         asked_bytes_per_s=asked * moved / operations if asked and moved else None,
         asked_operations_per_s=asked,
-        reached_bytes_per_s=moved * NS_PER_S / took_ns if took_ns and moved else None,
-        reached_operations_per_s=operations * NS_PER_S / took_ns if took_ns else None,
+        reached_bytes_per_s=per_second(moved or None, took_ns),
+        reached_operations_per_s=per_second(operations, took_ns),
         end_late_ns=(late_ns or 0) if found.is_open_loop else None,
     )
 

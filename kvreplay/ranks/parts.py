@@ -33,7 +33,7 @@ from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, PartitionNote, RunF
 from kvtrace.core.schema import OPS, Op, Qos
 from kvtrace.core.statistics import mean, total
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import per_second
 
 RANKS_FILE = "ranks.json"
 """In the folder of the whole, from before the start on."""
@@ -293,8 +293,8 @@ def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
         late_by_itself_fraction=weighted([(pace.late_by_itself_fraction, count) for pace, count in sent]) or 0,
         lateness=found.distribution(LATENESS),
         response=found.distribution(RESPONSE),
-        offered_per_s=due * NS_PER_S / found.schedule_ns if found.schedule_ns else None,
-        delivered_per_s=operations * NS_PER_S / took_ns if took_ns else None,
+        offered_per_s=per_second(due, found.schedule_ns),
+        delivered_per_s=per_second(operations, took_ns),
         end_late_ns=late.end_late_ns,
         cause=late.cause,
         causes={name: weighted([(pace.causes.get(name, 0), w) for pace, w in weights]) or 0 for name in sorted(names)},

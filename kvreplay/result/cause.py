@@ -17,7 +17,7 @@ from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.plan.pacing import KEPT_PACE_FRACTION, gap_ns
 from kvreplay.result.counts import KINDS, LATENESS, PER_MIB, QUICK_PERCENT, RESPONSE, SERVICE, CountedOperations, Times
 from kvtrace.core.run.figures import Distribution, Evidence, LimitCause, Pace
-from kvtrace.core.units import NS_PER_S, percent
+from kvtrace.core.units import per_second, percent
 
 MIB = 1 << 20
 SLIP_NS = 10_000_000
@@ -107,10 +107,10 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
     ready = completed - int(min(service, usual))
     # Of a load that was due at once, what the last took is most of the time.
     took = max(schedule, (ready if schedule else completed) - first_due)
-    offered = found.total("due", at) * NS_PER_S / schedule if schedule else None
+    offered = per_second(found.total("due", at), schedule)
     late = int(found.run["until_ns"][0]) - int(kinds["first_missed_ns"][list(at)].min())
     late = max(0, late, ready - last_due)
-    return late, offered, count * NS_PER_S / took if took else None
+    return late, offered, per_second(count, took)
 
 
 def shares_of(

@@ -19,7 +19,7 @@ from kvtrace.core import pa
 from kvtrace.core.run.figures import Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import per_second
 
 _OPS = (Op.READ.value, Op.WRITE.value)
 _KINDS = {enum_code(TRACE, "phase", phase): phase.value for phase in (Phase.SAVE, Phase.RESTORE)}
@@ -102,7 +102,7 @@ def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: 
                     unfinished=len(of_kind) - len(whole),
                     bytes=moved,
                     duration=distribution(durations),
-                    bandwidth_bytes_per_s=moved * NS_PER_S / total if total else None,
+                    bandwidth_bytes_per_s=per_second(moved, total),
                     stall_ns=sum(found.stall_ns or 0 for found in whole) if whole else None,
                 )
             )
@@ -123,7 +123,7 @@ def checkpoint(**known: Any) -> Checkpoint:
     duration, stall = (
         None if None in (since, completed_ns) else completed_ns - since for since in (submitted_ns, start)
     )
-    rate = known["bytes"] * NS_PER_S / duration if duration else None
+    rate = per_second(known["bytes"], duration)
     return Checkpoint(**known, duration_ns=duration, stall_ns=stall, bandwidth_bytes_per_s=rate)
 
 

@@ -466,13 +466,11 @@ class OpenRequests:
             free_span=NONE,
             is_open_loop=is_open_loop,
         )
+        weakref.finalize(self, call, "table_free", self._shared.place)
         self._hold(np.zeros(_AT_FIRST, REQUEST), np.zeros(_AT_FIRST, SPAN))
 
     def _hold(self, requests: Any, spans: Any) -> None:
-        room = len(requests)
-        self._shared.set(request=requests, room=room, span=spans, span_room=len(spans))
-        self._shared.set(place=np.empty(2 * room, np.int64), place_mask=2 * room - 1)
-        call("requests_index", self._shared)
+        self._shared.set(request=requests, room=len(requests), span=spans, span_room=len(spans))
 
     def begin(self) -> None:
         """Start a new part of rows."""

@@ -38,7 +38,7 @@ from kvtrace.core.run.figures import (
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import total
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate, parse_bytes, parse_duration_ns
+from kvtrace.core.units import format_bytes, format_duration, format_rate, parse_bytes, parse_duration_ns, per_second
 
 OPS = tuple(op.value for op in Op)
 DEFINITIONS = {
@@ -105,8 +105,8 @@ def rated(found: Operations, kind: Any, tier: str, op: str, *, is_timed: bool, *
         op=op,
         **counts,
         span_ns=span_ns,
-        bandwidth_bytes_per_s=(counts["bytes"] or 0) * NS_PER_S / span if span and op != Op.DELETE else None,
-        operations_per_s=counts["operations"] * NS_PER_S / span if span else None,
+        bandwidth_bytes_per_s=None if op == Op.DELETE else per_second(counts["bytes"] or 0, span),
+        operations_per_s=per_second(counts["operations"], span),
         in_flight_mean=service_ns / span if span else None,
         in_flight_max=found.most_at_once(kind) if span else None,
         latency=found.distribution(SERVICE, kind) if is_timed else NOTHING,
@@ -230,7 +230,6 @@ def mlperf_figures(
         for name, target in targets.items()
     }
     moved = [f for f in summary.figures if f.tier in kinds and f.op != "delete"]
-    stats = meta.stats or {}
     return Mlperf(
         latencies=[
             MlperfLatency(
@@ -241,7 +240,7 @@ def mlperf_figures(
         throughput=_throughput(
             meta, summary, [f for f in moved if kinds[f.tier] == "storage"], is_whole_trace=is_whole_trace
         ),
-        criteria=_criteria(criteria, moved, kinds, stats, took_ns),
+        criteria=_criteria(criteria, moved, kinds, meta.hit_ratio, took_ns),
         qos_compliance={c.qos: c.share_within_p95_target for c in requests.classes} or None,
         qos_reason=None if requests.classes else QOS_REASON,
         qos_definition=QOS_DEFINITION,
@@ -266,11 +265,6 @@ def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_
         storage_throughput_tokens_per_s=per_second(tokens, io_ns),
         wall_clock_throughput_tokens_per_s=per_second(tokens, summary.wall_ns),
     )
-
-
-def per_second(count: int | None, time_ns: int | None) -> float | None:
-    """Return the rate of so many in a time; null if one of them is not known."""
-    return count * NS_PER_S / time_ns if count is not None and time_ns else None
 
 
 def that_count(figures: Sequence[Figures]) -> list[Figures]:
@@ -303,7 +297,7 @@ def _criteria(
     wanted: Criteria,
     moved: list[Figures],
     kinds: dict[str, str],
-    stats: dict[str, Any],
+    hit_rate: float | None,
     took_ns: Callable[[list[str]], int | None],
 ) -> list[Criterion]:
     def worst(kind: str, op: str | None) -> float | None:
@@ -313,8 +307,6 @@ def _criteria(
     storage = [f for f in moved if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None]
     # Reads and writes need not go on at the same time.
     bandwidth = per_second(sum(f.bytes or 0 for f in storage), took_ns([f.tier for f in storage]) if storage else None)
-    lookups = stats.get("lookups")
-    hit_rate = sum(t["hits"] for t in stats["tiers"]) / lookups if lookups and "tiers" in stats else None
     simulated = "hits / lookups, of the simulation that made the trace"
     both = "bytes read and written on storage tiers / the time from the first submission to the last completion there"
     return [

@@ -25,7 +25,7 @@ from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
 from kvtrace.core.run.run_file import DeviceIo, RunBegun
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate, percent
+from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate, per_second, percent
 
 ALL = 0.99
 """Of what was asked: who delivered no less delivered all, but for rounding at the edges of the run."""
@@ -120,7 +120,7 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
         late, asked, reached = end_of(found, at)
     else:
         span_ns, _ = found.took(at)
-        late, asked, reached = None, None, count * NS_PER_S / span_ns if span_ns else None
+        late, asked, reached = None, None, per_second(count, span_ns)
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,

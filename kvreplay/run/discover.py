@@ -45,7 +45,7 @@ from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import ReportTable, Sheet, table_of
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
 from kvtrace.core.files import available_bytes, sys_text
-from kvtrace.core.run.run_file import DeviceIo
+from kvtrace.core.run.run_file import DeviceIo, sealed
 from kvtrace.core.units import NS_PER_S, format_bytes, percent
 
 _TIMEOUT_S = 10
@@ -346,7 +346,7 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
                 cells.append(DriveCell(io_bytes=size, depth=depth, read_share=share, reason=str(error)))
             progress(number + 1)
     names = {"device": "device", "model": "device_model", "device_bytes": "device_bytes", "filesystem": "filesystem"}
-    return DriveFile(
+    found = DriveFile(
         argv=asked.argv,
         started_utc=started.isoformat(),
         kernel=host_facts()["kernel"],
@@ -354,7 +354,8 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         file_bytes=FILE_BYTES,
         cells=cells,
         held_out=held_out(cells),
-    ).sealed()
+    )
+    return sealed(found)
 
 
 def cell_of(

@@ -14,7 +14,6 @@ from kvreplay.result.summarize import repeated, replayed_part
 from kvreplay.run.discover import Discovery
 from kvreplay.run.run import FinishedRun
 from kvreplay.run.trials import JUDGED, TrialSet
-from kvreplay.run.watch import whole_number
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     TIME_COLUMNS,
@@ -213,7 +212,7 @@ def _requests(found: RequestFigures) -> list[ReportTable]:
 
 def _criteria(found: Mlperf) -> ReportTable:
     spec = "text: name = criterion, shown = measured and threshold, verdict"
-    return table_of("Criteria (--criteria)", Sheet.QOS, spec, [asdict(c) for c in found.criteria])
+    return table_of("Criteria (--criteria)", Sheet.QOS, spec, found.criteria)
 
 
 def _after(run: RunFile) -> Iterator[str]:
@@ -225,8 +224,8 @@ def _after(run: RunFile) -> Iterator[str]:
         rates = mlperf.throughput
         by_storage, by_wall = rates.storage_throughput_tokens_per_s, rates.wall_clock_throughput_tokens_per_s
         yield (
-            f"MLPerf throughput: {whole_number(by_storage)} tokens a second of storage I/O, "
-            f"{whole_number(by_wall)} by the wall clock"
+            f"MLPerf throughput: {format_count(by_storage)} tokens a second of storage I/O, "
+            f"{format_count(by_wall)} by the wall clock"
         )
     for qos, share in ((mlperf and mlperf.qos_compliance) or {}).items():
         yield f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the p95 target"
@@ -289,9 +288,9 @@ def machine_document(found: Discovery) -> Document:
         text: scheduler
         count: queue_requests = requests
     """
-    drives = table_of("Drives", Sheet.DEVICE, spec, [asdict(drive) for drive in found.drives])
+    drives = table_of("Drives", Sheet.DEVICE, spec, found.drives)
     spec = "text: mount_point = mounted at, device, kind = type; bytes: free_bytes = free"
-    systems = table_of("Filesystems", Sheet.DEVICE, spec, [asdict(system) for system in found.filesystems])
+    systems = table_of("Filesystems", Sheet.DEVICE, spec, found.filesystems)
     good = found.recommended
     start = (
         f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB "

@@ -48,7 +48,7 @@ from kvtrace.core.run.sweep_file import CARD_FILE, Axis, Card, CardTrial, LoadSw
 from kvtrace.core.schema import SERVED, TRACE
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.tables import objects_path, open_table
-from kvtrace.core.units import NS_PER_S, counted, format_duration, format_rate, percent
+from kvtrace.core.units import counted, format_duration, format_rate, per_second, percent
 
 DOUBLINGS = 4
 """Beyond the greatest value asked for."""
@@ -235,8 +235,8 @@ def point(
         run=run,
         verdict=summary.verdict,
         window=window,
-        throughput_bytes_per_s=sum(f.bytes or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
-        operations_per_s=sum(f.operations or 0 for f in moved) * NS_PER_S / span if span > 0 else None,
+        throughput_bytes_per_s=per_second(sum(f.bytes or 0 for f in moved), span),
+        operations_per_s=per_second(sum(f.operations or 0 for f in moved), span),
         operations=summary.operations,
         asked_bytes_per_s=_tiers_rate(summary, "asked_bytes_per_s"),
         read_p99_lacks=_lacking(summary),
@@ -608,7 +608,7 @@ def _trial(run: RunFile) -> CardTrial:
 def _rate(run: RunFile, op: str) -> float | None:
     """Return the bytes a second that `run` moved by `op`."""
     moved = [f.bytes or 0 for f in run.summary.figures if f.op == op and not f.is_simulated]
-    return sum(moved) * NS_PER_S / run.summary.measured_ns if moved and run.summary.measured_ns > 0 else None
+    return per_second(sum(moved) if moved else None, run.summary.measured_ns)
 
 
 def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvError | None) -> Card:

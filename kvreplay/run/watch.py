@@ -24,7 +24,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.core.units import NS_PER_S, format_duration, format_rate
+from kvtrace.core.units import NS_PER_S, format_count, format_duration, format_rate, per_second
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -159,10 +159,9 @@ class Watch:
         for tier, op in self._kinds:
             operations, moved = (last[tier, op][i] - first[tier, op][i] for i in (0, 1))
             # Where nothing takes time, no bytes move: a run's figures have no bandwidth either.
-            bytes_per_s = moved * NS_PER_S / passed if passed and tier not in self._timeless else None
-            operations_per_s = operations * NS_PER_S / passed if passed else None
+            bytes_per_s = None if tier in self._timeless else per_second(moved, passed)
             said = f"{tier} (SIMULATED)" if tier in self._simulated else tier
-            rates.append(LiveRate(said, op, bytes_per_s, operations_per_s))
+            rates.append(LiveRate(said, op, bytes_per_s, per_second(operations, passed)))
         return Look(
             elapsed_ns=elapsed,
             completed=int(self.completed),
@@ -227,7 +226,7 @@ def live(watch: Watch) -> Iterator[None]:
 def line_of(look: Look, *, is_open: bool) -> str:
     """Return a run at one moment as one line."""
     rates = [
-        f"{rate.tier} {rate.op} {format_rate(rate.bytes_per_s)} {whole_number(rate.operations_per_s)} op/s"
+        f"{rate.tier} {rate.op} {format_rate(rate.bytes_per_s)} {format_count(rate.operations_per_s)} op/s"
         for rate in look.rates
     ]
     return "; ".join([_progress(look), *rates, *_times(look, is_open=is_open)])
@@ -245,7 +244,7 @@ def table_of(look: Look, *, is_open: bool) -> Group:
     for heading in ("bandwidth", "op/s"):
         table.add_column(heading, no_wrap=True, justify="right", min_width=10)
     for rate in look.rates:
-        table.add_row(rate.tier, rate.op, format_rate(rate.bytes_per_s), whole_number(rate.operations_per_s))
+        table.add_row(rate.tier, rate.op, format_rate(rate.bytes_per_s), format_count(rate.operations_per_s))
     return Group(Text(_progress(look)), table, Text("; ".join(_times(look, is_open=is_open))))
 
 
@@ -259,11 +258,6 @@ def _times(look: Look, *, is_open: bool) -> list[str]:
     in_flight = "-" if look.in_flight is None else look.in_flight
     said = [f"{what} p99 {format_duration(look.response_p99_ns)}", f"in flight {in_flight} of {look.queue_depth}"]
     return [*said, f"late p99 {format_duration(look.late_p99_ns)}"] if is_open else said
-
-
-def whole_number(value: float | None) -> str:
-    """Return `value` without decimals, `-` for null."""
-    return "-" if value is None else f"{value:,.0f}"
 
 
 LOOPBACK = "127.0.0.1"

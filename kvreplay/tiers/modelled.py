@@ -19,13 +19,13 @@ from kvreplay.native.rows import REPLAY
 from kvreplay.tiers.directio import ALIGNMENT
 from kvreplay.tiers.tier import Native, Service, Tier, TierKind
 from kvtrace import __version__
-from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.figures import Distribution
+from kvtrace.core.run.run_file import sealed
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 OPTIONS = ("bandwidth", "read_bandwidth", "write_bandwidth", "latency", "concurrency")
@@ -206,25 +206,19 @@ class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     held_out: DriveError | None
     """Null of too few cells."""
     sha256: str | None = None
-    """Of all else."""
+    """Of all else, as `sealed` has it."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the drive file at `path`; TraceError if it is none, is damaged, or knows no reads or no writes."""
         misfit = "not a drive file of this version of kvreplay: {}; kvreplay scorecard makes one"
         drive = read_json(path, cls, misfit=misfit)
-        if drive.sha256 != drive.sealed().sha256:
+        if drive.sha256 != sealed(drive).sha256:
             raise TraceError("damaged: its content is not what was written", path=path)
         for op in _OPS:
             if not any(cell.bytes_per_s and getattr(cell, op) for cell in drive.cells):
                 raise TraceError(f"no cell of it has {op}s; measure the drive again (kvreplay scorecard)", path=path)
         return drive
-
-    def sealed(self) -> Self:
-        """Return it with the hash of its content."""
-        content = msgspec.json.encode(msgspec.structs.replace(self, sha256=None))
-        whole = msgspec.json.decode(content, type=type(self))
-        return msgspec.structs.replace(whole, sha256=sha256(whole))
 
     def __str__(self) -> str:
         return f"{self.device or 'no device seen'}, {self.model or 'model not known'}, measured {self.started_utc[:10]}"

@@ -11,9 +11,9 @@ import typer
 
 from kvtrace.commands import options as common
 from kvtrace.core import np, units
-from kvtrace.core.app import Plot, emit_json, log, option, progress
+from kvtrace.core.app import Plot, command_line, emit_json, log, option, progress
 from kvtrace.core.document import document as doc
-from kvtrace.core.document.page import check_drawing
+from kvtrace.core.document.page import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import STALLS
@@ -121,7 +121,7 @@ def mrc(
     found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
     shown = _document(found, policy)
     if plot_to is not None:
-        common.draw(plot_to, replace(shown, name=f"Hits for {file.name}, {model}"))
+        write_drawing(plot_to, replace(shown, name=f"Hits for {file.name}, {model}"), command_line())
     answer({"model": model, "source": requests.origin, **asdict(found)}, lambda: shown, as_json=as_json)
 
 
@@ -277,7 +277,7 @@ def size(
     result |= {"target": asdict(target), **asdict(found)}
     shown = document(found, wanted, facts, target, is_ordered=is_ordered)
     if page is not None:
-        common.draw(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"))
+        write_drawing(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"), command_line())
     answer(result, lambda: shown, as_json=as_json)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from kvtrace.commands import options as common
 from kvtrace.commands.options import given
-from kvtrace.core.app import log, option, progress
+from kvtrace.core.app import command_line, log, option, progress
 from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
 from kvtrace.core.document.terminal import answer
@@ -67,7 +66,7 @@ def gen_checkpoints(
     model = {"name": name, "source": shape.source, "parameters": parameters}
     job = Saving(asked, course, shard_bytes(asked, parameters), model, until_ns, run.seed)
     with progress("writing", job.until_ns) as tick:
-        meta = write(output, job, ["kvtrace", *sys.argv[1:]], tick)
+        meta = write(output, job, command_line(), tick)
     for note in notes(job):
         log(f"note: {note}")
     summary: dict[str, Any] = {"file": str(output), "rows": meta.rows, "preset": meta.preset}
@@ -129,7 +128,7 @@ def gen(
     drive.check(scenario.preset)
     simulation, config = scenario.simulation(), scenario.config
     with progress("simulating", scenario.span_ns(simulation)) as tick:
-        meta = trace_output.write(output, simulation, config, ["kvtrace", *sys.argv[1:]], requests_out, tick)
+        meta = trace_output.write(output, simulation, config, command_line(), requests_out, tick)
     for note in meta.notes:
         log(f"note: {note}")
     # Rates are over all I/O, which goes on for longer than requests arrive if they come faster than they are served.

@@ -7,7 +7,6 @@ fields are options; a command takes it as one argument.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -17,18 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kvtrace.core.app import log, option
-from kvtrace.core.document.document import Document
-from kvtrace.core.document.page import write_drawing
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import (
-    MEMORY,
-    QUANTILES,
-    SECONDS_PER_DAY,
-    Endurance,
-    parse_drive_size,
-    parse_endurance,
-)
-from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns, parse_rate_per_s
+from kvtrace.core.statistics import MEMORY, QUANTILES, SECONDS_PER_DAY, Endurance, parse_endurance
+from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns, parse_rate_per_s, positive
 from kvtrace.model.catalogue import find_model, logged_model
 from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.sim.routers import Router
@@ -251,11 +241,6 @@ def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> f
     return float(match[1]) / parse_bytes(f"1{match[2]}")
 
 
-def draw(path: Path, shown: Document) -> None:
-    """Write `shown` to `path`, with the command line that made it."""
-    write_drawing(path, shown, ["kvtrace", *sys.argv[1:]])
-
-
 USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
 """Options of the groups below that a preset without a KV cache has a use for, too."""
 
@@ -344,7 +329,8 @@ class DriveArguments:
     """The drive that is worn: None for what was not given."""
 
     drive_size: int | None = option(
-        "Also print drive writes per day for a drive of this size, such as 3.84TB.", parse=parse_drive_size
+        "Also print drive writes per day for a drive of this size, such as 3.84TB.",
+        parse=positive("--drive-size", parse_bytes),
     )
     endurance: Endurance | None = option(
         "Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or its TBW, such as 14PB.",
@@ -459,9 +445,7 @@ def prepare(
 
     preset = load_preset(stack.preset, settings, stack.gpu or gpu, times)
     duration = run.duration or (None if file else preset.load.duration or DURATION)
-    until_ns = parse_duration_ns(duration) if duration else None
-    if until_ns == 0:
-        raise ConfigError(f"--duration {duration}: must be > 0")
+    until_ns = positive("--duration", parse_duration_ns)(duration) if duration else None
     waits = None
     if asked is not None:
         asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvtrace.commands import options as common
-from kvtrace.core.app import UsageError, command_of, emit_json, log, option, progress
-from kvtrace.core.document.page import check_drawing
+from kvtrace.core.app import UsageError, command_line, command_of, emit_json, log, option, progress
+from kvtrace.core.document.page import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 from kvtrace.requests.registry import detect
@@ -103,7 +103,7 @@ def study(
     except ProbeUnavailable as error:
         log(f"note: no {PAGE}: {error}")
     else:
-        common.draw(output / PAGE, document(found, file.name, is_page=True))
+        write_drawing(output / PAGE, document(found, file.name, is_page=True), command_line())
     answer(as_json_of(found, output), lambda: document(found, "", is_page=False), as_json=as_json)
 
 

@@ -6,7 +6,6 @@ And what they are made with: the models and their bytes, the presets and their k
 from __future__ import annotations
 
 import math
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import fill
@@ -16,14 +15,15 @@ import msgspec
 import typer
 
 from kvtrace.commands.options import AsJson, MaxRequests, Seed, SourceArguments, TensorParallel, TraceFile
-from kvtrace.core.app import emit_json, log, noted_signals, option, progress
+from kvtrace.core.app import command_line, emit_json, log, noted_signals, option, progress
+from kvtrace.core.config import as_text
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import EVENTS, OBJECTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table
-from kvtrace.core.units import NS_PER_S, counted, format_count, parse_bytes, parse_duration_ns, printable
+from kvtrace.core.units import NS_PER_S, counted, format_count, parse_bytes, parse_duration_ns, positive, printable
 
 if TYPE_CHECKING:
     from kvtrace.sim.presets.preset import Knob
@@ -50,7 +50,7 @@ def import_(
 
     requests = source.read(file, seed, max_requests)
     with progress("writing", len(requests)) as tick:
-        figures = own_table.write(output, requests, ["kvtrace", *sys.argv[1:]], seed, tick)
+        figures = own_table.write(output, requests, command_line(), seed, tick)
     if as_json:
         emit_json({"file": str(output), "source": requests.origin, "notes": requests.notes, **figures})
         return
@@ -90,21 +90,20 @@ def convert(
             lost = [f"{n:,} {name}" for name, n in mlperf_csv.write_from(source, target, tick).items() if n]
             log(f"lost in this format: {', '.join(lost) or 'nothing'}")
         elif mlperf_csv.is_mlperf(source):
-            found = mlperf_csv.read_into(source, target, ["kvtrace", *sys.argv[1:]], tick)
+            found = mlperf_csv.read_into(source, target, command_line(), tick)
             for note in found.notes():
                 log(f"note: {note}")
         else:
             reader = open_table(source)
+            tables = [(target, reader)]
+            if reader.table == TRACE and objects_path(source).exists():
+                tables.insert(0, (objects_path(target), open_table(objects_path(source), OBJECTS)))
             with ExitStack() as stack:
-                if reader.table == TRACE and objects_path(source).exists():
-                    side = open_table(objects_path(source), OBJECTS)
-                    out = stack.enter_context(create(objects_path(target), OBJECTS, side.meta))
-                    for batch in side.batches():
+                for path, of in tables:
+                    out = stack.enter_context(create(path, of.table, of.meta, of.extras))
+                    for batch in of.batches():
                         out.write(batch)
-                out = stack.enter_context(create(target, reader.table, reader.meta, reader.extras))
-                for batch in reader.batches():
-                    out.write(batch)
-                    tick(float(out.rows))
+                        tick(float(out.rows))
 
 
 def merge(
@@ -152,7 +151,7 @@ def merge(
         if any(path.exists() and other.exists() and path.samefile(other) for other in read):
             raise ConfigError(f"{path} is an input; name another output")
     with progress("merging", sum(open_table(path, TRACE).meta.rows or 0 for path in traces)) as tick:
-        meta = merging.merge(inputs, output, ["kvtrace", *sys.argv[1:]], requests_out, tick)
+        meta = merging.merge(inputs, output, command_line(), requests_out, tick)
     if as_json:
         emit_json({"file": str(output), "rows": meta.rows, "merged": meta.config["merged"]})
         return
@@ -193,15 +192,12 @@ def record(
     """
     from kvtrace.requests.record import Recorder, notes_of, stopwatch
 
-    limit_ns = None if duration is None else parse_duration_ns(duration)
-    if limit_ns == 0:
-        raise ConfigError(f"--duration {duration}: must be > 0")
-    meta = describe(EVENTS, "kvtrace", ["kvtrace", *sys.argv[1:]], {"zmq": zmq, "replay": replay, "topic": topic})
+    most_ns = math.inf if duration is None else positive("--duration", parse_duration_ns)(duration)
+    meta = describe(EVENTS, "kvtrace", command_line(), {"zmq": zmq, "replay": replay, "topic": topic})
     with noted_signals() as stopped, create(output, EVENTS, meta) as out:
         recorder = Recorder(zmq, replay, topic, out)
         log(f"recording {zmq} until " + (f"{duration} are over or Ctrl-C" if duration else "Ctrl-C"))
         passed_ns = stopwatch()
-        most_ns = math.inf if limit_ns is None else limit_ns
         with progress("events") as tick:
             heard = recorder.run(lambda: stopped() is not None or passed_ns() >= most_ns, tick)
         if not heard.messages:
@@ -310,27 +306,14 @@ def presets(
 
 
 def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
-    rows = [
-        {
-            "knob": k.name,
-            "value": _text(k.value),
-            "default": _text(k.default),
-            "type": fill(
-                k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}", 32, break_on_hyphens=False
-            ),
-            "meaning": fill(k.meaning, 64),
-        }
-        for k in knobs
-    ]
+    rows = []
+    for k in knobs:
+        kind = k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}"
+        kind, meaning = fill(kind, 32, break_on_hyphens=False), fill(k.meaning, 64)
+        rows.append([k.name, as_text(k.value), as_text(k.default), kind, meaning])
     tables = [table_of("knobs, for --set KNOB=VALUE", Sheet.SUMMARY, "text: knob, value, default, type, meaning", rows)]
     basis, notes = facts["basis"], []
     if basis is not None:
         notes = [f"imitates {basis['engine']} {basis['version']}, read: {basis['read']}"]
         notes += [f"executed: {' '.join(basis['executed'].split())}"]
     return Document(facts["name"], facts["description"], [Chapter("", tables, notes)])
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -44,7 +44,7 @@ _NO_MEMORY = "out of memory: the machine, or a limit on this process (ulimit -v)
 _NO_THREAD = "can't start new thread"
 _TOO_LITTLE = ("failed to map segment", "not enough memory")  # the loader of libraries, and zstd through Arrow
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
-"""Which of the three runs, for messages."""
+"""Which of the three runs."""
 NOTED: ContextVar[list[str]] = ContextVar("noted", default=[])  # noqa: B039 - never changed
 """The signals that `noted_signals` has caught, for what waits in the main thread."""
 QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
@@ -371,6 +371,11 @@ def _fail(program: str, message: str, code: int) -> NoReturn:
     line = printable(" ".join(words))
     typer.echo(f"{program}: error: {line}", err=True)
     sys.exit(code)
+
+
+def command_line() -> list[str]:
+    """Return the command line of the program that runs, as outputs record it."""
+    return [PROGRAM.get(), *sys.argv[1:]]
 
 
 def emit_json(value: Any) -> None:

@@ -148,6 +148,13 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     return tree
 
 
+def as_text(value: Any) -> str:
+    """Return a value as a command line takes it, and `override` reads it; a dash for none."""
+    if value is None:
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _child(node: Any, name: str, setting: str) -> Any:
     if isinstance(node, list):
         named = {entry.get("name"): entry for entry in node if isinstance(entry, dict)}

@@ -65,6 +65,13 @@ def find_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T | None:
     return read_json(path, kind, misfit=misfit) if path.is_file() else None
 
 
+def at(value: Any, *names: str) -> Any:
+    """Return the value at the path `names` in nested objects, of JSON or ours; null if there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
+
+
 def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
     """Raise DeviceError if there is a file at `path` unless `is_forced`; it says `how` another is named."""
     if path.is_file() and not is_forced:

@@ -11,8 +11,9 @@ from kvtrace import __version__
 from kvtrace.core import np
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import TraceError
-from kvtrace.core.files import decode_json
+from kvtrace.core.files import at, decode_json
 from kvtrace.core.schema import SCHEMA_VERSION, Table
+from kvtrace.core.statistics import total
 
 _MOST = (1 << 62) - 1
 _MOST_TIERS = 127
@@ -83,6 +84,7 @@ class _TierStats(msgspec.Struct):
 class _Stats(msgspec.Struct):
     """What a simulation counted, so far as others look at it."""
 
+    lookups: Count | None = None
     tiers: list[_TierStats] | None = None
     fleet: dict[str, Any] | None = None
     incidents: dict[str, Any] | None = None
@@ -165,6 +167,12 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
         """What was counted around what happened to the nodes; null where nothing did."""
         found: dict[str, Any] | None = (self.stats or {}).get("incidents")
         return found
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """The share of look-ups that any tier answered, as a simulation counted them; null if it does not say."""
+        hits, lookups = total([tier.get("hits") for tier in at(self.stats, "tiers") or ()]), at(self.stats, "lookups")
+        return hits / lookups if lookups and hits is not None else None
 
     def instances(self, tier: TierFacts) -> int:
         """Return how many there are of `tier`."""

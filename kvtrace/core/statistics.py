@@ -218,14 +218,6 @@ MEMORY: Final = ("gpu", "hbm", *DRAM)
 """Tiers of these names are no drives: they do not wear."""
 
 
-def parse_drive_size(text: str) -> int:
-    """Return the bytes that `--drive-size` names; ConfigError if it is no size, or 0."""
-    size_bytes = parse_bytes(text)
-    if size_bytes == 0:
-        raise ConfigError(f"--drive-size {text}: must be > 0")
-    return size_bytes
-
-
 _DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
 
 

@@ -111,6 +111,10 @@ class Reader:
         if check.row != self.meta.rows:
             raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
 
+    def whole(self) -> pa.Table:
+        """Return all rows at once; of tables that fit into memory."""
+        return pa.Table.from_batches(self.batches(), arrow_schema(self.table, self.extras))
+
     def _read(self, held: Sequence[str], names: Sequence[str], check: RowCheck) -> Iterator[pa.RecordBatch]:
         """Yield what `check` makes of the columns `held`, which the file has: the columns `names`."""
         raise NotImplementedError
@@ -619,8 +623,7 @@ def _check_rows(path: Path, table: Table, *_state: int) -> None:
 
 def read_table(path: Path | str, table: Table) -> pa.Table:
     """Return the whole table at `path`; for tables known to be small."""
-    reader = open_table(path, table)
-    return pa.Table.from_batches(reader.batches(), arrow_schema(reader.table, reader.extras))
+    return open_table(path, table).whole()
 
 
 def objects_path(trace: Path | str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from kvtrace.core.errors import ConfigError
@@ -70,6 +71,22 @@ def parse_rate_per_s(text: str) -> float:
     if period_ns is None:
         raise ConfigError(f"unknown unit {unit!r} in {text!r}; use one of {', '.join(DURATIONS_NS)}")
     return float(number) * NS_PER_S / period_ns
+
+
+def per_second(count: float | None, time_ns: float | None) -> float | None:
+    """Return the rate of so many in a time; null if one of them is not known, or none has passed."""
+    return count * NS_PER_S / time_ns if count is not None and time_ns is not None and time_ns > 0 else None
+
+
+def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
+    """Return `parse` for what `option` is given; it raises ConfigError for what is not above 0."""
+
+    def parsed(text: str) -> int:
+        if (value := parse(text)) <= 0:
+            raise ConfigError(f"{option} {text}: must be > 0")
+        return value
+
+    return parsed
 
 
 def format_bytes(count: float | None) -> str:

@@ -232,7 +232,7 @@ def document(d: dict[str, Any]) -> Document:
     if sizes["stored_windowed"] == sizes["stored_dense"]:
         del sizes["stored_windowed"]
     rows = [[name.replace("_", ", "), size, size] for name, size in sizes.items()]
-    taken = ReportTable("", Sheet.SUMMARY, [*columns_of("text: what = all ranks"), *_SIZES], rows)
+    taken = ReportTable("", Sheet.SUMMARY, columns_of(f"text: what = all ranks; {_SIZES}"), rows)
     chapters += [
         Chapter(f"A chunk of {counted(d['chunk_tokens'], 'token')}{page}", [_objects(d)]),
         Chapter(prefix, [taken], [f"chunks that a read needs: {needs}"] if is_windowed else []),
@@ -249,17 +249,13 @@ def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
         rows.append([f"{g['kind']}{window}", g[f"formula{suffix}"], g.get(token), g.get(state)])
     if sum(token in g for g in d["groups"]) > 1:
         rows.append(["together", "", d[token], None])
-    columns = [
-        *columns_of("text: layers, formula = bytes"),
-        ReportColumn(token, "B a token", Unit.COUNT),
-        ReportColumn(state, "B a state", Unit.COUNT),
-    ]
+    columns = columns_of(f"text: layers, formula = bytes; count: {token} = B a token, {state} = B a state")
     if not any(state in g for g in d["groups"]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return ReportTable("", Sheet.SUMMARY, columns, rows)
 
 
-_SIZES: Final = columns_of("count: size_bytes = bytes; bytes: size =")
+_SIZES: Final = "count: size_bytes = bytes; bytes: size ="
 
 
 def _objects(d: dict[str, Any]) -> ReportTable:
@@ -272,7 +268,7 @@ def _objects(d: dict[str, Any]) -> ReportTable:
         copies = "one rank" if p["copies"] == 1 else f"each of {p['copies']} ranks"
         rows.append([f"{name} on {copies}", size, size, p["object_bytes_per_rank"]])
     rows.append(["all ranks", d["chunk_bytes"], d["chunk_bytes"], None])
-    columns = [*columns_of("text: object"), *_SIZES, *columns_of("count: unpadded_bytes = unpadded")]
+    columns = columns_of(f"text: object; {_SIZES}; count: unpadded_bytes = unpadded")
     if all(row[1] == row[3] for row in rows[:-1]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return ReportTable("", Sheet.SUMMARY, columns, rows)

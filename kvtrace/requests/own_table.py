@@ -33,41 +33,31 @@ def read(path: Path) -> reading.Requests:
     TraceError if it holds another table, or requests that none of our programs writes.
     """
     reader = open_table(path, REQUESTS)
-    columns: dict[str, list[reading.Ints]] = {name: [] for name in REQUESTS.names if name != "block_ids"}
-    blocks: list[tuple[reading.Ints, reading.Ints]] = []
-    has_ids = (reader.meta.source or {}).get("block_tokens") or 0
-    row = 0
-    for batch in reader.batches():
-        for name, parts in columns.items():
-            parts.append(numbers(batch.column(name)))
-        blocks.append(_blocks(batch.column("block_ids"), path, row, has_ids=bool(has_ids)))
-        row += batch.num_rows
-    if not row:
+    table, source = reader.whole(), reader.meta.source or {}
+    if not table.num_rows:
         raise TraceError("holds no request", path=path)
-    found = {name: np.concatenate(parts) for name, parts in columns.items()}
-    lengths, ids = (np.concatenate(of) for of in zip(*blocks, strict=True))
+    block_tokens = source.get("block_tokens") or 0
+    lengths, ids = _blocks(table.column("block_ids"), path, has_ids=bool(block_tokens))
+    found = {name: numbers(table.column(name).combine_chunks()) for name in REQUESTS.names if name != "block_ids"}
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    _check(found, offsets, has_ids, path)
-    source = reader.meta.source or {}
-    origin = reading.origin_of("requests", path, reading.sha256_of(path), row, has_ids, of=source)
+    _check(found, offsets, block_tokens, path)
+    origin = reading.origin_of("requests", path, reading.sha256_of(path), table.num_rows, block_tokens, of=source)
     tokens, notes = (found["input_tokens"], found["output_tokens"]), tuple(reader.meta.notes)
     more: dict[str, Any] = {
         name: (None if (found[name] == reading.NONE).all() else found[name]) for name in ("session_id", "turn", "qos")
     }
     more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
-    return reading.Requests(found["arrival_ns"], *tokens, offsets, ids, has_ids, origin, notes, **more)
+    return reading.Requests(found["arrival_ns"], *tokens, offsets, ids, block_tokens, origin, notes, **more)
 
 
-def _blocks(array: Any, path: Path, row: int, *, has_ids: bool) -> tuple[reading.Ints, reading.Ints]:
-    """Return how many ids each request of `array` has, and the ids; all have some, or none has."""
-    is_wrong = (array.is_null() if has_ids else array.is_valid()).to_numpy(zero_copy_only=False)
+def _blocks(lists: Any, path: Path, *, has_ids: bool) -> tuple[reading.Ints, reading.Ints]:
+    """Return how many ids each request has, by the column `lists` of a table, and the ids; all have some, or none."""
+    is_wrong = (lists.is_null() if has_ids else lists.is_valid()).to_numpy()
     why = "null, but the source has block ids" if has_ids else "ids, but the metadata's source has no block_tokens"
-    refuse(is_wrong, why, path=path, column="block_ids", first_row=row)
+    refuse(is_wrong, why, path=path, column="block_ids")
     if not has_ids:
-        return np.zeros(len(array), dtype=np.int64), np.zeros(0, dtype=np.int64)
-    lengths: reading.Ints = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
-    ids: reading.Ints = array.flatten().to_numpy(zero_copy_only=False).astype(np.int64)
-    return lengths, ids
+        return np.zeros(len(lists), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return pc.list_value_length(lists).to_numpy().astype(np.int64), pc.list_flatten(lists).to_numpy()
 
 
 def _check(found: dict[str, reading.Ints], offsets: reading.Ints, block_tokens: int, path: Path) -> None:

@@ -12,6 +12,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any, Final
 
+from kvtrace.core.config import as_text
 from kvtrace.core.document import document as doc
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import MEMORY, mean
@@ -19,7 +20,7 @@ from kvtrace.core.units import counted, format_bytes, format_count
 from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
 from kvtrace.study.run import Failed, StudyRow
-from kvtrace.study.study import SEED, Study, Value, as_text
+from kvtrace.study.study import SEED, Study, Value
 
 MOST_SHOWN = 10
 """Of the best configurations."""
@@ -29,17 +30,15 @@ UNKNOWN_TIME: Final = "not known: too few requests for that percentile, or nothi
 
 def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
     """Return what was found; a page also has maps of two knobs, and every configuration."""
-    keys = [key for key in found.study.axes if key != SEED]
     strongest = sensitivities(found.study, found.rows)
-    columns = _candidate_columns(found, keys)
-    rows = [_candidate_row(of, columns) for of in found.candidates[:MOST_SHOWN]]
-    more = len(found.candidates) - len(rows)
+    shown = found.candidates[:MOST_SHOWN]
+    more = len(found.candidates) - len(shown)
     note = f"{more} more; results.parquet has all" if more else ""
     title = (
         "best first" if found.target is None else "the target reached, the cheapest first; then the others by hit ratio"
     )
-    chapters = [doc.Chapter("", [doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows, note=note, keys=len(keys))])]
-    if (costs := _cost_table(found, keys)) is not None:
+    chapters = [doc.Chapter("", [_candidate_table(found, title, shown, note)])]
+    if (costs := _cost_table(found)) is not None:
         chapters.append(doc.Chapter("What a hit costs", [costs]))
     if strongest:
         chapters.append(doc.Chapter("What each knob does", [_knobs_table(strongest)], [_HOW_SENSITIVE]))
@@ -86,7 +85,10 @@ def _cost_unit(found: Findings) -> doc.Unit:
     return doc.Unit.NUMBER if found.study.has_prices else doc.Unit.BYTES
 
 
-def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[doc.ReportColumn]:
+def _candidate_table(
+    found: Findings, title: str, shown: list[Candidate], note: str, charts: Sequence[doc.Chart] = ()
+) -> doc.ReportTable:
+    """Return a row for each of `shown`; what none of all candidates knows has no column."""
     known = {
         "hit_ratio", "recomputed_tokens", "read", "read_p99", "written", "written_p99",
         *(name for of in found.candidates for name, value in _figures(of).items() if value is not None),
@@ -100,9 +102,12 @@ def _candidate_columns(found: Findings, keys: Sequence[str]) -> list[doc.ReportC
         number: drive_writes_per_day = drive writes a day
         years: life_years = life
     """)
+    keys = found.study.varied
     keyed = [doc.ReportColumn(f"knob.{key}", key) for key in keys]
     cost = doc.ReportColumn("cost", found.study.cost_name, _cost_unit(found))
-    return [*keyed, *(column for column in figures if column.name in known), cost]
+    columns = [*keyed, *(column for column in figures if column.name in known), cost]
+    rows = [{f"knob.{key}": as_text(of.knobs.get(key)) for key in keys} | _figures(of) for of in shown]
+    return doc.table_of(title, doc.Sheet.SUMMARY, columns, rows, note, charts=tuple(charts), keys=len(keys))
 
 
 def _figures(of: Candidate) -> dict[str, Any]:
@@ -123,12 +128,7 @@ def _figures(of: Candidate) -> dict[str, Any]:
     }
 
 
-def _candidate_row(of: Candidate, columns: Sequence[doc.ReportColumn]) -> list[Any]:
-    figures = _figures(of) | {f"knob.{key}": as_text(value) for key, value in of.knobs.items()}
-    return [figures.get(column.name) for column in columns]
-
-
-def _cost_table(found: Findings, keys: Sequence[str]) -> doc.ReportTable | None:
+def _cost_table(found: Findings) -> doc.ReportTable | None:
     """Return those that nothing of their cost exceeds, with charts; None where costs do not differ."""
     if len({of.cost for of in found.candidates if of.cost is not None}) < 2:  # noqa: PLR2004 - no axis
         return None
@@ -136,19 +136,16 @@ def _cost_table(found: Findings, keys: Sequence[str]) -> doc.ReportTable | None:
     def hits(of: Candidate) -> float | None:
         return of.hit_ratio
 
-    charts = [_cost_chart(found, keys, hits, "hit ratio", doc.Unit.SHARE)]
+    charts = [_cost_chart(found, hits, "hit ratio", doc.Unit.SHARE)]
     if any(of.first_token_p99_ns is not None for of in found.candidates):
         soonest = "p99 to the first token", doc.Unit.NS
-        charts.append(_cost_chart(found, keys, lambda of: of.first_token_p99_ns and -of.first_token_p99_ns, *soonest))
-    columns = _candidate_columns(found, keys)
-    rows = [_candidate_row(of, columns) for of in front(found.candidates, hits)]
+        charts.append(_cost_chart(found, lambda of: of.first_token_p99_ns and -of.first_token_p99_ns, *soonest))
     note = f"Configurations that none of the same or a lower {found.study.cost_name} exceeds in hits (Pareto)."
-    return doc.ReportTable("", doc.Sheet.SUMMARY, columns, rows, tuple(charts), note, len(keys))
+    return _candidate_table(found, "", front(found.candidates, hits), note, charts)
 
 
-def _cost_chart(
-    found: Findings, keys: Sequence[str], gain: Callable[[Candidate], float | None], name: str, unit: doc.Unit
-) -> doc.Chart:
+def _cost_chart(found: Findings, gain: Callable[[Candidate], float | None], name: str, unit: doc.Unit) -> doc.Chart:
+    keys = found.study.varied
     known = [of for of in found.candidates if of.cost is not None and gain(of) is not None]
     parts = {"configurations": known, "not exceeded": front(found.candidates, gain)}
     series = [
@@ -167,10 +164,10 @@ def _cost_chart(
 
 
 def _knobs_table(found: Sequence[Sensitivity]) -> doc.ReportTable:
-    columns = doc.columns_of("""
+    spec = """
         text: knob; number: swing = swing (points), most = at most
         text: best = best at, worst = worst at; count: groups
-    """)
+    """
     rows = [
         [
             *(of.key, 100 * of.swing, 100 * of.most),
@@ -187,7 +184,7 @@ def _knobs_table(found: Sequence[Sensitivity]) -> doc.ReportTable:
                 [max(of.means.values()) for of in shown])],
         x_title="hit ratio", y_names=tuple(of.key for of in shown),
     )  # fmt: skip
-    return doc.ReportTable("", doc.Sheet.SUMMARY, columns, rows, (chart,))
+    return doc.table_of("", doc.Sheet.SUMMARY, spec, rows, charts=(chart,))
 
 
 def _map(found: Findings, along: str, up: str) -> doc.ReportTable:
@@ -226,7 +223,7 @@ _ALL_SPEC: Final = """
 def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> doc.ReportTable:
     keys = list(found.study.axes)
     keyed = [*doc.columns_of("count: configuration"), *(doc.ReportColumn(f"knob.{key}", key) for key in keys)]
-    columns, names = [*keyed, *doc.columns_of(spec)], ("hit_ratio", "requests", "input_tokens", "recomputed_tokens")
+    names = ("hit_ratio", "requests", "input_tokens", "recomputed_tokens")
     cells = [
         {"configuration": row.configuration.number, "capacity": row.capacity_bytes, "price": row.price}
         | {f"knob.{key}": as_text(row.configuration.knobs.get(key)) for key in keys}
@@ -235,9 +232,7 @@ def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> doc
         | {"error": getattr(row.found, "error", None)}
         for row in rows
     ]
-    return doc.ReportTable(
-        "", doc.Sheet.SUMMARY, columns, [[of[c.name] for c in columns] for of in cells], keys=len(keyed)
-    )
+    return doc.table_of("", doc.Sheet.SUMMARY, [*keyed, *doc.columns_of(spec)], cells, keys=len(keyed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +369,7 @@ def sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
         if row.figures is not None and row.figures.hit_ratio is not None
     ]
     found = []
-    for key in [key for key in study.axes if key != SEED]:
+    for key in study.varied:
         values = [as_text(value) for value in study.axes[key]]
         groups: dict[tuple[tuple[str, Value], ...], dict[str, float]] = {}
         for knobs, ratio in ratios:
@@ -390,7 +385,7 @@ def sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
 
 def first_line(found: Findings) -> str:
     """Return the answer in one sentence."""
-    keys = [key for key in found.study.axes if key != SEED]
+    keys = found.study.varied
     best, cheapest, target = found.best, found.cheapest, found.target
     line = f"best hit ratio {_ratio(best)} at {_named(best, keys)}{_cost_of(found, best)}{stalls_of(best)}"
     if target is None:

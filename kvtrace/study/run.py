@@ -18,13 +18,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from kvtrace.core import pa
+from kvtrace.core.config import as_text
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, how_to_add
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import arrow_schema, study_table
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import create
 from kvtrace.curves.points import Simulated
-from kvtrace.study.study import Configuration, Study, Value, as_text, program_sha256
+from kvtrace.study.study import Configuration, Study, Value, program_sha256
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 
 from kvtrace import __version__
-from kvtrace.core.config import load_toml, nearest, sha256, to_struct
+from kvtrace.core.config import as_text, load_toml, nearest, sha256, to_struct
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.native.library import sources_sha256
@@ -113,6 +113,11 @@ class Study:
         """The options and knobs that differ, with their values in the order of the file; null where one has none."""
         values = {key: list(dict.fromkeys(one.knobs.get(key) for one in self.configurations)) for key in self.keys}
         return {key: of for key, of in values.items() if len(of) > 1}
+
+    @property
+    def varied(self) -> list[str]:
+        """The axes but the seed, over which figures are means."""
+        return [key for key in self.axes if key != SEED]
 
 
 def read_study(path: Path, options: Collection[str], default_preset: str, price: Callable[[str, str], float]) -> Study:
@@ -213,13 +218,6 @@ def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
     given = [part for key, flag in flags.items() for part in (flag, as_text(knobs[key]))]
     settings = [key for key in knobs if key not in flags and key != FILE]
     return (*file, *given, *(part for key in settings for part in ("--set", f"{key}={as_text(knobs[key])}")))
-
-
-def as_text(value: Value | None) -> str:
-    """Return a value as a command line takes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "-" if value is None else str(value)
 
 
 FOLDER = "simulated"

@@ -241,10 +241,7 @@ def _keys(source: Path) -> Any:
     path = objects_path(source)
     if not path.exists():
         return None
-    parts = [pl.DataFrame(pl.from_arrow(b)) for b in open_table(path, OBJECTS).batches(["object_id", "key"])]
-    if not parts:
-        return None
-    objects = pl.concat(parts)
+    objects = pl.DataFrame(pl.from_arrow(open_table(path, OBJECTS).whole().select(["object_id", "key"])))
     ids = objects["object_id"]
     if len(ids) and (ids[0] != 0 or ids[-1] != len(ids) - 1):
         every = pl.DataFrame({"object_id": pl.int_range(int(ids.to_numpy().max()) + 1, eager=True)})

@@ -9,6 +9,7 @@ import numpy as np
 from kvreplay.result.cause import distribution
 from kvreplay.tiers.modelled import DriveCell, DriveFile, DriveTimes
 from kvtrace.core.files import write_json
+from kvtrace.core.run.run_file import sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ def cell(
 
 def drive_of(cells: list[DriveCell]) -> DriveFile:
     """Return a drive file of `cells`."""
-    return DriveFile(
+    found = DriveFile(
         argv=["kvreplay", "scorecard"],
         started_utc="2026-11-25T00:00:00+00:00",
         kernel=None,
@@ -62,7 +63,8 @@ def drive_of(cells: list[DriveCell]) -> DriveFile:
         file_bytes=2 << 30,
         cells=cells,
         held_out=None,
-    ).sealed()
+    )
+    return sealed(found)
 
 
 def write_drive(path: Path, **of_cells: Any) -> DriveFile:

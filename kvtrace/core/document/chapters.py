@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -20,12 +19,10 @@ from kvtrace.core.document.document import (
     ChartShape,
     Document,
     Highlight,
-    ReportColumn,
     ReportTable,
     Series,
     Sheet,
     Unit,
-    columns_of,
     parameters,
     show,
     table_of,
@@ -35,7 +32,7 @@ from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Fi
 from kvtrace.core.run.run_file import RanksNote, RunFile
 from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
 from kvtrace.core.statistics import total
-from kvtrace.core.units import NS_PER_S, counted, format_count, format_duration, format_rate, percent
+from kvtrace.core.units import NS_PER_S, counted, format_count, format_duration, format_rate, per_second, percent
 
 _GIB, _NS_PER_MS = 1 << 30, 1e6
 POINTS = {"P50": "p50_ns", "P95": "p95_ns", "P99": "p99_ns", "P99.9": "p99_9_ns", "P99.99": "p99_99_ns"}
@@ -124,27 +121,25 @@ def metrics_of(run: RunFile) -> Named:
     found, wall_ns = run.mlperf, run.summary.wall_ns
     requests, tokens = run.requests, None if found is None else found.throughput
     moved = [f for f in run.summary.figures if not f.is_simulated and f.op in ("read", "write")]
-    stats = run.trace.metadata.stats or {}
     count = None if requests is None else requests.requests
     storage = None if requests is None else requests.storage
     reason = "" if tokens is None else tokens.reason or ""
     moved_bytes = {op: total([f.bytes for f in moved if f.op == op]) for op in ("read", "write")}
     of_storage = "time in which at least one operation of a request was in flight"
-    lookups, tiers = stats.get("lookups"), stats.get("tiers")
     return {
         "Total Requests": (count, "those that the warm-up touches left out"),
         "Total Tokens": (None if tokens is None else tokens.tokens, reason),
         "Elapsed Time (s)": (_over(wall_ns, NS_PER_S), "of the replay"),
         "Avg Throughput (tok/s)": (None if tokens is None else tokens.wall_clock_throughput_tokens_per_s, reason),
         "Storage Throughput (tok/s)": (None if tokens is None else tokens.storage_throughput_tokens_per_s, reason),
-        "Requests/sec": (_over(count and count * NS_PER_S, wall_ns), ""),
+        "Requests/sec": (per_second(count, wall_ns), ""),
         **_times("E2E Latency", None, _NO_COMPUTING, has_mean=True),
         **_times("Storage Latency", storage, of_storage, has_mean=True),
         **dict(list(_times("Gen Latency", None, _NO_COMPUTING, has_mean=True).items())[:4]),
         **_tier_times("Total", found, _SERVICE),
         **_tier_times("Device", None, _TOGETHER),
         **_tier_times("Host", None, _TOGETHER),
-        "Cache Hit Rate": (sum(tier["hits"] for tier in tiers) / lookups if lookups and tiers else None, _OF_TRACE),
+        "Cache Hit Rate": (run.trace.metadata.hit_ratio, _OF_TRACE),
         "Read/Write Ratio": (_over(moved_bytes["read"], moved_bytes["write"]), "bytes of objects"),
         "Total Read (GiB)": (_over(moved_bytes["read"], _GIB), "bytes of objects, of tiers that moved"),
         "Total Write (GiB)": (_over(moved_bytes["write"], _GIB), "bytes of objects, of tiers that moved"),
@@ -174,11 +169,8 @@ def _by_kind(run: RunFile, moved: list[Figures], wall_ns: int | None) -> Iterato
     note = "bytes of objects over the elapsed time"
     for kind in _KINDS:
         for word, op in (("Read", "read"), ("Write", "write")):
-            count = bytes_of(kind, op)
-            yield (
-                f"Tier {kind} {word} Bandwidth (GiB/s)",
-                (_over(_over(count and count * NS_PER_S, wall_ns), _GIB), note),
-            )
+            rate = per_second(bytes_of(kind, op), wall_ns)
+            yield f"Tier {kind} {word} Bandwidth (GiB/s)", (_over(rate, _GIB), note)
 
 
 def _times(name: str, times: Distribution | None, note: str, *, has_mean: bool) -> Named:
@@ -251,7 +243,7 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
     if found.beside:
         ways = ("during", "without")
         rows = [
-            {name: getattr(beside, name) for name in ("tier", "op", "measure")}
+            msgspec.structs.asdict(beside)
             | {f"{way}_{n}": v for way in ways for n, v in msgspec.structs.asdict(getattr(beside, way)).items()}
             for beside in found.beside
         ]
@@ -279,10 +271,9 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
         bytes_per_s: bandwidth_bytes_per_s = throughput
         count: unfinished
     """
-    rows = [msgspec.structs.asdict(one) for one in found.each[:_SHOWN]]
     left = len(found.each) - _SHOWN
     note = f"The first {_SHOWN}; {format_count(left)} more are in run.json." if left > 0 else ""
-    made.append(table_of("Each save and restore", Sheet.PERFORMANCE, spec, rows, note))
+    made.append(table_of("Each save and restore", Sheet.PERFORMANCE, spec, found.each[:_SHOWN], note))
     return made
 
 
@@ -331,6 +322,7 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
 LOAD_NAMES = {Axis.QUEUE_DEPTH: "queue depth", Axis.SPEED: "speed (1: the trace's own)", Axis.USERS: "users"}
 _QUANTILES = {"p50": "read_p50_ns", "p99": "read_p99_ns", "p99.9": "read_p99_9_ns"}
 _POINT_COLUMNS = """
+    bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s
     ns: read_p50_ns = read p50, read_p99_ns = read p99, read_p99_9_ns = read p99.9
     ns: write_p50_ns = write p50, write_p99_ns = write p99, write_p99_9_ns = write p99.9
 """
@@ -350,25 +342,17 @@ def _line(found: LoadSweep, label: str, name: str) -> Series:
 def sweep_document(found: LoadSweep) -> Document:
     """Return the points of a sweep; the headline is its answer."""
     is_open = found.axis is not Axis.QUEUE_DEPTH
-    columns = [
-        ReportColumn("value", found.axis.replace("_", " "), Unit.NUMBER),
-        *(columns_of("bytes_per_s: asked_bytes_per_s = asked") if is_open else []),
-        *columns_of("bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s"),
-        *columns_of(_POINT_COLUMNS),
-        *(columns_of(_OPEN) if is_open else []),
-    ]
-    end = [ReportColumn("limit", "limited by"), ReportColumn("knee", "")]
+    spec = f"number: value = {found.axis.replace('_', ' ')}\n" + "bytes_per_s: asked_bytes_per_s = asked\n" * is_open
+    spec += _POINT_COLUMNS + _OPEN * is_open + "text: limit = limited by, knee ="
     rows = [
-        [
-            *(getattr(p, c.name) for c in columns),
-            None if p.judgement is None or (is_open and p.is_held) else p.judgement.cause,
-            "knee" if p.value == found.knee else "",
-        ]
+        msgspec.structs.asdict(p)
+        | {"keeps_up": p.keeps_up, "knee": "knee" if p.value == found.knee else ""}
+        | {"limit": None if p.judgement is None or (is_open and p.is_held) else p.judgement.cause}
         for p in found.points
     ]
     kind = "response" if is_open else "service"
     note = f"Of the slowest tier; times are {kind} times{', from when an operation was due' if is_open else ''}."
-    table = ReportTable("Sweep", Sheet.PERFORMANCE, [*columns, *end], rows, _charts(found, kind), note, is_answer=True)
+    table = table_of("Sweep", Sheet.PERFORMANCE, spec, rows, note, charts=_charts(found, kind), is_answer=True)
     notes = [f"rule: {found.rule}"]
     notes += [f"tier {tier} is SIMULATED: no figure counts it unless all tiers are" for tier in found.simulated_tiers]
     highlights, at = [], next((p for p in found.points if p.value == found.knee), None)
@@ -407,8 +391,7 @@ def card_document(card: Card) -> Document:
         number: drive_writes_per_day = drive writes a day; years: life_years = life
         share: delivered_share = delivered, spread; text: limit = limited by
     """
-    rows = [msgspec.structs.asdict(score) for score in card.scores]
-    table = table_of("at the most users that it sustains", Sheet.SUMMARY, spec, rows)
+    table = table_of("at the most users that it sustains", Sheet.SUMMARY, spec, card.scores, is_answer=True)
     asked = next((shlex.split(score.gen) for score in card.scores if score.gen), [])
     model = f" with {asked[asked.index('--model') + 1]}" if "--model" in asked else ""
     notes = [
@@ -433,7 +416,7 @@ def card_document(card: Card) -> Document:
     return Document(
         card.device or "",
         card_answer(card),
-        [Chapter("", [replace(table, is_answer=True)], notes)],
+        [Chapter("", [table], notes)],
         [],
         [
             Highlight(of.preset, of.users, Unit.NUMBER, f"users, {show(of.read_bytes_per_s, Unit.BYTES_PER_S)} read")
@@ -548,7 +531,7 @@ def event_tables(events: dict[str, Any]) -> list[ReportTable]:
         per_s: computed_per_s = tokens computed/s
         count: restarted = requests begun again
     """
-    rows = [w | {"computed_per_s": _rate(w["computed_tokens"], w["lasts_ns"])} for w in _windows(events)]
+    rows = [w | {"computed_per_s": per_second(w["computed_tokens"], w["lasts_ns"])} for w in _windows(events)]
     note = "Simulated. Hits of look-ups; prompt tokens that were computed, as no tier had them."
     store = len(events["tiers"]) - 1
     return [table_of("around each event", Sheet.SUMMARY, spec, rows, note, keys=2), storage_table(events, store)]
@@ -575,14 +558,10 @@ def storage_table(events: dict[str, Any], t: int) -> ReportTable:
     rows = []
     for window in _windows(events):
         tier, lasts_ns = window["tiers"][t], window["lasts_ns"]
-        rates = {f"{name}_per_s": _rate(tier[name], lasts_ns) for name in _MOVED}
+        rates = {f"{name}_per_s": per_second(tier[name], lasts_ns) for name in _MOVED}
         rows.append(window | tier | rates)
     note = "Simulated. Lost data has rows of phase lose in the trace; nothing deletes it."
     return table_of(f"{events['tiers'][t]['name']} around each event", Sheet.SUMMARY, spec, rows, note, keys=2)
 
 
 _MOVED = ("reads", "read_bytes", "writes", "written_bytes")
-
-
-def _rate(count: int, lasts_ns: int) -> float | None:
-    return count * 1e9 / lasts_ns if lasts_ns else None

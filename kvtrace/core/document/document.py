@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+import msgspec
+
 from kvtrace.core import units
 
 
@@ -205,14 +207,14 @@ def columns_of(spec: str) -> list[ReportColumn]:
     """Return the columns that `spec` lists by unit, in order: `unit: name, name = heading; unit: ...`.
 
     Units are the names of `Unit` in small letters. A line break ends a unit's columns as a semicolon does, unless a
-    comma stands before it.
+    comma stands before it; empty lines say nothing.
 
     >>> [column.heading for column in columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")]
     ['tier', 'read', 'written']
     """
     found = []
     joined = spec.strip().replace(",\n", ", ").replace("\n", ";")
-    for line in joined.split(";"):
+    for line in filter(str.strip, joined.split(";")):
         unit, _, names = line.partition(":")
         for column in names.split(","):
             name, is_headed, heading = (part.strip() for part in column.partition("="))
@@ -220,10 +222,13 @@ def columns_of(spec: str) -> list[ReportColumn]:
     return found
 
 
-def table_of(title: str, sheet: Sheet, spec: str, rows: Sequence[Any], note: str = "", **more: Any) -> ReportTable:
-    """Return the table of `rows`, lists or by column name, under the columns of `spec`, which `columns_of` reads."""
-    columns = columns_of(spec)
-    cells = [[row[c.name] for c in columns] if isinstance(row, dict) else row for row in rows]
+def table_of(
+    title: str, sheet: Sheet, columns: str | list[ReportColumn], rows: Sequence[Any], note: str = "", **more: Any
+) -> ReportTable:
+    """Return the table of `rows` (lists, structs, dicts by column) under `columns`, or those `columns_of` reads."""
+    columns = columns_of(columns) if isinstance(columns, str) else columns
+    named = [msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row for row in rows]
+    cells = [[row[c.name] for c in columns] if isinstance(row, dict) else row for row in named]
     return ReportTable(title, sheet, columns, cells, note=note, **more)
 
 
@@ -231,9 +236,9 @@ TIME_COLUMNS: Final = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99,
 """Columns of a distribution of times, for `columns_of`."""
 
 
-def parameters(title: str, sheet: Sheet, facts: dict[str, Any]) -> ReportTable:
+def parameters(title: str, sheet: Sheet, facts: dict[str, Any], note: str = "") -> ReportTable:
     """Return a table of names and values; a `Cell` gives a value its unit."""
-    return ReportTable(title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()])
+    return ReportTable(title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()], note=note)
 
 
 def raw_cell(value: Any, column: ReportColumn) -> tuple[Any, Unit]:

@@ -306,7 +306,7 @@ class RunFile(RunBegun, frozen=True, kw_only=True):
     summary: Summary
 
 
-Kind = TypeVar("Kind", bound=RunBegun)
+Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 def read_run(folder: Path) -> RunFile:
@@ -320,11 +320,11 @@ def read_run(folder: Path) -> RunFile:
     return run
 
 
-def sealed(run: RunFile) -> RunFile:
-    """Return `run` with the hash of its content, by which a reader knows that nothing was changed."""
+def sealed(content: Kind) -> Kind:
+    """Return `content` with the hash of all else in its field `sha256`, by which a reader knows if any was changed."""
     # As it is read: a float that is a whole number here has another form there.
-    content = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(run, sha256=None)), type=RunFile)
-    return msgspec.structs.replace(content, sha256=sha256(content))
+    whole = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(content, sha256=None)), type=type(content))
+    return msgspec.structs.replace(whole, sha256=sha256(whole))
 
 
 def find_run(folder: Path) -> RunFile | None:

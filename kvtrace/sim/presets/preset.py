@@ -440,7 +440,6 @@ def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
     """
     tree = override({}, settings) | {name: value for name, value in options.items() if value is not None}
     found = to_struct(tree, Training, f"preset {TRAINING}")
-
     check_bounds(found, f"preset {TRAINING}")
     if not found.tier or not found.tier.isprintable():
         raise ConfigError(f"preset {TRAINING}: tier={found.tier!r} is no name")

@@ -194,6 +194,12 @@ def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
     assert verdicts["storage_bandwidth_bytes_per_s"] == (pytest.approx(6 * MIB / 1.2), "pass")
 
 
+def test_hit_rate_is_not_measured_where_a_tier_has_no_hits(tmp_path: Path) -> None:
+    made, rows = setting(tmp_path, stats=STATS | {"tiers": [{"hits": 2}, {"name": "ckpt"}]})
+    found = judged(made, rows, tmp_path / "run", Criteria(hit_rate=0.5))
+    assert [(c.measured, c.verdict) for c in found.criteria if c.name == "hit_rate"] == [(None, "not measured")]
+
+
 def test_tokens_are_null_when_only_a_part_was_measured(tmp_path: Path) -> None:
     made, rows = setting(tmp_path, stats=STATS)
     found = judged(made, rows, tmp_path / "run", Criteria()).throughput

@@ -58,7 +58,7 @@ def test_metadata_that_is_no_text_or_no_json(tmp_path, suffix, meta, command):
     "changed",
     [
         {"stats": {"tiers": 5}}, {"stats": {"tiers": ["gpu"]}}, {"source": {"first_unix_ns": "now"}},
-        {"model": {"name": 3}},
+        {"stats": {"lookups": "8"}}, {"model": {"name": 3}},
         {"source": {"block_tokens": -1}}, {"rows": 2**70}, {"tiers": [{"name": "a\x1b[2J"}]}, {"preset": "a\nb"},
         {"tiers": [{"name": "gpu", "capacity_bytes": -1}]}, {"tiers": [{"name": "x" * 300}]},
     ],

@@ -53,6 +53,19 @@ def test_damaged_metadata_is_named(data, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("stats", "ratio"),
+    [
+        (None, None), ({}, None), ({"lookups": 8}, None), ({"lookups": 0, "tiers": [{"hits": 0}]}, None),
+        ({"lookups": 8, "tiers": [{"hits": 1}, {"hits": 3}]}, 0.5),
+        # A merged trace's tier that no cache has: what it answered is not known.
+        ({"lookups": 8, "tiers": [{"hits": 1}, {"name": "ckpt"}]}, None),
+    ],
+)  # fmt: skip
+def test_hit_ratio_is_over_all_tiers(stats, ratio):
+    assert describe(TRACE, "kvtrace", [], {}, stats=stats).hit_ratio == ratio
+
+
 def test_metadata_of_a_later_minor_version_may_have_more_fields():
     more = msgspec.json.decode(encode(describe(TRACE, "kvtrace", [], {}))) | {"colour": "blue"}
     assert isinstance(decode(msgspec.json.encode(more), "p"), Metadata)

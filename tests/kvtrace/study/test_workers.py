@@ -30,7 +30,7 @@ tiers.nvme.capacity = ["64MiB", "256MiB", "1GiB"]
 
 @pytest.fixture(autouse=True)
 def _without_a_page(monkeypatch):
-    monkeypatch.setattr("kvtrace.commands.options.draw", lambda *_: None)
+    monkeypatch.setattr("kvtrace.commands.study.write_drawing", lambda *_: None)
 
 
 def study(path, out, workers):
