@@ -135,7 +135,7 @@ class Failing(Tier):
     def begin(self, _op: int, object_id: int) -> Any:
         sleep(0.002)
         if self._rank == 1 or object_id % 5 == 0:
-            sleep(0.06 if self._rank == 1 and object_id > 80 else 0)
+            sleep(0.2 if self._rank == 1 and object_id > 80 else 0)
             raise OSError(5, "Input/output error")
         return self._held.setdefault(object_id, bytearray(8192))
 
