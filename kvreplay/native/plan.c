@@ -107,7 +107,7 @@ static void drop_spans(Spans *s) {
     *s = (Spans){0};
 }
 
-typedef struct { int64_t key; Spans spans; } Written;   // Held begins so, too
+typedef struct { int64_t key; Spans spans; } Written;   // Resident begins so, too
 
 static void drop_written(Book *b, int64_t key) {
     Written *w = book_find(b, key, sizeof *w);
@@ -142,8 +142,8 @@ static int admit(Intake *in, const Batch *b) {   // whether row `at` is replayed
 
 // --- the first pass -------------------------------------------------------------------------------------------------
 
-static Held *enter(Survey *s, int64_t tier, int64_t object) {
-    Held *h = book_enter(&s->held, key_of(tier, object), sizeof *h);
+static Resident *enter(Survey *s, int64_t tier, int64_t object) {
+    Resident *h = book_enter(&s->residents, key_of(tier, object), sizeof *h);
     if (h->is_entered) return h;
     int64_t *bits = table_find(&s->deleted, key_of(tier, object >> 6));
     h->is_entered = 1, h->last_row = NONE;
@@ -151,10 +151,10 @@ static Held *enter(Survey *s, int64_t tier, int64_t object) {
     return h;
 }
 
-static void forget(Survey *s, Held *h, int64_t tier, int64_t object) {   // all of it but that it was deleted
+static void forget(Survey *s, Resident *h, int64_t tier, int64_t object) {   // all of it but that it was deleted
     int64_t *bits = table_put(&s->deleted, key_of(tier, object >> 6), 0);
     *bits = (int64_t)((uint64_t)*bits | 1ULL << (object & 63));
-    book_drop(&s->held, h->key, sizeof *h);
+    book_drop(&s->residents, h->key, sizeof *h);
 }
 
 static int64_t drive_of(const Survey *s, int64_t tier, int64_t object) {
@@ -170,7 +170,7 @@ static void add_base(Survey *s, int64_t place, int64_t bytes) {
     s->base_bytes[place] = min_of(s->base_bytes[place] + bytes, MOST);
 }
 
-static void need(Survey *s, const Intake *in, Held *h, int64_t tier, int64_t object, int64_t reach) {
+static void need(Survey *s, const Intake *in, Resident *h, int64_t tier, int64_t object, int64_t reach) {
     if (h->is_reborn) {
         if (s->lost_row == NONE) s->lost_row = in->rows, s->lost_tier = tier, s->lost_object = object;
         return;
@@ -187,7 +187,7 @@ static void need(Survey *s, const Intake *in, Held *h, int64_t tier, int64_t obj
     h->held_bytes = reach;
 }
 
-static int64_t written(Survey *s, Held *h, int64_t reach) {   // how long the object is when it was written up to there
+static int64_t written(Survey *s, Resident *h, int64_t reach) {   // how long the object is when it was written up to there
     int64_t after = max_of(h->held_bytes, reach);
     if (h->held_bytes && h->held_bytes < after) h->longest_bytes = max_of(h->longest_bytes, after), s->has_grown = 1;
     return after;
@@ -196,7 +196,7 @@ static int64_t written(Survey *s, Held *h, int64_t reach) {   // how long the ob
 static bool follow(Survey *s, const Intake *in, const Batch *b) {   // what lies there; false for a delete of nothing
     int64_t at = b->at, tier = b->tier[at], object = b->object_id[at], padding = in->padding_bytes[tier];
     int64_t start = b->offset_bytes[at], end = start + b->length_bytes[at], reach = max_of(end, 1);
-    Held *h = enter(s, tier, object);
+    Resident *h = enter(s, tier, object);
     int64_t before = h->held_bytes, after = before;
     if (b->op[at] == WRITE) {
         after = written(s, h, reach);
@@ -253,8 +253,8 @@ EXPORT void survey_begin_again(Survey *s, const Intake *in, bool is_grown) {
     for (int64_t place = is_grown ? s->tiers : 0; place < s->places; place++)
         s->base_bytes[place] = s->now_bytes[place] = s->most_bytes[place] = 0;
     s->has_grown = is_grown;
-    for (int64_t i = 0; i < s->held.used; i++) {
-        Held *h = (Held *)(void *)s->held.item + i;
+    for (int64_t i = 0; i < s->residents.used; i++) {
+        Resident *h = (Resident *)(void *)s->residents.item + i;
         if (h->key < 0) continue;
         h->held_bytes = h->needed_bytes;
         if (!is_grown) h->longest_bytes = 0;
@@ -268,7 +268,7 @@ EXPORT void survey_begin_again(Survey *s, const Intake *in, bool is_grown) {
 
 static void look_again(Survey *s, const Intake *in, const Batch *b, bool is_grown) {
     int64_t at = b->at, tier = b->tier[at], object = b->object_id[at], padding = in->padding_bytes[tier];
-    Held *h = enter(s, tier, object);
+    Resident *h = enter(s, tier, object);
     int64_t before = h->held_bytes, after = before;
     if (b->op[at] == WRITE) after = written(s, h, max_of(b->offset_bytes[at] + b->length_bytes[at], 1));
     else if (b->op[at] == DELETE) after = 0;
@@ -281,7 +281,7 @@ static void look_again(Survey *s, const Intake *in, const Batch *b, bool is_grow
 
 EXPORT void survey_take(Survey *s, Intake *in, Batch *b, int64_t pass) {
     for (; b->at < b->rows; b->at++, in->rows++) {
-        ask_ahead(&s->held, b, sizeof(Held), true);
+        ask_ahead(&s->residents, b, sizeof(Resident), true);
         int is_wanted = admit(in, b);
         if (is_wanted == NONE) return;
         if (is_wanted && pass == FIRST) look(s, in, b);
@@ -291,7 +291,7 @@ EXPORT void survey_take(Survey *s, Intake *in, Batch *b, int64_t pass) {
 }
 
 EXPORT void survey_free(Survey *s) {
-    book_free(&s->held, sizeof(Held), true), book_free(&s->stages, sizeof(Stages), false);
+    book_free(&s->residents, sizeof(Resident), true), book_free(&s->stages, sizeof(Stages), false);
     table_free(&s->deleted);
 }
 

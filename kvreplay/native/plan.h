@@ -54,7 +54,7 @@ typedef struct {            // an object of a tier in the first pass
     int64_t longest_bytes;  // at most, if it grows; else 0
     int64_t last_row;
     uint8_t is_entered, is_reborn, is_own, is_gone;   // is_reborn: deleted before; is_own: written
-} Held;
+} Resident;
 
 typedef struct { int64_t rows, bytes, end_bytes; } Kind;
 
@@ -71,7 +71,7 @@ typedef struct {            // the first pass; a place is a tier, or (behind all
     int64_t planned, last_row, last_ns, absent, objects;
     int64_t lost_row, lost_tier, lost_object;         // the first read of what was deleted; NONE
     int32_t is_bulk, is_late, has_grown;   // is_late: what is needed was found after it was written
-    Book held, stages;
+    Book residents, stages;
     Table deleted;                  // by tier and 64 objects: bits
 } Survey;
 

@@ -60,7 +60,7 @@ IS_COPY, IS_BULK = among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE), among(Phase.
 IS_LOAD = among(Phase.LOAD, Phase.RETRIEVE)
 """By phase: whether a read of it loads cached KV for its request."""
 _EVICT = enum_code(TRACE, "phase", Phase.EVICT)
-KIND, SPAN, HELD = map(REPLAY.dtype, ("Kind", "Span", "Held"))
+KIND, SPAN, RESIDENT = map(REPLAY.dtype, ("Kind", "Span", "Resident"))
 """Of plan.h; of KIND, the byte behind the last that is touched is `end_bytes`."""
 _OPS = len(Op)
 _FIRST, _AGAIN, _GROWN = range(3)
@@ -307,11 +307,11 @@ class PlanSurvey:
         source.each(intake, lambda batch: self.take(batch, intake, which))
 
     def _found(self) -> Any:
-        """Return HELD, by tier and object, of objects that are needed first, or grow."""
-        if not self.struct.held.used:
-            return np.zeros(0, HELD)
-        items = ctypes.c_char * (self.struct.held.used * HELD.itemsize)
-        every = np.frombuffer(items.from_address(self.struct.held.item), HELD)
+        """Return RESIDENT, by tier and object, of objects that are needed first, or grow."""
+        if not self.struct.residents.used:
+            return np.zeros(0, RESIDENT)
+        items = ctypes.c_char * (self.struct.residents.used * RESIDENT.itemsize)
+        every = np.frombuffer(items.from_address(self.struct.residents.item), RESIDENT)
         found = every[(every["key"] >= 0) & ((every["needed_bytes"] > 0) | (every["longest_bytes"] > 0))]
         return found[np.argsort(found["key"])]
 

@@ -189,5 +189,5 @@ def test_memory_follows_what_lives() -> None:
     survey, taken = PlanSurvey(1, {}), Intake([1], {0: 1}, Limit(), is_done=False)
     survey.take(batch_of({"tier": none, "op": op, "object_id": obj, "length_bytes": none + 5}), taken)
     assert survey.facts().rows == 2 * rounds * live
-    assert survey.struct.held.used == live
+    assert survey.struct.residents.used == live
     survey.close()
