@@ -5,8 +5,8 @@ working directory without): `python bench/soak.py --minutes 60`. It asks 4,000 o
 so that an hour's 15 million show a leak of a byte an operation: 5 % of what a run takes are 8 MB. Leaves with 1 if the
 median of any minute is more than 5 % above that of the ninth. It came to 1.08 twice: with nothing else running (158 to
 171 MB), and, since columns of rows are no longer in glibc's heap, beside tests (151 to 163 MB). At eight times the
-rate, in memory, that heap grew by 2 bytes an operation before, and grows by .4 now: footers of row groups, 55 KB each
-with what lies between their pieces. What the rest is, is not known.
+rate, without a drive, that heap grew by 2 bytes an operation before, and grows by .4 now: footers of row groups, 55 KB
+each with what lies between their pieces. What the rest is, is not known.
 
 Looked at each ten seconds are a process's own pages (RssAnon, RssShmem); those of libraries, some 60 MB, come as their
 code is first called. Eight minutes are more than a run takes to fill what it has a fixed place for: 200,000 operations
