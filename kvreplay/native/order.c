@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-enum { REQUEST, OBJECT, CHAINS };
+enum { REQUEST, OBJECT };   // of Order.chain
 enum { READS = 1, AHEAD_ROWS = 4096, LOOK_ROWS = 1024, MOST_WINDOWS = 4 };
 
 // --- heaps of rows: the lowest first --------------------------------------------------------------------------------

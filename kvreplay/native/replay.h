@@ -14,7 +14,7 @@
 
 #include "core.h"
 
-enum { BLOCK_BYTES = 4096, SECTOR_BYTES = 512, MOST_TIERS = 127 };
+enum { BLOCK_BYTES = 4096, SECTOR_BYTES = 512, MOST_TIERS = 127, CHAINS = 2 };
 enum { READ, WRITE, DELETE, OPS };                                  // Row.op, as the trace's closed set
 enum { OK, FAILED, SHORT, SKIPPED, CORRUPT };                       // Row.outcome, as the table ops has them
 enum { VERSION_BEFORE = 0, VERSION_MIXED = -2, VERSION_NEVER = -3 };// Row.version beside the numbers of writes
@@ -219,7 +219,7 @@ typedef struct {            // what of the trace may go, in its order
     Rows *rows;
     int64_t cursor;         // rows that were looked at
     int64_t ready, chained; // rows in all heaps; rows that wait for others
-    Table chain[2];         // the last group of a request, and of an object
+    Table chain[CHAINS];    // the last group of a request, and of an object
     Group *group;
     int32_t groups, free_group;
     Retiring *retiring;     // groups that nothing follows, in the order of their ends: a ring

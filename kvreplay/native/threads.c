@@ -545,7 +545,7 @@ EXPORT void engine_close(Engine *e) {   // when no loop runs any more
         pthread_cond_destroy(&e->queue[i].woken);
         free(e->queue[i].ready.number);
     }
-    for (int chain = 0; chain < 2; chain++) table_free(&e->order.chain[chain]);
+    for (int chain = 0; chain < CHAINS; chain++) table_free(&e->order.chain[chain]);
     pthread_mutex_destroy(&e->order.lock);
     free(e->places.free), free(e->places.operation), free(e->copy_places.free), free(e->copy_places.operation);
     free(e->order.group), free(e->order.retiring), free(e->queue), free(e);
