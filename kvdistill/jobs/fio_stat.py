@@ -131,7 +131,7 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
     bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is a multiple of the sector"]
     starts = (
         f"fio starts sections every {_START_STEP_MS} ms: each begins at the step nearest to its time in the source; "
-        "one that writes fills its buffers first (250 MB take 0.1 s, 0.8 s where free memory is scattered)"
+        "one that writes fills its buffers first (250 MB take 0.1 s, 0.8 s where free memory is fragmented)"
     )
     bugs += [starts] * any(line.startswith("startdelay=") for _name, lines in jobs for line in lines)
     if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
