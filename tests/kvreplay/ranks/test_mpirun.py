@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import run_cli, write_trace
 from ranks import start_ranks
-from waiting import wait_for
+from waiting import rows_in, wait_for
 
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, RankNote, RanksNote, RunFile, read_run
 
@@ -56,7 +56,7 @@ def wait_until_under_way(process: subprocess.Popen[str], tmp_path: Path, ranks: 
     journals = [tmp_path / "run" / f"rank-{rank:04d}" / PARTIAL_OPS_FILE for rank in range(ranks)]
 
     def all_have_some() -> bool:
-        return all(path.is_file() and path.stat().st_size > 1000 for path in journals)
+        return all(map(rows_in, journals))
 
     wait_for(process, all_have_some, "the ranks to measure something")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import run_cli, write_trace
 from rings import PlainFiles
-from waiting import wait_for
+from waiting import rows_in, wait_for
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import Engine, refusal
@@ -80,7 +80,7 @@ def start(tmp_path: Path, target: object, name: str = "run", *, has_keys: bool =
 def kill_with_rows(tmp_path: Path, process: subprocess.Popen[str]) -> Path:
     """Kill `process` when its journal has at least a batch of rows; return the run's directory."""
     kept = tmp_path / "run" / PARTIAL_OPS_FILE
-    wait_for(process, lambda: kept.is_file() and kept.stat().st_size > 1000, "the journal has no rows")
+    wait_for(process, lambda: rows_in(kept), "the journal has no rows")
     process.send_signal(signal.SIGKILL)
     process.communicate()
     return tmp_path / "run"
