@@ -128,6 +128,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
     ]
     if "clat_ns" in kinds:
         notes.append("latency is fio's completion latency, without submission (lat_percentiles=1 would give the whole)")
+        notes[-1] += ", but the whole of jobs with lat_percentiles=1" * ("lat_ns" in kinds)
     account.notes += notes
     tiers = list(dict.fromkeys(f.tier for f in figures))
     # A job that ended with an error had one at least; only continue_on_error counts them.
@@ -274,10 +275,12 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
     if chosen and all(path in kinds and len(columns_of(path)[0]) == len(COLUMNS) for path in timed):
         chosen = timed
         account.notes.append("latencies are completion latencies: logs of total latency have no issue times")
-    if not chosen:
-        chosen = [path for path, kind in kinds.items() if kind == "clat"]
-        if chosen:
-            account.notes.append("latencies are completion latencies: submission is not in them")
+    has_total = {_job_of(path) for path in chosen}
+    alone = [path for path, kind in kinds.items() if kind == "clat" and _job_of(path) not in has_total]
+    if alone:
+        account.notes.append("latencies are completion latencies: submission is not in them")
+        account.notes[-1] += f" ({', '.join(path.name for path in alone)})" * bool(chosen)
+        chosen += alone
     others = [path.name for path, kind in kinds.items() if path not in chosen and kind not in tuple(Window)]
     if not chosen and len(others) == len(kinds):
         raise ConfigError(
@@ -435,10 +438,10 @@ def _insert_rates(
 ) -> None:
     """Append to `rates` what each line of `raw`, by its typed `columns`, says of the time since the line before it."""
     db.execute(
-        f"INSERT INTO rates SELECT {literal(kind)}, direction, {begin}, ms, {amount} FROM ("
-        f"SELECT *, lag(ms, 1, {_START}) OVER (PARTITION BY direction ORDER BY line) AS before FROM ("
-        f"SELECT line, {columns} FROM raw))"
+        f"CREATE OR REPLACE TABLE lines AS SELECT *, {_START} AS start_ms FROM (SELECT line, {columns} FROM raw)"
     )
+    windows = named("import_windows")
+    db.execute(f"INSERT INTO rates SELECT {literal(kind)}, direction, {begin}, ms, {amount} FROM ({windows})")
 
 
 def window_series(
@@ -473,11 +476,10 @@ def window_series(
             "times are dates (log_unix_epoch): they count from the first line here; what means say of before is absent"
         )
         db.execute(f"UPDATE rates SET from_ms = greatest(from_ms - {first}, 0), to_ms = to_ms - {first}")
-    # Out of order, a window would last less than no time.
-    (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
-    account.leave_out("a time before the line above, or a year after the start", late, "in one of the logs")
+    (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS}")
+    account.leave_out("a time a year after the start", late, "in one of the logs")
     account.rows_kept -= late
-    db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
+    db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS}")
     rows = Rows(SERIES_FILE, SERIES, f"FROM ({named('import_series')}) ORDER BY second, op")
     return rows, _summary_of_windows(db, tier, counts)
 
@@ -501,13 +503,15 @@ def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Acc
         )
     elif averages:
         account.notes.append(
-            f"{path.name} holds mean rates: amounts are rate times time; what came after its last line is absent"
+            f"{path.name} holds mean rates: amounts are rate times time, after a pause that of one window; what came "
+            "after its last line is absent"
         )
     # One I/O counts as itself; a mean counts for the time since the line before.
     numbers = ", ".join(f"CAST({name} AS BIGINT) AS {name}" for name in COLUMNS[:LEAST])
     each, unit = {Window.BANDWIDTH: ("bytes", _KIB / 1000), Window.RATES: ("1", 1 / 1000)}.get(kind, ("value", 1))
-    amount = f"if(bytes > 0, {each}, value::DOUBLE * {unit} * (ms - before))"
-    _insert_rates(db, kind, amount, numbers, "if(bytes > 0, ms, before)")
+    began = "before" if kind is Window.MEANS else "began"
+    amount = f"if(bytes > 0, {each}, value::DOUBLE * {unit} * (ms - {began}))"
+    _insert_rates(db, kind, amount, numbers, f"if(bytes > 0, ms, {began})")
 
 
 _START = f"if(ms > {_YEAR_MS}, ms, 0)"
@@ -534,6 +538,14 @@ def _enter_histograms(
         f"{path.name} holds histograms of completion latencies, no I/Os: a percentile is the longest time of its bin, "
         f"1/{64 >> coarseness} of a power of two wide; what came after its last line is absent"
     )
+    (most,) = one(db, "SELECT max(sizes) FROM (SELECT count(DISTINCT bytes) AS sizes FROM raw GROUP BY direction)")
+    if Window.BANDWIDTH in missing:
+        # A line has the size of its last I/O only.
+        told = (
+            "as if all I/Os were as large as the last of each window" if most == 1 else "left out: I/Os differ in size"
+        )
+        account.notes.append(f"{path.name}: bytes are {told}")
+        missing -= {Window.BANDWIDTH} if most != 1 else set()
     for kind in sorted(missing):
         amount = "list_sum(bins)" + (" * bytes::DOUBLE" if kind is Window.BANDWIDTH else "")
         _insert_rates(db, kind, amount, "ms::BIGINT AS ms, direction::TINYINT AS direction, bytes, bins")

@@ -204,7 +204,6 @@ def load(
     delimiter: str,
     skip: int = 0,
     quote: str = "",
-    comment: str = "",
 ) -> None:
     """Make the table `raw` of the lines of `path` after `skip`: `line` (from 0) and `columns`, as text.
 
@@ -221,7 +220,6 @@ def load(
         "delim": delimiter,
         "quote": quote,
         "escape": quote,
-        "comment": comment,
         "columns": f"{{{types}}}",
         "skip": skip,
         "compression": "zstd" if is_zstd(path) else "none",
@@ -270,7 +268,7 @@ def finish(
     """
     count, first_ns = one(db, "SELECT count(*), min(start_ns) FROM input")
     if not count:
-        raise TraceError("has no operation that can be imported", path=files[0])
+        raise TraceError("; ".join(["has no operation that can be imported", *account.lines()]), path=files[0])
     account.rows_kept += count
     db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")
     for name in ("import_objects", "import_ordered"):

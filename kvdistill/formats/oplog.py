@@ -173,7 +173,9 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         if unknown := [name for name in columns if name not in Style.WARP.columns]:
             account.notes.append(f"{path.name}: unknown columns are left out: {', '.join(unknown)}")
         quote = '"' if options.format is Format.WARP else ""
-        load(db, path, columns, account, delimiter="\t", skip=1, quote=quote, comment="#")
+        load(db, path, columns, account, delimiter="\t", skip=1, quote=quote)
+        # A name may hold a `#`, too: only what begins with it is a comment.
+        account.rows_read -= one(db, "DELETE FROM raw WHERE starts_with(struct_extract_at(raw, 2), '#')")[0]
         _parse(db, columns)
         # Delete rows of `raw` that are no read, write or delete, and count them.
         leave_out(db, path, account, _NO_OPERATIONS)
