@@ -27,8 +27,8 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, ImportOptions, Rows
-from kvdistill.formats.importing import INPUT, finish, first_line, first_lines, leave_out, load, one
-from kvdistill.queries.database import literal, named
+from kvdistill.formats.importing import INPUT, finish, first_lines, leave_out, load, one
+from kvdistill.queries.database import named
 from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core import duckdb, pl
 from kvtrace.core.errors import ConfigError, TraceError, need_file
@@ -275,8 +275,7 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
     if chosen and all(path in kinds and len(columns_of(path)[0]) == len(COLUMNS) for path in timed):
         chosen = timed
         account.notes.append("latencies are completion latencies: logs of total latency have no issue times")
-    has_total = {_job_of(path) for path in chosen}
-    alone = [path for path, kind in kinds.items() if kind == "clat" and _job_of(path) not in has_total]
+    alone = [path for path, kind in kinds.items() if kind == "clat" and _job_of(path) not in map(_job_of, chosen)]
     if alone:
         account.notes.append("latencies are completion latencies: submission is not in them")
         account.notes[-1] += f" ({', '.join(path.name for path in alone)})" * bool(chosen)
@@ -437,11 +436,8 @@ def _insert_rates(
     db: duckdb.DuckDBPyConnection, kind: Window, amount: str, columns: str, begin: str = "before"
 ) -> None:
     """Append to `rates` what each line of `raw`, by its typed `columns`, says of the time since the line before it."""
-    db.execute(
-        f"CREATE OR REPLACE TABLE lines AS SELECT *, {_START} AS start_ms FROM (SELECT line, {columns} FROM raw)"
-    )
-    windows = named("import_windows")
-    db.execute(f"INSERT INTO rates SELECT {literal(kind)}, direction, {begin}, ms, {amount} FROM ({windows})")
+    db.execute(f"CREATE OR REPLACE VIEW lines AS SELECT *, {_START} AS zero_ms FROM (SELECT line, {columns} FROM raw)")
+    db.execute(f"INSERT INTO rates SELECT '{kind}', direction, {begin}, ms, {amount} FROM ({named('import_windows')})")
 
 
 def window_series(
@@ -476,10 +472,9 @@ def window_series(
             "times are dates (log_unix_epoch): they count from the first line here; what means say of before is absent"
         )
         db.execute(f"UPDATE rates SET from_ms = greatest(from_ms - {first}, 0), to_ms = to_ms - {first}")
-    (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS}")
+    (late,) = one(db, f"DELETE FROM rates WHERE to_ms > {_YEAR_MS}")
     account.leave_out("a time a year after the start", late, "in one of the logs")
     account.rows_kept -= late
-    db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS}")
     rows = Rows(SERIES_FILE, SERIES, f"FROM ({named('import_series')}) ORDER BY second, op")
     return rows, _summary_of_windows(db, tier, counts)
 
@@ -522,7 +517,7 @@ def _enter_histograms(
     db: duckdb.DuckDBPyConnection, path: Path, account: Account, counts: dict[int, Any], missing: set[Window]
 ) -> None:
     """Append the bins of each line of `path` to `counts`, and to `rates` the kinds of amounts `missing` elsewhere."""
-    bins = first_line(path).count(",") - 2
+    bins = first_lines(path)[0].count(",") - 2
     coarseness = next((c for c in range(_MOST_COARSENESS + 1) if bins == _BINS >> c), None)
     if coarseness is None:
         raise TraceError(f"has {bins} latency bins, where fio from 2.99 on writes {_BINS}, or 1/2, 1/4, ...", path=path)
@@ -541,9 +536,7 @@ def _enter_histograms(
     (most,) = one(db, "SELECT max(sizes) FROM (SELECT count(DISTINCT bytes) AS sizes FROM raw GROUP BY direction)")
     if Window.BANDWIDTH in missing:
         # A line has the size of its last I/O only.
-        told = (
-            "as if all I/Os were as large as the last of each window" if most == 1 else "left out: I/Os differ in size"
-        )
+        told = "as if I/Os were as large as the last of each window" if most == 1 else "left out: I/Os differ in size"
         account.notes.append(f"{path.name}: bytes are {told}")
         missing -= {Window.BANDWIDTH} if most != 1 else set()
     for kind in sorted(missing):
@@ -614,7 +607,7 @@ def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBP
     account = Account()
     db.execute(INPUT)
     for number, path in enumerate(files):
-        found = _HEAD.fullmatch(first_line(path))
+        found = _HEAD.fullmatch(first_lines(path)[0])
         if found is None:
             raise TraceError("its first line is not 'fio version 2 iolog' or 'fio version 3 iolog'", path=path, row=1)
         version = int(found[1])

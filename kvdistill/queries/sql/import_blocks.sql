@@ -1,7 +1,6 @@
 -- Block requests from the events of blkparse. Events of one device and first sector between two completions are one
--- request: queued first (as an I/O, Q; as a request, G; in the scheduler, I), issued last, completed once. An I/O that was
--- merged (its Q, then M) is none, nor is one that was never issued or completed, nor that of a flush, of no bytes, which
--- ends (C WS 0) behind the request that the kernel issued for it (FN).
+-- request: queued first (as an I/O, Q; as a request, G; in the scheduler, I), issued last, completed once. No request is
+-- an I/O that was merged (Q, M), nor a flush's own of no bytes, which ends (C WS 0) behind the kernel's request for it (FN).
 WITH unmerged AS (
     SELECT * FROM events
     WHERE action IN ('Q', 'G', 'I', 'D', 'C', 'M')

@@ -554,6 +554,20 @@ def test_fio_json_by_hand(tmp_path):
     assert compared["settings"]["fio.jobs.j.iodepth"] == ["8", "1"]
 
 
+def test_which_latencies_are_whole_is_said(tmp_path):
+    whole = fio_job(jobname="w")
+    whole["read"] |= {"lat_ns": whole["read"]["clat_ns"]}
+    (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job(), whole]}, indent=2))
+    notes = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out").notes
+    assert any(note.endswith(", but the whole of jobs with lat_percentiles=1") for note in notes)
+
+
+def test_an_import_of_nothing_says_what_was_left_out(tmp_path):
+    log = write_lines(tmp_path / "j_lat.1.log", "10, 1000, 2, 4096, 0")
+    with pytest.raises(TraceError, match="no operation that can be imported; since: trims free a part"):
+        run_import("fio-log", [log], tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("jobs", "wall_ms"),
     [
@@ -680,6 +694,13 @@ def test_figures_without_operations_are_reported_and_compared(tmp_path):
     (tmp_path / "out" / "run.json").write_text('{"program": "kvreplay"}')
     with pytest.raises(TraceError, match="not of this version of kvtrace: Object missing required field"):
         report(tmp_path / "out")
+
+
+def test_runs_of_which_only_bandwidth_is_known_are_compared_by_it(tmp_path):
+    for name, rate in (("a", 100), ("b", 250)):
+        run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", f"500, {rate}, 0, 0, 0")], tmp_path / name)
+    said = run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b").stdout
+    assert "b has a read bandwidth 150 % higher than a" in said.splitlines()[0]
 
 
 def test_fio_json_plus_gives_percentiles_that_fio_did_not_print(tmp_path):
