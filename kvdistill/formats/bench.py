@@ -96,7 +96,8 @@ def imported(
     for rate, of in _RATES.items():
         if told.get(rate) is None and told.get(of) is not None and seconds:
             told[rate] = told[of] / seconds
-    serving = Serving(benchmark=benchmark, **told, **times)
+    # Of no request, benchmarks write 0 for times that nothing was measured of.
+    serving = Serving(benchmark=benchmark, **told, **({} if told.get("requests") == 0 else times))
     count, failed = serving.requests or 0, serving.failed_requests or 0
     said = [counted(count, "request")] if serving.requests is not None else []
     verdict = f"{benchmark}: {', '.join(said + [f'{failed:,} FAILED'] * bool(failed)) or 'number of requests unknown'}"
@@ -161,12 +162,13 @@ def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDB
         said = ((name, fields.get(f"{word}_{metric}_ms")) for word, name in _VLLM_TIMES.items())
         return told_times({name: value for name, value in said if value is not None}, NS_PER_MS, count, path)
 
-    # Of single requests that did not fail; none without --save-detailed.
-    errors = found.errors or [None] * len(found.ttfts or [])
+    # Of single requests that did not fail, as vLLM's own are; none without --save-detailed.
+    errors = found.errors or [None] * len(found.ttfts or found.itls or [])
     single = [t for t, error in zip(found.ttfts or [], errors, strict=False) if not error]
+    gaps = [gap for of, error in zip(found.itls or [], errors, strict=False) if not error for gap in of]
     times = {
         "first_token": times_of(single, path) or told("ttft", found.requests),
-        "inter_token": times_of([gap for gaps in found.itls or [] for gap in gaps], path) or told("itl"),
+        "inter_token": times_of(gaps, path) or told("itl"),
         "output_token": told("tpot"),
         "answer": told("e2el", found.requests),
     }

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
-from kvdistill.formats.importing import INPUT, finish, first_line, leave_out, load, one
+from kvdistill.formats.importing import INPUT, finish, first_lines, leave_out, load, one
 from kvdistill.queries.database import distributions, literal, named, query
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import duckdb, tables
@@ -109,7 +109,7 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
         "(SELECT count(*) FROM events WHERE action = 'R'), count(*) FILTER (complete_ns IS NULL), "
         "count(*) FILTER (issue_ns IS NULL) FROM blocks",
     )
-    notes = ["rows are requests, made of several events each; devices are major,minor numbers"]
+    account.notes.append("rows are requests, made of several events each; devices are major,minor numbers")
     for count, what, why in (
         (merged, "I/O", "merged into requests"),
         (again, "time", "a request was given back and issued again"),
@@ -117,29 +117,22 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
         (unseen, "request", "without an issue in the text"),
     ):
         if count:
-            notes.append(f"{counted(count, what)} {why}")
-    account.notes += notes
+            account.notes.append(f"{counted(count, what)} {why}")
     ordered = "FROM blocks ORDER BY coalesce(insert_ns, issue_ns, complete_ns), device, sector"
     return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, ordered)], [], probe=block_figures(db))
 
 
 def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, account: Account) -> None:
     """Append the events in the text at `path`, file `number`, to the table `events`; count what is left out."""
-    first_line(path)
+    first_lines(path)
     # One column: no line holds this delimiter.
     load(db, path, ["text"], account, delimiter="\x01")
     # Delete lines that are no events: what follows the last event is blkparse's own summary.
     (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
-    after, messages = one(
-        db,
-        f"SELECT count(*) FILTER (line > {-1 if last is None else last}), "
-        r"count(*) FILTER (regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')) FROM raw",
-    )
-    account.rows_read -= after + messages
     if last is None:
         raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
-    db.execute(r"DELETE FROM raw WHERE regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')")
-    db.execute(f"DELETE FROM raw WHERE line > {last}")
+    for unread in (r"regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')", f"line > {last}"):
+        account.rows_read -= one(db, f"DELETE FROM raw WHERE {unread}")[0]
     leave_out(db, path, account, {"no event in blkparse's default form": f"NOT regexp_matches(text, '{_EVENT}')"})
     fields = ", ".join(f"'{name}'" for name in _GROUPS)
     events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"

@@ -27,8 +27,8 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, ImportOptions, Rows
-from kvdistill.formats.importing import INPUT, finish, first_line, first_lines, leave_out, load, one
-from kvdistill.queries.database import literal, named
+from kvdistill.formats.importing import INPUT, finish, first_lines, leave_out, load, one
+from kvdistill.queries.database import named
 from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core import duckdb, pl
 from kvtrace.core.errors import ConfigError, TraceError, need_file
@@ -128,6 +128,7 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
     ]
     if "clat_ns" in kinds:
         notes.append("latency is fio's completion latency, without submission (lat_percentiles=1 would give the whole)")
+        notes[-1] += ", but the whole of jobs with lat_percentiles=1" * ("lat_ns" in kinds)
     account.notes += notes
     tiers = list(dict.fromkeys(f.tier for f in figures))
     # A job that ended with an error had one at least; only continue_on_error counts them.
@@ -274,10 +275,11 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
     if chosen and all(path in kinds and len(columns_of(path)[0]) == len(COLUMNS) for path in timed):
         chosen = timed
         account.notes.append("latencies are completion latencies: logs of total latency have no issue times")
-    if not chosen:
-        chosen = [path for path, kind in kinds.items() if kind == "clat"]
-        if chosen:
-            account.notes.append("latencies are completion latencies: submission is not in them")
+    alone = [path for path, kind in kinds.items() if kind == "clat" and _job_of(path) not in map(_job_of, chosen)]
+    if alone:
+        account.notes.append("latencies are completion latencies: submission is not in them")
+        account.notes[-1] += f" ({', '.join(path.name for path in alone)})" * bool(chosen)
+        chosen += alone
     others = [path.name for path, kind in kinds.items() if path not in chosen and kind not in tuple(Window)]
     if not chosen and len(others) == len(kinds):
         raise ConfigError(
@@ -434,11 +436,8 @@ def _insert_rates(
     db: duckdb.DuckDBPyConnection, kind: Window, amount: str, columns: str, begin: str = "before"
 ) -> None:
     """Append to `rates` what each line of `raw`, by its typed `columns`, says of the time since the line before it."""
-    db.execute(
-        f"INSERT INTO rates SELECT {literal(kind)}, direction, {begin}, ms, {amount} FROM ("
-        f"SELECT *, lag(ms, 1, {_START}) OVER (PARTITION BY direction ORDER BY line) AS before FROM ("
-        f"SELECT line, {columns} FROM raw))"
-    )
+    db.execute(f"CREATE OR REPLACE VIEW lines AS SELECT *, {_START} AS zero_ms FROM (SELECT line, {columns} FROM raw)")
+    db.execute(f"INSERT INTO rates SELECT '{kind}', direction, {begin}, ms, {amount} FROM ({named('import_windows')})")
 
 
 def window_series(
@@ -473,11 +472,9 @@ def window_series(
             "times are dates (log_unix_epoch): they count from the first line here; what means say of before is absent"
         )
         db.execute(f"UPDATE rates SET from_ms = greatest(from_ms - {first}, 0), to_ms = to_ms - {first}")
-    # Out of order, a window would last less than no time.
-    (late,) = one(db, f"SELECT count(*) FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
-    account.leave_out("a time before the line above, or a year after the start", late, "in one of the logs")
+    (late,) = one(db, f"DELETE FROM rates WHERE to_ms > {_YEAR_MS}")
+    account.leave_out("a time a year after the start", late, "in one of the logs")
     account.rows_kept -= late
-    db.execute(f"DELETE FROM rates WHERE to_ms > {_YEAR_MS} OR to_ms < from_ms")
     rows = Rows(SERIES_FILE, SERIES, f"FROM ({named('import_series')}) ORDER BY second, op")
     return rows, _summary_of_windows(db, tier, counts)
 
@@ -501,13 +498,15 @@ def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Acc
         )
     elif averages:
         account.notes.append(
-            f"{path.name} holds mean rates: amounts are rate times time; what came after its last line is absent"
+            f"{path.name} holds mean rates: amounts are rate times time, after a pause that of one window; what came "
+            "after its last line is absent"
         )
     # One I/O counts as itself; a mean counts for the time since the line before.
     numbers = ", ".join(f"CAST({name} AS BIGINT) AS {name}" for name in COLUMNS[:LEAST])
     each, unit = {Window.BANDWIDTH: ("bytes", _KIB / 1000), Window.RATES: ("1", 1 / 1000)}.get(kind, ("value", 1))
-    amount = f"if(bytes > 0, {each}, value::DOUBLE * {unit} * (ms - before))"
-    _insert_rates(db, kind, amount, numbers, "if(bytes > 0, ms, before)")
+    began = "before" if kind is Window.MEANS else "began"
+    amount = f"if(bytes > 0, {each}, value::DOUBLE * {unit} * (ms - {began}))"
+    _insert_rates(db, kind, amount, numbers, f"if(bytes > 0, ms, {began})")
 
 
 _START = f"if(ms > {_YEAR_MS}, ms, 0)"
@@ -518,7 +517,7 @@ def _enter_histograms(
     db: duckdb.DuckDBPyConnection, path: Path, account: Account, counts: dict[int, Any], missing: set[Window]
 ) -> None:
     """Append the bins of each line of `path` to `counts`, and to `rates` the kinds of amounts `missing` elsewhere."""
-    bins = first_line(path).count(",") - 2
+    bins = first_lines(path)[0].count(",") - 2
     coarseness = next((c for c in range(_MOST_COARSENESS + 1) if bins == _BINS >> c), None)
     if coarseness is None:
         raise TraceError(f"has {bins} latency bins, where fio from 2.99 on writes {_BINS}, or 1/2, 1/4, ...", path=path)
@@ -534,6 +533,12 @@ def _enter_histograms(
         f"{path.name} holds histograms of completion latencies, no I/Os: a percentile is the longest time of its bin, "
         f"1/{64 >> coarseness} of a power of two wide; what came after its last line is absent"
     )
+    (most,) = one(db, "SELECT max(sizes) FROM (SELECT count(DISTINCT bytes) AS sizes FROM raw GROUP BY direction)")
+    if Window.BANDWIDTH in missing:
+        # A line has the size of its last I/O only.
+        told = "as if I/Os were as large as the last of each window" if most == 1 else "left out: I/Os differ in size"
+        account.notes.append(f"{path.name}: bytes are {told}")
+        missing -= {Window.BANDWIDTH} if most != 1 else set()
     for kind in sorted(missing):
         amount = "list_sum(bins)" + (" * bytes::DOUBLE" if kind is Window.BANDWIDTH else "")
         _insert_rates(db, kind, amount, "ms::BIGINT AS ms, direction::TINYINT AS direction, bytes, bins")
@@ -602,7 +607,7 @@ def read_iolog(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBP
     account = Account()
     db.execute(INPUT)
     for number, path in enumerate(files):
-        found = _HEAD.fullmatch(first_line(path))
+        found = _HEAD.fullmatch(first_lines(path)[0])
         if found is None:
             raise TraceError("its first line is not 'fio version 2 iolog' or 'fio version 3 iolog'", path=path, row=1)
         version = int(found[1])

@@ -170,11 +170,6 @@ def one(db: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
     return tuple(row)
 
 
-def first_line(path: Path) -> str:
-    """Return the first line of `path`, plain or zstd, without its end; TraceError if there is none."""
-    return first_lines(path)[0]
-
-
 def first_lines(path: Path) -> list[str]:
     """Return the lines in the first 64 KiB of `path`, plain or zstd; the last may be cut. TraceError if it is empty."""
     need_file(path)
@@ -204,7 +199,6 @@ def load(
     delimiter: str,
     skip: int = 0,
     quote: str = "",
-    comment: str = "",
 ) -> None:
     """Make the table `raw` of the lines of `path` after `skip`: `line` (from 0) and `columns`, as text.
 
@@ -217,21 +211,12 @@ def load(
         for _part in unpacked(path):
             pass
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
-    options = {
-        "delim": delimiter,
-        "quote": quote,
-        "escape": quote,
-        "comment": comment,
-        "columns": f"{{{types}}}",
-        "skip": skip,
-        "compression": "zstd" if is_zstd(path) else "none",
-    }
-    shown = ", ".join(
-        f"{name}={value if name in ('columns', 'skip') else literal(value)}" for name, value in options.items()
-    )
+    options = {"delim": delimiter, "quote": quote, "escape": quote, "compression": "zstd" if is_zstd(path) else "none"}
+    shown = ", ".join(f"{name}={literal(value)}" for name, value in options.items())
     for table in ("raw", "reject_errors", "reject_scans"):
         db.execute(f"DROP TABLE IF EXISTS {table}")
-    settings = f"header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true, {shown}"
+    settings = "header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true"
+    settings += f", columns={{{types}}}, skip={skip}, {shown}"
     # Not to be taken for a pattern.
     name = literal("".join(f"[{c}]" if c in "*?[" else c for c in str(path)))
     query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({name}, {settings})"
@@ -270,7 +255,7 @@ def finish(
     """
     count, first_ns = one(db, "SELECT count(*), min(start_ns) FROM input")
     if not count:
-        raise TraceError("has no operation that can be imported", path=files[0])
+        raise TraceError("; since: ".join(["has no operation that can be imported", *account.left_out]), path=files[0])
     account.rows_kept += count
     db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")
     for name in ("import_objects", "import_ordered"):

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
-from kvdistill.formats.importing import INPUT, TRACE_FILE, finish, first_line, leave_out, load, one
+from kvdistill.formats.importing import INPUT, TRACE_FILE, finish, first_lines, leave_out, load, one
 from kvdistill.queries.database import BATCH_ROWS, connect, literal, named, query, register, write_query
 from kvdistill.queries.window import DELETE, ERROR, OK, READ, WRITE, found_window, ordered_rows, place_of, tier_rows
 from kvtrace import __version__
@@ -157,9 +157,8 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
     """
     account = Account()
     db.execute(INPUT)
-    has_ends = False
     for number, path in enumerate(files):
-        columns = [_ALIASES.get(name.strip().lower(), name.strip().lower()) for name in first_line(path).split("\t")]
+        columns = [_ALIASES.get(name.strip(), name.strip()) for name in first_lines(path)[0].lower().split("\t")]
         missing = [name for name in NEEDED if name not in columns]
         if missing:
             raise TraceError(
@@ -173,7 +172,9 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         if unknown := [name for name in columns if name not in Style.WARP.columns]:
             account.notes.append(f"{path.name}: unknown columns are left out: {', '.join(unknown)}")
         quote = '"' if options.format is Format.WARP else ""
-        load(db, path, columns, account, delimiter="\t", skip=1, quote=quote, comment="#")
+        load(db, path, columns, account, delimiter="\t", skip=1, quote=quote)
+        # A name may hold a `#`, too: only what begins with it is a comment.
+        account.rows_read -= one(db, "DELETE FROM raw WHERE starts_with(struct_extract_at(raw, 2), '#')")[0]
         _parse(db, columns)
         # Delete rows of `raw` that are no read, write or delete, and count them.
         leave_out(db, path, account, _NO_OPERATIONS)
@@ -182,18 +183,16 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
             f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
             f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
         )
-        (ended,) = one(db, "SELECT count(*) FROM raw WHERE end_ns >= start_ns")
-        has_ends |= bool(ended)
         (several,) = one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")
         if several:
             account.notes.append(
                 f"{several:,} rows are operations on several objects: each counts as one, on the object that it names"
             )
-    rows, first_ns = finish(db, files, account, is_measured=has_ends)
-    (endless,) = one(db, "SELECT count(*) FROM input WHERE end_ns IS NULL")
-    if has_ends and endless:
+    ended, endless = one(db, "SELECT count(end_ns), count(*) - count(end_ns) FROM input")
+    rows, first_ns = finish(db, files, account, is_measured=bool(ended))
+    if ended and endless:
         account.notes.append(f"{endless:,} operations have no end: their times are null")
-    if not has_ends:
+    if not ended:
         account.notes.append("no operation has an end: nothing was measured, so there is a trace and no run")
     account.notes += [
         "deletes free the largest operation on their object: the log does not say how large it was",

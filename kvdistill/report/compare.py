@@ -339,7 +339,7 @@ def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
     if any(line.name.startswith("response") for line in found):
         # An open loop moves what the trace asks for, on any drive that keeps pace.
         return found
-    tiers = {line.tier for line in found}
+    tiers = {line.tier for line in found} or {drive}
     return found + [line for line in known if line.name == "bandwidth_bytes_per_s" and line.tier in tiers]
 
 

@@ -195,7 +195,7 @@ class RunReport(Report, frozen=True, kw_only=True):
             failed = served.failed_requests or 0
             return failed, failed + (served.requests or 0), "requests"
         failed = sum(row["errors"] or 0 for row in self.figures)
-        return failed, failed + sum(row["operations"] for row in self.figures), "operations"
+        return failed, failed + sum(row["operations"] or 0 for row in self.figures), "operations"
 
     def warnings(self) -> list[str]:
         """Return what a reader must know of the run before any figure."""

@@ -1,13 +1,18 @@
 -- Block requests from the events of blkparse. Events of one device and first sector between two completions are one
--- request: queued first (as an I/O, Q; as a request, G; in the scheduler, I), issued last, completed once. Without an
--- issue or a completion it is an I/O that was merged.
-WITH numbered AS (
+-- request: queued first (as an I/O, Q; as a request, G; in the scheduler, I), issued last, completed once. No request is
+-- an I/O that was merged (Q, M), nor a flush's own of no bytes, which ends (C WS 0) behind the kernel's request for it (FN).
+WITH unmerged AS (
+    SELECT * FROM events
+    WHERE action IN ('Q', 'G', 'I', 'D', 'C', 'M')
+    QUALIFY action <> 'M'
+        AND (action <> 'Q' OR lead(action, 1, '') OVER (PARTITION BY file, device, sector ORDER BY ns, line) <> 'M')
+),
+numbered AS (
     SELECT *,
         coalesce(count(*) FILTER (action = 'C') OVER (
             PARTITION BY file, device, sector ORDER BY ns, line ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ), 0) AS request
-    FROM events
-    WHERE action IN ('Q', 'G', 'I', 'D', 'C')
+    FROM unmerged
 )
 SELECT
     min(ns) FILTER (action IN ('Q', 'G', 'I')) AS insert_ns,
@@ -21,4 +26,4 @@ SELECT
     abs(TRY_CAST(max(said) FILTER (action = 'C') AS INTEGER)) AS error
 FROM numbered
 GROUP BY file, device, sector, request
-HAVING count(*) FILTER (action IN ('D', 'C')) > 0
+HAVING bool_or(action = 'D') OR bool_or(action = 'C') AND max(sectors) > 0

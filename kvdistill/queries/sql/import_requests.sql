@@ -1,5 +1,5 @@
--- Imported block requests with their direction, named as `kvreplay probe` names them.
+-- Imported block requests with their direction, named as `kvreplay probe` names them; a flush may be a write of nothing.
 SELECT *,
-    CASE WHEN contains(rwbs, 'D') THEN 'discard' WHEN contains(rwbs, 'W') THEN 'write' WHEN contains(rwbs, 'R') THEN 'read'
-        WHEN contains(rwbs, 'F') THEN 'flush' ELSE 'other' END AS op
+    CASE WHEN contains(rwbs, 'D') THEN 'discard' WHEN bytes = 0 AND starts_with(rwbs, 'F') THEN 'flush'
+        WHEN contains(rwbs, 'W') THEN 'write' WHEN contains(rwbs, 'R') THEN 'read' ELSE 'other' END AS op
 FROM blocks

@@ -208,6 +208,16 @@ def test_what_warp_measured_becomes_a_run(tmp_path):
     assert {line["tier"] for line in json.loads(both.stdout)["lines"]} == {"minio"}
 
 
+@pytest.mark.parametrize("format_", ["sai3", "warp"])
+def test_a_name_may_hold_what_a_comment_begins_with(tmp_path, format_):
+    line = warp_line("GET", "b/a#1", "2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z", 100)
+    head = "\t".join(Style.WARP.columns)
+    log = write_lines(tmp_path / "w.csv", head, line, "# a line of it, with\ttabs")
+    result = run_import(format_, [log], tmp_path / "out")
+    assert (result.rows_read, result.rows_kept, result.left_out) == (1, 1, {})
+    assert rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "key") == [("b/a#1",)]
+
+
 def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
     good = "2026-01-01T00:00:01Z"
     log = write_lines(
@@ -411,6 +421,15 @@ def test_total_latencies_have_no_issue_times_and_completions_do(tmp_path):
     assert "latencies are completion latencies: logs of total latency have no issue times" in result.notes
 
 
+def test_completion_latencies_of_a_job_without_total_ones_are_read(tmp_path):
+    both = [write_lines(tmp_path / f"a_{kind}.1.log", "10, 1000, 0, 4096, 0") for kind in ("lat", "clat")]
+    other = write_lines(tmp_path / "b_clat.1.log", "10, 1000, 1, 8192, 0")
+    result = run_import("fio-log", [*both, other], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "ops.parquet", OPS, "op", "bytes") == [("read", 4096), ("write", 8192)]
+    assert "not read, since they add nothing to the other logs: a_clat.1.log" in result.notes
+    assert "latencies are completion latencies: submission is not in them (b_clat.1.log)" in result.notes
+
+
 def test_windows_with_their_mean_and_their_largest_value(tmp_path):
     # As fio 3.42 writes them with log_window_value=both: ms, mean, largest, direction, bytes, priority.
     bw = write_lines(tmp_path / "j_bw.1.log", "500, 800, 1600, 0, 0, 0", "1000, 800, 900, 1, 0, 0")
@@ -423,13 +442,14 @@ def test_windows_with_their_mean_and_their_largest_value(tmp_path):
 
 def test_rates_become_a_series(tmp_path):
     # 800 KiB/s for 500 ms is 409,600 bytes; 1600 KiB/s from 500 to 1500 ms is 819,200 in each half.
-    bw = write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0", "1500, 1600, 0, 0, 0", "1500, 1000, 1, 0, 0")
+    reads = [f"{ms}, {rate}, 0, 0, 0" for ms, rate in ((500, 800), (1000, 1600), (1500, 1600))]
+    bw = write_lines(tmp_path / "j_bw.1.log", *reads, *(f"{ms}, 1000, 1, 0, 0" for ms in (500, 1000, 1500)))
     # The mean from 0 to 1500 ms: 150 operations, 100 of them in the first second.
     iops = write_lines(tmp_path / "j_iops.1.log", "1500, 100, 0, 0, 0")
     # Latencies that go on for longer say nothing of how long bytes were counted.
     lat = write_lines(tmp_path / "j_lat.1.log", "1500, 100, 0, 0, 0", "2000, 100, 0, 0, 0")
     with_lat = run_import("fio-log", [bw, iops, lat], tmp_path / "with")
-    assert (with_lat.rows_kept, figures(tmp_path / "with")["fio", "read"]["span_ns"]) == (6, 1500 * MS)
+    assert (with_lat.rows_kept, figures(tmp_path / "with")["fio", "read"]["span_ns"]) == (9, 1500 * MS)
     result = run_import("fio-log", [bw, iops], tmp_path / "out")
     names = ("second", "op", "operations", "bytes", "errors", "mean_ns")
     assert rows_of(tmp_path / "out" / "series.parquet", SERIES, *names) == [
@@ -440,9 +460,36 @@ def test_rates_become_a_series(tmp_path):
     assert (read["operations"], read["bytes"], read["span_ns"]) == (150, 2_048_000, 1500 * MS)
     assert read["operations_per_s"] == 100
     assert figures(tmp_path / "out")["fio", "write"]["operations"] is None
-    assert (result.rows_kept, result.files) == (4, ["series.parquet", "run.json"])
+    assert (result.rows_kept, result.files) == (7, ["series.parquet", "run.json"])
     shown = run_cli("kvdistill", "report", tmp_path / "out").stdout
     assert ("imported from fio-log" in shown, "no operation completed" in shown) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("lines", "seconds"),
+    [
+        # As fio 3.33 wrote them of a job that pauses (thinktime): no line of a window without I/O, 784 reads in all.
+        (
+            ["250, 3152, 0", "250, 3248, 1", "1750, 3024, 0", "1750, 3376, 1", "3250, 3088, 0", "4750, 3280, 0"],
+            {"read": [788, 756, 0, 772, 820], "write": [812, 844]},
+        ),
+        # Windows of 10 ms, of which the clock makes 9 to 12, and a short last one, are no pauses.
+        (["10, 100, 0", "22, 100, 0", "31, 100, 0", "40, 100, 0", "43, 100, 0"], {"read": [4.3]}),
+        # One file for all jobs (per_job_logs=0): a time that does not go on begins the next job's; the last one's
+        # first window was idle.
+        (["500, 8, 0", "1000, 8, 0", "500, 16, 0", "1000, 16, 0", "1000, 2, 0"], {"read": [25]}),
+    ],
+)
+def test_a_rate_counts_for_its_own_window(tmp_path, lines, seconds):
+    log = write_lines(tmp_path / "j_bw.1.log", *(f"{line}, 0, 0" for line in lines))
+    result = run_import("fio-log", [log], tmp_path / "out")
+    assert (result.rows_kept, result.left_out) == (len(lines), {})
+    rows = rows_of(tmp_path / "out" / "series.parquet", SERIES, "op", "second", "bytes")
+    expected = {(op, at): round(kib * 1024) for op, of in seconds.items() for at, kib in enumerate(of) if kib}
+    assert {(op, second): of for op, second, of in rows} == expected
+    assert {op: of["bytes"] for (_, op), of in figures(tmp_path / "out").items()} == {
+        op: round(sum(of) * 1024) for op, of in seconds.items()
+    }
 
 
 def test_a_series_without_a_tier_is_queried_and_its_operations_are_unknown(tmp_path):
@@ -505,6 +552,20 @@ def test_fio_json_by_hand(tmp_path):
     run_import("fio-json", [tmp_path / "p.json"], tmp_path / "other")
     compared = json.loads(run_cli("kvdistill", "compare", tmp_path / "out", tmp_path / "other", "--json").stdout)
     assert compared["settings"]["fio.jobs.j.iodepth"] == ["8", "1"]
+
+
+def test_which_latencies_are_whole_is_said(tmp_path):
+    whole = fio_job(jobname="w")
+    whole["read"] |= {"lat_ns": whole["read"]["clat_ns"]}
+    (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job(), whole]}, indent=2))
+    notes = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out").notes
+    assert any(note.endswith(", but the whole of jobs with lat_percentiles=1") for note in notes)
+
+
+def test_an_import_of_nothing_says_what_was_left_out(tmp_path):
+    log = write_lines(tmp_path / "j_lat.1.log", "10, 1000, 2, 4096, 0")
+    with pytest.raises(TraceError, match="no operation that can be imported; since: trims free a part"):
+        run_import("fio-log", [log], tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -571,12 +632,21 @@ def test_latency_histograms_of_windows(tmp_path, coarseness):
     assert run_cli("kvdistill", "report", tmp_path / "out").returncode == 0
 
 
+def test_a_histogram_of_i_os_that_differ_in_size_says_no_bytes(tmp_path):
+    lines = (hist_line(1000, 0, 4096, {100: 10}), hist_line(2000, 0, 65536, {100: 5}))
+    result = run_import("fio-log", [write_lines(tmp_path / "j_clat_hist.1.log", *lines)], tmp_path / "out")
+    read = figures(tmp_path / "out")["fio", "read"]
+    assert (read["operations"], read["bytes"], read["bandwidth_bytes_per_s"]) == (15, None, None)
+    assert "j_clat_hist.1.log: bytes are left out: I/Os differ in size" in result.notes
+
+
 @pytest.mark.parametrize(
     ("logs", "expected"),
     [(("bw", "iops"), (150, 2_048_000)), (("bw",), (10, 2_048_000)), (("iops",), (150, 40_960))],
 )
 def test_a_histogram_counts_nothing_that_logs_of_rates_count(tmp_path, logs, expected):
-    lines = {"bw": ("500, 800, 0, 0, 0", "1500, 1600, 0, 0, 0"), "iops": ("1500, 100, 0, 0, 0",)}
+    rates = ((500, 800), (1000, 1600), (1500, 1600))
+    lines = {"bw": [f"{ms}, {rate}, 0, 0, 0" for ms, rate in rates], "iops": ("1500, 100, 0, 0, 0",)}
     files = [write_lines(tmp_path / f"j_{name}.1.log", *lines[name]) for name in logs]
     histogram = write_lines(tmp_path / "j_clat_hist.1.log", hist_line(1000, 0, 4096, {100: 10}))
     run_import("fio-log", [histogram, *files], tmp_path / "out")
@@ -624,6 +694,13 @@ def test_figures_without_operations_are_reported_and_compared(tmp_path):
     (tmp_path / "out" / "run.json").write_text('{"program": "kvreplay"}')
     with pytest.raises(TraceError, match="not of this version of kvtrace: Object missing required field"):
         report(tmp_path / "out")
+
+
+def test_runs_of_which_only_bandwidth_is_known_are_compared_by_it(tmp_path):
+    for name, rate in (("a", 100), ("b", 250)):
+        run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", f"500, {rate}, 0, 0, 0")], tmp_path / name)
+    said = run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b").stdout
+    assert "b has a read bandwidth 150 % higher than a" in said.splitlines()[0]
 
 
 def test_fio_json_plus_gives_percentiles_that_fio_did_not_print(tmp_path):
@@ -681,6 +758,38 @@ def test_blkparse(tmp_path):
     assert (result.rows_read, result.rows_kept) == (17, 5)
     assert result.left_out == {"no event in blkparse's default form": 1}
     assert {"1 I/O merged into requests", "1 request without a completion in the text"} <= set(result.notes)
+
+
+# Flushes and a rewrite as Linux traces them: the flush's own I/O ends behind the request that the kernel made of it.
+FLUSHED = """\
+  8,0    3        1     0.000100000   697  Q FWS [fio]
+  8,0    3        2     0.000101000   697  G FWS [fio]
+  8,0    3        3     0.000102000    12  D  FN [kworker/3:1H]
+  8,0    3        4     0.000202000     0  C  FN 0 [0]
+  8,0    3        5     0.000203000     0  C  WS 0 [0]
+  8,0    3        6     0.000300000   697  Q  WS 2000 + 16 [fio]
+  8,0    3        7     0.000301000   697  Q  WS 2016 + 16 [fio]
+  8,0    3        8     0.000302000   697  M  WS 2016 + 16 [fio]
+  8,0    3        9     0.000303000   697  D  WS 2000 + 32 [fio]
+  8,0    3       10     0.000403000     0  C  WS 2000 + 32 [0]
+  8,0    3       11     5.000000000   697  Q  WS 2016 + 16 [fio]
+  8,0    3       12     5.000004000   697  D  WS 2016 + 16 [fio]
+  8,0    3       13     5.000104000     0  C  WS 2016 + 16 [0]
+  8,0    3       14     6.000000000   697  D FWS 0 + 0 [fio]
+  8,0    3       15     6.000001000     0  C FWS 0 + 0 [0]
+"""
+
+
+def test_flushes_are_no_writes_and_merged_ios_no_start_of_later_requests(tmp_path):
+    (tmp_path / "b.txt").write_text(FLUSHED)
+    run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out")
+    names = ("insert_ns", "issue_ns", "complete_ns", "bytes", "rwbs")
+    assert rows_of(tmp_path / "out" / "blocks.parquet", BLOCKS, *names) == [
+        (100_000, 102_000, 202_000, 0, "FN"), (300_000, 303_000, 403_000, 16384, "WS"),
+        (5_000_000_000, 5_000_004_000, 5_000_104_000, 8192, "WS"), (None, 6_000_000_000, 6_000_001_000, 0, "FWS"),
+    ]  # fmt: skip
+    directions = json.loads((tmp_path / "out" / "probe.json").read_text())["block"]["directions"]
+    assert {op: (of["issued"], of["completed"]) for op, of in directions.items()} == {"flush": (2, 2), "write": (2, 2)}
 
 
 @pytest.mark.parametrize("line", [

@@ -17,9 +17,9 @@ from kvtrace.core.run.run_file import read_run
 SAMPLES = Path(__file__).parents[2] / "golden" / "engines" / "bench"
 
 
-def imported(tmp_path, kind, sample):
-    run_cli("kvdistill", "import", kind, SAMPLES / sample, "-o", tmp_path / sample)
-    return read_run(tmp_path / sample)
+def imported(tmp_path, kind, sample, out=None):
+    run_cli("kvdistill", "import", kind, SAMPLES / sample, "-o", tmp_path / (out or sample))
+    return read_run(tmp_path / (out or sample))
 
 
 def test_vllm_summaries_hold_what_it_printed(tmp_path):
@@ -49,6 +49,32 @@ def test_vllm_details_give_every_request_and_gap(tmp_path):
     assert found.first_token.p50_ns == round(ordered[4] * 1e9)
     assert (found.first_token.p90_ns, found.first_token.p95_ns) == (round(ordered[8] * 1e9), None)
     assert found.inter_token.count == sum(len(gaps) for gaps in said["itls"]) == 70
+
+
+def test_gaps_of_requests_that_failed_count_as_little_as_their_first_token(tmp_path):
+    said = json.loads((SAMPLES / "vllm-0.32.0-detailed.json").read_text())
+    said |= {"ttfts": [0.5, 0.0], "itls": [[0.01, 0.03], [9.0]], "errors": ["", "cut off"], "completed": 1, "failed": 1}
+    (tmp_path / "v.json").write_text(json.dumps(said))
+    found = imported(tmp_path, "vllm-bench", tmp_path / "v.json", "out").serving
+    assert (found.first_token.count, found.first_token.max_ns) == (1, 500_000_000)
+    assert (found.inter_token.count, found.inter_token.mean_ns) == (2, 20_000_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample", "within", "zeros"),
+    [
+        ("vllm-bench", "vllm-0.32.0.json", None, {"completed": 0, "failed": 10}),
+        ("lmcache-bench", "lmcache-0.5.6.json", "results", {"successful_requests": 0, "failed_requests": 12}),
+    ],
+)
+def test_where_every_request_failed_no_time_was_measured(tmp_path, kind, sample, within, zeros):
+    said = json.loads((SAMPLES / sample).read_text())
+    told = said[within] if within else said
+    told |= zeros | {name: 0.0 for name in told if name.endswith("_ms")}
+    (tmp_path / "r.json").write_text(json.dumps(said))
+    found = imported(tmp_path, kind, tmp_path / "r.json", "out").serving
+    assert (found.requests, found.failed_requests) == (0, next(of for of in zeros.values() if of))
+    assert (found.first_token, found.inter_token, found.output_token, found.answer) == (None, None, None, None)
 
 
 def test_lmcache_counts_failures_and_leaves_speeds_out(tmp_path):
