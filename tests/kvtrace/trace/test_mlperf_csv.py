@@ -114,6 +114,10 @@ BAD = {
         "1,Read,99999999999999999999,Tier-0,k,Prefill",
         "column Object_Size_Bytes: CSV conversion error",
     ),
+    # What no table may hold: it was written, and no program could read it.
+    "size beyond a trace's": ("1,Read,1125899906842625,Tier-0,k,Prefill", "column Object_Size_Bytes: more than 1 PiB"),
+    "time beyond a trace's": ("4611686019,Read,5,Tier-0,k,Prefill", "column Timestamp: 4.61169e+09 is no Unix time"),
+    "no key": ("1,Read,5,Tier-0,,Prefill", "column Key: empty: write a name"),
     "size is a fraction": ("1,Read,1.5,Tier-0,k,Prefill", "column Object_Size_Bytes: CSV conversion error"),
     "no size": ("1,Read,,Tier-0,k,Prefill", "column Object_Size_Bytes: CSV conversion error"),
     "no time": (",Read,5,Tier-0,k,Prefill", "column Timestamp: CSV conversion error"),
