@@ -208,12 +208,12 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
     # An imported trace gets its own clock back.
     first_us = ((reader.meta.source or {}).get("first_unix_ns") or 0) // 1000
     lost = {"deletes": 0, "request ids": 0, "offsets": 0, "phases": 0, "ranks": 0, "sub-microsecond times": 0}
+    lost |= {f"{name}s": 0 for name in reader.extras}
     rows = 0
     packer = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-    is_packed = target.name.endswith(".zst")
     with (
         aside(target) as temporary,
-        zstandard.open(temporary, "wb", cctx=packer) if is_packed else temporary.open("wb") as out,
+        zstandard.open(temporary, "wb", cctx=packer) if target.name.endswith(".zst") else temporary.open("wb") as out,
     ):
         out.write(HEADER.encode() + b"\n")
         for batch in reader.batches():
@@ -226,6 +226,7 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
                 (~pl.col("phase").is_in([Phase.PREFILL, *_EXPORT_PHASES]) & ~is_deleted).sum().alias("p"),
                 (pl.col("rank") > 0).sum(),
                 (pl.col("ts_ns") % 1000 != 0).sum(),
+                *(pl.col(name).ne_missing(TRACE.column(name).default).sum() for name in reader.extras),
             ).row(0)
             lost = {name: lost[name] + int(count) for name, count in zip(lost, counts, strict=True)}
             text = io.BytesIO()
