@@ -199,13 +199,13 @@ def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | 
 def _check_values(config: Config, axis: Axis, values: list[float], read_p99_target_ns: int | None) -> None:
     """Refuse what no replay at one of `values` would take, before a directory is made."""
     option = axis.option
-    if read_p99_target_ns is not None and axis is Axis.QUEUE_DEPTH:
-        raise ConfigError("--read-p99 bounds an open loop; give --speeds or --users with it")
+    bounds = {"--read-p99": read_p99_target_ns, "--queue-depth": config.queue_depth}
+    if axis is Axis.QUEUE_DEPTH and (given := [name for name, of in bounds.items() if of is not None]):
+        raise ConfigError(f"{given[0]} bounds an open loop; give --speeds or --users with it")
     if axis is not Axis.SPEED and any(value != int(value) or value < 1 for value in values):
         raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give whole numbers from 1")
-    least = 2 if axis is Axis.QUEUE_DEPTH else 1
+    least, many = (2, "two or more") if axis is Axis.QUEUE_DEPTH else (1, "some")
     if len(values) < least or sorted(set(values)) != values:
-        many = "two or more" if least > 1 else "some"
         raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give {many} that rise, such as 1,2,4,8")
     for value in values:
         check(_at(config, axis, value))

@@ -267,6 +267,8 @@ def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
         (["--users", "nan"], "--users nan: separate numbers by commas"),
         (["--queue-depths", "1,1e309"], "--queue-depths 1,1e309: separate numbers by commas"),
         (["--read-p99", "5ms"], "--read-p99 bounds an open loop"),
+        # It was ignored: depths of 1 to 128 were swept.
+        (["--queue-depth", "32"], "--queue-depth bounds an open loop; give --speeds or --users with it"),
         (["--users", "1,2", "--speeds", "1,2"], "--speeds and --users exclude each other"),
         (["--plot", tmp_path / "knee.gif"], "name it *.html, *.svg, *.png or *.pdf"),
     ):
