@@ -31,6 +31,7 @@ from kvtrace.core.statistics import (
     ratio,
     spread,
 )
+from kvtrace.core.units import counted, percent
 
 
 class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,9 +319,7 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str
         parts.append(f"TRIALS DISAGREE in {' and '.join(unsteady)}, so nothing is claimed of {ranges}")
     if single:
         parts += [f"{'; '.join(clauses(single, a, b, at))}: by trials too few to show a difference"]
-    if parts:
-        return "; ".join(parts)
-    return f"{b} against {a}: no figure that both measured says which is faster"
+    return "; ".join(parts) or f"{b} against {a}: no figure that both measured says which is faster"
 
 
 def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
@@ -361,7 +360,9 @@ def clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]
 def _much(line: ComparedLine, ratio_: float | None) -> str:
     """Return by how much a ratio is another than 1, the figure of `line` being shorter, longer, less or more."""
     value, words = 1.0 if ratio_ is None else ratio_, ("faster", "slower") if _is_time(line) else ("lower", "higher")
-    return f"{abs(value - 1) * 100:.0f} % {words[value >= 1]}"
+    share = abs(value - 1)
+    is_near_end = 0 < share < 0.005 or 0.995 < share < 1  # noqa: PLR2004 - whole percents would say none, or all of it
+    return f"{percent(share) if is_near_end else f'{share * 100:.0f} %'} {words[value >= 1]}"
 
 
 def _sure(line: ComparedLine, at: int) -> str:
@@ -369,8 +370,8 @@ def _sure(line: ComparedLine, at: int) -> str:
     found = line.sides[at].ratio
     if found.low is None or found.high is None:
         return ""
-    ends = [1 - found.high, 1 - found.low] if (found.value or 1) < 1 else [found.low - 1, found.high - 1]
-    return f" [{ends[0] * 100:.0f}, {ends[1] * 100:.0f}]"
+    ends = (found.high, found.low) if (found.value or 1) < 1 else (found.low, found.high)
+    return f" [{', '.join(_much(line, end).partition(' %')[0] for end in ends)}]"
 
 
 def _range(line: ComparedLine, at: int) -> str:
@@ -530,8 +531,7 @@ def _side(side: ReportedTrials) -> str:
     first = side.reports[0]
     drives = [] if not isinstance(first, RunReport) or first.run is None else list(first.run.drives())
     targets = [f"{name} on {facts['target']}" for name, facts in drives if facts.get("target")]
-    count = len(side.counted)
-    return ", ".join([side.name, f"{count} trial{'s' if count > 1 else ''}", *targets])
+    return ", ".join([side.name, counted(len(side.counted), "trial"), *targets])
 
 
 def _disagreeing(compared: Comparison) -> list[ReportTable]:

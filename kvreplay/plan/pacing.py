@@ -42,7 +42,8 @@ class Pacer:
         """Return int64 nanoseconds from the run's start for each of `ts_ns`, rounded down; None in a closed loop."""
         if self.speed is None:
             return None
-        return ts_ns if self.speed == 1.0 else np.minimum(np.floor_divide(ts_ns, self.speed), MOST).astype(np.int64)
+        with np.errstate(over="ignore", invalid="ignore"):  # at the least speeds: what no run comes to
+            return ts_ns if self.speed == 1.0 else np.minimum(np.floor_divide(ts_ns, self.speed), MOST).astype(np.int64)
 
 
 def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:

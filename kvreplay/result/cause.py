@@ -355,7 +355,9 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
         return _by(DEPENDENCIES, found, chain) if is_chain else _copies(found)
     if found.in_flight_mean is None:
         return None, "the queue depth reached is not known"
-    full, unread = found.in_flight_mean / found.queue_depth, _unread(found)
+    # Where nothing that was due waited for a place, the depth was no limit.
+    is_free = found.held_share == 0 and not _is_drive(found)
+    full, unread = 0.0 if is_free else found.in_flight_mean / found.queue_depth, _unread(found)
     # What the threads that submit did, if that is a cause of its own.
     shares = {
         DATA: found.starved_share or 0.0,

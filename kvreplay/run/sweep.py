@@ -108,7 +108,7 @@ def sweep(
     *,
     is_made: bool = False,
     read_p99_target_ns: int | None = None,
-    done: Callable[[SweepPoint], None] | None = None,
+    done: Callable[[SweepPoint], None] = lambda _point: None,
     replaying: Replaying = replay,
 ) -> tuple[LoadSweep, KvError | None]:
     """Replay at each of `values`, rising, until saturated (an open loop as `next_value` says); keep runs in the output.
@@ -143,11 +143,12 @@ def sweep(
             at = _at(config, axis, value)
             outcome = replaying(replace(asked, config=at, trace=trace, output=output / name))
         error = outcome.error
+        if axis is Axis.SPEED and not points and (pace := outcome.summary.pace) and pace.offered_per_s is None:
+            error = error or ConfigError(f"{name}: all operations are due at once, at no rate: sweep --queue-depths")
         if error is not None:
             break
-        of_value.append(point(value, name, outcome.summary, read_p99_target_ns, outcome.run.window.window))
-        if done is not None:
-            done(of_value[-1])
+        of_value.append(point(value, name, outcome.summary, read_p99_target_ns, outcome.run.window.window, axis))
+        done(of_value[-1])
         points = [decided(found) for found in trials.values()]
         if of_value[-1].window is None:  # nothing is evicted: greater loads are replayed whole, too
             config = replace(config, window=None)
@@ -156,10 +157,8 @@ def sweep(
     found = _found(axis, points, read_p99_target_ns, [t for t in tiers if t is not None])
     if error is not None:
         found = msgspec.structs.replace(found, answer=f"PARTIAL: {found.answer}")
-    write_json(
-        output / SWEEP_FILE,
-        {"program": "kvreplay", "version": __version__, "argv": asked.argv} | msgspec.to_builtins(found),
-    )
+    about = {"program": "kvreplay", "version": __version__, "argv": asked.argv}
+    write_json(output / SWEEP_FILE, about | msgspec.to_builtins(found))
     return found, error
 
 
@@ -192,8 +191,7 @@ def _name(axis: Axis, value: float, trial: int = 1) -> str:
 def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | None:
     """Return what to try next; None at the end."""
     if axis is not Axis.QUEUE_DEPTH:
-        value = next_value(axis, values, points)
-        return to_repeat(points) if value is None else value
+        return next_value(axis, values, points) or to_repeat(points)
     is_over = is_saturated(axis, points) or len(points) == len(values)
     return None if is_over else values[len(points)]
 
@@ -201,13 +199,13 @@ def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | 
 def _check_values(config: Config, axis: Axis, values: list[float], read_p99_target_ns: int | None) -> None:
     """Refuse what no replay at one of `values` would take, before a directory is made."""
     option = axis.option
-    if read_p99_target_ns is not None and axis is Axis.QUEUE_DEPTH:
-        raise ConfigError("--read-p99 bounds an open loop; give --speeds or --users with it")
+    bounds = {"--read-p99": read_p99_target_ns, "--queue-depth": config.queue_depth}
+    if axis is Axis.QUEUE_DEPTH and (given := [name for name, of in bounds.items() if of is not None]):
+        raise ConfigError(f"{given[0]} bounds an open loop; give --speeds or --users with it")
     if axis is not Axis.SPEED and any(value != int(value) or value < 1 for value in values):
         raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give whole numbers from 1")
-    least = 2 if axis is Axis.QUEUE_DEPTH else 1
+    least, many = (2, "two or more") if axis is Axis.QUEUE_DEPTH else (1, "some")
     if len(values) < least or sorted(set(values)) != values:
-        many = "two or more" if least > 1 else "some"
         raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give {many} that rise, such as 1,2,4,8")
     for value in values:
         check(_at(config, axis, value))
@@ -220,13 +218,15 @@ def _at(config: Config, axis: Axis, value: float) -> Config:
 
 
 def point(
-    value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None, window: str | None = None
-) -> SweepPoint:
+    value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None, window: str | None = None,
+    axis: Axis = Axis.SPEED,
+) -> SweepPoint:  # fmt: skip
     """Return the point of the sweep that a finished run makes, of a `window` of its trace."""
     moved = [f for f in that_count(summary.figures) if f.op != "delete"]
     span = summary.measured_ns if moved else 0
+    # Few users may ask for all at once, which is no rate; a speed that leaves no time between operations asks too much.
     pace, names = summary.pace, product(("read", "write"), ("p50_ns", "p99_ns", "p99_9_ns"))
-    offered = pace.offered_per_s if pace else None
+    rate = None if pace is None else pace.delivered_per_s if axis is Axis.USERS else pace.offered_per_s
     times: dict[str, Any] = {f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names}
     read_p99_ns = times["read_p99_ns"]
     is_judged = read_p99_target_ns is not None and read_p99_ns is not None
@@ -244,7 +244,7 @@ def point(
         **times,
         judgement=summary.judgement,
         kept_pace=pace.kept_pace if pace else None,
-        is_delivered=not is_late(pace.end_late_ns, offered, pace.delivered_per_s) if pace and offered else None,
+        is_delivered=not is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s) if pace and rate else None,
         late_by_itself_fraction=pace.late_by_itself_fraction if pace else None,
         cause=pace.cause if pace else None,
         late_p99_ns=pace.lateness.p99_ns if pace else None,
@@ -267,7 +267,7 @@ def _lacking(summary: Summary) -> str | None:
     if least >= P99_NEEDS:
         return None
     longer = f"a trace (or --limit) {P99_NEEDS / least:.1f} times as long" if least else "a longer trace (or --limit)"
-    return f"{least} reads on a tier where a p99 needs {P99_NEEDS}: take {longer}"
+    return f"{counted(least, 'read')} on a tier where a p99 needs {P99_NEEDS}: take {longer}"
 
 
 def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:
@@ -468,9 +468,7 @@ def progress_of(axis: Axis, point: SweepPoint, target_ns: int | None) -> str:
 
 
 def _said(axis: Axis, point: SweepPoint) -> str:
-    if axis is Axis.USERS:
-        return counted(point.value, "user")
-    return f"{point.value:g} x the trace's speed"
+    return counted(point.value, "user") if axis is Axis.USERS else f"{point.value:g} x the trace's speed"
 
 
 def windows_said(axis: Axis, points: Sequence[SweepPoint]) -> str:
@@ -483,7 +481,7 @@ def windows_said(axis: Axis, points: Sequence[SweepPoint]) -> str:
 def _few(point: SweepPoint) -> str:
     if point.operations is None or point.operations >= FEW_OPERATIONS:
         return ""
-    return f"; with only {point.operations} operations a single late one decides: use a longer trace"
+    return f"; with only {counted(point.operations, 'operation')} a single late one decides: use a longer trace"
 
 
 def _aside(point: SweepPoint) -> str:

@@ -84,10 +84,8 @@ def quantities(runs: Sequence[RunFile]) -> list[Quantity]:
     for (tier, op, name), values in found.items():
         all_of = [v for v in values if v is not None] if None not in values else []
         low, middle, high = (min(all_of), median(all_of), max(all_of)) if all_of else (None, None, None)
-        spread = statistics.spread(values)
-        done.append(
-            Quantity(tier=tier, op=op, name=name, values=values, median=middle, low=low, high=high, spread=spread)
-        )
+        drawn = {"median": middle, "low": low, "high": high, "spread": statistics.spread(values)}
+        done.append(Quantity(tier=tier, op=op, name=name, values=values, **drawn))
     return done
 
 

@@ -90,8 +90,7 @@ def convert(
             lost = [f"{n:,} {name}" for name, n in mlperf_csv.write_from(source, target, tick).items() if n]
             log(f"lost in this format: {', '.join(lost) or 'nothing'}")
         elif mlperf_csv.is_mlperf(source):
-            found = mlperf_csv.read_into(source, target, command_line(), tick)
-            for note in found.notes():
+            for note in mlperf_csv.read_into(source, target, command_line(), tick).notes():
                 log(f"note: {note}")
         else:
             reader = open_table(source)

@@ -17,16 +17,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, how_to_add
-from kvtrace.core.schema import EVENTS, CacheEvent, batch_of, enum_code
+from kvtrace.core.schema import EVENTS, MOST, CacheEvent, batch_of, enum_code
 from kvtrace.core.tables import Writer, open_table
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.requests import Gathered, Requests, Start, counted, sha256_of
+from kvtrace.requests.requests import Count, Gathered, Requests, Start, counted, sha256_of
 
 _POLL_MS = 100
 _REPLAY_MS = 2000
@@ -192,16 +192,16 @@ class _Event(msgspec.Struct):
     type: str
     block_hashes: list[_Hash] = []
     parent_block_hash: _Hash | None = None
-    block_size: int | None = None
+    block_size: Count | None = None
     medium: str | None = None
-    group_idx: int | None = None
+    group_idx: Count | None = None
     session_id: str | None = None
 
 
 class _Batch(msgspec.Struct, array_like=True):
-    ts: float
+    ts: Annotated[float, msgspec.Meta(ge=0, le=MOST / NS_PER_S)]
     events: list[Any]
-    rank: int | None = None
+    rank: Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)] | None = None
 
 
 @dataclass(slots=True)
@@ -225,8 +225,8 @@ class EventRows:
             events = [msgspec.convert(_as_map(event), _Event) for event in batch.events]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
             raise ValueError(f"message {sequence} is not a batch of KV events: {error}") from None
-        hashes = (one for event in events for one in (*event.block_hashes, event.parent_block_hash))
-        if wrong := [one for one in hashes if not isinstance(one, int | bytes | str | None)]:
+        hashes = (one for event in events for one in (*event.block_hashes, event.parent_block_hash or 0))
+        if wrong := [one for one in hashes if not isinstance(one, int | bytes | str)]:
             raise ValueError(f"message {sequence} is not a batch of KV events: {wrong[0]!r} is not a block hash")
         known = [event for event in events if event.type in _KINDS]
         self.unknown.update(event.type for event in events if event.type not in _KINDS)
@@ -316,7 +316,7 @@ def read(path: Path) -> Requests:
         if row["medium"] not in (None, "GPU") or row["group"] not in (None, 0) or not ids:
             not_used += 1
             continue
-        sizes.add(row["block_tokens"])
+        sizes.add(row["block_tokens"] or 0)
         asked = by_last.pop(parent, None)
         if asked is None or now - asked.last_ns > MOST_PAUSE_NS or asked.session != row["session"]:
             prefix = _stored_up_to(parent, before)
@@ -334,8 +334,8 @@ def read(path: Path) -> Requests:
         by_last[parent] = asked
     if not requests:
         raise TraceError("holds no stored block, and so no request", path=path)
-    if len(sizes) != 1:
-        raise TraceError(f"blocks of {sorted(sizes)} tokens: a file may hold one size", path=path)
+    if len(sizes) != 1 or 0 in sizes:
+        raise TraceError(f"blocks of {sorted(sizes)} tokens: a file may hold one size above 0", path=path)
     block_tokens, found = sizes.pop(), Gathered()
     for asked in requests:
         tokens = len(asked.prompt) * block_tokens, asked.answer_blocks * block_tokens

@@ -21,15 +21,15 @@ from kvtrace.core import pa, pl, zstandard
 from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
+from kvtrace.core.schema import MOST, MOST_BYTES, OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, objects_path, open_table, read_csv, unpacked
-from kvtrace.core.units import format_duration
+from kvtrace.core.units import NS_PER_S, format_duration
 from kvtrace.sim.chains import Numbers, grown
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 ZSTD_LEVEL = 3
-# Microseconds up to here are exact in a double.
-_MAX_SECONDS = 2**53 / 1e6
+# As many ns fit a trace; microseconds up to here are exact in a double.
+_MAX_SECONDS = MOST / NS_PER_S
 _TIERS = {"Tier-0": "gpu", "Tier-1": "cpu", "Tier-2": "nvme"}
 _OPS = {"Read": enum_code(TRACE, "op", Op.READ), "Write": enum_code(TRACE, "op", Op.WRITE)}
 # Its evictions are moves to the next tier down, logged as a read and a write.
@@ -39,10 +39,8 @@ _EXPORT_PHASES = {Phase.DECODE: "Decode", Phase.DEMOTE: "Evict"}
 
 def is_mlperf(path: Path) -> bool:
     """Return whether `path` starts with the MLPerf header, plain or zstd."""
-    if not path.is_file():
-        return False
     try:
-        return next(_chunks(path), b"").startswith(HEADER.encode())
+        return path.is_file() and next(_chunks(path), b"").startswith(HEADER.encode())
     except TraceError:
         return False
 
@@ -142,6 +140,8 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
     n, frame = rows.num_rows, pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(pl.Categorical).cast(pl.String))
     sizes, seconds = rows["Object_Size_Bytes"].to_numpy(), rows["Timestamp"].to_numpy()
     refuse(sizes < 0, "a negative size", path=path, column="Object_Size_Bytes", first_row=state.rows)
+    refuse(sizes > MOST_BYTES, "more than 1 PiB", path=path, column="Object_Size_Bytes", first_row=state.rows)
+    refuse((frame["Key"] == "").to_numpy(), "empty: write a name", path=path, column="Key", first_row=state.rows)
     is_wrong = ~((seconds >= 0) & (seconds <= _MAX_SECONDS))
     refuse(is_wrong, "{:g} is no Unix time", seconds, path=path, column="Timestamp", first_row=state.rows)
 
@@ -208,12 +208,12 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
     # An imported trace gets its own clock back.
     first_us = ((reader.meta.source or {}).get("first_unix_ns") or 0) // 1000
     lost = {"deletes": 0, "request ids": 0, "offsets": 0, "phases": 0, "ranks": 0, "sub-microsecond times": 0}
+    lost |= {f"{name}s": 0 for name in reader.extras}
     rows = 0
     packer = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-    is_packed = target.name.endswith(".zst")
     with (
         aside(target) as temporary,
-        zstandard.open(temporary, "wb", cctx=packer) if is_packed else temporary.open("wb") as out,
+        zstandard.open(temporary, "wb", cctx=packer) if target.name.endswith(".zst") else temporary.open("wb") as out,
     ):
         out.write(HEADER.encode() + b"\n")
         for batch in reader.batches():
@@ -226,6 +226,7 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
                 (~pl.col("phase").is_in([Phase.PREFILL, *_EXPORT_PHASES]) & ~is_deleted).sum().alias("p"),
                 (pl.col("rank") > 0).sum(),
                 (pl.col("ts_ns") % 1000 != 0).sum(),
+                *(pl.col(name).ne_missing(TRACE.column(name).default).sum() for name in reader.extras),
             ).row(0)
             lost = {name: lost[name] + int(count) for name, count in zip(lost, counts, strict=True)}
             text = io.BytesIO()

@@ -373,6 +373,22 @@ def test_a_comparison_leads_with_the_drive_whatever_another_side_has_beside_it()
     assert said.startswith("b reads 50 % faster at p50 than a; its read bandwidth 100 % higher")
 
 
+@pytest.mark.parametrize(
+    ("p99_ns", "said"),
+    [
+        # A hundredth of a percent is no 0 %, and a three hundredth of the time no 100 % less of it.
+        ([1.5e6, 1.5e6, 1.5e6], "b reads 99.7 % faster at p99 [99.7, 99.7] than a"),
+        ([499e6, 499e6, 499e6], "b reads 0.2 % faster at p99 [0.2, 0.2] than a"),
+        ([500.01e6, 500.01e6, 500.01e6], "b reads < 0.1 % slower at p99 [< 0.1, < 0.1] than a"),
+        ([400e6, 400e6, 400e6], "b reads 20 % faster at p99 [20, 20] than a"),
+        ([500e6, 500e6, 500e6], "no difference of b from a that these trials can show: read p99 (0 % slower"),
+    ],
+)
+def test_a_headline_rounds_no_difference_to_none_or_to_all(p99_ns, said):
+    figure = ("nvme", "read", "response_p99_ns")
+    assert judge(["a", "b"], [{figure: [500e6] * 3}, {figure: p99_ns}])[0].startswith(said)
+
+
 @pytest.mark.full
 def test_times_of_storage_that_takes_none_are_not_compared_with_those_of_one_that_does(tmp_path):
     for preset in ("vllm-fs", "vllm-obj"):

@@ -14,7 +14,7 @@ from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import TraceWindow, compile_window, populated_rows
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
-from kvtrace.core.schema import TRACE
+from kvtrace.core.schema import MOST, TRACE
 from kvtrace.core.tables import open_table
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ def row(
     phase: str = "load",
 ) -> Any:
     return (ts, op, tier, phase, obj, offset, length, request, stage, 0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_least_speeds_are_due_at_the_end_of_time_without_a_word() -> None:
+    """NumPy's RuntimeWarning of 5e9 / 1e-300 went to the terminal."""
+    assert Pacer(1e-300).due_ns(np.array([0, 5 * 10**9])).tolist() == [0, MOST]
 
 
 def test_rows_say_what_the_trace_says_and_that_nothing_was_done(tmp_path: Path) -> None:

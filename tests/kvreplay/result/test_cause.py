@@ -58,6 +58,10 @@ def test_a_full_queue_that_is_not_shown_to_be_the_drives_names_its_limit() -> No
     assert open_loop(**QUEUED, doubling_gain=0.9, slowdown=20.0)[0] is QUEUE
     # Of one at a time no drive has a queue.
     assert open_loop(**QUEUED, depth=1)[0] is QUEUE
+    # One operation alone, or a single chain: nothing that was due waited for a place.
+    for depth in (1, 2):
+        reason = f"in flight 1 of {depth}"
+        assert closed_loop(in_flight_mean=1.0, held_share=0.0, doubling_gain=1.0, depth=depth) == (None, reason)
     assert closed_loop(**{**FULL, "in_flight_mean": 0.99}, depth=1)[0] is QUEUE
 
 

@@ -28,6 +28,9 @@ from kvreplay.run.sweep import (
     windows_said,
     with_users,
 )
+from kvreplay.run.sweep import (
+    point as point_of,
+)
 from kvtrace.core.document.chapters import sweep_document
 from kvtrace.core.document.page import SUFFIXES, picture_of, write_drawing
 from kvtrace.core.errors import ConfigError
@@ -164,6 +167,20 @@ def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
     assert (len(found.points), found.answer[:9], isinstance(error, Interrupted)) == (1, "PARTIAL: ", True)
 
 
+def test_what_is_due_at_once_has_no_speed_and_few_users_ask_for_no_rate(tmp_path: Path) -> None:
+    # 20 writes of 8 KiB at once take 164 ms at 1 MB/s: late, but nobody asked for a rate.
+    trace = write_trace(tmp_path / "t.parquet", [(5, *row(i)[1:]) for i in range(20)])
+    asked = Replay(Config(tiers={"cpu": "sim:bandwidth=1MB"}, speed=1.0), trace, tmp_path / "s", [])
+    summary = replay(replace(asked, output=tmp_path / "r")).summary
+    assert (summary.pace.kept_pace, summary.pace.offered_per_s) == (False, None)
+    assert point_of(1.0, "r", summary, axis=Axis.USERS).is_held
+    # A speed that leaves no time between operations that had some is too much.
+    assert not point_of(1e12, "r", summary).is_held
+    found, error = sweep(asked, Axis.SPEED, [1, 2])
+    assert str(error) == "speed-1: all operations are due at once, at no rate: sweep --queue-depths"
+    assert (found.knee, found.points) == (None, [])
+
+
 def test_loads_whose_windows_differ_say_so() -> None:
     cold, steady = points([1.0, 2.0, 3.0, 4.0]), "steady:60s"
     found = [*cold[:2], *(msgspec.structs.replace(point, window=steady) for point in cold[2:])]
@@ -250,6 +267,8 @@ def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
         (["--users", "nan"], "--users nan: separate numbers by commas"),
         (["--queue-depths", "1,1e309"], "--queue-depths 1,1e309: separate numbers by commas"),
         (["--read-p99", "5ms"], "--read-p99 bounds an open loop"),
+        # It was ignored: depths of 1 to 128 were swept.
+        (["--queue-depth", "32"], "--queue-depth bounds an open loop; give --speeds or --users with it"),
         (["--users", "1,2", "--speeds", "1,2"], "--speeds and --users exclude each other"),
         (["--plot", tmp_path / "knee.gif"], "name it *.html, *.svg, *.png or *.pdf"),
     ):

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from simulated import kvtrace
 
+from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import EVENTS
 from kvtrace.core.tables import open_table, read_table
 from kvtrace.requests import record as events_file
@@ -69,6 +70,18 @@ def test_an_event_as_an_array_is_the_same_as_one_as_a_map():
 def test_what_is_no_event_is_named(payload):
     with pytest.raises(ValueError, match="message 9 is not a batch of KV events"):
         EventRows().add(9, payload)
+
+
+@pytest.mark.parametrize("payload", [message(stored(1), ts=float("inf")), message(stored(1), ts=-1.0),
+                                     message(stored(1), ts=1.7e12), msgspec.msgpack.encode([1.0, [stored(1)], 1 << 15]),
+                                     message(stored(1, block=1 << 31)), message(stored(1, group_idx=-1)),
+                                     message(stored(None))])  # fmt: skip
+def test_what_no_row_holds_is_no_event(payload):
+    """It ended a recording of hours in a traceback, or left a file that cannot be read."""
+    rows = EventRows()
+    with pytest.raises(ValueError, match="message 9 is not a batch of KV events"):
+        rows.add(9, payload)
+    assert len(rows) == 0
 
 
 def test_unknown_events_are_counted():
@@ -262,3 +275,10 @@ def test_chunks_of_a_prompt_an_answer_and_the_next_turn(tmp_path):
     assert requests.arrival_ns.tolist() == [0, 8 * 10**9, 8.1 * 10**9]
     assert requests.block_ids.tolist()[4:11] == [0, 1, 2, 3, 4, 5, 6]
     assert (requests.origin["unknown_parents"], requests.origin["stores_not_used"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("blocks", "sizes"), [((None, 4), r"\[0, 4\]"), ((0,), r"\[0\]"), ((4, 8), r"\[4, 8\]")])
+def test_blocks_of_no_size_or_of_several_are_refused(tmp_path, blocks, sizes):
+    path = events(tmp_path, *((1.0, [stored(n, block=block)]) for n, block in enumerate(blocks)))
+    with pytest.raises(TraceError, match=f"blocks of {sizes} tokens: a file may hold one size above 0"):
+        events_file.read(path)

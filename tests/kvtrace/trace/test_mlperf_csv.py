@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 import zstandard
-from conftest import write_trace
+from conftest import trace_batch, trace_meta, write_trace
 from simulated import kvtrace
 
 from kvtrace.core.errors import TraceError
-from kvtrace.core.schema import OBJECTS, TRACE
-from kvtrace.core.tables import objects_path, open_table, read_table
+from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema
+from kvtrace.core.tables import create, objects_path, open_table, read_table
 from kvtrace.trace import mlperf_csv
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
@@ -114,6 +115,10 @@ BAD = {
         "1,Read,99999999999999999999,Tier-0,k,Prefill",
         "column Object_Size_Bytes: CSV conversion error",
     ),
+    # What no table may hold: it was written, and no program could read it.
+    "size beyond a trace's": ("1,Read,1125899906842625,Tier-0,k,Prefill", "column Object_Size_Bytes: more than 1 PiB"),
+    "time beyond a trace's": ("4611686019,Read,5,Tier-0,k,Prefill", "column Timestamp: 4.61169e+09 is no Unix time"),
+    "no key": ("1,Read,5,Tier-0,,Prefill", "column Key: empty: write a name"),
     "size is a fraction": ("1,Read,1.5,Tier-0,k,Prefill", "column Object_Size_Bytes: CSV conversion error"),
     "no size": ("1,Read,,Tier-0,k,Prefill", "column Object_Size_Bytes: CSV conversion error"),
     "no time": (",Read,5,Tier-0,k,Prefill", "column Timestamp: CSV conversion error"),
@@ -206,6 +211,17 @@ def test_an_export_is_exact_and_says_what_it_loses(tmp_path, monkeypatch, capsys
             "3.000000,Write,4096,Tier-0,chunk/000000000000,Prefill",
             "61.000001,Read,4096,Tier-0,chunk/000000000000,Decode",
         ]
+
+
+def test_an_export_says_that_nodes_and_streams_are_lost(tmp_path):
+    """Of a fleet each node holds its own copy of an object: without nodes they are one."""
+    source, extras = tmp_path / "t.parquet", ("node", "stream")
+    columns = trace_batch(ROWS[:4])
+    arrays = [*columns.columns, pa.array([0, 1, 2, 0], pa.int32()), pa.array([None, 0, 5, None], pa.int16())]
+    with create(source, TRACE, trace_meta(), extras) as out:
+        out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE, extras)))
+    lost = mlperf_csv.write_from(source, tmp_path / "m.csv", lambda _: None)
+    assert (lost["nodes"], lost["streams"]) == (2, 2)
 
 
 def test_objects_without_a_name_are_named_by_number(tmp_path):
