@@ -59,7 +59,10 @@ def main() -> None:
         with subprocess.Popen([*run, "--duration", f"{asked.minutes}min", "--quiet"], cwd=name) as process:
             began = time.monotonic()
             while process.poll() is None:
-                seen.setdefault(int(time.monotonic() - began) // 60, []).append(own_bytes(process.pid))
+                sizes = seen.setdefault(int(time.monotonic() - began) // 60, [])
+                sizes.append(own_bytes(process.pid))
+                if len(sizes) * EVERY_S == 60:
+                    print(f"minute {len(seen)}: {median(sizes) / 1e6:.1f} MB", file=sys.stderr, flush=True)
                 time.sleep(EVERY_S)
         settled = [median(sizes) for minute, sizes in seen.items() if SETTLED_MIN <= minute < asked.minutes]
         if process.returncode or not settled:

@@ -87,12 +87,10 @@ class Times:
         mean = self.total(*at) / count
         return Distribution(count=count, mean_ns=mean, max_ns=most, percentiles_within=within, **known_ns)
 
-    def quick(self, percent: int, *at: int) -> float:
-        """Return the percentile `percent` of the distributions `at` together, between the values beside it."""
+    def least(self, *at: int) -> int:
+        """Return the least value of the distributions `at` together, of which there is one."""
         values = self._exact(at)
-        if values is not None:
-            return float(np.percentile(values, percent))
-        return float(self._of_ranks(at, [(self.count(*at) - 1) * percent // 100])[0])
+        return self._of_ranks(at, [0])[0] if values is None else int(values.min())
 
     def _exact(self, at: Sequence[int]) -> Any:
         """Return all values of the distributions `at`; None if one of them has too many."""
@@ -161,7 +159,7 @@ LATE_TIMES = 2
 """A response is on time up to LATE_NS more than so many times what its kind and length takes unhindered. Lengths of one
 class differ by a factor of two, and so may what they take."""
 QUICK_PERCENT = 5
-"""Of service times: the quickest, which a queue that grows has not lengthened yet."""
+"""Of service times: what operations of a length take unhindered, however a few of them were cached."""
 _P99 = 9900
 _RADIX = 1 << 16
 
@@ -566,8 +564,6 @@ class RequestTimes:
 RETRIES = "retries"
 BATCH_ROWS = 1 << 14
 """Rows of the trace that are looked at together, at most."""
-ROW_GROUP_ROWS = 1 << 17
-"""Of a run's tables: a row group lies in memory until it is encoded; of each, the footer takes 11 KB until the end."""
 
 
 def ops_batch(

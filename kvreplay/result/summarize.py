@@ -33,7 +33,6 @@ from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
 from kvreplay.result.counts import (
     MOST,
-    ROW_GROUP_ROWS,
     CountedOperations,
     LeastLater,
     OpenRequests,
@@ -116,7 +115,7 @@ class RunResults:
         ):
             # What is said of the run is known at its end.
             meta = msgspec.structs.replace(self.setting.reader.meta, table=table.name)
-            writing = create(self._output / file, table, meta, extras, ROW_GROUP_ROWS)
+            writing = create(self._output / file, table, meta, extras)
             self._writers[table] = self._files.enter_context(writing)
         return self
 

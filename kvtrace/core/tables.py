@@ -511,6 +511,7 @@ def unpacked(path: Path) -> Iterator[bytes]:
 
 SUFFIXES = (".parquet", ".csv.zst")
 ROW_GROUP_ROWS = 1 << 18
+"""They lie in memory until they are encoded; of each row group the footer takes 11 KB until the end."""
 
 Encoder = ParquetEncoder | CsvEncoder
 """What a file format writes: whole row groups, then the metadata."""
@@ -519,14 +520,12 @@ Encoder = ParquetEncoder | CsvEncoder
 class Writer:
     """A table being written; rows are gathered into row groups of one size, so bytes never depend on batches."""
 
-    def __init__(
-        self, table: Table, meta: Metadata, encoder: Encoder, extras: tuple[str, ...] = (), group_rows: int = 0
-    ) -> None:
+    def __init__(self, table: Table, meta: Metadata, encoder: Encoder, extras: tuple[str, ...] = ()) -> None:
         """Write rows of `table` with the columns `extras` through `encoder`, and `meta`, as of it, at the end."""
         self.table, self.rows = table, 0
         self.meta = msgspec.structs.replace(meta, table=table.name, schema_version=table.version(extras))
-        self._extras, self._group_rows = extras, group_rows or ROW_GROUP_ROWS
-        self._encoder, self._pending, self._pending_rows, self._is_whole = encoder, [], 0, False
+        self._encoder, self._extras, self._is_whole = encoder, extras, False
+        self._pending, self._pending_rows = [], 0
 
     _pending: list[pa.RecordBatch]
 
@@ -540,7 +539,7 @@ class Writer:
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self.rows += batch.num_rows
-        if self._pending_rows >= self._group_rows:
+        if self._pending_rows >= ROW_GROUP_ROWS:
             self._flush(whole=False)
 
     def update(self, **fields: Any) -> None:
@@ -550,9 +549,9 @@ class Writer:
     def _flush(self, *, whole: bool) -> None:
         rows = pa.Table.from_batches(self._pending, arrow_schema(self.table, self._extras))
         start = 0
-        while rows.num_rows - start >= self._group_rows or (whole and start < rows.num_rows):
-            self._encoder.write(rows.slice(start, self._group_rows))
-            start += self._group_rows
+        while rows.num_rows - start >= ROW_GROUP_ROWS or (whole and start < rows.num_rows):
+            self._encoder.write(rows.slice(start, ROW_GROUP_ROWS))
+            start += ROW_GROUP_ROWS
         rest = rows.slice(start)
         self._pending, self._pending_rows = rest.to_batches(), rest.num_rows
 
@@ -571,20 +570,17 @@ class Writer:
 
 
 @contextmanager
-def create(
-    path: Path | str, table: Table, meta: Metadata, extras: tuple[str, ...] = (), group_rows: int = 0
-) -> Iterator[Writer]:
+def create(path: Path | str, table: Table, meta: Metadata, extras: tuple[str, ...] = ()) -> Iterator[Writer]:
     """Yield a `Writer` of `table` for `path`; the file appears there only if the block ends without an error.
 
-    The file has those columns of the table's `extras` that are named here, in the table's order, in row groups of
-    `group_rows` if that is given: a row group lies in memory until it is encoded.
+    The file has those columns of the table's `extras` that are named here, in the table's order.
     """
     path = Path(path)
     kind = ParquetEncoder if _format(path) == ".parquet" else CsvEncoder
     with aside(path) as temporary:
         encoder: Encoder = kind(temporary, table, extras)
         try:
-            writer = Writer(table, meta, encoder, extras, group_rows)
+            writer = Writer(table, meta, encoder, extras)
             yield writer
             writer.finish()
         finally:

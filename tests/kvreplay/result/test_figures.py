@@ -11,6 +11,7 @@ from taken import counted, rows_of
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.native.rows import NOT_DONE
 from kvreplay.plan.pacing import Pacer, choose
+from kvreplay.result import counts
 from kvreplay.result.cause import distribution, is_late, pace, percent
 from kvreplay.result.figures import figures
 from kvreplay.result.verdict import verdict
@@ -139,6 +140,20 @@ def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
     found = pace(counted(rows_of(5, due_ns=DUE, **record), TIERS), driven(140 * MS))
     assert found is not None
     assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (True, None, 0, 100)
+
+
+@pytest.mark.parametrize("limit", [counts.EXACT_VALUES, 100])
+def test_a_queue_that_grows_all_along_makes_no_rate_greater_than_it_was(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    # 1,000 operations due within 10 ms, of which one ends each millisecond: 1,000 a second. The 50 quickest took up to
+    # 50 ms: less that, it would be 1,052.
+    monkeypatch.setattr(counts, "EXACT_VALUES", limit)
+    due_ms = np.arange(1000) // 100
+    record = loop_of(due_ms, np.arange(1, 1001), [0] * 1000)
+    found = pace(counted(rows_of(1000, due_ns=due_ms * MS, **record), TIERS))
+    assert found is not None
+    assert found.delivered_per_s == pytest.approx(1000 / 0.999, rel=0.0001)
 
 
 @pytest.mark.parametrize(("took_ms", "has_lost"), [(100, False), (900, False), (1250, True)])

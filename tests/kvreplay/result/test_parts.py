@@ -20,12 +20,13 @@ from kvreplay.config.setting import Setting
 from kvreplay.native.rows import DELETE, OK
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window
-from kvreplay.result import counts, summarize
+from kvreplay.result import counts
 from kvreplay.result.counts import ERROR, LATENESS, Times
 from kvreplay.result.figures import figures
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
+from kvtrace.core import tables
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.figures import Distribution
 from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
@@ -43,8 +44,7 @@ ROWS = 400
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "WAITING", 128)
     monkeypatch.setattr(counts, "_AT_FIRST", 8)
-    for module in (summarize, counts):
-        monkeypatch.setattr(module, "ROW_GROUP_ROWS", 64)
+    monkeypatch.setattr(tables, "ROW_GROUP_ROWS", 64)
     monkeypatch.setattr(counts, "BATCH_ROWS", 48)
 
 
