@@ -97,7 +97,7 @@ ROWS ?= 10
 bench-long: $(READY)
 	$(BIN)/python bench/bench_long.py $(ROWS)
 
-# Memory of an open loop of so many MINUTES, which must be flat within 5 % after eight.
+# Memory of an open loop of so many MINUTES, in tens, which must be flat within 5 % from the second repeat of its trace on.
 MINUTES ?= 60
 soak: $(READY)
 	$(BIN)/python bench/soak.py --minutes $(MINUTES)
