@@ -18,7 +18,7 @@ from kvtrace import __version__
 from kvtrace.core import duckdb
 from kvtrace.core.app import progress
 from kvtrace.core.config import sha256
-from kvtrace.core.errors import DeviceError, TraceError, need_file
+from kvtrace.core.errors import ConfigError, DeviceError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.run.figures import Distribution, Figures, Summary
@@ -46,6 +46,8 @@ def import_files(
         db.execute("SET TimeZone = 'UTC'")
         with progress(f"read {options.format}"):
             found = reader(options.format)(files, options, db)
+        if options.tier is not None and not found.tiers:
+            raise ConfigError(f"--tier {options.tier}: what {options.format} holds is of no tier; leave it out")
         outdir.mkdir(exist_ok=True)
         for name in _FILES:
             # What an earlier import left must not stand beside new tables.
@@ -142,7 +144,7 @@ def _summary_of_ops(ops: Path, source: str) -> Summary:
         verdict=f"imported from {source}",
         figures=shown,
         operations=sum(f["operations"] for f in counted),
-        errors=sum(f["errors"] + f["corrupt"] for f in counted),
+        errors=sum(f["errors"] for f in counted),
         not_reached=0,
     )
 

@@ -327,8 +327,7 @@ def _relative(value: float | None, source: float | None) -> float | None:
 
 def gaps_us(stream: Stream) -> NDArray[np.int64]:
     """Return the gaps between arrivals in µs, in order of time."""
-    us: NDArray[np.int64] = np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
-    return us
+    return np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
 
 
 def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:

@@ -389,8 +389,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], 
             "reuse job draws from; take a trace, a run or block events that last longer than an instant"
         )
     share = runtime_ns / profile.span_ns
-    ops = {True: max(0, round(profile.read.ops * share)), False: max(0, round(profile.write.ops * share))}
-    count = max(1, sum(ops.values()))
+    count = max(1, round(profile.ops * share))
     if count > MAX_OPS:
         raise ConfigError(
             f"{format_count(count)} operations exceed the maximum of the reuse job ({format_count(MAX_OPS)}); shorten "
@@ -398,7 +397,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], 
         )
     rng = np.random.default_rng(seed)
     is_read = np.zeros(count, dtype=np.bool_)
-    is_read[: ops[True]] = True
+    is_read[: round(count * profile.read.ops / profile.ops)] = True
     rng.shuffle(is_read)
     length, distance = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     for direction, reuse, which in (
@@ -411,7 +410,8 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], 
             # `count` reuse distances in bytes; -1 for a first use.
             known = sum(slot.count for slot in reuse.distances)
             result = np.full(n, -1, dtype=np.int64)
-            again = round(n * known / (known + reuse.first_ops))
+            # Of a direction that begins after what was looked at, no reuse is known.
+            again = round(n * known / max(1, known + reuse.first_ops))
             result[:again] = _from_slots(reuse.distances, again, rng)
             rng.shuffle(result)
             distance[which] = result

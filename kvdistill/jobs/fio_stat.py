@@ -403,10 +403,10 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
     stream = _of_chance("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
     times = _times(stream, profile, runtime_ns)
     left_ms, lasts_ms = options.runtime_cap_ns // NS_PER_MS - times.start_ms, times.runtime_ms or 0
-    if left_ms < lasts_ms:
-        times = replace(times, runtime_ms=left_ms, share=times.share * left_ms / lasts_ms)
     if left_ms <= 0:
         return []
+    if left_ms < lasts_ms:
+        times = replace(times, runtime_ms=left_ms, share=times.share * left_ms / lasts_ms)
     jobs, paced = _pace_lines(stream, times, profile)
     said = f"# {format_count(count)} deletes of {mean} bytes on average, at random places"
     return _numbered("trim", jobs, [said, "rw=randtrim", f"bs={mean}", *paced])

@@ -139,11 +139,11 @@ def _classes_lost(what: str, direction: DirectionProfile, classes: Sequence[Size
 def _random_lost(profile: Profile, hot: str, bursts: str, names: str) -> list[str]:
     """Return what every job of random operations loses, with its words for what is hot, bursty, and for names."""
     order = "the order of operations: the reuse distances of the trace are not kept"
-    if profile.locality is not None:
-        share = profile.locality.hot10_share
-        hot += f" (in the source, the hottest 10 % of 128 KiB blocks get {share:.1%} of operations)"
-        if (blocks := profile.locality.reuse_p50_blocks) is not None:
-            order += f" (median in the source: {blocks:,.0f} blocks)"
+    if (known := profile.locality) is not None:
+        of = "" if known.is_whole else f"the first {known.ops:,} "
+        hot += f" (in the source, the hottest 10 % of 128 KiB blocks get {known.hot10_share:.1%} of {of}operations)"
+        if known.reuse_p50_blocks is not None:
+            order += f" (median in the source: {known.reuse_p50_blocks:,.0f} blocks)"
     if profile.arrivals is not None:
         said = profile.arrivals.dispersion
         bursts += f" (variance by mean of operations in the source: {said}; by chance it is 1)"

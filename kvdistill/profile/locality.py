@@ -18,7 +18,7 @@ from kvdistill.queries.database import query, query_table
 from kvdistill.queries.window import READ
 from kvtrace.core.errors import TraceError
 from kvtrace.core.native.library import I1, I8, function
-from kvtrace.core.statistics import SLOTS, count, nearest_rank, slot_of, to_slots
+from kvtrace.core.statistics import count, nearest_rank, slot_of, to_slots
 from kvtrace.core.tables import Reader
 
 MAX_ACCESSES = 4_000_000
@@ -89,10 +89,10 @@ def place_locality(op: NDArray[Any], address: Any, length: Any, *, is_whole: boo
         return None
     places, place = np.unique(address, return_inverse=True)
     distances = reuse_distances(place.astype(np.int64), length, len(places))
-    is_read = op == READ
+    is_read, looked_at = op == READ, len(_touched(address, length)[0])
     return Locality(
-        ops=len(op),
-        is_whole=is_whole,
+        ops=looked_at,
+        is_whole=is_whole and looked_at == len(op),
         hot10_share=blocks.hot10_share,
         reuse_p50_blocks=blocks.reuse_p50_blocks,
         read=_reuse_of(distances[is_read]),
@@ -102,10 +102,7 @@ def place_locality(op: NDArray[Any], address: Any, length: Any, *, is_whole: boo
 
 def _reuse_of(distances: Any) -> Reuse:
     known = distances[distances >= 0]
-    return Reuse(
-        first_ops=len(distances) - len(known),
-        distances=to_slots(count(known) if len(known) else np.zeros(SLOTS, dtype=np.int64)),
-    )
+    return Reuse(first_ops=len(distances) - len(known), distances=to_slots(count(known)))
 
 
 BLOCK_BYTES = 128 * 1024
@@ -114,12 +111,17 @@ MAX_BLOCK_ACCESSES = 8_000_000
 _reuse_distances = function("reuse_distances", int, I8, I8, int, I8)
 
 
-def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the blocks that each operation touches, one after another, renumbered densely from 0."""
+def _touched(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return of each operation that is looked at its first block, and how many it touches."""
     first = offsets // BLOCK_BYTES
     count = (offsets + lengths - 1) // BLOCK_BYTES - first + 1
     kept = int(np.searchsorted(np.cumsum(count), MAX_BLOCK_ACCESSES, "right"))
-    first, count = first[:kept], count[:kept]
+    return first[:kept], count[:kept]
+
+
+def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the blocks that each operation touches, one after another, renumbered densely from 0."""
+    first, count = _touched(offsets, lengths)
     within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     blocks = np.repeat(first, count) + within
     return np.unique(blocks, return_inverse=True)[1].astype(np.int64)

@@ -200,8 +200,9 @@ class Locality(msgspec.Struct, frozen=True, kw_only=True):
     """Which places are used, and how soon again; over the first operations if they are very many."""
 
     ops: int
-    """Reads and writes looked at."""
+    """Reads and writes whose blocks are looked at; reuse is known of as many at least."""
     is_whole: bool
+    """Whether those are all."""
     hot10_share: float
     """Share of accesses that go to the hottest 10 % of touched 128 KiB blocks."""
     reuse_p50_blocks: float | None
@@ -311,7 +312,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     deletes_beyond_ns: int = 0
     """How much longer it is from its first operation to its last if deletes are among them."""
     deletes_start_ns: int = 0
-    """When its first delete is due, from the first read or write on."""
+    """When its first delete is due, from the first read or write on; negative where it is before that."""
     deletes_span_ns: int | None = None
     """From its first delete to its last; null if their times are not known."""
     read: DirectionProfile
@@ -444,11 +445,8 @@ def split_sizes(direction: DirectionProfile) -> Split:
         entries = _slices(sizes, PERCENT)
         if len(entries) > MAX_ENTRIES:
             entries = _slices(sizes, PERCENT // 2)
-    exact = {s.io_bytes: s.ops / direction.ops for s in sizes}
-    said = {size: percent / PERCENT for size, percent in entries}
-    moved = sum(abs(exact.get(s, 0) - said.get(s, 0)) for s in sorted(exact.keys() | said.keys())) / 2
-    mean = sum(size * percent for size, percent in entries) / PERCENT
-    return Split(entries, moved, mean)
+    said = [SizeCount(*entry) for entry in entries]
+    return Split(entries, total_variation(sizes, said), mean_bytes(said))
 
 
 def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:

@@ -181,7 +181,7 @@ def profile_of(ios: Path, scratch: Path, **known: Any) -> Profile:
             start_ns=start,
             span_ns=span,
             deletes_beyond_ns=totals["whole_ns"] - span,
-            deletes_start_ns=(totals["delete_start_ns"] or start) - start,
+            deletes_start_ns=totals["delete_start_ns"] - start if totals["delete_ops"] else 0,
             deletes_span_ns=totals["delete_end_ns"] - totals["delete_start_ns"] if totals["delete_ops"] else None,
             read=describe(READ, has_zones=False),
             write=describe(WRITE, has_zones=False),

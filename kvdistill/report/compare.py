@@ -78,6 +78,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     definition: str = DEFINITION
 
 
+KINDS = ("run", "probe", "trace")
+"""What can be compared."""
 _MIXED = {"run", "trace"}
 """Measured against simulated: only counts, bytes and sizes are compared."""
 _TTFT = "first_token_"
@@ -92,8 +94,8 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     if len(sides) < 2:  # noqa: PLR2004 - a comparison
         raise ConfigError("name two or more traces, runs or probes to compare")
     for side in sides:
-        if side.reports[0].kind == "jobs":
-            raise ConfigError(f"{side.name} holds jobs; they are compared with their source already: kvdistill report")
+        if not side.reports or side.reports[0].kind not in KINDS:
+            raise ConfigError(f"{side.name} is no trace, run or probe to compare; kvdistill report shows what it holds")
     kinds = [side.reports[0].kind for side in sides]
     is_mixed = set(kinds) == _MIXED
     if len(set(kinds)) > 1 and not is_mixed:

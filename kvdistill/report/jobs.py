@@ -144,8 +144,9 @@ def profile_chapter(profile: Profile) -> Chapter:
         facts["address space"] = Cell(profile.space.span_bytes, Unit.BYTES)
         facts["reserved at most"] = Cell(profile.space.peak_reserved_bytes, Unit.BYTES)
     if profile.locality is not None:
-        facts["I/O share of hottest 10 % of blocks"] = Cell(profile.locality.hot10_share, Unit.SHARE)
-        facts["median reuse, in 128 KiB blocks"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
+        part = "" if profile.locality.is_whole else f", of the first {profile.locality.ops:,} operations"
+        facts[f"I/O share of hottest 10 % of blocks{part}"] = Cell(profile.locality.hot10_share, Unit.SHARE)
+        facts[f"median reuse, in 128 KiB blocks{part}"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
     title = f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}"
     made = parameters("What jobs are made of", Sheet.PARAMETERS, facts)
     return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), made])

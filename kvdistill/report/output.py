@@ -18,7 +18,7 @@ from kvdistill.formats.importing import TRACE_FILE
 from kvdistill.jobs.job import PROFILE
 from kvdistill.jobs.write import CLOSENESS, find_closeness
 from kvdistill.report.cards import cards_document, compare_cards
-from kvdistill.report.compare import Comparison, comparison_of
+from kvdistill.report.compare import KINDS, Comparison, comparison_of
 from kvdistill.report.jobs import JobsReport
 from kvdistill.report.probe import ProbeReport, probe_report
 from kvdistill.report.run import RunReport, run_report, summary_report
@@ -126,9 +126,6 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-_COMPARED = ("run", "probe", "trace")
-
-
 def read_reports(
     paths: Sequence[Path], buckets: int, endurance: Endurance | None = None
 ) -> tuple[list[Report], list[Document], list[PlainSheet]]:
@@ -143,7 +140,7 @@ def read_reports(
     names = [name for side in sides for name in side.names]
     documents = documents_of(every, names)
     # Traces next to a run are its context, not sides: they are compared where there is no run.
-    of_kind = ([side for side in sides if side.reports and side.reports[0].kind == kind] for kind in _COMPARED)
+    of_kind = ([side for side in sides if side.reports and side.reports[0].kind == kind] for kind in KINDS)
     alike = next(filter(None, of_kind), [])
     if len(alike) > 1:
         documents.insert(0, folded(comparison_of(alike)[1]))

@@ -340,8 +340,7 @@ def findings(
     said += [_dominant(row) for row in inside if row["latency_ns"]]
     directions = probe.block.directions.values()
     faults = {name: sum(getattr(counts, name) or 0 for counts in directions) for name in _FAULTS}
-    said += [f"{count:,} {_FAULTS[name]}" for name, count in faults.items() if count]
-    return [line for line in said if line]
+    return said + [f"{count:,} {_FAULTS[name]}" for name, count in faults.items() if count]
 
 
 def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:

@@ -162,7 +162,11 @@ MEMORY_PART = 8
 def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequence[Tier | None], runtime_ns: int) -> int:
     """Return how many repeats of `window` to plan so that they last for `runtime_ns`."""
     if pacer.speed is not None:
-        return int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns + 1
+        more = int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns
+        if more * window.rows > runtime_ns // 10:
+            so_close = f"the trace's rows ({window.rows:,}) are so close that repeats of them"
+            raise ConfigError(f"--duration: {so_close} ask for over 100,000,000 operations a second; leave --speed out")
+        return more + 1
     facts = window.facts
     # By the models of tiers that take time, each direction one after the other.
     served_ns = max(

@@ -380,13 +380,12 @@ static void rest(Engine *e, Queue *l, Use *use, int64_t now, int64_t next_ns) {
         pthread_cond_timedwait(&l->woken, &e->order.lock, &t);
         l->sleepers--;
         if (leads && l->watched_ns == next_ns) l->watched_ns = INT64_MAX;
-        use->asleep_ns += now_ns() - started;
     } else {    // the last part of the way to a due time is not slept through: waking up takes about as long
         unlock(e);
         sched_yield();
         lock(e);
-        use->asleep_ns += now_ns() - started;
     }
+    use->asleep_ns += max_of(0, now_ns() - max_of(started, e->job->start_ns));  // ranks wait for their common start
 }
 
 static void ask_python(Engine *e, Task *t, const Step *s) {

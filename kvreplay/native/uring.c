@@ -310,7 +310,8 @@ static int enter(Loop *l, int64_t wait_ns) {
     }
     if (!wait_ns) {     // completions come to a ring only while its thread is in the kernel
         if (!is_split && l->out) enter_ring(r->fd, 0, 0, IORING_ENTER_GETEVENTS, NULL, 0);
-        if (!is_split) l->use->asleep_ns += now_ns() - started;     // until what is due in a moment
+        // Until what is due in a moment; before the run's start nothing is.
+        if (!is_split) l->use->asleep_ns += max_of(0, now_ns() - max_of(started, l->e->job->start_ns));
         return 0;
     }
     if (is_split && *r->cq_head != __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE)) return 0;
@@ -323,7 +324,7 @@ static int enter(Loop *l, int64_t wait_ns) {
     else if (errno != ETIME && errno != EINTR && errno != EAGAIN && errno != EBUSY) return errno;
     // With an error of the wait the kernel may have taken requests: it says so by the head.
     else r->submitted = __atomic_load_n(r->sq_head, __ATOMIC_ACQUIRE);
-    l->use->asleep_ns += now_ns() - started;
+    l->use->asleep_ns += max_of(0, now_ns() - max_of(started, l->e->job->start_ns));
     return 0;
 }
 

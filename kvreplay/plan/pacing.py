@@ -78,9 +78,8 @@ class Repeated(Reader):
         `last_deletes` are those rows that delete, at last, what the next repeat reads: they are in none.
         """
         self.path, self.table, self.extras, self.meta = reader.path, reader.table, reader.extras, reader.meta
-        self.rows, self.repeats = rows, repeats
-        self.once = reader
-        """The reader of the part that is repeated."""
+        self.rows, self.once = rows, reader
+        """How many rows are repeated, and the reader of them."""
         self.left_out = np.zeros(rows, bool)
         """By row of what is repeated: whether it is left out."""
         self.left_out[np.asarray(last_deletes, np.int64)] = True
@@ -100,6 +99,7 @@ class Repeated(Reader):
             # Other ranks repeat the other parts, in step.
             self.period_ns = int(part.get("period_ns", self.period_ns))
             self.requests = int(part.get("requests", self.requests))
+        self.repeats = max(1, min(repeats, MOST // self.period_ns))  # fewer where times would not fit
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all repeats, times and requests counted on."""

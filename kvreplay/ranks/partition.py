@@ -1,10 +1,10 @@
 """Partition a trace over ranks: operations that depend on each other stay on one rank; each part is a trace file.
 
-Nodes, users or objects are assigned to ranks round-robin, in the order in which the trace shows them. Background work
-on an object goes to the rank that wrote it last. Where ranks touch the same object, each has its own copy, written
-before the run; a delete of such an object is left out if its rank goes on to read what another wrote since. All that is
-counted. The choice is made row by row in C (`native/partition.c`). `target_of` gives each rank a folder or file of its
-own below what `--tier` names.
+Nodes and users are assigned to ranks round-robin, in the order in which the trace shows them, objects by a hash of
+their numbers. Background work on an object goes to the rank that wrote it last. Where ranks touch the same object, each
+has its own copy, written before the run; a delete of such an object is left out if its rank goes on to read what
+another wrote since. All that is counted. The choice is made row by row in C (`native/partition.c`). `target_of` gives
+each rank a folder or file of its own below what `--tier` names.
 """
 
 from __future__ import annotations

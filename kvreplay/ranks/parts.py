@@ -151,7 +151,7 @@ _BATCH_ROWS = 1 << 17
 _TIMES = ("latency", "latency_per_mib", "response", "lateness")
 _OPS = """
     CREATE VIEW ops AS
-    SELECT rank, tier, op, phase, request_id, engine,
+    SELECT rank, tier, op, phase, request_id, engine, bytes,
         scheduled_ns + late_ns AS due_ns,
         submitted_ns + late_ns AS submitted_ns,
         completed_ns + late_ns AS completed_ns,
@@ -169,6 +169,14 @@ _SCHEDULE = """
     (SELECT due_ns, (due_ns - lag(due_ns) OVER (ORDER BY due_ns))::DOUBLE AS ns FROM ops WHERE is_measured AND is_due)
 """
 """The first due time, from there to the last, and the gaps between, squared and added up."""
+_PACED = """
+    WITH due AS (SELECT * FROM ops WHERE is_measured AND is_due AND {kind}),
+    last AS (SELECT * FROM due WHERE is_done ORDER BY completed_ns DESC LIMIT 1),
+    quick AS (SELECT min(latency) AS ns, min(latency_per_mib) AS per_mib
+        FROM ops SEMI JOIN last USING (tier, op) WHERE is_measured)
+    SELECT (SELECT count(*) FROM due), completed_ns,
+        least(latency, greatest(ns, per_mib::HUGEINT * bytes // 1048576))::BIGINT FROM quick LEFT JOIN last ON true
+"""
 _MOST_AT_ONCE = """
     WITH kind AS (SELECT * FROM ops WHERE is_measured AND is_done AND {kind}),
     step AS (SELECT submitted_ns AS at_ns, 1 AS more FROM kind UNION ALL SELECT completed_ns, -1 FROM kind)
@@ -225,13 +233,13 @@ class RankOperations:
     def paced(self, kind: str) -> tuple[int, float | None]:
         """Return how many of a `kind` an open loop asked for by the runs' ends, and how long it took for them.
 
-        That is the schedule; where they end after it, to the last completion, less what such an operation takes.
+        That is the schedule; where they end after it, to the last completion, less what that one takes unhindered: as
+        the quickest of its tier and kind. Of a load that was due at once, what the last took is most of the time.
         """
-        usual = "least(arg_max(latency, completed_ns), quantile_disc(latency, 0.05))" if self.schedule_ns else "0"
-        ended = f"max(completed_ns) FILTER (is_done) - {usual}"
-        query = f"SELECT count(*), {ended} FROM ops WHERE is_measured AND is_due AND {kind}"  # noqa: S608 - our words
-        due, ended_ns = self._db.sql(query).fetchall()[0]
-        return due, None if ended_ns is None else max(self.schedule_ns, ended_ns - self.first_due_ns)
+        due, ended_ns, usual_ns = self._db.sql(_PACED.format(kind=kind)).fetchall()[0]
+        if ended_ns is None:
+            return due, None
+        return due, max(self.schedule_ns, ended_ns - (usual_ns if self.schedule_ns else 0) - self.first_due_ns)
 
     def most_at_once(self, kind: str) -> int | None:
         """Return how many of a `kind` were in flight at once; null where only histograms are kept."""
@@ -276,8 +284,7 @@ def merged_figures(parts: Sequence[PartRun], found: RankOperations, tiers: Seque
 
 def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     """Return whether all ranks kept pace; null in a closed loop."""
-    paces = [(run.summary.pace, run.summary.operations or 0) for run in runs]
-    known = [(pace, count) for pace, count in paces if pace is not None]
+    known = [(pace, run.summary.operations or 0) for run in runs if (pace := run.summary.pace) is not None]
     if not known:
         return None
     operations = sum(count for _, count in known)
@@ -369,8 +376,7 @@ takes what others load of it for computed, so that only the rank that loads alon
 
 def merged_requests(parts: Sequence[PartRun], found: RankOperations, criteria: Criteria) -> RequestFigures | None:
     """Return the figures of the requests of all ranks, judged by `criteria`; None if no rank kept them."""
-    runs = [part.run for part in parts if part.run is not None]
-    counted = [run.requests for run in runs if run.requests is not None]
+    counted = [part.run.requests for part in parts if part.run is not None and part.run.requests is not None]
     if not counted:
         return None
     times = RequestTimes(criteria.targets, limit=sum(of.requests for of in counted))

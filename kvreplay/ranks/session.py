@@ -270,7 +270,8 @@ class Meeting:
             # Others may be writing for minutes what will not be needed.
             self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
         if not self._is_ready:
-            self.ready(error)
+            with suppress(Elsewhere):
+                self.ready(error)
         if not self._is_agreed and not self.is_off:
             self.agree(None)
 

@@ -320,7 +320,7 @@ def replayed_part(window: WindowNote) -> str:
 def repeated(part: str, times: float) -> str:
     """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
     # Without an exponent.
-    return f"{part} {float(f'{times:.3g}'):,g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
+    return f"{part} {float(f'{times:.3g}'):,.10g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
 
 
 @dataclass(frozen=True, slots=True)

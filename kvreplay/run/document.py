@@ -32,6 +32,7 @@ from kvtrace.core.units import counted, format_bytes, format_count, format_durat
 
 SHOWN_BAD_BLOCKS = 1000
 _BYTES = {"read": "read", "write": "written"}
+_RATES = {"bandwidth_bytes_per_s": Unit.BYTES_PER_S, "operations_per_s": Unit.PER_S}
 _OPERATIONS = """
     text: tier, op, engine
     count: operations, errors
@@ -241,7 +242,7 @@ def trials_document(found: TrialSet) -> Document:
     counted_trials = max((len(q.values) for q in found.quantities), default=len(found.runs))
     spec = "text: tier, op, name = figure, median, low = least, high = greatest; share: spread"
     rows = [
-        [q.tier, q.op, q.name, *(Cell(value, _unit(q.name)) for value in (q.median, q.low, q.high)), q.spread]
+        [q.tier, q.op, q.name, *(Cell(v, _RATES.get(q.name, Unit.NS)) for v in (q.median, q.low, q.high)), q.spread]
         for q in found.quantities
         if q.median is not None
     ]
@@ -257,12 +258,6 @@ def trials_document(found: TrialSet) -> Document:
         notes=notes,
         warnings=found.warnings,
     )
-
-
-def _unit(name: str) -> Unit:
-    if name.endswith("_ns"):
-        return Unit.NS
-    return Unit.BYTES_PER_S if name.endswith("bytes_per_s") else Unit.PER_S
 
 
 def machine_document(found: Discovery) -> Document:

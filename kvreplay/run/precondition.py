@@ -72,7 +72,6 @@ def precondition(
                 state.go((int(at) * state.small for at in order), state.small)
     except OSError as error:
         raise DeviceError(f"--precondition: {drive.target}: {error.strerror or error}") from None
-    reason = interrupted()
     return Preconditioned(
         tier=drive.name,
         rule=RULE if rates is not None else "twice: once from end to end, once in random order",
@@ -81,7 +80,7 @@ def precondition(
         sequential_io_bytes=io_bytes,
         random_io_bytes=state.small,
         wall_ns=monotonic_ns() - started,
-        is_whole=reason is None,
+        is_whole=interrupted() is None,
         rounds_bytes_per_s=rates,
         is_steady=None if rates is None else is_steady(rates),
     ), region

@@ -75,7 +75,6 @@ from kvtrace.core.run.run_file import (
     RunFile,
     SmartReadings,
     TraceNote,
-    Verification,
     sealed,
 )
 from kvtrace.core.schema import BLOCKS
@@ -373,11 +372,6 @@ class FinishedRun:
     def summary(self) -> Summary:
         """Its figures."""
         return self.run.summary
-
-    @property
-    def verification(self) -> Verification | None:
-        """What the checks found; None unless asked to check."""
-        return self.run.verification
 
 
 Replaying = Callable[[Replay], FinishedRun]

@@ -562,6 +562,13 @@ def test_which_latencies_are_whole_is_said(tmp_path):
     assert any(note.endswith(", but the whole of jobs with lat_percentiles=1") for note in notes)
 
 
+def test_a_tier_of_what_has_none_is_refused_and_not_ignored(tmp_path):
+    (tmp_path / "b.txt").write_text("  8,0 1 1 0.000000001 1 D R 8 + 8 [x]\n  8,0 1 2 0.000000002 1 C R 8 + 8 [0]\n")
+    with pytest.raises(ConfigError, match="--tier nvme: what blkparse holds is of no tier"):
+        run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out", tier="nvme")
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_import_of_nothing_says_what_was_left_out(tmp_path):
     log = write_lines(tmp_path / "j_lat.1.log", "10, 1000, 2, 4096, 0")
     with pytest.raises(TraceError, match="no operation that can be imported; since: trims free a part"):

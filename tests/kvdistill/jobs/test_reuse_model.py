@@ -40,6 +40,23 @@ def test_the_drawn_job_keeps_mix_sizes_and_reuse(tmp_path):
     assert span_bytes == 40 * BLOCK
 
 
+@pytest.mark.parametrize("op", ["read", "write"])
+def test_of_few_operations_in_hours_a_short_job_draws_one_that_there_is(tmp_path, op):
+    profile = distil_rows(tmp_path, [io(i * 1_200_000, op, i % 2, BLOCK) for i in range(4)]).profile
+    drawn, _span_bytes = draw(profile, 300 * 10**9, 1)
+    assert drawn["is_read"].tolist() == [op == "read"]
+    assert drawn["length"].tolist() == [BLOCK]
+
+
+def test_a_direction_that_begins_late_has_no_reuse_that_is_known(tmp_path, monkeypatch):
+    # Of 5 writes and then 20 reads, 5 operations are looked at.
+    monkeypatch.setattr("kvdistill.profile.sources.MAX_OPS", 5)
+    profile = distil_rows(tmp_path, cyclic(5, 4)).profile
+    assert (profile.locality.is_whole, profile.locality.read.first_ops) == (False, 0)
+    drawn, _span_bytes = draw(profile, profile.span_ns, 1)
+    assert int(drawn["is_read"].sum()) == 20
+
+
 def test_a_seed_draws_the_same(tmp_path):
     profile = distil_rows(tmp_path, cyclic(5, 20)).profile
     one, same, other = (draw(profile, profile.span_ns, seed)[0] for seed in (1, 1, 2))

@@ -5,8 +5,10 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, distil_rows, io, write_hand
 
+from kvdistill.jobs.store_jobs import StoreOptions, warp_job
 from kvdistill.profile.profile import Concurrency, SizeCount
 from kvdistill.profile.sources import distil_source
+from kvdistill.report.jobs import profile_chapter
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
 
@@ -71,6 +73,28 @@ def test_stray_deletes_and_empty_operations_are_counted(tmp_path):
             io(5, "delete", 0, 4096)]  # fmt: skip
     profile = distil_rows(tmp_path, rows).profile
     assert (profile.stray_delete_ops, profile.empty_ops, profile.delete_ops, profile.read.ops) == (2, 1, 3, 0)
+
+
+@pytest.mark.parametrize("first_ms", [0, 1])
+def test_deletes_that_come_before_all_else_begin_before_it(tmp_path, first_ms):
+    rows = [io(first_ms, "delete", 7, 4096), *[io(5000 + i, "write", i, 4096) for i in range(3)]]
+    profile = distil_rows(tmp_path, rows).profile
+    assert profile.deletes_start_ns == (first_ms - 5000) * MS
+    assert profile.whole_ns == (5002 - first_ms) * MS
+
+
+def test_shares_of_the_first_blocks_are_not_said_to_be_of_all(tmp_path, monkeypatch):
+    # Ten reads of 8 blocks each: of 25 accesses to blocks that are looked at, 24 are those of the first three.
+    monkeypatch.setattr("kvdistill.profile.locality.MAX_BLOCK_ACCESSES", 25)
+    rows = [io(i, "read", min(i, 3), MIB) for i in range(10)]
+    profile = distil_rows(tmp_path, rows).profile
+    assert (profile.locality.ops, profile.locality.is_whole) == (3, False)
+    labels = [row[0] for row in profile_chapter(profile).tables[1].rows]
+    assert "I/O share of hottest 10 % of blocks, of the first 3 operations" in labels
+    assert "% of the first 3 operations)" in " ".join(warp_job(profile, StoreOptions()).text.replace("#", "").split())
+    monkeypatch.undo()
+    whole = distil_rows(tmp_path, rows).profile
+    assert (whole.locality.ops, whole.locality.is_whole) == (10, True)
 
 
 def test_no_stages_means_no_concurrency(tmp_path):

@@ -127,6 +127,12 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
         7,
         "3 reads and writes failed or were not reached: they are left out",
     )
+    # What was not to be done, such as rows of other nodes, failed as little.
+    others = write_run(
+        tmp_path / "node", [500_000] * 9, outcome=["ok", "ok", "skipped"] * 3, engine=["uring", "uring", "none"] * 3
+    )
+    others = distil_source(others, None, Limit(), tmp_path).profile
+    assert (others.read.ops, [note for note in others.origin.notes if "failed" in note]) == (6, [])
     change_run(run, data=data_note(2, 4))
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs", "--mode", "stat")
     job = (tmp_path / "jobs" / "stat.fio").read_text()

@@ -224,6 +224,18 @@ def test_errors_are_all_that_failed_and_corrupt_reads_are_of_them(tmp_path):
     assert report(run).of_model().failed() == found.failed()
 
 
+def test_rows_of_other_nodes_do_not_make_a_run_one_in_which_nothing_moved(tmp_path):
+    # As of `kvreplay run --node 1`: node 0's row comes first, and nothing did it.
+    outcomes, engines = ["skipped", "ok", "ok"], ["none", "uring", "uring"]
+    found = report(write_run(tmp_path / "run", [1000, 2000, 3000], outcome=outcomes, engine=engines))
+    (row,) = found.figures
+    assert (row["engine"], row["operations"], row["skipped"]) == ("uring", 2, 1)
+    assert found.warnings() == []
+    assert ("nvme", "read", "bandwidth_bytes_per_s") in dict(found.compared())
+    none = report(write_run(tmp_path / "none", [1000], outcome="skipped", engine="none"))
+    assert none.figures[0]["engine"] == "none"
+
+
 @pytest.mark.first(latencies=1)
 @pytest.mark.parametrize(
     ("latencies", "outcome"), [([], "ok"), ([1000], "ok"), ([2**61], "ok"), ([0, 0], "ok"), ([1000], "error")]
@@ -341,7 +353,7 @@ def test_a_trace_beside_its_run_is_context_and_no_side(tmp_path):
     assert [d.name for d in read_reports([run, trace], 10)[1]] == ["r", "hand.parquet"]
     documents = read_reports([run, trace, other], 10)[1]
     assert [d.name for d in documents] == ["Comparison", "r", "hand.parquet", "s"]
-    assert documents[0].headline == "s against r: no figure that both measured says which is faster"
+    assert documents[0].headline == "s has a read bandwidth 50 % lower than r: by trials too few to show a difference"
     assert read_reports([trace, trace], 10)[1][0].name == "Comparison"
 
 

@@ -68,6 +68,12 @@ def test_a_closed_loop_is_not_said_to_fall_behind():
     assert not {"keeps up", "late p99", "held"} & {column.heading for column in table.columns}
 
 
+def test_sweeps_are_not_compared_and_no_verdict_is_made_up(folder):
+    done = run_cli("kvdistill", "compare", folder, folder, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no trace, run or probe to compare" in done.stderr
+
+
 def test_a_damaged_sweep_is_one_line(folder):
     (folder / "sweep.json").write_text("{}")
     done = run_cli("kvdistill", "report", folder, check=False)

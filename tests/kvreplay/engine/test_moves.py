@@ -84,5 +84,5 @@ def test_the_bytes_below_are_those_above(tmp_path: Path) -> None:
         assert len(files(below)) == 2
         assert files(below) == files(above)
         if verified:
-            assert outcome.verification is not None
-            assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 4 * 3)
+            assert outcome.run.verification is not None
+            assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 4 * 3)

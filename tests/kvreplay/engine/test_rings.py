@@ -133,8 +133,8 @@ def test_the_same_comes_of_a_run_however_many_submit(tmp_path: Path, suffix: str
     for submitters in (1, 2, 3, 5):
         found = run(tmp_path, ROWS, drives, submitters=str(submitters), is_verified=is_verified)
         assert found.error is None
-        assert found.verification is None or found.verification.corrupt_blocks == 0
-        assert found.verification is None or found.verification.checked_blocks > 0
+        assert found.run.verification is None or found.run.verification.corrupt_blocks == 0
+        assert found.run.verification is None or found.run.verification.checked_blocks > 0
         results.append([(o["row"], o["op"], o["object_id"], o["outcome"]) for o in ops(tmp_path)])
         engine = found.run.engine
         assert engine.submitters

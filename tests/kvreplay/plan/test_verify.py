@@ -257,7 +257,7 @@ def test_a_run_says_which_blocks_and_reads_are_corrupt(tmp_path: Path, engine: s
     ]
     (tmp_path / "d").mkdir()
     outcome, ops = run(tmp_path, rows, Sabotaged(tmp_path / "d", turn), queue_depth=1, engine=engine)
-    found = outcome.verification
+    found = outcome.run.verification
     assert found is not None
     assert (found.checked_blocks, found.by_fault) == (20, {"misplaced": 10})
     bad = min(found.located, key=lambda b: (b.object_id, b.offset_bytes))
@@ -285,8 +285,8 @@ def test_a_block_of_an_earlier_run_is_foreign(tmp_path: Path) -> None:
     run(tmp_path, rows, Sabotaged(tmp_path / "d", lambda t: shutil.copy(t.path(0), kept)))
     tier = Sabotaged(tmp_path / "d", lambda t: shutil.copy(kept, t.path(0)))
     outcome, _ = run(tmp_path, rows, tier)
-    assert outcome.verification is not None
-    assert outcome.verification.by_fault == {"foreign": 10}
+    assert outcome.run.verification is not None
+    assert outcome.run.verification.by_fault == {"foreign": 10}
 
 
 WHOLE = [
@@ -326,7 +326,7 @@ def test_what_is_whole_is_found_whole_on_storage_and_in_memory(tmp_path: Path, e
             [],
         )
     )
-    found = outcome.verification
+    found = outcome.run.verification
     assert outcome.error is None
     assert found is not None
     # Object 1 is read over 6 blocks, of which the trace never wrote the second: it was populated.
@@ -340,7 +340,7 @@ def test_every_block_of_a_read_is_checked_however_many_writes_it_sees(tmp_path: 
     trace = write_trace(tmp_path / "t.parquet", [*rows, row("read", 0, appends * BLOCK, ts=appends)])
     (tmp_path / "d").mkdir()
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_verified=True, is_buffered=True)
-    found = replay(Replay(config, trace, tmp_path / "run", [])).verification
+    found = replay(Replay(config, trace, tmp_path / "run", [])).run.verification
     assert found is not None
     assert (found.checked_blocks, found.corrupt_blocks, found.unwritten_blocks) == (appends, 0, 0)
 

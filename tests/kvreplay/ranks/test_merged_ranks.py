@@ -170,6 +170,19 @@ def test_a_checkpoint_ends_when_its_last_rank_has_written_it(tmp_path, speed, re
     assert beside.without == distribution(times[~np.array(is_during)])
 
 
+def test_a_queue_that_grows_all_along_makes_no_rate_of_ranks_greater_than_it_was(tmp_path):
+    # 1,000 operations due within 10 ms, of which one ends each millisecond: 1,000 a second, and 8.19 MB. Less the 50 ms
+    # that the 50 quickest took, it would be 1,052.
+    rows = [(i // 100 * MS, "write", 2, "store", i, 0, 8192, i, 0, 0) for i in range(1000)]
+    config = Config(tiers={"nvme": "sim:bandwidth=8192000"}, io_bytes=8192, speed=1.0)
+    path = write_trace(tmp_path / "t.parquet", rows)
+    on_ranks(1, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])))
+    whole, own = (read_run(tmp_path / folder).summary for folder in ("run", "run/rank-0000"))
+    for found in (whole, own):
+        assert found.pace.delivered_per_s == pytest.approx(1000 / 0.999, rel=1e-6)
+    assert "delivered 8.20 of 819 MB/s asked" in whole.verdict
+
+
 @pytest.mark.full
 def test_a_rank_that_left_nothing_leaves_the_others_figures(tmp_path):
     replayed(tmp_path, saves(7) + requests_of_three_objects(0), PartitionBy.OBJECT)

@@ -247,6 +247,28 @@ def test_what_one_rank_cannot_begin_none_begins(tmp_path):
     assert (drive / "rank-0001" / "mine.txt").read_text() == "not ours"
 
 
+def test_what_cannot_begin_leaves_nothing_of_ranks_that_have_no_part(tmp_path):
+    path = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "load", 0, 0, 4096, 0, 0, 0)])
+    config = Config(tiers={"nvme": "ram"}, warmup="1rows")
+
+    def twice(session: Any) -> None:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="nothing would be measured"):
+                session.replay(Replay(config, path, tmp_path / "run", ["kvreplay"]))
+            assert not (tmp_path / "run").exists()
+
+    on_ranks(COUNT, twice)
+
+
+def test_waiting_for_the_common_start_is_no_sleep_of_the_run(tmp_path):
+    # Ranks begin 100 ms after they agreed: longer than this run lasts.
+    path = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "load", at, 0, 1 << 20, at, 0, 0) for at in range(16)])
+    config = Config(tiers={"nvme": "ram"}, runtime="20ms")
+    on_ranks(2, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])))
+    evidence = read_run(tmp_path / "run").summary.judgement.evidence
+    assert evidence.copy_busy_share > 0.1
+
+
 def test_a_rank_has_a_folder_a_file_or_a_device_of_its_own(tmp_path):
     drive = tmp_path / "drive"
     drive.mkdir()

@@ -286,7 +286,23 @@ def test_repeats_are_done_only_where_nothing_is_left(tmp_path: Path, monkeypatch
         assert any(note.startswith("ended before its --duration") for note in notes) is is_said
 
 
+def test_repeats_of_an_instant_are_refused_in_an_open_loop(tmp_path: Path) -> None:
+    # All due at 0, they would be 300 billion operations in a minute, which it would take days to plan.
+    trace = write_trace(tmp_path / "t.parquet", [row(0, "write", at) for at in range(5)])
+    config = Config(tiers={"nvme": "ram"}, runtime="60s", speed=1.0)
+    with pytest.raises(ConfigError, match="so close that repeats of them ask for over 100,000,000 operations"):
+        replay(Replay(config, trace, tmp_path / "run", []))
+
+
+def test_the_time_of_many_repeats_of_a_day_does_not_overflow(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "t.parquet", [row(at * 8_640_000, "write", at) for at in range(11)])
+    found = replay(Replay(Config(tiers={"nvme": "ram"}, runtime="20ms"), trace, tmp_path / "run", [])).run
+    assert found.status == "complete"
+    # A period is a day and a tenth: so many are less than 2^62 ns.
+    assert Repeated(open_table(trace, TRACE), 11, 10**6).repeats == (1 << 62) // (95_040_000 * MS)
+
+
 def test_a_part_of_a_trace_is_said_in_percent():
-    assert [repeated("the trace", times) for times in (6.571, 1.0, 0.00154)] == [
-        "the trace 6.57 times", "the trace 1 times", "0.154 % of the trace",
+    assert [repeated("the trace", times) for times in (6.571, 1.0, 0.00154, 61_700_000.0)] == [
+        "the trace 6.57 times", "the trace 1 times", "0.154 % of the trace", "the trace 61,700,000 times",
     ]  # fmt: skip

@@ -218,8 +218,8 @@ def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discar
         pytest.skip(f"no io_uring: {why}")
     outcome = run(tmp_path, ROWS, loop, engine=engine, is_discarding=is_discarding, is_verified=True)
     assert outcome.error is None
-    assert outcome.verification is not None
-    assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
+    assert outcome.run.verification is not None
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (0, 0)
     facts, moved = outcome.run.tiers["nvme"], outcome.run.device_io["nvme"]
     assert (facts["device"], facts["filesystem"], facts["size_bytes"]) == (loop.name, None, SIZE)
     assert facts["direct_io"]["is_confirmed"] is True
@@ -280,8 +280,8 @@ def test_no_read_is_of_a_hole(tmp_path: Path, loop: Path) -> None:
     assert outcome.error is None
     assert outcome.run.populated is not None
     assert (outcome.run.populated.objects, outcome.run.populated.bytes) == (20, 20 * whole)
-    assert outcome.verification is not None
-    assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
+    assert outcome.run.verification is not None
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (0, 0)
     assert 20 * whole <= outcome.run.device_io["nvme"].read_bytes < 22 * whole
     assert not [note for note in outcome.run.notes if note.startswith("WARNING")]
 

@@ -140,9 +140,9 @@ def test_every_block_that_is_read_was_written_there(tmp_path: Path, engine: str,
     assert outcome.error is None
     assert {o["outcome"] for o in ops} == {"ok"}
     assert {o["engine"] for o in ops} == {engine}
-    assert outcome.verification is not None
-    assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
-    assert outcome.verification.checked_blocks == sum(-(-r[6] // BLOCK) for r in rows if r[1] == "read")
+    assert outcome.run.verification is not None
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (0, 0)
+    assert outcome.run.verification.checked_blocks == sum(-(-r[6] // BLOCK) for r in rows if r[1] == "read")
     assert not target.exists(), "our file goes at the end"
     said = "deletes on nvme only free space, and issue no I/O: their times are the replayer's own"
     assert any(note.startswith(said) for note in outcome.run.notes)
@@ -161,8 +161,8 @@ def test_an_object_that_grows_keeps_its_place(tmp_path: Path, engine: str) -> No
     ]
     outcome, ops = run(tmp_path, rows, tmp_path / "s.dat", engine=engine, is_buffered=True, is_verified=True)
     assert [o["outcome"] for o in ops] == ["ok"] * 5
-    assert outcome.verification is not None
-    assert (outcome.verification.checked_blocks, outcome.verification.corrupt_blocks) == (20, 0)
+    assert outcome.run.verification is not None
+    assert (outcome.run.verification.checked_blocks, outcome.run.verification.corrupt_blocks) == (20, 0)
 
 
 def test_the_device_reads_what_is_read(tmp_path: Path) -> None:

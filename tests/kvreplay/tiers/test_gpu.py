@@ -138,8 +138,8 @@ def test_what_is_written_to_a_gpu_is_read_from_it(tmp_path: Path) -> None:
     outcome, ops = run(tmp_path, gpu(device, is_verified=True), is_verified=True)
     assert outcome.error is None
     assert [(o["outcome"], o["engine"]) for o in ops] == [("ok", "gpu")] * 6
-    assert outcome.verification is not None
-    assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 30)
+    assert outcome.run.verification is not None
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 30)
     facts = outcome.run.tiers["gpu"]
     # Two writes and one object that was there before; each of 40 KiB is three I/Os.
     assert facts["transfers"]["h2d"] == {
@@ -174,8 +174,8 @@ def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
     tiers = [gpu(StandIn(), is_verified=True), None, FileTier("nvme", tmp_path / "d", StorageOptions(is_buffered=True))]
     outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=tiers)
     assert outcome.error is None
-    assert outcome.verification is not None
-    assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 20)
+    assert outcome.run.verification is not None
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 20)
 
 
 def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ def test_an_object_that_grows_keeps_its_content(tmp_path: Path) -> None:
     outcome, _ = run(
         tmp_path, gpu(StandIn(), is_verified=True), [*grown, row("read", 0, length=8192)], is_verified=True
     )
-    assert outcome.verification is not None
-    assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 2)
+    assert outcome.run.verification is not None
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 2)
 
 
 class HostFile:
@@ -268,8 +268,8 @@ def test_files_by_cufile_hold_what_was_written(tmp_path: Path, engine: str) -> N
     outcome, ops = run(tmp_path, gds(tmp_path, device), rows, is_verified=True, engine=engine)
     assert outcome.error is None
     assert {o["engine"] for o in ops} == {"gds"}
-    assert outcome.verification is not None
-    assert (outcome.verification.corrupt_blocks, outcome.verification.checked_blocks) == (0, 41)
+    assert outcome.run.verification is not None
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 41)
     found = outcome.run.tiers["gpu"]["gds"]
     assert (found["is_direct"], found["device"]) == (False, "stand-in")
     assert any("compat mode" in note for note in outcome.run.notes)

@@ -101,8 +101,8 @@ def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str, *, h
     outcome = run(tmp_path, ROWS, target, engine=engine, is_verified=True, has_keys=has_keys)
     drive_of = drive_by_key(tmp_path / "t.parquet", 3) if has_keys else drive_by_id(40, 3)
     assert outcome.error is None
-    assert outcome.verification is not None
-    assert (outcome.verification.corrupt_blocks, outcome.verification.unwritten_blocks) == (0, 0)
+    assert outcome.run.verification is not None
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (0, 0)
     names = [f"nvme:{d}" for d in drives]
     expected = Counter((names[drive_of[r[4]]], r[1]) for r in ROWS)
     assert {(f.tier, f.op): f.operations for f in outcome.summary.drives} == expected
