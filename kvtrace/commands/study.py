@@ -326,6 +326,7 @@ def plan(
         source = replace(source, source=detect(file))
         log(f"note: {file} is read as --source {source.source}")
     scenario = common.prepare(file, fleet.over(stack), users, run, source, turns)
+    fleet.check(scenario.preset)
     if scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     nodes = scenario.preset.fleet.nodes

@@ -225,7 +225,7 @@ class Stack:
         Null where the requests name no objects, or are not all served in the order of the file.
         """
         chains = self.load.chains
-        if chains is None or not self._is_in_order:
+        if chains is None or not len(chains.slots) or not self._is_in_order:
             return None
         [optimal] = optimal_uses(chains, [self._room(self.at(capacities))])
         return optimal.hits / len(chains.slots)

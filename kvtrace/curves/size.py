@@ -154,11 +154,8 @@ class _Run:
             of if most is None else replace(of, optimal_hit_ratio=self._result(most))
             for of, most in zip(self._look_at(grid), optima, strict=True)
         ]
-        best = self._result(ceiling)
-        if not best.lookups:
-            raise ConfigError(
-                "no request looks up anything: no prompt repeats what another has stored, whatever the capacity"
-            )
+        self._result(ceiling)
+        best = self._limit()
         chosen = self._searched(points, axes)
         if chosen is not None:
             if chosen.optimal_hit_ratio is None:
@@ -166,6 +163,13 @@ class _Run:
             if all(of.capacities != chosen.capacities for of in points):
                 points = sorted([*points, chosen], key=lambda of: _sizes(of.capacities))
         return Sizing(chosen, best, points, self.stack.labels)
+
+    def _limit(self) -> Point:
+        """Return the simulation without a bound; ConfigError if nothing is looked up in it."""
+        found: Point = self._ceiling.result()
+        if not found.lookups:
+            raise ConfigError("no request looks up anything: no prompt fills an object, or repeats what is stored")
+        return found
 
     def _searched(self, points: list[Point], axes: dict[str, list[int | None]]) -> Point | None:
         """Return the best point that reaches the target, simulated in full: the last capacity not given is searched.
@@ -266,7 +270,7 @@ class _Run:
         simulate, rate = self.stack.simulate_sample, told.rate
         started = [[self._start(simulate, of, sample, rate) for sample in told.samples] for of in tried]
         found = [[self._result(of) for of in point] for point in started]
-        full = self._ceiling.result()
+        full = self._limit()
         return [self.stack.estimate(of, got, rate, full, told.unlimited) for of, got in zip(tried, found, strict=True)]
 
     def _look_at(self, tried: Sequence[Capacities]) -> list[Point]:

@@ -144,7 +144,7 @@ class Plan:
     """Of a byte, as the price list writes prices."""
 
     def offers(self) -> list[Offer]:
-        """Return all that can be bought, the cheapest to own first."""
+        """Return all that can be bought, the cheapest to own first; ConfigError if a --set says otherwise of it."""
         found = [
             self._offer(store, medium, router, dram, size)
             for store, medium in self.prices.media.items() if store in self.presets
@@ -153,6 +153,10 @@ class Plan:
             for size in (["-"] if store in (Below.OBJECT, Below.NOTHING) else medium.sizes)
         ]  # fmt: skip
         found.sort(key=lambda of: (of.owned, of.configuration.argv))
+        own = {part.partition("=")[0] for of in found for part in of.configuration.argv[len(self.argv) :]}
+        for said in self.argv:
+            if "=" in said and said.partition("=")[0].strip() in {"fleet.router", *own}:
+                raise ConfigError(f"--set {said}: a plan sets that itself; use --router, or --prices for media")
         return [replace(of, configuration=replace(of.configuration, number=n)) for n, of in enumerate(found)]
 
     def _offer(self, store: Below, medium: Medium, router: str, dram: str, size: str) -> Offer:

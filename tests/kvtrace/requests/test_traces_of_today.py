@@ -160,7 +160,25 @@ def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
         servegen.read(tmp_path, rng(), time_window_ns=(700 * S, 100 * S))
 
 
+@pytest.mark.parametrize(("law", "shape"), [("Gamma", 1 / 9), ("Weibull", 0.5), ("Gamma", 4.0)])
+def test_slow_bursty_clients_of_servegen_ask_as_often_as_they_say(tmp_path, law, shape):
+    """Each stretch began with an arrival: 0.01 a second with gamma intervals of a variation of 3 came to 0.016."""
+    client(tmp_path, 0, [(600 * n, 0.01, 3, law, shape, 1) for n in range(400)], {0: ONE})
+    found = servegen.read(tmp_path, rng(), time_window_ns=(0, 240_000 * S))
+    # 6 in each of 400 stretches, within 4 standard deviations: in a stretch of Gamma with 1/9 it is 6.4.
+    assert abs(len(found) - 2400) < 4 * 6.4 * 400**0.5
+
+
+def test_the_rate_of_servegen_is_that_of_the_clients_that_say_how_long_their_requests_are(tmp_path):
+    client(tmp_path, 0, [(0, 5, 1, "Gamma", 1.0, 1), (600, 5, 1, "Gamma", 1.0, 1)], {0: ONE})
+    client(tmp_path, 1, [(0, 5, 1, "Gamma", 1.0, 1), (600, 5, 1, "Gamma", 1.0, 1)], {600: ONE})
+    found = servegen.read(tmp_path, rng(), request_rate_per_s=10.0)
+    assert abs(len(found) - 6000) < 4 * 6000**0.5
+    assert any("1 stretches of clients without histograms" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(("rows", "histograms", "message"), [
+    ([(0, 1, 1, "Weibull", 0.001, 1)], {0: ONE}, "row 1: '0,1,1,Weibull,0.001,1' is not a stretch of a client"),
     ([(0, 1, 1, "Gamma", 1, 1), (600, 1, 1, "Pareto", 1, 1)], {0: ONE}, "row 2: '600,1,1,Pareto,1,1' is not a stretch"),
     ([(0, -1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 1: '0,-1,1,Gamma,1,1' is not a stretch"),
     ([(0, 1, 1, "Gamma", 1)], {0: ONE}, "trace.csv, row 1: not start, rate, cv, law and its two parameters"),
