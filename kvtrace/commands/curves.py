@@ -47,7 +47,7 @@ def sim(
     kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
     kvtrace sim conversation.jsonl --source mooncake --policy ttl --ttl 10m --capacity-blocks unlimited
     """
-    from kvtrace.curves.stack import OPTIMAL, policy_hits
+    from kvtrace.curves.stack import optimal_uses, policy_uses
     from kvtrace.sim.chains import block_chains, chunk_chains
     from kvtrace.sim.policies import Policy
     from kvtrace.sim.presets.tier import MAX_TTL_NS
@@ -62,8 +62,8 @@ def sim(
     if not requests.block_tokens:
         raise ConfigError(f"{file} has no block ids, which kvtrace sim counts: use kvtrace gen")
     chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
-    hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
-    best = policy_hits(chains, capacities, OPTIMAL)
+    found = policy_uses(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
+    hits, best = ([uses.hits for uses in each] for each in (found, optimal_uses(chains, capacities)))
     references, points = len(chains.slots), list(zip(capacities, hits, best, strict=True))
     if as_json:
         results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in points]

@@ -325,7 +325,7 @@ def simulated(
 
     The drive that wears is as large as its tier, unless `drive_bytes` are said.
     """
-    preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(asked_ns)
+    preset, stats, span_ns = simulation.preset, simulation.stats(), max(asked_ns or 0, simulation.last_io_ns)
     drive = drive_of(preset)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
     written: tuple[int, ...] = ()
@@ -426,10 +426,6 @@ class Meter:
     def __call__(self, flush: Flush) -> None:
         """Give the memory of the rows back."""
         self._simulation.give_back(flush)
-
-    def span_ns(self, asked_ns: int | None) -> int:
-        """Return how long the load took: `asked_ns`, or until the last I/O, if that was later."""
-        return max(asked_ns or 0, self._simulation.last_io_ns)
 
     def rates(self, span_ns: int) -> list[Rates]:
         """Return the rates of each tier over `span_ns`."""

@@ -154,8 +154,9 @@ class _Run:
             of if most is None else replace(of, optimal_hit_ratio=self._result(most))
             for of, most in zip(self._look_at(grid), optima, strict=True)
         ]
-        self._result(ceiling)
-        best = self._limit()
+        best = self._result(ceiling)
+        if not best.lookups:
+            raise ConfigError("no request looks up anything: no prompt fills an object, or repeats what is stored")
         chosen = self._searched(points, axes)
         if chosen is not None:
             if chosen.optimal_hit_ratio is None:
@@ -163,13 +164,6 @@ class _Run:
             if all(of.capacities != chosen.capacities for of in points):
                 points = sorted([*points, chosen], key=lambda of: _sizes(of.capacities))
         return Sizing(chosen, best, points, self.stack.labels)
-
-    def _limit(self) -> Point:
-        """Return the simulation without a bound; ConfigError if nothing is looked up in it."""
-        found: Point = self._ceiling.result()
-        if not found.lookups:
-            raise ConfigError("no request looks up anything: no prompt fills an object, or repeats what is stored")
-        return found
 
     def _searched(self, points: list[Point], axes: dict[str, list[int | None]]) -> Point | None:
         """Return the best point that reaches the target, simulated in full: the last capacity not given is searched.
@@ -270,7 +264,9 @@ class _Run:
         simulate, rate = self.stack.simulate_sample, told.rate
         started = [[self._start(simulate, of, sample, rate) for sample in told.samples] for of in tried]
         found = [[self._result(of) for of in point] for point in started]
-        full = self._limit()
+        full = self._ceiling.result()
+        if not full.lookups:
+            return [full] * len(tried)
         return [self.stack.estimate(of, got, rate, full, told.unlimited) for of, got in zip(tried, found, strict=True)]
 
     def _look_at(self, tried: Sequence[Capacities]) -> list[Point]:

@@ -514,7 +514,7 @@ def event_lines(events: dict[str, Any]) -> list[str]:
         parts = [f"{ratios[name]} {words.format(long[name])}" for name, words in _WINDOWS.items() if name in ratios]
         if of["hits_back_ns"] is not None:
             parts.append(f"back to the level before within {format_duration(of['hits_back_ns'])}")
-        elif "before" in ratios:
+        elif ratios.get("before", "-") != "-":
             parts.append("not back to the level before by the end of the trace")
         if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
             parts.append(f"requests restarted {counted(restarted, 'time')} in the windows from it on")

@@ -97,6 +97,10 @@ def test_rounds_without_times_or_tokens_are_left_out_and_faults_placed(tmp_path)
         (dict(ROUNDS[0], prefix_tokens=-1), "row 2, column prefix_tokens: Expected `int` >= 0"),
         (dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": "noon"}]),
          "row 2, column timing_events[0].timestamp: 'noon' is no time"),
+        # Go writes the first for no time; what does not fit 64 bits of ns came before all others.
+        *((dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": f"{year}-01-01T00:00:00Z"}]),
+           f"row 2, column timing_events[0].timestamp: '{year}-01-01T00:00:00Z' is no time")
+          for year in ("0001", "2300")),
         (dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": "2026-01-01T00:00:00+08:00"}]),
          "row 2, column timing_events[0].timestamp: '2026-01-01T00:00:00+08:00' is no time"),
         ({"round_index": 1}, "row 2: Object missing required field `session_id`"),
@@ -373,6 +377,8 @@ def test_older_logs_of_sglang_have_the_time_of_their_line(tmp_path):
     (FINISH.format("[1 2]", 1), "row 2: "),
     (FINISH.format("[1]", 1)[:-2], "row 2, column meta_info: cut off within what it says of the request"),
     (FINISH.format("[1]", -1), "row 2, column meta_info.prompt_tokens: -1.0 must be from 0 to"),
+    (FINISH.format("[1]", 1).replace("'completion_tokens': 2", "'completion_tokens': 2, 'cached_tokens': 1e999"),
+     "row 2, column meta_info.cached_tokens: inf must be from 0 to"),
     (FINISH.format("[1]", 1).replace("'completion_tokens': 2, ", ""), "column meta_info.completion_tokens: None must"),
     (FINISH.format("[1, 2]", 3), "row 2, column input_ids: 2 input_ids, but 3 prompt_tokens"),
     (FINISH.format("[1]", 1)[26:], "row 2, column meta_info: neither request_received_ts nor the time of the line"),

@@ -255,6 +255,17 @@ def test_hit_ratios_say_nothing_of_beginning_again_where_no_request_did():
     msgspec.structs.replace(trace_meta(TRACE), stats=stats)
 
 
+def test_hits_are_not_said_to_be_less_than_before_where_nothing_was_looked_up_before():
+    windows = [
+        {"window": name, "hit_ratio": ratio, "from_ns": begin, "to_ns": begin + 10**10, "restarted": 0}
+        for name, ratio, begin in (("before", None, 0), ("minute 1 after", 0.5, 10**10))
+    ]
+    of = {"event": "10s:drive-replaced:0", "is_reached": True, "hits_back_ns": None, "windows": windows}
+    assert event_lines({"around": [of]}) == [
+        "10s:drive-replaced:0: hits - in the 10.0 s before, 50 % in the 10.0 s after"
+    ]
+
+
 def test_requests_wait_while_no_node_is_there_by_hand():
     rows = [(0, 4, 0, [0]), (20, 4, 0, [0]), (45, 4, 0, [0])]
     preset = preset_of(100, prefill_ns_per_token=1)
