@@ -310,7 +310,7 @@ class IncidentCounters:
         seconds = max(1, -(-end_ns // NS_PER_S))
         step = max(1, -(-seconds // MOST_POINTS))
         starts = np.arange(0, seconds, step) * len(self._parts)
-        end = seconds * len(self._parts)
+        end = max(seconds * len(self._parts), int(self._stretch(end_ns)) + 1)  # what is last may come as it ends
         requests = np.add.reduceat(self._requests[:end], starts)
         tiers = np.add.reduceat(self._storage[:end], starts).reshape(len(starts), len(self._tiers), -1)
         return {

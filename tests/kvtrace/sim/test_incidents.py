@@ -322,6 +322,14 @@ def test_a_replaced_drive_by_hand():
     assert found[4:7] == ["15 n0 delete 0 lose 0 4", "20 n0 read 1 load 0 4 2/0", "20 n0 write 0 promote 0 4 2/1"]
 
 
+def test_what_comes_as_a_second_and_the_simulation_end_is_in_the_course():
+    # The second prompt is computed, and stored, at 1 s: its writes were in the windows, and not in the course.
+    rows = [(0, 4, 0, [0]), (10**9 - 4, 4, 0, [1])]
+    simulation, _ = happens(preset_of(100, 100), rows, "500ms:drive-replaced:0")
+    found = simulation.stats()["incidents"]
+    assert (found["end_ns"], [tier["written_bytes"] for tier in found["tiers"]]) == (10**9, [[8], [8]])
+
+
 def test_a_store_out_of_reach_by_hand():
     rows = [(0, 4, 0, [0]), (10, 4, 0, [0]), (20, 4, 0, [1]), (40, 4, 0, [0]), (50, 4, 0, [1])]
     preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET)
