@@ -221,6 +221,8 @@ def simulate_all(
             tasks.append(Task(key, one.argv, str(Path.cwd()), sha256, str(trace) if trace else None))
     if done := sum(one.number in results for one in wanted):
         log(f"note: {done} of {len(wanted)} configurations were simulated before")
+    if scheduler and workers:
+        raise ConfigError("--workers is for this machine, --scheduler has workers of its own; leave one of the two out")
     count = workers or os.cpu_count() or 1
     made = by_dask(tasks, simulate, scheduler) if scheduler else here(tasks, simulate, count)
     with progress("simulating", len(tasks)) as tick:

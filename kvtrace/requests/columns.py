@@ -19,8 +19,9 @@ import msgspec
 import numpy as np
 
 from kvtrace.core import pa
-from kvtrace.core.errors import TraceError, need_file, refuse
+from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.schema import numbers
 from kvtrace.core.tables import read_csv
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests import requests as reading
@@ -84,9 +85,9 @@ class Columns:
             sessions = sessions[kept]
             sessions[sessions != reading.NONE] = reading.dense(sessions[sessions != reading.NONE])[0]
         facts["conversations"] = None if sessions is None else int(sessions.max()) + 1
-        images = [int(t.filled(self.images, 0).sum()) for t in tables if self.images in t.arrays]
+        images = [int(t.arrays[self.images].fill_null(0).to_numpy().sum()) for t in tables if self.images in t.arrays]
         wrong = sum(
-            int(np.count_nonzero(t.filled(self.total, -1) != t.tokens(self.input) + t.tokens(self.output)))
+            int(np.count_nonzero(numbers(t.arrays[self.total]) != t.tokens(self.input) + t.tokens(self.output)))
             for t in tables
             if self.total in t.arrays
         )
@@ -270,6 +271,8 @@ def servegen(
     ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`, language and reasoning.
     A client is when it asks how often, by which law, and histograms of its lengths; requests are drawn of that.
     """
+    if request_rate_per_s is not None and request_rate_per_s <= 0:
+        raise ConfigError(f"request rate(={request_rate_per_s:g}) must be > 0 a second")
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
     traces = sorted(reading.files_of(path, _CLIENTS), key=lambda one: (len(one.name), one.name))
@@ -379,11 +382,6 @@ class ColumnsRead:
     def __len__(self) -> int:
         """Return how many rows there are."""
         return len(next(iter(self.arrays.values())))
-
-    def filled(self, name: str, value: int) -> reading.Ints:
-        """Return the whole numbers of column `name`, `value` where it has none."""
-        numbers: reading.Ints = self.arrays[name].fill_null(value).to_numpy()
-        return numbers
 
     def tokens(self, name: str) -> reading.Ints:
         """Return the token counts of column `name`; TraceError if one is negative or too large."""

@@ -160,6 +160,8 @@ def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
     assert found.origin["request_rate_per_s"] == pytest.approx(10)
     assert len(found) == pytest.approx(6000, rel=0.2)
     assert int(found.arrival_ns[-1]) < 300 * S
+    with pytest.raises(ConfigError, match=r"request rate\(=0\) must be > 0 a second"):
+        servegen.read(tmp_path, rng(), request_rate_per_s=0.0)
     with pytest.raises(TraceError, match="its 1 clients ask for nothing from 700 to 800 s"):
         servegen.read(tmp_path, rng(), time_window_ns=(700 * S, 100 * S))
 
