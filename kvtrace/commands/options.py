@@ -356,7 +356,7 @@ class DriveArguments:
 
         found, drive, rated = [], drive_of(preset), self.endurance
         for t, (tier, of) in enumerate(zip(preset.tiers, stats["tiers"], strict=True)):
-            if not span_ns or tier.name in MEMORY or tier.capacity_bytes == 0:
+            if not span_ns or tier.name.lower() in MEMORY or tier.capacity_bytes == 0:
                 continue
             instances, written = of.get("instances", 1), of["written_bytes"] - of["populated_bytes"]
             per_day = written * SECONDS_PER_DAY * NS_PER_S // span_ns // instances

@@ -112,7 +112,7 @@ def _candidate_table(
 
 def _figures(of: Candidate) -> dict[str, Any]:
     tiers = [row.figures.tiers for row in of.rows if row.figures]
-    storage = [each[-1] for each in tiers if each[-1].name not in MEMORY]
+    storage = [each[-1] for each in tiers if each[-1].name.lower() not in MEMORY]
     drives = [tier for each in tiers for tier in each if (tier.drive_writes_per_day, tier.life_years) != (None, None)]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]

@@ -104,7 +104,7 @@ def read_prices(path: Path) -> Prices:
 def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
     """Return the stack `name` with each store that it can have; ConfigError if it stores nothing below memory."""
     preset = load_preset(name, ())
-    if (last := preset.tiers[-1]).name in MEMORY:
+    if (last := preset.tiers[-1]).name.lower() in MEMORY:
         raise ConfigError(f"--preset {name}: it stores nothing below {last.name}; take one that does: --preset {SOME}")
     own = (Below.OBJECT,) if is_store(last) else (Below.NVME, Below.FILE)
     bucket = OBJECT_PRESETS.get(name)
@@ -166,7 +166,7 @@ class Plan:
         if is_bought:
             settings[f"{stored}.capacity"] = size
         else:
-            unused = [of.name for of in tiers if of.name not in MEMORY and not (store is Below.OBJECT and is_store(of))]
+            unused = [t.name for t in tiers if t.name.lower() not in MEMORY and not (store is Below.OBJECT and is_store(t))]
             settings |= {f"{name}.capacity": "0" for name in unused}
         if store is Below.OBJECT:
             settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}

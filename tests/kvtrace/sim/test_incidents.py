@@ -26,7 +26,7 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet import Incident, Kind, parse, steps_of
-from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
+from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope, TierSetting
 from kvtrace.sim.routers import Router
 from kvtrace.sim.simulation import Load
 
@@ -310,6 +310,16 @@ def test_an_engine_that_restarts_finds_its_drive_again_by_hand(events, read_from
     # The second comes at 25, while nobody is there, and is served at 30.
     assert found.count("30 n0 read 1 load 0 4 1/0") == read_from_drive
     assert ("30 n0 write 0 prefill 0 4 1/0" in found) == (not read_from_drive)
+
+
+def test_memory_is_lost_with_its_engine_however_its_name_is_written():
+    tiers = [TierSetting("CPU", 100), TierSetting("nvme", 100)]
+    lost, _ = steps_of([parse("1s:engine-restart:0:1s")], FleetSetting(), tiers)
+    assert lost.tier == 1 << 1
+    (emptied,) = steps_of([parse("1s:drive-replaced:0")], FleetSetting(), tiers)
+    assert emptied.tier == 1
+    with pytest.raises(ConfigError, match="no node has a drive of its own"):
+        steps_of([parse("1s:drive-replaced:0")], FleetSetting(), tiers[:1])
 
 
 def test_a_replaced_drive_by_hand():
