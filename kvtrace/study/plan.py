@@ -166,9 +166,9 @@ class Plan:
         if is_bought:
             settings[f"{stored}.capacity"] = size
         else:
-            unused = [t.name for t in tiers if t.name.lower() not in MEMORY and not (store is Below.OBJECT and is_store(t))]
-            settings |= {f"{name}.capacity": "0" for name in unused}
+            settings |= {f"{of.name}.capacity": "0" for of in tiers if of.name.lower() not in MEMORY}
         if store is Below.OBJECT:
+            del settings[f"{stored}.capacity"]
             settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}
         if self.nodes > 1 and store is not Below.NOTHING:
             settings[f"{stored}.scope"] = "node" if store is Below.NVME else "fleet"
