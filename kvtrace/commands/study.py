@@ -299,10 +299,10 @@ def plan(
 ) -> None:
     """Find the cache that reaches a target at the least cost a month: DRAM, drives or a shared store, and the router.
 
-    Each fleet of the price list is a simulation as of gen, of lmcache-disk unless --preset says another stack, kept in
-    the output folder: with other prices the same command simulates only what is new. Drives are written off, or worn
-    out sooner; a bucket is paid by request and byte. The answer is simulated again with an engine that restarts, and
-    with a node that is lost.
+    Each fleet of the price list is a simulation as of gen, of lmcache-disk unless --preset says another stack, routed
+    by round-robin and by prefix unless --router says how, kept in the output folder: with other prices only what is new
+    is simulated. Drives are written off, or worn out sooner; a bucket is paid by request and byte. The answer is
+    simulated again with an engine that restarts, and with a node that is lost.
 
     \b
     kvtrace plan requests.jsonl --model llama3.1-70b --tp 4 --gpu h100 --nodes 8 --target-hit 60%
