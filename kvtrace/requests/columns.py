@@ -248,8 +248,7 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
 
 _CLIENTS = "chunk-*-trace.csv"
 _NUMBERED = re.compile(rb"([0-9.e+-]+):")
-_LAWS = {"Gamma": 1e-4, "Weibull": 1e-2}
-"""Of intervals, with the least shape that can be drawn of."""
+_LAWS = {"Gamma": 1e-4, "Weibull": 1e-2}  # with the least shape that can be drawn of
 _MOST_REQUESTS = 10**8
 _ROUNDED = 1e-3
 

@@ -281,7 +281,6 @@ def source(is_own: Callable[[Start], bool]) -> Callable[[Callable[..., Requests]
 
 T = TypeVar("T")
 
-NAMED_LINES = 1000
 _NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -298,7 +297,7 @@ class JsonLines(Generic[T]):
         self._decoder = msgspec.json.Decoder(kind)
         self._digest = hashlib.sha256()
         self.fields: set[str] = set()
-        self._named_lines = NAMED_LINES if name_fields else 0
+        self._named_lines = 1000 if name_fields else 0
 
     @property
     def sha256(self) -> str:

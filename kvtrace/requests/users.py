@@ -385,7 +385,6 @@ def library_of(
 
 Floats = NDArray[np.float64]
 
-US_PER_S: Final = NS_PER_S // NS_PER_US
 MAX_REQUESTS: Final = 10**8
 MIN_BURSTINESS: Final = 0.01
 MAX_BURSTINESS: Final = 100.0
@@ -457,7 +456,7 @@ class ArrivalProcess:
                 f"{MAX_REQUESTS} requests: lower one of the two, or set a maximum of requests"
             )
         if self.process is Process.CONSTANT:
-            even_us = np.rint(np.arange(math.ceil(count)) * US_PER_S / self.rate_per_s).astype(np.int64)
+            even_us = np.rint(np.arange(math.ceil(count)) * (NS_PER_S // NS_PER_US) / self.rate_per_s).astype(np.int64)
             return even_us[even_us * NS_PER_US < until_ns] * NS_PER_US
         found: list[Ints] = []
         total = 0
@@ -486,7 +485,7 @@ class ArrivalProcess:
         """Yield times, µs, block after block, without end."""
         shape = 1.0 if self.burstiness is None else 1 / (self.burstiness * self.burstiness)
         peak = 1 + self.amplitude if self.process is Process.DIURNAL else 1.0
-        scale_us = US_PER_S / (self.rate_per_s * peak * shape)
+        scale_us = NS_PER_S // NS_PER_US / (self.rate_per_s * peak * shape)
         # What is left, at a random moment, of the interval it falls in: long ones are met more often.
         now_us = rng.random() * rng.standard_gamma(shape + 1) * scale_us
         while True:

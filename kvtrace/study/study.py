@@ -219,7 +219,6 @@ def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
 
 FOLDER = "simulated"
 _ROOT = Path(__file__).parents[1]
-_DIGITS = 32
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -263,7 +262,7 @@ def _state(trace: Path | None) -> tuple[str, int] | None:
 def key_of(configuration: Configuration) -> str:
     """Return the hash of all that the result depends on: what is asked for, the bytes of its files, and the program."""
     asked = {"argv": configuration.argv, "files": [files_sha256(path) for path in _files(configuration.knobs)]}
-    return sha256({**asked, "program": program_sha256()})[:_DIGITS]
+    return sha256({**asked, "program": program_sha256()})[:32]
 
 
 def _files(knobs: dict[str, Value]) -> Iterator[Path]:
