@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LONG_ROWS = 12
 """Rows of a table with charts that are still printed; longer ones are for a page."""
 BAR_WIDTH = 40
-_UNLIMITED, _TEXT_WIDTH = 10_000, 16
+_UNLIMITED, _WORD = 10_000, 16
 
 
 def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
@@ -114,8 +114,8 @@ def _show_table(table: ReportTable, console: Console) -> None:
         is_text = column.unit is Unit.TEXT
         justify: Literal["left", "right"] = "left" if is_text else "right"
         # No digit or unit is cut where the terminal is narrow: headings and texts are broken, then whole lines.
-        most = _TEXT_WIDTH if is_text else _UNLIMITED
-        least = max(min(most, max(map(len, cells))), max(map(len, column.heading.split()), default=0))
+        words = [word[:_WORD] for cell in cells for word in cell.split()] if is_text else list(cells)
+        least = max(map(len, [*words, *column.heading.split()]), default=0)
         grid.add_column(Text(column.heading), justify=justify, overflow="fold", min_width=least)
     kept = [column.unit is not Unit.TEXT for column in table.columns]
     rows = [[Text(text, no_wrap=is_kept) for text, is_kept in zip(row, kept, strict=True)] for row in shown]
