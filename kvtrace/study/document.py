@@ -386,8 +386,8 @@ def sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
 def first_line(found: Findings) -> str:
     """Return the answer in one sentence."""
     best, cheapest, target = found.best, found.cheapest, found.target
-    first = [of and of.rows[0].configuration for of in (best, cheapest, found.nearest)]
-    at_best, at_cheapest, nearest = (of and of.named(found.study.varied) for of in first)
+    answers = (None if of is None else of.rows[0].configuration for of in (best, cheapest, found.nearest))
+    at_best, at_cheapest, nearest = (None if one is None else one.named(found.study.varied) for one in answers)
     line = f"best hit ratio {_ratio(best)} at {at_best}{_cost_of(found, best)}{stalls_of(best)}"
     if target is None:
         return line
