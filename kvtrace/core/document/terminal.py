@@ -110,11 +110,11 @@ def _show_table(table: ReportTable, console: Console) -> None:
         return
     grid = Grid(box=None, pad_edge=False, header_style="dim")
     shown = [[show(*raw_cell(v, c)) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
-    for column, cells in zip(table.columns, zip(*shown, strict=True), strict=True):
+    for column, texts in zip(table.columns, zip(*shown, strict=True), strict=True):
         is_text = column.unit is Unit.TEXT
         justify: Literal["left", "right"] = "left" if is_text else "right"
         # No digit or unit is cut where the terminal is narrow: headings and texts are broken, then whole lines.
-        words = [word[:_WORD] for cell in cells for word in cell.split()] if is_text else list(cells)
+        words = [word[:_WORD] for text in texts for word in text.split()] if is_text else list(texts)
         least = max(map(len, [*words, *column.heading.split()]), default=0)
         grid.add_column(Text(column.heading), justify=justify, overflow="fold", min_width=least)
     kept = [column.unit is not Unit.TEXT for column in table.columns]
