@@ -388,7 +388,6 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target,
     A load that `is_ordered` took no time to compute, though nobody said so.
     """
     from kvtrace.commands.gen import first_token_table
-    from kvtrace.sim.presets.tier import UNLIMITED
     from kvtrace.sim.simulation import has_times
 
     shown = found.chosen or found.ceiling
@@ -429,7 +428,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target,
             notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {units.percent(best)}")
         sizes = {stack.preset.tiers[stack.roles[role]].name: of for role, of in found.chosen.capacities.items()}
         settings = [f"--gpu {INSTANT}"] * is_ordered
-        settings += [f"--set tiers.{name}.capacity={UNLIMITED if of is None else of}" for name, of in sizes.items()]
+        settings += [f"--set tiers.{name}.capacity={'unlimited' if of is None else of}" for name, of in sizes.items()]
         notes.append(f"its trace: kvtrace gen with the same options{' and ' * bool(settings)}{' '.join(settings)}")
     highlights = [
         doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from kvtrace.core.document.document import Unit, show
 from kvtrace.core.files import find_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import PROBE_FILE
 from kvtrace.core.units import NS_PER_S, format_duration, format_io_size, format_rate
 
+_FOUR_DIGITS = 1000
 LAYERS = ("q2d", "requeued", "d2c")
 
 
@@ -194,7 +194,8 @@ def probe_answer(found: ProbeFile) -> str:
     for direction, of in found.block.directions.items():
         count, moved, p99_ns = of.completed, of.completed_bytes, of.d2c.p99_ns
         if count and seconds:
-            rate = f"{show(count / seconds, Unit.PER_S)} requests/s"
+            per_s = count / seconds
+            rate = f"{per_s:,.4g} requests/s" if per_s < _FOUR_DIGITS else f"{per_s:,.0f} requests/s"
             if moved:
                 rate += f" of {format_io_size(round(moved / count))} on average, {format_rate(moved / seconds)}"
             known = f"p99 {format_duration(p99_ns)} in driver and device"
