@@ -461,7 +461,7 @@ def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
     capacities = ["--dram", "64MiB", "--nvme", "1GiB"]
     shown = size(*few, "--preset", "vllm-obj", *tiers, *capacities, "--target-hit", "0.1%").stdout
     # What makes hits is named, asked for or not.
-    answer = r"ENGINE WOULD STALL in 8 of 53 requests, none with 2\.18 GB of DRAM; 67\.1 MB of DRAM and"
+    answer = r"ENGINE WOULD STALL in 8 of 53 requests, none with 2\.19 GB of DRAM; 67\.1 MB of DRAM and"
     assert re.match(answer + r" 1\.07 GB of S3, beside 67\.1 MB of GPU \((?:[\d.]+|< 0\.1) % of look-ups\): ", shown)
     assert "NVMe" not in shown
     made = ["gen", *few, "--preset", "vllm-obj", *tiers, "--set", "tiers.s3.capacity=1GiB"]
