@@ -19,7 +19,7 @@ from typing import NamedTuple
 import figures
 import numpy as np
 
-from kvtrace.curves.stack import policy_hits
+from kvtrace.curves.stack import policy_uses
 from kvtrace.sim.chains import Chains
 
 REFERENCES = 10_000_000
@@ -49,11 +49,11 @@ def bench_lru(directory: Path) -> None:
     record.tofile(path)
     # One reference a request, so that a leading run is simply a hit.
     chains = Chains(np.arange(REFERENCES + 1), ids, np.ones(OBJECTS, np.int64))
-    policy_hits(Chains(chains.offsets[:2], ids[:1], chains.tokens), [1], "lru")
+    policy_uses(Chains(chains.offsets[:2], ids[:1], chains.tokens), [1], "lru")
     ours, theirs = [], []
     for _ in range(RUNS):
         start = time.perf_counter(), time.process_time()
-        hits = policy_hits(chains, [CAPACITY], "lru")[0]
+        hits = policy_uses(chains, [CAPACITY], "lru")[0].hits
         ours.append((time.perf_counter() - start[0], time.process_time() - start[1]))
         reader = lcs.TraceReader(str(path), trace_type=lcs.TraceType.ORACLE_GENERAL_TRACE)
         cache = lcs.LRU(cache_size=CAPACITY)

@@ -47,7 +47,7 @@ def sim(
     kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
     kvtrace sim conversation.jsonl --source mooncake --policy ttl --ttl 10m --capacity-blocks unlimited
     """
-    from kvtrace.curves.stack import OPTIMAL, policy_hits
+    from kvtrace.curves.stack import optimal_uses, policy_uses
     from kvtrace.sim.chains import block_chains, chunk_chains
     from kvtrace.sim.policies import Policy
     from kvtrace.sim.presets.tier import MAX_TTL_NS
@@ -62,8 +62,8 @@ def sim(
     if not requests.block_tokens:
         raise ConfigError(f"{file} has no block ids, which kvtrace sim counts: use kvtrace gen")
     chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
-    hits = policy_hits(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
-    best = policy_hits(chains, capacities, OPTIMAL)
+    found = policy_uses(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
+    hits, best = ([uses.hits for uses in each] for each in (found, optimal_uses(chains, capacities)))
     references, points = len(chains.slots), list(zip(capacities, hits, best, strict=True))
     if as_json:
         results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in points]
@@ -255,6 +255,8 @@ def size(
     if file is not None and scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
+    common.DriveArguments(endurance=worn).check(scenario.preset)
+    axes = _settled(stack.settings or [], wanted) | axes
     question = Question(target, axes, _prices(price or [], list(wanted.roles)), sample)
     if target.first_token is not None and not has_times(wanted.preset):
         raise ConfigError(
@@ -298,6 +300,13 @@ def _parse_capacities(text: str, flag: str) -> list[int | None]:
     return found
 
 
+def _settled(settings: list[str], stack: Stack) -> dict[str, list[int | None]]:
+    """Return the capacities that `settings` give the tiers that are sized, by role: they are not searched."""
+    named = {said.partition("=")[0].strip() for said in settings}
+    tiers = {role: stack.preset.tiers[t] for role, t in stack.roles.items()}
+    return {role: [of.capacity_bytes] for role, of in tiers.items() if f"tiers.{of.name}.capacity" in named}
+
+
 def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
     """Return the price of a byte by role; None if none is said."""
     found: dict[str, float] = {}
@@ -305,6 +314,8 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
         role, equals, price = (part.strip() for part in text.partition("="))
         if role not in roles and equals:
             raise ConfigError(f"--price {text}: takes prices of {' and '.join(roles)} only, not of {role}")
+        if role in found:
+            raise ConfigError(f"--price {text}: {role} has a price already; give one")
         found[role] = common.price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
     if found and (missing := next((role for role in roles if role not in found), None)):
         raise ConfigError(f"--price: add a price of {missing}, such as --price {missing}=0.1/GiB")
@@ -328,7 +339,9 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
         line += "" if best.price is None else f"; price {doc.show(best.price, doc.Unit.NUMBER)}"
         if not (stalled := best.stalled_requests):
             return line
-        largest = units.format_bytes(found.ceiling.largest_load_bytes)
+        least = found.ceiling.largest_load_bytes
+        unit: int = 10 ** max(0, len(str(least)) - 3)  # of the digits that are shown: rounded down it would stall
+        largest = units.format_bytes(-(-least // unit) * unit)
         tiers = {found.labels[role]: stack.preset.tiers[t] for role, t in stack.roles.items()}
         enough = "".join(f", none with {largest} of {label}" for label, tier in tiers.items() if tier.loads_whole)
         return f"{STALLS} in {stalled:,} of {best.requests:,} requests{enough}; {line}"
@@ -415,7 +428,7 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target,
             notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {units.percent(best)}")
         sizes = {stack.preset.tiers[stack.roles[role]].name: of for role, of in found.chosen.capacities.items()}
         settings = [f"--gpu {INSTANT}"] * is_ordered
-        settings += [f"--set tiers.{name}.capacity={of}" for name, of in sizes.items() if of is not None]
+        settings += [f"--set tiers.{name}.capacity={'unlimited' if of is None else of}" for name, of in sizes.items()]
         notes.append(f"its trace: kvtrace gen with the same options{' and ' * bool(settings)}{' '.join(settings)}")
     highlights = [
         doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")

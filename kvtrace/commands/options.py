@@ -81,7 +81,7 @@ class SourceArguments:
     source: str | None = option(f"Format of FILE: {', '.join(SOURCES)}; without it, it is detected.")
     time_unit: str | None = option("mooncake: unit of its timestamps, ms or s [ms].")
     block_tokens: int | None = option(
-        "Tokens per block: mooncake, tracelab [512], bailian, lmcache-chat, vllm-log, sglang-log [16]."
+        "Block tokens: mooncake, tracelab [512], lmcache-trace [256], bailian, lmcache-chat, vllm-log, sglang-log [16]."
     )
     request_rate: str | None = option(
         "How often requests arrive, such as 20/s; sharegpt (it has no times) [1/s], servegen [its own], or gen "
@@ -279,7 +279,7 @@ class StoringArguments(StackArguments):
 class RunArguments:
     """Where the simulation ends, its seed, and its ranks."""
 
-    duration: str | None = option("Virtual time to simulate.  [default: the preset's, 60s, or all of FILE]")
+    duration: str | None = option("Virtual time.  [default: the preset's, 60s, 1h of checkpoints, or all of FILE]")
     max_requests: MaxRequests = None
     seed: Seed = 42
     tensor_parallel: TensorParallel = 1
@@ -356,7 +356,7 @@ class DriveArguments:
 
         found, drive, rated = [], drive_of(preset), self.endurance
         for t, (tier, of) in enumerate(zip(preset.tiers, stats["tiers"], strict=True)):
-            if not span_ns or tier.name in MEMORY or tier.capacity_bytes == 0:
+            if not span_ns or tier.name.lower() in MEMORY or tier.capacity_bytes == 0:
                 continue
             instances, written = of.get("instances", 1), of["written_bytes"] - of["populated_bytes"]
             per_day = written * SECONDS_PER_DAY * NS_PER_S // span_ns // instances

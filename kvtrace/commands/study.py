@@ -221,6 +221,8 @@ def simulate_all(
             tasks.append(Task(key, one.argv, str(Path.cwd()), sha256, str(trace) if trace else None))
     if done := sum(one.number in results for one in wanted):
         log(f"note: {done} of {len(wanted)} configurations were simulated before")
+    if scheduler and workers:
+        raise ConfigError("--workers is for this machine, --scheduler has workers of its own; leave one of the two out")
     count = workers or os.cpu_count() or 1
     made = by_dask(tasks, simulate, scheduler) if scheduler else here(tasks, simulate, count)
     with progress("simulating", len(tasks)) as tick:
@@ -297,10 +299,10 @@ def plan(
 ) -> None:
     """Find the cache that reaches a target at the least cost a month: DRAM, drives or a shared store, and the router.
 
-    Each fleet of the price list is a simulation as of gen, of lmcache-disk unless --preset says another stack, kept in
-    the output folder: with other prices the same command simulates only what is new. Drives are written off, or worn
-    out sooner; a bucket is paid by request and byte. The answer is simulated again with an engine that restarts, and
-    with a node that is lost.
+    Each fleet of the price list is a simulation as of gen, of lmcache-disk unless --preset says another stack, routed
+    by round-robin and by prefix unless --router says how, kept in the output folder: with other prices only what is new
+    is simulated. Drives are written off, or worn out sooner; a bucket is paid by request and byte. The answer is
+    simulated again with an engine that restarts, and with a node that is lost.
 
     \b
     kvtrace plan requests.jsonl --model llama3.1-70b --tp 4 --gpu h100 --nodes 8 --target-hit 60%
@@ -326,6 +328,7 @@ def plan(
         source = replace(source, source=detect(file))
         log(f"note: {file} is read as --source {source.source}")
     scenario = common.prepare(file, fleet.over(stack), users, run, source, turns)
+    fleet.check(scenario.preset)
     if scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     nodes = scenario.preset.fleet.nodes

@@ -40,7 +40,7 @@ def import_(
 ) -> None:
     """Write a file of real requests as a requests table, and say what it holds: figures, gaps, oddities, nulls.
 
-    `kvtrace gen requests.parquet` then makes the same trace as from the file itself.
+    `kvtrace gen requests.parquet` then makes the same trace as `kvtrace gen FILE --turns as-recorded`.
 
     \b
     kvtrace import azure_2023_code.csv -o azure.parquet

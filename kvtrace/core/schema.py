@@ -388,7 +388,7 @@ STUDY: Final = Table("study", "What came of each configuration of a study, one r
            limit=MOST),
     Column("capacity_bytes", "int64", "bytes", "all tiers of all nodes together; null if one has no bound",
            nullable=True, limit=MOST),
-    Column("price", "float64", "as given", "what the tiers with a price cost; null without one, or without a bound",
+    Column("price", "float64", "as given", "what the tiers with a price cost; null without prices, or without a bound",
            nullable=True),
     Column("tier.*.instances", "int64", "count", "how many of it there are: one, or in a fleet one a node, or a rack; "
            "its rates and bytes are of all together", nullable=True),

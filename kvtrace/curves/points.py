@@ -225,7 +225,7 @@ class Stack:
         Null where the requests name no objects, or are not all served in the order of the file.
         """
         chains = self.load.chains
-        if chains is None or not self._is_in_order:
+        if chains is None or not len(chains.slots) or not self._is_in_order:
             return None
         [optimal] = optimal_uses(chains, [self._room(self.at(capacities))])
         return optimal.hits / len(chains.slots)
@@ -325,7 +325,7 @@ def simulated(
 
     The drive that wears is as large as its tier, unless `drive_bytes` are said.
     """
-    preset, stats, span_ns = simulation.preset, simulation.stats(), meter.span_ns(asked_ns)
+    preset, stats, span_ns = simulation.preset, simulation.stats(), max(asked_ns or 0, simulation.last_io_ns)
     drive = drive_of(preset)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
     written: tuple[int, ...] = ()
@@ -426,10 +426,6 @@ class Meter:
     def __call__(self, flush: Flush) -> None:
         """Give the memory of the rows back."""
         self._simulation.give_back(flush)
-
-    def span_ns(self, asked_ns: int | None) -> int:
-        """Return how long the load took: `asked_ns`, or until the last I/O, if that was later."""
-        return max(asked_ns or 0, self._simulation.last_io_ns)
 
     def rates(self, span_ns: int) -> list[Rates]:
         """Return the rates of each tier over `span_ns`."""

@@ -156,9 +156,7 @@ class _Run:
         ]
         best = self._result(ceiling)
         if not best.lookups:
-            raise ConfigError(
-                "no request looks up anything: no prompt repeats what another has stored, whatever the capacity"
-            )
+            raise ConfigError("no request looks up anything: no prompt fills an object, or repeats what is stored")
         chosen = self._searched(points, axes)
         if chosen is not None:
             if chosen.optimal_hit_ratio is None:
@@ -267,6 +265,8 @@ class _Run:
         started = [[self._start(simulate, of, sample, rate) for sample in told.samples] for of in tried]
         found = [[self._result(of) for of in point] for point in started]
         full = self._ceiling.result()
+        if not full.lookups:
+            return [full] * len(tried)
         return [self.stack.estimate(of, got, rate, full, told.unlimited) for of, got in zip(tried, found, strict=True)]
 
     def _look_at(self, tried: Sequence[Capacities]) -> list[Point]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +39,6 @@ class Uses:
 
 _use_tier = function("use_tier", StructAt, I8)
 _find_distances = function("find_distances", I8, int, I4, int, int, I4, I8, I8, I8)
-
-
-def policy_hits(chains: Chains, capacities: Sequence[int | None], policy: str, **options: Any) -> list[int]:
-    """Return the hits of `policy_uses`, which has the same arguments."""
-    return [uses.hits for uses in policy_uses(chains, capacities, policy, **options)]
 
 
 def policy_uses(

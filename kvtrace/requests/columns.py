@@ -19,8 +19,9 @@ import msgspec
 import numpy as np
 
 from kvtrace.core import pa
-from kvtrace.core.errors import TraceError, need_file, refuse
+from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.schema import numbers
 from kvtrace.core.tables import read_csv
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests import requests as reading
@@ -84,9 +85,9 @@ class Columns:
             sessions = sessions[kept]
             sessions[sessions != reading.NONE] = reading.dense(sessions[sessions != reading.NONE])[0]
         facts["conversations"] = None if sessions is None else int(sessions.max()) + 1
-        images = [int(t.filled(self.images, 0).sum()) for t in tables if self.images in t.arrays]
+        images = [int(t.arrays[self.images].fill_null(0).to_numpy().sum()) for t in tables if self.images in t.arrays]
         wrong = sum(
-            int(np.count_nonzero(t.filled(self.total, -1) != t.tokens(self.input) + t.tokens(self.output)))
+            int(np.count_nonzero(numbers(t.arrays[self.total]) != t.tokens(self.input) + t.tokens(self.output)))
             for t in tables
             if self.total in t.arrays
         )
@@ -247,7 +248,7 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
 
 _CLIENTS = "chunk-*-trace.csv"
 _NUMBERED = re.compile(rb"([0-9.e+-]+):")
-_LAWS = ("Gamma", "Weibull")
+_LAWS = {"Gamma": 1e-4, "Weibull": 1e-2}  # with the least shape that can be drawn of
 _MOST_REQUESTS = 10**8
 _ROUNDED = 1e-3
 
@@ -269,29 +270,28 @@ def servegen(
     ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`, language and reasoning.
     A client is when it asks how often, by which law, and histograms of its lengths; requests are drawn of that.
     """
+    if request_rate_per_s is not None and request_rate_per_s <= 0:
+        raise ConfigError(f"request rate(={request_rate_per_s:g}) must be > 0 a second")
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
     traces = sorted(reading.files_of(path, _CLIENTS), key=lambda one: (len(one.name), one.name))
     datasets = {trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")) for trace in traces}
-    stretches = [(trace, *of) for trace in traces for of in _stretches(trace, begin_s, end_s)]
-    mean_per_s = sum(rate * (end - begin) for _, begin, end, rate, _, _ in stretches) / (end_s - begin_s)
-    if not mean_per_s:
+    stretches: list[tuple[float, float, float, str, float, Any]] = []
+    for trace in traces:
+        asked = list(_stretches(trace, begin_s, end_s))
+        known = _histograms(datasets[trace]) if asked else {}
+        stretches += [(*of, known.get(max((at for at in known if at <= of[0]), default=-1))) for of in asked]
+    if not stretches:
         raise TraceError(f"its {len(traces)} clients ask for nothing from {begin_s:g} to {end_s:g} s", path=path)
-    factor = 1.0 if request_rate_per_s is None else request_rate_per_s / mean_per_s
+    told = [of for of in stretches if of[-1] is not None]
+    mean_per_s = sum(rate * (end - begin) for begin, end, rate, *_ in told) / (end_s - begin_s)
+    factor = request_rate_per_s / mean_per_s if request_rate_per_s is not None and told else 1.0
     if mean_per_s * factor * (end_s - begin_s) > _MOST_REQUESTS:
         raise TraceError(f"more than {_MOST_REQUESTS} requests in the window: a shorter --time-window", path=path)
     parts: list[tuple[Any, reading.Ints, reading.Ints]] = []
-    known: tuple[Path | None, dict[int, list[tuple[Any, Any]]]] = (None, {})
-    unknown = 0
-    for trace, begin, end, rate, law, shape in stretches:
-        if known[0] != trace:
-            known = trace, _histograms(datasets[trace])
-        since = max((at for at in known[1] if at <= begin), default=None)
-        if since is None:
-            unknown += 1
-            continue
+    for begin, end, rate, law, shape, lengths in told:
         times = begin + _renewals(rng, rate * factor, end - begin, law, shape)
-        drawn = [rng.choice(values, len(times), p=shares) for values, shares in known[1][since]]
+        drawn = [rng.choice(values, len(times), p=shares) for values, shares in lengths]
         parts.append((times, drawn[0], drawn[1]))
     if not sum(len(times) for times, *_ in parts):
         raise TraceError("nothing was drawn in the window: a longer --time-window, or another seed", path=path)
@@ -300,11 +300,12 @@ def servegen(
     arrivals = np.rint((times[order] - begin_s) * NS_PER_S).astype(np.int64)
     files = [one for trace in traces for one in (trace, datasets[trace]) if one.exists()]
     facts = {"clients": len(traces), "time_window_ns": [start_ns, length_ns], "request_rate_per_s": mean_per_s * factor}
+    left = len(stretches) - len(told)
     notes = [
         f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths are drawn",
         "it has no joint distribution of prompts and answers: lengths are drawn independently",
         _NO_SESSIONS,
-        *reading.counted((unknown, "stretches of clients without histograms of lengths are left out")),
+        *reading.counted((left, "stretches of clients without histograms of lengths are left out")),
     ]
     origin = reading.origin_of("servegen", path, reading.sha256_of(*files), len(order), 0, **facts)
     prompts, answers = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
@@ -322,7 +323,7 @@ def _stretches(path: Path, begin_s: float, end_s: float) -> Iterator[tuple[float
         except (ValueError, IndexError):
             raise TraceError("not start, rate, cv, law and its two parameters", path=path, row=number) from None
         law = cells[3]
-        is_wrong = not 0 <= rate < math.inf or (law and (law not in _LAWS or not 0 < shape < math.inf))
+        is_wrong = not 0 <= rate < math.inf or (law and not _LAWS.get(law, math.inf) <= shape < math.inf)
         if is_wrong or not (rows[-1][0] if rows else -1) < at_s <= _MAX_S:
             raise TraceError(f"{','.join(cells)[:80]!r} is not a stretch of a client", path=path, row=number)
         rows.append((at_s, rate if law else 0.0, law, shape))
@@ -355,14 +356,17 @@ def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
 
 
 def _renewals(rng: np.random.Generator, rate_per_s: float, length_s: float, law: str, shape: float) -> Any:
-    """Return times within so many seconds whose intervals are of `law` with that shape, and of the rate's mean."""
-    times = np.zeros(1)
-    while times[-1] < length_s:
-        count = int(rate_per_s * (length_s - times[-1]) * 1.1) + 16
-        mean = shape if law == "Gamma" else math.gamma(1 + 1 / shape)
-        intervals = rng.gamma(shape, size=count) if law == "Gamma" else rng.weibull(shape, size=count)
-        times = np.concatenate([times, times[-1] + np.cumsum(intervals) / (mean * rate_per_s)])
-    found = times[1:]
+    """Return times within so many seconds whose intervals are of `law` with that shape, as if it had always run.
+
+    So their rate is exactly that, in expectation; begun with an arrival, bursty ones would have more.
+    """
+    mean, draw = (shape, rng.gamma) if law == "Gamma" else (math.gamma(1 + 1 / shape), rng.weibull)
+    # What is left, at a random moment, of the interval it falls in: long ones are met more often, as in users.py.
+    met = rng.gamma(shape + 1) if law == "Gamma" else rng.gamma(1 + 1 / shape) ** (1 / shape)
+    found = np.array([rng.random() * met / (mean * rate_per_s)])
+    while found[-1] < length_s:
+        count = int(rate_per_s * (length_s - found[-1]) * 1.1) + 16
+        found = np.append(found, found[-1] + np.cumsum(draw(shape, size=count)) / (mean * rate_per_s))
     return found[found < length_s]
 
 
@@ -377,13 +381,6 @@ class ColumnsRead:
     def __len__(self) -> int:
         """Return how many rows there are."""
         return len(next(iter(self.arrays.values())))
-
-    def filled(self, name: str, value: int) -> reading.Ints:
-        """Return the whole numbers of column `name`, `value` where it has none, or for all if there is no column."""
-        if name not in self.arrays:
-            return np.full(len(self), value, dtype=np.int64)
-        numbers: reading.Ints = self.arrays[name].fill_null(value).to_numpy()
-        return numbers
 
     def tokens(self, name: str) -> reading.Ints:
         """Return the token counts of column `name`; TraceError if one is negative or too large."""

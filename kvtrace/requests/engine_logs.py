@@ -144,7 +144,7 @@ def otel(path: Path) -> reading.Requests:
                 continue
             asked, answered = (_count(of.get(name), name, lines, number) for name in (INPUT, OUTPUT))
             cached += _count(of.get(CACHED), CACHED, lines, number)
-            time_ns = _count(span.start_time_unix_nano, "startTimeUnixNano", lines, number, most=2**63 - 1)
+            time_ns = _count(span.start_time_unix_nano, "startTimeUnixNano", lines, number, 1, 2**63 - 1)
             end_ns = _count(span.end_time_unix_nano, "endTimeUnixNano", lines, number, most=2**63 - 1)
             session = of.get(CONVERSATION)
             name = None if session is None else str(session)
@@ -159,15 +159,15 @@ def otel(path: Path) -> reading.Requests:
 
 
 def _count(
-    value: Any, name: str, lines: reading.JsonLines[_OtelLine], number: int, most: int = reading.MAX_TOKENS
+    value: Any, name: str, lines: reading.JsonLines[Any], number: int, least: int = 0, most: int = reading.MAX_TOKENS
 ) -> int:
     """Return `value`, which OTLP JSON writes as text or a number, as a count; a missing one is 0."""
     try:
         count = 0 if value is None else int(value)
     except (TypeError, ValueError):
         raise lines.fault(f"{value!r} is no count", number, name) from None
-    if not 0 <= count <= most:
-        raise lines.fault(f"{count} must be from 0 to {most}", number, name)
+    if not least <= count <= most:
+        raise lines.fault(f"{count} must be from {least} to {most}", number, name)
     return count
 
 
@@ -356,8 +356,8 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
         at = max(line.rfind("'meta_info': {"), line.rfind('"meta_info": {'))
         if at < 0 or not line.rstrip().endswith("}}"):
             raise log.fault("cut off within what it says of the request", number, "meta_info")
-        meta = {name: float(value) for name, value in _NUMBER.findall(line[at:])}
-        for name in ("prompt_tokens", "completion_tokens"):
+        meta = {"cached_tokens": 0.0} | {name: float(value) for name, value in _NUMBER.findall(line[at:])}
+        for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
             if not 0 <= meta.get(name, -1) <= reading.MAX_TOKENS:
                 raise log.fault(
                     f"{meta.get(name)} must be from 0 to {reading.MAX_TOKENS} tokens", number, f"meta_info.{name}"
@@ -374,7 +374,7 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
             raise log.fault("neither request_received_ts nor the time of the line", number, "meta_info")
         else:
             asked_ns = reading.wall_ns(when[0].replace(" ", "T"), log, number, "time") - took_ns
-        cached, cut = cached + int(meta.get("cached_tokens", 0)), cut + (units is None and "input_ids" in line[:at])
+        cached, cut = cached + int(meta["cached_tokens"]), cut + (units is None and "input_ids" in line[:at])
         session = log.text(named[1], number) if named else None
         found.append(_Logged(asked_ns, asked_ns + took_ns, units, tokens, int(meta["completion_tokens"]), session))
     notes = reading.counted((cut, "prompts are logged in part: their blocks are not known (--log-requests-level 3)"))

@@ -278,7 +278,7 @@ class _Asked:
     last_ns: int
     prompt: list[int]
     session: str | None
-    answer_blocks: int = 0
+    answer: list[int] = field(default_factory=list)
 
 
 def _stored_up_to(block: int | None, before: dict[int, int | None]) -> list[int]:
@@ -324,9 +324,11 @@ def read(path: Path) -> Requests:
             asked = _Asked(now, now, [*prefix, *ids], row["session"])
             requests.append(asked)
         elif len(ids) == 1:
-            asked.answer_blocks += 1
+            asked.answer += ids
         else:
-            asked.prompt += ids
+            # A chunk of one block is no answer if more of the prompt comes behind it.
+            asked.prompt += [*asked.answer, *ids]
+            asked.answer = []
         asked.last_ns = now
         for block in ids:
             before[block] = parent
@@ -338,7 +340,7 @@ def read(path: Path) -> Requests:
         raise TraceError(f"blocks of {sorted(sizes)} tokens: a file may hold one size above 0", path=path)
     block_tokens, found = sizes.pop(), Gathered()
     for asked in requests:
-        tokens = len(asked.prompt) * block_tokens, asked.answer_blocks * block_tokens
+        tokens = len(asked.prompt) * block_tokens, len(asked.answer) * block_tokens
         found.add(asked.first_ns, *tokens, asked.prompt, asked.session, answered_ns=asked.last_ns)
     how = "a request arrives when its first block is stored, prompts and answers count whole blocks only"
     notes = [

@@ -103,7 +103,7 @@ MAX_NS: Final = 2**61
 # Chunks smaller than a block are numbered within it, and that product must fit 64 bits.
 MAX_BLOCK_ID: Final = 2**52
 _START_BYTES = 1 << 16
-_CLOCK = re.compile(r"\d{4}-\d\d-\d\d([T ][0-9:.]+)?")
+_CLOCK = re.compile(r"(?:19|20|21)\d\d-\d\d-\d\d([T ][0-9:.]+)?")  # 64 bits of ns go from 1678 to 2262
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
@@ -281,7 +281,6 @@ def source(is_own: Callable[[Start], bool]) -> Callable[[Callable[..., Requests]
 
 T = TypeVar("T")
 
-NAMED_LINES = 1000
 _NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -298,7 +297,7 @@ class JsonLines(Generic[T]):
         self._decoder = msgspec.json.Decoder(kind)
         self._digest = hashlib.sha256()
         self.fields: set[str] = set()
-        self._named_lines = NAMED_LINES if name_fields else 0
+        self._named_lines = 1000 if name_fields else 0
 
     @property
     def sha256(self) -> str:
@@ -455,7 +454,7 @@ class Gathered:
         times = column(self._times)
         order = np.argsort(times, kind="stable")
         arrivals = times[order]
-        if arrivals[-1] - arrivals[0] > MAX_NS:
+        if int(arrivals[-1]) - int(arrivals[0]) > MAX_NS:
             raise TraceError("its times span more than the clock of a trace holds", path=path)
         inputs, outputs = column(self._inputs)[order], column(self._outputs)[order]
         offsets, ids = flat(self._chains, order)

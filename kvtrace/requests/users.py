@@ -38,19 +38,18 @@ from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
-from kvtrace.core.units import DURATIONS_NS, NS_PER_S, format_duration, parse_duration_ns
+from kvtrace.core.units import DURATIONS_NS, NS_PER_MS, NS_PER_S, NS_PER_US, format_duration, parse_duration_ns
 from kvtrace.native.records import USER, WORLD
 from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, without_blocks
 
-MS: Final = 1_000_000
 CONTINUE_PER_MILLE: Final = WORLD.constants["CONTINUE_PER_MILLE"]
 MAX_TURNS: Final = WORLD.constants["MAX_TURNS"]
 
 # kind: context tokens from, to; output tokens from, to; think time from, to
 TEMPLATES: Final = {
-    RequestKind.CHATBOT: (512, 4096, 50, 200, 100 * MS, 500 * MS),
-    RequestKind.CODING: (4096, 25000, 100, 500, 200 * MS, 1000 * MS),
-    RequestKind.DOCUMENT: (4096, 16384, 200, 800, 300 * MS, 1500 * MS),
+    RequestKind.CHATBOT: (512, 4096, 50, 200, 100 * NS_PER_MS, 500 * NS_PER_MS),
+    RequestKind.CODING: (4096, 25000, 100, 500, 200 * NS_PER_MS, 1000 * NS_PER_MS),
+    RequestKind.DOCUMENT: (4096, 16384, 200, 800, 300 * NS_PER_MS, 1500 * NS_PER_MS),
 }
 # cumulated per mille
 QOS_SHARES: Final = ((Qos.INTERACTIVE, 150), (Qos.RESPONSIVE, 500), (Qos.BATCH, 1000))
@@ -386,8 +385,6 @@ def library_of(
 
 Floats = NDArray[np.float64]
 
-US: Final = 1_000
-US_PER_S: Final = NS_PER_S // US
 MAX_REQUESTS: Final = 10**8
 MIN_BURSTINESS: Final = 0.01
 MAX_BURSTINESS: Final = 100.0
@@ -432,7 +429,7 @@ class ArrivalProcess:
             raise ConfigError(f"burstiness(={self.burstiness:g}) is for gamma arrivals, not for {self.process}")
         if not 0 <= self.amplitude <= 1:
             raise ConfigError(f"amplitude(={self.amplitude:g}) must be from 0 to 1")
-        if self.day_ns < US:
+        if self.day_ns < NS_PER_US:
             raise ConfigError(f"day(={self.day_ns} ns) must be at least 1 µs")
 
     def expected(self, until_ns: int) -> float:
@@ -459,13 +456,13 @@ class ArrivalProcess:
                 f"{MAX_REQUESTS} requests: lower one of the two, or set a maximum of requests"
             )
         if self.process is Process.CONSTANT:
-            even_us = np.rint(np.arange(math.ceil(count)) * US_PER_S / self.rate_per_s).astype(np.int64)
-            return even_us[even_us * US < until_ns] * US
+            even_us = np.rint(np.arange(math.ceil(count)) * (NS_PER_S // NS_PER_US) / self.rate_per_s).astype(np.int64)
+            return even_us[even_us * NS_PER_US < until_ns] * NS_PER_US
         found: list[Ints] = []
         total = 0
         for times_us in self._drawn(np.random.Generator(np.random.PCG64([seed, 2]))):
-            kept = times_us[times_us * US < until_ns]
-            found.append(np.floor(kept).astype(np.int64) * US)
+            kept = times_us[times_us * NS_PER_US < until_ns]
+            found.append(np.floor(kept).astype(np.int64) * NS_PER_US)
             total += len(kept)
             if len(kept) < len(times_us) or (limit is not None and total >= limit):
                 break
@@ -488,7 +485,7 @@ class ArrivalProcess:
         """Yield times, µs, block after block, without end."""
         shape = 1.0 if self.burstiness is None else 1 / (self.burstiness * self.burstiness)
         peak = 1 + self.amplitude if self.process is Process.DIURNAL else 1.0
-        scale_us = US_PER_S / (self.rate_per_s * peak * shape)
+        scale_us = NS_PER_S // NS_PER_US / (self.rate_per_s * peak * shape)
         # What is left, at a random moment, of the interval it falls in: long ones are met more often.
         now_us = rng.random() * rng.standard_gamma(shape + 1) * scale_us
         while True:
@@ -497,7 +494,7 @@ class ArrivalProcess:
             now_us = times_us[-1]
             times_us = times_us[:-1]
             if self.process is Process.DIURNAL:
-                chances = 1 + self.amplitude * sine_of_turns(times_us * US / self.day_ns)
+                chances = 1 + self.amplitude * sine_of_turns(times_us * NS_PER_US / self.day_ns)
                 times_us = times_us[rng.random(_BLOCK) * peak < chances]
             yield times_us
 

@@ -20,7 +20,7 @@ from kvtrace.core.document.chapters import hit_ratios
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.core.statistics import MEMORY
-from kvtrace.core.units import format_duration, parse_duration_ns
+from kvtrace.core.units import NS_PER_S, format_duration, parse_duration_ns
 from kvtrace.native import records
 from kvtrace.sim.chains import grown
 from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting, bytes_of
@@ -169,7 +169,7 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
         case Kind.RACK_JOINED:
             yield from (Move(at_ns, False, records.JOINED, node) for node in rack)
         case Kind.ENGINE_RESTART:
-            kept = sum(1 << t for t, tier in enumerate(tiers) if tier.name not in MEMORY)
+            kept = sum(1 << t for t, tier in enumerate(tiers) if tier.name.lower() not in MEMORY)
             yield Move(at_ns, True, records.LOST, place, kept)
             yield Move(at_ns + incident.lasts_ns, False, records.JOINED, place)
         case Kind.DRIVE_REPLACED:
@@ -192,7 +192,7 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
 def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
     own = {tier.name: t for t, tier in enumerate(tiers) if tier.scope is not Scope.FLEET}
     if incident.tier is None:
-        drives = [t for name, t in own.items() if name not in MEMORY]
+        drives = [t for name, t in own.items() if name.lower() not in MEMORY]
         if not drives:
             raise ConfigError(
                 f"--event {incident.text}: no node has a drive of its own; name one of its tiers: "
@@ -243,10 +243,9 @@ def _check_served(incident: Incident, gone: set[int], fleet: FleetSetting, *, is
                 )
 
 
-SECOND_NS: Final = 10**9
-WINDOW_NS: Final = 60 * SECOND_NS
+WINDOW_NS: Final = 60 * NS_PER_S
 WINDOWS_AFTER: Final = 5
-STEP_NS: Final = 10 * SECOND_NS
+STEP_NS: Final = 10 * NS_PER_S
 """Hits are back once so long a step has them."""
 BACK_WITHIN: Final = 0.01
 """As many as before, less so much."""
@@ -265,7 +264,7 @@ class IncidentCounters:
 
     def __init__(self, incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[str]) -> None:
         self._incidents, self._fleet, self._tiers = incidents, fleet, tiers
-        ends = {0} | {t % SECOND_NS for of in incidents for t in (of.at_ns, of.end_ns(fleet))}
+        ends = {0} | {t % NS_PER_S for of in incidents for t in (of.at_ns, of.end_ns(fleet))}
         self._parts = np.array(sorted(ends))
         """Where in a second its stretches begin."""
         self._requests = np.zeros((0, len(OF_REQUESTS)), np.int64)
@@ -298,27 +297,27 @@ class IncidentCounters:
             np.add.at(self._storage, (place, first + size), length[which])
 
     def _stretch(self, ts_ns: Any) -> Any:
-        parts = np.searchsorted(self._parts, ts_ns % SECOND_NS, side="right") - 1
-        return ts_ns // SECOND_NS * len(self._parts) + parts
+        parts = np.searchsorted(self._parts, ts_ns % NS_PER_S, side="right") - 1
+        return ts_ns // NS_PER_S * len(self._parts) + parts
 
     def stats(self, end_ns: int) -> dict[str, Any]:
         """Return the counters as the metadata carries them, of a simulation that ends then; nothing without events."""
         if not self._incidents:
             return {}
         self._end_ns = end_ns
-        stretches = (end_ns // SECOND_NS + 1) * len(self._parts)
+        stretches = (end_ns // NS_PER_S + 1) * len(self._parts)
         self._requests, self._storage = grown(self._requests, stretches, 0), grown(self._storage, stretches, 0)
-        seconds = max(1, -(-end_ns // SECOND_NS))
+        seconds = max(1, -(-end_ns // NS_PER_S))
         step = max(1, -(-seconds // MOST_POINTS))
         starts = np.arange(0, seconds, step) * len(self._parts)
-        end = seconds * len(self._parts)
+        end = max(seconds * len(self._parts), int(self._stretch(end_ns)) + 1)  # what is last may come as it ends
         requests = np.add.reduceat(self._requests[:end], starts)
         tiers = np.add.reduceat(self._storage[:end], starts).reshape(len(starts), len(self._tiers), -1)
         return {
             "incidents": {"around": [self._of(incident, end_ns) for incident in self._incidents]}
             | {
                 "begun_again": dict(zip(OF_AGAIN, self._again.tolist(), strict=True)),
-                "step_ns": step * SECOND_NS,
+                "step_ns": step * NS_PER_S,
                 "end_ns": end_ns,
                 "over_time": {name: requests[:, column].tolist() for column, name in enumerate(OF_REQUESTS)},
                 "tiers": [

@@ -31,7 +31,7 @@ from kvtrace.sim.fleet import LOSING_NOTHING
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset, as_config
 from kvtrace.sim.presets.tier import Streams
-from kvtrace.sim.simulation import Flush, Simulation
+from kvtrace.sim.simulation import FOREVER_NS, Flush, Simulation
 
 FLEET = ("node",)
 """The extra column of a trace of several nodes."""
@@ -208,7 +208,6 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
 
 
 _AGES: Final = (("under 1 s", 1), ("under 10 s", 10), ("under 1 min", 60), ("under 10 min", 600), ("under 1 h", 3600))
-_NEVER = 2**62
 _PHASES: Final = {
     "computed": (Phase.PREFILL, Phase.STORE),
     "generated": (Phase.DECODE,),
@@ -297,7 +296,7 @@ class StreamLabels:
     def _note(self, flush: Flush) -> None:
         first, self._objects = self._objects, self._objects + len(flush.object_bytes)
         if Streams.AGE in self._streams:
-            self._first_ns = grown(self._first_ns, self._objects, _NEVER)
+            self._first_ns = grown(self._first_ns, self._objects, FOREVER_NS)
         if Streams.OBJECT_KIND in self._streams:
             self._kinds = grown(self._kinds, self._objects, 0)
             if flush.is_other is not None:

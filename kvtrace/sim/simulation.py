@@ -45,7 +45,6 @@ from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotio
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, TierSetting, bytes_of, ns_of
 
 FOREVER_NS = 2**62
-MILLION = 1_000_000
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
 ROOM = 1024
 _RESERVE_BYTES = 64 << 20
@@ -250,7 +249,7 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
         if tier.evict_every and tier.capacity_bytes is not None:
             of["trigger"] = int(tier.capacity_bytes * tier.high_watermark)
             of["low"] = min(of["low"], of["trigger"])
-            of["evict_every_ns"], of["evict_ppm"] = ns_of(tier.evict_every), round(MILLION * (tier.evict_share or 0))
+            of["evict_every_ns"], of["evict_ppm"] = ns_of(tier.evict_every), round(1_000_000 * (tier.evict_share or 0))
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:

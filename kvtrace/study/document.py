@@ -112,7 +112,7 @@ def _candidate_table(
 
 def _figures(of: Candidate) -> dict[str, Any]:
     tiers = [row.figures.tiers for row in of.rows if row.figures]
-    storage = [each[-1] for each in tiers if each[-1].name not in MEMORY]
+    storage = [each[-1] for each in tiers if each[-1].name.lower() not in MEMORY]
     drives = [tier for each in tiers for tier in each if (tier.drive_writes_per_day, tier.life_years) != (None, None)]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
@@ -385,24 +385,21 @@ def sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
 
 def first_line(found: Findings) -> str:
     """Return the answer in one sentence."""
-    keys = found.study.varied
     best, cheapest, target = found.best, found.cheapest, found.target
-    line = f"best hit ratio {_ratio(best)} at {_named(best, keys)}{_cost_of(found, best)}{stalls_of(best)}"
+    answers = (None if of is None else of.rows[0].configuration for of in (best, cheapest, found.nearest))
+    at_best, at_cheapest, nearest = (None if one is None else one.named(found.study.varied) for one in answers)
+    line = f"best hit ratio {_ratio(best)} at {at_best}{_cost_of(found, best)}{stalls_of(best)}"
     if target is None:
         return line
     if cheapest is None:
         is_met = any(target.is_met(of) for of in found.candidates)
         why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
         if found.nearest is not best and not is_met:
-            why = f"{why}, the nearest is {_named(found.nearest, keys)}" if found.nearest else UNKNOWN_TIME
+            why = f"{why}, the nearest is {nearest}" if nearest else UNKNOWN_TIME
         return f"{line}; for {target.in_words()}: {why}"
     kind = "cheapest" if found.study.has_prices else "smallest"
-    how = f"{_named(cheapest, keys)} ({_ratio(cheapest)}{_cost_of(found, cheapest)}{stalls_of(cheapest)})"
+    how = f"{at_cheapest} ({_ratio(cheapest)}{_cost_of(found, cheapest)}{stalls_of(cheapest)})"
     return f"{line}; {kind} for {target.in_words()}: {how}"
-
-
-def _named(of: Candidate, keys: Sequence[str]) -> str:
-    return ", ".join(f"{key}={as_text(of.knobs[key])}" for key in keys if key in of.knobs) or "the only configuration"
 
 
 def stalls_of(of: Candidate) -> str:

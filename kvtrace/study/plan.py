@@ -104,7 +104,7 @@ def read_prices(path: Path) -> Prices:
 def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
     """Return the stack `name` with each store that it can have; ConfigError if it stores nothing below memory."""
     preset = load_preset(name, ())
-    if (last := preset.tiers[-1]).name in MEMORY:
+    if (last := preset.tiers[-1]).name.lower() in MEMORY:
         raise ConfigError(f"--preset {name}: it stores nothing below {last.name}; take one that does: --preset {SOME}")
     own = (Below.OBJECT,) if is_store(last) else (Below.NVME, Below.FILE)
     bucket = OBJECT_PRESETS.get(name)
@@ -144,7 +144,7 @@ class Plan:
     """Of a byte, as the price list writes prices."""
 
     def offers(self) -> list[Offer]:
-        """Return all that can be bought, the cheapest to own first."""
+        """Return all that can be bought, the cheapest to own first; ConfigError if a --set says otherwise of it."""
         found = [
             self._offer(store, medium, router, dram, size)
             for store, medium in self.prices.media.items() if store in self.presets
@@ -153,6 +153,10 @@ class Plan:
             for size in (["-"] if store in (Below.OBJECT, Below.NOTHING) else medium.sizes)
         ]  # fmt: skip
         found.sort(key=lambda of: (of.owned, of.configuration.argv))
+        own = {part.partition("=")[0] for of in found for part in of.configuration.argv[len(self.argv) :]}
+        for said in self.argv:
+            if "=" in said and said.partition("=")[0].strip() in {"fleet.router", *own}:
+                raise ConfigError(f"--set {said}: a plan sets that itself; use --router, or --prices for media")
         return [replace(of, configuration=replace(of.configuration, number=n)) for n, of in enumerate(found)]
 
     def _offer(self, store: Below, medium: Medium, router: str, dram: str, size: str) -> Offer:
@@ -162,9 +166,9 @@ class Plan:
         if is_bought:
             settings[f"{stored}.capacity"] = size
         else:
-            unused = [of.name for of in tiers if of.name not in MEMORY and not (store is Below.OBJECT and is_store(of))]
-            settings |= {f"{name}.capacity": "0" for name in unused}
+            settings |= {f"{of.name}.capacity": "0" for of in tiers if of.name.lower() not in MEMORY}
         if store is Below.OBJECT:
+            del settings[f"{stored}.capacity"]
             settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}
         if self.nodes > 1 and store is not Below.NOTHING:
             settings[f"{stored}.scope"] = "node" if store is Below.NVME else "fleet"

@@ -159,7 +159,7 @@ class StudyRow:
     configuration: Configuration
     found: Result
     price: float | None = None
-    """Of its tiers; null without prices, or if one that has a price has no bound."""
+    """Of its tiers, 0 if it has none with a price; null without prices, or if one that has a price has no bound."""
     parts: tuple[float, ...] = ()
     """What that is the sum of, where several things cost."""
 
@@ -186,7 +186,8 @@ def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
         if (found := results.get(one.number)) is not None:
             tiers = [] if isinstance(found, Failed) else [of for of in found.tiers if of.name in study.price]
             costs = [None if of.total_bytes is None else study.price[of.name] * of.total_bytes for of in tiers]
-            rows.append(StudyRow(one, found, total(costs)))
+            is_known = costs or isinstance(found, Failed) or not study.price
+            rows.append(StudyRow(one, found, total(costs) if is_known else 0.0))
     return rows
 
 

@@ -79,7 +79,8 @@ class Configuration:
 
     def named(self, keys: Collection[str]) -> str:
         """Return what it was asked for of `keys`, for people."""
-        return ", ".join(f"{key}={as_text(self.knobs[key])}" for key in keys if key in self.knobs) or "as in base"
+        named = ", ".join(f"{key}={as_text(self.knobs[key])}" for key in keys if key in self.knobs)
+        return named or "the only configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ def _check_names(
     names = {FILE, *options}
     for part, given in parts.items():
         for key in given:
-            if key in names or _flag(key) in options:
+            if key in names or key.replace("_", "-") in options:
                 continue
             knobs = set().union(*(_knob_names(path, preset) for preset in presets))
             if key not in knobs:
@@ -207,13 +208,9 @@ def _knob_names(path: Path, preset: str) -> frozenset[str]:
         raise ConfigError(f"{path}: preset: {error}") from None
 
 
-def _flag(key: str) -> str:
-    return key.replace("_", "-")
-
-
 def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
     """Return `knobs` as arguments: the file, options, then knobs of the preset."""
-    flags = {key: f"--{_flag(key)}" for key in knobs if _flag(key) in options}
+    flags = {key: f"--{flag}" for key in knobs if (flag := key.replace("_", "-")) in options}
     file = [as_text(knobs[FILE])] if FILE in knobs else []
     given = [part for key, flag in flags.items() for part in (flag, as_text(knobs[key]))]
     settings = [key for key in knobs if key not in flags and key != FILE]
@@ -222,7 +219,6 @@ def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
 
 FOLDER = "simulated"
 _ROOT = Path(__file__).parents[1]
-_DIGITS = 32
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -266,7 +262,7 @@ def _state(trace: Path | None) -> tuple[str, int] | None:
 def key_of(configuration: Configuration) -> str:
     """Return the hash of all that the result depends on: what is asked for, the bytes of its files, and the program."""
     asked = {"argv": configuration.argv, "files": [files_sha256(path) for path in _files(configuration.knobs)]}
-    return sha256({**asked, "program": program_sha256()})[:_DIGITS]
+    return sha256({**asked, "program": program_sha256()})[:32]
 
 
 def _files(knobs: dict[str, Value]) -> Iterator[Path]:

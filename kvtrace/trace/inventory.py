@@ -153,8 +153,7 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
         is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
         documents.update(batch.column("object_id").to_numpy()[is_retrieved].tolist())
         progress(float(ledger.rows))
-    for t, tier in enumerate((meta.stats or {}).get("tiers") or []):
-        live = int(ledger.live_bytes[t])
+    for live, tier in zip(ledger.live_bytes.tolist(), (meta.stats or {}).get("tiers") or [], strict=False):
         if tier.get("live_bytes") not in (None, live):
             raise TraceError(
                 f"tier {tier['name']} ends with {live} bytes live, but the simulation counted {tier['live_bytes']}: "

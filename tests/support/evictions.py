@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvtrace.curves.stack import policy_uses
 from kvtrace.sim.policies import Policy
+
+
+def policy_hits(*args, **options) -> list[int]:
+    """Return the hits of `policy_uses`, which has the same arguments."""
+    return [uses.hits for uses in policy_uses(*args, **options)]
 
 
 class Fifo:

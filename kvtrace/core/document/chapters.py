@@ -83,7 +83,7 @@ _COUNTED = ("Requests", "Tokens", "Entries", "Users", "GPUs", "Parallel", "Alloc
 def parameters_of(run: RunFile) -> Named:
     """Return what was asked of the trace of `run` and of the run."""
     trace, config = run.trace.metadata, run.trace.metadata.config
-    capacities = {tier.name: tier.capacity_bytes for tier in trace.tiers}
+    capacities = {of.name: of.capacity_bytes and of.capacity_bytes * trace.instances(of) for of in trace.tiers}
     memory = {name: _over(capacities.get(name), _GIB) for name in ("gpu", "cpu")}
     storage = [size for name, size in capacities.items() if name not in memory]
     targets = [str(facts["target"]) for _, facts in run.drives() if _kind(str(facts.get("target"))) == "Storage"]
@@ -94,13 +94,13 @@ def parameters_of(run: RunFile) -> Named:
         "Num Users": (config.get("users"), of_trace),
         "Duration (s)": (_over(config.get("duration_ns"), NS_PER_S), of_trace),
         "Tensor Parallel": (config.get("tensor_parallel"), of_trace),
-        "Total GPU Memory (GiB)": (memory["gpu"], "capacity of the trace's tier gpu"),
-        "CPU Memory (GiB)": (memory["cpu"], "capacity of the trace's tier cpu"),
+        "Total GPU Memory (GiB)": (memory["gpu"], "capacity of the trace's tier gpu, of all nodes"),
+        "CPU Memory (GiB)": (memory["cpu"], "capacity of the trace's tier cpu, of all nodes"),
         "Seed": (trace.seed, of_trace),
         "Max Requests": (config.get("max_requests"), of_trace),
         "Dataset Path": ((trace.source or {}).get("file"), of_trace),
         "Cache Dir": (", ".join(targets) or None, "what the storage tiers were replayed on"),
-        "Storage Capacity (GiB)": (_over(total(storage), _GIB), "of the trace's tiers but gpu and cpu"),
+        "Storage Capacity (GiB)": (_over(total(storage), _GIB), "of the trace's tiers but gpu and cpu, of all nodes"),
         "Precondition": (bool(run.preconditioned), ""),
         "Precondition Size (GiB)": (sum(each.written_bytes for each in run.preconditioned) / _GIB, "written"),
         "Trace Speedup": (run.pacing.speed, "of the replay; empty in a closed loop"),
@@ -514,7 +514,7 @@ def event_lines(events: dict[str, Any]) -> list[str]:
         parts = [f"{ratios[name]} {words.format(long[name])}" for name, words in _WINDOWS.items() if name in ratios]
         if of["hits_back_ns"] is not None:
             parts.append(f"back to the level before within {format_duration(of['hits_back_ns'])}")
-        elif "before" in ratios:
+        elif ratios.get("before", "-") != "-":
             parts.append("not back to the level before by the end of the trace")
         if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
             parts.append(f"requests restarted {counted(restarted, 'time')} in the windows from it on")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LONG_ROWS = 12
 """Rows of a table with charts that are still printed; longer ones are for a page."""
 BAR_WIDTH = 40
-_UNLIMITED = 10_000
+_UNLIMITED, _WORD = 10_000, 16
 
 
 def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
@@ -109,11 +109,16 @@ def _show_table(table: ReportTable, console: Console) -> None:
         console.print("none")
         return
     grid = Grid(box=None, pad_edge=False, header_style="dim")
-    for column in table.columns:
+    shown = [[show(*raw_cell(v, c)) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
+    for column, texts in zip(table.columns, zip(*shown, strict=True), strict=True):
         is_text = column.unit is Unit.TEXT
         justify: Literal["left", "right"] = "left" if is_text else "right"
-        grid.add_column(Text(column.heading), justify=justify, overflow="fold", no_wrap=not is_text)
-    rows = [[Text(show(*raw_cell(v, c))) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
+        # No digit or unit is cut where the terminal is narrow: headings and texts are broken, then whole lines.
+        words = [word[:_WORD] for text in texts for word in text.split()] if is_text else list(texts)
+        least = max(map(len, [*words, *column.heading.split()]), default=0)
+        grid.add_column(Text(column.heading), justify=justify, overflow="fold", min_width=least)
+    kept = [column.unit is not Unit.TEXT for column in table.columns]
+    rows = [[Text(text, no_wrap=is_kept) for text, is_kept in zip(row, kept, strict=True)] for row in shown]
     if table.bars:
         at = [column.name for column in table.columns].index(table.bars)
         most = max(row[at] for row in table.rows)
@@ -121,4 +126,4 @@ def _show_table(table: ReportTable, console: Console) -> None:
         rows = [[*cells, Text(bar(row[at], most))] for cells, row in zip(rows, table.rows, strict=True)]
     for cells in rows:
         grid.add_row(*cells)
-    console.print(grid)
+    console.print(grid, crop=False)

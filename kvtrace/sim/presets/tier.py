@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from kvtrace.core.config import Bounds
-from kvtrace.core.units import parse_bytes, parse_duration_ns
+from kvtrace.core.units import BYTES, parse_bytes, parse_duration_ns
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.routers import Router
 
@@ -126,7 +126,6 @@ class Streams(StrEnum):
 
 
 MONTH_S: Final = 365 * 86400 // 12
-_GB = 10**9
 
 
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,7 +267,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "gets_per_month": round(reads * times_a_month),
             "requests_cost_per_month": requests / 1000 * times_a_month,
             "stored_bytes": stored_bytes,
-            "storage_cost_per_month": stored_bytes / _GB * self.price_per_gb_month,
+            "storage_cost_per_month": stored_bytes / BYTES["gb"] * self.price_per_gb_month,
         }
 
 

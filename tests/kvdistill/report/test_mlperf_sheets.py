@@ -13,6 +13,8 @@ from run_files import distribution, figures
 from test_report_parts import write_probe
 
 from kvdistill.report.output import report
+from kvtrace.core.document.chapters import parameters_of
+from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import read_run
 
 PARAMETERS = """Timestamp, Model, Num Users, Duration (s), GPU Memory per Card (GiB), Num GPUs, Tensor Parallel,
@@ -100,6 +102,22 @@ def test_values_are_in_the_units_of_the_names_and_empty_where_nothing_measured(b
     for unknown in ("E2E Latency P95 (ms)", "Gen Latency Mean (ms)", "Storage Tier Read Device P95 (ms)", "GPU Entries",
                     "Tier GPU Read Bandwidth (GiB/s)", "Storage Tier Write Total P50 (ms)"):  # fmt: skip
         assert lines[unknown][0] is None
+
+
+def test_capacities_of_a_fleet_are_of_all_its_nodes(run):
+    """They were those of one node, and called total."""
+    names = ("requests", "computed_tokens", "computing_ns", "lookups", "local_hits", "shared_hits")
+    counts = dict.fromkeys(names, [0] * 4)
+    fleet = {"nodes": 4, "router": "prefix", "computed_tokens": 0, "duplicate_bytes": 0, "by_node": counts}
+    fleet |= {"hit_ratio": None, "local_hit_ratio": None, "shared_hit_ratio": None}
+    fleet |= {"imbalance": {"requests": None, "computing_ns": None}}
+    tiers = [TierFacts("gpu", 1 << 30, 1), TierFacts("cpu", 6 << 30, 2), TierFacts("nvme", 5 << 30, 1)]
+    tiers.append(TierFacts("fs", 1 << 40))
+    found = read_run(run)
+    trace = msgspec.structs.replace(found.trace.metadata, stats={"fleet": fleet}, tiers=tiers)
+    asked = parameters_of(msgspec.structs.replace(found, trace=msgspec.structs.replace(found.trace, metadata=trace)))
+    assert (asked["Total GPU Memory (GiB)"][0], asked["CPU Memory (GiB)"][0]) == (4, 12)
+    assert asked["Storage Capacity (GiB)"][0] == 4 * 5 + 1024
 
 
 def test_the_probes_figures_bear_the_benchmarks_names(run, tmp_path):

@@ -343,6 +343,11 @@ REFUSED = {
     "price of what": (["--target-hit", "1%", "--price", "tape=1/GiB"], "prices of dram and nvme only, not of tape"),
     "price of all": (["--target-hit", "1%", "--price", "dram=1/GiB"], "--price: add a price of nvme"),
     "price per what": (["--target-hit", "1%", "--price", "dram=4"], "write for example dram=4/GiB"),
+    "two prices": (["--target-hit", "1%", "--price", "dram=1/GiB", "--price", "dram=4/GiB"], "dram has a price al"),
+    "no drive to wear": (
+        ["--target-hit", "1%", "--preset", "vllm-obj", "--endurance", "1DWPD,5y"],
+        "--endurance: none of the tiers gpu, cpu, s3 is a drive",
+    ),
     "price unit": (["--target-hit", "1%", "--price", "dram=4/XiB"], "unknown unit 'XiB'"),
     "endurance": (["--target-hit", "1%", "--endurance", "5y"], "--endurance 5y: write 1DWPD,5y, or bytes in all"),
     "no endurance": (["--target-hit", "1%", "--endurance", "0DWPD,5y"], "--endurance 0DWPD,5y: must be > 0"),
@@ -389,6 +394,46 @@ def test_what_is_wrong_is_one_line(requests, what):
     assert said in error
 
 
+@pytest.mark.parametrize("options", [[], ["--sample", "0.5"], ["--dram", "0", "--nvme", "1GB"]])
+def test_prompts_of_no_whole_object_ask_for_nothing(tmp_path, options):
+    """It ended with a division by zero."""
+    path, line = tmp_path / "r.jsonl", {"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}
+    path.write_text(f"{json.dumps(line)}\n" * 2)
+    done = size(path, "--model", "tiny-1b", "--preset", "lmcache-disk", "--target-hit", "30%", *options, check=False)
+    assert (done.returncode, "error: no request looks up anything: no prompt fills an" in done.stderr) == (2, True)
+
+
+def test_the_printed_command_says_what_is_unlimited(requests):
+    """Without it the preset's 128 GiB of DRAM were simulated."""
+    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--nvme", "1GiB"]
+    given += ["--dram", "unlimited"]
+    assert "--set tiers.cpu.capacity=unlimited --set tiers.nvme.capacity=1073741824\n" in size(*given).stdout
+
+
+def test_a_capacity_that_is_set_is_not_searched(requests):
+    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--nvme", "1GiB"]
+    found = sized(*given, "--set", "tiers.cpu.capacity=512MiB")
+    assert [point["capacities"] for point in found["points"]] == [{"dram": 512 * MIB, "nvme": 1024 * MIB}]
+    # What is said of the sizes that are tried counts, as before.
+    found = sized(*given, "--set", "tiers.cpu.capacity=512MiB", "--dram", "0,1GiB")
+    assert {point["capacities"]["dram"] for point in found["points"]} == {0, 1024 * MIB}
+
+
+def test_with_as_much_dram_as_is_named_none_stalls(tmp_path):
+    """It said: ENGINE WOULD STALL in 6 of 12 requests, none with 2.75 GB of DRAM; 2.75 GB of DRAM and ..."""
+    path, prompts = tmp_path / "r.jsonl", [[1000 * p + at for at in range(41)] for p in range(3)]
+    lines = [
+        {"timestamp": 1000 * at, "input_length": 41 * 512, "output_length": 5, "hash_ids": prompts[at % 3]}
+        for at in range(12)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = [path, "--source", "mooncake", "--preset", "lmcache-disk", "--model", "llama3.1-8b", "--target-hit", "30%"]
+    given += ["--set", "tiers.gpu.capacity=0", "--nvme", "1TB"]
+    # 41 blocks of 512 tokens of 128 KiB each are 2,751,463,424 bytes.
+    assert ", none with 2.76 GB of DRAM; 2.75 GB of DRAM" in sized(*given, "--dram", "2.75GB")["answer"]
+    assert sized(*given, "--dram", "2.76GB")["answer"].startswith("2.76 GB of DRAM and 1.00 TB of NVMe: ")
+
+
 def test_models_by_the_names_that_people_type(requests):
     given = [requests, "--source", "mooncake", "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "1GiB"]
     found = [
@@ -416,7 +461,7 @@ def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
     capacities = ["--dram", "64MiB", "--nvme", "1GiB"]
     shown = size(*few, "--preset", "vllm-obj", *tiers, *capacities, "--target-hit", "0.1%").stdout
     # What makes hits is named, asked for or not.
-    answer = r"ENGINE WOULD STALL in 8 of 53 requests, none with 2\.18 GB of DRAM; 67\.1 MB of DRAM and"
+    answer = r"ENGINE WOULD STALL in 8 of 53 requests, none with 2\.19 GB of DRAM; 67\.1 MB of DRAM and"
     assert re.match(answer + r" 1\.07 GB of S3, beside 67\.1 MB of GPU \((?:[\d.]+|< 0\.1) % of look-ups\): ", shown)
     assert "NVMe" not in shown
     made = ["gen", *few, "--preset", "vllm-obj", *tiers, "--set", "tiers.s3.capacity=1GiB"]

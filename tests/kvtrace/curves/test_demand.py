@@ -21,7 +21,7 @@ def test_seconds_by_hand():
     simulation = Simulation(preset_of(None), ONE_BYTE, Load(requests=requests_of(rows)))
     meter = Meter(simulation)
     simulation.run(meter)
-    span_ns = meter.span_ns(100 * S)
+    span_ns = max(100 * S, simulation.last_io_ns)
     assert span_ns == 200 * S
     (rates,) = meter.rates(span_ns)
     assert rates.read_bytes_per_s.mean == pytest.approx(8 / 200)
@@ -74,7 +74,7 @@ def test_no_time_has_no_rate():
     simulation = Simulation(preset_of(None), ONE_BYTE, Load(requests=requests_of([(0, 8, 0, [1, 2])])))
     meter = Meter(simulation)
     simulation.run(meter)
-    assert meter.rates(meter.span_ns(None))[0].write_bytes_per_s is None
+    assert meter.rates(simulation.last_io_ns)[0].write_bytes_per_s is None
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 from conftest import TRACES, run_cli
+from evictions import policy_hits
 
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
-from kvtrace.curves.stack import policy_hits
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
 from kvtrace.sim.policies import Policy

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 from conftest import TRACES, run_cli
-from evictions import OF_OBJECTS
+from evictions import OF_OBJECTS, policy_hits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated import kvtrace
 
-from kvtrace.curves.stack import OPTIMAL, Uses, estimate, lru_curve, policy_hits, policy_uses
+from kvtrace.curves.stack import OPTIMAL, Uses, estimate, lru_curve, policy_uses
 from kvtrace.requests import mooncake
 from kvtrace.sim.chains import Chains, block_chains
 from kvtrace.sim.policies import Policy

@@ -294,6 +294,15 @@ def test_spans_under_the_names_of_before(tmp_path):
     assert requests.output_tokens.tolist() == [20, 5, 30]
 
 
+def test_a_span_that_does_not_say_when_it_began_is_named(tmp_path):
+    """It was of 1970: all others came 54 years later."""
+    path, lines = tmp_path / "s.jsonl", (SAMPLES / "otel" / "spans.jsonl").read_text().splitlines(keepends=True)
+    at, line = next((n, of) for n, of in enumerate(lines, 1) if "usage.input_tokens" in of)
+    path.write_text("".join([*lines[: at - 1], line.replace("startTimeUnixNano", "startTime"), *lines[at:]]))
+    with pytest.raises(TraceError, match=rf"row {at}, column startTimeUnixNano: 0 must be from 1 to"):
+        otel.read(path)
+
+
 def test_spans_of_something_else(tmp_path):
     path = tmp_path / "s.jsonl"
     path.write_text('{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "GET"}]}]}]}')

@@ -277,6 +277,24 @@ def test_chunks_of_a_prompt_an_answer_and_the_next_turn(tmp_path):
     assert (requests.origin["unknown_parents"], requests.origin["stores_not_used"]) == (1, 1)
 
 
+def test_a_chunk_of_one_block_within_a_prompt_is_of_the_prompt(tmp_path):
+    """It was an answer's block: the prompt's chain had a gap, and what asks for the same again found half of it."""
+    path = events(
+        tmp_path,
+        (1.0, [stored(1, 2, 3)]),
+        (1.1, [stored(4, parent=3)]),  # a step that computes one block of the prompt
+        (1.2, [stored(5, 6, parent=4)]),
+        (1.3, [stored(7, parent=6)]),  # the answer
+        (9.0, [stored(8, 9, parent=6)]),  # the same prompt, and more
+    )
+    requests = events_file.read(path)
+    assert (requests.input_tokens // 4).tolist() == [6, 8]
+    assert (requests.output_tokens // 4).tolist() == [1, 0]
+    first, second = (requests.block_ids[slice(*requests.block_offsets[n : n + 2])].tolist() for n in (0, 1))
+    assert second[:6] == first
+    assert requests.origin["rechained_ids"] == 0
+
+
 @pytest.mark.parametrize(("blocks", "sizes"), [((None, 4), r"\[0, 4\]"), ((0,), r"\[0\]"), ((4, 8), r"\[4, 8\]")])
 def test_blocks_of_no_size_or_of_several_are_refused(tmp_path, blocks, sizes):
     path = events(tmp_path, *((1.0, [stored(n, block=block)]) for n, block in enumerate(blocks)))

@@ -97,6 +97,10 @@ def test_rounds_without_times_or_tokens_are_left_out_and_faults_placed(tmp_path)
         (dict(ROUNDS[0], prefix_tokens=-1), "row 2, column prefix_tokens: Expected `int` >= 0"),
         (dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": "noon"}]),
          "row 2, column timing_events[0].timestamp: 'noon' is no time"),
+        # Go writes the first for no time; what does not fit 64 bits of ns came before all others.
+        *((dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": f"{year}-01-01T00:00:00Z"}]),
+           f"row 2, column timing_events[0].timestamp: '{year}-01-01T00:00:00Z' is no time")
+          for year in ("0001", "2300")),
         (dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": "2026-01-01T00:00:00+08:00"}]),
          "row 2, column timing_events[0].timestamp: '2026-01-01T00:00:00+08:00' is no time"),
         ({"round_index": 1}, "row 2: Object missing required field `session_id`"),
@@ -156,11 +160,31 @@ def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
     assert found.origin["request_rate_per_s"] == pytest.approx(10)
     assert len(found) == pytest.approx(6000, rel=0.2)
     assert int(found.arrival_ns[-1]) < 300 * S
+    with pytest.raises(ConfigError, match=r"request rate\(=0\) must be > 0 a second"):
+        servegen.read(tmp_path, rng(), request_rate_per_s=0.0)
     with pytest.raises(TraceError, match="its 1 clients ask for nothing from 700 to 800 s"):
         servegen.read(tmp_path, rng(), time_window_ns=(700 * S, 100 * S))
 
 
+@pytest.mark.parametrize(("law", "shape"), [("Gamma", 1 / 9), ("Weibull", 0.5), ("Gamma", 4.0)])
+def test_slow_bursty_clients_of_servegen_ask_as_often_as_they_say(tmp_path, law, shape):
+    """Each stretch began with an arrival: 0.01 a second with gamma intervals of a variation of 3 came to 0.016."""
+    client(tmp_path, 0, [(600 * n, 0.01, 3, law, shape, 1) for n in range(400)], {0: ONE})
+    found = servegen.read(tmp_path, rng(), time_window_ns=(0, 240_000 * S))
+    # 6 in each of 400 stretches, within 4 standard deviations: in a stretch of Gamma with 1/9 it is 6.4.
+    assert abs(len(found) - 2400) < 4 * 6.4 * 400**0.5
+
+
+def test_the_rate_of_servegen_is_that_of_the_clients_that_say_how_long_their_requests_are(tmp_path):
+    client(tmp_path, 0, [(0, 5, 1, "Gamma", 1.0, 1), (600, 5, 1, "Gamma", 1.0, 1)], {0: ONE})
+    client(tmp_path, 1, [(0, 5, 1, "Gamma", 1.0, 1), (600, 5, 1, "Gamma", 1.0, 1)], {600: ONE})
+    found = servegen.read(tmp_path, rng(), request_rate_per_s=10.0)
+    assert abs(len(found) - 6000) < 4 * 6000**0.5
+    assert any("1 stretches of clients without histograms" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(("rows", "histograms", "message"), [
+    ([(0, 1, 1, "Weibull", 0.001, 1)], {0: ONE}, "row 1: '0,1,1,Weibull,0.001,1' is not a stretch of a client"),
     ([(0, 1, 1, "Gamma", 1, 1), (600, 1, 1, "Pareto", 1, 1)], {0: ONE}, "row 2: '600,1,1,Pareto,1,1' is not a stretch"),
     ([(0, -1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 1: '0,-1,1,Gamma,1,1' is not a stretch"),
     ([(0, 1, 1, "Gamma", 1)], {0: ONE}, "trace.csv, row 1: not start, rate, cv, law and its two parameters"),
@@ -355,6 +379,8 @@ def test_older_logs_of_sglang_have_the_time_of_their_line(tmp_path):
     (FINISH.format("[1 2]", 1), "row 2: "),
     (FINISH.format("[1]", 1)[:-2], "row 2, column meta_info: cut off within what it says of the request"),
     (FINISH.format("[1]", -1), "row 2, column meta_info.prompt_tokens: -1.0 must be from 0 to"),
+    (FINISH.format("[1]", 1).replace("'completion_tokens': 2", "'completion_tokens': 2, 'cached_tokens': 1e999"),
+     "row 2, column meta_info.cached_tokens: inf must be from 0 to"),
     (FINISH.format("[1]", 1).replace("'completion_tokens': 2, ", ""), "column meta_info.completion_tokens: None must"),
     (FINISH.format("[1, 2]", 3), "row 2, column input_ids: 2 input_ids, but 3 prompt_tokens"),
     (FINISH.format("[1]", 1)[26:], "row 2, column meta_info: neither request_received_ts nor the time of the line"),

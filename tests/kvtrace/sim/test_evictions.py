@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from evictions import OF_OBJECTS, POLICIES, Arc, count_hits
+from evictions import OF_OBJECTS, POLICIES, Arc, count_hits, policy_hits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Oracle
@@ -17,7 +17,7 @@ from simulated import ONE_BYTE, TWO_HEADS, brief, preset_of, requests_of, rows_o
 from test_oracle import SEMANTICS, fault, presets, request_lists
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.curves.stack import HASH_VALUES, estimate, lru_curve, policy_hits, sample_of
+from kvtrace.curves.stack import HASH_VALUES, estimate, lru_curve, sample_of
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.chains import Chains

@@ -26,7 +26,7 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet import Incident, Kind, parse, steps_of
-from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
+from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope, TierSetting
 from kvtrace.sim.routers import Router
 from kvtrace.sim.simulation import Load
 
@@ -255,6 +255,17 @@ def test_hit_ratios_say_nothing_of_beginning_again_where_no_request_did():
     msgspec.structs.replace(trace_meta(TRACE), stats=stats)
 
 
+def test_hits_are_not_said_to_be_less_than_before_where_nothing_was_looked_up_before():
+    windows = [
+        {"window": name, "hit_ratio": ratio, "from_ns": begin, "to_ns": begin + 10**10, "restarted": 0}
+        for name, ratio, begin in (("before", None, 0), ("minute 1 after", 0.5, 10**10))
+    ]
+    of = {"event": "10s:drive-replaced:0", "is_reached": True, "hits_back_ns": None, "windows": windows}
+    assert event_lines({"around": [of]}) == [
+        "10s:drive-replaced:0: hits - in the 10.0 s before, 50 % in the 10.0 s after"
+    ]
+
+
 def test_requests_wait_while_no_node_is_there_by_hand():
     rows = [(0, 4, 0, [0]), (20, 4, 0, [0]), (45, 4, 0, [0])]
     preset = preset_of(100, prefill_ns_per_token=1)
@@ -301,6 +312,16 @@ def test_an_engine_that_restarts_finds_its_drive_again_by_hand(events, read_from
     assert ("30 n0 write 0 prefill 0 4 1/0" in found) == (not read_from_drive)
 
 
+def test_memory_is_lost_with_its_engine_however_its_name_is_written():
+    tiers = [TierSetting("CPU", 100), TierSetting("nvme", 100)]
+    lost, _ = steps_of([parse("1s:engine-restart:0:1s")], FleetSetting(), tiers)
+    assert lost.tier == 1 << 1
+    (emptied,) = steps_of([parse("1s:drive-replaced:0")], FleetSetting(), tiers)
+    assert emptied.tier == 1
+    with pytest.raises(ConfigError, match="no node has a drive of its own"):
+        steps_of([parse("1s:drive-replaced:0")], FleetSetting(), tiers[:1])
+
+
 def test_a_replaced_drive_by_hand():
     rows = [(0, 4, 0, [0]), (10, 4, 0, [0]), (20, 4, 0, [0]), (30, 4, 0, [0])]
     preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.NODE)
@@ -309,6 +330,15 @@ def test_a_replaced_drive_by_hand():
     assert found[4:] == ["15 n0 delete 1 lose 0 4", "20 n0 read 0 load 0 4 2/0", "30 n1 read 0 load 0 4 3/0"]
     _, found = happens(preset, rows, "15ns:drive-replaced:0:tier0")
     assert found[4:7] == ["15 n0 delete 0 lose 0 4", "20 n0 read 1 load 0 4 2/0", "20 n0 write 0 promote 0 4 2/1"]
+
+
+def test_what_comes_as_a_second_and_the_simulation_end_is_in_the_course():
+    # The second prompt comes, and is stored, at 1 s: it was in the windows, and not in the course.
+    rows = [(0, 4, 0, [0]), (10**9, 4, 0, [1])]
+    simulation, _ = happens(preset_of(100, 100), rows, "500ms:drive-replaced:0")
+    found = simulation.stats()["incidents"]
+    assert (found["end_ns"], found["over_time"]["lookups"]) == (10**9, [2])
+    assert [tier["written_bytes"] for tier in found["tiers"]] == [[8], [8]]
 
 
 def test_a_store_out_of_reach_by_hand():

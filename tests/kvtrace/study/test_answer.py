@@ -50,6 +50,13 @@ def test_the_best_and_the_cheapest_that_is_good_enough():
     assert [of.number for of in findings(*made, None).candidates] == [3, 1, 2, 0]
 
 
+def test_what_has_no_tier_with_a_price_costs_nothing():
+    """Its price was not known, so that it was never the cheapest."""
+    made = study([({"a": 1}, result(0.7, 4 * GIB)), ({"a": 2}, Failed("no"))], price={"tape": 1.0})
+    assert [row.price for row in made[1]] == [0.0, None]
+    assert first_line(findings(*made, Target(0.6))).endswith("; cheapest for 60 %: a=1 (70.0 %, price 0)")
+
+
 def test_without_prices_the_smallest():
     made = study([({"a": 1}, result(0.7, None)), ({"a": 2}, result(0.65, 2 * GIB))])
     assert first_line(findings(*made, Target(0.6))) == (

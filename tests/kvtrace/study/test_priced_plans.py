@@ -267,6 +267,10 @@ def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
         (PRICES.replace("[nvme]", "[nvmes]"), ["--target-hit", "50%"], "did you mean nvme?"),
         (PRICES.replace("3DWPD,5y", "much"), ["--target-hit", "50%"], "--endurance much: write 1DWPD,5y"),
         (PRICES.partition("[nvme]")[0], ["--target-hit", "50%"], "prices.toml: no medium that lmcache-disk can use"),
+        # Each fleet was simulated with that, and called by the routers and the sizes that a plan tries.
+        (PRICES, ["--target-hit", "50%", "--set", "fleet.router=session"], "fleet.router=session: a plan sets that"),
+        (PRICES, ["--target-hit", "50%", "--set", "tiers.nvme.capacity=1GB"], "tiers.nvme.capacity=1GB: a plan sets"),
+        (PRICES, ["--target-hit", "50%", "--set", "tiers.nvme.write_bandwidth=9GB"], "bandwidth=9GB: a plan sets that"),
     ],
 )
 def test_what_is_refused(requests, tmp_path, prices, options, message):
@@ -275,3 +279,9 @@ def test_what_is_refused(requests, tmp_path, prices, options, message):
     done = plan(requests, tmp_path / "out", "--prices", path, *options, check=False)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "out" / "results.parquet").exists()
+
+
+def test_a_router_needs_several_nodes(requests, tmp_path):
+    given = [requests, "--source", "mooncake", "--model", "tiny-1b", "--target-hit", "50%", "-o", tmp_path / "out"]
+    done = run_cli("kvtrace", "plan", *given, "--router", "prefix", check=False)
+    assert (done.returncode, "--router prefix needs several nodes: add --nodes" in done.stderr) == (2, True)

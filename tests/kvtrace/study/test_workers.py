@@ -92,3 +92,9 @@ def test_no_scheduler_there(tmp_path, monkeypatch):
     done = run_cli("kvtrace", "study", path, "-o", tmp_path / "a", "--scheduler", "tcp://127.0.0.1:1", check=False)
     assert done.returncode == 2
     assert "--scheduler tcp://127.0.0.1:1: " in done.stderr
+
+
+def test_workers_are_not_asked_of_a_cluster(tmp_path):
+    given = [study_file(tmp_path), "-o", tmp_path / "a", "--scheduler", "tcp://127.0.0.1:1", "--workers", "2"]
+    done = run_cli("kvtrace", "study", *given, check=False)
+    assert (done.returncode, "--workers is for this machine" in done.stderr) == (2, True)
