@@ -11,8 +11,8 @@ a run has a fixed place for, and meets each burst for the first time. Looked at 
 row group, are a process's own pages (RssAnon, RssShmem); those of libraries, some 60 MB, come as their code is first
 called. An open loop's default depth would make the buffers step up with each new peak, to 1 GiB at most: here so few
 may be in flight that a busy minute has had them all. What grows for good is the footer of ops.parquet, 11 KB for each
-262,144 rows of the trace: 2 MB an hour here. In an hour of which three quarters were quiet (load .1 to .5) repeats had 160.0,
-160.8, 164.1, 163.9 and 166.4 MB: 1.040, the last beside tests. Single minutes had 154 to 171 MB.
+262,144 rows of the trace: 2 MB an hour here. In an hour of which three quarters were quiet (load .1 to .5) repeats had
+160.0, 160.8, 164.1, 163.9 and 166.4 MB: 1.040, the last beside tests. Single minutes had 154 to 171 MB.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def import_(
     \b
     sai3        op log of sai3-bench or s3dlio (*.tsv, *.tsv.zst): trace, and ops if it has ends
     warp        per-request CSV of MinIO's warp (`full: true`, *.csv.zst): trace and ops
-    fio-json    fio --output-format=json or json+: run.json
+    fio-json    fio --output-format=json or json+, also with --client: run.json
     fio-log     fio's logs: *_lat.1.log and *_clat.1.log to ops, with log_offset=1 also a trace; *_bw.1.log,
                 *_iops.1.log, *_clat_hist.1.log and means (log_avg_msec) to a series by the second
     fio-iolog   fio's iolog, version 2 or 3: trace

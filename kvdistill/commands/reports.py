@@ -22,6 +22,7 @@ from kvtrace.core.document.export import markdown as as_markdown
 from kvtrace.core.document.terminal import show_documents, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
+from kvtrace.core.units import counted
 
 _LIBRARY_WIDTH = 110
 
@@ -200,4 +201,4 @@ def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
     ]
     show_tables([ReportTable("", Sheet.SUMMARY, columns, rows[:max_rows])])
     if len(rows) > max_rows:
-        log(f"only the first {max_rows} rows; --csv gives all")
+        log(f"only the first {counted(max_rows, 'row')}; --csv gives all")

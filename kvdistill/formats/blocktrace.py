@@ -245,7 +245,7 @@ def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Du
     for path in files:
         for name, buckets in _maps(path, account).items():
             if not _BLOCK.fullmatch(name) and name not in _CALLS:
-                example = f"{path.name}: @{name}, {sum(b['count'] for b in buckets):,} values"
+                example = f"{path.name}: @{name}, {counted(sum(b['count'] for b in buckets), 'value')}"
                 account.leave_out("histograms that the script does not have", 1, example)
                 continue
             if name in maps:

@@ -38,7 +38,7 @@ from kvtrace.core.run.figures import Distribution, Figures, Summary
 from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
 from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
-from kvtrace.core.units import NS_PER_MS
+from kvtrace.core.units import NS_PER_MS, counted, per_second
 
 _WHOLE = 100
 _NEEDED = ("io_bytes", "bw_bytes", "iops", "runtime", "lat_ns")
@@ -76,6 +76,8 @@ class _Job(msgspec.Struct, rename={"options": "job options"}):
     job_start: Count | None = None
     """In ms of the Unix clock; fio has it from 3.36 on."""
     groupid: int | None = None
+    hostname: str | None = None
+    """Of its client."""
     read: _Moved | None = None
     write: _Moved | None = None
     trim: _Moved | None = None
@@ -86,7 +88,9 @@ class _Job(msgspec.Struct, rename={"options": "job options"}):
 class _Result(msgspec.Struct, rename={"version": "fio version", "options": "global options"}):
     """fio's result, so far as it is read, with the types that it must have."""
 
-    jobs: list[_Job | None]
+    jobs: list[_Job | None] = []
+    client_stats: list[_Job | None] = []
+    """In place of `jobs`, the jobs of every client (`--client`), then their sum."""
     version: str | None = None
     options: dict[str, str | None] | None = None
 
@@ -113,8 +117,8 @@ def read_results(files: Sequence[Path], options: ImportOptions, _db: duckdb.Duck
             if op in _OPS:
                 figures.append(_job_figures(job, op, found, tier, kinds, path))
             else:
-                whose = f"of job {job.jobname} in {path.name}"
-                account.notes.append(f"{found.total_ios:,} {op}s {whose} are counted in no figure")
+                whose = f"{counted(found.total_ios, op)} of job {job.jobname} in {path.name}"
+                account.notes.append(f"counted in no figure: {whose}")
     if not figures:
         raise TraceError(
             "holds no job that read or wrote (unified_rw_reporting=mixed does not separate them)",
@@ -175,14 +179,18 @@ def _result_of(path: Path) -> _Result:
     # fio writes warnings before the JSON to the same file, and other formats; with --status-interval the last is whole.
     found = re.findall(r"^\{.*?(?:^\}$|\Z)", text, re.MULTILINE | re.DOTALL)
     misfit = "not fio's JSON: {} (fio --output-format=json writes it)"
-    return decode_json(found[-1].encode() if found else b"", _Result, path, misfit=misfit)
+    result = decode_json(found[-1].encode() if found else b"", _Result, path, misfit=misfit)
+    result.jobs += [job for job in result.client_stats if job and job.jobname != "All clients"]
+    return result
 
 
 def _tier_names(jobs: list[_Job], tier: str | None) -> list[str]:
-    """Return a name for each job: its own, or `tier`, made to differ where they would not."""
+    """Return a name for each job: its own, with its host if there are several, or `tier`; made to differ."""
     names: list[str] = []
+    has_hosts = len({job.hostname for job in jobs if job.hostname}) > 1
     for job in jobs:
         own = "fio" if job.jobname is None else job.jobname
+        own += f" on {job.hostname}" if has_hosts and job.hostname else ""
         name = own if tier is None else tier if len(jobs) == 1 else f"{tier} {own}"
         same = sum(n == name or n.startswith(f"{name} #") for n in names)
         names.append(f"{name} #{same + 1}" if same else name)
@@ -254,8 +262,8 @@ def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> dict[
 
 TIER = "fio"
 _OWN_START = (
-    "each job's log counts from that job's own start: jobs with a startdelay, or behind a stonewall, overlap each "
-    "other here (log_unix_epoch=1 gives dates)"
+    "each job's log counts from that job's own start, also in one file of several jobs (per_job_logs=0): jobs with a "
+    "startdelay, or behind a stonewall, overlap each other here (log_unix_epoch=1 gives dates)"
 )
 _NAME = re.compile(r"(?P<prefix>.*)_(?P<kind>lat|clat|slat|bw|iops|clat_hist)(?P<job>\.\d+)?\.log")
 
@@ -267,7 +275,15 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
     """
     account = Account()
     tier = options.tier or TIER
+    for path in files:
+        need_file(path)
     kinds = {path: found["kind"] if (found := _NAME.fullmatch(path.name)) else None for path in files}
+    # Logs of submission latencies are empty with every synchronous engine.
+    read = [path for path, kind in kinds.items() if kind not in (None, "slat")]
+    silent = [path for path in read if not path.stat().st_size]
+    if 0 < len(silent) < len(read):
+        account.notes.append(f"empty, of jobs without operations: {', '.join(path.name for path in silent)}")
+        kinds = {path: kind for path, kind in kinds.items() if path not in silent}
     windows = {path: Window(kind) for path, kind in kinds.items() if kind in tuple(Window)}
     # Submission latencies say nothing more.
     chosen = [path for path, kind in kinds.items() if kind == "lat"]
@@ -291,16 +307,16 @@ def read_logs(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPy
     means = [path for path in chosen if columns_of(path)[1]]
     windows |= dict.fromkeys(means, Window.MEANS)
     chosen = [path for path in chosen if path not in means]
-    rows: list[Rows] = []
+    rows = _operations(db, chosen, account) if chosen else []
     summary = None
-    if chosen:
-        rows += _operations(db, chosen, account)
     if windows:
         series, summary = window_series(db, windows, tier, account)
         rows.append(series)
-        # With I/Os, the summary is theirs.
-        summary = None if chosen else summary
-    return Imported(account, rows, [tier], summary=summary)
+    jobs = {_job_of(path) for path in (*chosen, *windows)}
+    if len(jobs) > 1 or not all(number for _, number in jobs):
+        account.notes.append(_OWN_START)
+    # With I/Os, the summary is theirs.
+    return Imported(account, rows, [tier], summary=None if chosen else summary)
 
 
 def logged_latencies(path: Path) -> list[Any]:
@@ -317,14 +333,12 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
     db.execute(INPUT)
     has_offsets = True
     for number, path in enumerate(files):
-        found = _NAME.fullmatch(path.name)
         load(db, path, columns_of(path)[0], account, delimiter=",")
         leave_out_odd(db, path, account)
         leave_out(db, path, account, {"moves nothing": "CAST(bytes AS BIGINT) = 0"})
         placed, issued = _layout(db)
-        for name in (placed, issued):
-            if name is not None:
-                leave_out(db, path, account, {"no whole numbers": unlike(name)})
+        odd = " OR ".join(unlike(name) for name in (placed, issued) if name is not None)
+        leave_out(db, path, account, {"no whole numbers": odd or "false"})
         has_offsets &= placed is not None
         start = f"CAST({issued} AS BIGINT)" if issued else "CAST(ms AS BIGINT) * 1000000 - CAST(value AS BIGINT)"
         offset = f"CAST({placed} AS BIGINT)" if placed else "0"
@@ -333,12 +347,10 @@ def _operations(db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: A
         db.execute(
             f"INSERT INTO input SELECT {number}, line, {op}, $name, {offset}, CAST(bytes AS BIGINT), {start}, {end}, "
             f"{OK}, CAST(bytes AS BIGINT) FROM raw",
-            {"name": found["prefix"] if found else path.name},
+            {"name": _job_of(path)[0]},
         )
         if issued is None:
             account.notes.append(f"{path.name}: times are whole milliseconds, latencies are exact")
-    if len(files) > 1:
-        account.notes.append(_OWN_START)
     rows, _first_ns = finish(db, files, account, is_measured=True)
     if not has_offsets:
         rows = [table for table in rows if table.file == OPS_FILE]
@@ -461,8 +473,6 @@ def window_series(
         if 0 < sum(kind in of for of in told.values()) < len(told):
             account.notes.append(f"{what} are left out: only some of the jobs have logs that say them")
             db.execute("DELETE FROM rates WHERE kind = $kind", {"kind": str(kind)})
-    if len(told) > 1:
-        account.notes.append(_OWN_START)
     if not one(db, "SELECT count(*) FROM rates")[0]:
         raise TraceError("holds no rate", path=next(iter(files)))
     # Let dates count from the first line; leave out what is then more than a year later.
@@ -479,10 +489,10 @@ def window_series(
     return rows, _summary_of_windows(db, tier, counts)
 
 
-def _job_of(path: Path) -> tuple[str, ...]:
-    """Return which job of a run wrote the log at `path`."""
+def _job_of(path: Path) -> tuple[str, str]:
+    """Return which job of a run wrote the log at `path`: its name and number; "" for a log of all jobs."""
     found = _NAME.fullmatch(path.name)
-    return (found["prefix"], found["job"] or "") if found else (path.name,)
+    return (found["prefix"], found["job"] or "") if found else (path.name, "")
 
 
 def _enter(db: duckdb.DuckDBPyConnection, path: Path, kind: Window, account: Account) -> None:
@@ -559,7 +569,6 @@ def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[i
     ).fetchall()
     figures = []
     for op, operations, moved, span_ms in totals:
-        per_s = [None if amount is None or not span_ms else amount * 1000 / span_ms for amount in (moved, operations)]
         figures.append(
             Figures(
                 tier=tier,
@@ -570,8 +579,8 @@ def _summary_of_windows(db: duckdb.DuckDBPyConnection, tier: str, counts: dict[i
                 bytes=moved,
                 io_bytes=moved,
                 span_ns=span_ms * NS_PER_MS,
-                bandwidth_bytes_per_s=per_s[0],
-                operations_per_s=per_s[1],
+                bandwidth_bytes_per_s=per_second(moved, span_ms * NS_PER_MS),
+                operations_per_s=per_second(operations, span_ms * NS_PER_MS),
                 latency=_distribution(counts.get(op)),
             )
         )

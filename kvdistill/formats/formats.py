@@ -18,6 +18,7 @@ import msgspec
 from kvtrace.core import duckdb
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.schema import Table
+from kvtrace.core.units import counted
 
 ABSOLUTE, RELATIVE = 2, 3
 """The versions of fio's iolog, by their times."""
@@ -70,7 +71,7 @@ class Account(msgspec.Struct, kw_only=True):
         """Return notes and what was left out, for provenance."""
         return [
             *self.notes,
-            *(f"left out: {count:,} rows: {why} (first: {self.examples[why]})" for why, count in self.left_out.items()),
+            *(f"left out: {counted(n, 'row')}: {of} (first: {self.examples[of]})" for of, n in self.left_out.items()),
         ]
 
 

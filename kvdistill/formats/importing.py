@@ -14,10 +14,8 @@ import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, reader
 from kvdistill.queries.database import BATCH_ROWS, TIMES, connect, distributions, figures, literal, named, opened
-from kvtrace import __version__
 from kvtrace.core import duckdb
 from kvtrace.core.app import progress
-from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
@@ -32,7 +30,6 @@ TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
 _FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE, BLOCKS_FILE)
 
 
-# Long: its steps in their order.
 def import_files(
     files: Sequence[Path], options: ImportOptions, outdir: Path, argv: list[str], *, is_forced: bool = False
 ) -> Account:
@@ -63,30 +60,23 @@ def import_files(
     if found.first_unix_ns is not None:
         started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
     # As kvreplay writes them.
-    head = {
-        "program": "kvdistill",
-        "version": __version__,
-        "argv": argv,
-        "config": config,
-        "config_sha256": sha256(config),
-        "started_utc": started,
-        "notes": found.account.lines(),
-    }
+    metadata = msgspec.to_builtins(_metadata(found, TRACE, config, argv))
+    head = {name: metadata[name] for name in ("program", "version", "argv", "config", "config_sha256", "notes")}
+    head["started_utc"] = started
     if found.probe is not None:
         write_json(outdir / PROBE_FILE, head | found.probe)
         written.append(PROBE_FILE)
     elif OPS_FILE in written or found.summary is not None:
-        rows_kept, metadata = found.account.rows_kept, msgspec.to_builtins(_metadata(found, TRACE, config, argv))
         # Behind its head; null where an import does not know a field.
         manifest = {
             "status": "complete",
             "reason": None,
             "host": {},
-            "trace": {"file": files[0].name, "metadata": metadata | {"rows": rows_kept}},
+            "trace": {"file": files[0].name, "metadata": metadata | {"rows": found.account.rows_kept}},
             "tiers": {name: {"target": None, "engine": "other"} for name in found.tiers},
             "pacing": {"loop": None, "speed": None},
             "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
-            "window": {"rows": rows_kept, "is_whole_trace": None, "span_ns": None, "limit": None},
+            "window": {"rows": found.account.rows_kept, "is_whole_trace": None, "span_ns": None, "limit": None},
             **found.facts,
             "summary": found.summary or _summary_of_ops(outdir / OPS_FILE, options.format),
         }
@@ -119,8 +109,7 @@ def _made_by(path: Path) -> object:
 
 def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[str]) -> Metadata:
     source = {"kind": config["import"], "file": config["files"][0], "files": config["files"]}
-    if found.first_unix_ns is not None:
-        source["first_unix_ns"] = found.first_unix_ns
+    source |= {"first_unix_ns": found.first_unix_ns}
     tiers = [TierFacts(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
     return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines())
 

@@ -33,7 +33,7 @@ from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import OPS_FILE, find_run
 from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.tables import Reader, objects_path, open_table
-from kvtrace.core.units import NS_PER_S, format_bytes, format_count
+from kvtrace.core.units import NS_PER_S, counted, format_bytes
 
 TIER = "s3"
 """What an import calls the store, unless it is told."""
@@ -159,8 +159,7 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
     db.execute(INPUT)
     for number, path in enumerate(files):
         columns = [_ALIASES.get(name.strip(), name.strip()) for name in first_lines(path)[0].lower().split("\t")]
-        missing = [name for name in NEEDED if name not in columns]
-        if missing:
+        if missing := [name for name in NEEDED if name not in columns]:
             raise TraceError(
                 f"its first line is not a header of an op log: {', '.join(missing)} is missing; "
                 "columns are separated by tabs",
@@ -183,15 +182,14 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
             f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
             f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
         )
-        (several,) = one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")
-        if several:
+        if several := one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")[0]:
             account.notes.append(
-                f"{several:,} rows are operations on several objects: each counts as one, on the object that it names"
+                f"{counted(several, 'row')} of operations on several objects: each counts as one, on what it names"
             )
     ended, endless = one(db, "SELECT count(end_ns), count(*) - count(end_ns) FROM input")
     rows, first_ns = finish(db, files, account, is_measured=bool(ended))
     if ended and endless:
-        account.notes.append(f"{endless:,} operations have no end: their times are null")
+        account.notes.append(f"{counted(endless, 'operation')} without an end: times are null")
     if not ended:
         account.notes.append("no operation has an end: nothing was measured, so there is a trace and no run")
     account.notes += [
@@ -295,19 +293,19 @@ def _first_unix_ns(file: Path, reader: Reader) -> int:
 
 
 _LOSSES = {
-    "requests": "the request and stage of {} operations: each is issued by its time, none waits for another",
-    "partial_reads": "{} reads of a part: a GET reads the whole object, {unread} more",
-    "partial_writes": "{} writes that do not start at 0: a PUT of their length replaces the object",
-    "gone_reads": "{} reads of deleted objects will fail",
-    "gone_deletes": "{} deletes of objects that are not there",
-    "ranks": "the rank of {} operations",
+    "requests": ("operation", "without request and stage: each is issued by its time, none waits for another"),
+    "partial_reads": ("read", "of a part: a GET reads the whole object, {} more"),
+    "partial_writes": ("write", "not starting at 0: a PUT of as many bytes replaces the object"),
+    "gone_reads": ("read", "of deleted objects will fail"),
+    "gone_deletes": ("delete", "of objects that are not there"),
+    "ranks": ("operation", "without rank"),
 }
 
 
 def losses(found: dict[str, int], *, has_names: bool, is_measured: bool) -> list[str]:
     """Return what an op log cannot express of operations, of which there are as many as `found` says by `_LOSSES`."""
     unread = format_bytes(found["unread_bytes"])
-    lost = [said.format(format_count(found[name]), unread=unread) for name, said in _LOSSES.items() if found[name]]
+    lost = [f"{counted(found[name], op)} {said.format(unread)}" for name, (op, said) in _LOSSES.items() if found[name]]
     if not has_names:
         lost.append("names: objects are called object/ID, since the source does not name them")
     is_in_object = "phases, and where in its object an operation began"

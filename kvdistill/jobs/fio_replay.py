@@ -48,8 +48,8 @@ from kvtrace.core.units import (
     NS_PER_S,
     NS_PER_US,
     US_PER_MS,
+    counted,
     format_bytes,
-    format_count,
     format_duration,
     format_io_size,
 )
@@ -152,8 +152,8 @@ def write_iologs(
     `name`.iolog, or `name`.1.iolog and so on. Logs of an earlier number are removed.
     """
     version, jobs = options.log_version or ABSOLUTE, options.jobs or 1
-    counted = _counted(parts())
-    lines = counted["read_ios"] + counted["write_ios"]
+    ios = _counted(parts())
+    lines = ios["read_ios"] + ios["write_ios"]
     for old in folder.glob(f"{name}.*iolog"):
         old.unlink()
     # fio takes a log without I/O for an error.
@@ -166,7 +166,7 @@ def write_iologs(
         target=options.target,
         max_io_bytes=options.io_bytes,
         start_ms=0,
-        **counted,
+        **ios,
         issue_us=options.issue_us if version == RELATIVE else (0.0, 0.0),
     )
     if version == ABSOLUTE:
@@ -274,9 +274,9 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
     """Return the job that runs `log`: every operation of the profile, or, for the reuse job, what was drawn from it."""
     if mode is FioMode.REPLAY:
         title = "Exact replay of a KV-cache workload: every read and write, at its time"
-        prior = f"{format_count(profile.placed.prior_objects)} objects ({format_bytes(profile.placed.prior_bytes)})"
+        prior = f"{counted(profile.placed.prior_objects, 'object')} ({format_bytes(profile.placed.prior_bytes)})"
         does = (
-            f"{prior} are read before they are written; the prefill writes the whole target, so that every read finds "
+            f"read before written: {prior}; the prefill writes the whole target, so that every read finds "
             "data on the device"
         )
         run = "; jobs made of kvreplay's run of it have the times at which it issued them"
@@ -297,8 +297,8 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
     took = format_duration(log.last_us * NS_PER_US + log.start_ms * NS_PER_MS)
     started = f", of which {format_duration(log.start_ms * NS_PER_MS)} before the first I/O"
     started = f"{started}, to read the logs and fill buffers: fio's mean rates count them"
-    reads = f"{format_count(log.read_ios)} reads of {format_count(log.read_bytes)} bytes"
-    writes = f"{format_count(log.write_ios)} writes of {format_count(log.write_bytes)} bytes"
+    reads = f"{counted(log.read_ios, 'read')} of {counted(log.read_bytes, 'byte')}"
+    writes = f"{counted(log.write_ios, 'write')} of {counted(log.write_bytes, 'byte')}"
     ios = [f"{reads} and {writes} in the log", "all from one log, asynchronously"]
     if len(log.files) > 1:
         ios[1] = (
@@ -315,12 +315,12 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
     largest, count = log.largest_io_bytes, len(log.files)
     buffers = [(log.depth, largest)] if count == 1 else [(1, largest)] * count
     held = sum(depth * size for depth, size in buffers) + 128 * (log.read_ios + log.write_ios)
-    split = f"{format_count(log.split_ops)} operations longer than {format_io_size(log.max_io_bytes)} are split"
+    split = f"split: {counted(log.split_ops, 'operation')} longer than {format_io_size(log.max_io_bytes)}"
     losses = [
-        *([f"{split}; their parts are issued at once"] if log.split_ops else []),
+        *([f"{split}; the parts are issued at once"] if log.split_ops else []),
         *(["times are whole milliseconds; kvreplay keeps microseconds"] if log.version == ABSOLUTE else []),
         *lost,
-        *([f"{format_count(n)} flushes are not issued (stat.fio has them)"] if (n := profile.flush_ops) else []),
+        *([f"{n:,} flushes are not issued (stat.fio has them)"] if (n := profile.flush_ops) else []),
         *common_losses(profile),
     ]
     engine = ["ioengine=psync"] if count > 1 else ["ioengine=libaio", f"iodepth={log.depth}"]
@@ -392,8 +392,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], 
     count = max(1, round(profile.ops * share))
     if count > MAX_OPS:
         raise ConfigError(
-            f"{format_count(count)} operations exceed the maximum of the reuse job ({format_count(MAX_OPS)}); shorten "
-            "it with --max-duration"
+            f"{count:,} operations exceed the maximum of the reuse job ({MAX_OPS:,}); shorten it with --max-duration"
         )
     rng = np.random.default_rng(seed)
     is_read = np.zeros(count, dtype=np.bool_)

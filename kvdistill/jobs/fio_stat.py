@@ -56,8 +56,8 @@ from kvtrace.core.units import (
     NS_PER_S,
     NS_PER_US,
     US_PER_MS,
+    counted,
     format_bytes,
-    format_count,
     format_duration,
     format_io_size,
 )
@@ -408,7 +408,7 @@ def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[t
     if left_ms < lasts_ms:
         times = replace(times, runtime_ms=left_ms, share=times.share * left_ms / lasts_ms)
     jobs, paced = _pace_lines(stream, times, profile)
-    said = f"# {format_count(count)} deletes of {mean} bytes on average, at random places"
+    said = f"# {counted(count, 'delete')} of {mean} bytes on average, at random places"
     return _numbered("trim", jobs, [said, "rw=randtrim", f"bs={mean}", *paced])
 
 

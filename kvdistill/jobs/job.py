@@ -33,8 +33,8 @@ from kvtrace.core.files import sys_text
 from kvtrace.core.metadata import computing_notes, stream_notes
 from kvtrace.core.units import (
     NS_PER_S,
+    counted,
     format_bytes,
-    format_count,
     format_duration,
     format_io_size,
     parse_bytes,
@@ -443,9 +443,9 @@ def _provenance(profile: Profile) -> list[str]:
         lines.append(f"only part of the tier: the first {origin.limit}")
     later = f" ({format_duration(profile.whole_ns)} with these)" if profile.deletes_beyond_ns else ""
     lines.append(
-        f"{format_count(profile.read.ops)} reads of {format_bytes(profile.read.object_bytes)}, "
-        f"{format_count(profile.write.ops)} writes of {format_bytes(profile.write.object_bytes)}, "
-        f"{format_count(profile.delete_ops)} deletes{later}, over {format_duration(profile.span_ns)} from "
+        f"{counted(profile.read.ops, 'read')} of {format_bytes(profile.read.object_bytes)}, "
+        f"{counted(profile.write.ops, 'write')} of {format_bytes(profile.write.object_bytes)}, "
+        f"{counted(profile.delete_ops, 'delete')}{later}, over {format_duration(profile.span_ns)} from "
         f"{format_duration(profile.start_ns)} into the {_WHAT[origin.kind]}"
     )
     if profile.space is not None:
@@ -481,11 +481,11 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes
     lines = []
     if padding:
-        lines.append(f"padding to whole pages of 4 KiB adds {format_count(padding)} bytes ({format_bytes(padding)})")
-    if profile.delete_ops and has_deletes:
+        lines.append(f"padding to whole pages of 4 KiB adds {padding:,} bytes ({format_bytes(padding)})")
+    if (count := profile.delete_ops) and has_deletes:
         lines.append(
-            f"{format_count(profile.delete_ops)} deletes are not issued: they only free space for later writes "
-            "(fio's log has no delete)"
+            f"{counted(count, 'delete')} {'is' if count == 1 else 'are'} not issued: deletes only free space for later "
+            "writes (fio's log has none)"
         )
     if stream_notes(profile.origin.notes, profile.tier):
         lines.append(
@@ -494,9 +494,9 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
             "character device, from fio 3.34 on"
         )
     if profile.empty_ops:
-        lines.append(f"{format_count(profile.empty_ops)} operations of zero bytes are left out")
+        lines.append(f"left out: {counted(profile.empty_ops, 'operation')} of zero bytes")
     if profile.stray_delete_ops:
-        lines.append(f"{format_count(profile.stray_delete_ops)} deletes are of objects that did not exist")
+        lines.append(f"{counted(profile.stray_delete_ops, 'delete')} of objects that did not exist")
     return lines
 
 

@@ -32,7 +32,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import MOST
-from kvtrace.core.units import NS_PER_MS, NS_PER_S, format_bytes, format_count, format_duration, per_second
+from kvtrace.core.units import NS_PER_MS, NS_PER_S, counted, format_bytes, format_count, format_duration, per_second
 
 _WORTH_TELLING = 0.0005
 """Shares below this are 0.0 % in print."""
@@ -149,7 +149,7 @@ def _random_lost(profile: Profile, hot: str, bursts: str, names: str) -> list[st
         bursts += f" (variance by mean of operations in the source: {said}; by chance it is 1)"
     lost = [hot, bursts, names, "dependencies of requests and stages: no operation waits for another", order]
     if profile.empty_ops:
-        lost.append(f"{format_count(profile.empty_ops)} operations of zero bytes are left out")
+        lost.append(f"left out: {counted(profile.empty_ops, 'operation')} of zero bytes")
     data = profile.data
     if data is not None and (data.dedup_ratio, data.compress_ratio) != (1, 1):
         lost.append(
@@ -226,7 +226,7 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
     if did.rate is not None:
         took = format_duration(objects / did.rate * NS_PER_S)
         run.append(f"the rate limit also applies to the upload of {count} objects before the run: that takes {took}")
-    room = f"{count} objects of {format_bytes(size)} on average ({format_bytes(objects * size)})"
+    room = f"{counted(objects, 'object')} of {format_bytes(size)} on average ({format_bytes(objects * size)})"
     needs = [f"space for {room}, and for what the run writes"]
     lines = [
         "warp:",
@@ -309,7 +309,7 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
     ]
     if profile.delete_ops:
         lost.append(
-            f"what {format_count(profile.delete_ops)} deletes free: they take prepared objects, not those "
+            f"what {counted(profile.delete_ops, 'delete')} would free: taken from prepared objects, not from those "
             "written, so the space in use grows by every PUT"
         )
     if did.rate is not None and round(did.rate) != did.rate:
@@ -324,7 +324,7 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
         total = format_bytes(sum(n * size for _, n, size in folders))
         # With deletes it makes a pool of its own for them from every entry.
         twice = ", twice: sai3-bench prepares separate objects to delete" if profile.delete_ops else ""
-        needs = [f"space for {format_count(sum(many))} prepared objects ({total}){twice}; and for what the run writes"]
+        needs = [f"space for {counted(sum(many), 'prepared object')} ({total}){twice}; and for what the run writes"]
     if profile.delete_ops:
         # The size of what is deleted moves no bytes; the smallest there is keeps the preparation short.
         smallest = min(s.io_bytes for s in (*profile.read.object_sizes, *profile.write.object_sizes))

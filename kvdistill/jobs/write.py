@@ -52,7 +52,7 @@ from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import BLOCKS_FILE, argv_of, attached, read_run
 from kvtrace.core.schema import BLOCKS, TRACE, arrow_schema
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
+from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration
 
 CLOSENESS = "closeness.json"
 MAX_LINES = 1_000_000
@@ -146,7 +146,7 @@ def part_to_replay(source: Path, tier: str | None, whole: Distilled, scratch: Pa
     size = format_bytes(lines * (len(options.target) + _LINE_BYTES))
     if lines <= MAX_LINES or options.is_whole or profile.arrivals is None or whole.ios is None:
         if lines > MAX_LINES:
-            log(f"the replay's logs take about {size} for {lines:,} I/Os")
+            log(f"the replay's logs take about {size} for {counted(lines, 'I/O')}")
         return whole
     begin_ns, span_ns = typical(profile.arrivals, profile.span_ns, MAX_LINES / lines)
     log(

@@ -223,7 +223,7 @@ def register(db: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch
     runs = [(folder, run) for folder in folders if (run := find_run(folder)) is not None]
     probes = ((folder, probe.block.directions) for folder in folders if (probe := find_probe(folder)) is not None)
     facts = {
-        "runs": [_found(run, "runs") | {"origin": str(of)} for of, run in runs if run.program == "kvreplay"],
+        "runs": [_found(run, "runs") | {"origin": str(of)} for of, run in runs],
         "tiers": [row for rows in tiers.values() for row in rows],
         "probes": [
             _found(counts, "probes") | {"origin": str(of), "direction": direction}

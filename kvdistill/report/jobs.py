@@ -27,7 +27,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.files import at
-from kvtrace.core.units import NS_PER_S, format_count, format_duration
+from kvtrace.core.units import NS_PER_S, counted, format_duration
 
 
 class JobsReport(Report, frozen=True, kw_only=True):
@@ -48,7 +48,6 @@ class JobsReport(Report, frozen=True, kw_only=True):
             name=self.name,
             headline="; ".join(line.partition(";")[0] for line in _said(self.closeness)) or "no job was compared",
             subject=_said(self.closeness),
-            notes=[],
             chapters=[
                 closeness_chapter(self.closeness),
                 Chapter("What was distilled", [parameters("Source of the jobs", Sheet.PARAMETERS, facts)]),
@@ -68,7 +67,7 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
     said = [f"Written to {folder}: {', '.join(files)}"]
     if isinstance(written, Jobs):
         logs = {
-            mode: f"{format_count(log.read_ios + log.write_ios)} lines over {len(log.files)} jobs"
+            mode: f"{counted(log.read_ios + log.write_ios, 'line')} over {counted(len(log.files), 'job')}"
             for mode, log in written.logs.items()
         }
         needs = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
@@ -105,8 +104,8 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
         [said, *(Cell(side[name], unit) for side in (compared.job, compared.replay))]
         for name, (said, unit) in names.items()
     ]
-    counts = f"the replay did {compared.gets:,} GETs, {compared.puts:,} PUTs and {compared.deletes:,} DELETEs"
-    notes = [f"{counts} that went well ({compared.run})"]
+    did = [counted(n, op) for op, n in (("GET", compared.gets), ("PUT", compared.puts), ("DELETE", compared.deletes))]
+    notes = [f"the replay did {did[0]}, {did[1]} and {did[2]} that went well ({compared.run})"]
     for op, value in (("GETs", compared.get_size_variation), ("PUTs", compared.put_size_variation)):
         if value is not None:
             notes.append(f"{value:.1%} of {op} have another size in the job (total variation distance)")

@@ -31,7 +31,7 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.run.probe_file import LAYERS, Application, ProbeFile, find_probe, probe_answer
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
-from kvtrace.core.units import format_bytes, format_duration
+from kvtrace.core.units import counted, format_bytes, format_duration
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "longest_below_ns")
 COUNTS = (
@@ -318,11 +318,11 @@ _WHERE = {
 }
 _VERBS = {"read": "reads", "write": "writes"}
 _FAULTS = {
-    "errors": "requests failed at the device",
-    "requeues": "requeues by a busy driver",
-    "splits": "I/Os were cut because the disk takes no longer ones",
-    "lost_events": "requests are missing from blocks.parquet, and so from the parts of the latency",
-    "ends_not_seen": "completions were not reported by the kernel: their device time is in no figure",
+    "errors": ("request", "failed at the device"),
+    "requeues": ("requeue", "by a busy driver"),
+    "splits": ("split", "of I/Os longer than the disk takes"),
+    "lost_events": ("request", "missing from blocks.parquet, and so from the parts of the latency"),
+    "ends_not_seen": ("completion", "not reported by the kernel, whose device time is in no figure"),
 }
 
 
@@ -340,7 +340,7 @@ def findings(
     said += [_dominant(row) for row in inside if row["latency_ns"]]
     directions = probe.block.directions.values()
     faults = {name: sum(getattr(counts, name) or 0 for counts in directions) for name in _FAULTS}
-    return said + [f"{count:,} {_FAULTS[name]}" for name, count in faults.items() if count]
+    return said + [f"{counted(count, _FAULTS[name][0])} {_FAULTS[name][1]}" for name, count in faults.items() if count]
 
 
 def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:

@@ -58,7 +58,7 @@ from kvtrace.core.run.figures import Distribution, Mlperf, RequestFigures, Servi
 from kvtrace.core.run.run_file import RanksNote, RunFile, find_run
 from kvtrace.core.schema import OPS
 from kvtrace.core.statistics import Endurance
-from kvtrace.core.units import format_count, format_duration
+from kvtrace.core.units import counted, format_count, format_duration
 
 PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
 """The points of a distribution, in ten-thousandths."""
@@ -147,6 +147,8 @@ class RunReport(Report, frozen=True, kw_only=True):
             bytes_per_s: bandwidth_bytes_per_s = bandwidth
         """
         note = "Rates: completed operations over the time from their first submission to their last completion."
+        if run is not None and (run.program, self.subject.table) == ("kvdistill", "run"):
+            note = "Rates: over the time that the imported tool counted, in the column 'in'."
         done = table_of("Operations", Sheet.PERFORMANCE, spec, self.figures, note, keys=2)
         moved = [] if run is None else [{"tier": name} | asdict(of) for name, of in run.device_io.items()]
         spec = "text: tier; bytes: read_bytes = read, written_bytes = written"
@@ -199,12 +201,14 @@ class RunReport(Report, frozen=True, kw_only=True):
 
     def warnings(self) -> list[str]:
         """Return what a reader must know of the run before any figure."""
-        run, faults = self.run, {"errors": "operations FAILED", "corrupt": "of them were CORRUPT reads"}
+        run = self.run
         found = [] if run is None or not self.is_partial else [f"PARTIAL: {run.reason}"]
         if run is not None and run.summary.fell_behind:
             found.append("The replay fell behind the trace: its times are those of an overload")
-        counts = {said: sum(row[name] or 0 for row in self.figures) for name, said in faults.items()}
-        found += [f"{count:,} {said}" for said, count in counts.items() if count]
+        failed, corrupt = (sum(row[name] or 0 for row in self.figures) for name in ("errors", "corrupt"))
+        found += [f"{counted(failed, 'operation')} FAILED"] if failed else []
+        were = "was a CORRUPT read" if corrupt == 1 else "were CORRUPT reads"
+        found += [f"{corrupt:,} of them {were}"] if corrupt else []
         is_served = run is not None and isinstance(run.serving, Serving)
         if all(row["operations"] == 0 for row in self.figures) and not is_served:
             found.append("no operation completed")
@@ -266,7 +270,7 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
         span = query(db, "run_span")[0]
         span_ns = None if span["first_ns"] is None else span["last_ns"] - span["first_ns"]
         bucket_ns = span_ns // buckets + 1 if span_ns else None
-        counted = figures(db)
+        done = figures(db)
         stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns}
         over_time = query(db, "run_over_time", start_ns=0, buckets=buckets, **stretches) if bucket_ns else []
         heat = query(db, "run_heat", **stretches) if bucket_ns else []
@@ -275,7 +279,7 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
         return RunReport(
             subject=subject_of(ops, meta),
             run=run,
-            figures=counted,
+            figures=done,
             **times,
             distributions=points,
             sizes=query(db, "run_sizes", has_deletes=False),
@@ -286,7 +290,7 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
             writes_per_day=writes_per_day(
                 {
                     f["tier"]: f["io_bytes"]
-                    for f in counted
+                    for f in done
                     if f["op"] == "write" and f["io_bytes"] and f["engine"] not in ("memory", "gpu")
                 },
                 span_ns,
@@ -378,7 +382,7 @@ def _highlights(report: RunReport) -> list[Highlight]:
             f"{row['op']} bandwidth, {name}",
             row["bandwidth_bytes_per_s"],
             Unit.BYTES_PER_S,
-            f"{format_count(row['operations'])} operations",
+            "" if row["operations"] is None else counted(row["operations"], "operation"),
         )
         for row in report.figures
         if row["tier"] == name and row["bandwidth_bytes_per_s"] is not None

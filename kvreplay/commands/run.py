@@ -15,6 +15,7 @@ from kvreplay.config.config import Config
 from kvreplay.drivers.engines import EngineKind, EngineOptions
 from kvtrace.core.app import Force, command_line, log, option, progress
 from kvtrace.core.errors import ConfigError, FailedOperations
+from kvtrace.core.units import counted
 
 if TYPE_CHECKING:
     from kvreplay.run.run import FinishedRun
@@ -126,7 +127,7 @@ def fail(finished: FinishedRun, output: Path) -> None:
     """Raise the error of a run that was cut short, read corrupt blocks, or had failed operations."""
     found, error = finished.run.verification, finished.error
     if found is not None and found.corrupt_blocks and (error is None or finished.run.status != "partial"):
-        error = FailedOperations(f"{found.corrupt_blocks:,} corrupt blocks were read; {output} lists them")
+        error = FailedOperations(f"{counted(found.corrupt_blocks, 'corrupt block')} read; {output} lists them")
     if error is not None:
         raise error
 
@@ -214,7 +215,7 @@ def recover(
 
     if (run / BLOCKS_JOURNAL).exists():
         rows = recover_blocks(run)
-        log(f"wrote {run / BLOCKS_FILE}: {rows:,} requests of a probe that was killed")
+        log(f"wrote {run / BLOCKS_FILE}: {counted(rows, 'request')} of a probe that was killed")
         return
     for each in cut_off(run) or [run]:
         finished = recover_ranks(each) if is_of_ranks(each) else recover_one(each, trace)

@@ -146,7 +146,7 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     within = f" within --limit {config.limit}" if config.limit else ""
     within += f" of --node {config.node}" if config.node is not None else ""
     if window.residency.absent_deletes:
-        found = f"but {window.residency.absent_deletes:,} deletes of objects that were never written"
+        found = f"but deletes ({window.residency.absent_deletes:,}) of objects that were never written"
         return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
     skipped = sorted(window.skipped_rows.items())
     have = ", ".join(f"{meta.tiers[i].name} ({counted(count, 'row')})" for i, count in skipped)

@@ -72,7 +72,7 @@ def run_engine(
         staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".engine-", dir=output)))
         settings = _settings(wanted, prompts, directory, staging)
         tell(
-            f"{wanted.engine.title} serves {len(prompts.rows):,} requests of {prompts.tokens:,} tokens, up to "
+            f"{wanted.engine.title} serves {counted(len(prompts.rows), 'request')} of {prompts.tokens:,} tokens, up to "
             f"{format_bytes(prompts.tokens * settings.token_bytes)} of KV, on {wanted.directory}"
         )
         config = Config(
@@ -219,7 +219,7 @@ def _notes(wanted: EngineOptions, service: EngineRecord, write_back_ns: int | No
     notes = [
         f"{wanted.engine.title} itself, {wanted.engine.note}",
         "one request at a time, each until its writes are done; gaps between operations contain the engine's own work",
-        f"prefix cache: {service.hit_tokens:,} prompt tokens hit",
+        f"prefix cache: {counted(service.hit_tokens, 'prompt token')} hit",
     ]
     if wanted.engine.is_straced:
         notes.append("times are those of read and write calls, without open and close; strace adds some µs to each")

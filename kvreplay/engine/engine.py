@@ -32,6 +32,7 @@ from kvreplay.tiers.tier import Tier, TierKind
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.native.library import library
 from kvtrace.core.run.run_file import BadBlock, BlockFault, SubmitterNote, Verification
+from kvtrace.core.units import counted
 
 SPIN_NS = 50_000
 """The last part of the way to a due time is not slept through: waking up takes about so long."""
@@ -408,7 +409,7 @@ class _Drive:
             return None
         bad = self._located(self._bad[0])
         others = int(struct.bad_blocks) - 1
-        more = f" and {others:,} more blocks" if others else ""
+        more = f" and {counted(others, 'more block')}" if others else ""
         return Failure(bad.row, f"read of object {bad.object_id}: {describe(bad)}{more}", is_corrupt=True)
 
     def _text(self) -> str:

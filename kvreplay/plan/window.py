@@ -362,9 +362,11 @@ class Later(Reader):
         return busiest_begin_ns(moves(), self.span_ns)
 
     def _steady_ns(self, tier: int, text: str) -> int:
-        begin_ns, what = None, "evicted from"
+        begin_ns, what, instead = None, "read or written on", "a longer trace, or a larger tier if it holds no object"
         for rows in self._rows("ts_ns", "op", "tier", "phase"):
             is_own, is_delete, ts_ns = rows["tier"] == tier, rows["op"] == DELETE, rows["ts_ns"]
+            if begin_ns is None and is_own.any():
+                what, instead = "evicted from", "a longer trace or a smaller tier, or --window busiest:60s"
             evicts = is_own & is_delete & (rows["phase"] == _EVICT)
             if begin_ns is None and evicts.any():
                 begin_ns, what = int(ts_ns[evicts.argmax()]), "read or written after the first eviction from"
@@ -373,7 +375,7 @@ class Later(Reader):
         where = "in this trace" if self._node is None else f"by node {self._node} of this trace"
         raise ColdTraceError(
             f"--window {text}: nothing is {what} {self.meta.tiers[tier].name} {where}, so that it has no steady state; "
-            "take a longer trace or a smaller tier, or --window busiest:60s"
+            f"take {instead}"
         )
 
     def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:

@@ -68,7 +68,7 @@ from kvtrace.core.run.run_file import ATTACHED, BLOCKS_FILE, BLOCKS_JOURNAL, PRO
 from kvtrace.core.schema import BLOCKS, arrow_schema, batch_of
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import META_KEY, Writer, create, open_table
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_io_size
+from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration, format_io_size
 
 POLL_MS = 100
 DRAIN_NS = 60 * NS_PER_S
@@ -341,6 +341,7 @@ DEFINITIONS = {
     "completion was not seen is taken out as soon as the kernel's own state of it says that it has ended",
     "bios": "I/Os as the filesystem or program gave them to the block layer, before splits and merges",
     "splits": "I/Os cut because they were longer than the disk takes",
+    "issued": "handed to the driver; null of flushes, which the kernel passes on by requests that belong to no process",
     "requeues": "issues that the driver requeued; each is counted, their request once",
     "per_second": "what completed, by the second since the start; the last second is cut short by the end",
     "heat": "what was issued, by the stretch of the disk in which a request starts",
@@ -386,6 +387,8 @@ def block_figures(
         of: dict[str, Any] = dict(zip(COUNTS, counts[index].tolist(), strict=True))
         if not any(of.values()):
             continue
+        if name == "flush" and not of["issued"]:
+            of |= {"issued": None, "issued_bytes": None}
         of["ends_not_seen"] += gone[index]
         of |= {name: histogram(counted[name][index].tolist(), of.pop(f"{name}_sum")) for name in LAYERS}
         directions[name] = DirectionFigures(
@@ -466,7 +469,8 @@ def probe_document(found: ProbeFile) -> Document:
         """
         merges = {name: total([d.bios_merged, d.requests_merged]) for name, d in directions.items()}
         rows = [asdict(d) | {"direction": name, "merges": merges[name]} for name, d in directions.items()]
-        tables.append(table_of("Block requests", Sheet.DEVICE, spec, rows))
+        note = f"Requests: {DEFINITIONS['issued']}." if "flush" in directions else ""
+        tables.append(table_of("Block requests", Sheet.DEVICE, spec, rows, note))
     if timed:
         rows = [asdict(times) | {"time": name} for name, times in timed]
         spec = f"text: time; count: count; ns: {TIME_COLUMNS}, longest_below_ns = below"
@@ -495,38 +499,37 @@ def probe_document(found: ProbeFile) -> Document:
     if calls is not None and calls.unseen:
         notes += [f"NOT SEEN: calls by {' and '.join(calls.unseen)}; this kernel has no tracepoints for them"]
     if calls is not None and calls.not_followed:
-        notes += [f"NOT FOLLOWED: {calls.not_followed:,} asynchronous I/Os beyond 128 of one io_submit"]
+        notes += [f"NOT FOLLOWED: {counted(calls.not_followed, 'asynchronous I/O')} beyond 128 of one io_submit"]
     return Document(
         name="", headline=probe_answer(found) if directions else _NO_REQUEST, chapters=chapters, notes=notes
     )
 
 
 def _in_flight_and_rates(name: str, d: DirectionFigures) -> Iterator[str]:
-    depths = d.in_flight_at_dispatch
-    if depths:
+    if depths := d.in_flight_at_dispatch:
         mean = sum(x.in_flight * x.count for x in depths) / sum(x.count for x in depths)
         yield f"{name} in flight at dispatch: mean {mean:.2f}, most {depths[-1].in_flight}"
     if d.per_second:
         fastest = max(d.per_second, key=lambda s: s.bytes)
         yield (
-            f"{name} per second: most {format_bytes(fastest.bytes)} and {fastest.requests:,} requests, in the one from "
-            f"{format_duration(fastest.from_ns)}; {len(d.per_second)} seconds had any"
+            f"{name} per second: most {format_bytes(fastest.bytes)} and {counted(fastest.requests, 'request')}, in the "
+            f"one from {format_duration(fastest.from_ns)}; {counted(len(d.per_second), 'second')} had any"
         )
 
 
 def _lost(figures: BlockFigures) -> Iterator[str]:
     """Yield which requests are missing in which figures."""
     said = {
-        "ends_not_seen": "NOT SEEN: the completions of {:,} requests; they are not in D2C",
-        "lost_events": "LOST: {:,} requests are not in blocks.parquet, but in all figures; try --histograms-only",
-        "lost_zones": "LOST: {:,} requests are not in the LBA map",
-        "lost_requests": "LOST: {:,} requests are in no figure; narrow the filter",
+        "ends_not_seen": "NOT SEEN: the completion of {}, which D2C leaves out",
+        "lost_events": "LOST: {} not in blocks.parquet, but in all figures; try --histograms-only",
+        "lost_zones": "LOST: {} not in the LBA map",
+        "lost_requests": "LOST: {} in no figure; narrow the filter",
     }
     for name, text in said.items():
         if count := sum(getattr(d, name) for d in figures.directions.values()):
-            yield text.format(count)
+            yield text.format(counted(count, "request"))
     if figures.in_flight_at_end:
-        yield f"{figures.in_flight_at_end:,} requests had no completion seen by the end and are not in D2C"
+        yield f"{counted(figures.in_flight_at_end, 'request')} had no completion by the end: in no D2C"
 
 
 # === beside a replay ==================================================================================================

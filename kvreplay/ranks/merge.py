@@ -242,7 +242,7 @@ def merged_error(run: RunFile, output: Path) -> KvError | None:
     if run.status == "complete":
         return None
     if run.status == "failed operations":
-        return FailedOperations(f"{run.summary.errors:,} operations failed; {run.reason}")
+        return FailedOperations(f"{counted(run.summary.errors or 0, 'operation')} failed; {run.reason}")
     reason = run.reason or ""
     kept = f"{reason}; what was measured is kept in {output} (partial)"
     if "rank" not in reason:
@@ -310,7 +310,7 @@ def sentence(verdict: RunVerdict, parts: Sequence[PartRun], errors: int) -> str:
     """Return the verdict sentence, preceded by lost ranks and failed operations."""
     gone = [str(part.rank) for part in parts if part.status == "lost"]
     missing = f"rank{'' if len(gone) == 1 else 's'} {', '.join(gone)} of {len(parts)} LOST; " if gone else ""
-    failed = f"{errors:,} operations FAILED; " if errors else ""
+    failed = f"{counted(errors, 'operation')} FAILED; " if errors else ""
     return f"{missing}{failed}{verdict.sentence}"
 
 

@@ -489,7 +489,7 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
             "done; use a longer trace, or larger objects"
         )
     if summary.warmup is not None:
-        left = f"{summary.warmup.operations:,} operations of the warm-up (--warmup {summary.warmup.asked})"
+        left = f"{counted(summary.warmup.operations, 'operation')} of the warm-up (--warmup {summary.warmup.asked})"
         rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
         yield f"figures exclude the {left}{rest}"
     yield from (
@@ -522,7 +522,7 @@ def skipped_notes(summary: Summary) -> list[str]:
     of = ", of all that was to be replayed" if summary.not_reached and not is_cut else ""
     found = [f"skipped, because no --tier names them: {rows}{of}"] if rows else []
     if summary.absent_deletes:
-        found.append(f"skipped {summary.absent_deletes:,} deletes of objects that were never written")
+        found.append(f"skipped {counted(summary.absent_deletes, 'delete')} of objects that were never written")
     return found
 
 

@@ -65,29 +65,23 @@ def run_document(finished: FinishedRun) -> Document:
         *([] if run.requests is None else _requests(run.requests)),
         *([] if run.mlperf is None or run.config.get("criteria") in usual else [_criteria(run.mlperf)]),
     ]
+    verified = _verified(run.verification)
+    checked = "".join(f"; {line.partition(' of 4 KiB')[0]}" for line in verified[:1])
     return Document(
         name="",
-        headline=f"{partial}{answer}{summary.verdict}; {_totals(summary)}{_checked(run.verification)}",
+        headline=f"{partial}{answer}{summary.verdict}; {_totals(summary)}{checked}",
         chapters=[Chapter("", tables, list(_after(run)))],
-        notes=[_window(finished), *_before(run), *notes, *_beneath(run), *_off(run), *_verified(run.verification)],
+        notes=[_window(finished), *_before(run), *notes, *_beneath(run), *_off(run), *verified],
         warnings=[note for note in run.notes if note.startswith(WARNING)],
     )
 
 
 def _totals(summary: Summary) -> str:
-    missed = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
+    left = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
     mix = f"; {summary.mix}" if summary.mix else ""
     left_out_ns = None if summary.warmup is None else summary.warmup.measured_from_ns
     after = f"{format_duration((summary.wall_ns or 0) - left_out_ns)} after the warm-up" if left_out_ns else None
-    return f"{summary.operations:,} operations in {after or format_duration(summary.wall_ns)}{missed}{mix}"
-
-
-def _checked(found: Verification | None) -> str:
-    if found is None:
-        return ""
-    if found.corrupt_blocks:
-        return f"; CORRUPT: {found.corrupt_blocks:,} of {found.checked_blocks:,} blocks"
-    return f"; verified {found.checked_blocks:,} blocks"
+    return f"{counted(summary.operations or 0, 'operation')} in {after or format_duration(summary.wall_ns)}{left}{mix}"
 
 
 def _window(finished: FinishedRun) -> str:
@@ -115,7 +109,7 @@ def _before(run: RunFile) -> Iterator[str]:
     for done in run.preconditioned:
         written = format_bytes(done.written_bytes)
         steady = "" if done.is_steady is None else f"; {'steady' if done.is_steady else 'NOT STEADY'}"
-        steady += f" after {len(done.rounds_bytes_per_s or [])} rounds" if steady else ""
+        steady += f" after {counted(len(done.rounds_bytes_per_s or []), 'round')}" if steady else ""
         yield f"preconditioned {done.tier}, not measured: {written} written{steady}"
     for name in run.tiers:
         laid_out = sum(facts.get("written_first_bytes") or 0 for tier, facts in run.drives() if tier == name)
@@ -141,7 +135,7 @@ def _beneath(run: RunFile) -> Iterator[str]:
             )
     if run.probes is not None and run.probes.is_measured:
         events = run.probes.event_rows
-        kept = f" and {events:,} block requests in blocks.parquet" if isinstance(events, int) else ""
+        kept = f" and {counted(events, 'block request')} in blocks.parquet" if isinstance(events, int) else ""
         yield f"probed: probe.json{kept}; kvdistill report shows where the time went"
 
 
@@ -171,8 +165,8 @@ def _verified(found: Verification | None) -> list[str]:
     if found is None:
         return []
     if not found.corrupt_blocks:
-        return [f"verified {found.checked_blocks:,} blocks of 4 KiB: none corrupt"]
-    lines = [f"CORRUPT: {found.corrupt_blocks:,} of {found.checked_blocks:,} blocks of 4 KiB read"]
+        return [f"verified {counted(found.checked_blocks, 'block')} of 4 KiB: none corrupt"]
+    lines = [f"CORRUPT: {found.corrupt_blocks:,} of {counted(found.checked_blocks, 'block')} of 4 KiB read"]
     lines += [f"  row {bad.row}: {describe(bad)}" for bad in found.located[:SHOWN_BAD_BLOCKS]]
     if found.corrupt_blocks > SHOWN_BAD_BLOCKS:
         lines.append(f"  … run.json lists {len(found.located):,}")

@@ -488,8 +488,8 @@ def _aside(point: SweepPoint) -> str:
     """Return what is to be known of a point's times: its trials, and waits for the replayer that they contain."""
     said = ["of the slower trial"] if point.trials == 2 else []  # noqa: PLR2004 - there is no median run of two
     said += [] if point.trials == 1 else [f"sustained in {point.held_trials} of {point.trials} trials"]
-    share = point.late_by_itself_fraction
-    if share is not None and not point.kept_pace:
+    share = point.late_by_itself_fraction or 0.0
+    if share >= 0.001 and not point.kept_pace:  # noqa: PLR2004 - of less, no decimal would be left
         said.append(f"replayer added delay to {percent(share)} of operations")
     return f" ({'; '.join(said)})" if said else ""
 

@@ -27,6 +27,7 @@ from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MAX_SPREAD
 from kvtrace.core.tables import open_table
+from kvtrace.core.units import counted
 
 MAX_TRIALS = 100
 RATES = ("bandwidth_bytes_per_s", "operations_per_s")
@@ -101,12 +102,10 @@ def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     rates = [next((r for r in v.tiers if r.tier == v.tier), None) if v is not None else None for v in judged]
     reached = [None if r is None else r.reached_bytes_per_s or r.reached_operations_per_s for r in rates]
     rated = sorted((rate, at) for at, rate in enumerate(reached) if rate is not None)
-    if not rated or len(rated) < len(runs):
-        return f"{len(runs)} trials: {runs[-1].summary.verdict}"
+    if len(rated) < len(runs) or len(runs) == 1:
+        return f"{counted(len(runs), 'trial')}: {runs[-1].summary.verdict}"
     at = rated[(len(rated) - 1) // 2][1]
     shown = runs[at].summary.verdict
-    if len(runs) == 1:
-        return f"1 trial: {shown}"
     causes = [v.cause for v in judged if v is not None]
     same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
     spread = " to ".join(reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None)

@@ -17,7 +17,7 @@ from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import STALLS
-from kvtrace.core.units import format_bytes, format_count, format_duration, format_years, parse_duration_ns
+from kvtrace.core.units import counted, format_bytes, format_count, format_duration, format_years, parse_duration_ns
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.serving import in_words
 
@@ -191,8 +191,8 @@ def generated(summary: dict[str, Any]) -> Document:
     basis = "simulated; at the preset's prices and this trace's rate, kept up"
     worn += [cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])] + _beside(stats)
     headline = (
-        f"{format_count(summary['rows'])} rows, preset {summary['preset']}, model {summary['model']}, "
-        f"seed {summary['seed']}, {format_count(stats['requests'])} request{'s' * (stats['requests'] != 1)}"
+        f"{counted(summary['rows'], 'row')}, preset {summary['preset']}, model {summary['model']}, "
+        f"seed {summary['seed']}, {counted(stats['requests'], 'request')}"
     )
     if stalled := stats.get("stalled_requests"):
         headline = f"{STALLS} in {stalled:,} of {stats['requests']:,} requests; {headline}"
@@ -209,17 +209,17 @@ def _beside(stats: dict[str, Any]) -> list[str]:
     """Return what tiers do beside reads and writes: look-ups, refusals, what was not stored, collecting, streams."""
     tiers = stats["tiers"]
     said = [
-        f"{tier['name']}: {format_count(tier['file_lookups'])} look-ups of files (simulated; no rows of the trace)"
+        f"{tier['name']}: {counted(tier['file_lookups'], 'look-up')} of files (simulated; no rows of the trace)"
         for tier in tiers
         if "file_lookups" in tier
     ]
     if (offers := stats.get("offers")) is not None and offers["refused"]:
         said.append(
             f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were refused for lack of "
-            f"space, {format_count(offers['refused_objects'])} objects in all; each is offered again"
+            f"space, {counted(offers['refused_objects'], 'object')} in all; each is offered again"
         )
     said += [
-        f"{tier['name']}: {format_count(tier['lost_objects'])} objects ({format_bytes(tier['lost_bytes'])}) had left "
+        f"{tier['name']}: {counted(tier['lost_objects'], 'object')} ({format_bytes(tier['lost_bytes'])}) had left "
         f"the tier above before they were stored, {format_count(tier['dropped_objects'])} "
         f"({format_bytes(tier['dropped_bytes'])}) found the queue full and were dropped, "
         f"{format_count(tier['waiting_objects'])} still wait"

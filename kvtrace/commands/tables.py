@@ -87,8 +87,9 @@ def convert(
         if to == "mlperf":
             if not target.name.endswith((".csv", ".csv.zst")):
                 raise ConfigError(f"{target}: name an MLPerf trace *.csv or *.csv.zst")
-            lost = [f"{n:,} {name}" for name, n in mlperf_csv.write_from(source, target, tick).items() if n]
-            log(f"lost in this format: {', '.join(lost) or 'nothing'}")
+            lost = {name: n for name, n in mlperf_csv.write_from(source, target, tick).items() if n}
+            said = ", ".join(counted(n, name.removesuffix("s")) for name, n in lost.items())
+            log(f"lost in this format: {said or 'nothing'}")
         elif mlperf_csv.is_mlperf(source):
             for note in mlperf_csv.read_into(source, target, command_line(), tick).notes():
                 log(f"note: {note}")
@@ -155,7 +156,7 @@ def merge(
         emit_json({"file": str(output), "rows": meta.rows, "merged": meta.config["merged"]})
         return
     tiers = ", ".join(tier.name for tier in meta.tiers)
-    typer.echo(printable(f"{output}: {meta.rows:,} rows of {', '.join(names.values())}, on {tiers}"))
+    typer.echo(printable(f"{output}: {counted(meta.rows or 0, 'row')} of {', '.join(names.values())}, on {tiers}"))
 
 
 def _by_name(options: list[str] | None, flag: str, example: str, names: set[str]) -> dict[str, str]:
@@ -209,7 +210,7 @@ def record(
     if as_json:
         emit_json({"file": str(output), **msgspec.to_builtins(heard)})
         return
-    counts = f"{format_count(heard.events)} events in {format_count(heard.messages)} messages"
+    counts = f"{counted(heard.events, 'event')} in {counted(heard.messages, 'message')}"
     typer.echo(f"{output}: {counts}, {format_count(heard.lost)} lost, {format_count(heard.replayed)} replayed")
 
 

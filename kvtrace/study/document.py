@@ -16,7 +16,7 @@ from kvtrace.core.config import as_text
 from kvtrace.core.document import document as doc
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import MEMORY, mean
-from kvtrace.core.units import counted, format_bytes, format_count
+from kvtrace.core.units import counted, format_bytes
 from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
 from kvtrace.study.run import Failed, StudyRow
@@ -51,7 +51,7 @@ def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
         every = _configurations(found, found.rows, _ALL_SPEC)
         chapters.append(doc.Chapter("All configurations", [every], is_folded=True))
     best, done, of = found.best, len(found.rows), len(found.study.configurations)
-    notes = [f"{format_count(done)} configurations, each simulated once; all figures are simulated"]
+    notes = [f"{counted(done, 'configuration')}, each simulated once; all figures are simulated"]
     warnings = [f"PARTIAL: {done} of {of} configurations are done"] if done < of else []
     answers = {"best": best, "cheapest": found.cheapest}
     warnings += [

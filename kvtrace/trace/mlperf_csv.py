@@ -23,7 +23,7 @@ from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import MOST, MOST_BYTES, OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
 from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, objects_path, open_table, read_csv, unpacked
-from kvtrace.core.units import NS_PER_S, format_duration
+from kvtrace.core.units import NS_PER_S, counted, format_duration
 from kvtrace.sim.chains import Numbers, grown
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
@@ -43,9 +43,6 @@ def is_mlperf(path: Path) -> bool:
         return path.is_file() and next(_chunks(path), b"").startswith(HEADER.encode())
     except TraceError:
         return False
-
-
-_SEEDS = (1, 2)
 
 
 @dataclass(slots=True)
@@ -70,7 +67,7 @@ class Import:
     def number(self, names: pa.StringArray) -> Any:
         """Return the int64 numbers of keys that differ from each other; new ones get the next numbers."""
         series = pl.Series(values=pl.from_arrow(names))
-        low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in _SEEDS)
+        low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in (1, 2))
         before, ids = self.numbers.count, self.numbers.of(low).astype(np.int64)
         self.sizes, self.others = (grown(of, self.numbers.count, 0) for of in (self.sizes, self.others))
         is_new = ids >= before
@@ -88,7 +85,7 @@ class Import:
                 f"{self.raised_rows} of {self.rows} rows had a time earlier than the row before, by "
                 f"{format_duration(self.raised_most_ns)} at most; their times were raised to the row before"
             )
-        notes += [f"phase {name!r} ({count} rows) is 'other' here" for name, count in self.other_phases.items()]
+        notes += [f"phase {name!r} ({counted(n, 'row')}) is 'other' here" for name, n in self.other_phases.items()]
         return notes
 
 
@@ -219,11 +216,14 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
         for batch in reader.batches():
             frame = pl.DataFrame(pl.from_arrow(batch)).with_columns(pl.col("op", "phase").cast(pl.String))
             is_deleted = pl.col("op") == Op.DELETE
+            # What "Prefill" comes back as.
+            kept = pl.when(pl.col("op") == Op.READ).then(pl.lit(Phase.LOAD)).otherwise(pl.lit(Phase.PREFILL))
+            is_lost = (pl.col("phase") != kept) & ~pl.col("phase").is_in([*_EXPORT_PHASES]) & ~is_deleted
             counts = frame.select(
                 is_deleted.sum(),
                 pl.col("request_id").is_not_null().sum(),
                 (pl.col("offset_bytes") > 0).sum(),
-                (~pl.col("phase").is_in([Phase.PREFILL, *_EXPORT_PHASES]) & ~is_deleted).sum().alias("p"),
+                is_lost.sum().alias("p"),
                 (pl.col("rank") > 0).sum(),
                 (pl.col("ts_ns") % 1000 != 0).sum(),
                 *(pl.col(name).ne_missing(TRACE.column(name).default).sum() for name in reader.extras),

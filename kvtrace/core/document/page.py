@@ -23,7 +23,7 @@ from kvtrace.core import bokeh
 from kvtrace.core.document import document as doc
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.files import aside, write_text
-from kvtrace.core.units import printable
+from kvtrace.core.units import counted, printable
 
 COLOURS: Final = ("read", "write", "delete", "fourth", "fifth", "sixth")
 _KINDS = {"read": "read", "write": "write", "delete": "delete", "discard": "delete"}
@@ -370,8 +370,7 @@ def _doubts(document: doc.Document) -> str:
     notes = "".join(f"<li>{_plain(note)}</li>" for note in document.notes)
     if not notes:
         return warning
-    many = f"{len(document.notes)} note{'s' * (len(document.notes) > 1)}"
-    summary = f"<summary>{many} on how this was made and measured</summary>"
+    summary = f"<summary>{counted(len(document.notes), 'note')} on how this was made and measured</summary>"
     return f'{warning}<details>{summary}<ul class="notes">{notes}</ul></details>\n'
 
 
@@ -403,7 +402,7 @@ def _section(table: doc.ReportTable, charts: _Charts) -> str:
     numbered = _table(table) if table.rows else '<p class="note">None.</p>'
     is_folded = len(table.rows) > LONG_ROWS and bool(table.charts) and not table.is_answer
     if is_folded:
-        numbered = f"<details><summary>Numbers: {len(table.rows)} rows</summary>{numbered}</details>"
+        numbered = f"<details><summary>Numbers: {counted(len(table.rows), 'row')}</summary>{numbered}</details>"
     kind = ' class="half"' if len(table.charts) == 1 and (is_folded or len(table.columns) <= _HALF) else ""
     title = f"<h3>{_plain(table.title)}</h3>\n" if table.title else ""
     return f"<section{kind}>{title}{drawn}{note}{numbered}</section>"

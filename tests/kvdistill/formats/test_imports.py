@@ -190,7 +190,7 @@ def test_what_warp_measured_becomes_a_run(tmp_path):
         ("read", 2500 * MS, None, 10, None, "ok"),
     ]
     assert rows_of(out / "trace.objects.parquet", OBJECTS, "key", "size_bytes") == [("a%20b", 4096), ("c", 10)]
-    assert "1 operations have no end: their times are null" in result.notes
+    assert "1 operation without an end: times are null" in result.notes
     run = manifest(out)
     assert (run["started_utc"], run["status"], run["summary"]["errors"]) == (
         "2026-01-01T00:00:00.500000+00:00", "complete", 1,
@@ -242,7 +242,7 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
     }  # fmt: skip
     assert result.examples["a start that is no RFC 3339 time"].startswith("w.csv, row ")
     assert "w.csv: unknown columns are left out: colour" in result.notes
-    assert any(note.startswith("1 rows are operations on several objects") for note in result.notes)
+    assert any(note.startswith("1 row of operations on several objects") for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -508,6 +508,37 @@ def test_rates_of_single_operations_count_where_they_end(tmp_path):
     assert result.left_out == {"trims free a part of a file, not an object": 1}
 
 
+def test_a_silent_job_has_an_empty_log(tmp_path):
+    logs = [write_lines(tmp_path / f"a_{kind}.1.log", "10, 1000, 0, 4096, 0") for kind in ("lat", "bw")]
+    silent, no_queue = [tmp_path / f"e_{kind}.1.log" for kind in ("lat", "bw")], tmp_path / "a_slat.1.log"
+    for path in (*silent, no_queue):
+        path.write_text("")
+    result = run_import("fio-log", [*logs, *silent, no_queue], tmp_path / "out")
+    assert (result.rows_read, result.rows_kept, result.left_out) == (2, 2, {})
+    assert "empty, of jobs without operations: e_lat.1.log, e_bw.1.log" in result.notes
+    assert "not read, since they add nothing to the other logs: a_slat.1.log" in result.notes
+    assert figures(tmp_path / "out")["fio", "read"]["operations"] == 1
+    with pytest.raises(TraceError, match=r"e_lat\.1\.log: empty: there is nothing to import"):
+        run_import("fio-log", [*silent, no_queue], tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("names", "is_noted"),
+    [(["j_bw.1.log"], False), (["j_bw.1.log", "j_lat.1.log"], False), (["j_bw.1.log", "j_lat.2.log"], True),
+     # All jobs in one file (per_job_logs=0).
+     (["j_bw.log"], True), (["j_lat.log"], True)],
+)  # fmt: skip
+def test_jobs_whose_times_overlap_are_noted_once(tmp_path, names, is_noted):
+    logs = [write_lines(tmp_path / name, "500, 1000, 0, 4096, 0", "400, 1000, 0, 4096, 0") for name in names]
+    notes = run_import("fio-log", logs, tmp_path / "out").notes
+    assert sum("each job's log counts from that job's own start" in note for note in notes) == is_noted
+
+
+def test_a_folder_is_no_log(tmp_path):
+    done = run_cli("kvdistill", "import", "fio-log", ".", "-o", tmp_path / "out", check=False)
+    assert done.stderr.splitlines() == ["kvdistill: error: .: not a regular file"]
+
+
 def test_logs_of_submission_alone_are_refused(tmp_path):
     log = write_lines(tmp_path / "j_slat.1.log", "1, 2, 0, 4096, 0")
     with pytest.raises(ConfigError, match="no log of latencies, bandwidth or IOPS"):
@@ -527,7 +558,8 @@ def fio_job(**fields: object) -> dict:
 
 
 def test_fio_json_by_hand(tmp_path):
-    content = {"fio version": "fio-3.33", "jobs": [fio_job(), fio_job(), fio_job(jobname="k", error=5)]}
+    of_k = {"jobname": "k", "error": 5, "trim": {"total_ios": 1}}
+    content = {"fio version": "fio-3.33", "jobs": [fio_job(), fio_job(), fio_job(**of_k)]}
     # With --status-interval and --output-format=json,normal: an earlier result, and text after the last.
     early, last = (json.dumps(of, indent=2) for of in ({"jobs": [fio_job(jobname="early")]}, content))
     (tmp_path / "o.json").write_text(f"fio: a warning\n{early}\n{last}\n\nj: (groupid=0, jobs=1): err= 0\n")
@@ -536,6 +568,7 @@ def test_fio_json_by_hand(tmp_path):
     assert list(found) == [("j", "read"), ("j #2", "read"), ("k", "read")]
     # What each job did in each direction, trims too.
     assert (result.rows_read, result.rows_kept) == (6, 3)
+    assert "counted in no figure: 1 trim of job k in o.json" in result.notes
     assert found["j", "read"]["latency"] == {
         "count": 200, "mean_ns": 400.5, "max_ns": 900, "p50_ns": 300, "p95_ns": None, "p99_ns": 880,
         # 200 values cannot tell them.
@@ -546,12 +579,47 @@ def test_fio_json_by_hand(tmp_path):
     assert (run["status"], run["reason"]) == ("partial", "job k of o.json ended with error 5")
     assert run["engine"] == {"name": "libaio", "queue_depth": 8, "io_bytes": None}
     assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_000 * MS)
-    assert "3 trims of job j in o.json are counted in no figure" in result.notes
+    assert "counted in no figure: 3 trims of job j in o.json" in result.notes
     # Another job is compared as another job.
     (tmp_path / "p.json").write_text(json.dumps({"jobs": [fio_job(**{"job options": {"iodepth": "1", "bs": "4k"}})]}))
     run_import("fio-json", [tmp_path / "p.json"], tmp_path / "other")
     compared = json.loads(run_cli("kvdistill", "compare", tmp_path / "out", tmp_path / "other", "--json").stdout)
     assert compared["settings"]["fio.jobs.j.iodepth"] == ["8", "1"]
+
+
+def test_jobs_of_clients_count_once(tmp_path):
+    # As fio 3.33 --client writes it: text before, jobs as they end, each with its host, then the sum of all.
+    hosts = ("b", "a", "a")
+    jobs = [fio_job(hostname=host, jobname=name) for host, name in zip(hosts, "jjk", strict=True)]
+    both = {"io_bytes": 3 * 819200, "total_ios": 600, "runtime": 2000, "bw_bytes": 3 * 409600}
+    total = fio_job(hostname="a", jobname="All clients", read=fio_job()["read"] | both)
+    content = {"fio version": "fio-3.33", "client_stats": [*jobs, total], "disk_util": []}
+    (tmp_path / "o.json").write_text(f"<a> j: (g=0): rw=read\n{json.dumps(content, indent=2)}\n")
+    result = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
+    assert [tier for tier, _ in figures(tmp_path / "out")] == ["j on b", "j on a", "k on a"]
+    assert (manifest(tmp_path / "out")["summary"]["operations"], result.rows_kept) == (600, 3)
+    # One host's jobs are called as they are without a client: runs on two servers are compared.
+    (tmp_path / "o.json").write_text(json.dumps(content | {"client_stats": [*jobs[1:], total]}))
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "one")
+    assert [tier for tier, _ in figures(tmp_path / "one")] == ["j", "k"]
+
+
+def test_rates_of_fio_are_said_to_be_over_its_own_time(tmp_path):
+    (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "json")
+    run_import("fio-log", [write_lines(tmp_path / "j_lat.1.log", "5, 1000, 0, 4096, 0")], tmp_path / "log")
+    for name in ("json", "log"):
+        shown = run_cli("kvdistill", "report", tmp_path / name, "--markdown").stdout
+        assert [of in shown for of in ("imported tool counted", "first submission")] == [name == "json", name == "log"]
+
+
+def test_an_imported_run_is_a_run_to_sql(tmp_path):
+    (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "json")
+    run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0")], tmp_path / "log")
+    done = run_cli("kvdistill", "sql", tmp_path / "json", tmp_path / "log", "--query", "runs_at_a_glance", "--json")
+    rows = sorted((run["verdict"], run["operations"], run["engine"], run["wall_s"]) for run in json.loads(done.stdout))
+    assert rows == [("imported from fio-json", 200, "libaio", 2.0), ("imported from fio-log", None, "other", 0.5)]
 
 
 def test_which_latencies_are_whole_is_said(tmp_path):
@@ -965,6 +1033,6 @@ def test_the_command_tells_what_it_left_out(tmp_path):
                       warp_line("STAT", "a", "2026-01-01T00:00:01Z", "", 1))  # fmt: skip
     done = run_cli("kvdistill", "import", "warp", log, "-o", tmp_path / "out", "--json")
     assert json.loads(done.stdout)["left_out"] == {"LIST and STAT cannot be stored in a kvtrace table": 1}
-    assert "left out: 1 rows: LIST and STAT cannot be stored in a kvtrace table (first: w.csv, row 1)" in done.stderr
+    assert "left out: 1 row: LIST and STAT cannot be stored in a kvtrace table (first: w.csv, row 1)" in done.stderr
     bad = run_cli("kvdistill", "import", "xml", log, "-o", tmp_path / "out", check=False)
     assert bad.returncode == 2

@@ -162,5 +162,8 @@ def test_what_lmcache_does_not_say_is_null(tmp_path):
     found = read_run(tmp_path / "out").serving
     assert (found.first_token.p50_ns, found.answer.p90_ns) == (None, None)
     assert found.first_token.mean_ns == 105_454_545
-    refused = run_cli("kvdistill", "sql", tmp_path / "out", "SELECT 1 FROM runs", check=False).stderr
-    assert refused.endswith("out: figures only, no rows to query; use kvdistill report\n")
+    # It is a run to SQL, too, and has no operations.
+    (run,) = json.loads(run_cli("kvdistill", "sql", tmp_path / "out", "FROM runs", "--json").stdout)
+    assert (run["verdict"][:20], run["status"], run["queue_depth"]) == ("lmcache bench engine", "complete", None)
+    refused = run_cli("kvdistill", "sql", tmp_path / "out", "FROM ops", check=False).stderr
+    assert refused.endswith("(views here: runs)\n")

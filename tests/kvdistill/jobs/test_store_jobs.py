@@ -151,10 +151,10 @@ def test_reads_of_what_is_gone_and_writes_from_within_are_counted(tmp_path):
     write_trace(tmp_path / "t.parquet", rows)
     done = run_cli("kvdistill", "sai3", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path, "--json")
     log = json.loads(done.stdout)["log"]
-    assert "1 reads of deleted objects will fail" in log["lost"]
+    assert "1 read of deleted objects will fail" in log["lost"]
     # Object 1 was never written; object 0 was deleted before, and read since: the read counts as its last use.
-    assert "1 deletes of objects that are not there" in log["lost"]
-    assert "1 writes that do not start at 0: a PUT of their length replaces the object" in log["lost"]
+    assert "1 delete of objects that are not there" in log["lost"]
+    assert "1 write not starting at 0: a PUT of as many bytes replaces the object" in log["lost"]
     assert log["populated"] == 0
 
 

@@ -205,6 +205,15 @@ def test_what_a_probe_did_not_measure_is_not_taken_for_0(tmp_path, changed, why)
         distil_source(tmp_path, None, Limit(), tmp_path)
 
 
+def test_flushes_of_a_probe_are_those_that_completed(tmp_path):
+    # The kernel passes them on by requests of no process: none was seen to be issued.
+    times = NO_TIMES | {"count": 0, "mean_ns": None}
+    flush = {"completed": 26, "block_sizes": [], "in_flight_at_dispatch": [], "d2c": times, "q2d": times}
+    directions = PROBE["block"]["directions"] | {"flush": flush}
+    (tmp_path / "probe.json").write_text(json.dumps(PROBE | {"block": {"directions": directions}}))
+    assert distil_source(tmp_path, None, Limit(), tmp_path).profile.flush_ops == 26
+
+
 def test_a_profile_is_read_back_and_gives_the_same_jobs(tmp_path):
     distilled = distil_rows(tmp_path, HAND)
     write_json(tmp_path / "profile.json", distilled.profile)

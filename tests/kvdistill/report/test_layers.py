@@ -128,7 +128,7 @@ def test_a_part_from_the_page_cache_and_the_probes_own_faults_are_said(run):
             "(page cache or unwritten extents)"
         ),
         "2 requeues by a busy driver",
-        "1 completions were not reported by the kernel: their device time is in no figure",
+        "1 completion not reported by the kernel, whose device time is in no figure",
     ]
 
 

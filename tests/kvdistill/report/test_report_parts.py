@@ -218,6 +218,8 @@ def test_errors_are_all_that_failed_and_corrupt_reads_are_of_them(tmp_path):
     assert (row["operations"], row["errors"], row["corrupt"], row["skipped"]) == (5, 4, 2, 1)
     assert found.failed() == (4, 9, "operations")
     assert found.warnings() == ["4 operations FAILED", "2 of them were CORRUPT reads"]
+    alone = msgspec.structs.replace(found, figures=[row | {"errors": 1, "corrupt": 1}])
+    assert alone.warnings() == ["1 operation FAILED", "1 of them was a CORRUPT read"]
     summary = msgspec.to_builtins(read_run(run).summary)
     of_run = msgspec.to_builtins(figures(operations=5, errors=4, corrupt=2))
     change_run(run, summary=summary | {"figures": [of_run]})

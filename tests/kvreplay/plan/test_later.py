@@ -111,7 +111,10 @@ def test_a_steady_window_is_replayed_with_its_evictions(tmp_path):
         ("from:60s", "write from:300s+60s, busiest:60s, steady:60s or all"),
         ("steady:0s", "it must last more than 0 s"),
         ("from:1h+1s", "--window from:1h+1s has no rows"),
-        ("steady:1s", "nothing is evicted from nvme"),
+        (
+            "steady:1s",
+            "is evicted from nvme in this trace, so that it has no steady state; take a longer trace or a smaller tier",
+        ),
     ],
 )
 def test_what_is_no_window_is_refused(tmp_path, asked, said):
@@ -126,6 +129,9 @@ def test_what_is_no_window_is_refused(tmp_path, asked, said):
     ends = write_trace(tmp_path / "e.parquet", [*kept, gone])
     with pytest.raises(ConfigError, match="nothing is read or written after the first eviction from nvme"):
         Later(open_table(ends, TRACE), "steady:60s", [NVME])
+    # Where objects fit no tier, a smaller one would not help.
+    with pytest.raises(ConfigError, match=r"nothing is read or written on cpu .*; take a longer trace, or a larger"):
+        Later(open_table(trace, TRACE), "steady:60s", [NVME - 1])
 
 
 def test_a_window_of_writes_alone_says_so_before_it_is_measured(tmp_path):

@@ -30,7 +30,7 @@ from kvreplay.probes.session import blocks_batch, rwbs
 from kvreplay.tiers.host import devices_beneath
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.metadata import describe
-from kvtrace.core.run.probe_file import BlockFigures, Bucket
+from kvtrace.core.run.probe_file import BlockFigures, Bucket, ProbeFile
 from kvtrace.core.run.run_file import BLOCKS_JOURNAL
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.statistics import bounds
@@ -262,6 +262,27 @@ def test_an_unavailable_probe_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(ProbeUnavailable, match="needs root"):
         session.measure(Filter(), tmp_path / "out", 1, [], has_events=True, tell=lambda _line: None)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_flush_that_the_kernel_passed_on_itself_was_issued_by_none():
+    """As `--comm fio` sees fdatasync: queued and completed by fio, issued as a request that belongs to no process."""
+
+    class Kernel:
+        def entries(self, _table):
+            return ()
+
+    counted = np.zeros(1, libbpf.SHARED["values"])[0]
+    for direction, queued, issued in (("flush", 26, 0), ("write", 5, 5)):
+        of = counted["counts"]["block"][0, libbpf.DIRECTIONS.index(direction)]
+        for name, count in (("queued", queued), ("issued", issued), ("completed", queued)):
+            of[libbpf.COUNTS.index(name)] = count
+    found = session.block_figures(Kernel(), counted, {}, 11)
+    flush, write = found.directions["flush"], found.directions["write"]
+    assert (flush.queued, flush.issued, flush.issued_bytes, flush.completed) == (26, None, None, 26)
+    assert (write.issued, write.issued_bytes) == (5, 0)
+    (table,) = session.probe_document(ProbeFile(block=found)).chapters[0].tables
+    assert [row[:3] for row in table.rows] == [["write", 5, 5], ["flush", None, 26]]
+    assert "null of flushes" in table.note
 
 
 class NoProbes:

@@ -371,6 +371,12 @@ def test_a_load_that_was_delivered_is_held_though_operations_were_late() -> None
         progress_of(Axis.USERS, late, None)
         == "sustained, read response p99 1.00 ms (replayer added delay to 31.0 % of operations)"
     )
+    # What rounds to none is not said.
+    assert all(
+        progress_of(Axis.USERS, msgspec.structs.replace(late, late_by_itself_fraction=share), None)
+        == "sustained, read response p99 1.00 ms"
+        for share in (None, 0.0, 0.0009)
+    )
     behind = msgspec.structs.replace(late, is_delivered=False, asked_bytes_per_s=1e9, late_by_itself_fraction=None)
     assert not behind.is_held
     assert progress_of(Axis.USERS, behind, None) == "falls behind, read response p99 1.00 ms, 1.00 GB/s asked"

@@ -13,7 +13,7 @@ from run_files import figures, run_file, summary
 from kvreplay.config.config import Config
 from kvreplay.run.document import trials_document
 from kvreplay.run.run import FinishedRun, Interrupted, Replay, replay
-from kvreplay.run.trials import Trials, disagreements, quantities
+from kvreplay.run.trials import Trials, disagreements, quantities, trials_verdict
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import RunFile
 
@@ -45,6 +45,8 @@ def test_the_spread_is_the_range_over_the_median() -> None:
     assert "nvme read bandwidth_bytes_per_s 30%" in line
     assert disagreements(quantities([manifest(100.0), manifest(110.0), manifest(105.0)])) == []
     assert disagreements(quantities([manifest(100.0)])) == []
+    empty = manifest(None, verdict="closed loop: nothing completed")
+    assert [trials_verdict([empty] * n, []).partition(":")[0] for n in (1, 2)] == ["1 trial", "2 trials"]
 
 
 def row(i: int) -> Any:
