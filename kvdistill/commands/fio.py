@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ from kvtrace.core.document.document import Document
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import check_new, write_json
-from kvtrace.core.run.run_file import run_program
+from kvtrace.core.run.run_file import generate
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 
@@ -92,5 +91,5 @@ def _source(source: Path | None, gen: str | None, tier: str | None, output: Path
         return source, tier
     made = output / "trace.parquet"
     output.mkdir(parents=True, exist_ok=True)
-    run_program("kvtrace", ["gen", *shlex.split(gen or ""), "-o", str(made), "--force"])
+    generate(gen or "", made)
     return made, tier or open_table(made, TRACE).meta.tiers[-1].name

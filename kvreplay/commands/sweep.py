@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -65,11 +64,11 @@ def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
     if trace is not None:
         yield trace
         return
-    from kvtrace.core.run.run_file import run_program
+    from kvtrace.core.run.run_file import generate
 
     with tempfile.TemporaryDirectory(prefix="kvreplay-") as folder:
         made = Path(folder) / "trace.parquet"
-        run_program("kvtrace", ["gen", *shlex.split(gen or ""), "-o", str(made)])
+        generate(gen or "", made)
         yield made
 
 

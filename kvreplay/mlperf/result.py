@@ -30,7 +30,7 @@ from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Criterion
 from kvtrace.core.run.run_file import MLPERF_FILE, OPS_FILE, SERVED_FILE, RunFile
 from kvtrace.core.schema import OPS, REQUESTS, SERVED, numbers
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 from kvtrace.core.units import counted, format_duration, format_rate, per_second
 
 READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
@@ -322,11 +322,11 @@ class Served:
 
 def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
     """Sum the requests of the table `requests` that `run` served whole."""
-    served = read_table(run / SERVED_FILE, SERVED)
+    served = open_table(run / SERVED_FILE, SERVED).whole()
     unfinished, operations = (served.column(name).to_numpy() for name in ("unfinished", "operations"))
     ids, hits = (served.column(name).to_numpy() for name in ("request_id", "hits"))
     is_whole = (unfinished == 0) & (operations > 0)
-    asked = read_table(requests, REQUESTS)
+    asked = open_table(requests, REQUESTS).whole()
     order = np.argsort(asked.column("request_id").to_numpy())
     # A repeat of the trace counts its requests on.
     at = order[ids[is_whole] % max(1, len(order))]

@@ -368,8 +368,7 @@ def leave_at_once(code: int) -> NoReturn:
 
 def _fail(program: str, message: str, code: int) -> NoReturn:
     words = (word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}…" for word in message.split())
-    line = printable(" ".join(words))
-    typer.echo(f"{program}: error: {line}", err=True)
+    typer.echo(f"{program}: error: {printable(' '.join(words))}", err=True)
     sys.exit(code)
 
 

@@ -525,9 +525,8 @@ class Writer:
         self.table, self.rows = table, 0
         self.meta = msgspec.structs.replace(meta, table=table.name, schema_version=table.version(extras))
         self._encoder, self._extras, self._is_whole = encoder, extras, False
-        self._pending, self._pending_rows = [], 0
-
-    _pending: list[pa.RecordBatch]
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
 
     @property
     def encoded_rows(self) -> int:
@@ -548,11 +547,10 @@ class Writer:
 
     def _flush(self, *, whole: bool) -> None:
         rows = pa.Table.from_batches(self._pending, arrow_schema(self.table, self._extras))
-        start = 0
-        while rows.num_rows - start >= ROW_GROUP_ROWS or (whole and start < rows.num_rows):
+        end = rows.num_rows if whole else rows.num_rows // ROW_GROUP_ROWS * ROW_GROUP_ROWS
+        for start in range(0, end, ROW_GROUP_ROWS):
             self._encoder.write(rows.slice(start, ROW_GROUP_ROWS))
-            start += ROW_GROUP_ROWS
-        rest = rows.slice(start)
+        rest = rows.slice(end)
         self._pending, self._pending_rows = rest.to_batches(), rest.num_rows
 
     def finish(self) -> None:
@@ -615,11 +613,6 @@ def _check_rows(path: Path, table: Table, *_state: int) -> None:
     """Read all of the file at `path`; once for each state of it."""
     for _batch in open_table(path, table).batches():
         pass
-
-
-def read_table(path: Path | str, table: Table) -> pa.Table:
-    """Return the whole table at `path`; for tables known to be small."""
-    return open_table(path, table).whole()
 
 
 def objects_path(trace: Path | str) -> Path:

@@ -36,9 +36,10 @@ from engine_runs import (
     slots_taken,
     write_alike,
 )
+from readers import read_table
 
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
-from kvtrace.core.tables import objects_path, read_table
+from kvtrace.core.tables import objects_path
 from kvtrace.core.units import counted as counted_words
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]

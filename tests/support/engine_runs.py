@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from conftest import TRACES
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace.core.schema import TRACE
-from kvtrace.core.tables import read_table
 from kvtrace.requests import mooncake
 
 ENGINES = Path(__file__).parents[1] / "golden" / "engines"

@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from kvtrace.core.app import log, progress
 from kvtrace.core.config import sha256
-from kvtrace.core.errors import KvError, ProbeUnavailable, TraceError
+from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import find_json, read_json
 from kvtrace.core.metadata import Count, Metadata
 from kvtrace.core.run.figures import CheckpointFigures, Metrology, Mlperf, RequestFigures, Serving, Summary
@@ -568,6 +568,14 @@ def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = Fals
         raise ProgramError(command, last.removeprefix(f"{program}: error: "), done.returncode)
     for line in said if is_noted else ():
         log(line)
+
+
+def generate(gen: str, trace: Path) -> None:
+    """Make `trace` by `kvtrace gen` with the options `gen`, in place of what was there. ConfigError, ProgramError."""
+    try:
+        run_program("kvtrace", ["gen", *shlex.split(gen), "-o", str(trace), "--force"])
+    except ValueError as error:
+        raise ConfigError(f"--gen {gen}: {error}") from None
 
 
 ATTACHED = "probes attached"

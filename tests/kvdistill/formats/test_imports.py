@@ -10,6 +10,7 @@ import pytest
 import zstandard
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS
+from readers import read_table
 
 from kvdistill.formats.formats import Account, Format, ImportOptions
 from kvdistill.formats.importing import import_files
@@ -21,7 +22,6 @@ from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE
-from kvtrace.core.tables import read_table
 
 HEADER = "\t".join(Style.WARP.columns)
 

@@ -28,6 +28,7 @@ def test_jobs_of_a_trace_that_gen_makes_first(tmp_path):
     [
         ((), "name one INPUT, or give --gen", 2),
         (("t.parquet", "--gen", GEN), "name one INPUT, or give --gen", 2),
+        (("--gen", "--users '3"), "--gen --users '3: No closing quotation", 2),
         (("--gen", "--preset lmcache-dsk"), "unknown preset 'lmcache-dsk'; did you mean lmcache-disk", 2),
     ],
 )

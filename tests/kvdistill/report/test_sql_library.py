@@ -7,12 +7,13 @@ import pyarrow as pa
 import pytest
 from conftest import run_cli, run_process, trace_meta, write_trace
 from kvdistill_rows import io, write_hand, write_run
+from readers import read_table
 
 from kvdistill.queries.sql import answer, named_queries, named_query, split_query
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.run.figures import WarmupFacts
 from kvtrace.core.schema import BLOCKS, REQUESTS, SERVED, TRACE, arrow_schema, enum_array
-from kvtrace.core.tables import create, read_table
+from kvtrace.core.tables import create
 
 S = 1_000_000_000
 MIB = 1 << 20

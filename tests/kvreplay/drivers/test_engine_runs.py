@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from conftest import run_cli
+from readers import read_table
 from waiting import wait_for
 
 from kvreplay.tiers.claims import SCRATCH
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import OBJECTS, OPS, SERVED
-from kvtrace.core.tables import read_table
 
 STANDIN = Path(__file__).parents[2] / "support" / "standin"
 CHUNK_BYTES = 256 * 4 * 64

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import write_trace
+from readers import read_table
 from rings import IO, drive, engine_of, needs_uring, rows_of, space_in
 
 from kvreplay.config.config import Config
@@ -26,7 +27,7 @@ from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import BY_ID, FileLayout, SeveralDrives, StorageOptions, drive_by_id
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import objects_path, read_table
+from kvtrace.core.tables import objects_path
 
 NVME = 2
 

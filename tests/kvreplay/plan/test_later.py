@@ -8,13 +8,14 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
+from readers import read_table
 
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Later, compile_window
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import OPS, TRACE
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 
 NVME, MS = 2, 1_000_000
 

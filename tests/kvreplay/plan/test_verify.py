@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
+from readers import read_table
 from rings import ENGINES, SEED, PlainFiles, drive, engine_of, files_in, memory_of, rows_of, space_in
 
 from kvreplay.config import tiers
@@ -22,7 +23,6 @@ from kvreplay.run.run import Replay, replay
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

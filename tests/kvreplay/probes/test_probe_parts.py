@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from conftest import run_cli
+from readers import read_table
 
 from kvreplay.probes import libbpf, session
 from kvreplay.probes.libbpf import (
@@ -34,7 +35,6 @@ from kvtrace.core.run.probe_file import BlockFigures, Bucket, ProbeFile
 from kvtrace.core.run.run_file import BLOCKS_JOURNAL
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.statistics import bounds
-from kvtrace.core.tables import read_table
 
 BITS = {"__REQ_SYNC": 11, "__REQ_META": 12, "__REQ_FUA": 17, "__REQ_PREFLUSH": 18, "__REQ_RAHEAD": 19}
 

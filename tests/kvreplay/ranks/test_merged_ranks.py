@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import run_cli, write_trace
 from ranks import on_ranks
+from readers import read_table
 from run_files import distribution as distribution_of
 from run_files import figures
 
@@ -22,7 +23,6 @@ from kvreplay.result.cause import distribution
 from kvreplay.run.run import Replay
 from kvtrace.core.run.run_file import RanksNote, RunFile, read_run
 from kvtrace.core.schema import OPS, SERVED
-from kvtrace.core.tables import read_table
 
 COUNT = 3
 MS = 1_000_000

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import trace_meta, write_trace
+from readers import read_table
 
 from kvreplay.config.config import PartitionBy
 from kvreplay.plan.window import compile_window
@@ -19,7 +20,7 @@ from kvreplay.ranks.partition import (
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.schema import REQUESTS, TRACE, arrow_schema, enum_array
-from kvtrace.core.tables import create, objects_path, open_table, read_table
+from kvtrace.core.tables import create, objects_path, open_table
 
 Row = tuple[Any, ...]
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import run_cli, write_trace
 from ranks import Hall, ThreadRanks, on_ranks
+from readers import read_table
 
 from kvreplay.config.config import Config, PartitionBy
 from kvreplay.ranks import session
@@ -29,7 +30,6 @@ from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvEr
 from kvtrace.core.run.run_file import RanksNote, read_run
 from kvtrace.core.run.sweep_file import Axis
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 COUNT = 3
 

@@ -13,6 +13,7 @@ import pytest
 from conftest import write_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from readers import read_table
 from taken import counted, planned, rows_of, take
 
 from kvreplay.config.config import Config
@@ -31,7 +32,7 @@ from kvtrace.core.limit import Limit
 from kvtrace.core.run.figures import Distribution
 from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 
 if TYPE_CHECKING:
     from pathlib import Path

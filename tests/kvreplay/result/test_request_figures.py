@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import run_cli, trace_batch, trace_meta, write_trace
+from readers import read_table
 from taken import planned, take
 
 from kvreplay.config.config import Config, Criteria, Targets
@@ -25,7 +26,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata, describe
 from kvtrace.core.schema import REQUESTS, SERVED, TRACE, arrow_schema, enum_array
-from kvtrace.core.tables import create, open_table, read_table
+from kvtrace.core.tables import create, open_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, trace_meta, write_trace
+from readers import read_table
 from taken import planned, take
 
 from kvreplay.config.config import Config, Criteria, read_criteria
@@ -24,7 +25,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.figures import Mlperf
 from kvtrace.core.schema import SERIES, SERVED, TRACE
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
+from readers import read_table
 from rings import PlainFiles
 from waiting import rows_in, wait_for
 
@@ -31,7 +32,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, read_run
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import objects_path, read_table
+from kvtrace.core.tables import objects_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
+from readers import read_table
 from waiting import wait_for
 
 from kvreplay.config.config import Config
@@ -32,7 +33,7 @@ from kvreplay.tiers.tier import StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Row, run_cli, write_trace
+from readers import read_table
 from rings import REFUSED
 
 from kvreplay.config.config import POOL_BYTES, Config
@@ -23,7 +24,6 @@ from kvtrace.core.document.chapters import checkpoint_sentence
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 MIB = 1 << 20
 MS = 1_000_000

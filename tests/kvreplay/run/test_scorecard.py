@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from conftest import run_cli
 from drive_files import cell, drive_of, write_drive
+from readers import read_table
 
 from kvreplay.run.sweep import card_document, first_users
 from kvtrace.core.document.chapters import card_answer
 from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.schema import OPS, TRACE
-from kvtrace.core.tables import read_table
 
 NVME = 2
 

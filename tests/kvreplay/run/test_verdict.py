@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from conftest import run_cli, write_trace
 from drive_files import write_drive
+from readers import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.config.limits import with_depth
@@ -29,7 +30,6 @@ from kvtrace.core.errors import ConfigError, FailedOperations
 from kvtrace.core.run.figures import LimitCause, RunVerdict
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, format_duration
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import write_trace
+from readers import read_table
 from taken import counted, rows_of
 
 from kvreplay.config.config import Config
@@ -20,7 +21,6 @@ from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 if TYPE_CHECKING:
     from pathlib import Path

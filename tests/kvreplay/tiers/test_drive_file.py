@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import run_cli, trace_meta, write_trace
 from drive_files import DEPTHS, SHARES, SIZES, cell, drive_of, usual_ns, write_drive
+from readers import read_table
 from rings import drive, engine_of, rows_of
 
 from kvreplay.engine.engine import EngineName, choose
@@ -19,7 +20,6 @@ from kvreplay.tiers.modelled import DriveFile, DriveModel, Service, SimulatedTie
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from conftest import write_trace
 from followed import trace_residency
+from readers import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
@@ -26,7 +27,6 @@ from kvreplay.tiers.extents import SPARE_SHARE, START_BYTES, ExtentTier, Space
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 IO = 16384
 BLOCK = 4096

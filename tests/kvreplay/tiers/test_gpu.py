@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import gpu_reason, run_cli, write_trace
+from readers import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.config.limits import check
@@ -22,7 +23,6 @@ from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, Kvikio, Mirror, Way
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, trace_meta, write_trace
+from readers import read_table
 from rings import ENGINES, drive, engine_of, rows_of
 
 from kvreplay.config.config import named
@@ -16,7 +17,6 @@ from kvreplay.engine.engine import refusal
 from kvreplay.tiers.modelled import ASSUMED, Service, SimulatedTier, service_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 if TYPE_CHECKING:
     from pathlib import Path

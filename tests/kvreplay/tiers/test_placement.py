@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conftest import trace_batch, trace_meta, write_trace
+from readers import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
@@ -20,7 +21,7 @@ from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers import directio
 from kvreplay.tiers.claims import MARKER, SCRATCH
 from kvtrace.core.schema import OPS, TRACE, arrow_schema
-from kvtrace.core.tables import create, read_table
+from kvtrace.core.tables import create
 
 IO = 16384
 NVME = 2

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 from object_runs import MIB, environment, in_store, lines_of, object_run, row
+from readers import read_table
 from stores import BUCKET, KEY, SECRET, SERVERS
 
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

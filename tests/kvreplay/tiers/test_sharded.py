@@ -9,6 +9,7 @@ import pytest
 from conftest import write_trace
 from hypothesis import given
 from hypothesis import strategies as st
+from readers import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
@@ -17,7 +18,7 @@ from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
 from kvreplay.tiers.tier import BY_ID, BY_KEY, FileLayout, drive_by_id, drive_by_key, mixed, path_function, spread
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import OPS, SERIES
-from kvtrace.core.tables import objects_path, read_table
+from kvtrace.core.tables import objects_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from conftest import write_trace
+from readers import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.run.run import Replay, replay
 from kvtrace.core.schema import OPS
-from kvtrace.core.tables import read_table
 
 SAMPLE = Path(__file__).parents[2] / "golden" / "engines" / "vllm" / "strace-fs.txt"
 CALLS = "access,faccessat,faccessat2,openat,mkdir,mkdirat,read,readv,pread64,preadv,write,pwrite64,pwritev,close,"

@@ -8,11 +8,12 @@ import pytest
 from conftest import trace_batch, trace_meta, write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readers import read_table
 
 from kvtrace.core import tables as traceio
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, REQUESTS, TABLES, TRACE, Table, arrow_schema
-from kvtrace.core.tables import DENSE_SLACK, create, objects_path, open_table, read_table
+from kvtrace.core.tables import DENSE_SLACK, create, objects_path, open_table
 
 if TYPE_CHECKING:
     from pathlib import Path

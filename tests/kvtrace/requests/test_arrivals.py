@@ -9,11 +9,12 @@ import json
 
 import numpy as np
 import pytest
+from readers import read_table
 from simulated import kvtrace, mlperf_of, rows_of
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, TRACE, enum_code
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S, parse_rate_per_s
 from kvtrace.requests import users as arrivals
 from kvtrace.requests import users as arrivals_module

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 from kvtrace.model.catalogue import logged_model
 from kvtrace.model.shape import bytes_per_token_per_rank
 from kvtrace.requests.engine_logs import DYNAMO_SCHEMA, chats, dynamo, lmcache_trace, lookup_log, otel

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import EVENTS
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 from kvtrace.requests import record as events_file
 from kvtrace.requests.record import EventRows, Recorded, Recorder, notes_of
 from kvtrace.requests.registry import detect

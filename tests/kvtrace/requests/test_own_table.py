@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import TRACES, trace_meta
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, TRACE
-from kvtrace.core.tables import create, open_table, read_table
+from kvtrace.core.tables import create, open_table
 from kvtrace.requests import own_table
 from kvtrace.requests.own_table import account
 from kvtrace.requests.requests import Requests, batches

@@ -7,9 +7,10 @@ import json
 import numpy as np
 import pytest
 from conftest import run_cli
+from readers import read_table
 
 from kvtrace.core.schema import REQUESTS, RequestKind
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 from kvtrace.requests.users import TEMPLATES, make_users
 
 S = 10**9

@@ -9,6 +9,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
+from readers import read_table
 from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, mlperf_of, preset_of, requests_of, simulate
 
 from kvtrace.commands.options import DriveArguments
@@ -16,7 +17,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.statistics import parse_endurance
-from kvtrace.core.tables import objects_path, open_table, read_table
+from kvtrace.core.tables import objects_path, open_table
 from kvtrace.curves.points import Meter
 from kvtrace.model.catalogue import find_model
 from kvtrace.native.records import USER

@@ -24,10 +24,11 @@ from engine_runs import (
     slots_taken,
     write_alike,
 )
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace.core.schema import TRACE
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 from kvtrace.sim.simulation import Simulation
 
 pytestmark = pytest.mark.traces

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from conftest import TRACES
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace.core.schema import OBJECTS, TRACE
-from kvtrace.core.tables import objects_path, read_table
+from kvtrace.core.tables import objects_path
 
 pytestmark = pytest.mark.traces
 

@@ -4,12 +4,13 @@ import itertools
 import json
 
 import pytest
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE
-from kvtrace.core.tables import objects_path, open_table, read_table
+from kvtrace.core.tables import objects_path, open_table
 
 LINES = [
     {"timestamp": 0, "input_length": 1200, "output_length": 40, "hash_ids": [0, 1, 2]},

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readers import read_table
 from simulated import ONE_BYTE, kvtrace, mlperf_of, preset_of, requests_of
 from stream_oracle import streams_of
 from test_oracle import SEMANTICS, request_lists, rich_presets
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 from kvtrace.model.catalogue import find_model
 from kvtrace.sim.output import StreamLabels, trace_batch
 from kvtrace.sim.presets.preset import load_preset

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from readers import read_table
 from simulated import kvtrace, preset_of, requests_of, simulate
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, TRACE
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 from kvtrace.requests.registry import read
 from kvtrace.requests.requests import Reshaping, Turns, Waits, choose, waits_of
 from kvtrace.sim.simulation import Load

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from conftest import run_cli
+from readers import read_table
 
 from kvtrace.core.schema import STUDY
-from kvtrace.core.tables import read_table
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.full

@@ -11,9 +11,9 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import run_cli
+from readers import read_table
 
 from kvtrace.core.schema import STUDY, TRACE
-from kvtrace.core.tables import read_table
 from kvtrace.core.units import format_duration
 
 MONTH_S = 365 * 86400 / 12

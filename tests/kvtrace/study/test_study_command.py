@@ -12,10 +12,11 @@ import time
 import duckdb
 import pytest
 from conftest import run_cli
+from readers import read_table
 from study_workers import BEGIN, SMALL, study_file
 
 from kvtrace.core.schema import STUDY, TRACE
-from kvtrace.core.tables import open_table, read_table
+from kvtrace.core.tables import open_table
 
 MIB = 2**20
 

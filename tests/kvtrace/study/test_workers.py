@@ -8,10 +8,10 @@ import sys
 import pytest
 import study_workers
 from conftest import run_cli
+from readers import read_table
 from study_workers import BEGIN, cluster_of, study_file
 
 from kvtrace.core.schema import STUDY
-from kvtrace.core.tables import read_table
 
 pytest.importorskip("distributed")
 # Dask's own, as it is closed.

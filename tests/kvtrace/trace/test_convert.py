@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 from conftest import write_trace
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace.core.schema import OBJECTS, REQUESTS
-from kvtrace.core.tables import create, objects_path, open_table, read_table
+from kvtrace.core.tables import create, objects_path, open_table
 
 ROWS = [
     (0, "write", 2, "prefill", 0, 0, 4096, 0, 0, 0),

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readers import read_table
 
 from kvtrace import cli
 from kvtrace.core import metadata, tables
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema
-from kvtrace.core.tables import create, objects_path, open_table, read_table
+from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.trace import merge as merging
 from kvtrace.trace.merge import Input
 

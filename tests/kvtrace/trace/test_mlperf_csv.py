@@ -4,11 +4,12 @@ import pyarrow as pa
 import pytest
 import zstandard
 from conftest import trace_batch, trace_meta, write_trace
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import OBJECTS, TRACE, Phase, arrow_schema
-from kvtrace.core.tables import create, objects_path, open_table, read_table
+from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.trace import mlperf_csv
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"

@@ -4,11 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import TRACES, trace_batch, trace_meta, write_trace
+from readers import read_table
 from simulated import kvtrace
 
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
-from kvtrace.core.tables import create, objects_path, open_table, read_table
+from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.trace import inventory as ledger
 
 K = 1 << 20
