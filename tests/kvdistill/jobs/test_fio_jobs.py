@@ -246,7 +246,7 @@ def test_deletes_are_discards_on_a_device_alone(tmp_path):
     # So it is where one delete comes, after the longest run that is allowed.
     rows = [*[io(i * 10, "write", i, 65536) for i in range(50)], io(400_000, "delete", 0, 65536)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V, is_device=True))
-    assert ("trim" in sections(job), "1 deletes are not issued" in job) == (False, True)
+    assert ("trim" in sections(job), "1 delete is not issued" in job) == (False, True)
 
 
 def test_a_pause_between_two_bursts_is_the_sources_less_the_time_of_one(tmp_path):
