@@ -36,7 +36,7 @@ from engine_runs import (
     slots_taken,
     write_alike,
 )
-from readers import read_table
+from whole import read_table
 
 from kvtrace.core.schema import OBJECTS, OPS, TRACE
 from kvtrace.core.tables import objects_path

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from conftest import TRACES
-from readers import read_table
 from simulated import kvtrace
+from whole import read_table
 
 from kvtrace.core.schema import TRACE
 from kvtrace.requests import mooncake

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS
-from readers import read_table
+from whole import read_table
 
 from kvdistill.formats.formats import Account, Format, ImportOptions
 from kvdistill.formats.importing import import_files

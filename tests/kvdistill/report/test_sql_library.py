@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from conftest import run_cli, run_process, trace_meta, write_trace
 from kvdistill_rows import io, write_hand, write_run
-from readers import read_table
+from whole import read_table
 
 from kvdistill.queries.sql import answer, named_queries, named_query, split_query
 from kvtrace.core.errors import ConfigError, OutOfMemory

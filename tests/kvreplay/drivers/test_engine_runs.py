@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from conftest import run_cli
-from readers import read_table
 from waiting import wait_for
+from whole import read_table
 
 from kvreplay.tiers.claims import SCRATCH
 from kvtrace.core.run.run_file import read_run

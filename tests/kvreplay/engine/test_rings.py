@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from conftest import write_trace
-from readers import read_table
 from rings import IO, drive, engine_of, needs_uring, rows_of, space_in
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.engine import engine as engines

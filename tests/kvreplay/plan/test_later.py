@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
-from readers import read_table
+from whole import read_table
 
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Later, compile_window

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
-from readers import read_table
 from rings import ENGINES, SEED, PlainFiles, drive, engine_of, files_in, memory_of, rows_of, space_in
+from whole import read_table
 
 from kvreplay.config import tiers
 from kvreplay.config.config import Config

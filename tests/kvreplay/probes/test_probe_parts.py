@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from conftest import run_cli
-from readers import read_table
+from whole import read_table
 
 from kvreplay.probes import libbpf, session
 from kvreplay.probes.libbpf import (

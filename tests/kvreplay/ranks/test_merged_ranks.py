@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from conftest import run_cli, write_trace
 from ranks import on_ranks
-from readers import read_table
 from run_files import distribution as distribution_of
 from run_files import figures
+from whole import read_table
 
 from kvreplay.config.config import Config, PartitionBy
 from kvreplay.ranks import merge

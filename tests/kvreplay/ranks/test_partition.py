@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import trace_meta, write_trace
-from readers import read_table
+from whole import read_table
 
 from kvreplay.config.config import PartitionBy
 from kvreplay.plan.window import compile_window

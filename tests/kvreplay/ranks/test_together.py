@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import run_cli, write_trace
 from ranks import Hall, ThreadRanks, on_ranks
-from readers import read_table
+from whole import read_table
 
 from kvreplay.config.config import Config, PartitionBy
 from kvreplay.ranks import session

@@ -13,8 +13,8 @@ import pytest
 from conftest import write_trace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from readers import read_table
 from taken import counted, planned, rows_of, take
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import Setting

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import run_cli, trace_batch, trace_meta, write_trace
-from readers import read_table
 from taken import planned, take
+from whole import read_table
 
 from kvreplay.config.config import Config, Criteria, Targets
 from kvreplay.config.limits import Warmup

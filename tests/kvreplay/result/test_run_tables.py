@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, trace_meta, write_trace
-from readers import read_table
 from taken import planned, take
+from whole import read_table
 
 from kvreplay.config.config import Config, Criteria, read_criteria
 from kvreplay.config.setting import Setting

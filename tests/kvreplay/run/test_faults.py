@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
-from readers import read_table
 from rings import PlainFiles
 from waiting import rows_in, wait_for
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import Engine, refusal

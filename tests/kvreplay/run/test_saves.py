@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Row, run_cli, write_trace
-from readers import read_table
 from rings import REFUSED
+from whole import read_table
 
 from kvreplay.config.config import POOL_BYTES, Config
 from kvreplay.config.limits import check, with_depth

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from conftest import run_cli
 from drive_files import cell, drive_of, write_drive
-from readers import read_table
+from whole import read_table
 
 from kvreplay.run.sweep import card_document, first_users
 from kvtrace.core.document.chapters import card_answer

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from conftest import run_cli, write_trace
 from drive_files import write_drive
-from readers import read_table
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.config.limits import with_depth

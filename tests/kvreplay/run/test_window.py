@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import write_trace
-from readers import read_table
 from taken import counted, rows_of
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.config.limits import Warmup, parse_warmup

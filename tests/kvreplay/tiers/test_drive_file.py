@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from conftest import run_cli, trace_meta, write_trace
 from drive_files import DEPTHS, SHARES, SIZES, cell, drive_of, usual_ns, write_drive
-from readers import read_table
 from rings import drive, engine_of, rows_of
+from whole import read_table
 
 from kvreplay.engine.engine import EngineName, choose
 from kvreplay.plan.contents import DataSource

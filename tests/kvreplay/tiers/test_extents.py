@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from conftest import write_trace
 from followed import trace_residency
-from readers import read_table
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal

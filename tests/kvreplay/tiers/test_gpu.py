@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import gpu_reason, run_cli, write_trace
-from readers import read_table
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.config.limits import check

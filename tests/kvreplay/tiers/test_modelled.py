@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, trace_meta, write_trace
-from readers import read_table
 from rings import ENGINES, drive, engine_of, rows_of
+from whole import read_table
 
 from kvreplay.config.config import named
 from kvreplay.engine.engine import refusal

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conftest import trace_batch, trace_meta, write_trace
-from readers import read_table
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 from object_runs import MIB, environment, in_store, lines_of, object_run, row
-from readers import read_table
 from stores import BUCKET, KEY, SECRET, SERVERS
+from whole import read_table
 
 from kvtrace.core.schema import OPS
 

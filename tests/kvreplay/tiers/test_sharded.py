@@ -9,7 +9,7 @@ import pytest
 from conftest import write_trace
 from hypothesis import given
 from hypothesis import strategies as st
-from readers import read_table
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import write_trace
-from readers import read_table
+from whole import read_table
 
 from kvreplay.config.config import Config
 from kvreplay.run.run import Replay, replay

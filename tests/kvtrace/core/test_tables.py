@@ -8,7 +8,7 @@ import pytest
 from conftest import trace_batch, trace_meta, write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readers import read_table
+from whole import read_table
 
 from kvtrace.core import tables as traceio
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError

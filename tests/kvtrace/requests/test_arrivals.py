@@ -9,8 +9,8 @@ import json
 
 import numpy as np
 import pytest
-from readers import read_table
 from simulated import kvtrace, mlperf_of, rows_of
+from whole import read_table
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, TRACE, enum_code

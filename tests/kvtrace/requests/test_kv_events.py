@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from readers import read_table
 from simulated import kvtrace
+from whole import read_table
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import EVENTS

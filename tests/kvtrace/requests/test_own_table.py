@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import TRACES, trace_meta
-from readers import read_table
 from simulated import kvtrace
+from whole import read_table
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import describe

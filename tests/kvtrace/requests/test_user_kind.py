@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from conftest import run_cli
-from readers import read_table
+from whole import read_table
 
 from kvtrace.core.schema import REQUESTS, RequestKind
 from kvtrace.core.tables import open_table

@@ -9,8 +9,8 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
-from readers import read_table
 from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, mlperf_of, preset_of, requests_of, simulate
+from whole import read_table
 
 from kvtrace.commands.options import DriveArguments
 from kvtrace.core.errors import ConfigError

@@ -24,8 +24,8 @@ from engine_runs import (
     slots_taken,
     write_alike,
 )
-from readers import read_table
 from simulated import kvtrace
+from whole import read_table
 
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table

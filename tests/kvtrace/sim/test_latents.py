@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readers import read_table
 from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, preset_of, requests_of, rows_of, simulate
 from test_oracle import SEMANTICS, presets, request_lists
+from whole import read_table
 
 from kvtrace.core.schema import TRACE
 from kvtrace.model.shape import KvDtype, Latent, ModelShape

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from conftest import TRACES
-from readers import read_table
 from simulated import kvtrace
+from whole import read_table
 
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path

@@ -4,8 +4,8 @@ import itertools
 import json
 
 import pytest
-from readers import read_table
 from simulated import kvtrace
+from whole import read_table
 
 from kvtrace import __version__
 from kvtrace.core.config import sha256

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readers import read_table
 from simulated import ONE_BYTE, kvtrace, mlperf_of, preset_of, requests_of
 from stream_oracle import streams_of
 from test_oracle import SEMANTICS, request_lists, rich_presets
+from whole import read_table
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from readers import read_table
 from simulated import kvtrace, preset_of, requests_of, simulate
+from whole import read_table
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, TRACE

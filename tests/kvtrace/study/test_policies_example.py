@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import run_cli
-from readers import read_table
+from whole import read_table
 
 from kvtrace.core.schema import STUDY
 

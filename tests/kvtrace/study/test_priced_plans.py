@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import run_cli
-from readers import read_table
+from whole import read_table
 
 from kvtrace.core.schema import STUDY, TRACE
 from kvtrace.core.units import format_duration

@@ -12,8 +12,8 @@ import time
 import duckdb
 import pytest
 from conftest import run_cli
-from readers import read_table
 from study_workers import BEGIN, SMALL, study_file
+from whole import read_table
 
 from kvtrace.core.schema import STUDY, TRACE
 from kvtrace.core.tables import open_table

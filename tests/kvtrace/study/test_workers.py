@@ -8,8 +8,8 @@ import sys
 import pytest
 import study_workers
 from conftest import run_cli
-from readers import read_table
 from study_workers import BEGIN, cluster_of, study_file
+from whole import read_table
 
 from kvtrace.core.schema import STUDY
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readers import read_table
+from whole import read_table
 
 from kvtrace import cli
 from kvtrace.core.errors import ConfigError

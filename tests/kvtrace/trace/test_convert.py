@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 from conftest import write_trace
-from readers import read_table
 from simulated import kvtrace
+from whole import read_table
 
 from kvtrace.core.schema import OBJECTS, REQUESTS
 from kvtrace.core.tables import create, objects_path, open_table

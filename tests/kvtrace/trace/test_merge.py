@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from readers import read_table
+from whole import read_table
 
 from kvtrace import cli
 from kvtrace.core import metadata, tables

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 import zstandard
 from conftest import trace_batch, trace_meta, write_trace
-from readers import read_table
 from simulated import kvtrace
+from whole import read_table
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import OBJECTS, TRACE, Phase, arrow_schema

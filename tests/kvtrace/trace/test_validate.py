@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import TRACES, trace_batch, trace_meta, write_trace
-from readers import read_table
 from simulated import kvtrace
+from whole import read_table
 
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code
