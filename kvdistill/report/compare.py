@@ -22,12 +22,12 @@ from kvtrace.core.statistics import (
     DEFINITION,
     FEWEST_TRIALS,
     MAX_SPREAD,
-    MEMORY,
     SMALL,
     UNKNOWN,
     Ratio,
     differing,
     disagreements,
+    is_memory,
     ratio,
     spread,
 )
@@ -143,7 +143,7 @@ def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) 
     judged = [line for at in others for line in _judged_lines(lines, at)]
     lines = _lines(found, max(1, len(judged)))
     # Of several drives or jobs, the answer is of the last.
-    drives = {line.tier for line in lines if line.name == "bandwidth_bytes_per_s"} - {*MEMORY}
+    drives = {line.tier for line in lines if line.name == "bandwidth_bytes_per_s" and not is_memory(line.tier)}
     told = " and ".join(dict.fromkeys(line.tier for line in judged if line.tier)) if len(drives) > 1 else ""
     said = "; ".join(verdict(names, lines, at) for at in others)
     return f"{told}: {said}" if told else said, lines, max(1, len(judged))

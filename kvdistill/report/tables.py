@@ -27,7 +27,7 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.files import at
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
+from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance, is_memory
 from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, format_bytes, format_duration
 
 _NS_PER_DAY = SECONDS_PER_DAY * NS_PER_S
@@ -140,18 +140,14 @@ def _load(meta: Metadata) -> dict[str, Any]:
 
 
 def writes_per_day(
-    written: dict[str, int],
-    span_ns: int | None,
-    meta: Metadata,
-    endurance: Endurance | None,
-    in_memory: Sequence[str] = (),
+    written: dict[str, int], span_ns: int | None, meta: Metadata, endurance: Endurance | None, *, is_trace: bool = False
 ) -> list[dict[str, Any]]:
     """Return for each tier that was written the bytes a day at this rate; null without a time span.
 
     `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day of such a drive.
     `years_of_life` are those of a drive of that `endurance`; without that, of one of the tier's capacity that endures
     `_USUAL`, if a drive may be so small. Of a tier that each node of a fleet has its own of, it is all these drives
-    together. What `in_memory` names has no drive: neither is known of it.
+    together. Of a trace, what is named as memory has no drive: neither is known of it.
     """
     tiers = {tier.name: tier for tier in meta.tiers}
     rows = []
@@ -161,9 +157,9 @@ def writes_per_day(
         capacity, drives = (None, 1) if tier not in tiers else (tiers[tier].capacity_bytes, meta.instances(tiers[tier]))
         is_drive = capacity is not None and capacity >= LEAST_DRIVE_BYTES
         rated = _USUAL if endurance is None and is_drive else endurance or Endurance()
-        life = None if tier in in_memory else rated.rated_bytes(capacity)
+        life = None if is_trace and is_memory(tier) else rated.rated_bytes(capacity)
         life, capacity = life and life * drives, capacity and capacity * drives
-        per_day = daily / capacity if daily is not None and capacity and tier not in in_memory else None
+        per_day = daily / capacity if daily is not None and capacity and not (is_trace and is_memory(tier)) else None
         rows.append(
             {
                 "tier": tier,
@@ -316,8 +312,8 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
     return tables
 
 
-def wear_table(rows: list[dict[str, Any]], note: str, in_memory: Sequence[str] = ()) -> ReportTable:
-    """Return drive writes per day; what `in_memory` names has no drive."""
+def wear_table(rows: list[dict[str, Any]], note: str, *, is_trace: bool = False) -> ReportTable:
+    """Return drive writes per day; of a trace, what is named as memory has no drive."""
     spec = """
         text: tier
         bytes: written_bytes = written
@@ -335,7 +331,7 @@ def wear_table(rows: list[dict[str, Any]], note: str, in_memory: Sequence[str] =
             f"{format_duration(max(spans))} cannot tell what a day brings: loads rise and fall, and a tier that still "
             "fills up evicts less, and so writes otherwise, than a full one."
         )
-    if any(row["endurance_bytes"] is None and row["tier"] not in in_memory for row in rows):
+    if any(row["endurance_bytes"] is None and not (is_trace and is_memory(row["tier"])) for row in rows):
         said.append(
             f"A tier of less than {format_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its drive's writes a "
             "day and life are not known: --endurance says what the drive may be written."

@@ -45,7 +45,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.files import at
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
-from kvtrace.core.statistics import MEMORY, Endurance
+from kvtrace.core.statistics import Endurance
 from kvtrace.core.units import counted
 
 
@@ -106,7 +106,7 @@ class TraceReport(Report, frozen=True, kw_only=True):
             *events,
             Chapter("Tiers and operations", [_tiers(self), operations]),
             Chapter("Over time", rate_tables(self.over_time, self.bucket_ns, "By the trace's own clock.")),
-            Chapter("Wear", [wear_table(self.writes_per_day, worn, MEMORY)]),
+            Chapter("Wear", [wear_table(self.writes_per_day, worn, is_trace=True)]),
             Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
             Chapter("Reuse", reuse_tables(self.reuse)),
             Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
@@ -186,7 +186,7 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             size_bins=query(db, "run_size_bins", has_deletes=True),
             bucket_ns=bucket_ns if span_ns else None,
             over_time=over_time,
-            writes_per_day=writes_per_day(written, _simulated_ns(meta, span_ns, last), meta, endurance, MEMORY),
+            writes_per_day=writes_per_day(written, _simulated_ns(meta, span_ns, last), meta, endurance, is_trace=True),
             first_token=times if isinstance(times, dict) else None,
         )
 

@@ -17,7 +17,7 @@ import typer
 
 from kvtrace.core.app import log, option
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import MEMORY, QUANTILES, SECONDS_PER_DAY, Endurance, parse_endurance
+from kvtrace.core.statistics import QUANTILES, SECONDS_PER_DAY, Endurance, is_memory, parse_endurance
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns, parse_rate_per_s, positive
 from kvtrace.model.catalogue import find_model, logged_model
 from kvtrace.requests.registry import SOURCES, detect, read
@@ -356,7 +356,7 @@ class DriveArguments:
 
         found, drive, rated = [], drive_of(preset), self.endurance
         for t, (tier, of) in enumerate(zip(preset.tiers, stats["tiers"], strict=True)):
-            if not span_ns or tier.name.lower() in MEMORY or tier.capacity_bytes == 0:
+            if not span_ns or is_memory(tier.name) or tier.capacity_bytes == 0:
                 continue
             instances, written = of.get("instances", 1), of["written_bytes"] - of["populated_bytes"]
             per_day = written * SECONDS_PER_DAY * NS_PER_S // span_ns // instances

@@ -214,11 +214,12 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 SECONDS_PER_DAY = 86_400
 DRAM: Final = ("cpu", "dram", "host")
-MEMORY: Final = ("gpu", "hbm", *DRAM)
-"""Tiers of these names are no drives: they do not wear."""
-
-
 _DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
+
+
+def is_memory(tier: str) -> bool:
+    """Return whether tiers of that name, in any case, are no drives: they do not wear."""
+    return tier.lower() in ("gpu", "hbm", *DRAM)
 
 
 @dataclass(frozen=True, slots=True)

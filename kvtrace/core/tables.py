@@ -510,8 +510,7 @@ def unpacked(path: Path) -> Iterator[bytes]:
 
 
 SUFFIXES = (".parquet", ".csv.zst")
-ROW_GROUP_ROWS = 1 << 18
-"""They lie in memory until they are encoded; of each row group the footer takes 11 KB until the end."""
+ROW_GROUP_ROWS = 1 << 18  # in memory until they are encoded; the footer of each group, 11 KB, until the end
 
 Encoder = ParquetEncoder | CsvEncoder
 """What a file format writes: whole row groups, then the metadata."""

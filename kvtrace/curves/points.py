@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import DRAM, MEMORY, QUANTILES, SECONDS_PER_DAY, Endurance, nearest_rank
+from kvtrace.core.statistics import DRAM, QUANTILES, SECONDS_PER_DAY, Endurance, is_memory, nearest_rank
 from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
@@ -255,7 +255,7 @@ def roles_of(preset: Preset) -> dict[str, int]:
     """Return which tier is the DRAM and which the NVMe, as far as `preset` has them: the slowest drive, else store."""
     names = [tier.name.lower() for tier in preset.tiers]
     dram = next((t for t, name in enumerate(names) if name in DRAM), None)
-    stored = [t for t, name in enumerate(names) if name not in MEMORY]
+    stored = [t for t, name in enumerate(names) if not is_memory(name)]
     nvme = next(reversed(stored), None) if (drive := drive_of(preset)) is None else drive
     roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
     if not roles:
@@ -265,7 +265,7 @@ def roles_of(preset: Preset) -> dict[str, int]:
 
 def drive_of(preset: Preset) -> int | None:
     """Return the tier that wears: the slowest that is neither memory nor an object store; null if there is none."""
-    drives = [t for t, of in enumerate(preset.tiers) if of.name.lower() not in MEMORY and not is_store(of)]
+    drives = [t for t, of in enumerate(preset.tiers) if not is_memory(of.name) and not is_store(of)]
     return drives[-1] if drives else None
 
 

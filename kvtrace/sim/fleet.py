@@ -19,7 +19,7 @@ from kvtrace.core.config import nearest
 from kvtrace.core.document.chapters import hit_ratios
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
-from kvtrace.core.statistics import MEMORY
+from kvtrace.core.statistics import is_memory
 from kvtrace.core.units import NS_PER_S, format_duration, parse_duration_ns
 from kvtrace.native import records
 from kvtrace.sim.chains import grown
@@ -169,7 +169,7 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
         case Kind.RACK_JOINED:
             yield from (Move(at_ns, False, records.JOINED, node) for node in rack)
         case Kind.ENGINE_RESTART:
-            kept = sum(1 << t for t, tier in enumerate(tiers) if tier.name.lower() not in MEMORY)
+            kept = sum(1 << t for t, tier in enumerate(tiers) if not is_memory(tier.name))
             yield Move(at_ns, True, records.LOST, place, kept)
             yield Move(at_ns + incident.lasts_ns, False, records.JOINED, place)
         case Kind.DRIVE_REPLACED:
@@ -192,7 +192,7 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
 def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
     own = {tier.name: t for t, tier in enumerate(tiers) if tier.scope is not Scope.FLEET}
     if incident.tier is None:
-        drives = [t for name, t in own.items() if name.lower() not in MEMORY]
+        drives = [t for name, t in own.items() if not is_memory(name)]
         if not drives:
             raise ConfigError(
                 f"--event {incident.text}: no node has a drive of its own; name one of its tiers: "

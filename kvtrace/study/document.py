@@ -15,7 +15,7 @@ from typing import Any, Final
 from kvtrace.core.config import as_text
 from kvtrace.core.document import document as doc
 from kvtrace.core.metadata import STALLS
-from kvtrace.core.statistics import MEMORY, mean
+from kvtrace.core.statistics import is_memory, mean
 from kvtrace.core.units import counted, format_bytes
 from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
@@ -112,7 +112,7 @@ def _candidate_table(
 
 def _figures(of: Candidate) -> dict[str, Any]:
     tiers = [row.figures.tiers for row in of.rows if row.figures]
-    storage = [each[-1] for each in tiers if each[-1].name.lower() not in MEMORY]
+    storage = [each[-1] for each in tiers if not is_memory(each[-1].name)]
     drives = [tier for each in tiers for tier in each if (tier.drive_writes_per_day, tier.life_years) != (None, None)]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]

@@ -18,7 +18,7 @@ import msgspec
 from kvtrace.core.config import load_toml, to_struct
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, Unit, show, table_of
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import MEMORY, SECONDS_PER_DAY, parse_endurance
+from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.presets.preset import Preset, load_preset
@@ -104,7 +104,7 @@ def read_prices(path: Path) -> Prices:
 def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
     """Return the stack `name` with each store that it can have; ConfigError if it stores nothing below memory."""
     preset = load_preset(name, ())
-    if (last := preset.tiers[-1]).name.lower() in MEMORY:
+    if is_memory((last := preset.tiers[-1]).name):
         raise ConfigError(f"--preset {name}: it stores nothing below {last.name}; take one that does: --preset {SOME}")
     own = (Below.OBJECT,) if is_store(last) else (Below.NVME, Below.FILE)
     bucket = OBJECT_PRESETS.get(name)
@@ -166,7 +166,7 @@ class Plan:
         if is_bought:
             settings[f"{stored}.capacity"] = size
         else:
-            settings |= {f"{of.name}.capacity": "0" for of in tiers if of.name.lower() not in MEMORY}
+            settings |= {f"{of.name}.capacity": "0" for of in tiers if not is_memory(of.name)}
         if store is Below.OBJECT:
             del settings[f"{stored}.capacity"]
             settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}

@@ -56,7 +56,7 @@ MOST_FUNCTION_LINES = 60
 FEWEST_FILES = 4
 REGISTRIES = {"kvtrace/sim/presets", "kvdistill/queries"}
 """Folders of plug-ins, a file each, that are not all code: presets, queries."""
-MOST_LINES_OF = {"kvtrace": 26_222, "kvreplay": 24_063, "kvdistill": 12_598, "engine_drivers": 622}
+MOST_LINES_OF = {"kvtrace": 26_222, "kvreplay": 24_063, "kvdistill": 12_594, "engine_drivers": 622}
 """Of code, TOML and SQL: 63,517 in all on 2026-11-27, 64,135 the day before."""
 MOST_FILES_OF = {"kvtrace": 101, "kvreplay": 89, "kvdistill": 43, "engine_drivers": 6}
 WALKS = {

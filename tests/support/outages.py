@@ -108,7 +108,7 @@ class Outages:
             return
         for tier in node.tiers:
             if tier.setting.scope is Scope.NODE:
-                if tier.setting.name in product.MEMORY or not keeps_drives:
+                if product.is_memory(tier.setting.name) or not keeps_drives:
                     self.empty(tier, number)
                 tier.counts, tier.referred = {}, 0
                 if tier.queue is not None:

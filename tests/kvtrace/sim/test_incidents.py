@@ -23,6 +23,7 @@ from test_routers import fleet_of
 from kvtrace.core.document.chapters import event_lines
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
+from kvtrace.core.statistics import is_memory
 from kvtrace.core.tables import open_table
 from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet import Incident, Kind, parse, steps_of
@@ -34,7 +35,7 @@ from kvtrace.sim.simulation import Load
 @pytest.fixture(scope="module", autouse=True)
 def _the_first_tier_is_memory():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvtrace.sim.fleet.MEMORY", ("tier0", "gpu", "cpu"))
+        patch.setattr("kvtrace.sim.fleet.is_memory", lambda tier: tier == "tier0" or is_memory(tier))
         yield
 
 
