@@ -1,7 +1,10 @@
-"""How the C files of the three programs become a library when kvtrace is installed: by `cc`, else by Zig's from PyPI.
+"""How the C files of the three programs become a library when kvtrace is installed.
 
-hatchling loads this for wheels and editable installs; `python hatch_build.py [FILE]` builds by hand, beside the sources
-unless FILE is said. CC and CFLAGS are heeded; with KVTRACE_WHEEL_FOR=aarch64 Zig makes a release's wheel for that.
+By `cc`, else by Zig's from PyPI.
+
+hatchling loads this for wheels and editable installs; `python hatch_build.py [FILE]` builds by
+hand, beside the sources unless FILE is said. CC and CFLAGS are heeded; with
+KVTRACE_WHEEL_FOR=aarch64 Zig makes a release's wheel for that.
 """
 
 from __future__ import annotations
@@ -29,7 +32,16 @@ LIBRARY = ROOT / CORE / "libkvtrace.so"
 ZIG = "ziglang>=0.15,<0.18"
 GLIBC = "2.28"
 """The oldest that Zig's library loads with: that of Debian 10 and RHEL 8."""
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O3", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+FLAGS = [
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-O3",
+    "-g1",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-pthread",
+]
 # The same numbers on any machine: sums wrap, and no product is rounded with the sum it goes into.
 FLAGS += ["-fwrapv", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
 PROBE = """
@@ -39,7 +51,10 @@ PROBE = """
 #include <stdio.h>
 int probe(void) { return IORING_SETUP_DEFER_TASKRUN + IORING_RSRC_REGISTER_SPARSE; }
 """
-"""What an own compiler must manage: the C library's headers are there, and those of a kernel since 6.1."""
+"""What an own compiler must manage.
+
+The C library's headers are there, and those of a kernel since 6.1.
+"""
 
 
 def sources() -> list[Path]:
@@ -49,7 +64,10 @@ def sources() -> list[Path]:
 
 
 def sources_sha256() -> str:
-    """Return the hash of the sources as they are; the library's `sources_sha256()` is of those that it was made of."""
+    """Return the hash of the sources as they are.
+
+    The library's `sources_sha256()` is of those that it was made of.
+    """
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
 
 
@@ -57,13 +75,20 @@ def _compiles(command: list[str], env: dict[str, str] | None = None) -> bool:
     """Return whether the compiler `command` makes the PROBE without a word."""
     with tempfile.TemporaryDirectory() as place:
         probe = [*command, *FLAGS, "-x", "c", "-", "-o", str(Path(place, "probe.so"))]
-        found = subprocess.run(probe, input=PROBE, capture_output=True, text=True, check=False, env=env)
+        found = subprocess.run(
+            probe, input=PROBE, capture_output=True, text=True, check=False, env=env
+        )
     return not found.returncode and not found.stderr
 
 
 def whole_program(compiler: list[str], env: dict[str, str]) -> list[str]:
-    """Return the compiler's option to look at all files at once, if it has one: the simulation calls across them."""
-    return next(([option] for option in ("-flto=auto", "-flto") if _compiles([*compiler, option], env)), [])
+    """Return the compiler's option to look at all files at once, if it has one.
+
+    The simulation calls across them.
+    """
+    return next(
+        ([option] for option in ("-flto=auto", "-flto") if _compiles([*compiler, option], env)), []
+    )
 
 
 def own_compiler() -> list[str] | None:
@@ -79,18 +104,25 @@ def own_compiler() -> list[str] | None:
 def zig_compiler(machine: str) -> list[str]:
     """Return Zig's compiler for a machine: x86_64, aarch64."""
     if not importlib.util.find_spec("ziglang"):
-        raise RuntimeError(f"no C compiler: install one (apt-get install gcc libc6-dev), or pip install '{ZIG}'")
+        raise RuntimeError(
+            f"no C compiler: install one (apt-get install gcc libc6-dev), or pip install '{ZIG}'"
+        )
     return [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.{GLIBC}"]
 
 
 def build(to: Path, machine: str | None = None) -> str:
-    """Make the library at `to`, by Zig for another `machine`; return the platform of a wheel that holds it."""
+    """Make the library at `to`, by Zig for another `machine`.
+
+    Return the platform of a wheel that holds it.
+    """
     if sys.platform != "linux":
         raise RuntimeError("kvtrace runs on Linux: its replay engine is io_uring's")
     compiler = None if machine else own_compiler()
     machine = machine or platform.machine()
     compiler = compiler or zig_compiler(machine)
-    made = to.with_name(f"{to.name}.{os.getpid()}")  # moved into place when it is whole: others may build or load it
+    made = to.with_name(
+        f"{to.name}.{os.getpid()}"
+    )  # moved into place when it is whole: others may build or load it
     arguments = [
         *FLAGS,
         f'-DSOURCES_SHA256="{sources_sha256()}"',
@@ -101,9 +133,13 @@ def build(to: Path, machine: str | None = None) -> str:
         *("-o", str(made), f"-Wl,-soname,{LIBRARY.name}", "-lm"),
     ]
     try:
-        with tempfile.TemporaryDirectory() as cache:  # Zig's C library, made for this: 60 MB that nothing else needs
+        with (
+            tempfile.TemporaryDirectory() as cache
+        ):  # Zig's C library, made for this: 60 MB that nothing else needs
             env = dict.fromkeys(("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"), cache) | os.environ
-            subprocess.run([*compiler, *whole_program(compiler, env), *arguments], env=env, check=True)
+            subprocess.run(
+                [*compiler, *whole_program(compiler, env), *arguments], env=env, check=True
+            )
         tag = platform_tag(made.read_bytes(), machine)
         made.rename(to)
     finally:
@@ -112,7 +148,10 @@ def build(to: Path, machine: str | None = None) -> str:
 
 
 def platform_tag(library: bytes, machine: str) -> str:
-    """Return the wheel's platform: the manylinux of the newest glibc that a symbol is of, at least of GLIBC."""
+    """Return the wheel's platform.
+
+    The manylinux of the newest glibc that a symbol is of, at least of GLIBC.
+    """
     wanted = re.findall(rb"\0GLIBC_(\d+)\.(\d+)(?:\.\d+)?(?=\0)", library)
     if not wanted:  # another C library
         return re.sub(r"\W", "_", sysconfig.get_platform())

@@ -1,8 +1,10 @@
-"""How long the GPU here takes for prompts and decode steps of Llama 3.1 8B, over what the serving model says.
+"""How long the GPU here takes for prompts and decode steps of Llama 3.1 8B, over what the serving
+model says.
 
-The layers are PyTorch's products and attention (cuDNN's or FlashAttention's) with random weights in bf16: what an
-engine computes, without its scheduler, its pages and its sampling. Prompts, alone and behind loaded tokens, and decode
-steps are a CUDA graph each. Needs PyTorch, 50 GB of GPU memory and a GPU that `--gpu` knows; takes a minute.
+The layers are PyTorch's products and attention (cuDNN's or FlashAttention's) with random weights in
+bf16: what an engine computes, without its scheduler, its pages and its sampling. Prompts, alone and
+behind loaded tokens, and decode steps are a CUDA graph each. Needs PyTorch, 50 GB of GPU memory and
+a GPU that `--gpu` knows; takes a minute.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ MODEL = "llama3.1-8b"
 LAYERS, HIDDEN, HEADS, KV_HEADS, WIDTH, INNER, VOCABULARY = 32, 4096, 32, 8, 128, 14336, 128256
 RUNS = 3
 # Loaded and computed tokens.
-PROMPTS = ((0, 512), (0, 2048), (0, 8192), (0, 32768), (0, 65536), (28672, 4096), (61440, 4096), (8191, 1))
+PROMPTS = (
+    (0, 512),
+    (0, 2048),
+    (0, 8192),
+    (0, 32768),
+    (0, 65536),
+    (28672, 4096),
+    (61440, 4096),
+    (8191, 1),
+)
 # Requests and the tokens of each.
 STEPS = ((1, 96), (8, 96), (1, 8192), (8, 8192), (32, 8192), (128, 1024))
 
@@ -40,14 +51,23 @@ class Llama:
 
         rows = (HEADS + 2 * KV_HEADS) * WIDTH
         self._layers = [
-            (weight(HIDDEN, rows), weight(HIDDEN, HIDDEN), weight(HIDDEN, 2 * INNER), weight(INNER, HIDDEN))
+            (
+                weight(HIDDEN, rows),
+                weight(HIDDEN, HIDDEN),
+                weight(HIDDEN, 2 * INNER),
+                weight(INNER, HIDDEN),
+            )
             for _ in range(LAYERS)
         ]
         self._embedding, self._head = weight(VOCABULARY, HIDDEN), weight(HIDDEN, VOCABULARY)
         self._ones = torch.ones(HIDDEN, dtype=torch.bfloat16, device="cuda")
-        angles = torch.outer(torch.arange(131072), 5e5 ** (-torch.arange(0, WIDTH, 2) / WIDTH)).cuda()
+        angles = torch.outer(
+            torch.arange(131072), 5e5 ** (-torch.arange(0, WIDTH, 2) / WIDTH)
+        ).cuda()
         self._cos, self._sin = angles.cos().bfloat16(), angles.sin().bfloat16()
-        self._cache = torch.zeros(LAYERS, 2, tokens * KV_HEADS * WIDTH, dtype=torch.bfloat16, device="cuda")
+        self._cache = torch.zeros(
+            LAYERS, 2, tokens * KV_HEADS * WIDTH, dtype=torch.bfloat16, device="cuda"
+        )
         self._cache.normal_()
 
         def rotate(x: Any, cos: Any, sin: Any) -> Any:
@@ -58,21 +78,31 @@ class Llama:
             first, second = x.chunk(2, -1)
             return torch.nn.functional.silu(first) * second
 
-        self._rotate, self._gate = torch.compile(rotate, dynamic=True), torch.compile(gate, dynamic=True)
+        self._rotate, self._gate = (
+            torch.compile(rotate, dynamic=True),
+            torch.compile(gate, dynamic=True),
+        )
 
     def attend(self, query: Any, key: Any, value: Any, *, is_cudnn: bool) -> Any:
-        """Return what each query finds in the keys up to its own, of which the last belongs to the last query."""
+        """Return what each query finds in the keys up to its own, of which the last belongs to the
+        last query.
+        """
         if is_cudnn:
-            with self.torch.nn.attention.sdpa_kernel(self.torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
+            with self.torch.nn.attention.sdpa_kernel(
+                self.torch.nn.attention.SDPBackend.CUDNN_ATTENTION
+            ):
                 return self.torch.nn.functional.scaled_dot_product_attention(
                     query, key, value, is_causal=True, enable_gqa=True
                 )
-        # This one, and not scaled_dot_product_attention, takes fewer queries than keys as the last ones.
+        # This one, and not scaled_dot_product_attention, takes fewer queries than keys as the last
+        # ones.
         flash = self.torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001 - an operator's name
         return flash(query, key, value, 0.0, is_causal=query.shape[2] > 1)[0]
 
     def run(self, tokens: Any, loaded: int, *, is_cudnn: bool = False) -> Any:
-        """Return each request's next token, behind `loaded` and `tokens`, of shape (requests, tokens)."""
+        """Return each request's next token, behind `loaded` and `tokens`, of shape (requests,
+        tokens).
+        """
         norm = self.torch.nn.functional.rms_norm
         requests, new = tokens.shape
         x = self._embedding[tokens]
@@ -85,10 +115,16 @@ class Llama:
             key = self._rotate(key.view(requests, new, KV_HEADS, WIDTH), cos, sin)
             end = loaded + new
             keys, values = (
-                side[: requests * end * KV_HEADS * WIDTH].view(requests, end, KV_HEADS, WIDTH) for side in cache
+                side[: requests * end * KV_HEADS * WIDTH].view(requests, end, KV_HEADS, WIDTH)
+                for side in cache
             )
             keys[:, loaded:], values[:, loaded:] = key, value.view(requests, new, KV_HEADS, WIDTH)
-            found = self.attend(query.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), is_cudnn=is_cudnn)
+            found = self.attend(
+                query.transpose(1, 2),
+                keys.transpose(1, 2),
+                values.transpose(1, 2),
+                is_cudnn=is_cudnn,
+            )
             x = x + found.transpose(1, 2).reshape(requests, new, HIDDEN) @ out
             x = x + self._gate(norm(x, (HIDDEN,), self._ones) @ up) @ down
         return (norm(x[:, -1], (HIDDEN,), self._ones) @ self._head).argmax(-1)
@@ -102,12 +138,19 @@ def check_attention(torch: Any, llama: Llama) -> None:
     )
     mask = torch.ones(64, 192, dtype=torch.bool, device="cuda").tril(128)
     scores = query.float() @ key.float().repeat_interleave(4, 1).mT * WIDTH**-0.5
-    expected = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ value.float().repeat_interleave(4, 1)
-    torch.testing.assert_close(llama.attend(query, key, value, is_cudnn=False).float(), expected, atol=2e-2, rtol=2e-2)
+    expected = scores.masked_fill(~mask, float("-inf")).softmax(
+        -1
+    ) @ value.float().repeat_interleave(4, 1)
+    torch.testing.assert_close(
+        llama.attend(query, key, value, is_cudnn=False).float(), expected, atol=2e-2, rtol=2e-2
+    )
 
 
 def graphed_ms(torch: Any, call: Callable[[], Any], times: int) -> float:
-    """Return what one of so many `times` takes as a CUDA graph, between two events: the median of three rounds."""
+    """Return what one of so many `times` takes as a CUDA graph, between two events.
+
+    The median of three rounds.
+    """
     call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -141,25 +184,39 @@ def main() -> None:
     knobs = computing_times(gpu, find_model(MODEL), 1)
     token_bytes = bytes_per_token_per_rank(find_model(MODEL), 1)
     with torch.inference_mode():
-        llama = Llama(torch, max(*(sum(p) for p in PROMPTS), *(n * (tokens + 1) for n, tokens in STEPS)))
+        llama = Llama(
+            torch, max(*(sum(p) for p in PROMPTS), *(n * (tokens + 1) for n, tokens in STEPS))
+        )
         check_attention(torch, llama)
         print(f"{MODEL} on one {name}, PyTorch {torch.__version__}, bf16; modelled as --gpu {gpu}")
-        print("prompt: loaded  computed   FlashAttention-2      cuDNN   modelled  ratio of the faster")
+        print(
+            "prompt: loaded  computed   FlashAttention-2      cuDNN   modelled  ratio of the faster"
+        )
         for loaded, new in PROMPTS:
             tokens = torch.randint(VOCABULARY, (1, new), device="cuda")
             # cuDNN's takes fewer queries than keys as the first ones.
             kinds = (False, True) if not loaded else (False,)
-            found = [graphed_ms(torch, partial(llama.run, tokens, loaded, is_cudnn=kind), 1) for kind in kinds]
+            found = [
+                graphed_ms(torch, partial(llama.run, tokens, loaded, is_cudnn=kind), 1)
+                for kind in kinds
+            ]
             first, last = (int(ns) / 1e6 for ns in first_tokens_ns(knobs, [loaded, loaded + new]))
             ours = max(last - first, step_ns(knobs, 1, (loaded + new) * token_bytes) / 1e6)
             cudnn = "".join(f"{took:8.2f} ms" for took in found[1:]) or "-".rjust(11)
-            print(f"{loaded:14,}{new:10,}{found[0]:16.2f} ms{cudnn}{ours:8.2f} ms{min(found) / ours:7.2f}", flush=True)
+            print(
+                f"{loaded:14,}{new:10,}{found[0]:16.2f} ms{cudnn}{ours:8.2f}"
+                f" ms{min(found) / ours:7.2f}",
+                flush=True,
+            )
         print("step: requests    tokens   measured   modelled  ratio")
         for requests, tokens_each in STEPS:
             tokens = torch.randint(VOCABULARY, (requests, 1), device="cuda")
             took = graphed_ms(torch, partial(llama.run, tokens, tokens_each), 20)
             ours = step_ns(knobs, requests, requests * tokens_each * token_bytes) / 1e6
-            print(f"{requests:14,}{tokens_each:10,}{took:9.2f} ms{ours:9.2f} ms{took / ours:7.2f}", flush=True)
+            print(
+                f"{requests:14,}{tokens_each:10,}{took:9.2f} ms{ours:9.2f} ms{took / ours:7.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""The cells of a drive file beside fio: bandwidth and p99 at random in one file, of reads and of writes.
+"""The cells of a drive file beside fio.
 
-In each round ours measures all cells (as `kvreplay scorecard` does, only fewer, SECONDS each), then fio does the same
-I/O sizes and depths in a file as large, its buffers refilled and in huge pages, as ours are. Takes four minutes, and
-4 GiB below the folder that is named (the working directory without).
+Bandwidth and p99 at random in one file, of reads and of writes.
+
+In each round ours measures all cells (as `kvreplay scorecard` does, only fewer, SECONDS each), then
+fio does the same I/O sizes and depths in a file as large, its buffers refilled and in huge pages,
+as ours are. Takes four minutes, and 4 GiB below the folder that is named (the working directory
+without).
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from kvtrace.core.units import NS_PER_S, format_io_size
 
 SIZES, DEPTHS, SHARES = (64 << 10, 1 << 20), (4, 16), (1, 0)
 SECONDS, WRITING_S = figures.sized(3, 1), 4
-"""How long a cell lasts, and what writing our file takes, of which the cells would otherwise be robbed."""
+"""How long a cell lasts, and what writing our file takes, of which the cells would otherwise be
+robbed.
+"""
 
 
 class Cell(NamedTuple):
@@ -47,9 +52,17 @@ def ours(folder: Path) -> dict[tuple[int, int, float], Cell]:
 
 def fio(file: Path, size: int, depth: int, share: float) -> Cell:
     """Measure one cell with fio."""
-    how = f"--rw={'randread' if share else 'randwrite'} --bs={size} --iodepth={depth} --runtime={SECONDS} --time_based"
-    always = "--name=cell --ioengine=io_uring --direct=1 --randrepeat=0 --norandommap --refill_buffers --fixedbufs"
-    where = f"--filename={file} --filesize={discover.FILE_BYTES} --iomem_align=2m --output-format=json"
+    how = (
+        f"--rw={'randread' if share else 'randwrite'} --bs={size} --iodepth={depth}"
+        f" --runtime={SECONDS} --time_based"
+    )
+    always = (
+        "--name=cell --ioengine=io_uring --direct=1 --randrepeat=0 --norandommap --refill_buffers"
+        " --fixedbufs"
+    )
+    where = (
+        f"--filename={file} --filesize={discover.FILE_BYTES} --iomem_align=2m --output-format=json"
+    )
     command = ["fio", *f"{how} {always} {where}".split()]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
     part = json.loads(done.stdout)["jobs"][0]["read" if share else "write"]
@@ -61,11 +74,18 @@ def main() -> None:
     cells = [(size, depth, share) for size in SIZES for depth in DEPTHS for share in SHARES]
     discover.ROOFLINE_NS = (WRITING_S + SECONDS * len(cells)) * NS_PER_S
     rounds: dict[tuple[int, int, float], list[tuple[Cell, Cell]]] = {cell: [] for cell in cells}
-    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else Path.cwd(), prefix="bench-") as name:
+    with tempfile.TemporaryDirectory(
+        dir=sys.argv[1] if len(sys.argv) > 1 else Path.cwd(), prefix="bench-"
+    ) as name:
         folder, file = Path(name) / "drive", Path(name) / "fio.dat"
         folder.mkdir()
-        write = f"fio --name=w --filename={file} --filesize={discover.FILE_BYTES} --rw=write --bs=1M --direct=1"
-        subprocess.run([*write.split(), "--refill_buffers", "--end_fsync=1"], capture_output=True, check=True)
+        write = (
+            f"fio --name=w --filename={file} --filesize={discover.FILE_BYTES} --rw=write --bs=1M"
+            " --direct=1"
+        )
+        subprocess.run(
+            [*write.split(), "--refill_buffers", "--end_fsync=1"], capture_output=True, check=True
+        )
         for _ in range(figures.LEAST_ROUNDS):
             found = ours(folder)
             for cell in cells:

@@ -1,8 +1,11 @@
-"""How near kvreplay comes to fio where each operation is one I/O: objects that are extents of one file, in any order.
+"""How near kvreplay comes to fio where each operation is one I/O.
 
-As bench_replay: sides alternate, medians of three, writes beside fio with and without refill_buffers=1, the processor
-time of the whole process. Takes five minutes and 1 GiB below the working directory, or of a block device that is named
-as an argument and overwritten; sizes in KiB as arguments restrict it, for example `/dev/nvme1n1 4 64`.
+Objects that are extents of one file, in any order.
+
+As bench_replay: sides alternate, medians of three, writes beside fio with and without
+refill_buffers=1, the processor time of the whole process. Takes five minutes and 1 GiB below the
+working directory, or of a block device that is named as an argument and overwritten; sizes in KiB
+as arguments restrict it, for example `/dev/nvme1n1 4 64`.
 """
 
 from __future__ import annotations
@@ -29,8 +32,15 @@ MIB_BY_SIZE = {4 << 10: 128, 16 << 10: 256, 64 << 10: 512, 256 << 10: 1024, 1 <<
 
 def ours(engine: Engine, tier: ExtentTier, op: int, io_bytes: int, version: int) -> Side:
     ios = (MIB_BY_SIZE[io_bytes] << 20) // io_bytes
-    plan = plan_of(op, np.random.default_rng(version).permutation(SPACE_BYTES // io_bytes)[:ios], io_bytes, version)
-    (driven, _, cpu), share = device_share(Path(tier.target), op, ios * io_bytes, lambda: drive(engine, tier, plan))
+    plan = plan_of(
+        op,
+        np.random.default_rng(version).permutation(SPACE_BYTES // io_bytes)[:ios],
+        io_bytes,
+        version,
+    )
+    (driven, _, cpu), share = device_share(
+        Path(tier.target), op, ios * io_bytes, lambda: drive(engine, tier, plan)
+    )
     return side_of(driven, cpu, ios * io_bytes, ios, share)
 
 
@@ -66,7 +76,10 @@ def main() -> None:
     if shutil.which("fio") is None:
         print("extents against fio: skipped, fio is not installed")
         return
-    print(f"one I/O an operation, extents of one file or device, any order; load {os.getloadavg()[0]:.1f}")
+    print(
+        "one I/O an operation, extents of one file or device, any order; load"
+        f" {os.getloadavg()[0]:.1f}"
+    )
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="bench-") as name:
         for io_bytes in sizes:
             path = devices[0] if devices else Path(name) / "space"
@@ -75,7 +88,11 @@ def main() -> None:
             tier.open(SPACE_BYTES)
             try:
                 objects = np.arange(SPACE_BYTES // io_bytes)
-                drive(choose(EngineName.AUTO, [tier], 32, io_bytes), tier, plan_of(WRITE, objects, io_bytes, 1))
+                drive(
+                    choose(EngineName.AUTO, [tier], 32, io_bytes),
+                    tier,
+                    plan_of(WRITE, objects, io_bytes, 1),
+                )
                 compare(tier, io_bytes, 2, ours, fio)
             finally:
                 tier.close()

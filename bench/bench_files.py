@@ -1,11 +1,15 @@
-"""How near kvreplay comes to fio where each object is a small file: opened, moved, closed; written files are created.
+"""How near kvreplay comes to fio where each object is a small file.
 
-fio does the same: as many files of the same size in one directory, as many open at once as the queue is deep, created
-as they are opened, `refill_buffers=1`, so that it makes data, too. Sides alternate, in new directories each time, and
-all is deleted at the end: ext4 without a journal skips inodes that were deleted in the last five minutes one by one,
-and creating then takes ten times as long. Wait as long between two runs. Printed are medians of three and of each
-pair's ratio; processor time is that of whole processes, kernel workers included, but for fio's start, which is measured
-with one file and taken off. Takes two minutes and 4 GiB below the working directory; sizes in KiB as arguments.
+Opened, moved, closed; written files are created.
+
+fio does the same: as many files of the same size in one directory, as many open at once as the
+queue is deep, created as they are opened, `refill_buffers=1`, so that it makes data, too. Sides
+alternate, in new directories each time, and all is deleted at the end: ext4 without a journal skips
+inodes that were deleted in the last five minutes one by one, and creating then takes ten times as
+long. Wait as long between two runs. Printed are medians of three and of each pair's ratio;
+processor time is that of whole processes, kernel workers included, but for fio's start, which is
+measured with one file and taken off. Takes two minutes and 4 GiB below the working directory; sizes
+in KiB as arguments.
 """
 
 from __future__ import annotations
@@ -105,8 +109,8 @@ def show(pairs: list[tuple[Side, Side]], label: str) -> None:
     data = [side.data_us for side in mine if side.data_us is not None]
     of_it = f", {statistics.median(data):.1f} of it data" if data else ""
     print(
-        f"{label}: {rates[0]:,.0f} files/s, fio {rates[1]:,.0f}: ratio {ratio:.2f} (target >= 0.95); CPU a file "
-        f"{cpus[0]:.1f} µs{of_it}, fio {cpus[1]:.1f}: {cpu_ratio:.2f} x",
+        f"{label}: {rates[0]:,.0f} files/s, fio {rates[1]:,.0f}: ratio {ratio:.2f} (target >="
+        f" 0.95); CPU a file {cpus[0]:.1f} µs{of_it}, fio {cpus[1]:.1f}: {cpu_ratio:.2f} x",
         flush=True,
     )
 
@@ -136,7 +140,9 @@ def delete(tiers: list[FileTier], file_bytes: int, depth: int, name: EngineName)
     sides = [ours(tier, DELETE, file_bytes, depth, name) for tier in tiers]
     for tier in tiers:
         tier.close()
-    rate, cpu = (statistics.median(getattr(side, of) for side in sides) for of in ("files_per_s", "cpu_us"))
+    rate, cpu = (
+        statistics.median(getattr(side, of) for side in sides) for of in ("files_per_s", "cpu_us")
+    )
     print(f"delete, depth {depth:>2}: {rate:,.0f} files/s, CPU a file {cpu:.1f} µs", flush=True)
 
 
@@ -152,7 +158,9 @@ def main() -> None:
             for depth in DEPTHS:
                 below = Path(name) / f"{file_bytes}-{depth}"
                 below.mkdir()
-                written.append((compare(below, file_bytes, depth, EngineName.AUTO), file_bytes, depth))
+                written.append(
+                    (compare(below, file_bytes, depth, EngineName.AUTO), file_bytes, depth)
+                )
         for tiers, file_bytes, depth in written:
             delete(tiers, file_bytes, depth, EngineName.AUTO)
 

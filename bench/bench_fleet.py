@@ -1,7 +1,7 @@
 """How fast a fleet is simulated as nodes are added, and how much memory it takes.
 
-Each fleet serves 32 users a node of llama3.1-70b on four ranks under vllm-fs, its file tier shared by all, and is
-simulated without writing a trace: an event is a row. The largest fleet's time is
+Each fleet serves 32 users a node of llama3.1-70b on four ranks under vllm-fs, its file tier shared
+by all, and is simulated without writing a trace: an event is a row. The largest fleet's time is
 shorter than the others', and said.
 """
 
@@ -27,7 +27,9 @@ def simulate(nodes: int, seconds: int) -> tuple[float, int]:
 
     model = find_model("llama3.1-70b")
     settings = [f"fleet.nodes={nodes}", "fleet.router=session", "tiers.nvme.scope=fleet"]
-    preset = load_preset("vllm-fs", settings, None, lambda gpu: serving.computing_times(gpu, model, 4))
+    preset = load_preset(
+        "vllm-fs", settings, None, lambda gpu: serving.computing_times(gpu, model, 4)
+    )
     load = Load(users=USERS * nodes, seed=42, until_ns=seconds * 10**9)
     simulation, rows = Simulation(preset, model, load, ranks=4), 0
 
@@ -46,10 +48,10 @@ def one(nodes: int, seconds: int) -> None:
     took_s, rows = simulate(nodes, seconds)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(
-        f"fleet of {nodes} nodes x {USERS} users, llama3.1-70b, vllm-fs with a shared file tier, {seconds} s: "
-        f"{rows / 1e6:.2f} M rows, {took_s:.2f} s CPU, {rows / took_s / 1e6:.2f} M rows/s, "
-        f"{rows / took_s / TARGET_PER_S:.2f}x the target of {TARGET_PER_S / 1e6:g} M; peak {peak / 1e6:.0f} MB, "
-        f"{peak / nodes / 1e6:.1f} a node",
+        f"fleet of {nodes} nodes x {USERS} users, llama3.1-70b, vllm-fs with a shared file tier,"
+        f" {seconds} s: {rows / 1e6:.2f} M rows, {took_s:.2f} s CPU, {rows / took_s / 1e6:.2f} M"
+        f" rows/s, {rows / took_s / TARGET_PER_S:.2f}x the target of {TARGET_PER_S / 1e6:g} M; peak"
+        f" {peak / 1e6:.0f} MB, {peak / nodes / 1e6:.1f} a node",
         flush=True,
     )
 

@@ -1,8 +1,11 @@
-"""How near the `gpu` tier comes to copies by PyTorch: pinned host memory to the GPU, back, and within it.
+"""How near the `gpu` tier comes to copies by PyTorch.
 
-PyTorch's side is one stream of copies back to back between two events, as NVIDIA's bandwidthTest has it; ours are the
-engine's rows, a copy each, by the wall clock: its threads wait for every copy, and generate the data of writes. Printed
-are medians of three, and of each round's ratio. Needs PyTorch and 3 GB of GPU memory; takes a minute.
+Pinned host memory to the GPU, back, and within it.
+
+PyTorch's side is one stream of copies back to back between two events, as NVIDIA's bandwidthTest
+has it; ours are the engine's rows, a copy each, by the wall clock: its threads wait for every copy,
+and generate the data of writes. Printed are medians of three, and of each round's ratio. Needs
+PyTorch and 3 GB of GPU memory; takes a minute.
 """
 
 from __future__ import annotations
@@ -30,7 +33,11 @@ WRITTEN = 4
 def pytorch(torch: Any, size: int, kind: str) -> float:
     """Return bytes/s of copies of `size`."""
     gpu = torch.zeros(TOTAL_BYTES // size, size, dtype=torch.uint8, device="cuda")
-    other = torch.zeros_like(gpu) if kind == "d2d" else torch.zeros(4, size, dtype=torch.uint8, pin_memory=True)
+    other = (
+        torch.zeros_like(gpu)
+        if kind == "d2d"
+        else torch.zeros(4, size, dtype=torch.uint8, pin_memory=True)
+    )
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     count = MOVED_BYTES // size
     start.record()
@@ -68,7 +75,10 @@ def main() -> None:
     except (ImportError, KvError) as error:
         print(f"skipped: {error}")
         return
-    print(f"gpu tier, {copy_threads()} threads, against PyTorch {torch.__version__} on one {name}, GB/s")
+    print(
+        f"gpu tier, {copy_threads()} threads, against PyTorch {torch.__version__} on one {name},"
+        " GB/s"
+    )
     print("      size copy   tier  PyTorch  ratio   generating data")
     for size in SIZES:
         for is_within, ops in ((False, ((WRITE, "h2d"), (READ, "d2h"))), (True, ((READ, "d2d"),))):
@@ -79,11 +89,14 @@ def main() -> None:
             there = bench_replay.plan_of(WRITE, np.arange(TOTAL_BYTES // size), size, 0)
             bench_replay.drive(engine, [tier], there)
             for op, kind in ops:
-                found = [(*ours(engine, tier, size, op), pytorch(torch, size, kind)) for _ in range(RUNS)]
+                found = [
+                    (*ours(engine, tier, size, op), pytorch(torch, size, kind)) for _ in range(RUNS)
+                ]
                 rate, making, peer = (statistics.median(side) for side in zip(*found, strict=True))
                 ratio = statistics.median(one / other for one, _, other in found)
                 print(
-                    f"{size >> 10:6d} KiB {kind} {rate / 1e9:7.1f} {peer / 1e9:8.1f} {ratio:6.2f} {making:8.0%}",
+                    f"{size >> 10:6d} KiB {kind} {rate / 1e9:7.1f} {peer / 1e9:8.1f} {ratio:6.2f}"
+                    f" {making:8.0%}",
                     flush=True,
                 )
             tier.close()

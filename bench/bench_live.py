@@ -1,8 +1,11 @@
-"""What the live view costs: replays shown on a terminal beside replays that nobody watches, in turns.
+"""What the live view costs.
 
-Reads of 4 KiB at depth 32 from one file, and rows on a null tier, of which most end in a second. One process makes
-both runs of a pair; its standard error is a pseudo-terminal, read and thrown away. Printed are medians of both and
-of the pairs' ratios, of rates and of processor time. Takes some minutes, and 64 MiB below the working directory.
+Replays shown on a terminal beside replays that nobody watches, in turns.
+
+Reads of 4 KiB at depth 32 from one file, and rows on a null tier, of which most end in a second.
+One process makes both runs of a pair; its standard error is a pseudo-terminal, read and thrown
+away. Printed are medians of both and of the pairs' ratios, of rates and of processor time. Takes
+some minutes, and 64 MiB below the working directory.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ def make_trace(path: Path, rows: int) -> Path:
             schema, arrays = arrow_schema(TRACE), []
             for column in TRACE.columns:
                 if column.type == "enum":
-                    arrays.append(enum_array(TRACE, column.name, np.full(count, codes[column.name], np.int8)))
+                    arrays.append(
+                        enum_array(TRACE, column.name, np.full(count, codes[column.name], np.int8))
+                    )
                 elif column.nullable:
                     arrays.append(pa.nulls(count, schema.field(column.name).type))
                 else:
@@ -76,7 +81,9 @@ def make_trace(path: Path, rows: int) -> Path:
         enum_array(OBJECTS, "kind", np.zeros(SPREAD_OBJECTS, np.int8)),
         pa.array(np.full(SPREAD_OBJECTS, LENGTH)),
     ]
-    with create(objects_path(path), OBJECTS, describe(OBJECTS, "bench", ["bench"], {}, **facts)) as out:
+    with create(
+        objects_path(path), OBJECTS, describe(OBJECTS, "bench", ["bench"], {}, **facts)
+    ) as out:
         out.write(pa.RecordBatch.from_arrays(objects, schema=arrow_schema(OBJECTS)))
     return path
 
@@ -108,16 +115,23 @@ def terminal() -> Iterator[None]:
 
 
 def rate_of(trace: Path, target: str, number: int, *, is_watched: bool) -> tuple[float, float]:
-    """Return the operations a second of a replay, and the processor time of each, start and end included."""
+    """Return the operations a second of a replay, and the processor time of each, start and end
+    included.
+    """
     config = Config(tiers={"nvme": target}, queue_depth=32, is_kept=True)
     start = time.process_time_ns()
     with terminal():
         output = trace.parent / f"run-{number}"
-        done = replay(Replay(config, trace, output, [], watching=live if is_watched else None, is_forced=True))
+        done = replay(
+            Replay(config, trace, output, [], watching=live if is_watched else None, is_forced=True)
+        )
     summary = done.run.summary
     assert summary.operations
     assert summary.wall_ns
-    return summary.operations * 1e9 / summary.wall_ns, (time.process_time_ns() - start) / summary.operations
+    return (
+        summary.operations * 1e9 / summary.wall_ns,
+        (time.process_time_ns() - start) / summary.operations,
+    )
 
 
 def main() -> None:
@@ -130,7 +144,10 @@ def main() -> None:
             pairs = []
             for at in range(PAIRS):
                 order = (True, False) if at % 2 else (False, True)
-                found = {watched: rate_of(trace, target, 2 * at + watched + 1, is_watched=watched) for watched in order}
+                found = {
+                    watched: rate_of(trace, target, 2 * at + watched + 1, is_watched=watched)
+                    for watched in order
+                }
                 pairs.append((found[True], found[False]))
             watched, alone = (statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
             figures.keep(
@@ -143,8 +160,9 @@ def main() -> None:
             rates = sorted(a[0] / b[0] for a, b in pairs)
             cpu = statistics.median(a[1] / b[1] for a, b in pairs)
             print(
-                f"{case.name}: {watched:,.0f} op/s watched, {alone:,.0f} alone, {statistics.median(rates):.3f} of it "
-                f"({rates[0]:.3f} to {rates[-1]:.3f}); processor time of all of the run {cpu:.3f}",
+                f"{case.name}: {watched:,.0f} op/s watched, {alone:,.0f} alone,"
+                f" {statistics.median(rates):.3f} of it ({rates[0]:.3f} to {rates[-1]:.3f});"
+                f" processor time of all of the run {cpu:.3f}",
                 flush=True,
             )
 

@@ -1,9 +1,13 @@
-"""Long traces: how fast one is simulated and written, and what its replay takes before its first I/O, and of memory.
+"""Long traces.
 
-Each step is a process of its own, timed from start to end, with its greatest resident size.
-A replay on null tiers shows the cost of rows alone, beside one of 1,000 rows, which is what the programs' code takes;
-one on a file, twice, what writing its space costs once. So many million rows as the arguments say (10; `10 100 1000`
-takes each in turn), so much space as --space says (2GiB; 0 leaves that out) below the working directory.
+How fast one is simulated and written, and what its replay takes before its first I/O, and of
+memory.
+
+Each step is a process of its own, timed from start to end, with its greatest resident size. A
+replay on null tiers shows the cost of rows alone, beside one of 1,000 rows, which is what the
+programs' code takes; one on a file, twice, what writing its space costs once. So many million rows
+as the arguments say (10; `10 100 1000` takes each in turn), so much space as --space says (2GiB; 0
+leaves that out) below the working directory.
 """
 
 from __future__ import annotations
@@ -40,7 +44,9 @@ def took(program: str, *arguments: object, folder: Path) -> Took:
     """Run one of our programs in `folder`."""
     start = time.perf_counter()
     command = [sys.executable, "-m", f"{program}.cli", *map(str, arguments)]
-    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(child.pid, 0)
     assert status == 0, command
     return Took(time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10)
@@ -54,21 +60,37 @@ def rows_of(path: Path) -> int:
 
 def show(name: str, found: Took, rows: int, more: str = "") -> None:
     print(
-        f"{name}: {rows:,} rows in {found.wall_s:.1f} s ({rows / found.wall_s / 1e6:.2f} M rows/s; {found.cpu_s:.1f} s "
-        f"of processor time), {found.most_bytes / MEBI:,.0f} MiB at most{more}",
+        f"{name}: {rows:,} rows in {found.wall_s:.1f} s ({rows / found.wall_s / 1e6:.2f} M rows/s;"
+        f" {found.cpu_s:.1f} s of processor time), {found.most_bytes / MEBI:,.0f} MiB at"
+        f" most{more}",
         flush=True,
     )
 
 
 def replay(name: str, trace: Path, *arguments: str) -> Took:
-    """Replay `trace`, and print what came before its first I/O, and how much of its memory were buffers of I/Os."""
+    """Replay `trace`, and print what came before its first I/O, and how much of its memory were
+    buffers of I/Os.
+    """
     folder, output = trace.parent, trace.parent / "run"
-    found = took("kvreplay", "run", trace, "--as-fast-as-possible", "--force", "-o", output, *arguments, folder=folder)
+    found = took(
+        "kvreplay",
+        "run",
+        trace,
+        "--as-fast-as-possible",
+        "--force",
+        "-o",
+        output,
+        *arguments,
+        folder=folder,
+    )
     run = json.loads((output / "run.json").read_text(encoding="utf-8"))
     first, laid_out = (run["prepared"][key] / 1e9 for key in ("total_ns", "lay_out_ns"))
     rate = run["summary"]["operations"] / run["summary"]["wall_ns"] * 1e3
     buffers = run["engine"]["buffer_bytes"] / MEBI
-    said = f", {buffers:,.0f} of them buffers; first I/O after {first:.2f} s, {laid_out:.2f} s of them writing space; "
+    said = (
+        f", {buffers:,.0f} of them buffers; first I/O after {first:.2f} s, {laid_out:.2f} s of them"
+        " writing space; "
+    )
     show(name, found, run["window"]["planned_rows"], f"{said}{rate:.2f} M op/s")
     return found
 
@@ -85,19 +107,52 @@ def main() -> None:
         trace, small = folder / "long.parquet", folder / "small.parquet"
         for millions in options.millions:
             duration = f"{int(millions * 1e6) // ROWS_PER_S + 1}s"
-            found = took("kvtrace", "gen", *PRESET, "--duration", duration, "-o", trace, "--force", folder=folder)
+            found = took(
+                "kvtrace",
+                "gen",
+                *PRESET,
+                "--duration",
+                duration,
+                "-o",
+                trace,
+                "--force",
+                folder=folder,
+            )
             show("simulated and written", found, rows_of(trace))
             pairs = []
             for _ in range(RUNS):
                 few = replay("1,000 rows on null tiers", trace, *null, "--limit", "1000")
-                pairs.append((replay("replayed on null tiers", trace, *null).most_bytes / MEBI, few.most_bytes / MEBI))
+                pairs.append(
+                    (
+                        replay("replayed on null tiers", trace, *null).most_bytes / MEBI,
+                        few.most_bytes / MEBI,
+                    )
+                )
             what = f"most memory of a replay on null tiers, {rows_of(trace) / 1e6:.1f} M rows"
             figures.keep(what, "MiB", "its first 1,000 rows", pairs)
         if options.space != "0":
             capacity = ("--set", f"tiers.cpu.capacity={options.space}")
             duration = f"{int(options.millions[0] * 1e6) // ROWS_PER_S + 1}s"
-            took("kvtrace", "gen", *SMALL, *capacity, "--duration", duration, "-o", small, folder=folder)
-            target = ("--tier", f"cpu={folder / 'space.dat'}", "--queue-depth", "32", "--keep", "--duration", "5s")
+            took(
+                "kvtrace",
+                "gen",
+                *SMALL,
+                *capacity,
+                "--duration",
+                duration,
+                "-o",
+                small,
+                folder=folder,
+            )
+            target = (
+                "--tier",
+                f"cpu={folder / 'space.dat'}",
+                "--queue-depth",
+                "32",
+                "--keep",
+                "--duration",
+                "5s",
+            )
             replay("5 s on a file", small, *target)
             replay("again, its space written", small, *target)
 

@@ -1,12 +1,14 @@
-"""Whether the client's processors change the result of an MLPerf option, and whether the run says so when they do.
+"""Whether the client's processors change the result of an MLPerf option, and whether the run says
+so when they do.
 
     python bench/bench_mlperf_client.py [FOLDER]
 
-`kvreplay mlperf v3-8b`, its trials shortened and its storage tier made small, runs in FOLDER (the working directory
-without one) with all processors, with one, with parts of one, and with all of them beside a process that never sleeps:
-by turns, in rounds. A control group of the kernel holds the client to its share, as root; without it taskset does, and
-there are no parts. Given are the result over that with all processors in the same round, and what limited each run by
-its own verdict. Where the result falls and no verdict names the client, the verdict is wrong.
+`kvreplay mlperf v3-8b`, its trials shortened and its storage tier made small, runs in FOLDER (the
+working directory without one) with all processors, with one, with parts of one, and with all of
+them beside a process that never sleeps: by turns, in rounds. A control group of the kernel holds
+the client to its share, as root; without it taskset does, and there are no parts. Given are the
+result over that with all processors in the same round, and what limited each run by its own
+verdict. Where the result falls and no verdict names the client, the verdict is wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ SHARES = (1.0, 0.5, 0.125, 0.0625)
 PERIOD_US = 100_000
 CGROUPS = Path("/sys/fs/cgroup")
 OF_CLIENT = ("replayer", "data generation", "processor", "copy threads", "first touch of memory")
-"""Causes of a verdict that are the client's: its submission, its data, its processors, its memory."""
+"""Causes of a verdict that are the client's.
+
+Its submission, its data, its processors, its memory.
+"""
 BUSY = "while True: pass"
 
 
@@ -66,7 +71,14 @@ def held_to(processors: float) -> Iterator[tuple[list[str], str]]:
     except OSError:
         if processors < 1:
             raise LookupError("no control group can be made here (root)") from None
-        yield ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[: int(processors)]))], "taskset"
+        yield (
+            [
+                "taskset",
+                "-c",
+                ",".join(map(str, sorted(os.sched_getaffinity(0))[: int(processors)])),
+            ],
+            "taskset",
+        )
         return
     try:
         if group == old:
@@ -99,7 +111,8 @@ def measured(folder: Path, prefix: Sequence[str]) -> Result:
     judged = json.loads((trial / "run.json").read_text())["summary"]["judgement"]
     total = found["aggregated"]
     return Result(
-        bandwidth=total["aggregated_read_bandwidth_gbps"] + total["aggregated_write_bandwidth_gbps"],
+        bandwidth=total["aggregated_read_bandwidth_gbps"]
+        + total["aggregated_write_bandwidth_gbps"],
         read_p95_ms=total["aggregated_total_read_p95_ms"],
         cause=judged["cause"] or "not identified",
         reason=judged["reason"],
@@ -109,11 +122,15 @@ def measured(folder: Path, prefix: Sequence[str]) -> Result:
 def ratio(ours: Sequence[float | None], full: Sequence[float | None]) -> str:
     """Return the median of the rounds' ratios, and in brackets the least and the most."""
     known = [a / b for a, b in zip(ours, full, strict=True) if a is not None and b]
-    return f"{statistics.median(known):.2f} ({min(known):.2f} to {max(known):.2f})" if known else "-"
+    return (
+        f"{statistics.median(known):.2f} ({min(known):.2f} to {max(known):.2f})" if known else "-"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=Path.cwd())
     asked = parser.parse_args()
     count = os.cpu_count() or 1

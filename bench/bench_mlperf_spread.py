@@ -1,17 +1,20 @@
-"""How far the result of an MLPerf option varies, over repeats of one seed and over seeds, beside the program's own.
+"""How far the result of an MLPerf option varies, over repeats of one seed and over seeds, beside
+the program's own.
 
     python bench/bench_mlperf_spread.py [FOLDER] [--official kv-cache.py]
 
-`kvreplay mlperf v3-8b` runs in FOLDER (the working directory without one), its trials shortened and its storage tier
-made small: in each round once with seed 42, and once with a seed of its own. Two things may vary, and are told apart:
-what is issued, and how fast the storage answers. What is issued is compared by operation and size, as far as the
-shortest of the runs came: as the share of its operations that the first run of the row has, too, in whatever order, and
-by whether the order is the same. The clock ends trials, so runs that are alike still end in different places.
+`kvreplay mlperf v3-8b` runs in FOLDER (the working directory without one), its trials shortened and
+its storage tier made small: in each round once with seed 42, and once with a seed of its own. Two
+things may vary, and are told apart: what is issued, and how fast the storage answers. What is
+issued is compared by operation and size, as far as the shortest of the runs came: as the share of
+its operations that the first run of the row has, too, in whatever order, and by whether the order
+is the same. The clock ends trials, so runs that are alike still end in different places.
 
---official is kv-cache.py of mlcommons/storage (kv_cache_benchmark), not a part of this repository. It runs in the same
-rounds, with the option's model, memory and generation mode, but fewer users than 200: each holds whole entries of up to
-3 GB in memory. Its file operations are seen by Python's audit hook, as its threads do them. What it reports is its own:
-storage bytes and tokens over its time.
+--official is kv-cache.py of mlcommons/storage (kv_cache_benchmark), not a part of this repository.
+It runs in the same rounds, with the option's model, memory and generation mode, but fewer users
+than 200: each holds whole entries of up to 3 GB in memory. Its file operations are seen by Python's
+audit hook, as its threads do them. What it reports is its own: storage bytes and tokens over its
+time.
 """
 
 from __future__ import annotations
@@ -61,14 +64,38 @@ class Run:
 
 
 def run_option(folder: Path, seed: int, prefix: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
-    """Run the option once below `folder`, behind a command `prefix`; return mlperf.json and the trial's folder."""
+    """Run the option once below `folder`, behind a command `prefix`.
+
+    Return mlperf.json and the trial's folder.
+    """
     results, drive = folder / "results", folder / "drive"
     shutil.rmtree(results, ignore_errors=True)
     drive.mkdir(exist_ok=True)
-    command = [*prefix, sys.executable, "-m", "kvreplay.cli", "mlperf", OPTION, "--tier", f"nvme={drive}"]
-    command += ["-o", str(results), "--seed", str(seed), "--duration", f"{SECONDS}s", "--trials", "1", "--break-rules"]
+    command = [
+        *prefix,
+        sys.executable,
+        "-m",
+        "kvreplay.cli",
+        "mlperf",
+        OPTION,
+        "--tier",
+        f"nvme={drive}",
+    ]
+    command += [
+        "-o",
+        str(results),
+        "--seed",
+        str(seed),
+        "--duration",
+        f"{SECONDS}s",
+        "--trials",
+        "1",
+        "--break-rules",
+    ]
     command += ["--capacity", f"{CAPACITY_GIB}GiB", "--json"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     found: dict[str, Any] = json.loads(done.stdout)
     return found, results / "trials" / "trial-1"
 
@@ -85,7 +112,9 @@ def ours(folder: Path, seed: int) -> Run:
 
 
 def issued_of(trace: Path, ops: Path) -> Issued:
-    """Return the reads and writes that a replay submitted, up to the first row of the trace that it did not."""
+    """Return the reads and writes that a replay submitted, up to the first row of the trace that it
+    did not.
+    """
     begun = pq.read_table(ops, columns=["submitted_ns"])["submitted_ns"].is_valid().to_pylist()
     count = begun.index(False) if False in begun else len(begun)
     rows = pq.read_table(trace, columns=["op", "length_bytes"]).slice(0, count)
@@ -143,7 +172,9 @@ def official(program: Path, folder: Path, seed: int) -> Run:
     command += [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{program.name} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+        sys.exit(
+            f"{program.name} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+        )
     shutil.rmtree(cache)
     # It reports nothing where no request was served whole.
     summary = json.loads(output.read_text()).get("summary", {})
@@ -166,17 +197,27 @@ def spread(values: Sequence[float]) -> str:
 
 
 def between(values: Sequence[float], form: str) -> str:
-    return f"{min(values):{form}} to {max(values):{form}}" if min(values) != max(values) else f"{values[0]:{form}}"
+    return (
+        f"{min(values):{form}} to {max(values):{form}}"
+        if min(values) != max(values)
+        else f"{values[0]:{form}}"
+    )
 
 
 def alike(runs: Sequence[Run]) -> str:
-    """Return how far what was issued is that of the first of `runs`, as far as the shortest of them came."""
+    """Return how far what was issued is that of the first of `runs`, as far as the shortest of them
+    came.
+    """
     count = min(len(run.issued) for run in runs)
     starts = [run.issued[:count] for run in runs]
     if all(start == starts[0] for start in starts):
         digest = hashlib.sha256(repr(starts[0]).encode()).hexdigest()[:8]
         return f"the same {count:,}, in the same order ({digest})"
-    least = min((Counter(starts[0]) & Counter(start)).total() for start in starts[1:]) / count if count else 0
+    least = (
+        min((Counter(starts[0]) & Counter(start)).total() for start in starts[1:]) / count
+        if count
+        else 0
+    )
     return f"{least:.0%} of {count:,} are the same"
 
 
@@ -193,7 +234,9 @@ def row(who: str, series: str, runs: Sequence[Run]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=Path.cwd())
     parser.add_argument("--official", type=Path, metavar="kv-cache.py")
     asked = parser.parse_args()
@@ -210,8 +253,19 @@ def main() -> None:
                 repeats.setdefault(who, []).append(side(SEED))
                 seeds.setdefault(who, []).append(side(SEED + 1 + at))
     same, other = f"{ROUNDS} repeats of seed {SEED}", f"{ROUNDS} seeds"
-    rows = [row(who, name, of[who]) for who in repeats for name, of in ((same, repeats), (other, seeds))]
-    columns = ["run by", "series", "bandwidth", "read", "written", "tokens/s", "operations", "GiB issued"]
+    rows = [
+        row(who, name, of[who]) for who in repeats for name, of in ((same, repeats), (other, seeds))
+    ]
+    columns = [
+        "run by",
+        "series",
+        "bandwidth",
+        "read",
+        "written",
+        "tokens/s",
+        "operations",
+        "GiB issued",
+    ]
     columns.append("operations, as far as the shortest run came")
     said = f"""Coefficient of variation, and in brackets the greatest over the least. Each run {SECONDS} s of option 1,
     storage of {CAPACITY_GIB} GiB, both sides in turn. What kvreplay issues is the trace of the seed, and so the same;

@@ -1,12 +1,14 @@
-"""How near kvreplay comes to s3dlio's own calls on an S3 server of this machine, and beside boto3, in the same minute.
+"""How near kvreplay comes to s3dlio's own calls on an S3 server of this machine, and beside boto3,
+in the same minute.
 
-Sides alternate; printed are medians of five, and the medians of each round's ratios. Servers keep objects in memory
-where there is a place for that. All have as many requests in flight and as many bytes an object, in one process of one
-client; the server takes its part of the same processors, so these are ratios, and no store's rates. Ours makes new data
-for each write and the others write the same bytes again; ours reads into its buffers, s3dlio's get_many and boto3 into
-new memory. A server that ends by itself is told of, with its last lines, and what it did not serve is left out.
-Takes four minutes and 1 GiB of memory. Names of servers (seaweedfs, rclone) and sizes in MiB as arguments restrict it:
-`rclone 8`.
+Sides alternate; printed are medians of five, and the medians of each round's ratios. Servers keep
+objects in memory where there is a place for that. All have as many requests in flight and as many
+bytes an object, in one process of one client; the server takes its part of the same processors, so
+these are ratios, and no store's rates. Ours makes new data for each write and the others write the
+same bytes again; ours reads into its buffers, s3dlio's get_many and boto3 into new memory. A server
+that ends by itself is told of, with its last lines, and what it did not serve is left out. Takes
+four minutes and 1 GiB of memory. Names of servers (seaweedfs, rclone) and sizes in MiB as arguments
+restrict it: `rclone 8`.
 """
 
 from __future__ import annotations
@@ -49,17 +51,27 @@ class Boto:
         import boto3
         from botocore.config import Config
 
-        config = Config(max_pool_connections=DEPTH, retries={"max_attempts": 1}, s3={"addressing_style": "path"})
+        config = Config(
+            max_pool_connections=DEPTH, retries={"max_attempts": 1}, s3={"addressing_style": "path"}
+        )
         self.client = boto3.client("s3", endpoint_url=url, config=config)
         self.pool = ThreadPoolExecutor(DEPTH)
 
     def put(self, items: list[tuple[str, bytes]]) -> None:
         """Put objects by their keys."""
-        list(self.pool.map(lambda item: self.client.put_object(Bucket=BUCKET, Key=item[0], Body=item[1]), items))
+        list(
+            self.pool.map(
+                lambda item: self.client.put_object(Bucket=BUCKET, Key=item[0], Body=item[1]), items
+            )
+        )
 
     def get(self, keys: list[str]) -> None:
         """Get objects, and drop them."""
-        list(self.pool.map(lambda key: self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read(), keys))
+        list(
+            self.pool.map(
+                lambda key: self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read(), keys
+            )
+        )
 
 
 def boto(url: str) -> Boto | None:
@@ -84,7 +96,9 @@ def compare(server: str, url: str, mib: int) -> None:
 
     length, count = mib * MIB, SIZES[mib]
     target = f"s3://{BUCKET}/bench"
-    tier = ObjectTier("s3", target, StoreClient(Address.of("", target, [url]), Balance.ROUND_ROBIN, 0, 60))
+    tier = ObjectTier(
+        "s3", target, StoreClient(Address.of("", target, [url]), Balance.ROUND_ROBIN, 0, 60)
+    )
     tier.open(0)
     engine = choose(EngineName.AUTO, [tier], DEPTH, MIB)
 
@@ -99,7 +113,9 @@ def compare(server: str, url: str, mib: int) -> None:
     sides: dict[str, dict[str, Callable[[], Timed]]] = {
         "put": {
             "ours": lambda: ours(WRITE),
-            "s3dlio": lambda: timed(lambda: s3dlio.put_many([(uri, data) for uri in theirs], DEPTH)),
+            "s3dlio": lambda: timed(
+                lambda: s3dlio.put_many([(uri, data) for uri in theirs], DEPTH)
+            ),
         },
         "get": {
             "ours": lambda: ours(READ),
@@ -107,8 +123,12 @@ def compare(server: str, url: str, mib: int) -> None:
         },
     }
     if beside is not None:
-        sides["put"]["boto3"] = lambda: timed(lambda: beside.put([(f"boto/{name}", data) for name in names]))
-        sides["get"]["boto3"] = lambda: timed(lambda: beside.get([f"boto/{name}" for name in names]))
+        sides["put"]["boto3"] = lambda: timed(
+            lambda: beside.put([(f"boto/{name}", data) for name in names])
+        )
+        sides["get"]["boto3"] = lambda: timed(
+            lambda: beside.get([f"boto/{name}" for name in names])
+        )
     for op, of_op in sides.items():
         took: dict[str, list[float]] = {side: [] for side in of_op}
         cpu: dict[str, list[float]] = {side: [] for side in of_op}
@@ -120,10 +140,17 @@ def compare(server: str, url: str, mib: int) -> None:
                 if turn:
                     took[side].append(seconds)
                     cpu[side].append(of_cpu)
-        rates = {side: count * length / statistics.median(times) / 1e6 for side, times in took.items()}
-        ratios = [theirs_s / ours_s for theirs_s, ours_s in zip(took["s3dlio"], took["ours"], strict=True)]
+        rates = {
+            side: count * length / statistics.median(times) / 1e6 for side, times in took.items()
+        }
+        ratios = [
+            theirs_s / ours_s for theirs_s, ours_s in zip(took["s3dlio"], took["ours"], strict=True)
+        ]
         ms = {side: statistics.median(times) * 1e3 / (count * mib) for side, times in cpu.items()}
-        shown = ", ".join(f"{side} {rate:,.0f} MB/s ({ms[side]:.2f} ms of CPU a MiB)" for side, rate in rates.items())
+        shown = ", ".join(
+            f"{side} {rate:,.0f} MB/s ({ms[side]:.2f} ms of CPU a MiB)"
+            for side, rate in rates.items()
+        )
         for side in took.keys() - {"ours"}:
             pairs = zip(took["ours"], took[side], strict=True)
             figures.keep(
@@ -133,7 +160,10 @@ def compare(server: str, url: str, mib: int) -> None:
                 [(count * length / a / 1e6, count * length / b / 1e6) for a, b in pairs],
                 list(zip(cpu["ours"], cpu[side], strict=True)),
             )
-        print(f"  {op} {mib} MiB x {count}: {shown}; ours / s3dlio {statistics.median(ratios):.2f}", flush=True)
+        print(
+            f"  {op} {mib} MiB x {count}: {shown}; ours / s3dlio {statistics.median(ratios):.2f}",
+            flush=True,
+        )
     tier.close()
 
 

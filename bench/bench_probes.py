@@ -1,10 +1,13 @@
-"""What the probes cost: fio's I/Os a second with `kvreplay probe --histograms-only` attached and without.
+"""What the probes cost.
 
-Sides alternate; printed are medians and the median of each pair's ratio. The device is a null block device where the
-kernel has one, else a loop device over a file in memory: nothing but the kernel's own path takes time, so that the
-probes' cost shows most. 50,000 I/Os a second are offered; then the kernel's own clock (bpf_stats_enabled) says what
-the programs take an I/O, which no busy neighbour blurs. Last, as many I/Os as the machine makes, with a row kept of
-each: what that costs, and how many rows are lost. Takes three minutes; needs root, libbpf and fio.
+Fio's I/Os a second with `kvreplay probe --histograms-only` attached and without.
+
+Sides alternate; printed are medians and the median of each pair's ratio. The device is a null block
+device where the kernel has one, else a loop device over a file in memory: nothing but the kernel's
+own path takes time, so that the probes' cost shows most. 50,000 I/Os a second are offered; then the
+kernel's own clock (bpf_stats_enabled) says what the programs take an I/O, which no busy neighbour
+blurs. Last, as many I/Os as the machine makes, with a row kept of each: what that costs, and how
+many rows are lost. Takes three minutes; needs root, libbpf and fio.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ def device() -> Iterator[Path]:
         return
     with tempfile.NamedTemporaryFile(dir=MEMORY, prefix="bench-") as file:
         file.truncate(FILE_BYTES)
-        done = subprocess.run(["losetup", "-f", "--show", file.name], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            ["losetup", "-f", "--show", file.name], check=True, capture_output=True, text=True
+        )
         name = done.stdout.strip()
         print(f"device: {name}, over a file in memory (no null_blk in this kernel)")
         try:
@@ -73,15 +78,22 @@ def device() -> Iterator[Path]:
 
 
 @contextmanager
-def probed(target: Path, output: Path, *, is_on: bool, has_events: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield a dict; if `is_on`, the probes are attached meanwhile, and it has their result afterwards."""
+def probed(
+    target: Path, output: Path, *, is_on: bool, has_events: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield a dict.
+
+    If `is_on`, the probes are attached meanwhile, and it has their result afterwards.
+    """
     found: dict[str, Any] = {}
     if not is_on:
         yield found
         return
     command = [sys.executable, "-m", "kvreplay.cli", "probe", "--comm", LOAD, "--dev", str(target),
                *([] if has_events else ["--histograms-only"]), "--json", "--force", "-o", str(output)]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         line = process.stderr.readline().strip()
@@ -131,10 +143,19 @@ def compare(program: Path, target: Path, output: Path) -> None:
     ratios = [on.iops / off.iops for off, on in zip(sides[False], sides[True], strict=True)]
     pairs = [(on.iops, off.iops) for off, on in zip(sides[False], sides[True], strict=True)]
     cpus = [(on.cpu_us, off.cpu_us) for off, on in zip(sides[False], sides[True], strict=True)]
-    figures.keep(f"fio with probes, {RATE:,} reads of 4 KiB a second offered", "I/Os/s", "without probes", pairs, cpus)
+    figures.keep(
+        f"fio with probes, {RATE:,} reads of 4 KiB a second offered",
+        "I/Os/s",
+        "without probes",
+        pairs,
+        cpus,
+    )
     print(f"{RATE:,} reads of 4 KiB a second offered, depth {DEPTH}, {PAIRS} pairs of {SECONDS} s:")
     for is_on, shown in ((False, "without"), (True, "with probes")):
-        middle = {n: statistics.median(getattr(s, n) for s in sides[is_on]) for n in ("iops", "latency_us", "cpu_us")}
+        middle = {
+            n: statistics.median(getattr(s, n) for s in sides[is_on])
+            for n in ("iops", "latency_us", "cpu_us")
+        }
         print(f"  {shown:11}: {middle['iops']:9,.0f} I/Os a second, mean latency {middle['latency_us']:.2f} µs, "
               f"{middle['cpu_us']:.2f} µs of fio's CPU an I/O")  # fmt: skip
     print(f"  ratio: median {statistics.median(ratios):.4f} (target >= 0.97; {min(ratios):.3f} to {max(ratios):.3f}); "
@@ -151,7 +172,10 @@ def cost(program: Path, target: Path, output: Path) -> None:
     finally:
         STATS.write_text(before, encoding="ascii")
     cpu = found["spent_ns"] / ios
-    print(f"the programs themselves: {cpu:.0f} ns an I/O, {cpu * RATE / 1e9:.1%} of one CPU at {RATE:,} a second")
+    print(
+        f"the programs themselves: {cpu:.0f} ns an I/O, {cpu * RATE / 1e9:.1%} of one CPU at"
+        f" {RATE:,} a second"
+    )
 
 
 def flat_out(program: Path, target: Path, output: Path) -> None:
@@ -165,7 +189,10 @@ def flat_out(program: Path, target: Path, output: Path) -> None:
             found_rates[is_on] = side.iops
             if found:
                 block = found["block"]["directions"]["read"]
-                followed, lost = followed + ios, lost + block["lost_events"] + block["lost_requests"]
+                followed, lost = (
+                    followed + ios,
+                    lost + block["lost_events"] + block["lost_requests"],
+                )
         rates.append(found_rates[False])
         ratios.append(found_rates[True] / found_rates[False])
     pairs = [(rate * ratio, rate) for rate, ratio in zip(rates, ratios, strict=True)]
@@ -185,7 +212,10 @@ def main() -> None:
     if fio is None:
         print("probes: skipped, fio is not installed")
         return
-    print(f"overhead of the probes, histograms only; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+    print(
+        f"overhead of the probes, histograms only; load average {os.getloadavg()[0]:.1f} on"
+        f" {os.cpu_count()} CPUs"
+    )
     with tempfile.TemporaryDirectory(prefix="bench-") as name, device() as target:
         program = Path(name) / LOAD
         program.symlink_to(fio)

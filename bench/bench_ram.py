@@ -1,9 +1,12 @@
-"""Whether a tier in DRAM is as fast as DRAM: beside plain memcpy of libc, and beside a drive that is kept busy.
+"""Whether a tier in DRAM is as fast as DRAM.
 
-Every side copies pieces of the same size between 1 GiB of objects and 128 MiB in turn, so that none stays in the
-processor's cache, with as many threads. Sides alternate; printed are medians of five and the medians of each round's
-ratio. What a piece takes is the service time of an operation over its bytes: of one alone in a closed loop of depth 1
-(`one`), and of all threads at depth 8. Takes two minutes and 2 GiB below the working directory.
+Beside plain memcpy of libc, and beside a drive that is kept busy.
+
+Every side copies pieces of the same size between 1 GiB of objects and 128 MiB in turn, so that none
+stays in the processor's cache, with as many threads. Sides alternate; printed are medians of five
+and the medians of each round's ratio. What a piece takes is the service time of an operation over
+its bytes: of one alone in a closed loop of depth 1 (`one`), and of all threads at depth 8. Takes
+two minutes and 2 GiB below the working directory.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ class Peer:
         self._libc = ctypes.CDLL(None)
         self._libc.memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self._kept = [map_aligned(n) for n in (TOTAL_BYTES, SINK_BYTES)]
-        self._from, self._to = (np.frombuffer(m, np.uint8).ctypes.data + first for m, first in self._kept)
+        self._from, self._to = (
+            np.frombuffer(m, np.uint8).ctypes.data + first for m, first in self._kept
+        )
         touch(self._from, TOTAL_BYTES)
         touch(self._to, SINK_BYTES)
 
@@ -62,7 +67,10 @@ class Peer:
         """Copy in pieces of `length`."""
         times: list[list[float]] = [[] for _ in range(threads)]
         started = time.perf_counter()
-        each = [threading.Thread(target=self._copy, args=(length, i, threads, times[i])) for i in range(threads)]
+        each = [
+            threading.Thread(target=self._copy, args=(length, i, threads, times[i]))
+            for i in range(threads)
+        ]
         for thread in each:
             thread.start()
         for thread in each:
@@ -72,11 +80,19 @@ class Peer:
         return Side(statistics.median(took) / length * 2**20, MOVED_BYTES / wall)
 
     def _copy(self, length: int, index: int, threads: int, times: list[float]) -> None:
-        memcpy, source, sink = self._libc.memcpy, TOTAL_BYTES // threads, SINK_BYTES // threads // length * length
+        memcpy, source, sink = (
+            self._libc.memcpy,
+            TOTAL_BYTES // threads,
+            SINK_BYTES // threads // length * length,
+        )
         for number in range(MOVED_BYTES // threads // length):
             at = number * length
             before = time.perf_counter_ns()
-            memcpy(self._to + index * sink + at % sink, self._from + index * source + at % source, length)
+            memcpy(
+                self._to + index * sink + at % sink,
+                self._from + index * source + at % source,
+                length,
+            )
             times.append(time.perf_counter_ns() - before)
 
 
@@ -110,10 +126,18 @@ def drive(engine: Any, tiers: list[Tier], plan: Any) -> Side:
 
 
 def show(text: str, found: list[tuple[Side, Side]], what: str) -> None:
-    times = [statistics.median(side.ns_per_mib for side in sides) / 1e3 for sides in zip(*found, strict=True)]
-    rates = [statistics.median(side.bytes_per_s for side in sides) / 1e9 for sides in zip(*found, strict=True)]
+    times = [
+        statistics.median(side.ns_per_mib for side in sides) / 1e3
+        for sides in zip(*found, strict=True)
+    ]
+    rates = [
+        statistics.median(side.bytes_per_s for side in sides) / 1e9
+        for sides in zip(*found, strict=True)
+    ]
     speed = statistics.median(b.ns_per_mib / a.ns_per_mib for a, b in found)
-    figures.keep(text, "MiB/ms a thread", what, [(1e6 / a.ns_per_mib, 1e6 / b.ns_per_mib) for a, b in found])
+    figures.keep(
+        text, "MiB/ms a thread", what, [(1e6 / a.ns_per_mib, 1e6 / b.ns_per_mib) for a, b in found]
+    )
     beside = [a.drive_bytes_per_s for a, _ in found if a.drive_bytes_per_s is not None]
     drove = f"; drive {statistics.median(beside) / 1e9:.2f} GB/s meanwhile" if beside else ""
     print(
@@ -159,7 +183,10 @@ def bench(directory: Path, names: list[EngineName]) -> None:
 def main() -> None:
     names = [EngineName(text) for text in sys.argv[1:]] or [EngineName.AUTO]
     cores = len(os.sched_getaffinity(0))
-    print(f"load {os.getloadavg()[0]:.1f} on {cores} processors, {copy_threads()} threads copy; targets: >= 0.8")
+    print(
+        f"load {os.getloadavg()[0]:.1f} on {cores} processors, {copy_threads()} threads copy;"
+        " targets: >= 0.8"
+    )
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="bench-") as name:
         bench(Path(name), names)
 

@@ -1,15 +1,17 @@
-"""How near kvreplay comes to fio: the same files, the same I/O sizes and depths, in the same minute.
+"""How near kvreplay comes to fio.
 
-Sides alternate; printed are medians of three and the medians of each round's ratios. The kernel's own counters
-(/proc/diskstats) must show that the device moved the bytes. A noisy disk makes ratios of 0.8 to 1.25 a draw: mind the
-load that is printed. Ours writes new data each time. fio does too with refill_buffers=1; without, it writes the same
-buffers again and again, and makes nothing: writes are compared with both, and all with and without fixedbufs=1, as
-our buffers are registered.
-fio's buffers lie in huge pages, as ours do and as our jobs ask for: from 4 KiB pages I/Os of 1 MiB reach the device in
-parts, and at depth 1 at 0.4 of the speed.
-Processor time is that of the whole process while it moves bytes, all its threads and the making of data included, and
-start-up left out on both sides; what making the data took is printed beside it.
-Takes ten minutes and 1 GiB below the working directory; sizes in KiB as arguments restrict it, for example `64 1024`.
+The same files, the same I/O sizes and depths, in the same minute.
+
+Sides alternate; printed are medians of three and the medians of each round's ratios. The kernel's
+own counters (/proc/diskstats) must show that the device moved the bytes. A noisy disk makes ratios
+of 0.8 to 1.25 a draw: mind the load that is printed. Ours writes new data each time. fio does too
+with refill_buffers=1; without, it writes the same buffers again and again, and makes nothing:
+writes are compared with both, and all with and without fixedbufs=1, as our buffers are registered.
+fio's buffers lie in huge pages, as ours do and as our jobs ask for: from 4 KiB pages I/Os of 1 MiB
+reach the device in parts, and at depth 1 at 0.4 of the speed. Processor time is that of the whole
+process while it moves bytes, all its threads and the making of data included, and start-up left out
+on both sides; what making the data took is printed beside it. Takes ten minutes and 1 GiB below the
+working directory; sizes in KiB as arguments restrict it, for example `64 1024`.
 """
 
 from __future__ import annotations
@@ -67,7 +69,13 @@ class Side:
 def plan_of(op: int, objects: Any, length: int, version: int, offset: Any = 0) -> dict[str, Any]:
     """Return the columns of rows on one tier."""
     fill = np.zeros(len(objects), np.int64)
-    values = {"op": op, "object_id": objects, "offset_bytes": offset, "length_bytes": length, "version": version}
+    values = {
+        "op": op,
+        "object_id": objects,
+        "offset_bytes": offset,
+        "length_bytes": length,
+        "version": version,
+    }
     return {name: fill + value for name, value in values.items()}
 
 
@@ -92,7 +100,9 @@ def drive(
     return driven, rows.all, cpu
 
 
-def device_share(directory: Path, op: int, moved: int, run: Callable[[], Any]) -> tuple[Any, float | None]:
+def device_share(
+    directory: Path, op: int, moved: int, run: Callable[[], Any]
+) -> tuple[Any, float | None]:
     before = device_counters(directory)
     result = run()
     counted = moved_between(before, device_counters(directory))
@@ -103,12 +113,16 @@ def device_share(directory: Path, op: int, moved: int, run: Callable[[], Any]) -
 def ours(engine: Engine, tier: FileTier, op: int, io_bytes: int, version: int) -> Side:
     total = MIB_BY_SIZE[io_bytes] << 20
     plan = plan_of(op, np.arange(total // FILE_BYTES), FILE_BYTES, version)
-    (driven, _, cpu), share = device_share(Path(tier.target), op, total, lambda: drive(engine, tier, plan))
+    (driven, _, cpu), share = device_share(
+        Path(tier.target), op, total, lambda: drive(engine, tier, plan)
+    )
     return side_of(driven, cpu, total, total // io_bytes, share)
 
 
 def side_of(driven: Driven, cpu: float, total: int, ios: int, share: float | None) -> Side:
-    """Return one run of ours, of `ios` I/Os and `total` bytes, which took `cpu` seconds of the processors."""
+    """Return one run of ours, of `ios` I/Os and `total` bytes, which took `cpu` seconds of the
+    processors.
+    """
     return Side(total / driven.wall_ns * 1e9, cpu / ios * 1e6, driven.making_ns / ios / 1e3, share)
 
 
@@ -144,8 +158,13 @@ def run_fio(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
 
 
-def compare(tier: Tier, io_bytes: int, version: int, ours: Callable[..., Side], fio: Callable[..., Side]) -> None:
-    """Print the lines of one I/O size, of `ours` beside `fio`; each write is of a new version from `version` on."""
+def compare(
+    tier: Tier, io_bytes: int, version: int, ours: Callable[..., Side], fio: Callable[..., Side]
+) -> None:
+    """Print the lines of one I/O size, of `ours` beside `fio`.
+
+    Each write is of a new version from `version` on.
+    """
     for op in (READ, WRITE):
         for depth in DEPTHS:
             engine = choose(EngineName.AUTO, [tier], depth, io_bytes)
@@ -162,12 +181,20 @@ def compare(tier: Tier, io_bytes: int, version: int, ours: Callable[..., Side], 
 
 
 def rounds_of(
-    op: int, io_bytes: int, depth: int, engine: str, mine: list[Callable[[], Side]], fio: Callable[..., Side]
+    op: int,
+    io_bytes: int,
+    depth: int,
+    engine: str,
+    mine: list[Callable[[], Side]],
+    fio: Callable[..., Side],
 ) -> None:
     """Run ours and fio in turn, and print how they compare."""
     peers: dict[str, tuple[str, ...]] = {"fio": (), "fio fixedbufs": ("--fixedbufs",)}
     if op == WRITE:
-        peers |= {f"{name} refill_buffers=1": (*extra, "--refill_buffers=1") for name, extra in peers.items()}
+        peers |= {
+            f"{name} refill_buffers=1": (*extra, "--refill_buffers=1")
+            for name, extra in peers.items()
+        }
     rounds = []
     for at, ours_ in enumerate(mine):
         sides: dict[str, Callable[[], Side]] = {"": ours_} | {
@@ -205,12 +232,16 @@ def show(rounds: list[dict[str, Side]], engine: str, op: int, io_bytes: int, dep
                     f"{'write' if op else 'read'} {io_bytes >> 10} KiB, depth {depth}",
                     "GB/s",
                     name,
-                    [(sides[""].bytes_per_s / 1e9, sides[name].bytes_per_s / 1e9) for sides in rounds],
+                    [
+                        (sides[""].bytes_per_s / 1e9, sides[name].bytes_per_s / 1e9)
+                        for sides in rounds
+                    ],
                     [(sides[""].cpu_us, sides[name].cpu_us) for sides in rounds],
                 )
             print(
-                f"    of {name} ({middle(s.bytes_per_s for s in other) / 1e9:.2f} GB/s, "
-                f"{middle(s.cpu_us for s in other):.1f} µs): speed {speed:.2f}, CPU {cpu:.2f}{targets}",
+                f"    of {name} ({middle(s.bytes_per_s for s in other) / 1e9:.2f} GB/s,"
+                f" {middle(s.cpu_us for s in other):.1f} µs): speed {speed:.2f}, CPU"
+                f" {cpu:.2f}{targets}",
                 flush=True,
             )
 
@@ -253,11 +284,16 @@ def bench_ceiling(directory: Path) -> None:
             rates.append(8 * 4 * FILE_BYTES / 4096 / driven.wall_ns * 1e9)
     finally:
         cached.close()
-    print(f"ceiling, 4 KiB from the page cache: {statistics.median(rates):,.0f} I/Os/s (target >= 500,000)")
+    print(
+        f"ceiling, 4 KiB from the page cache: {statistics.median(rates):,.0f} I/Os/s (target >="
+        " 500,000)"
+    )
 
 
 def bare_sleeps() -> Any:
-    """Return by how many µs this machine overshoots a sleep of 500 µs that nothing else is asked of."""
+    """Return by how many µs this machine overshoots a sleep of 500 µs that nothing else is asked
+    of.
+    """
     libc, set_slack = ctypes.CDLL(None), 29
     libc.prctl(set_slack, 1, 0, 0, 0)
     overshoot = []
@@ -274,7 +310,10 @@ def bench_pace(tier: FileTier) -> None:
     count, per_s, length = 20_000, 2000, 128 << 10
     rng = np.random.default_rng(1)
     p50, p99 = np.percentile(bare_sleeps(), (50, 99))
-    print(f"a bare sleep of 500 µs on this machine, just now, ends late by p50 {p50:.0f} µs, p99 {p99:.0f} µs")
+    print(
+        f"a bare sleep of 500 µs on this machine, just now, ends late by p50 {p50:.0f} µs, p99"
+        f" {p99:.0f} µs"
+    )
     for name in (EngineName.AUTO, EngineName.THREADS):
         ts = np.cumsum(rng.exponential(1e9 / per_s, count)).astype(np.int64)
         offset = rng.integers(0, FILE_BYTES // length, count) * length
@@ -287,10 +326,10 @@ def bench_pace(tier: FileTier) -> None:
         p50, p99 = np.percentile(late, (50, 99))
         took = np.percentile(rows["completed_ns"] - rows["submitted_ns"], 99) / 1e3
         print(
-            f"open loop, {per_s:,} reads/s of 128 KiB for {count // per_s} s, {engine.name}: lateness "
-            f"p50 {p50:.0f} µs, p99 {p99:.0f} µs (target <= 300), max {late.max():.0f} µs, drift {drift:+.0f} µs; "
-            f"reads took p99 {took:,.0f} µs; "
-            f"{cpu / count * 1e6:.0f} µs CPU an operation"
+            f"open loop, {per_s:,} reads/s of 128 KiB for {count // per_s} s, {engine.name}:"
+            f" lateness p50 {p50:.0f} µs, p99 {p99:.0f} µs (target <= 300), max {late.max():.0f}"
+            f" µs, drift {drift:+.0f} µs; reads took p99 {took:,.0f} µs; {cpu / count * 1e6:.0f} µs"
+            " CPU an operation"
         )
 
 

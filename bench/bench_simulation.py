@@ -1,8 +1,9 @@
 """How fast the simulation is, with the ratio of each figure to its target and to libcachesim.
 
-Each side of a comparison takes turns with the other in one run; figures are medians. A `gen` is timed from start to
-end of the process: imports, simulation, Parquet of the trace and its objects table, renaming. User CPU time is of all
-threads, and suffers less than wall time from others on the machine.
+Each side of a comparison takes turns with the other in one run; figures are medians. A `gen` is
+timed from start to end of the process: imports, simulation, Parquet of the trace and its objects
+table, renaming. User CPU time is of all threads, and suffers less than wall time from others on the
+machine.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def bench_lru(directory: Path) -> None:
         print("LRU against libcachesim: skipped, it is not installed (pip install libcachesim)")
         return
     ids = zipf_references()
-    record = np.zeros(REFERENCES, dtype=[("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
+    record = np.zeros(
+        REFERENCES, dtype=[("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")]
+    )
     record["id"], record["size"], record["next"] = ids + 1, 1, -2
     path = directory / "references.oracleGeneral"
     record.tofile(path)
@@ -62,12 +65,24 @@ def bench_lru(directory: Path) -> None:
         theirs.append((time.perf_counter() - start[0], time.process_time() - start[1]))
         assert abs((1 - miss_ratio) * REFERENCES - hits) < 1, (miss_ratio, hits)
     for which, name in enumerate(("wall", "CPU")):
-        pairs = [(REFERENCES / a[which] / 1e6, REFERENCES / b[which] / 1e6) for a, b in zip(ours, theirs, strict=True)]
-        figures.keep(f"LRU hits of {REFERENCES // 10**6} M references, {name} time", "M/s", "libcachesim", pairs)
-        rates = [REFERENCES / statistics.median(side[which] for side in sides) / 1e6 for sides in (ours, theirs)]
+        pairs = [
+            (REFERENCES / a[which] / 1e6, REFERENCES / b[which] / 1e6)
+            for a, b in zip(ours, theirs, strict=True)
+        ]
+        figures.keep(
+            f"LRU hits of {REFERENCES // 10**6} M references, {name} time",
+            "M/s",
+            "libcachesim",
+            pairs,
+        )
+        rates = [
+            REFERENCES / statistics.median(side[which] for side in sides) / 1e6
+            for sides in (ours, theirs)
+        ]
         print(
-            f"LRU, {REFERENCES / 1e6:.0f} M references, by {name} time: kvtrace {rates[0]:.1f} M/s, "
-            f"libcachesim process_trace {rates[1]:.1f} M/s; {_against(rates[0] / rates[1], 3)}; same hits"
+            f"LRU, {REFERENCES / 1e6:.0f} M references, by {name} time: kvtrace {rates[0]:.1f} M/s,"
+            f" libcachesim process_trace {rates[1]:.1f} M/s; {_against(rates[0] / rates[1], 3)};"
+            " same hits"
         )
 
 
@@ -87,7 +102,9 @@ def kvtrace(*arguments: str) -> Run:
     """Run `kvtrace` as a process."""
     start = time.perf_counter()
     child = subprocess.Popen(
-        [sys.executable, "-m", "kvtrace.cli", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "kvtrace.cli", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     _pid, status, usage = os.wait4(child.pid, 0)
     assert status == 0, arguments
@@ -120,8 +137,8 @@ CASES = {
         rows_per_s=10e6,
         peak_bytes=600_000_000,
     ),
-    # Computing takes no time there, so that each user asks about twice a second, and reads some 1,700 blocks: an
-    # hour is 50,000 M rows. So a part of it is run.
+    # Computing takes no time there, so that each user asks about twice a second, and reads some
+    # 1,700 blocks: an hour is 50,000 M rows. So a part of it is run.
     "vllm-fs, 1,000 users of llama3.1-70b-instruct, 5 s": Case(
         (
             "--preset",
@@ -151,17 +168,24 @@ def bench_gen(directory: Path) -> None:
         wall, user = (statistics.median(r[which] for r in runs) for which in (0, 1))
         peak = max(r.peak_bytes for r in runs)
         line = (
-            f"gen {name}: {rows / 1e6:.2f} M rows, {wall:.2f} s wall, {user:.2f} s user CPU, "
-            f"{rows / wall / 1e6:.2f} M rows/s, peak {peak / 1e6:.0f} MB, {out.stat().st_size / max(1, rows):.2f} B/row"
+            f"gen {name}: {rows / 1e6:.2f} M rows, {wall:.2f} s wall, {user:.2f} s user CPU,"
+            f" {rows / wall / 1e6:.2f} M rows/s, peak {peak / 1e6:.0f} MB,"
+            f" {out.stat().st_size / max(1, rows):.2f} B/row"
         )
         if case.rows_per_s:
-            line += f"; {rows / wall / case.rows_per_s:.2f}x the target of {case.rows_per_s / 1e6:g} M rows/s"
+            line += (
+                f"; {rows / wall / case.rows_per_s:.2f}x the target of {case.rows_per_s / 1e6:g} M"
+                " rows/s"
+            )
         if case.wall_s:
             line += f"; {case.wall_s / wall:.2f}x the target of {case.wall_s:g} s"
         if case.peak_bytes:
             line += f"; memory {peak / case.peak_bytes:.2f} of the most it may take"
         if case.part:
-            line += f"; an hour would take {wall / case.part:.0f} s at this rate, where the target is seconds"
+            line += (
+                f"; an hour would take {wall / case.part:.0f} s at this rate, where the target is"
+                " seconds"
+            )
         print(line, flush=True)
 
 
@@ -180,7 +204,9 @@ def bench_parts(directory: Path) -> None:
         times: dict[str, list[float]] = {"simulating": [], "encoding": []}
         rows = 0
         for run in range(1 + RUNS):
-            simulation = Simulation(preset, model, Load(users=users, seed=42, until_ns=seconds * 10**9))
+            simulation = Simulation(
+                preset, model, Load(users=users, seed=42, until_ns=seconds * 10**9)
+            )
             kept: list[Flush] = []
             start = time.process_time()
             simulation.run(kept.append)
@@ -197,17 +223,31 @@ def bench_parts(directory: Path) -> None:
         print(
             f"parts of gen {name}, {rows / 1e6:.1f} M rows, each alone, by CPU time: "
             + ", ".join(f"{part} {rate:.1f} M rows/s" for part, rate in rates.items())
-            + f"; in two threads at most {min(rates.values()):.1f}, bound by {min(rates, key=rates.__getitem__)}",
+            + f"; in two threads at most {min(rates.values()):.1f}, bound by"
+            f" {min(rates, key=rates.__getitem__)}",
             flush=True,
         )
 
 
 def bench_mlperf_csv(directory: Path) -> None:
-    """Export a trace as MLPerf CSV, zstd, keys and all; the rate is of CSV rows (deletes have none)."""
+    """Export a trace as MLPerf CSV, zstd, keys and all.
+
+    The rate is of CSV rows (deletes have none).
+    """
     from kvtrace.core.tables import open_table
 
     trace, out = directory / "m.parquet", directory / "m.csv.zst"
-    kvtrace("gen", "--users", "4000", "--duration", "60s", "--set", "decode_ns_per_token=0", "-o", str(trace))
+    kvtrace(
+        "gen",
+        "--users",
+        "4000",
+        "--duration",
+        "60s",
+        "--set",
+        "decode_ns_per_token=0",
+        "-o",
+        str(trace),
+    )
     runs = [kvtrace("convert", str(trace), str(out), "--to", "mlperf") for _ in range(RUNS)]
     rows = sum(
         batch.num_rows - int((batch.column("op").indices.to_numpy() == 2).sum())
@@ -215,8 +255,9 @@ def bench_mlperf_csv(directory: Path) -> None:
     )
     wall, user = (statistics.median(r[which] for r in runs) for which in (0, 1))
     print(
-        f"convert --to mlperf: {rows / 1e6:.2f} M CSV rows, {wall:.2f} s wall, {user:.2f} s user CPU, "
-        f"{rows / wall / 1e6:.2f} M rows/s; {rows / wall / 1e6:.2f}x the target of 1 M rows/s",
+        f"convert --to mlperf: {rows / 1e6:.2f} M CSV rows, {wall:.2f} s wall, {user:.2f} s user"
+        f" CPU, {rows / wall / 1e6:.2f} M rows/s; {rows / wall / 1e6:.2f}x the target of 1 M"
+        " rows/s",
         flush=True,
     )
 

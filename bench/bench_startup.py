@@ -1,7 +1,10 @@
-"""What each command takes on a small input: processor seconds and peak memory of the whole process, and its target.
+"""What each command takes on a small input.
 
-Beside it, `kvtrace sim` on a real trace against PyPI's kvcache-simulator, where both are there. Processor time is of
-all threads, user and system, and suffers less than wall time from others on the machine.
+Processor seconds and peak memory of the whole process, and its target.
+
+Beside it, `kvtrace sim` on a real trace against PyPI's kvcache-simulator, where both are there.
+Processor time is of all threads, user and system, and suffers less than wall time from others on
+the machine.
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ from typing import NamedTuple
 import figures
 
 RUNS = 5
-CONVERSATION = Path(__file__).resolve().parents[2] / "shared" / "traces" / "mooncake_conversation.jsonl"
+CONVERSATION = (
+    Path(__file__).resolve().parents[2] / "shared" / "traces" / "mooncake_conversation.jsonl"
+)
 REQUESTS = "".join(
-    f'{{"timestamp": {n}, "input_length": 1024, "output_length": 64, "hash_ids": [{n % 3}, {3 + n % 2}]}}\n'
+    f'{{"timestamp": {n}, "input_length": 1024, "output_length": 64, "hash_ids": [{n % 3},'
+    f" {3 + n % 2}]}}\n"
     for n in range(20)
 )
 SIM_SECONDS = 0.7
@@ -36,18 +42,26 @@ class Command(NamedTuple):
     most_bytes: int | None = None
 
 
-_AS, _NULL = "--source mooncake --preset vllm-fs --model tiny-1b", "--tier gpu=null --tier cpu=null --tier nvme=null"
+_AS, _NULL = (
+    "--source mooncake --preset vllm-fs --model tiny-1b",
+    "--tier gpu=null --tier cpu=null --tier nvme=null",
+)
 COMMANDS = (
     Command("kvtrace --help", 0.2),
     Command("kvtrace info small.parquet", 0.35),
     Command(
-        "kvtrace gen requests.jsonl --source mooncake --preset vllm-fs --model tiny-1b -o g.parquet", 0.6, 100_000_000
+        "kvtrace gen requests.jsonl --source mooncake --preset vllm-fs --model tiny-1b -o"
+        " g.parquet",
+        0.6,
+        100_000_000,
     ),
     Command("kvtrace sim requests.jsonl --source mooncake --policy s3fifo --capacity-blocks 2"),
     Command("kvtrace mrc requests.jsonl --source mooncake"),
     Command("kvtrace validate small.parquet"),
     Command(
-        "kvreplay run small.parquet --as-fast-as-possible --tier cpu=null --tier nvme=null -o run", 0.6, 130_000_000
+        "kvreplay run small.parquet --as-fast-as-possible --tier cpu=null --tier nvme=null -o run",
+        0.6,
+        130_000_000,
     ),
     Command("kvdistill profile small.parquet --tier nvme -o profile.json"),
     Command("kvdistill fio small.parquet --tier nvme -o fio", 0.8),
@@ -77,20 +91,35 @@ def used(text: str, folder: Path) -> Used:
 def timed(command: list[str], folder: Path) -> Used:
     """Run `command` in `folder`; return what it took."""
     start = time.perf_counter()
-    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _pid, status, usage = os.wait4(child.pid, 0)
     assert status == 0, command
-    return Used(usage.ru_utime + usage.ru_stime, time.perf_counter() - start, usage.ru_maxrss * 1024)
+    return Used(
+        usage.ru_utime + usage.ru_stime, time.perf_counter() - start, usage.ru_maxrss * 1024
+    )
 
 
 def bench_commands(folder: Path) -> None:
     for command in COMMANDS:
         runs = [used(command.text, folder) for _ in range(RUNS)]
-        cpu_s, peak = statistics.median(run.cpu_s for run in runs), statistics.median(run.peak_bytes for run in runs)
-        targets = [f"{command.most_s / cpu_s:.2f}x the target of {command.most_s:g} s"] if command.most_s else []
+        cpu_s, peak = (
+            statistics.median(run.cpu_s for run in runs),
+            statistics.median(run.peak_bytes for run in runs),
+        )
+        targets = (
+            [f"{command.most_s / cpu_s:.2f}x the target of {command.most_s:g} s"]
+            if command.most_s
+            else []
+        )
         if command.most_bytes:
-            targets.append(f"{command.most_bytes / peak:.2f}x that of {command.most_bytes / 1e6:.0f} MB")
-        taken = f"{cpu_s:.2f} s of processor time (first {runs[0].cpu_s:.2f}), peak {peak / 1e6:.0f} MB"
+            targets.append(
+                f"{command.most_bytes / peak:.2f}x that of {command.most_bytes / 1e6:.0f} MB"
+            )
+        taken = (
+            f"{cpu_s:.2f} s of processor time (first {runs[0].cpu_s:.2f}), peak {peak / 1e6:.0f} MB"
+        )
         print(f"{command.text}: {'; '.join([taken, *targets])}", flush=True)
 
 
@@ -99,18 +128,23 @@ def bench_sim(folder: Path) -> None:
         print(f"kvtrace sim: skipped, there is no {CONVERSATION.name}")
         return
     ours = f"kvtrace sim {CONVERSATION} --source mooncake --policy lru --capacity-blocks 50000"
-    peer = shutil.which("kvcache-simulator", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    peer = shutil.which(
+        "kvcache-simulator", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    )
     runs, peers = [], []
     for _ in range(RUNS + 1):
         runs.append(used(ours, folder))
         if peer is not None:
-            said = f"run --trace {CONVERSATION} --model deepseek-v3 --block-size 512 --policies lru --budgets-gib 1000"
+            said = (
+                f"run --trace {CONVERSATION} --model deepseek-v3 --block-size 512 --policies lru"
+                " --budgets-gib 1000"
+            )
             peers.append(timed([peer, *said.split(), "--no-progress", "-o", os.devnull], folder))
     # The first of each fills caches: theirs compiles a C++ program.
     cpu_s, wall = (statistics.median(run[which] for run in runs[1:]) for which in (0, 1))
     print(
-        f"kvtrace sim, {CONVERSATION.name}, lru: {wall:.2f} s wall, {cpu_s:.2f} s of processor time; "
-        f"{SIM_SECONDS / wall:.2f}x the target of {SIM_SECONDS} s"
+        f"kvtrace sim, {CONVERSATION.name}, lru: {wall:.2f} s wall, {cpu_s:.2f} s of processor"
+        f" time; {SIM_SECONDS / wall:.2f}x the target of {SIM_SECONDS} s"
     )
     if not peers:
         print("kvcache-simulator: skipped, it is not installed (pip install kvcache-simulator)")
@@ -124,7 +158,10 @@ def bench_sim(folder: Path) -> None:
         [(a.cpu_s, b.cpu_s) for a, b in pairs],
     )
     cpu_s, its_wall = (statistics.median(run[which] for run in peers[1:]) for which in (0, 1))
-    print(f"kvcache-simulator, in turn: {its_wall:.2f} s wall, {cpu_s:.2f} s; ours takes {wall / its_wall:.2f}x")
+    print(
+        f"kvcache-simulator, in turn: {its_wall:.2f} s wall, {cpu_s:.2f} s; ours takes"
+        f" {wall / its_wall:.2f}x"
+    )
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """How much faster two simulations at a time finish a study than one, with the ratio to its target.
 
-The sides take turns in one run; figures are medians. What one command takes besides, to start and to draw the page, is
-printed by itself.
+The sides take turns in one run; figures are medians. What one command takes besides, to start and
+to draw the page, is printed by itself.
 """
 
 from __future__ import annotations
@@ -27,9 +27,22 @@ SEEDS = figures.sized(12, 1)
 
 def tasks(seeds: int) -> list[Task]:
     """Return the simulations of a grid of capacities and seeds."""
-    given = ("--preset", "lmcache-disk", "--gpu", "instant", "--users", "64", "--duration", DURATION)
+    given = (
+        "--preset",
+        "lmcache-disk",
+        "--gpu",
+        "instant",
+        "--users",
+        "64",
+        "--duration",
+        DURATION,
+    )
     return [
-        Task(f"{seed}-{of}", (*given, "--seed", str(seed), "--set", f"tiers.nvme.capacity={of}"), str(Path.cwd()))
+        Task(
+            f"{seed}-{of}",
+            (*given, "--seed", str(seed), "--set", f"tiers.nvme.capacity={of}"),
+            str(Path.cwd()),
+        )
         for seed in range(seeds)
         for of in CAPACITIES
     ]
@@ -55,7 +68,8 @@ def small_command_s() -> float:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "study.toml"
         path.write_text(
-            '[base]\npreset = "lmcache-disk"\nmodel = "tiny-1b"\nduration = "10s"\n[grid]\nseed = [1, 2, 3, 4]\n'
+            '[base]\npreset = "lmcache-disk"\nmodel = "tiny-1b"\nduration = "10s"\n[grid]\nseed ='
+            " [1, 2, 3, 4]\n"
         )
         argv = [sys.executable, "-m", "kvtrace.cli", "study", str(path), "-o", f"{name}/out"]
         start = time.perf_counter()
@@ -80,8 +94,9 @@ def main() -> None:
     medians = [statistics.median(side) for side in times]
     gain = medians[0] / medians[1]
     print(
-        f"study of {SEEDS * len(CAPACITIES)} configurations, simulating: {medians[0]:.1f} s one at a time, "
-        f"{medians[1]:.1f} s two at a time; speed-up {gain:.2f}, {gain / TARGET:.2f}x the target of {TARGET:g}"
+        f"study of {SEEDS * len(CAPACITIES)} configurations, simulating: {medians[0]:.1f} s one at"
+        f" a time, {medians[1]:.1f} s two at a time; speed-up {gain:.2f}, {gain / TARGET:.2f}x the"
+        f" target of {TARGET:g}"
     )
     small_command_s()
     beside = statistics.median(small_command_s() for _ in range(RUNS))

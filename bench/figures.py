@@ -25,7 +25,9 @@ def keep(
     rounds: Sequence[tuple[float, float]],
     cpu: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Keep a figure of ours and its peer's in each round, and what either took of the processor, in one unit."""
+    """Keep a figure of ours and its peer's in each round, and what either took of the processor, in
+    one unit.
+    """
     if len(rounds) < LEAST_ROUNDS:
         raise ValueError(f"{what}: {len(rounds)} rounds, must be at least {LEAST_ROUNDS}")
     ratios = [ours / theirs for ours, theirs in rounds]
@@ -45,13 +47,25 @@ def keep(
 
 
 def keep_table(columns: Sequence[str], rows: Sequence[Sequence[str]], said: str) -> None:
-    """Keep a table of what is no figure beside a peer's, by rows of words, and what is `said` of it."""
-    _append({"columns": list(columns), "rows": [list(row) for row in rows], "said": " ".join(said.split())})
+    """Keep a table of what is no figure beside a peer's, by rows of words, and what is `said` of
+    it.
+    """
+    _append(
+        {
+            "columns": list(columns),
+            "rows": [list(row) for row in rows],
+            "said": " ".join(said.split()),
+        }
+    )
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table in Markdown."""
-    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns), *(f"| {' | '.join(row)} |" for row in rows)]
+    return [
+        f"| {' | '.join(columns)} |",
+        "|" + "---|" * len(columns),
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
 
 
 def _append(found: dict[str, Any]) -> None:

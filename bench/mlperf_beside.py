@@ -1,9 +1,12 @@
-"""The MLPerf Storage KV-cache benchmark's program beside `kvtrace gen --preset mlperf`: what each moves in each tier.
+"""The MLPerf Storage KV-cache benchmark's program beside `kvtrace gen --preset mlperf`.
 
-`python bench/mlperf_beside.py table FOLDER` takes the traces that the program wrote with --io-trace-log, named for GPU
-and CPU memory in GB and for the seed, as in 16-32-42.csv. Each is put beside three traces of ours: of the same settings
-and seed, the same with users who do not wait for answers (`workload.overlap`), and of the very requests that the
-program served, told from its trace. `requests TRACE.csv OUT.parquet` writes these, for `kvtrace gen OUT.parquet`.
+What each moves in each tier.
+
+`python bench/mlperf_beside.py table FOLDER` takes the traces that the program wrote with
+--io-trace-log, named for GPU and CPU memory in GB and for the seed, as in 16-32-42.csv. Each is put
+beside three traces of ours: of the same settings and seed, the same with users who do not wait for
+answers (`workload.overlap`), and of the very requests that the program served, told from its trace.
+`requests TRACE.csv OUT.parquet` writes these, for `kvtrace gen OUT.parquet`.
 """
 
 from __future__ import annotations
@@ -43,7 +46,10 @@ class Moved(NamedTuple):
 
 
 def their_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a trace of the program, in order of time: threads write them as they come."""
+    """Return the rows of a trace of the program, in order of time.
+
+    Threads write them as they come.
+    """
     with path.open(newline="") as file:
         return sorted(csv.DictReader(file), key=lambda row: float(row["Timestamp"]))
 
@@ -63,12 +69,30 @@ def ours(memory: tuple[str, str], *source: str) -> Moved:
     """Return what `kvtrace gen` makes of `source` with GPU and CPU `memory` in GiB."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "t.parquet"
-        settings = [f"tiers.{tier}.capacity={size}GiB" for tier, size in zip(("gpu", "cpu"), memory, strict=True)]
-        command = ["kvtrace", "gen", *source, "--preset", "mlperf", "--model", MODEL, "-o", str(trace), "--json"]
+        settings = [
+            f"tiers.{tier}.capacity={size}GiB"
+            for tier, size in zip(("gpu", "cpu"), memory, strict=True)
+        ]
+        command = [
+            "kvtrace",
+            "gen",
+            *source,
+            "--preset",
+            "mlperf",
+            "--model",
+            MODEL,
+            "-o",
+            str(trace),
+            "--json",
+        ]
         for setting in settings:
             command += ["--set", setting]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        moved = pq.read_table(trace).group_by(["tier", "op"]).aggregate([("length_bytes", "sum"), ([], "count_all")])
+        moved = (
+            pq.read_table(trace)
+            .group_by(["tier", "op"])
+            .aggregate([("length_bytes", "sum"), ([], "count_all")])
+        )
     operations: Counter[tuple[str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()
     for row in moved.to_pylist():
@@ -80,11 +104,18 @@ def ours(memory: tuple[str, str], *source: str) -> Moved:
 def served(rows: list[dict[str, str]], bytes_per_token: int = BYTES_PER_TOKEN) -> Requests:
     """Return the requests that the program served, as it began them, told from its trace.
 
-    A turn's write is its request. Its own entry is read once and once more for each run of tokens; besides, each turn
-    of its conversation that is served later reads it once: what remains of its reads says how long the answer was.
+    A turn's write is its request. Its own entry is read once and once more for each run of tokens;
+    besides, each turn of its conversation that is served later reads it once: what remains of its
+    reads says how long the answer was.
     """
-    began = [(row, match) for row in rows if row["Phase"] == "Prefill" and (match := TURN.match(row["Key"]))]
-    reads = Counter(row["Key"] for row in rows if row["Operation"] == "Read" and row["Phase"] == "Decode")
+    began = [
+        (row, match)
+        for row in rows
+        if row["Phase"] == "Prefill" and (match := TURN.match(row["Key"]))
+    ]
+    reads = Counter(
+        row["Key"] for row in rows if row["Operation"] == "Read" and row["Phase"] == "Decode"
+    )
     remaining = Counter(match[1] for _, match in began)
     history: dict[str, int] = defaultdict(int)
     turns: Counter[str] = Counter()
@@ -112,7 +143,16 @@ def served(rows: list[dict[str, str]], bytes_per_token: int = BYTES_PER_TOKEN) -
     none = np.zeros(len(columns) + 1, dtype=np.int64)
     origin = {"kind": "requests", "requests": len(columns), "block_tokens": 0}
     return Requests(
-        *(arrival, inputs, outputs, none, none[:0], 0, origin, ("told from a trace of the MLPerf benchmark",)),
+        *(
+            arrival,
+            inputs,
+            outputs,
+            none,
+            none[:0],
+            0,
+            origin,
+            ("told from a trace of the MLPerf benchmark",),
+        ),
         session_id=session,
         turn=turn,
     )
@@ -158,7 +198,9 @@ def _spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("table").add_argument("folder", type=Path)
     told = verbs.add_parser("requests")
@@ -169,4 +211,6 @@ if __name__ == "__main__":
     if given.verb == "table":
         print_table(given.folder)
     else:
-        own_table.write(given.output, served(their_rows(given.trace), given.bytes_per_token), sys.argv, 0)
+        own_table.write(
+            given.output, served(their_rows(given.trace), given.bytes_per_token), sys.argv, 0
+        )

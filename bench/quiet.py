@@ -1,10 +1,13 @@
-"""Runs the benches that have a peer on a quiet machine, and writes docs/benchmarks.md: all speeds, in one table.
+"""Runs the benches that have a peer on a quiet machine, and writes docs/benchmarks.md.
 
-Each bench alternates its sides in at least three rounds; the table has medians, and the least and the most of the
-rounds' ratios. A bench begins only at a 1-minute load of --load-limit (0.5) or less: before the first that is refused,
-or waited for with --wait; between two, what the last one left is waited out. Figures taken with a higher limit, or
-while other programs used over a quarter of a processor, are kept as of a busy machine, apart from the quiet ones, which
-they never replace. Names of benches restrict it: `live study`. --official names kv-cache.py of mlcommons/storage, which
+All speeds, in one table.
+
+Each bench alternates its sides in at least three rounds; the table has medians, and the least and
+the most of the rounds' ratios. A bench begins only at a 1-minute load of --load-limit (0.5) or
+less: before the first that is refused, or waited for with --wait; between two, what the last one
+left is waited out. Figures taken with a higher limit, or while other programs used over a quarter
+of a processor, are kept as of a busy machine, apart from the quiet ones, which they never replace.
+Names of benches restrict it: `live study`. --official names kv-cache.py of mlcommons/storage, which
 is no part of this repository, for the bench that has it as its peer.
 """
 
@@ -105,7 +108,10 @@ def table(runs: Stored) -> list[str]:
                 f"{number(row['ours'])} {row['unit']}",
                 row["peer"],
                 f"{number(row['theirs'])} {row['unit']}",
-                f"**{row['ratio']:.2f}** ({row['least']:.2f} to {row['most']:.2f}, {row['rounds']} rounds)",
+                (
+                    f"**{row['ratio']:.2f}** ({row['least']:.2f} to {row['most']:.2f},"
+                    f" {row['rounds']} rounds)"
+                ),
                 "" if row["cpu_ratio"] is None else f"{row['cpu_ratio']:.2f}",
             ]
             rows.append(cells)
@@ -125,8 +131,8 @@ def page_of(stored: Stored) -> str:
         parts += ["## Not measured on a quiet machine yet\n", "\n".join(lines) + "\n"]
     if stored["busy"]:
         said = (
-            "These show that the benches run. Others used the machine meanwhile: do not quote them, and compare "
-            "nothing with them.\n"
+            "These show that the benches run. Others used the machine meanwhile: do not quote them,"
+            " and compare nothing with them.\n"
         )
         parts += ["## On a busy machine\n", said, "\n".join(table(stored["busy"])) + "\n"]
     return "\n".join(parts)
@@ -150,35 +156,56 @@ def is_settled(limit: float, seconds: float) -> bool:
 
 
 def others_s() -> float:
-    """Return the user time, and the time that a host took away, of all processes but our children, so far."""
-    user, nice, _system, _idle, _wait, _irq, _softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
-    return (user + nice + steal) / os.sysconf("SC_CLK_TCK") - resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    """Return the user time, and the time that a host took away, of all processes but our children,
+    so far.
+    """
+    user, nice, _system, _idle, _wait, _irq, _softirq, steal = map(
+        int, Path("/proc/stat").read_text().split()[1:9]
+    )
+    return (user + nice + steal) / os.sysconf("SC_CLK_TCK") - resource.getrusage(
+        resource.RUSAGE_CHILDREN
+    ).ru_utime
 
 
 def command_of(name: str, official: Path | None) -> list[str]:
     """Return the arguments that a bench is run with."""
-    return ["--official", str(official.resolve())] if official is not None and name == WITH_OFFICIAL else []
+    return (
+        ["--official", str(official.resolve())]
+        if official is not None and name == WITH_OFFICIAL
+        else []
+    )
 
 
 def run(name: str, arguments: list[str]) -> tuple[list[dict[str, Any]], float]:
-    """Run a bench, with what it prints; return its figures, and how many processors others used meanwhile."""
+    """Run a bench, with what it prints.
+
+    Return its figures, and how many processors others used meanwhile.
+    """
     start, others = time.monotonic(), others_s()
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "figures"
         command = [sys.executable, str(ROOT / "bench" / f"bench_{name}.py"), *arguments]
         subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {KEPT: str(kept)})
         lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
-    return [json.loads(line) for line in lines], max(0.0, (others_s() - others) / (time.monotonic() - start))
+    return [json.loads(line) for line in lines], max(
+        0.0, (others_s() - others) / (time.monotonic() - start)
+    )
 
 
 def main() -> int:
     """Run benches; return 1 where the machine is too busy."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("benches", nargs="*", metavar="BENCH", help=", ".join(BENCHES))
     parser.add_argument("--load-limit", type=float, default=QUIET_LOAD)
-    parser.add_argument("--wait", type=float, default=0, metavar="MINUTES", help="wait so long for the load to fall")
+    parser.add_argument(
+        "--wait", type=float, default=0, metavar="MINUTES", help="wait so long for the load to fall"
+    )
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
-    parser.add_argument("--official", type=Path, metavar="kv-cache.py", help="beside our MLPerf option")
+    parser.add_argument(
+        "--official", type=Path, metavar="kv-cache.py", help="beside our MLPerf option"
+    )
     options = parser.parse_args()
     unknown = [name for name in options.benches if name not in BENCHES]
     if unknown:
@@ -187,10 +214,13 @@ def main() -> int:
         parser.error(f"{TINY} is set: tiny runs measure nothing, and go to another page (-o)")
     stored, is_first = read(options.output), True
     for name in options.benches or BENCHES:
-        if not is_settled(options.load_limit, options.wait * 60 if is_first else max(SETTLING_S, options.wait * 60)):
+        if not is_settled(
+            options.load_limit,
+            options.wait * 60 if is_first else max(SETTLING_S, options.wait * 60),
+        ):
             sys.stderr.write(
-                f"the 1-minute load is {load():.2f}, over {options.load_limit:g}: figures would be the neighbours'; "
-                f"not begun: {name}; wait with --wait MINUTES\n"
+                f"the 1-minute load is {load():.2f}, over {options.load_limit:g}: figures would be"
+                f" the neighbours'; not begun: {name}; wait with --wait MINUTES\n"
             )
             return 1
         is_first, before = False, load()
@@ -202,7 +232,9 @@ def main() -> int:
         is_quiet = before <= QUIET_LOAD and others <= QUIET_OTHERS and TINY not in os.environ
         kind = "quiet" if is_quiet else "busy"
         stored[kind][name] = {
-            "command": " ".join([f"bench/bench_{name}.py", *(Path(word).name for word in arguments)]),
+            "command": " ".join(
+                [f"bench/bench_{name}.py", *(Path(word).name for word in arguments)]
+            ),
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "commit": validate.commit(),
             "machine": validate.machine(),

@@ -1,8 +1,11 @@
-"""Runs the RUN steps of Containerfile in roots that are there, for want of an engine: as root, by chroot.
+"""Runs the RUN steps of Containerfile in roots that are there, for want of an engine.
 
-`container_steps.py BUILD FINAL` takes two folders with a Debian and its Python, one for each stage (`debootstrap
---variant=minbase --include=python3,python3-venv,ca-certificates bookworm BUILD`, and a copy). COPY is done as the file
-says; FROM, USER, ENTRYPOINT and CMD are an engine's, and not tried. Prints how long steps took, and what came of them.
+As root, by chroot.
+
+`container_steps.py BUILD FINAL` takes two folders with a Debian and its Python, one for each stage
+(`debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm BUILD`, and
+a copy). COPY is done as the file says; FROM, USER, ENTRYPOINT and CMD are an engine's, and not
+tried. Prints how long steps took, and what came of them.
 """
 
 from __future__ import annotations
@@ -20,14 +23,21 @@ ROOT = Path(__file__).resolve().parents[1]
 def instructions(text: str) -> list[tuple[str, str]]:
     """Return each instruction's word and the rest, its lines joined."""
     lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    return [(word, rest) for word, _, rest in (x.partition(" ") for x in re.sub(r"\\\n", "", lines).splitlines() if x)]
+    return [
+        (word, rest)
+        for word, _, rest in (
+            x.partition(" ") for x in re.sub(r"\\\n", "", lines).splitlines() if x
+        )
+    ]
 
 
 def copied(sources: list[str], to: Path) -> None:
     """Copy files or one folder of this repository, as COPY does."""
     for source in sources:
         if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / source, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             to.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / source, to)
@@ -51,7 +61,12 @@ def main() -> None:
         elif word == "COPY":
             *sources, to = rest.split()
             if sources[0] == "--from=build":
-                shutil.copytree(roots[0] / sources[1][1:], roots[stage] / to[1:], symlinks=True, dirs_exist_ok=True)
+                shutil.copytree(
+                    roots[0] / sources[1][1:],
+                    roots[stage] / to[1:],
+                    symlinks=True,
+                    dirs_exist_ok=True,
+                )
             else:
                 copied(sources, roots[stage] / to[1:])
         elif word == "RUN":
@@ -61,7 +76,9 @@ def main() -> None:
             sys.stdout.write(f"{time.monotonic() - start:6.1f} s  {rest[:90]}\n")
             sys.stdout.flush()
     for root in roots:
-        sys.stdout.write(f"{root.name}: {mib(root)} MiB, of it /opt/kvtrace {mib(root / 'opt/kvtrace')} MiB\n")
+        sys.stdout.write(
+            f"{root.name}: {mib(root)} MiB, of it /opt/kvtrace {mib(root / 'opt/kvtrace')} MiB\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""Write what is generated: schemas/ from kvtrace/core/schema.py, docs/reference/ from the code itself, and llms.txt.
+"""Write what is generated.
 
-`make docs` runs it; `python docs/generate.py --check` says what is out of date, and a test does so too.
+Schemas/ from kvtrace/core/schema.py, docs/reference/ from the code itself, and llms.txt.
+
+`make docs` runs it; `python docs/generate.py --check` says what is out of date, and a test does so
+too.
 """
 
 from __future__ import annotations
@@ -33,16 +36,16 @@ PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
 def schema_page() -> str:
     """Return schemas/README.md."""
     intro = (
-        "# The tables\n\n"
-        "Generated from `kvtrace/core/schema.py` by `make docs`; do not edit. "
-        f"Schema version {SCHEMA_VERSION}.\n\n"
-        "The three programs pass nothing to each other but these tables, as Parquet (`*.parquet`) or zstd CSV "
-        "(`*.csv.zst`), equal in content. Null means unknown or not measured, and is never 0. An `enum` is a "
-        "closed set of names, stored as a dictionary.\n\n"
-        "Every file carries its provenance as JSON: in the Parquet footer under the key `kvtrace`, or in the last "
-        "line (`# end …`) of a CSV, whose presence also tells a whole file from a truncated one. It holds the "
-        "schema and program version, argv, seed, preset, configuration and its SHA-256, model, tiers with their "
-        "capacities, source, notes, the counters of the simulation or run, the clock unit (ns) and the row count.\n"
+        "# The tables\n\nGenerated from `kvtrace/core/schema.py` by `make docs`; do not edit."
+        f" Schema version {SCHEMA_VERSION}.\n\nThe three programs pass nothing to each other but"
+        " these tables, as Parquet (`*.parquet`) or zstd CSV (`*.csv.zst`), equal in content. Null"
+        " means unknown or not measured, and is never 0. An `enum` is a closed set of names,"
+        " stored as a dictionary.\n\nEvery file carries its provenance as JSON: in the Parquet"
+        " footer under the key `kvtrace`, or in the last line (`# end …`) of a CSV, whose presence"
+        " also tells a whole file from a truncated one. It holds the schema and program version,"
+        " argv, seed, preset, configuration and its SHA-256, model, tiers with their capacities,"
+        " source, notes, the counters of the simulation or run, the clock unit (ns) and the row"
+        " count.\n"
     )
     parts = [intro]
     parts += [table_page(table) for table in (*TABLES.values(), STUDY)]
@@ -56,7 +59,9 @@ def table_json(table: Table) -> dict[str, Any]:
     """Return the generated description of `table`, as `schemas/<name>.json` holds it."""
     columns = []
     for c in (*table.columns, *table.extras):
-        entry: dict[str, Any] = {name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")}
+        entry: dict[str, Any] = {
+            name: getattr(c, name) for name in ("name", "type", "unit", "nullable", "meaning")
+        }
         if c.values:
             entry["values"] = list(c.values)
         if c.type.startswith("int"):
@@ -81,8 +86,9 @@ def table_page(table: Table) -> str:
         + " |"
         for c in (*table.columns, *table.extras)
     ]
-    return f"## {table.name}\n\n{table.meaning}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n" + "\n".join(
-        [*rows, ""]
+    return (
+        f"## {table.name}\n\n{table.meaning}\n\n| column | type | unit | meaning"
+        " |\n|---|---|---|---|\n" + "\n".join([*rows, ""])
     )
 
 
@@ -98,23 +104,35 @@ def profile_schema() -> dict[str, Any]:
                     and isinstance(text, ast.Expr)
                     and ast.unparse(field.target) in fields
                 ):
-                    name, meaning = ast.unparse(field.target), " ".join(ast.literal_eval(text.value).split())
+                    name, meaning = (
+                        ast.unparse(field.target),
+                        " ".join(ast.literal_eval(text.value).split()),
+                    )
                     fields[name] = {"description": meaning, **fields[name]}
     for node in schema["$defs"].values():
         if "description" in node:
             # Python 3.13 takes the indent off docstrings, those before it leave it.
             node["description"] = inspect.cleandoc(node["description"])
-    return {"$comment": "generated from kvdistill/profile/profile.py; run `make docs`, do not edit", **schema}
+    return {
+        "$comment": "generated from kvdistill/profile/profile.py; run `make docs`, do not edit",
+        **schema,
+    }
 
 
 def profile_page() -> str:
     """Return the section of the profile."""
     defs = profile_schema()["$defs"]
     parts = [
-        "## profile.json\n\nWhat `kvdistill profile` writes and jobs are made of; its JSON schema is profile.json.\n"
+        (
+            "## profile.json\n\nWhat `kvdistill profile` writes and jobs are made of; its JSON schema"
+            " is profile.json.\n"
+        )
     ]
     for name, entry in defs.items():
-        rows = [f"| `{field}` | {of.get('description', '')} |" for field, of in entry.get("properties", {}).items()]
+        rows = [
+            f"| `{field}` | {of.get('description', '')} |"
+            for field, of in entry.get("properties", {}).items()
+        ]
         if rows:
             parts.append(
                 f"### {name}\n\n{entry.get('description', '')}\n\n| field | meaning |\n|---|---|\n"
@@ -125,27 +143,37 @@ def profile_page() -> str:
 
 def cli_page() -> str:
     """Return docs/reference/commands.md: the help of every command."""
-    parts = ["# Commands\n\nGenerated from each command's `--help-all` by `make docs`; do not edit.\n"]
+    parts = [
+        "# Commands\n\nGenerated from each command's `--help-all` by `make docs`; do not edit.\n"
+    ]
     for program in PROGRAMS:
         top = help_of(program)
         parts.append(f"## {program}\n\n```\n{top}```\n")
-        parts += [f"### {program} {name}\n\n```\n{help_of(program, name)}```\n" for name in commands_in(top)]
+        parts += [
+            f"### {program} {name}\n\n```\n{help_of(program, name)}```\n"
+            for name in commands_in(top)
+        ]
     return "\n".join(parts)
 
 
 def presets_page() -> str:
     """Return docs/reference/presets.md: what each preset is based on, and every knob."""
     intro = (
-        "# Presets and knobs\n\nGenerated from `kvtrace/sim/presets/` by `make docs`; do not edit. `kvtrace presets` "
-        "lists them, `kvtrace presets NAME` prints a preset's knobs with their values, and `--set KNOB=VALUE` changes "
-        "one: `--set chunk_tokens=64`, `--set tiers.nvme.capacity=2TiB`.\n\n## Presets\n"
+        "# Presets and knobs\n\nGenerated from `kvtrace/sim/presets/` by `make docs`; do not edit."
+        " `kvtrace presets` lists them, `kvtrace presets NAME` prints a preset's knobs with their"
+        " values, and `--set KNOB=VALUE` changes one: `--set chunk_tokens=64`, `--set"
+        " tiers.nvme.capacity=2TiB`.\n\n## Presets\n"
     )
     presets = [
-        f"### {preset['name']}\n\n{preset['description']}.\n\n- Engine: {preset['engine']} {preset['version']}\n"
-        f"- Read: {preset['read']}\n- Executed: {' '.join(preset['executed'].split())}\n"
+        f"### {preset['name']}\n\n{preset['description']}.\n\n- Engine: {preset['engine']}"
+        f" {preset['version']}\n- Read: {preset['read']}\n- Executed:"
+        f" {' '.join(preset['executed'].split())}\n"
         for preset in listing()
     ]
-    head = "## Knobs\n\n`*`: the name of a tier.\n\n| knob | type | range | default | meaning |\n|---|---|---|---|---|"
+    head = (
+        "## Knobs\n\n`*`: the name of a tier.\n\n| knob | type | range | default | meaning"
+        " |\n|---|---|---|---|---|"
+    )
     knobs = {re.sub(r"^tiers\.\w+", "tiers.*", knob.name): knob for knob in knobs_of("mlperf")}
     rows = []
     for name, knob in knobs.items():
@@ -159,12 +187,13 @@ def presets_page() -> str:
 def queries_page() -> str:
     """Return docs/reference/queries.md: the library of `kvdistill sql`."""
     intro = (
-        "# Queries\n\nGenerated from `kvdistill/queries/sql/library` by `make docs`; do not edit. `kvdistill sql "
-        'SOURCE --query NAME` runs one; `kvdistill sql SOURCE "SELECT …"` any other over the same views.\n'
+        "# Queries\n\nGenerated from `kvdistill/queries/sql/library` by `make docs`; do not edit."
+        ' `kvdistill sql SOURCE --query NAME` runs one; `kvdistill sql SOURCE "SELECT …"` any other'
+        " over the same views.\n"
     )
     queries = [
-        f"## {query.name}\n\n{query.answers}\n\nReads: {', '.join(f'`{view}`' for view in query.needs)}\n\n"
-        f"```sql\n{query.sql.strip()}\n```\n"
+        f"## {query.name}\n\n{query.answers}\n\nReads:"
+        f" {', '.join(f'`{view}`' for view in query.needs)}\n\n```sql\n{query.sql.strip()}\n```\n"
         for query in named_queries()
     ]
     return "\n".join([intro, *queries])
@@ -185,7 +214,10 @@ def commands_in(text: str) -> list[str]:
 
 def help_of(program: str, *command: str) -> str:
     """Return the help of a program or of one of its commands, 80 columns wide."""
-    argv, narrow = [*command, "--help-all" if command else "--help"], {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    argv, narrow = (
+        [*command, "--help-all" if command else "--help"],
+        {"COLUMNS": "80", "TERMINAL_WIDTH": "80"},
+    )
     with redirect_stdout(StringIO()) as shown, patch.dict(os.environ, narrow):
         import_module(f"{program}.cli").app(argv, prog_name=program, standalone_mode=False)
     return shown.getvalue()
@@ -193,7 +225,9 @@ def help_of(program: str, *command: str) -> str:
 
 def llms_page() -> str:
     """Return llms.txt: each page of the site's navigation, with its first sentence."""
-    parts = ["# kvtrace\n\n> Simulate, replay and distil the storage I/O of an LLM's KV-cache offload.\n"]
+    parts = [
+        "# kvtrace\n\n> Simulate, replay and distil the storage I/O of an LLM's KV-cache offload.\n"
+    ]
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for title, page in re.findall(r"^ +- (.+): (\S+\.md)$", nav, re.MULTILINE):
         text = (ROOT / "docs" / page).read_text(encoding="utf-8")
@@ -205,13 +239,19 @@ def llms_page() -> str:
 
 
 def man_page(program: str, *command: str) -> str:
-    """Return the manual page, in section 1, of a program or of one of its commands: its help, as it is."""
+    """Return the manual page, in section 1, of a program or of one of its commands.
+
+    Its help, as it is.
+    """
     name, text = "-".join([program, *command]), help_of(program, *command)
     said = " ".join(text.split("\n\n")[1].split())
     body = "\n".join(
-        line.replace("\\", "\\e") if line[:1] not in (".", "'") else f"\\&{line}" for line in text.split("\n")
+        line.replace("\\", "\\e") if line[:1] not in (".", "'") else f"\\&{line}"
+        for line in text.split("\n")
     )
-    return f'.TH "{name.upper()}" 1\n.SH NAME\n{name} \\- {said}\n.SH DESCRIPTION\n.nf\n{body}\n.fi\n'
+    return (
+        f'.TH "{name.upper()}" 1\n.SH NAME\n{name} \\- {said}\n.SH DESCRIPTION\n.nf\n{body}\n.fi\n'
+    )
 
 
 def write_manual(folder: Path) -> None:
@@ -226,7 +266,8 @@ def write_manual(folder: Path) -> None:
 def pages() -> dict[Path, str]:
     """Return every generated file and its text."""
     texts = {
-        Path(f"schemas/{t.name}.json"): json.dumps(table_json(t), indent=2) + "\n" for t in (*TABLES.values(), STUDY)
+        Path(f"schemas/{t.name}.json"): json.dumps(table_json(t), indent=2) + "\n"
+        for t in (*TABLES.values(), STUDY)
     }
     texts[Path("schemas/profile.json")] = json.dumps(profile_schema(), indent=2) + "\n"
     texts[Path("schemas/README.md")] = schema_page()
@@ -238,11 +279,18 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the files, or with --check return 1 if any differs; with --man FOLDER write the manual there instead."""
+    """Write the files, or with --check return 1 if any differs.
+
+    With --man FOLDER write the manual there instead.
+    """
     if "--man" in sys.argv:
         write_manual(Path(sys.argv[-1]))
         return 0
-    kept = {path: (ROOT / path).read_text(encoding="utf-8") for path in pages() if (ROOT / path).exists()}
+    kept = {
+        path: (ROOT / path).read_text(encoding="utf-8")
+        for path in pages()
+        if (ROOT / path).exists()
+    }
     stale = [path for path, text in pages().items() if kept.get(path) != text]
     if "--check" in sys.argv:
         for path in stale:

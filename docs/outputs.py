@@ -1,6 +1,9 @@
-"""Run the commands of the documentation's pages and write what they print into the pages: `make outputs`.
+"""Run the commands of the documentation's pages and write what they print into the pages.
 
-Outputs that are measured hold figures of the machine that this runs on; `python docs/outputs.py PAGE…` runs some pages.
+`make outputs`.
+
+Outputs that are measured hold figures of the machine that this runs on; `python docs/outputs.py
+PAGE…` runs some pages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Run our programs beside numbers that others published, and write docs/published.md: `make published DATA=folder`.
+"""Run our programs beside numbers that others published, and write docs/published.md.
 
-published.toml says what was published and which commands of ours make the same; the functions here take our figure
-from what these print. A row whose files are not in the folder keeps the figure of its last run, which published.json
-holds. `--check` writes nothing, and fails where a figure is not what it was.
+`make published DATA=folder`.
+
+published.toml says what was published and which commands of ours make the same; the functions here
+take our figure from what these print. A row whose files are not in the folder keeps the figure of
+its last run, which published.json holds. `--check` writes nothing, and fails where a figure is not
+what it was.
 """
 
 from __future__ import annotations
@@ -39,7 +42,10 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str = ""
     """Why ours differ."""
     take: str = ""
-    """The name in TAKES of what makes our figures; without one they are what `tokens` of each model take."""
+    """The name in TAKES of what makes our figures.
+
+    Without one they are what `tokens` of each model take.
+    """
     tokens: int = 1
     unit_bytes: int = 1
     form: str = "{}"
@@ -117,7 +123,9 @@ def rounded_medians(found: list[Any]) -> list[str]:
 
 def model_bytes(row: Row, found: list[Any]) -> list[str]:
     """Return what the row's tokens take in each model, in its unit."""
-    return [row.form.format(model["bytes_per_token"] * row.tokens / row.unit_bytes) for model in found]
+    return [
+        row.form.format(model["bytes_per_token"] * row.tokens / row.unit_bytes) for model in found
+    ]
 
 
 TAKES: dict[str, Callable[[list[Any]], list[str]]] = {
@@ -128,7 +136,9 @@ TAKES: dict[str, Callable[[list[Any]], list[str]]] = {
         *integers(found[0]["input_tokens"]["p50"], found[0]["output_tokens"]["p50"]),
         f"{found[0]['requests_per_s']:.1f}/s",
     ],
-    "sums": lambda found: integers(found[0]["input_tokens"]["sum"], found[0]["output_tokens"]["sum"]),
+    "sums": lambda found: integers(
+        found[0]["input_tokens"]["sum"], found[0]["output_tokens"]["sum"]
+    ),
     "rounded_medians": rounded_medians,
     "block_ratios": lambda found: percent(*(hits(one)[-1] / one["references"] for one in found)),
     "request_ratios": lambda found: percent(*(one[0]["mean"] for one in found[-2:])),
@@ -156,7 +166,10 @@ def read_results() -> Results:
 
 
 def run(line: str, cwd: Path, queries: dict[str, str]) -> Any:
-    """Run a command as a reader does, and return what it printed as JSON; None of a command without --json."""
+    """Run a command as a reader does, and return what it printed as JSON.
+
+    None of a command without --json.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(  # noqa: S602 - as a reader does
         line,
@@ -200,7 +213,10 @@ def facts_of(path: Path) -> str:
     for file in files:
         digest.update(file.read_bytes())
     if path.is_dir():
-        return f"{len(files)} files, sha256 of all by name, one after the other: `{digest.hexdigest()}`"
+        return (
+            f"{len(files)} files, sha256 of all by name, one after the other:"
+            f" `{digest.hexdigest()}`"
+        )
     return f"{path.read_bytes().count(10):,} lines, sha256 `{digest.hexdigest()}`"
 
 
@@ -232,16 +248,19 @@ def page(published: Published, results: Results) -> str:
         ]
         for row, source, said in zip(published.row, named, verdicts, strict=True)
     ]  # fmt: skip
-    lacked = [[one.said, one.source.format(**published.sources), one.missing] for one in published.lacked]
+    lacked = [
+        [one.said, one.source.format(**published.sources), one.missing] for one in published.lacked
+    ]
     intro = (
-        "Does kvtrace reproduce published figures? Each row is one that others published, and ours for the same input. "
-        f"{verdicts.count('equal')} of {len(rows)} rows are equal to the last digit published; for the others the last "
-        "column has the reason. [Validation](validation.md) has all other comparisons."
+        "Does kvtrace reproduce published figures? Each row is one that others published, and ours"
+        f" for the same input. {verdicts.count('equal')} of {len(rows)} rows are equal to the last"
+        " digit published; for the others the last column has the reason."
+        " [Validation](validation.md) has all other comparisons."
     )
     how = (
-        "`make published DATA=folder` runs the commands whose [files](#files) are in the folder, and writes this page; "
-        "a row without its files keeps the figure of its last run. Last run: "
-        f"{' to '.join(dict.fromkeys((days[0], days[-1])))}."
+        "`make published DATA=folder` runs the commands whose [files](#files) are in the folder,"
+        " and writes this page; a row without its files keeps the figure of its last run. Last"
+        f" run: {' to '.join(dict.fromkeys((days[0], days[-1])))}."
     )
     return "\n".join(
         [
@@ -253,19 +272,35 @@ def page(published: Published, results: Results) -> str:
             "## Files\n",
             *table(
                 ["in the folder", "from", "what we had"],
-                *([f"`{name}`", where, results.files[name]] for name, where in published.files.items()),
+                *(
+                    [f"`{name}`", where, results.files[name]]
+                    for name, where in published.files.items()
+                ),
             ),
             "## Queries\n",
-            *(f"`${name}`:\n\n```sql\n{query.strip()}\n```\n" for name, query in published.queries.items()),
+            *(
+                f"`${name}`:\n\n```sql\n{query.strip()}\n```\n"
+                for name, query in published.queries.items()
+            ),
         ]
     )
 
 
 def main() -> int:
     """Run the rows that can be run, and write their figures and the page."""
-    parser = argparse.ArgumentParser(description="Run our programs beside numbers that others published.")
-    parser.add_argument("data", nargs="?", type=Path, default=Path("published-data"), help="the folder with the files")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where a figure is not what it was")
+    parser = argparse.ArgumentParser(
+        description="Run our programs beside numbers that others published."
+    )
+    parser.add_argument(
+        "data",
+        nargs="?",
+        type=Path,
+        default=Path("published-data"),
+        help="the folder with the files",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail where a figure is not what it was"
+    )
     options = parser.parse_args()
     published = read()
     results = read_results() if RESULTS.exists() else Results({}, {})
@@ -279,7 +314,11 @@ def main() -> int:
         results.rows[row.name] = Result(ours, datetime.now(UTC).date().isoformat())
     if options.check:
         return int(changed > 0)
-    results.files |= {name: facts_of(options.data / name) for name in published.files if (options.data / name).exists()}
+    results.files |= {
+        name: facts_of(options.data / name)
+        for name in published.files
+        if (options.data / name).exists()
+    }
     text = page(published, results)
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     PAGE.write_text(text, encoding="utf-8")

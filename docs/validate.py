@@ -1,7 +1,8 @@
-"""Runs the tests that hold the claims of docs/validation.md, and writes beside each claim when that was, and on what.
+"""Runs the tests that hold the claims of docs/validation.md, and writes beside each claim when that
+was, and on what.
 
-Claims that were not run for the longest come first, for --minutes in all; --list says what would be run. What lacks
-something here (root, fio, real traces) keeps its date, and says what is lacking.
+Claims that were not run for the longest come first, for --minutes in all; --list says what would be
+run. What lacks something here (root, fio, real traces) keeps its date, and says what is lacking.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Claim:
         """The test files of its column `held by`: a bare name lies beside the one before it."""
         found: list[str] = []
         for named in re.findall(r"`((?:tests/\S+/)?test_\w+\.py)`", self.cells[3]):
-            found.append(named if "/" in named or not found else f"{found[-1].rpartition('/')[0]}/{named}")
+            found.append(
+                named if "/" in named or not found else f"{found[-1].rpartition('/')[0]}/{named}"
+            )
         return found
 
     @property
@@ -79,7 +82,9 @@ def _git(*arguments: str) -> str:
 
 def commit() -> str:
     """Return the commit, with a + if what is tracked has changed since, this page apart."""
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/validation.md")
+    changed = _git(
+        "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/validation.md"
+    )
     return _git("rev-parse", "HEAD")[:8] + ("+" if changed else "")
 
 
@@ -90,7 +95,10 @@ def machine() -> str:
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     kernel = platform.release().split("-")[0]
     name = names[0] if names else platform.machine()
-    return f"{os.cpu_count()} x {name}, {gib:.0f} GiB, Linux {kernel}, Python {platform.python_version()}"
+    return (
+        f"{os.cpu_count()} x {name}, {gib:.0f} GiB, Linux {kernel}, Python"
+        f" {platform.python_version()}"
+    )
 
 
 def with_machine(after: str, found: str) -> tuple[str, str]:
@@ -106,12 +114,20 @@ def with_machine(after: str, found: str) -> tuple[str, str]:
 
 
 def run(tests: list[str], seconds: float) -> Counter[str] | None:
-    """Run test files; return how many passed, failed, and were skipped for each reason; None if time was up."""
+    """Run test files.
+
+    Return how many passed, failed, and were skipped for each reason; None if time was up.
+    """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--full", f"--junitxml={report}", *tests]
         process = subprocess.Popen(  # noqa: S603 - our tests
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         try:
             printed = process.communicate(timeout=seconds)[0]
@@ -127,22 +143,34 @@ def run(tests: list[str], seconds: float) -> Counter[str] | None:
             if skipped is not None:
                 found[f"skipped: {skipped.get('message', '')}"] += 1
             else:
-                found["failed" if case.find("failure") is not None or case.find("error") is not None else "passed"] += 1
+                found[
+                    (
+                        "failed"
+                        if case.find("failure") is not None or case.find("error") is not None
+                        else "passed"
+                    )
+                ] += 1
         if found["failed"]:
             sys.stderr.write(printed)
         return found
 
 
 def cell(found: Counter[str], now: str, before: str) -> str:
-    """Return what the column `last run` says of a run's counts at `now`, of a claim last run `before`."""
+    """Return what the column `last run` says of a run's counts at `now`, of a claim last run
+    `before`.
+    """
     reasons = [key.removeprefix("skipped: ") for key in found if key.startswith("skipped: ")]
-    lacking = "; ".join(sorted({re.sub(r"[|\n]", " ", re.sub(r" ?\(/[^)]*\)", "", reason)) for reason in reasons}))
+    lacking = "; ".join(
+        sorted({re.sub(r"[|\n]", " ", re.sub(r" ?\(/[^)]*\)", "", reason)) for reason in reasons})
+    )
     skipped = sum(count for key, count in found.items() if key.startswith("skipped: "))
     if found["failed"]:
         return f"{now}: FAILED, {found['failed']} of {found.total()} tests"
     if not found["passed"]:
         return f"{before}; not run here: {lacking or 'no test is selected'}"
-    return now + (f", {skipped} of {found.total()} tests not run here: {lacking}" if skipped else "")
+    return now + (
+        f", {skipped} of {found.total()} tests not run here: {lacking}" if skipped else ""
+    )
 
 
 def main() -> int:
@@ -150,13 +178,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="only claims whose row has one of these words")
     parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--list", action="store_true", help="say what would be run, and write nothing")
+    parser.add_argument(
+        "--list", action="store_true", help="say what would be run, and write nothing"
+    )
     options = parser.parse_args()
     before, claims, after = split(PAGE.read_text(encoding="utf-8"))
-    wanted = [claim for claim in claims if not options.words or any(word in str(claim) for word in options.words)]
+    wanted = [
+        claim
+        for claim in claims
+        if not options.words or any(word in str(claim) for word in options.words)
+    ]
     if options.list:
         for claim in wanted:
-            sys.stdout.write(f"{claim.cells[0]}: {' '.join(claim.tests) or 'by hand: ' + '; '.join(claim.programs)}\n")
+            sys.stdout.write(
+                f"{claim.cells[0]}:"
+                f" {' '.join(claim.tests) or 'by hand: ' + '; '.join(claim.programs)}\n"
+            )
         return 0
     letter, after = with_machine(after, machine())
     now = f"{datetime.now(UTC):%Y-%m-%d} at {commit()} on {letter}"
@@ -167,7 +204,9 @@ def main() -> int:
             sys.stdout.write(f"by hand: {said}: {'; '.join(claim.programs)}\n")
             continue
         if tuple(tests) not in of_tests:
-            of_tests[tuple(tests)] = run(tests, max(1, end - time.monotonic())) if time.monotonic() < end else None
+            of_tests[tuple(tests)] = (
+                run(tests, max(1, end - time.monotonic())) if time.monotonic() < end else None
+            )
         found = of_tests[tuple(tests)]
         if found is None:
             sys.stdout.write(f"no time was left for: {said}\n")

@@ -1,1 +1,4 @@
-"""Drivers of real engines, in an engine's own interpreter: they import it, the standard library, and each other."""
+"""Drivers of real engines, in an engine's own interpreter.
+
+They import it, the standard library, and each other.
+"""

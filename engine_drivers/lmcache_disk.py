@@ -1,6 +1,9 @@
-"""LMCache's own engine with its pool in memory and its disk backend; only copies from and to a GPU are stood in for.
+"""LMCache's own engine with its pool in memory and its disk backend.
 
-A request is what LMCache's vLLM adapter does: look up and pin, retrieve, unpin, store what was not found.
+Only copies from and to a GPU are stood in for.
+
+A request is what LMCache's vLLM adapter does: look up and pin, retrieve, unpin, store what was not
+found.
 """
 
 import os
@@ -59,9 +62,13 @@ def _engine(recorder: Notebook) -> Any:
     config.update_config_from_env()  # what else its user sets, such as LMCACHE_CACHE_POLICY=LFU
     metadata = LMCacheMetadata("model", 1, 1, 0, 0, torch.bfloat16, shape, role="worker")
     connector = _connector(shape, Contents(CHUNK_TOKENS * asked.token_bytes))
-    engine = LMCacheEngineBuilder.get_or_create(INSTANCE, config, metadata, connector, _broadcast, _broadcast_object)
+    engine = LMCacheEngineBuilder.get_or_create(
+        INSTANCE, config, metadata, connector, _broadcast, _broadcast_object
+    )
     engine.post_init()
-    recorder.facts(engine="LMCache", version=getattr(lmcache, "__version__", None), chunk_tokens=CHUNK_TOKENS)
+    recorder.facts(
+        engine="LMCache", version=getattr(lmcache, "__version__", None), chunk_tokens=CHUNK_TOKENS
+    )
     return engine
 
 
@@ -78,7 +85,9 @@ def _connector(shape: tuple[int, ...], contents: Contents) -> Any:
     from lmcache.v1.gpu_connector.mock_gpu_connector import MockGPUConnector
 
     class Connector(MockGPUConnector):  # type: ignore[misc, unused-ignore]
-        def batched_from_gpu(self, memory_objs: Any, _starts: Any, _ends: Any, **_options: Any) -> None:
+        def batched_from_gpu(
+            self, memory_objs: Any, _starts: Any, _ends: Any, **_options: Any
+        ) -> None:
             for memory in memory_objs:
                 into = memoryview(memory.byte_array).cast("B")
                 into[:] = contents.cut(len(into))

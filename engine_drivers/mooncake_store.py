@@ -1,6 +1,7 @@
 """Mooncake store: a master and one client with SSD offload, over TCP on this machine.
 
-The client does its file I/O in C++, out of Python's sight: whoever starts this records it by strace.
+The client does its file I/O in C++, out of Python's sight: whoever starts this records it by
+strace.
 """
 
 import contextlib
@@ -20,7 +21,10 @@ from engine_drivers.recorder import Contents, Notebook, page_keys, version_of
 PAGE_TOKENS = 64
 PACKAGES = ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine")
 HEARTBEAT_S = 10
-"""How often the client offloads, as Mooncake has it; MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS says otherwise."""
+"""How often the client offloads, as Mooncake has it.
+
+MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS says otherwise.
+"""
 HEARTBEATS_WITHOUT_WRITES = 3
 """After so many, all is offloaded that will be."""
 BUFFER_BYTES = 64 << 20
@@ -30,7 +34,9 @@ _MASTER_STARTS_S = 30.0
 
 def drive(recorder: Notebook) -> None:
     """Serve the requests one after another, then wait until no more pages are offloaded."""
-    heartbeat_s = int(os.environ.setdefault("MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS", str(HEARTBEAT_S)))
+    heartbeat_s = int(
+        os.environ.setdefault("MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS", str(HEARTBEAT_S))
+    )
     os.environ.setdefault("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", str(256 << 20))
     _load_cuda_runtime()
     from mooncake.store import MooncakeDistributedStore
@@ -44,7 +50,9 @@ def drive(recorder: Notebook) -> None:
         )  # fmt: skip
         if result:
             raise RuntimeError(f"Mooncake's client does not start: setup returned {result}")
-        recorder.facts(engine="Mooncake store", version=version_of(*PACKAGES), chunk_tokens=PAGE_TOKENS)
+        recorder.facts(
+            engine="Mooncake store", version=version_of(*PACKAGES), chunk_tokens=PAGE_TOKENS
+        )
         refused = 0
         for prompt in recorder.prompts():
             keys = page_keys(prompt, PAGE_TOKENS, "{:.16}_{}")
@@ -60,7 +68,10 @@ def drive(recorder: Notebook) -> None:
 
 
 def _load_cuda_runtime() -> None:
-    """Load the CUDA runtime of the package nvidia-cuda-runtime-cu12, if it is there: Mooncake's client wants one."""
+    """Load the CUDA runtime of the package nvidia-cuda-runtime-cu12, if it is there.
+
+    Mooncake's client wants one.
+    """
     with contextlib.suppress(ModuleNotFoundError):
         found = importlib.util.find_spec("nvidia.cuda_runtime")
         for place in (found.submodule_search_locations or []) if found else []:
@@ -90,7 +101,10 @@ def _master() -> Iterator[str]:
     try:
         until = time.monotonic() + _MASTER_STARTS_S
         while time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), timeout=1),
+            ):
                 break
             if process.poll() is not None:
                 raise RuntimeError(f"mooncake_master ended with {process.returncode}")

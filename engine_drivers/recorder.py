@@ -1,7 +1,9 @@
-"""The interface of a driver program: requests in, file operations out, as lines of JSON; what programs share.
+"""The interface of a driver program.
 
-Times are of the monotonic clock. Python's audit hook counts the opens and removals of files besides, so that a file
-operation of the engine that no driver timed does not go unnoticed.
+Requests in, file operations out, as lines of JSON; what programs share.
+
+Times are of the monotonic clock. Python's audit hook counts the opens and removals of files
+besides, so that a file operation of the engine that no driver timed does not go unnoticed.
 """
 
 import hashlib
@@ -60,7 +62,9 @@ class Prompt:
     def token_ids(self) -> list[int]:
         """Return tokens such that prompts share exactly the prefixes that their block ids share."""
         of_one = self.block_tokens
-        return [block * of_one + place for block in self.blocks for place in range(of_one)][: self.tokens]
+        return [block * of_one + place for block in self.blocks for place in range(of_one)][
+            : self.tokens
+        ]
 
 
 @dataclass(frozen=True)
@@ -119,10 +123,15 @@ class Notebook:
 
     def end_of(self, begun: Operation, error: BaseException | None) -> None:
         """Record that `begun` is done, or failed."""
-        end, said = time.monotonic_ns(), None if error is None else f"{type(error).__name__}: {error}"
+        end, said = (
+            time.monotonic_ns(),
+            None if error is None else f"{type(error).__name__}: {error}",
+        )
         if said is not None:
             self.failure = f"{begun.op} of {begun.name}: {said}"
-        self._lines.append(["op", begun.op, begun.name, begun.request, begun.start_ns, end, begun.length, said])
+        self._lines.append(
+            ["op", begun.op, begun.name, begun.request, begun.start_ns, end, begun.length, said]
+        )
 
     @contextmanager
     def timed(self, op: str, path: str, length: int) -> Iterator[None]:
@@ -136,7 +145,9 @@ class Notebook:
         self.end_of(begun, None)
 
     def time_removals(self) -> None:
-        """Record each os.remove and os.unlink below the directory from now on, by the sizes that files had."""
+        """Record each os.remove and os.unlink below the directory from now on, by the sizes that
+        files had.
+        """
         for name in ("remove", "unlink"):
             setattr(os, name, self._removing(getattr(os, name)))
 
@@ -155,7 +166,11 @@ class Notebook:
         """Count the opens and removals of files below the directory from now on."""
 
         def hook(event: str, arguments: tuple[object, ...]) -> None:
-            if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(self._prefix):
+            if (
+                event == "open"
+                and isinstance(arguments[0], str)
+                and arguments[0].startswith(self._prefix)
+            ):
                 flags = arguments[2] if isinstance(arguments[2], int) else 0
                 with self._lock:
                     self.seen["write" if flags & (os.O_WRONLY | os.O_RDWR) else "read"] += 1
@@ -178,7 +193,10 @@ class Notebook:
 
 
 class Contents:
-    """Random bytes for what engines write: cut at random places from a pool, so that hardly a block repeats."""
+    """Random bytes for what engines write.
+
+    Cut at random places from a pool, so that hardly a block repeats.
+    """
 
     def __init__(self, longest: int) -> None:
         """Make a pool from which `longest` bytes can be cut at many places."""
@@ -192,7 +210,10 @@ class Contents:
 
 
 def page_keys(prompt: Prompt, page_tokens: int, name: str) -> list[str]:
-    """Return the names of a prompt's whole pages; `name` formats the hash of its prefix of blocks and a page number."""
+    """Return the names of a prompt's whole pages.
+
+    `name` formats the hash of its prefix of blocks and a page number.
+    """
     digest, keys = hashlib.sha256(), []
     pages = -(-prompt.block_tokens // page_tokens)
     for block in prompt.blocks:

@@ -1,7 +1,9 @@
-"""SGLang's own HiCacheFile and its evictor over files, without the rest of SGLang, which wants a GPU.
+"""SGLang's own HiCacheFile and its evictor over files, without the rest of SGLang, which wants a
+GPU.
 
-Its two modules are loaded from the installed package; what they import of the rest and do not use is a stub. The pool
-in host memory that stands before it in SGLang is no part of this: every prompt's pages are looked up in the files.
+Its two modules are loaded from the installed package; what they import of the rest and do not use
+is a stub. The pool in host memory that stands before it in SGLang is no part of this: every
+prompt's pages are looked up in the files.
 """
 
 import importlib.util
@@ -55,7 +57,9 @@ def _files(recorder: Notebook) -> Any:
     }  # fmt: skip
     names = inspect.signature(storage.HiCacheStorageConfig).parameters
     files = storage.HiCacheFile(
-        storage.HiCacheStorageConfig(**{name: value for name, value in known.items() if name in names})
+        storage.HiCacheStorageConfig(
+            **{name: value for name, value in known.items() if name in names}
+        )
     )
     _time_writes(recorder, files)
     recorder.time_removals()

@@ -1,7 +1,7 @@
 """Run one driver in the interpreter of an engine: `python start.py DRIVER SETTINGS.json`.
 
-That interpreter need not have kvreplay: this package alone is made importable there, so that no library of ours takes
-the place of the engine's.
+That interpreter need not have kvreplay: this package alone is made importable there, so that no
+library of ours takes the place of the engine's.
 """
 
 import os

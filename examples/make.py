@@ -1,7 +1,10 @@
-"""Make conversation.jsonl: requests as Mooncake's traces hold them, drawn by us, so that every command can be tried.
+"""Make conversation.jsonl.
 
-600 conversations over an hour, most of 1 to 8 turns; every prompt begins with one of three system prompts and holds
-its whole history. A turn comes when its user has read the answer before. Blocks of 512 tokens; lengths are lognormal.
+Requests as Mooncake's traces hold them, drawn by us, so that every command can be tried.
+
+600 conversations over an hour, most of 1 to 8 turns; every prompt begins with one of three system
+prompts and holds its whole history. A turn comes when its user has read the answer before. Blocks
+of 512 tokens; lengths are lognormal.
 
     python examples/make.py > examples/conversation.jsonl
 """
@@ -33,11 +36,17 @@ def main() -> None:
             tokens += min(20_000, int(draw.lognormvariate(6.6, 1.1)))
             output = max(16, min(2_000, int(draw.lognormvariate(5.3, 0.8))))
             chain: list[tuple[int, ...]] = [
-                (prompt, block) if (block + 1) * BLOCK <= SYSTEM_PROMPTS[prompt] else (prompt, block, session)
+                (
+                    (prompt, block)
+                    if (block + 1) * BLOCK <= SYSTEM_PROMPTS[prompt]
+                    else (prompt, block, session)
+                )
                 for block in range(tokens // BLOCK)
             ]
             if tokens % BLOCK:
-                chain.append((prompt, tokens // BLOCK, session, tokens))  # not full: the next turn's is another
+                chain.append(
+                    (prompt, tokens // BLOCK, session, tokens)
+                )  # not full: the next turn's is another
             rows.append((round(at_s * 1000), tokens, output, chain))
             tokens += output
             at_s += output * 0.02 + draw.lognormvariate(4.5, 1.3)

@@ -7,7 +7,8 @@ from kvtrace.core.app import make_app, run
 app = make_app(
     "kvdistill",
     "Distil KV-cache traces and measurements into fio jobs and reports.",
-    "A trace is a *.parquet or *.csv.zst file that `kvtrace gen` wrote; a run is a folder that `kvreplay run` wrote.",
+    "A trace is a *.parquet or *.csv.zst file that `kvtrace gen` wrote; a run is a folder that"
+    " `kvreplay run` wrote.",
     "kvdistill.commands.fio:profile",
     "kvdistill.commands.fio:fio",
     "kvdistill.commands.jobs:warp",

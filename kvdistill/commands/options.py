@@ -22,7 +22,11 @@ Source = Annotated[Path, SOURCE]
 Tier = Annotated[
     str | None,
     typer.Option(
-        "--tier", help="Tier or disk to take I/O from; needed if there are several. In a fleet, nvme@3 is node 3's."
+        "--tier",
+        help=(
+            "Tier or disk to take I/O from; needed if there are several. In a fleet, nvme@3 is node"
+            " 3's."
+        ),
     ),
 ]
 
@@ -55,5 +59,10 @@ class WindowArguments:
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Outputs = Annotated[
     list[Path] | None,
-    typer.Option("-o", "--output", writable=True, help="Write to *.html, *.md, *.csv or *.xlsx; may be given again."),
+    typer.Option(
+        "-o",
+        "--output",
+        writable=True,
+        help="Write to *.html, *.md, *.csv or *.xlsx; may be given again.",
+    ),
 ]

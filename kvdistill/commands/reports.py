@@ -42,17 +42,20 @@ def report(
     csv: bool = option("Print every figure on a CSV line of its own.", False, "--csv"),
     buckets: int = option("Number of time buckets.", 48, min=1, max=500),
     endurance: str | None = option(
-        "Rated endurance of the drive: writes per day and years of life (1DWPD,5y, the default), or all bytes that it "
-        "may be written (14PB, its TBW)."
+        "Rated endurance of the drive: writes per day and years of life (1DWPD,5y, the default), or"
+        " all bytes that it may be written (14PB, its TBW)."
     ),
     json: Json = False,
 ) -> None:
-    """Say what traces hold, or what runs measured: on the terminal, or as a page, a workbook or text.
+    """Say what traces hold, or what runs measured.
 
-    A run's report has what its probes (probe.json) and checked jobs (closeness.json) left in its folder; folders of
-    these alone have reports too. An HTML report is one file that needs no network; a workbook begins with the sheets
-    of the MLPerf benchmark's, under its own names. Several runs, or several
-    traces, are compared first; a trace next to its run is only shown. --json gives a list if there are several.
+    On the terminal, or as a page, a workbook or text.
+
+    A run's report has what its probes (probe.json) and checked jobs (closeness.json) left in its
+    folder; folders of these alone have reports too. An HTML report is one file that needs no
+    network; a workbook begins with the sheets of the MLPerf benchmark's, under its own names.
+    Several runs, or several traces, are compared first; a trace next to its run is only shown.
+    --json gives a list if there are several.
 
     \b
     kvdistill report conv.parquet
@@ -83,18 +86,22 @@ def compare(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="A B...", help="Traces, folders of runs, trials or probes, or scorecards; the first is the base."
+            metavar="A B...",
+            help="Traces, folders of runs, trials or probes, or scorecards; the first is the base.",
         ),
     ],
     output: Outputs = None,
     json: Json = False,
 ) -> None:
-    """Compare runs, traces, probes or scorecards: which is faster, by how much, and how sure that is by their trials.
+    """Compare runs, traces, probes or scorecards.
 
-    The verdict first, then caveats: runs that fell behind, failed, were verified or whose trials disagree. Every
-    figure of the report is compared: rates, percentiles, hit ratios, sizes; those of simulated tiers are a model's and
-    left out, unless all sides are simulated. Scorecards are compared stack by stack, in their users, rates, read p99
-    and writes, if they are of one test: the same stacks, sizes and window.
+    Which is faster, by how much, and how sure that is by their trials.
+
+    The verdict first, then caveats: runs that fell behind, failed, were verified or whose trials
+    disagree. Every figure of the report is compared: rates, percentiles, hit ratios, sizes; those
+    of simulated tiers are a model's and left out, unless all sides are simulated. Scorecards are
+    compared stack by stack, in their users, rates, read p99 and writes, if they are of one test:
+    the same stacks, sizes and window.
 
     \b
     kvdistill compare before after
@@ -116,7 +123,9 @@ def compare(
         typer.echo(document.headline)
     else:
         # The first line is the answer.
-        show_documents([replace(document, name="")], hint="For distributions, write a page: -o compare.html")
+        show_documents(
+            [replace(document, name="")], hint="For distributions, write a page: -o compare.html"
+        )
 
 
 def sql(
@@ -128,17 +137,22 @@ def sql(
             show_default=False,
         ),
     ] = None,
-    query: str | None = option("Run a query of the library, by name.", None, "--query -q", show_default=False),
+    query: str | None = option(
+        "Run a query of the library, by name.", None, "--query -q", show_default=False
+    ),
     list_: bool = option("List the library: what each query answers.", False, "--list"),
     json: Json = False,
     csv: bool = option("Print the result as CSV.", False, "--csv"),
     max_rows: int = option("Maximum rows that the table shows.", 100, min=1),
 ) -> None:
-    """Answer SQL over files: views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
+    """Answer SQL over files.
 
-    `measured` is `ops`, and `measured_requests` `served`, without what was of a run's warm-up (--warmup).
-    Each row's `origin` is the run's folder or the file that it came from. Queries can only read; rows have no order
-    unless one says ORDER BY; `percentile(x, 0.99)` is by nearest rank. Without a query, a shell takes them.
+    Views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
+
+    `measured` is `ops`, and `measured_requests` `served`, without what was of a run's warm-up
+    (--warmup). Each row's `origin` is the run's folder or the file that it came from. Queries can
+    only read; rows have no order unless one says ORDER BY; `percentile(x, 0.99)` is by nearest
+    rank. Without a query, a shell takes them.
 
     \b
     kvdistill sql conv.parquet "SELECT tier, op, count(*) FROM trace GROUP BY ALL ORDER BY ALL"
@@ -157,11 +171,17 @@ def sql(
         else:
             for each in library:
                 typer.echo(f"{each.name} ({', '.join(each.needs)})")
-                typer.echo(textwrap.fill(each.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "))
+                typer.echo(
+                    textwrap.fill(
+                        each.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "
+                    )
+                )
         return
     files, statement = split_query(arguments or [])
     if not files:
-        raise ConfigError('name at least one file, then the query: kvdistill sql conv.parquet "SELECT ..."')
+        raise ConfigError(
+            'name at least one file, then the query: kvdistill sql conv.parquet "SELECT ..."'
+        )
     if query is not None and statement is not None:
         raise ConfigError("give either --query or SQL of your own, not both")
     named = named_query(query) if query is not None else None
@@ -169,14 +189,21 @@ def sql(
     if named is None and statement is None:
         open_shell(files, show)
         return
-    with answer(files, named.sql if named else statement or "", named.needs if named else ()) as batches:
+    with answer(
+        files, named.sql if named else statement or "", named.needs if named else ()
+    ) as batches:
         show(batches)
 
 
 def _emit_rows(batches: pa.RecordBatchReader) -> None:
     # Sums of integers are decimals to DuckDB.
     rows = (row.items() for batch in batches for row in batch.to_pylist())
-    emit_json([{name: int(v) if isinstance(v, Decimal) and v == int(v) else v for name, v in row} for row in rows])
+    emit_json(
+        [
+            {name: int(v) if isinstance(v, Decimal) and v == int(v) else v for name, v in row}
+            for row in rows
+        ]
+    )
 
 
 def _write_csv(batches: pa.RecordBatchReader) -> None:
@@ -195,7 +222,9 @@ def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
             break
     columns = [
         ReportColumn(
-            field.name, field.name, Unit.EXACT if any(is_kind(field.type) for is_kind in numbers) else Unit.TEXT
+            field.name,
+            field.name,
+            Unit.EXACT if any(is_kind(field.type) for is_kind in numbers) else Unit.TEXT,
         )
         for field in batches.schema
     ]

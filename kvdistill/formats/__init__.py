@@ -1,1 +1,4 @@
-"""Foreign formats, read into our tables and, for iologs and op logs, written: a family of formats a file."""
+"""Foreign formats, read into our tables and, for iologs and op logs, written.
+
+A family of formats a file.
+"""

@@ -1,8 +1,10 @@
-"""Results of serving benchmarks as a run.json without operations: those of vLLM, AIPerf and LMCache.
+"""Results of serving benchmarks as a run.json without operations.
 
-`vllm bench serve --save-result` (with or without --save-detailed), AIPerf's profile_export_aiperf as .json or .csv,
-and the summary or the row-a-request CSV of `lmcache bench engine`. Of each a table says what the benchmark calls our
-figures.
+Those of vLLM, AIPerf and LMCache.
+
+`vllm bench serve --save-result` (with or without --save-detailed), AIPerf's profile_export_aiperf
+as .json or .csv, and the summary or the row-a-request CSV of `lmcache bench engine`. Of each a
+table says what the benchmark calls our figures.
 """
 
 from __future__ import annotations
@@ -28,20 +30,33 @@ from kvtrace.core.statistics import nearest_rank
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, counted
 
 _PARTS = {"p50_ns": 5000, "p90_ns": 9000, "p95_ns": 9500, "p99_ns": 9900, "p99_9_ns": 9990}
-_RATES = {"requests_per_s": "requests", "input_tokens_per_s": "input_tokens", "output_tokens_per_s": "output_tokens"}
+_RATES = {
+    "requests_per_s": "requests",
+    "input_tokens_per_s": "input_tokens",
+    "output_tokens_per_s": "output_tokens",
+}
 """Of what each is, over the time of the whole."""
 
 
 def one_file(files: Sequence[Path], what: str) -> Path:
-    """Return the only one of `files`; TraceError if there are more: each is a side of a comparison by itself."""
+    """Return the only one of `files`.
+
+    TraceError if there are more: each is a side of a comparison by itself.
+    """
     if len(files) > 1:
-        raise TraceError(f"is one of {len(files)} files; import each {what} into a folder of its own", path=files[0])
+        raise TraceError(
+            f"is one of {len(files)} files; import each {what} into a folder of its own",
+            path=files[0],
+        )
     return files[0]
 
 
 @contextmanager
 def _readable(path: Path, misfit: str) -> Iterator[None]:
-    """Turn what goes wrong while the file at `path` is read into a TraceError; `misfit` is for what it holds."""
+    """Turn what goes wrong while the file at `path` is read into a TraceError.
+
+    `misfit` is for what it holds.
+    """
     need_file(path)
     try:
         yield
@@ -69,9 +84,18 @@ def times_of(seconds: Sequence[float], path: Path) -> ServingTimes | None:
     return ServingTimes(count=len(ordered), mean_ns=mean, max_ns=ordered[-1], **found)
 
 
-def told_times(said: Mapping[str, Any], unit_ns: float, count: int | None, path: Path) -> ServingTimes | None:
-    """Return the distribution of `count` times of which a result tells figures, in `unit_ns`; null if it tells none."""
-    times = {name: nanoseconds(value, unit_ns, path) for name, value in said.items() if isinstance(value, int | float)}
+def told_times(
+    said: Mapping[str, Any], unit_ns: float, count: int | None, path: Path
+) -> ServingTimes | None:
+    """Return the distribution of `count` times of which a result tells figures, in `unit_ns`.
+
+    Null if it tells none.
+    """
+    times = {
+        name: nanoseconds(value, unit_ns, path)
+        for name, value in said.items()
+        if isinstance(value, int | float)
+    }
     return ServingTimes(count=count, **times) if times else None
 
 
@@ -87,7 +111,9 @@ def imported(
     config: Mapping[str, Any] | None = None,
     started: datetime | None = None,
 ) -> Imported:
-    """Return the import of one result: `counts` and `times` by our names; `config` is what was asked for.
+    """Return the import of one result.
+
+    `counts` and `times` by our names; `config` is what was asked for.
 
     Rates that it does not tell are counts over its `seconds`.
     """
@@ -100,19 +126,27 @@ def imported(
     serving = Serving(benchmark=benchmark, **told, **({} if told.get("requests") == 0 else times))
     count, failed = serving.requests or 0, serving.failed_requests or 0
     said = [counted(count, "request")] if serving.requests is not None else []
-    verdict = f"{benchmark}: {', '.join(said + [f'{failed:,} FAILED'] * bool(failed)) or 'number of requests unknown'}"
+    verdict = (
+        f"{benchmark}:"
+        f" {', '.join(said + [f'{failed:,} FAILED'] * bool(failed)) or 'number of requests unknown'}"
+    )
     return Imported(
         Account(rows_read=count + failed, rows_kept=count, notes=list(notes)),
         [],
         [],
         summary=Summary(verdict=verdict, figures=[], wall_ns=wall_ns),
         first_unix_ns=None if started is None else int(started.timestamp() * NS_PER_S),
-        facts={"serving": msgspec.to_builtins(serving), "host": {"benchmark": benchmark, **(config or {})}},
+        facts={
+            "serving": msgspec.to_builtins(serving),
+            "host": {"benchmark": benchmark, **(config or {})},
+        },
     )
 
 
 def _columns(required: str, optional: str, of: Any = None, **more: Any) -> Any:
-    """Return the struct of a result's fields, listed as `ours = theirs`, which are checked; what is `optional` is null.
+    """Return the struct of a result's fields, listed as `ours = theirs`, which are checked.
+
+    What is `optional` is null.
 
     They are counts, or floats if they are times or rates, unless they are all `of` one kind.
     """
@@ -130,7 +164,14 @@ def _columns(required: str, optional: str, of: Any = None, **more: Any) -> Any:
 
 _VLLM_TIMES = {"p50": "p50_ns", "median": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns",
                 "p99.9": "p99_9_ns", "mean": "mean_ns"}  # fmt: skip
-_VLLM_SETTINGS = ("backend", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency")
+_VLLM_SETTINGS = (
+    "backend",
+    "model_id",
+    "num_prompts",
+    "request_rate",
+    "burstiness",
+    "max_concurrency",
+)
 
 
 _VllmResult = _columns(
@@ -145,7 +186,9 @@ _VllmResult = _columns(
 """Options name the fields of times, which are read apart."""
 
 
-def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
+def read_vllm(
+    files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection
+) -> Imported:
     """Import one result of vLLM's benchmark.
 
     TraceError if the file holds none, or several that --append-result put into one file.
@@ -154,18 +197,24 @@ def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDB
     need_file(path)
     text = path.read_bytes()
     if len(results := [line for line in text.splitlines() if line.startswith(b"{")]) > 1:
-        raise TraceError(f"holds {len(results)} results (--append-result); leave one a file", path=path)
+        raise TraceError(
+            f"holds {len(results)} results (--append-result); leave one a file", path=path
+        )
     found = decode_json(text, _VllmResult, path, misfit="no result of vllm bench serve: {}")
     fields = decode_json(text, dict[str, Any], path)
 
     def told(metric: str, count: int | None = None) -> ServingTimes | None:
         said = ((name, fields.get(f"{word}_{metric}_ms")) for word, name in _VLLM_TIMES.items())
-        return told_times({name: value for name, value in said if value is not None}, NS_PER_MS, count, path)
+        return told_times(
+            {name: value for name, value in said if value is not None}, NS_PER_MS, count, path
+        )
 
     # Of single requests that did not fail, as vLLM's own are; none without --save-detailed.
     errors = found.errors or [None] * len(found.ttfts or found.itls or [])
     single = [t for t, error in zip(found.ttfts or [], errors, strict=False) if not error]
-    gaps = [gap for of, error in zip(found.itls or [], errors, strict=False) if not error for gap in of]
+    gaps = [
+        gap for of, error in zip(found.itls or [], errors, strict=False) if not error for gap in of
+    ]
     times = {
         "first_token": times_of(single, path) or told("ttft", found.requests),
         "inter_token": times_of(gaps, path) or told("itl"),
@@ -173,17 +222,34 @@ def read_vllm(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDB
         "answer": told("e2el", found.requests),
     }
     settings = {name: fields[name] for name in _VLLM_SETTINGS if fields.get(name) is not None}
-    notes = [] if times["first_token"] else ["it holds no time to the first token (--percentile-metrics left it out)"]
+    notes = (
+        []
+        if times["first_token"]
+        else ["it holds no time to the first token (--percentile-metrics left it out)"]
+    )
     try:
-        started = None if found.date is None else datetime.strptime(found.date, "%Y%m%d-%H%M%S").astimezone()
+        started = (
+            None
+            if found.date is None
+            else datetime.strptime(found.date, "%Y%m%d-%H%M%S").astimezone()
+        )
     except ValueError:
         started = None
     told_, counts = "vllm bench serve", msgspec.structs.asdict(found)
-    return imported(path, told_, found.seconds, counts, times, notes=notes, config=settings, started=started)
+    return imported(
+        path, told_, found.seconds, counts, times, notes=notes, config=settings, started=started
+    )
 
 
 _UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
-_AIPERF_TIMES = {"avg": "mean_ns", "p50": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns", "max": "max_ns"}
+_AIPERF_TIMES = {
+    "avg": "mean_ns",
+    "p50": "p50_ns",
+    "p90": "p90_ns",
+    "p95": "p95_ns",
+    "p99": "p99_ns",
+    "max": "max_ns",
+}
 
 
 _AiperfMetric = _columns("", " ".join(_AIPERF_TIMES), of=float, unit=str, count=int)
@@ -210,29 +276,56 @@ _AiperfExport = _columns(
     incomplete_reason=str,
     start_time=datetime,
 )
-_AIPERF_SHORT = {"total_input_sequence_length": "total_isl", "total_output_sequence_length": "total_osl"}
+_AIPERF_SHORT = {
+    "total_input_sequence_length": "total_isl",
+    "total_output_sequence_length": "total_osl",
+}
 """Tags that are not what the .csv calls a metric, as `Request Latency (ms)`, in small letters."""
 
 
-def read_aiperf(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
-    """Import one export of AIPerf; TraceError if the file holds none, or in a unit that we do not know."""
+def read_aiperf(
+    files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection
+) -> Imported:
+    """Import one export of AIPerf.
+
+    TraceError if the file holds none, or in a unit that we do not know.
+    """
     path = one_file(files, "export")
     misfit = "no profile export of AIPerf: {}"
-    found = _of_csv(path, misfit) if path.suffix == ".csv" else read_json(path, _AiperfExport, misfit=misfit)
+    found = (
+        _of_csv(path, misfit)
+        if path.suffix == ".csv"
+        else read_json(path, _AiperfExport, misfit=misfit)
+    )
     if found.requests is None and found.requests_per_s is None and found.first_token is None:
         raise TraceError(misfit.format("it holds none of its metrics"), path=path)
-    metrics = {name: of for name, of in msgspec.structs.asdict(found).items() if isinstance(of, _AiperfMetric)}
+    metrics = {
+        name: of
+        for name, of in msgspec.structs.asdict(found).items()
+        if isinstance(of, _AiperfMetric)
+    }
     times = {
-        name: told_times({of: getattr(metric, word) for word, of in _AIPERF_TIMES.items()}, unit_ns, metric.count, path)
+        name: told_times(
+            {of: getattr(metric, word) for word, of in _AIPERF_TIMES.items()},
+            unit_ns,
+            metric.count,
+            path,
+        )
         for name in ("first_token", "output_token", "answer")
-        if (metric := metrics.pop(name, None)) is not None and (unit_ns := _unit_ns(metric.unit, path))
+        if (metric := metrics.pop(name, None)) is not None
+        and (unit_ns := _unit_ns(metric.unit, path))
     }
     lasted, seconds = metrics.pop("seconds", None), None
     if lasted is not None and lasted.avg is not None:
         seconds = nanoseconds(lasted.avg, _unit_ns(lasted.unit, path), path) / NS_PER_S
     told = {name: metric.avg for name, metric in metrics.items() if metric.avg is not None}
     counts = {name: value if name in _RATES else round(value) for name, value in told.items()}
-    notes = ["its inter-token latency is the mean of each answer: a time a token after the first, not single gaps"]
+    notes = [
+        (
+            "its inter-token latency is the mean of each answer: a time a token after the first, not"
+            " single gaps"
+        )
+    ]
     if found.was_cancelled:
         notes.append("it was CANCELLED: its figures are of a part")
     if found.is_complete is False:
@@ -242,11 +335,16 @@ def read_aiperf(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Duck
 
 
 def _of_csv(path: Path, misfit: str) -> Any:
-    """Return the metrics in the sections that begin with them; others, such as of GPUs, have columns of their own."""
+    """Return the metrics in the sections that begin with them.
+
+    Others, such as of GPUs, have columns of their own.
+    """
     found: dict[str, Any] = {}
     with _readable(path, misfit):
         sections = path.read_text(encoding="utf-8-sig").split("\n\n")
-        for row in (r for s in sections if s.startswith("Metric,") for r in csv.DictReader(s.splitlines())):
+        for row in (
+            r for s in sections if s.startswith("Metric,") for r in csv.DictReader(s.splitlines())
+        ):
             name, _, unit = row["Metric"].partition(" (")
             tag = name.lower().replace(" ", "_")
             cells = {"avg": row.get("Value")} | row
@@ -261,22 +359,31 @@ _LMCACHE = "lmcache bench engine"
 
 
 _LmcacheFigures = _columns(
-    "requests=successful_requests failed_requests seconds=elapsed_time input_tokens=total_input_tokens "
-    "output_tokens=total_output_tokens input_tokens_per_s=input_throughput output_tokens_per_s=output_throughput "
-    "mean_ttft_ms mean_request_latency_ms",
-    "p50_ttft_ms p90_ttft_ms p99_ttft_ms p50_request_latency_ms p90_request_latency_ms p99_request_latency_ms",
+    "requests=successful_requests failed_requests seconds=elapsed_time"
+    " input_tokens=total_input_tokens output_tokens=total_output_tokens"
+    " input_tokens_per_s=input_throughput output_tokens_per_s=output_throughput mean_ttft_ms"
+    " mean_request_latency_ms",
+    "p50_ttft_ms p90_ttft_ms p99_ttft_ms p50_request_latency_ms p90_request_latency_ms"
+    " p99_request_latency_ms",
 )
 """Of a summary; LMCache writes 0 for a time that nothing was measured of."""
-_LmcacheSummary = msgspec.defstruct("Summary", [("results", _LmcacheFigures), ("config", dict[str, Any], {})])
+_LmcacheSummary = msgspec.defstruct(
+    "Summary", [("results", _LmcacheFigures), ("config", dict[str, Any], {})]
+)
 _LmcacheRow = msgspec.defstruct(
     "Row",
     [("successful", str), ("num_input_tokens", Count), ("num_output_tokens", Count)]
-    + [(name, float) for name in ("ttft", "request_latency", "decode_speed", "submit_time", "finish_time")],
+    + [
+        (name, float)
+        for name in ("ttft", "request_latency", "decode_speed", "submit_time", "finish_time")
+    ],
 )
 """A request of the CSV; times in seconds."""
 
 
-def read_lmcache(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
+def read_lmcache(
+    files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection
+) -> Imported:
     """Import one result of LMCache's benchmark; TraceError if the file holds none."""
     path, misfit = one_file(files, "result"), f"no result of {_LMCACHE}: {{}}"
     if path.suffix == ".csv":
@@ -284,18 +391,31 @@ def read_lmcache(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Duc
     content: Any = read_json(path, _LmcacheSummary, misfit=misfit)
     found = msgspec.structs.asdict(content.results)
     times = {
-        name: told_times({f"{of}_ns": found[f"{of}_{metric}_ms"] for of in ("mean", "p50", "p90", "p99")}, *how)
+        name: told_times(
+            {f"{of}_ns": found[f"{of}_{metric}_ms"] for of in ("mean", "p50", "p90", "p99")}, *how
+        )
         for name, metric in (("first_token", "ttft"), ("answer", "request_latency"))
         if (how := (NS_PER_MS, found["requests"], path))[1]
     }
-    notes = ["its speeds of decoding are left out: the times between tokens do not follow from them; its CSV has more"]
-    config = {name: value for name, value in content.config.items() if isinstance(value, str | int | float | bool)}
+    notes = [
+        (
+            "its speeds of decoding are left out: the times between tokens do not follow from them; its"
+            " CSV has more"
+        )
+    ]
+    config = {
+        name: value
+        for name, value in content.config.items()
+        if isinstance(value, str | int | float | bool)
+    }
     return imported(path, _LMCACHE, found["seconds"], found, times, notes=notes, config=config)
 
 
 def _of_rows(path: Path, misfit: str) -> Imported:
     with _readable(path, misfit), path.open(newline="", encoding="utf-8") as file:
-        rows: list[Any] = [msgspec.convert(row, _LmcacheRow, strict=False) for row in csv.DictReader(file)]
+        rows: list[Any] = [
+            msgspec.convert(row, _LmcacheRow, strict=False) for row in csv.DictReader(file)
+        ]
     if not rows:
         raise TraceError(misfit.format("it has no rows"), path=path)
     good = [row for row in rows if row.successful == "True"]
@@ -308,7 +428,9 @@ def _of_rows(path: Path, misfit: str) -> Imported:
     }
     times = {
         "first_token": times_of([row.ttft for row in good], path),
-        "output_token": times_of([1 / row.decode_speed for row in good if row.decode_speed > 0], path),
+        "output_token": times_of(
+            [1 / row.decode_speed for row in good if row.decode_speed > 0], path
+        ),
         "answer": times_of([row.request_latency for row in good], path),
     }
     return imported(path, _LMCACHE, lasted_s if lasted_s > 0 else None, counts, times)

@@ -1,4 +1,6 @@
-"""Block requests from three tools: blocks.parquet of kvreplay, the text of blkparse, and histograms of bpftrace.
+"""Block requests from three tools.
+
+Blocks.parquet of kvreplay, the text of blkparse, and histograms of bpftrace.
 
 - blocks.parquet becomes a trace that kvreplay issues again. An address where requests begin is an object: requests to
   one keep their order where one is a write, others go at their own times, as the device got them. Objects that overlap
@@ -33,16 +35,21 @@ from kvtrace.core.statistics import QUANTILES, at_rank, nearest_rank
 from kvtrace.core.units import counted
 
 _NOTES_OF_BLOCKS = [
-    "an object is what begins at one address of the device; objects that overlap there lie apart in a replay",
+    (
+        "an object is what begins at one address of the device; objects that overlap there lie"
+        " apart in a replay"
+    ),
     "times are when requests were queued; which application operation they belong to is not known",
 ]
 
 
-def read_blocks(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
+def read_blocks(
+    files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection
+) -> Imported:
     """Import the requests of one device; `options.tier` names it where there are several.
 
-    TraceError if the file is damaged, or holds no read or write. ConfigError if there are several files or devices to
-    choose from, or no such device.
+    TraceError if the file is damaged, or holds no read or write. ConfigError if there are several
+    files or devices to choose from, or no such device.
     """
     if len(files) > 1:
         raise ConfigError(f"blocks: {len(files)} files; import one blocks.parquet at a time")
@@ -52,20 +59,31 @@ def read_blocks(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDB
     devices = [row["device"] for row in query(db, "measured_devices")]
     device = options.tier or (devices[0] if len(devices) == 1 else None)
     if devices and device not in devices:
-        what = "say which device with --tier" if device is None else f"no device {device!r} did I/O here"
+        what = (
+            "say which device with --tier"
+            if device is None
+            else f"no device {device!r} did I/O here"
+        )
         raise ConfigError(f"{path}: {what}; there is {', '.join(devices)}")
     db.execute(INPUT)
     db.execute(
-        "INSERT INTO input SELECT 0, row_number() OVER (ORDER BY ts_ns, address), op, printf('%016x', address), 0, "
-        f"length_bytes, ts_ns, NULL, {OK}, NULL FROM ({named('measured_blocks')}) WHERE op <> {DELETE}",
+        "INSERT INTO input SELECT 0, row_number() OVER (ORDER BY ts_ns, address), op,"
+        f" printf('%016x', address), 0, length_bytes, ts_ns, NULL, {OK}, NULL FROM"
+        f" ({named('measured_blocks')}) WHERE op <> {DELETE}",
         {"device": device, "processes": None},
     )
-    account = Account(rows_read=one(db, "SELECT count(*) FROM measured")[0], notes=list(_NOTES_OF_BLOCKS))
+    account = Account(
+        rows_read=one(db, "SELECT count(*) FROM measured")[0], notes=list(_NOTES_OF_BLOCKS)
+    )
     rows, _first_ns = finish(db, [path], account, is_measured=False)
     others = "other devices, discards, flushes, and requests without an issue"
     account.leave_out(others, account.rows_read - account.rows_kept, f"in {path.name}")
-    # Numbered by their addresses: a replay lays out what it reads in order of number, so that neighbours stay so.
-    db.execute("CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY key) - 1 AS number FROM objects")
+    # Numbered by their addresses: a replay lays out what it reads in order of number, so that
+    # neighbours stay so.
+    db.execute(
+        "CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY key) - 1 AS number"
+        " FROM objects"
+    )
     for table in ("objects", "ordered"):
         db.execute(
             f"CREATE OR REPLACE TABLE {table} AS SELECT {table}.* REPLACE (number AS object_id) "
@@ -87,29 +105,36 @@ _MOST_OF_EVENT = {
 }
 
 
-def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
+def read_blkparse(
+    files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConnection
+) -> Imported:
     """Import the text of one blktrace; of several files, each must be of devices of its own.
 
     TraceError if a file is damaged or holds no request.
     """
     account = Account()
     db.execute(
-        "CREATE TABLE events (file INTEGER, line BIGINT, device VARCHAR, ns BIGINT, pid INTEGER, action VARCHAR, "
-        "rwbs VARCHAR, sector BIGINT, sectors BIGINT, said VARCHAR)"
+        "CREATE TABLE events (file INTEGER, line BIGINT, device VARCHAR, ns BIGINT, pid INTEGER,"
+        " action VARCHAR, rwbs VARCHAR, sector BIGINT, sectors BIGINT, said VARCHAR)"
     )
     for number, path in enumerate(files):
         _enter_events(db, number, path, account)
     db.execute(f"CREATE TABLE blocks AS {named('import_blocks')}")
     (account.rows_kept,) = one(db, "SELECT count(*) FROM blocks")
     if not account.rows_kept:
-        raise TraceError("holds no issue (D) or completion (C) of a request in blkparse's default form", path=files[0])
+        raise TraceError(
+            "holds no issue (D) or completion (C) of a request in blkparse's default form",
+            path=files[0],
+        )
     merged, again, endless, unseen = one(
         db,
         "SELECT (SELECT count(*) FROM events WHERE action IN ('M', 'F')), "
         "(SELECT count(*) FROM events WHERE action = 'R'), count(*) FILTER (complete_ns IS NULL), "
         "count(*) FILTER (issue_ns IS NULL) FROM blocks",
     )
-    account.notes.append("rows are requests, made of several events each; devices are major,minor numbers")
+    account.notes.append(
+        "rows are requests, made of several events each; devices are major,minor numbers"
+    )
     for count, what, why in (
         (merged, "I/O", "merged into requests"),
         (again, "time", "a request was given back and issued again"),
@@ -123,17 +148,30 @@ def read_blkparse(files: Sequence[Path], _options: ImportOptions, db: duckdb.Duc
 
 
 def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, account: Account) -> None:
-    """Append the events in the text at `path`, file `number`, to the table `events`; count what is left out."""
+    """Append the events in the text at `path`, file `number`, to the table `events`.
+
+    Count what is left out.
+    """
     first_lines(path)
     # One column: no line holds this delimiter.
     load(db, path, ["text"], account, delimiter="\x01")
     # Delete lines that are no events: what follows the last event is blkparse's own summary.
     (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
     if last is None:
-        raise TraceError("holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path)
-    for unread in (r"regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')", f"line > {last}"):
+        raise TraceError(
+            "holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path
+        )
+    for unread in (
+        r"regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')",
+        f"line > {last}",
+    ):
         account.rows_read -= one(db, f"DELETE FROM raw WHERE {unread}")[0]
-    leave_out(db, path, account, {"no event in blkparse's default form": f"NOT regexp_matches(text, '{_EVENT}')"})
+    leave_out(
+        db,
+        path,
+        account,
+        {"no event in blkparse's default form": f"NOT regexp_matches(text, '{_EVENT}')"},
+    )
     fields = ", ".join(f"'{name}'" for name in _GROUPS)
     events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
     beyond = " OR ".join(
@@ -143,40 +181,56 @@ def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, accoun
     too_large = f"line IN (SELECT line FROM ({events}) WHERE {beyond})"
     leave_out(db, path, account, {"numbers beyond any device's": too_large})
     db.execute(
-        f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) * 1000000000 "
-        "+ CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs, "
-        "coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0), e.said "
-        f"FROM ({events})"
+        f"INSERT INTO events SELECT {number}, line, e.device, CAST(e.seconds AS BIGINT) *"
+        " 1000000000 + CAST(e.fraction AS BIGINT), CAST(e.pid AS INTEGER), e.action, e.rwbs,"
+        " coalesce(TRY_CAST(e.sector AS BIGINT), 0), coalesce(TRY_CAST(e.sectors AS BIGINT), 0),"
+        f" e.said FROM ({events})"
     )
 
 
-_NOTHING = {"count": 0, "mean_ns": None, **{f"{name}_ns": None for name in QUANTILES}, "longest_below_ns": None}
+_NOTHING = {
+    "count": 0,
+    "mean_ns": None,
+    **{f"{name}_ns": None for name in QUANTILES},
+    "longest_below_ns": None,
+}
 _UNKNOWN = {of.name: None for of in msgspec.structs.fields(DirectionFigures) if of.default is None}
 _DEFINITIONS_OF_REQUESTS = {
     "q2d": "from a request's first event, when its I/O was queued, to its last issue",
     "d2c": "from the last issue of a request to its completion",
     "block_sizes": "requests by their bytes when issued",
-    "in_flight_at_dispatch": "requests by how many their disk had in flight when they were issued, in any direction, "
-    "themselves included; one without a completion stays in flight",
+    "in_flight_at_dispatch": (
+        "requests by how many their disk had in flight when they were issued, in any direction, "
+        "themselves included; one without a completion stays in flight"
+    ),
     "percentiles": "nearest rank, exact; null with fewer than 1 / (1 - q) requests",
 }
 
 
 def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-    """Return the content of probe.json for the table `blocks` in `db`; null is what requests do not say."""
+    """Return the content of probe.json for the table `blocks` in `db`.
+
+    Null is what requests do not say.
+    """
     for view, text in (("requests", "import_requests"), ("times", "import_times")):
         db.execute(f"CREATE VIEW {view} AS {named(text)}")
-    span = "max(greatest(insert_ns, issue_ns, complete_ns)) - min(least(insert_ns, issue_ns, complete_ns))"
+    span = (
+        "max(greatest(insert_ns, issue_ns, complete_ns)) - min(least(insert_ns, issue_ns,"
+        " complete_ns))"
+    )
     (duration,) = db.sql(f"SELECT {span} FROM blocks").fetchall()[0]
     sizes = db.sql(
-        "SELECT op, bytes, count(*) AS count FROM requests WHERE issue_ns IS NOT NULL GROUP BY ALL ORDER BY ALL"
+        "SELECT op, bytes, count(*) AS count FROM requests WHERE issue_ns IS NOT NULL GROUP BY ALL"
+        " ORDER BY ALL"
     )
     found = {
         "block_sizes": _by_direction(sizes.to_arrow_table().to_pylist()),
         "in_flight_at_dispatch": _by_direction(query(db, "import_depths")),
     }
     # Of each layer and direction.
-    times: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: _NOTHING | {"log2_ns": [], "fine_ns": []})
+    times: dict[tuple[str, str], dict[str, Any]] = defaultdict(
+        lambda: _NOTHING | {"log2_ns": [], "fine_ns": []}
+    )
     for layer, rows in distributions(db, list(QUANTILES.values()))[1].items():
         for row in rows:
             # A bound, as the probe gives: the longest is below it.
@@ -226,16 +280,23 @@ _CALLS = {
 _COUNTED = {"bssplit": ("block_size_bins", _KIB), "qd": ("in_flight_bins", 1)}
 _ZONE_BYTES = 10 * _GIB
 _DEFINITIONS_OF_HISTOGRAMS = {
-    "q2d": "from when a request was inserted into the scheduler's queue to its issue; nothing without a scheduler",
+    "q2d": (
+        "from when a request was inserted into the scheduler's queue to its issue; nothing without"
+        " a scheduler"
+    ),
     "d2c": "from the issue of a request to its completion, matched by device and sector",
     "block_size_bins": "requests by their bytes when issued",
-    "in_flight_bins": "requests by how many of their direction were in flight when they were issued",
+    "in_flight_bins": (
+        "requests by how many of their direction were in flight when they were issued"
+    ),
     "application": "read, write: time within vfs_read and vfs_write; gaps: on the same thread",
     "percentiles": "null: they lie somewhere in the bucket that percentiles_within gives",
 }
 
 
-def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection) -> Imported:
+def read_bpftrace(
+    files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection
+) -> Imported:
     """Import the text of one tracing session; of several files, all must hold different histograms.
 
     TraceError if a file is missing, holds no histogram, or one that another holds too.
@@ -245,21 +306,36 @@ def read_bpftrace(files: Sequence[Path], _options: ImportOptions, _db: duckdb.Du
     for path in files:
         for name, buckets in _maps(path, account).items():
             if not _BLOCK.fullmatch(name) and name not in _CALLS:
-                example = f"{path.name}: @{name}, {counted(sum(b['count'] for b in buckets), 'value')}"
+                example = (
+                    f"{path.name}: @{name}, {counted(sum(b['count'] for b in buckets), 'value')}"
+                )
                 account.leave_out("histograms that the script does not have", 1, example)
                 continue
             if name in maps:
                 raise TraceError(f"@{name} appears twice; import sessions one by one", path=path)
             below = [b for b in buckets if b["from"] is None]
-            account.leave_out("below 0, which is not a time", sum(b["count"] for b in below), f"{path.name}: @{name}")
+            account.leave_out(
+                "below 0, which is not a time",
+                sum(b["count"] for b in below),
+                f"{path.name}: @{name}",
+            )
             maps[name] = [b for b in buckets if b["from"] is not None]
     if not maps:
         raise TraceError("holds no histogram of storage_latency_stack.bt", path=files[0])
     account.rows_kept = sum(len(buckets) for buckets in maps.values())
     account.notes += [
-        "buckets are powers of two, so percentiles are null; percentiles_within gives the bucket that each lies in",
-        "the script counts block requests of all processes and devices unless it was filtered, and a requeue twice",
-        "the script's queue depths stay too high after a requeue or an error: treat them as upper bounds",
+        (
+            "buckets are powers of two, so percentiles are null; percentiles_within gives the"
+            " bucket that each lies in"
+        ),
+        (
+            "the script counts block requests of all processes and devices unless it was filtered,"
+            " and a requeue twice"
+        ),
+        (
+            "the script's queue depths stay too high after a requeue or an error: treat them as"
+            " upper bounds"
+        ),
     ]
     application = {kind: _histogram(maps[name]) for name, kind in _CALLS.items() if name in maps}
     probe = {
@@ -281,7 +357,11 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
             head = _MAP.fullmatch(text)
             if head:
                 if head[1] in maps:
-                    raise TraceError(f"@{head[1]} appears twice; import sessions one by one", path=path, row=number)
+                    raise TraceError(
+                        f"@{head[1]} appears twice; import sessions one by one",
+                        path=path,
+                        row=number,
+                    )
                 current = maps[head[1]] = []
             elif text.startswith(("[", "(")) and current is not None:
                 bucket = _BUCKET.fullmatch(text)
@@ -290,7 +370,9 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
                     below = low + 1
                 count = 0 if bucket is None else int(bucket[3])
                 if bucket is None or max(low or 0, below or 0, count) > _MOST_IN_BUCKET:
-                    raise TraceError(f"{text[:60]!r} is not a bucket of a histogram", path=path, row=number)
+                    raise TraceError(
+                        f"{text[:60]!r} is not a bucket of a histogram", path=path, row=number
+                    )
                 current.append({"from": low, "below": below, "count": count})
                 account.rows_read += 1
             elif text and not _SCALAR.fullmatch(text):
@@ -308,14 +390,21 @@ def _number(bound: str | None) -> int | None:
 def _scaled(buckets: list[dict[str, Any]], scale: int) -> list[dict[str, Any]]:
     """Return `buckets` in another unit, without the empty ones."""
     return [
-        {"from": b["from"] * scale, "below": None if b["below"] is None else b["below"] * scale, "count": b["count"]}
+        {
+            "from": b["from"] * scale,
+            "below": None if b["below"] is None else b["below"] * scale,
+            "count": b["count"],
+        }
         for b in buckets
         if b["count"]
     ]
 
 
 def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return what is known of each direction, as a probe.json of kvreplay has it; the rest is null or empty."""
+    """Return what is known of each direction, as a probe.json of kvreplay has it.
+
+    The rest is null or empty.
+    """
     layers: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(dict)
     for name, buckets in maps.items():
         if found := _BLOCK.fullmatch(name):
@@ -330,7 +419,11 @@ def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, An
                 {"device": None, "from_bytes": b["from"], "requests": b["count"], "bytes": None}
                 for b in _scaled(of.get("lba", []), _GIB)
             ],
-            **{name: _scaled(of[layer], unit) for layer, (name, unit) in _COUNTED.items() if layer in of},
+            **{
+                name: _scaled(of[layer], unit)
+                for layer, (name, unit) in _COUNTED.items()
+                if layer in of
+            },
         }
         for direction, of in layers.items()
     }
@@ -346,5 +439,7 @@ def _histogram(buckets: list[dict[str, Any]]) -> dict[str, Any]:
         "longest_below_ns": scaled[-1]["below"] if scaled else None,
         "log2_ns": scaled,
         "fine_ns": [],
-        "percentiles_within": {name: at_rank(edges, nearest_rank(count, part)) for name, part in QUANTILES.items()},
+        "percentiles_within": {
+            name: at_rank(edges, nearest_rank(count, part)) for name, part in QUANTILES.items()
+        },
     }

@@ -1,7 +1,8 @@
 """The registry of foreign formats: each by name, the function that reads it, and what that returns.
 
-What a format does not carry is null; what does not fit is counted and told. A reader is `read(files, options, db) ->
-Imported`; the connection is the import's own, and stays open until its rows are written.
+What a format does not carry is null; what does not fit is counted and told. A reader is
+`read(files, options, db) -> Imported`; the connection is the import's own, and stays open until its
+rows are written.
 """
 
 from __future__ import annotations
@@ -71,13 +72,19 @@ class Account(msgspec.Struct, kw_only=True):
         """Return notes and what was left out, for provenance."""
         return [
             *self.notes,
-            *(f"left out: {counted(n, 'row')}: {of} (first: {self.examples[of]})" for of, n in self.left_out.items()),
+            *(
+                f"left out: {counted(n, 'row')}: {of} (first: {self.examples[of]})"
+                for of, n in self.left_out.items()
+            ),
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """One table to write: the rows that `query` gives over the import's connection; a column that it lacks is null."""
+    """One table to write.
+
+    The rows that `query` gives over the import's connection; a column that it lacks is null.
+    """
 
     file: str
     table: Table
@@ -111,7 +118,9 @@ class ImportOptions:
     tier: str | None = None
 
 
-def reader(format_: Format) -> Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]:
+def reader(
+    format_: Format,
+) -> Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]:
     """Return the function that reads `format_`; its module is imported only now."""
     module, _, name = format_.reader.partition(":")
     read: Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]

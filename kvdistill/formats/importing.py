@@ -1,4 +1,7 @@
-"""Write what an importer found into a folder: tables, and a run.json or probe.json for reports and comparisons."""
+"""Write what an importer found into a folder.
+
+Tables, and a run.json or probe.json for reports and comparisons.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,16 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, reader
-from kvdistill.queries.database import BATCH_ROWS, TIMES, connect, distributions, figures, literal, named, opened
+from kvdistill.queries.database import (
+    BATCH_ROWS,
+    TIMES,
+    connect,
+    distributions,
+    figures,
+    literal,
+    named,
+    opened,
+)
 from kvtrace.core import duckdb
 from kvtrace.core.app import progress
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError, need_file
@@ -31,12 +43,19 @@ _FILES = (RUN_FILE, PROBE_FILE, TRACE_FILE, OBJECTS_FILE, OPS_FILE, SERIES_FILE,
 
 
 def import_files(
-    files: Sequence[Path], options: ImportOptions, outdir: Path, argv: list[str], *, is_forced: bool = False
+    files: Sequence[Path],
+    options: ImportOptions,
+    outdir: Path,
+    argv: list[str],
+    *,
+    is_forced: bool = False,
 ) -> Account:
-    """Import `files` of one format into the folder `outdir`, made if missing; over an earlier import if `is_forced`.
+    """Import `files` of one format into the folder `outdir`, made if missing.
 
-    TraceError if a file is missing, damaged, or not of the format. DeviceError if the folder holds something else, or
-    cannot be written.
+    Over an earlier import if `is_forced`.
+
+    TraceError if a file is missing, damaged, or not of the format. DeviceError if the folder holds
+    something else, or cannot be written.
     """
     _check_folder(outdir, is_forced=is_forced)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
@@ -44,16 +63,24 @@ def import_files(
         with progress(f"read {options.format}"):
             found = reader(options.format)(files, options, db)
         if options.tier is not None and not found.tiers:
-            raise ConfigError(f"--tier {options.tier}: what {options.format} holds is of no tier; leave it out")
+            raise ConfigError(
+                f"--tier {options.tier}: what {options.format} holds is of no tier; leave it out"
+            )
         outdir.mkdir(exist_ok=True)
         for name in _FILES:
             # What an earlier import left must not stand beside new tables.
             (outdir / name).unlink(missing_ok=True)
-        config = {"import": str(options.format), "files": [path.name for path in files], "tier": options.tier}
+        config = {
+            "import": str(options.format),
+            "files": [path.name for path in files],
+            "tier": options.tier,
+        }
         config |= found.config
         written = [str(rows.file) for rows in found.rows]
         for rows in found.rows:
-            with create(outdir / rows.file, rows.table, _metadata(found, rows.table, config, argv)) as out:
+            with create(
+                outdir / rows.file, rows.table, _metadata(found, rows.table, config, argv)
+            ) as out:
                 for batch in _batches(db, rows):
                     out.write(batch)
     started = None
@@ -61,7 +88,10 @@ def import_files(
         started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
     # As kvreplay writes them.
     metadata = msgspec.to_builtins(_metadata(found, TRACE, config, argv))
-    head = {name: metadata[name] for name in ("program", "version", "argv", "config", "config_sha256", "notes")}
+    head = {
+        name: metadata[name]
+        for name in ("program", "version", "argv", "config", "config_sha256", "notes")
+    }
     head["started_utc"] = started
     if found.probe is not None:
         write_json(outdir / PROBE_FILE, head | found.probe)
@@ -72,11 +102,19 @@ def import_files(
             "status": "complete",
             "reason": None,
             "host": {},
-            "trace": {"file": files[0].name, "metadata": metadata | {"rows": found.account.rows_kept}},
+            "trace": {
+                "file": files[0].name,
+                "metadata": metadata | {"rows": found.account.rows_kept},
+            },
             "tiers": {name: {"target": None, "engine": "other"} for name in found.tiers},
             "pacing": {"loop": None, "speed": None},
             "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
-            "window": {"rows": found.account.rows_kept, "is_whole_trace": None, "span_ns": None, "limit": None},
+            "window": {
+                "rows": found.account.rows_kept,
+                "is_whole_trace": None,
+                "span_ns": None,
+                "limit": None,
+            },
             **found.facts,
             "summary": found.summary or _summary_of_ops(outdir / OPS_FILE, options.format),
         }
@@ -95,11 +133,16 @@ def _check_folder(outdir: Path, *, is_forced: bool) -> None:
     if held and {*map(_made_by, held)} - {None} != {"kvdistill"}:
         raise DeviceError(f"{outdir} is not empty and holds no import; name another folder with -o")
     if held and not is_forced:
-        raise DeviceError(f"{outdir} holds an import already; name another with -o, or add --force to replace it")
+        raise DeviceError(
+            f"{outdir} holds an import already; name another with -o, or add --force to replace it"
+        )
 
 
 def _made_by(path: Path) -> object:
-    """Return the program that wrote the file at `path`; null unless it is a table or figures of ours."""
+    """Return the program that wrote the file at `path`.
+
+    Null unless it is a table or figures of ours.
+    """
     with suppress(TraceError):
         if path.name in (RUN_FILE, PROBE_FILE):
             return read_json(path, dict[str, Any]).get("program")
@@ -111,11 +154,15 @@ def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[st
     source = {"kind": config["import"], "file": config["files"][0], "files": config["files"]}
     source |= {"first_unix_ns": found.first_unix_ns}
     tiers = [TierFacts(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
-    return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines())
+    return describe(
+        table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines()
+    )
 
 
 def _summary_of_ops(ops: Path, source: str) -> Summary:
-    """Return the summary of the `ops` that were just written, by the queries that a report of them uses."""
+    """Return the summary of the `ops` that were just written, by the queries that a report of them
+    uses.
+    """
     with opened([ops]) as db:
         db.execute(TIMES)
         counted = figures(db)
@@ -143,7 +190,10 @@ INPUT = (
     "CREATE TABLE input (file INTEGER, line BIGINT, op TINYINT, name VARCHAR, offset_bytes BIGINT, "
     "length_bytes BIGINT, start_ns BIGINT, end_ns BIGINT, outcome TINYINT, io_bytes BIGINT)"
 )
-"""One row an operation: codes of `op` and `outcome`; `end_ns` and `io_bytes` null where the log has none."""
+"""One row an operation.
+
+Codes of `op` and `outcome`; `end_ns` and `io_bytes` null where the log has none.
+"""
 _CODES = {
     **dict.fromkeys(("tier", "rank"), 0),
     "phase": enum_code(TRACE, "phase", "other"),
@@ -162,7 +212,10 @@ def one(db: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
 
 
 def first_lines(path: Path) -> list[str]:
-    """Return the lines in the first 64 KiB of `path`, plain or zstd; the last may be cut. TraceError if it is empty."""
+    """Return the lines in the first 64 KiB of `path`, plain or zstd.
+
+    The last may be cut. TraceError if it is empty.
+    """
     need_file(path)
     if is_zstd(path):
         head = next(unpacked(path), b"")[:_HEAD_BYTES]
@@ -191,9 +244,12 @@ def load(
     skip: int = 0,
     quote: str = "",
 ) -> None:
-    """Make the table `raw` of the lines of `path` after `skip`: `line` (from 0) and `columns`, as text.
+    """Make the table `raw` of the lines of `path` after `skip`.
 
-    Missing columns at the end of a line are null; lines with too many, or that are no text, are left out and counted.
+    `line` (from 0) and `columns`, as text.
+
+    Missing columns at the end of a line are null; lines with too many, or that are no text, are
+    left out and counted.
 
     TraceError if the file cannot be read to its end.
     """
@@ -202,11 +258,18 @@ def load(
         for _part in unpacked(path):
             pass
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
-    options = {"delim": delimiter, "quote": quote, "escape": quote, "compression": "zstd" if is_zstd(path) else "none"}
+    options = {
+        "delim": delimiter,
+        "quote": quote,
+        "escape": quote,
+        "compression": "zstd" if is_zstd(path) else "none",
+    }
     shown = ", ".join(f"{name}={literal(value)}" for name, value in options.items())
     for table in ("raw", "reject_errors", "reject_scans"):
         db.execute(f"DROP TABLE IF EXISTS {table}")
-    settings = "header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true"
+    settings = (
+        "header=false, auto_detect=false, all_varchar=true, null_padding=true, store_rejects=true"
+    )
     settings += f", columns={{{types}}}, skip={skip}, {shown}"
     # Not to be taken for a pattern.
     name = literal("".join(f"[{c}]" if c in "*?[" else c for c in str(path)))
@@ -217,17 +280,27 @@ def load(
         # `connect` says it.
         raise
     except duckdb.Error as error:
-        raise TraceError(f"cannot be read to its end: {str(error).splitlines()[0]}", path=path) from None
+        raise TraceError(
+            f"cannot be read to its end: {str(error).splitlines()[0]}", path=path
+        ) from None
     (rows,) = one(db, "SELECT count(*) FROM raw")
-    count, line, why = one(db, "SELECT count(DISTINCT line), min(line), min_by(error_type, line) FROM reject_errors")
+    count, line, why = one(
+        db, "SELECT count(DISTINCT line), min(line), min_by(error_type, line) FROM reject_errors"
+    )
     account.rows_read += rows + count
     account.leave_out(
-        "not of the format's columns", count, f"{path.name}, line {line}: {str(why).replace('_', ' ').lower()}"
+        "not of the format's columns",
+        count,
+        f"{path.name}, line {line}: {str(why).replace('_', ' ').lower()}",
     )
 
 
-def leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, reasons: dict[str, str]) -> None:
-    """Delete the rows of `raw` where the condition of a reason holds, reason by reason, and count them in `account`."""
+def leave_out(
+    db: duckdb.DuckDBPyConnection, path: Path, account: Account, reasons: dict[str, str]
+) -> None:
+    """Delete the rows of `raw` where the condition of a reason holds, reason by reason, and count
+    them in `account`.
+    """
     for reason, condition in reasons.items():
         count, line = one(db, f"SELECT count(*), min(line) FROM raw WHERE {condition}")
         account.leave_out(reason, count, f"{path.name}, row {line}")
@@ -238,7 +311,8 @@ def leave_out(db: duckdb.DuckDBPyConnection, path: Path, account: Account, reaso
 def finish(
     db: duckdb.DuckDBPyConnection, files: Sequence[Path], account: Account, *, is_measured: bool
 ) -> tuple[list[Rows], int]:
-    """Return the tables made of `input`, whose rows are kept, and its first start in Unix ns, which is their time 0.
+    """Return the tables made of `input`, whose rows are kept, and its first start in Unix ns, which
+    is their time 0.
 
     Names that our tables cannot hold (with white space) get `%20` and the like instead.
 
@@ -246,23 +320,35 @@ def finish(
     """
     count, first_ns = one(db, "SELECT count(*), min(start_ns) FROM input")
     if not count:
-        raise TraceError("; since: ".join(["has no operation that can be imported", *account.left_out]), path=files[0])
+        raise TraceError(
+            "; since: ".join(["has no operation that can be imported", *account.left_out]),
+            path=files[0],
+        )
     account.rows_kept += count
     db.execute(f"UPDATE input SET start_ns = start_ns - {first_ns}, end_ns = end_ns - {first_ns}")
     for name in ("import_objects", "import_ordered"):
         db.execute(named(name))
     ordered = "FROM ordered ORDER BY row"
-    rows = [Rows(OBJECTS_FILE, OBJECTS, "FROM objects ORDER BY object_id"), Rows(TRACE_FILE, TRACE, ordered)]
+    rows = [
+        Rows(OBJECTS_FILE, OBJECTS, "FROM objects ORDER BY object_id"),
+        Rows(TRACE_FILE, TRACE, ordered),
+    ]
     return [*rows, *([Rows(OPS_FILE, OPS, ordered)] if is_measured else [])], int(first_ns)
 
 
 def _batches(db: duckdb.DuckDBPyConnection, rows: Rows) -> Iterator[Any]:
     table = rows.table
-    types, enums = arrow_schema(table), {column.name for column in table.columns if column.type == "enum"}
+    types, enums = (
+        arrow_schema(table),
+        {column.name for column in table.columns if column.type == "enum"},
+    )
     for batch in db.sql(rows.query).to_arrow_reader(BATCH_ROWS):
         known = {name: batch.column(name) for name in table.names if name in batch.schema.names}
         columns = {
-            name: of.to_numpy() if name in enums else of.cast(types.field(name).type) for name, of in known.items()
+            name: of.to_numpy() if name in enums else of.cast(types.field(name).type)
+            for name, of in known.items()
         }
         # What no log has: its only tier and rank, and the enum values that stand for none.
-        yield batch_of(table, columns | {name: np.full(batch.num_rows, code) for name, code in _CODES.items()})
+        yield batch_of(
+            table, columns | {name: np.full(batch.num_rows, code) for name, code in _CODES.items()}
+        )

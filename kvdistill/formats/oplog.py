@@ -1,9 +1,10 @@
 """The op log of sai3-bench and s3dlio, and the per-request CSV of MinIO's warp, both ways.
 
-Both are zstd TSV of one row an operation, known by the header in the first line, and differ by warp's `last_byte` and
-`cat`; everything else stands in `#` lines. Times are RFC 3339 with up to nanoseconds; empty is what was not measured.
-GET, PUT and DELETE are our reads, writes and deletes; LIST and STAT have no place in our tables. A log is written from
-a trace, by due time, or from a run, by submission.
+Both are zstd TSV of one row an operation, known by the header in the first line, and differ by
+warp's `last_byte` and `cat`; everything else stands in `#` lines. Times are RFC 3339 with up to
+nanoseconds; empty is what was not measured. GET, PUT and DELETE are our reads, writes and deletes;
+LIST and STAT have no place in our tables. A log is written from a trace, by due time, or from a
+run, by submission.
 """
 
 from __future__ import annotations
@@ -22,8 +23,26 @@ import msgspec
 
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
 from kvdistill.formats.importing import INPUT, TRACE_FILE, finish, first_lines, leave_out, load, one
-from kvdistill.queries.database import BATCH_ROWS, connect, literal, named, query, register, write_query
-from kvdistill.queries.window import DELETE, ERROR, OK, READ, WRITE, found_window, ordered_rows, place_of, tier_rows
+from kvdistill.queries.database import (
+    BATCH_ROWS,
+    connect,
+    literal,
+    named,
+    query,
+    register,
+    write_query,
+)
+from kvdistill.queries.window import (
+    DELETE,
+    ERROR,
+    OK,
+    READ,
+    WRITE,
+    found_window,
+    ordered_rows,
+    place_of,
+    tier_rows,
+)
 from kvtrace import __version__
 from kvtrace.core import duckdb, pa, pq, zstandard
 from kvtrace.core.errors import TraceError
@@ -71,7 +90,10 @@ class OpLog(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str]
     """One a host, to replay at the same time."""
     populate_files: list[str]
-    """One a host, to replay before: the objects that the trace reads before it writes them; none if there are none."""
+    """One a host, to replay before.
+
+    The objects that the trace reads before it writes them; none if there are none.
+    """
     gets: int
     puts: int
     deletes: int
@@ -80,17 +102,29 @@ class OpLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_oplogs(
-    source: Path, tier: str, outdir: Path, style: Style, *, endpoint: str, hosts: int, limit: Limit, argv: Sequence[str]
+    source: Path,
+    tier: str,
+    outdir: Path,
+    style: Style,
+    *,
+    endpoint: str,
+    hosts: int,
+    limit: Limit,
+    argv: Sequence[str],
 ) -> OpLog:
-    """Write the operations of `tier` of a trace or run up to `limit` into `outdir`, partitioned over `hosts` logs.
+    """Write the operations of `tier` of a trace or run up to `limit` into `outdir`, partitioned
+    over `hosts` logs.
 
-    An object is always in the log of one host, so hosts need not wait for each other. Times are the source's, from the
-    Unix epoch, or from when it was recorded if it says so.
+    An object is always in the log of one host, so hosts need not wait for each other. Times are the
+    source's, from the Unix epoch, or from when it was recorded if it says so.
 
-    TraceError if the file is damaged, has no operations on the tier, or a name that no log can hold. ConfigError if
-    there is no such tier.
+    TraceError if the file is damaged, has no operations on the tier, or a name that no log can
+    hold. ConfigError if there is no such tier.
     """
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as folder, ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as folder,
+        ExitStack() as stack,
+    ):
         db = stack.enter_context(connect(Path(folder)))
         file = source / OPS_FILE if source.is_dir() else source
         reader = open_table(file)
@@ -98,7 +132,9 @@ def write_oplogs(
         # A run has no names of its own; an imported one lies beside the trace that has.
         objects = objects_path(file.with_name(TRACE_FILE) if is_measured else file)
         has_names = objects.exists()
-        register(db, [*([file] if is_measured else []), *([objects] if has_names else [])], Path(folder))
+        register(
+            db, [*([file] if is_measured else []), *([objects] if has_names else [])], Path(folder)
+        )
         if not _load_operations(db, file, reader, tier, limit, Path(folder)):
             raise TraceError(f"tier {tier!r} has no operations: there is nothing to log", path=file)
         if not has_names:
@@ -107,16 +143,28 @@ def write_oplogs(
         (found,) = query(db, "oplog_totals")
         lost = losses(found, has_names=has_names, is_measured=is_measured)
         if style is Style.WARP and not is_measured:
-            lost.append("warp analyze refuses rows without ends; what replays warp's CSV needs only starts")
-        head = [f"kvdistill {__version__}: {' '.join(argv)}", *origin_lines(file, reader.meta, tier, limit), *lost]
-        values = {"endpoint": endpoint, "first_unix_ns": _first_unix_ns(file, reader), "hosts": hosts}
+            lost.append(
+                "warp analyze refuses rows without ends; what replays warp's CSV needs only starts"
+            )
+        head = [
+            f"kvdistill {__version__}: {' '.join(argv)}",
+            *origin_lines(file, reader.meta, tier, limit),
+            *lost,
+        ]
+        values = {
+            "endpoint": endpoint,
+            "first_unix_ns": _first_unix_ns(file, reader),
+            "hosts": hosts,
+        }
         files = file_names("oplog", style, hosts)
         before = file_names("populate", style, hosts) if found["populated"] else []
         for names, rows in ((files, "done"), (before, "prior")):
             db.execute(f"CREATE OR REPLACE VIEW logged AS FROM {rows}")
             for host, name in enumerate(names):
                 plain = stack.enter_context(stack.enter_context(aside(outdir / name)).open("wb"))
-                out = stack.enter_context(zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(plain))
+                out = stack.enter_context(
+                    zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(plain)
+                )
                 _write_log(out, db, style, head, values | {"host": host})
     counts = {name: found[name] for name in ("gets", "puts", "deletes", "populated")}
     return OpLog(files=files, populate_files=before, lost=lost, **counts)
@@ -125,16 +173,30 @@ def write_oplogs(
 def file_names(stem: str, style: Style, hosts: int) -> list[str]:
     """Return the names of the logs: numbered from 1 if there are several hosts."""
     suffix = ".tsv.zst" if style is Style.SAI3 else ".csv.zst"
-    return [f"{stem}{suffix}"] if hosts == 1 else [f"{stem}-{n}-of-{hosts}{suffix}" for n in range(1, hosts + 1)]
+    return (
+        [f"{stem}{suffix}"]
+        if hosts == 1
+        else [f"{stem}-{n}-of-{hosts}{suffix}" for n in range(1, hosts + 1)]
+    )
 
 
 def _write_log(
-    out: BinaryIO, db: duckdb.DuckDBPyConnection, style: Style, head: Sequence[str], values: dict[str, Any]
+    out: BinaryIO,
+    db: duckdb.DuckDBPyConnection,
+    style: Style,
+    head: Sequence[str],
+    values: dict[str, Any],
 ) -> None:
-    """Write the operations `logged` of one host as a log: the header, a line each, and where they are from."""
+    """Write the operations `logged` of one host as a log.
+
+    The header, a line each, and where they are from.
+    """
     columns = ", ".join(f'"{name}"' for name in style.columns)
     lines = f"SELECT concat_ws(chr(9), {columns}) FROM ({named('oplog_lines')})"
-    rows = (batch.column(0).to_pylist() for batch in db.sql(lines, params=values).to_arrow_reader(BATCH_ROWS))
+    rows = (
+        batch.column(0).to_pylist()
+        for batch in db.sql(lines, params=values).to_arrow_reader(BATCH_ROWS)
+    )
     for part in chain([["\t".join(style.columns)]], rows, [[f"# {line}" for line in head]]):
         text = "".join(f"{line}\n" for line in part)
         out.write(text.encode())
@@ -158,7 +220,10 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
     account = Account()
     db.execute(INPUT)
     for number, path in enumerate(files):
-        columns = [_ALIASES.get(name.strip(), name.strip()) for name in first_lines(path)[0].lower().split("\t")]
+        columns = [
+            _ALIASES.get(name.strip(), name.strip())
+            for name in first_lines(path)[0].lower().split("\t")
+        ]
         if missing := [name for name in NEEDED if name not in columns]:
             raise TraceError(
                 f"its first line is not a header of an op log: {', '.join(missing)} is missing; "
@@ -173,28 +238,36 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         quote = '"' if options.format is Format.WARP else ""
         load(db, path, columns, account, delimiter="\t", skip=1, quote=quote)
         # A name may hold a `#`, too: only what begins with it is a comment.
-        account.rows_read -= one(db, "DELETE FROM raw WHERE starts_with(struct_extract_at(raw, 2), '#')")[0]
+        account.rows_read -= one(
+            db, "DELETE FROM raw WHERE starts_with(struct_extract_at(raw, 2), '#')"
+        )[0]
         _parse(db, columns)
         # Delete rows of `raw` that are no read, write or delete, and count them.
         leave_out(db, path, account, _NO_OPERATIONS)
         db.execute(
-            f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT' THEN {WRITE} "
-            f"ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns, end_ns, NULL), "
-            f"if(is_failed, {ERROR}, {OK}), NULL FROM raw"
+            f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT'"
+            f" THEN {WRITE} ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns,"
+            f" end_ns, NULL), if(is_failed, {ERROR}, {OK}), NULL FROM raw"
         )
         if several := one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")[0]:
             account.notes.append(
-                f"{counted(several, 'row')} of operations on several objects: each counts as one, on what it names"
+                f"{counted(several, 'row')} of operations on several objects: each counts as one,"
+                " on what it names"
             )
     ended, endless = one(db, "SELECT count(end_ns), count(*) - count(end_ns) FROM input")
     rows, first_ns = finish(db, files, account, is_measured=bool(ended))
     if ended and endless:
         account.notes.append(f"{counted(endless, 'operation')} without an end: times are null")
     if not ended:
-        account.notes.append("no operation has an end: nothing was measured, so there is a trace and no run")
+        account.notes.append(
+            "no operation has an end: nothing was measured, so there is a trace and no run"
+        )
     account.notes += [
         "deletes free the largest operation on their object: the log does not say how large it was",
-        "requests, stages, phases and ranks are not in the log; threads and times to the first byte are not kept",
+        (
+            "requests, stages, phases and ranks are not in the log; threads and times to the first"
+            " byte are not kept"
+        ),
     ]
     return Imported(account, rows, [options.tier or TIER], first_unix_ns=first_ns)
 
@@ -207,39 +280,57 @@ def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
 
     took, count = (f"TRY_CAST({column(name)} AS BIGINT)" for name in ("duration_ns", "n_objects"))
     db.execute(
-        "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file, "
-        f"TRY_CAST(coalesce(nullif(bytes, ''), '0') AS BIGINT) AS bytes, {_ns('start')} AS start_ns, "
-        f"coalesce({_ns('end') if 'end' in columns else 'NULL'}, {_ns('start')} + {took}) AS end_ns, "
-        f"coalesce({column('error')}, '') <> '' AS is_failed, {count} AS n_objects FROM raw"
+        "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file,"
+        f" TRY_CAST(coalesce(nullif(bytes, ''), '0') AS BIGINT) AS bytes, {_ns('start')} AS"
+        f" start_ns, coalesce({_ns('end') if 'end' in columns else 'NULL'}, {_ns('start')} +"
+        f" {took}) AS end_ns, coalesce({column('error')}, '') <> '' AS is_failed, {count} AS"
+        " n_objects FROM raw"
     )
 
 
 def _ns(name: str) -> str:
-    """Return SQL for the Unix ns of a time, null if it is none: DuckDB's own types hold its zone or its nanoseconds."""
+    """Return SQL for the Unix ns of a time, null if it is none.
+
+    DuckDB's own types hold its zone or its nanoseconds.
+    """
     seconds = f'epoch_us(TRY_CAST("{name}" AS TIMESTAMPTZ)) // 1000000'
     fraction = f"CAST(rpad(regexp_extract(\"{name}\", '\\.(\\d+)', 1), 9, '0') AS BIGINT)"
     return f"if(regexp_matches(\"{name}\", '{_TIME}'), {seconds} * {NS_PER_S} + {fraction}, NULL)"
 
 
 def can_log(path: Path) -> bool:
-    """Return whether `path` holds single operations on objects: a trace, a run's folder or its ops."""
+    """Return whether `path` holds single operations on objects.
+
+    A trace, a run's folder or its ops.
+    """
     if path.is_dir():
         return (path / OPS_FILE).is_file()
     return path.suffix != ".json" and open_table(path).table in (TRACE, OPS)
 
 
 def _load_operations(
-    db: duckdb.DuckDBPyConnection, file: Path, reader: Reader, tier: str, limit: Limit, scratch: Path
+    db: duckdb.DuckDBPyConnection,
+    file: Path,
+    reader: Reader,
+    tier: str,
+    limit: Limit,
+    scratch: Path,
 ) -> int:
-    """Make the view `done` of the operations of `tier` up to `limit`, in order of time; return how many they are.
+    """Make the view `done` of the operations of `tier` up to `limit`, in order of time.
 
-    Those of a run are taken from the view `ops`. `op` is a code; `end_ns` is -1 where it is not known, `error` empty
-    where there was none.
+    Return how many they are.
 
-    TraceError if the file holds another table, or its time goes back. ConfigError if there is no such tier.
+    Those of a run are taken from the view `ops`. `op` is a code; `end_ns` is -1 where it is not
+    known, `error` empty where there was none.
+
+    TraceError if the file holds another table, or its time goes back. ConfigError if there is no
+    such tier.
     """
     if reader.table not in (TRACE, OPS):
-        raise TraceError(f"holds the table {reader.table.name}; an op log is written from a trace or a run", path=file)
+        raise TraceError(
+            f"holds the table {reader.table.name}; an op log is written from a trace or a run",
+            path=file,
+        )
     place = place_of(reader.meta, tier)
     if reader.table is TRACE:
         rows = partial(tier_rows, reader, place, columns=_COLUMNS)
@@ -259,29 +350,38 @@ def _load_operations(
             raise TraceError(str(error), path=file) from None
     if count:
         ends = ", -1::BIGINT AS end_ns, '' AS error" if reader.table is TRACE else ""
-        db.execute(f"CREATE VIEW done AS SELECT *, file_row_number AS row{ends} FROM read_parquet({literal(kept)})")
+        db.execute(
+            f"CREATE VIEW done AS SELECT *, file_row_number AS row{ends} FROM"
+            f" read_parquet({literal(kept)})"
+        )
     return count
 
 
 def _name_objects(db: duckdb.DuckDBPyConnection, objects: Path) -> None:
-    """Make the table `named` of the objects of `done`, and the view `prior` of writes of those that were there before.
+    """Make the table `named` of the objects of `done`, and the view `prior` of writes of those that
+    were there before.
 
     What the view `objects`, of the file of that name, does not name is called `object/ID`.
     """
     db.execute(named("oplog_objects"))
     db.execute(
-        "CREATE VIEW prior AS SELECT object_id, object_id AS row, 0 AS ts_ns, "
-        f"{WRITE} AS op, size_bytes AS length_bytes, -1 AS end_ns, '' AS error FROM named WHERE is_prior"
+        f"CREATE VIEW prior AS SELECT object_id, object_id AS row, 0 AS ts_ns, {WRITE} AS op,"
+        " size_bytes AS length_bytes, -1 AS end_ns, '' AS error FROM named WHERE is_prior"
     )
     (bad,) = one(db, f"SELECT min(object_id) FROM named WHERE regexp_matches(name, '{_FORBIDDEN}')")
     if bad is not None:
         raise TraceError(
-            f"the name of object {bad} has a tab, line break or quote: no log can hold it", path=objects, column="key"
+            f"the name of object {bad} has a tab, line break or quote: no log can hold it",
+            path=objects,
+            column="key",
         )
 
 
 def _first_unix_ns(file: Path, reader: Reader) -> int:
-    """Return when time 0 was: as the table says, else when its run began by run.json; 0 if nothing says so."""
+    """Return when time 0 was.
+
+    As the table says, else when its run began by run.json; 0 if nothing says so.
+    """
     known_ns = (reader.meta.source or {}).get("first_unix_ns")
     run = None if known_ns or reader.table is TRACE else find_run(file.parent)
     if run is None or not run.started_utc:
@@ -293,7 +393,10 @@ def _first_unix_ns(file: Path, reader: Reader) -> int:
 
 
 _LOSSES = {
-    "requests": ("operation", "without request and stage: each is issued by its time, none waits for another"),
+    "requests": (
+        "operation",
+        "without request and stage: each is issued by its time, none waits for another",
+    ),
     "partial_reads": ("read", "of a part: a GET reads the whole object, {} more"),
     "partial_writes": ("write", "not starting at 0: a PUT of as many bytes replaces the object"),
     "gone_reads": ("read", "of deleted objects will fail"),
@@ -303,9 +406,15 @@ _LOSSES = {
 
 
 def losses(found: dict[str, int], *, has_names: bool, is_measured: bool) -> list[str]:
-    """Return what an op log cannot express of operations, of which there are as many as `found` says by `_LOSSES`."""
+    """Return what an op log cannot express of operations, of which there are as many as `found`
+    says by `_LOSSES`.
+    """
     unread = format_bytes(found["unread_bytes"])
-    lost = [f"{counted(found[name], op)} {said.format(unread)}" for name, (op, said) in _LOSSES.items() if found[name]]
+    lost = [
+        f"{counted(found[name], op)} {said.format(unread)}"
+        for name, (op, said) in _LOSSES.items()
+        if found[name]
+    ]
     if not has_names:
         lost.append("names: objects are called object/ID, since the source does not name them")
     is_in_object = "phases, and where in its object an operation began"
@@ -314,7 +423,10 @@ def losses(found: dict[str, int], *, has_names: bool, is_measured: bool) -> list
 
 def origin_lines(file: Path, meta: Metadata, tier: str, limit: Limit) -> list[str]:
     """Return the lines of a log that name its source."""
-    made = f"written by {meta.program} {meta.version}, configuration SHA-256 {meta.config_sha256 or 'unknown'}"
+    made = (
+        f"written by {meta.program} {meta.version}, configuration SHA-256"
+        f" {meta.config_sha256 or 'unknown'}"
+    )
     lines = [f"tier {tier} of {file.name}, {made}"]
     if str(limit):
         lines.append(f"only part of the tier: the first {limit}")

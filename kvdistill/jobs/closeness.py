@@ -1,7 +1,7 @@
 """How close the I/O that fio did is to the source's: figures of both, their distances, and targets.
 
-I/O is a `Stream` in order of issue: what a source asks for, what fio's latency logs and written iologs say, or what
-the device saw.
+I/O is a `Stream` in order of issue: what a source asks for, what fio's latency logs and written
+iologs say, or what the device saw.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ _SIGMAS = 2
 _NEAREST_RANK_P99 = 100
 _NO_TIME = "a closed loop waits for operations, which take no time on fio's null engine"
 _NO_WAIT = (
-    "none waits for the one before it of its request, as kvreplay's do; jobs made of kvreplay's run (kvdistill fio "
-    "RUN) have the times at which it issued them"
+    "none waits for the one before it of its request, as kvreplay's do; jobs made of kvreplay's run"
+    " (kvdistill fio RUN) have the times at which it issued them"
 )
 _OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
 SIZES, DEPTH, GAPS = "I/Os of other sizes", "I/Os in flight", "gaps between arrivals, KS"
 _MOST_SIZES = 1024
-"""Of more distinct sizes, those beyond add nothing to what chance is said to do: a job has fewer, too."""
+"""Of more distinct sizes, those beyond add nothing to what chance is said to do.
+
+A job has fewer, too.
+"""
 
 
 class Side(StrEnum):
@@ -63,13 +66,19 @@ class Side(StrEnum):
 
 
 class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the closeness table; distances are from the source and null for the source itself."""
+    """One row of the closeness table.
+
+    Distances are from the source and null for the source itself.
+    """
 
     name: str
     side: Side
     """Where it was observed."""
     ios: int
-    """At the device: in parts of the largest I/O that is asked for, where the block layer merged such parts."""
+    """At the device.
+
+    In parts of the largest I/O that is asked for, where the block layer merged such parts.
+    """
     read_share: float
     ios_per_s: float | None
     bytes_per_s: float | None
@@ -79,21 +88,26 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     size_tv: float | None = None
     """Total variation distance of the sizes, by direction."""
     gap_ks: float | None = None
-    """Kolmogorov-Smirnov distance of the gaps between arrivals in µs, beyond what `gap_resolution_us` explains.
+    """Kolmogorov-Smirnov distance of the gaps between arrivals in µs, beyond what
+    `gap_resolution_us` explains.
 
-    Of a replayed trace, what is due at one time is one arrival, at the time of its first I/O; else each I/O is one.
-    Null where most gaps are shorter than that resolution.
+    Of a replayed trace, what is due at one time is one arrival, at the time of its first I/O; else
+    each I/O is one. Null where most gaps are shorter than that resolution.
     """
     gap_resolution_us: int | None = None
-    """How finely both sides' times were known for `gap_ks`: 1 at the device, 1000 in fio's latency logs."""
+    """How finely both sides' times were known for `gap_ks`.
+
+    1 at the device, 1000 in fio's latency logs.
+    """
     arrivals: int | None = None
     hot10_share: float | None = None
     """Share of accesses to the hottest 10 % of 128 KiB blocks."""
     reuse_p50_blocks: float | None = None
     """Median distinct 128 KiB blocks between two accesses to one."""
     mrc_error: float | None = None
-    """Mean absolute difference of the miss ratios of LRU caches of 128 KiB blocks, of sizes evenly over a logarithmic
-    scale to the first that holds all."""
+    """Mean absolute difference of the miss ratios of LRU caches of 128 KiB blocks, of sizes evenly
+    over a logarithmic scale to the first that holds all.
+    """
     mean_depth: float | None = None
     in_flight_p99: int | None = None
     """In flight for all but 1 % of the time; null where the device was not looked at."""
@@ -102,14 +116,20 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     end_slip: float | None = None
     """How much later than asked the last arrival came, relative to the span."""
     late_p50_us: int | None = None
-    """How late I/Os were issued, against the most punctual one; null for jobs that draw at random."""
+    """How late I/Os were issued, against the most punctual one.
+
+    Null for jobs that draw at random.
+    """
     late_p99_us: int | None = None
     has_same_ios: bool | None = None
     """Whether every I/O is the source's, in its order; null for jobs that draw at random."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A target, the measured value, whether that passes (null: not measured, or it tells nothing), and `why` not."""
+    """A target, the measured value, whether that passes (null.
+
+    Not measured, or it tells nothing), and `why` not.
+    """
 
     name: str
     target: str
@@ -117,14 +137,20 @@ class Verdict(msgspec.Struct, frozen=True):
     passes: bool | None
     why: str | None = None
     more: float | None = None
-    """How many times as many operations would settle it; null if it is settled, or more would not."""
+    """How many times as many operations would settle it.
+
+    Null if it is settled, or more would not.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """How far figures of so many operations, drawn from the source's own, are off by chance: two standard deviations.
+    """How far figures of so many operations, drawn from the source's own, are off by chance.
 
-    Shares of the source's figure, but for the last two: those are the distances themselves. All 0 of an exact replay.
+    Two standard deviations.
+
+    Shares of the source's figure, but for the last two: those are the distances themselves. All 0
+    of an exact replay.
     """
 
     operations: int = 0
@@ -140,10 +166,12 @@ EXACT = Chance()
 
 
 def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
-    """Return the chance error of `draws` operations from `source`, which come in parts of `part_bytes`.
+    """Return the chance error of `draws` operations from `source`, which come in parts of
+    `part_bytes`.
 
-    Parts come and go with their operation: a long one brings many, so that their number says little. What an operation
-    adds to the depth is taken as the square of its bytes, which are in flight for as long as they take to move.
+    Parts come and go with their operation: a long one brings many, so that their number says
+    little. What an operation adds to the depth is taken as the square of its bytes, which are in
+    flight for as long as they take to move.
     """
     draws, length = max(1, draws), source.length.astype(np.float64)
     whole, rest = np.divmod(source.length, part_bytes)
@@ -160,7 +188,8 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
         all_ = parts[mine]
         sizes, kind = np.unique(rest[mine], return_inverse=True)
         ends, brought = np.bincount(kind), np.bincount(kind, weights=all_)
-        # For each size of a last part, squares of how many of it an operation brings beyond its share: 1 at most.
+        # For each size of a last part, squares of how many of it an operation brings beyond its
+        # share: 1 at most.
         share = ends / all_.sum()
         squares = ends - 2 * share * brought + share**2 * np.square(all_).sum()
         of_whole = np.square(whole[mine] - whole[mine].sum() / all_.sum() * all_).sum()
@@ -182,15 +211,25 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
 def figures_of(
     name: str, stream: Stream, side: Side = Side.ASKED, profile: Profile | None = None, **more: Any
 ) -> StreamFigures:
-    """Return the figures of I/O as `side` saw it, with the concurrency of its `profile` if that is measured."""
+    """Return the figures of I/O as `side` saw it, with the concurrency of its `profile` if that is
+    measured.
+    """
     seconds = stream.seconds
-    known: dict[str, Any] = {"side": side} | {name: getattr(stream.blocks, name, None) for name in _OF_BLOCKS}
+    known: dict[str, Any] = {"side": side} | {
+        name: getattr(stream.blocks, name, None) for name in _OF_BLOCKS
+    }
     if profile is not None and (depth := profile.depth) is not None:
         known |= {"mean_depth": depth.mean, "in_flight_p99": depth.in_flight_for(0.99)}
-        known["idle_share"] = sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
+        known["idle_share"] = (
+            sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
+        )
         if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE):
             sizes = [s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)]
-            known |= {"side": Side.DEVICE, "requests": profile.ops, "largest_request_bytes": max(sizes, default=None)}
+            known |= {
+                "side": Side.DEVICE,
+                "requests": profile.ops,
+                "largest_request_bytes": max(sizes, default=None),
+            }
     return StreamFigures(
         name=name,
         ios=len(stream.us),
@@ -202,19 +241,41 @@ def figures_of(
 
 
 def device_figures(
-    name: str, logged: StreamFigures | None, stream: Stream, profile: Profile, source: Stream, *, has_gaps: bool
+    name: str,
+    logged: StreamFigures | None,
+    stream: Stream,
+    profile: Profile,
+    source: Stream,
+    *,
+    has_gaps: bool,
 ) -> StreamFigures:
-    """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against `source`.
+    """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against
+    `source`.
 
-    What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the device's requests do
-    not tell the source's arrivals, the gaps.
+    What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the
+    device's requests do not tell the source's arrivals, the gaps.
     """
-    more: dict[str, Any] = {"size_tv": size_tv(stream, source), "mrc_error": mrc_error(stream, source)}
+    more: dict[str, Any] = {
+        "size_tv": size_tv(stream, source),
+        "mrc_error": mrc_error(stream, source),
+    }
     if logged is not None:
-        kept = ("has_same_ios", "end_slip", "late_p50_us", "late_p99_us", "gap_ks", "gap_resolution_us", "arrivals")
+        kept = (
+            "has_same_ios",
+            "end_slip",
+            "late_p50_us",
+            "late_p99_us",
+            "gap_ks",
+            "gap_resolution_us",
+            "arrivals",
+        )
         more |= {field: getattr(logged, field) for field in kept}
     if has_gaps:
-        more |= {"gap_ks": _gap_ks(stream, source, 1), "gap_resolution_us": 1, "arrivals": len(stream.us)}
+        more |= {
+            "gap_ks": _gap_ks(stream, source, 1),
+            "gap_resolution_us": 1,
+            "arrivals": len(stream.us),
+        }
     return figures_of(name, stream, Side.DEVICE, profile, **more)
 
 
@@ -255,28 +316,44 @@ def job_figures(
 
 
 def verdicts(
-    figures: StreamFigures, source: StreamFigures, chance: Chance = EXACT, depth_target: float = DEPTH_TARGET
+    figures: StreamFigures,
+    source: StreamFigures,
+    chance: Chance = EXACT,
+    depth_target: float = DEPTH_TARGET,
 ) -> list[Verdict]:
     """Return each defined target against the measured value.
 
-    A miss that `chance` explains neither passes nor fails; nor does one in time where half of the I/Os were late.
+    A miss that `chance` explains neither passes nor fails; nor does one in time where half of the
+    I/Os were late.
     """
     is_replay = chance == EXACT
     reads, rate, moved, depth = (
         _relative(getattr(figures, field), getattr(source, field))
         for field in ("read_share", "ios_per_s", "bytes_per_s", "mean_depth")
     )
-    hot = None if None in (figures.hot10_share, source.hot10_share) else figures.hot10_share - source.hot10_share  # type: ignore[operator]
+    hot = None
+    if figures.hot10_share is not None and source.hot10_share is not None:
+        hot = figures.hot10_share - source.hot10_share
     gaps = [max(1, (side.arrivals or 0) - 1) for side in (figures, source)]
-    # Of a replay, one gap; of drawn ones, what the test of Kolmogorov and Smirnov leaves to chance once in twenty.
+    # Of a replay, one gap; of drawn ones, what the test of Kolmogorov and Smirnov leaves to chance
+    # once in twenty.
     gap_chance = (1 + 1e-9) / gaps[1] if is_replay else 1.36 * (1 / gaps[0] + 1 / gaps[1]) ** 0.5
     gap = REPLAY_GAP_KS_TARGET if is_replay else DRAWN_GAP_KS_TARGET
-    few = f"{source.arrivals:,} arrivals are too few" if is_replay else f"{chance.operations:,} operations are too few"
+    few = (
+        f"{source.arrivals:,} arrivals are too few"
+        if is_replay
+        else f"{chance.operations:,} operations are too few"
+    )
     late_us = figures.late_p50_us or 0
-    said = f"half of the I/Os were over {format_duration(late_us * NS_PER_US)} late: the target does not keep up"
+    said = (
+        f"half of the I/Os were over {format_duration(late_us * NS_PER_US)} late: the target does"
+        " not keep up"
+    )
     late = said if late_us > _NOT_KEEPING_UP_US else ""
 
-    def judged(name: str, target: str, value: float | None, bound: float, by_chance: float, late: str = "") -> Verdict:
+    def judged(
+        name: str, target: str, value: float | None, bound: float, by_chance: float, late: str = ""
+    ) -> Verdict:
         if value is None or abs(value) <= bound:
             return Verdict(name, target, value, None if value is None else True)
         why = late or (few if abs(value) <= by_chance else None)
@@ -290,10 +367,25 @@ def verdicts(
         judged("bytes a second", "within 1.5 %", moved, RATE_TARGET, chance.bytes_per_s, late),
         judged(SIZES, "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, chance.size_tv),
         judged(GAPS, f"<= {gap}", figures.gap_ks, gap, gap_chance, late),
-        judged(DEPTH, f"within {100 * depth_target:.0f} %", depth, depth_target, chance.mean_depth, late),
-        judged("I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance.hot10_share),
+        judged(
+            DEPTH,
+            f"within {100 * depth_target:.0f} %",
+            depth,
+            depth_target,
+            chance.mean_depth,
+            late,
+        ),
+        judged(
+            "I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance.hot10_share
+        ),
         # A ratio of hits is off by half as much by chance, at most.
-        judged("miss-ratio curve", f"<= {MRC_TARGET}", figures.mrc_error, MRC_TARGET, chance.hot10_share / 2),
+        judged(
+            "miss-ratio curve",
+            f"<= {MRC_TARGET}",
+            figures.mrc_error,
+            MRC_TARGET,
+            chance.hot10_share / 2,
+        ),
     ]
     if is_replay:
         rows += [
@@ -307,7 +399,9 @@ def verdicts(
 
 
 def mrc_error(stream: Stream, source: Stream) -> float | None:
-    """Return the mean absolute difference of both miss-ratio curves, as `StreamFigures` has it; null without I/O.
+    """Return the mean absolute difference of both miss-ratio curves, as `StreamFigures` has it.
+
+    Null without I/O.
 
     To the size that holds all blocks of both: from there on each curve stays as it is.
     """
@@ -315,7 +409,9 @@ def mrc_error(stream: Stream, source: Stream) -> float | None:
     if mine is None or theirs is None:
         return None
     most = max(len(mine.hit_ratios), len(theirs.hit_ratios))
-    a, b = (np.pad(side.hit_ratios, (0, most - len(side.hit_ratios)), "edge") for side in (mine, theirs))
+    a, b = (
+        np.pad(side.hit_ratios, (0, most - len(side.hit_ratios)), "edge") for side in (mine, theirs)
+    )
     return float(np.abs(a - b).mean())
 
 
@@ -341,14 +437,16 @@ def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:
 def ks_distance(a: NDArray[Any], b: NDArray[Any], tolerance: float = 0) -> float | None:
     """Return the Kolmogorov-Smirnov distance of two samples; null if one is empty.
 
-    With a `tolerance`, values of one sample may be moved by that much towards the other's before they count.
+    With a `tolerance`, values of one sample may be moved by that much towards the other's before
+    they count.
     """
     if not len(a) or not len(b):
         return None
     a, b = np.sort(a), np.sort(b)
     found = []
     for low, high in ((a, b), (b, a)):
-        # How far the distribution of the one, moved up by the tolerance, is above that of the other, at most.
+        # How far the distribution of the one, moved up by the tolerance, is above that of the
+        # other, at most.
         points = np.unique(np.concatenate([low + tolerance, high]))
         below_low = np.searchsorted(low, points - tolerance, "right") / len(low)
         below_high = np.searchsorted(high, points, "right") / len(high)
@@ -357,15 +455,21 @@ def ks_distance(a: NDArray[Any], b: NDArray[Any], tolerance: float = 0) -> float
 
 
 def size_tv(stream: Stream, source: Stream) -> float:
-    """Return the total variation distance of exact sizes, by direction, weighted as the source's directions."""
+    """Return the total variation distance of exact sizes, by direction, weighted as the source's
+    directions.
+    """
     total = 0.0
     for direction in (True, False):
         mine, theirs = (side.length[side.is_read == direction] for side in (stream, source))
         if not len(theirs):
             continue
         values = np.unique(np.concatenate([mine, theirs]))
-        counts = [np.bincount(np.searchsorted(values, x), minlength=len(values)) for x in (mine, theirs)]
-        unlike = np.abs(counts[0] / len(mine) - counts[1] / len(theirs)).sum() / 2 if len(mine) else 1.0
+        counts = [
+            np.bincount(np.searchsorted(values, x), minlength=len(values)) for x in (mine, theirs)
+        ]
+        unlike = (
+            np.abs(counts[0] / len(mine) - counts[1] / len(theirs)).sum() / 2 if len(mine) else 1.0
+        )
         total += float(unlike) * len(theirs) / len(source.length)
     return total
 
@@ -379,7 +483,10 @@ class Stream:
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
     arrival: NDArray[np.int64]
-    """Which arrival each I/O belongs to, from 0: gaps are between arrivals, each at its first I/O's time."""
+    """Which arrival each I/O belongs to, from 0.
+
+    Gaps are between arrivals, each at its first I/O's time.
+    """
     resolution_us: int = 1
     span_us: int | None = None
     """How long it went on, where that is known better than from its first and last I/O."""
@@ -387,7 +494,13 @@ class Stream:
     @property
     def seconds(self) -> float | None:
         """The span in seconds; null if it is 0."""
-        span = self.span_us if self.span_us is not None else int(self.us[-1] - self.us[0]) if len(self.us) else 0
+        span = (
+            self.span_us
+            if self.span_us is not None
+            else int(self.us[-1] - self.us[0])
+            if len(self.us)
+            else 0
+        )
         return span / 1e6 if span else None
 
     @cached_property
@@ -398,7 +511,9 @@ class Stream:
     @property
     def arrivals_us(self) -> NDArray[np.int64]:
         """When each arrival began, by its number."""
-        first = np.full(int(self.arrival.max()) + 1 if len(self.arrival) else 0, np.iinfo(np.int64).max)
+        first = np.full(
+            int(self.arrival.max()) + 1 if len(self.arrival) else 0, np.iinfo(np.int64).max
+        )
         np.minimum.at(first, self.arrival, self.us)
         return first
 
@@ -411,27 +526,38 @@ def asked_stream(parts: Iterable[dict[str, Any]], *, by_instant: bool) -> Stream
     listed = list(parts)
     whole = {name: np.concatenate([part[name] for part in listed]) for name in listed[0]}
     begins = np.diff(whole["us"], prepend=0) > 0 if by_instant else whole["part"] == 0
-    return Stream(whole["us"], whole["is_read"], whole["offset"], whole["length"], np.cumsum(begins) - 1)
+    return Stream(
+        whole["us"], whole["is_read"], whole["offset"], whole["length"], np.cumsum(begins) - 1
+    )
 
 
 def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
-    """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of issue.
+    """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of
+    issue.
 
-    Submission logs have the time of issue in whole milliseconds; completion logs that of completion, and the
-    latency in nanoseconds. Within a millisecond the order is the source's.
+    Submission logs have the time of issue in whole milliseconds; completion logs that of
+    completion, and the latency in nanoseconds. Within a millisecond the order is the source's.
     """
     found, us = [logged_latencies(log) for log in logs], np.full(len(source.us), -1, dtype=np.int64)
     for index, (time_ms, latency_ns, direction, length, offset) in enumerate(found):
         mine = slice(index, None, len(logs))
-        same = (direction == 0, source.is_read[mine]), (length, source.length[mine]), (offset, source.offset[mine])
+        same = (
+            (direction == 0, source.is_read[mine]),
+            (length, source.length[mine]),
+            (offset, source.offset[mine]),
+        )
         if not all(np.array_equal(a, b) for a, b in same):
             # Other I/Os than the source's stand by themselves.
             order = np.argsort(np.concatenate([columns[0] for columns in found]), kind="stable")
-            ms, _, op, sizes, places = (np.concatenate(of)[order] for of in zip(*found, strict=True))
+            ms, _, op, sizes, places = (
+                np.concatenate(of)[order] for of in zip(*found, strict=True)
+            )
             return Stream(ms * US_PER_MS, op == 0, places, sizes, np.arange(len(order)), US_PER_MS)
         us[mine] = time_ms * US_PER_MS - (0 if is_submission else latency_ns // NS_PER_US)
     order = np.argsort(us // US_PER_MS, kind="stable")
-    others = {name: getattr(source, name)[order] for name in ("is_read", "offset", "length", "arrival")}
+    others = {
+        name: getattr(source, name)[order] for name in ("is_read", "offset", "length", "arrival")
+    }
     return Stream(us[order], **others, resolution_us=US_PER_MS)
 
 
@@ -440,13 +566,21 @@ def logged_stream(logs: Sequence[Path], span_us: int) -> Stream:
     parts = [logged_ios(log) for log in logs]
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = np.argsort(whole["us"], kind="stable")
-    us, is_read, offset, length = (whole[name][order] for name in ("us", "is_read", "offset", "length"))
+    us, is_read, offset, length = (
+        whole[name][order] for name in ("us", "is_read", "offset", "length")
+    )
     return Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
 
 
 def figures_alone(profile: Profile) -> Stream:
-    """Return the I/Os of a source that knows sizes and rates alone, but neither times, places nor an order."""
-    sizes = [(size, is_read) for d, is_read in ((profile.read, True), (profile.write, False)) for size in d.sizes]
+    """Return the I/Os of a source that knows sizes and rates alone, but neither times, places nor
+    an order.
+    """
+    sizes = [
+        (size, is_read)
+        for d, is_read in ((profile.read, True), (profile.write, False))
+        for size in d.sizes
+    ]
     counts = [size.ops for size, _ in sizes]
     length = np.repeat([size.io_bytes for size, _ in sizes], counts)
     zero = np.zeros(len(length), dtype=np.int64)
@@ -461,7 +595,10 @@ WHOLE_BYTES = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A fio run: its JSON, and what the device saw; null with the reason in `why` if it could not be observed."""
+    """A fio run.
+
+    Its JSON, and what the device saw; null with the reason in `why` if it could not be observed.
+    """
 
     result: dict[str, Any]
     device: Distilled | None
@@ -481,7 +618,10 @@ class CheckedRun:
     options: JobOptions
     written: WrittenJob
     reference: Distilled | None
-    """What the device saw of the source, or of a replay of it; null if that is not known: fio's side is compared."""
+    """What the device saw of the source, or of a replay of it.
+
+    Null if that is not known: fio's side is compared.
+    """
 
     @property
     def is_replay(self) -> bool:
@@ -506,7 +646,8 @@ class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
 def compare_logged(
     run: CheckedRun, seen: Seen, logs: Sequence[Path], *, is_submission: bool
 ) -> tuple[ClosenessPair, tuple[float, float] | None]:
-    """Return how close a job of iologs came, by fio's latency `logs`, and what issuing took if that can be determined.
+    """Return how close a job of iologs came, by fio's latency `logs`, and what issuing took if that
+    can be determined.
 
     The logs are of submission, or of completion.
     """
@@ -522,8 +663,12 @@ def compare_logged(
     figures = job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)
     chance = EXACT
     if not run.is_replay:
-        operations = source if ios is None else asked_stream(split_ios(ios, WHOLE_BYTES), by_instant=False)
-        chance = chance_of(operations, sum(int((part["part"] == 0).sum()) for part in parts()), log.max_io_bytes)
+        operations = (
+            source if ios is None else asked_stream(split_ios(ios, WHOLE_BYTES), by_instant=False)
+        )
+        chance = chance_of(
+            operations, sum(int((part["part"] == 0).sum()) for part in parts()), log.max_io_bytes
+        )
     issue_us = None
     if seen.device is not None and seen.device.ios is not None:
         came = asked_stream(split_ios(seen.device.ios, WHOLE_BYTES), by_instant=False)
@@ -534,10 +679,11 @@ def compare_logged(
 def fitted_issue_us(
     asked_us: NDArray[np.int64], came_us: NDArray[np.int64], length: NDArray[np.int64]
 ) -> tuple[float, float] | None:
-    """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of version 3 and seen.
+    """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of
+    version 3 and seen.
 
-    Only I/Os that were waited for show it: what was due at once came as soon as it could. Null with too few, or if it
-    took no time.
+    Only I/Os that were waited for show it: what was due at once came as soon as it could. Null with
+    too few, or if it took no time.
     """
     if len(asked_us) != len(came_us):
         return None
@@ -559,7 +705,10 @@ def fitted_issue_us(
 
 
 def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
-    """Return how close the statistical job came: at the device, or by the iologs that its jobs wrote."""
+    """Return how close the statistical job came.
+
+    At the device, or by the iologs that its jobs wrote.
+    """
     profile, ios, jobs = run.distilled.profile, run.distilled.ios, seen.result["jobs"]
     if ios is None:
         source = figures_alone(profile)
@@ -571,15 +720,20 @@ def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
         span_us = round(min(profile.span_ns, run.options.check_ns) / NS_PER_US)
         span_us = span_us or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
         stream = logged_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
-        figures = job_figures(run.mode, stream, source, is_replay=False, mean_depth=_mean_depth(jobs, stream))
+        figures = job_figures(
+            run.mode, stream, source, is_replay=False, mean_depth=_mean_depth(jobs, stream)
+        )
     return compare(run, seen, source, figures, chance)
 
 
 def _lengths(run: CheckedRun, seen: Seen) -> tuple[int, int]:
-    """Return how long an operation is at most, and a part of it that is issued: requests are counted in such parts.
+    """Return how long an operation is at most, and a part of it that is issued.
 
-    Beside a replay of a trace both sides issue the trace's operations, in parts of the largest that is allowed, of
-    which the block layer merges now these and now those; requests of a source that a device saw are its own.
+    Requests are counted in such parts.
+
+    Beside a replay of a trace both sides issue the trace's operations, in parts of the largest that
+    is allowed, of which the block layer merges now these and now those; requests of a source that a
+    device saw are its own.
     """
     if run.reference is None or run.reference is run.distilled or seen.device is None:
         return WHOLE_BYTES, WHOLE_BYTES
@@ -587,11 +741,16 @@ def _lengths(run: CheckedRun, seen: Seen) -> tuple[int, int]:
 
 
 def _at_device(ios: Path, longest_bytes: int, most_bytes: int) -> Stream:
-    """Return the requests in `ios` in parts: merged ones as operations of `longest_bytes`, each in its own parts."""
+    """Return the requests in `ios` in parts.
+
+    Merged ones as operations of `longest_bytes`, each in its own parts.
+    """
     parts = (
         part
         for whole in split_ios(ios, longest_bytes)
-        for part in split(whole["us"], whole["is_read"], whole["offset"], whole["length"], most_bytes)
+        for part in split(
+            whole["us"], whole["is_read"], whole["offset"], whole["length"], most_bytes
+        )
     )
     found = asked_stream(parts, by_instant=False)
     # Places count from the first: a file begins anywhere in a block of its device.
@@ -601,7 +760,9 @@ def _at_device(ios: Path, longest_bytes: int, most_bytes: int) -> Stream:
 def _in_parts(
     figures: StreamFigures, distilled: Distilled, longest_bytes: int, most_bytes: int, **others: Any
 ) -> StreamFigures:
-    """Return `figures` of `distilled` with its depth in parts, as `_at_device`, and `others` in place of its own."""
+    """Return `figures` of `distilled` with its depth in parts, as `_at_device`, and `others` in
+    place of its own.
+    """
     assert distilled.ios is not None
     table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
     begun, done, length = (column.to_numpy() for column in table.columns)
@@ -613,9 +774,17 @@ def _in_parts(
 
 
 def compare(
-    run: CheckedRun, seen: Seen, source: Stream, logged: StreamFigures | None, chance: Chance, own: Stream | None = None
+    run: CheckedRun,
+    seen: Seen,
+    source: Stream,
+    logged: StreamFigures | None,
+    chance: Chance,
+    own: Stream | None = None,
 ) -> ClosenessPair:
-    """Return fio's figures with those of the source: the `logged` ones, or those of the device where it was `seen`."""
+    """Return fio's figures with those of the source.
+
+    The `logged` ones, or those of the device where it was `seen`.
+    """
     profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
     longest_bytes, most_bytes = _lengths(run, seen)
     is_replayed = (longest_bytes, most_bytes) != (WHOLE_BYTES, WHOLE_BYTES)
@@ -624,20 +793,29 @@ def compare(
         if ios is not None:
             source = _at_device(ios, longest_bytes, most_bytes)
         stream = _at_device(seen.device.ios, longest_bytes, most_bytes)
-        # An operation of a trace comes in several requests: only fio's own log says which belong together.
+        # An operation of a trace comes in several requests: only fio's own log says which belong
+        # together.
         has_gaps = ios is not None and not is_replayed
-        figures = device_figures(run.mode, logged, stream, seen.device.profile, source, has_gaps=has_gaps)
+        figures = device_figures(
+            run.mode, logged, stream, seen.device.profile, source, has_gaps=has_gaps
+        )
     assert figures is not None
     shown = figures_of("source", source, profile=profile)
     if is_replayed:
         assert run.reference is not None
         assert seen.device is not None
-        # Arrivals and places are the trace's own: kvreplay frees and takes space by when its deletes and writes end. So
-        # are fio's those in its file, by its `own` log if that has them: the device has parts of it anywhere.
-        kept, fios = ({name: getattr(of.blocks, name, None) for name in _OF_BLOCKS} for of in (asked, own or stream))
+        # Arrivals and places are the trace's own: kvreplay frees and takes space by when its
+        # deletes and writes end. So are fio's those in its file, by its `own` log if that has them:
+        # the device has parts of it anywhere.
+        kept, fios = (
+            {name: getattr(of.blocks, name, None) for name in _OF_BLOCKS}
+            for of in (asked, own or stream)
+        )
         if run.distilled.profile.span_ns < NS_PER_MS:  # no time in which they come, and so no rate
             kept |= {"ios_per_s": None, "bytes_per_s": None}
-        shown = _in_parts(shown, run.reference, longest_bytes, most_bytes, arrivals=len(asked.arrivals_us), **kept)
+        shown = _in_parts(
+            shown, run.reference, longest_bytes, most_bytes, arrivals=len(asked.arrivals_us), **kept
+        )
         fios["mrc_error"] = mrc_error(own or stream, asked)
         figures = _in_parts(figures, seen.device, longest_bytes, most_bytes, **fios)
     elif ios is None:
@@ -645,15 +823,27 @@ def compare(
         figures = msgspec.structs.replace(figures, mrc_error=None)
     depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
     found = verdicts(figures, shown, chance, depth_target)
-    if is_replayed and run.mode is not FioMode.STAT and (figures.mean_depth or 0) > (shown.mean_depth or 0):
+    if (
+        is_replayed
+        and run.mode is not FioMode.STAT
+        and (figures.mean_depth or 0) > (shown.mean_depth or 0)
+    ):
         missed = (DEPTH, False)
-        found = [msgspec.structs.replace(v, why=_NO_WAIT) if (v.name, v.passes) == missed else v for v in found]
+        found = [
+            msgspec.structs.replace(v, why=_NO_WAIT) if (v.name, v.passes) == missed else v
+            for v in found
+        ]
     is_closed = any(of.loop.pace is Pacing.CLOSED for of in profile.streams)
     if run.options.has_null_check and run.mode is FioMode.STAT and is_closed:
         # It goes as fast as its operations.
-        found = [msgspec.structs.replace(v, passes=None, why=_NO_TIME) if v.passes is False else v for v in found]
+        found = [
+            msgspec.structs.replace(v, passes=None, why=_NO_TIME) if v.passes is False else v
+            for v in found
+        ]
     spans = {"span_ns": run.distilled.profile.span_ns, "whole_ns": run.whole_ns}
-    return ClosenessPair(job=run.mode.job, window=run.window, **spans, source=shown, fio=figures, verdicts=found)
+    return ClosenessPair(
+        job=run.mode.job, window=run.window, **spans, source=shown, fio=figures, verdicts=found
+    )
 
 
 def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
@@ -661,7 +851,8 @@ def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
     if (seconds := stream.seconds) is None:
         return None
     busy_ns = sum(
-        job[direction]["lat_ns"]["mean"] * job[direction]["lat_ns"].get("N", job[direction]["total_ios"])
+        job[direction]["lat_ns"]["mean"]
+        * job[direction]["lat_ns"].get("N", job[direction]["total_ios"])
         for job in jobs
         for direction in ("read", "write")
     )

@@ -1,8 +1,8 @@
 """Write the fio jobs that run iologs, of a trace or drawn by an LRU stack model.
 
-An iolog has one target; long operations are split, lines partitioned round-robin over several jobs; deletes only free
-space, since fio knows none. Replayed, the lateness of version 2 of the log is caught up with, that of version 3 only
-grows.
+An iolog has one target; long operations are split, lines partitioned round-robin over several jobs;
+deletes only free space, since fio knows none. Replayed, the lateness of version 2 of the log is
+caught up with, that of version 3 only grows.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     max_io_bytes: int
     """Longer operations are split at this."""
     start_ms: int
-    """When the first line is due, from fio's start: time to read the logs and fill buffers; 0 in version 3."""
+    """When the first line is due, from fio's start.
+
+    Time to read the logs and fill buffers; 0 in version 3.
+    """
     read_ios: int
     write_ios: int
     read_bytes: int
@@ -88,7 +91,10 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def depth(self) -> int:
-        """The most I/Os in flight of one asynchronous job: its longest burst, where its buffers are not too much."""
+        """The most I/Os in flight of one asynchronous job.
+
+        Its longest burst, where its buffers are not too much.
+        """
         return min(most_in_flight(self.largest_io_bytes), max(32, self.max_burst_ios))
 
 
@@ -107,9 +113,11 @@ class WrittenJob:
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the operations of the Parquet file `ios` as the I/Os that fio issues, in order, as numpy arrays.
+    """Yield the operations of the Parquet file `ios` as the I/Os that fio issues, in order, as
+    numpy arrays.
 
-    `us` (timestamp), `is_read`, `offset`, `length`, and `part` (0 for the first of a split operation).
+    `us` (timestamp), `is_read`, `offset`, `length`, and `part` (0 for the first of a split
+    operation).
     """
     first = None
     for batch in pq.ParquetFile(ios).iter_batches(
@@ -121,10 +129,18 @@ def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
             continue
         ts, op = ts[kept], op[kept]
         first = ts[0] if first is None else first
-        yield from split(FIRST_US + (ts - first) // NS_PER_US, op == READ, address[kept], length[kept], max_io_bytes)
+        yield from split(
+            FIRST_US + (ts - first) // NS_PER_US,
+            op == READ,
+            address[kept],
+            length[kept],
+            max_io_bytes,
+        )
 
 
-def split(us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int) -> Iterator[dict[str, Any]]:
+def split(
+    us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int
+) -> Iterator[dict[str, Any]]:
     """Yield operations as `split_ios` does."""
     for start in range(0, len(us), _BATCH_ROWS):
         part_of = slice(start, start + _BATCH_ROWS)
@@ -144,12 +160,14 @@ def split(us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int) ->
 def write_iologs(
     folder: Path, name: str, parts: Callable[[], Iterator[dict[str, Any]]], options: JobOptions
 ) -> LogSummary:
-    """Write what `parts` yields (as `split_ios` does) to logs in `folder` on the target that `options` say.
+    """Write what `parts` yields (as `split_ios` does) to logs in `folder` on the target that
+    `options` say.
 
-    Unless they say else, it is one log, of one asynchronous job: many jobs wake each on its own, and as many as there
-    are may be in flight. Its times are absolute milliseconds: relative microseconds are closer, but what fio takes to
-    issue an I/O adds up, unless a check has measured it (`issue_us`), see docs/concepts/fio-jobs.md. They are called
-    `name`.iolog, or `name`.1.iolog and so on. Logs of an earlier number are removed.
+    Unless they say else, it is one log, of one asynchronous job: many jobs wake each on its own,
+    and as many as there are may be in flight. Its times are absolute milliseconds: relative
+    microseconds are closer, but what fio takes to issue an I/O adds up, unless a check has measured
+    it (`issue_us`), see docs/concepts/fio-jobs.md. They are called `name`.iolog, or `name`.1.iolog
+    and so on. Logs of an earlier number are removed.
     """
     version, jobs = options.log_version or ABSOLUTE, options.jobs or 1
     ios = _counted(parts())
@@ -159,7 +177,11 @@ def write_iologs(
     # fio takes a log without I/O for an error.
     jobs = max(1, min(jobs, lines))
     width = len(str(jobs))
-    files = [f"{name}.iolog"] if jobs == 1 else [f"{name}.{i:0{width}d}.iolog" for i in range(1, jobs + 1)]
+    files = (
+        [f"{name}.iolog"]
+        if jobs == 1
+        else [f"{name}.{i:0{width}d}.iolog" for i in range(1, jobs + 1)]
+    )
     log = LogSummary(
         files=files,
         version=version,
@@ -173,13 +195,18 @@ def write_iologs(
         fills_ms = log.depth * log.largest_io_bytes // _FILLED_PER_MS
         log = msgspec.structs.replace(log, start_ms=_START_MS + lines // _LINES_PER_MS + fills_ms)
     with ExitStack() as stack:
-        outs = [stack.enter_context(stack.enter_context(aside(folder / file)).open("wb")) for file in files]
+        outs = [
+            stack.enter_context(stack.enter_context(aside(folder / file)).open("wb"))
+            for file in files
+        ]
         logs = [_Log(out, options, version, log.start_ms) for out in outs]
         done = 0
         for part in parts():
             for index, each in enumerate(logs):
                 # Line i goes to log i modulo their number.
-                each.write({name: values[(index - done) % jobs :: jobs] for name, values in part.items()})
+                each.write(
+                    {name: values[(index - done) % jobs :: jobs] for name, values in part.items()}
+                )
             done += len(part["us"])
         for each in logs:
             each.close()
@@ -187,7 +214,10 @@ def write_iologs(
 
 
 def _joined(*columns: Any, by: str = " ") -> Any:
-    """Join `columns`, arrays or a text for all rows, row by row with `by` between; return an Arrow array."""
+    """Join `columns`, arrays or a text for all rows, row by row with `by` between.
+
+    Return an Arrow array.
+    """
     text = pa.large_string()
     parts = [pa.scalar(c, text) if isinstance(c, str) else pa.array(c).cast(text) for c in columns]
     return pc.binary_join_element_wise(*parts, pa.scalar(by, text))
@@ -202,7 +232,9 @@ class _Log:
         self._issue_us, self._before_us = options.issue_us, 0.0
         self._last = FIRST_US if not self._is_absolute else -1
         stamp = "" if self._is_absolute else f"{FIRST_US} "
-        out.write(f"fio version {version} iolog\n{stamp}{self._target} add\n{stamp}{self._target} open\n".encode())
+        out.write(
+            f"fio version {version} iolog\n{stamp}{self._target} add\n{stamp}{self._target} open\n".encode()
+        )
 
     def write(self, part: dict[str, Any]) -> None:
         us = part["us"]
@@ -213,15 +245,21 @@ class _Log:
         if self._is_absolute:
             ms = self._start_ms + (us - FIRST_US) // US_PER_MS
             waits = np.diff(ms, prepend=self._last) != 0
-            line = _joined(pc.if_else(pa.array(waits), _joined(self._target, "wait", ms, "0\n"), ""), line, by="")
+            line = _joined(
+                pc.if_else(pa.array(waits), _joined(self._target, "wait", ms, "0\n"), ""),
+                line,
+                by="",
+            )
             self._last = int(ms[-1])
         else:
-            # An I/O is issued when it is asked for, or when those before are, with what each takes: fio waits for the
-            # difference of two times from when the first of them was issued.
+            # An I/O is issued when it is asked for, or when those before are, with what each takes:
+            # fio waits for the difference of two times from when the first of them was issued.
             base, per_mib = self._issue_us
             done = self._before_us + np.cumsum(base + per_mib * part["length"] / MIB)
             before = np.concatenate([[self._before_us], done[:-1]])
-            us = np.round(np.maximum.accumulate(np.maximum(us - before, self._last))).astype(np.int64)
+            us = np.round(np.maximum.accumulate(np.maximum(us - before, self._last))).astype(
+                np.int64
+            )
             self._before_us = float(done[-1])
             line = _joined(us, line)
             self._last = int(us[-1])
@@ -252,7 +290,10 @@ def _counted(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> list[ExpectedFigure]:
-    """Return what the job of `log` is expected to do beside its source; nothing if the source has no times."""
+    """Return what the job of `log` is expected to do beside its source.
+
+    Nothing if the source has no times.
+    """
     source = source_load(profile, log.max_io_bytes)
     if not profile.span_ns or log.last_us <= FIRST_US:
         return []
@@ -270,25 +311,36 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
 
 
 # Long: what stands in the head.
-def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, options: JobOptions) -> str:
-    """Return the job that runs `log`: every operation of the profile, or, for the reuse job, what was drawn from it."""
+def log_job(
+    profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, options: JobOptions
+) -> str:
+    """Return the job that runs `log`.
+
+    Every operation of the profile, or, for the reuse job, what was drawn from it.
+    """
     if mode is FioMode.REPLAY:
         title = "Exact replay of a KV-cache workload: every read and write, at its time"
-        prior = f"{counted(profile.placed.prior_objects, 'object')} ({format_bytes(profile.placed.prior_bytes)})"
+        prior = (
+            f"{counted(profile.placed.prior_objects, 'object')}"
+            f" ({format_bytes(profile.placed.prior_bytes)})"
+        )
         does = (
-            f"read before written: {prior}; the prefill writes the whole target, so that every read finds "
-            "data on the device"
+            f"read before written: {prior}; the prefill writes the whole target, so that every read"
+            " finds data on the device"
         )
         run = "; jobs made of kvreplay's run of it have the times at which it issued them"
         lost = [
-            "dependencies of requests and stages: all operations are issued by time, none waits for another to complete"
-            + run * (profile.origin.kind is SourceKind.TRACE)
+            "dependencies of requests and stages: all operations are issued by time, none waits for"
+            " another to complete" + run * (profile.origin.kind is SourceKind.TRACE)
         ]
     else:
-        title = "Randomly drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and reuse distances"
+        title = (
+            "Randomly drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and reuse"
+            " distances"
+        )
         does = (
-            f"operations are drawn, with seed {options.seed}, from the profile's distributions; places from an LRU "
-            "stack, at the profile's reuse distances"
+            f"operations are drawn, with seed {options.seed}, from the profile's distributions;"
+            " places from an LRU stack, at the profile's reuse distances"
         )
         lost = [
             "the sequence of operations: each is drawn independently of the others",
@@ -302,25 +354,36 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
     ios = [f"{reads} and {writes} in the log", "all from one log, asynchronously"]
     if len(log.files) > 1:
         ios[1] = (
-            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight each: no more are in "
-            "flight, and latencies are correct"
+            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight"
+            " each: no more are in flight, and latencies are correct"
         )
     if any(log.issue_us):
         base, per_mib = log.issue_us
         each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
         ios.append(
-            f"each delay in the log is {base:.0f} µs{each} shorter than the source's: it makes up for the time this "
-            "fio takes to issue an I/O, as --check measured it here"
+            f"each delay in the log is {base:.0f} µs{each} shorter than the source's: it makes up"
+            " for the time this fio takes to issue an I/O, as --check measured it here"
         )
     largest, count = log.largest_io_bytes, len(log.files)
     buffers = [(log.depth, largest)] if count == 1 else [(1, largest)] * count
     held = sum(depth * size for depth, size in buffers) + 128 * (log.read_ios + log.write_ios)
-    split = f"split: {counted(log.split_ops, 'operation')} longer than {format_io_size(log.max_io_bytes)}"
+    split = (
+        f"split: {counted(log.split_ops, 'operation')} longer than"
+        f" {format_io_size(log.max_io_bytes)}"
+    )
     losses = [
         *([f"{split}; the parts are issued at once"] if log.split_ops else []),
-        *(["times are whole milliseconds; kvreplay keeps microseconds"] if log.version == ABSOLUTE else []),
+        *(
+            ["times are whole milliseconds; kvreplay keeps microseconds"]
+            if log.version == ABSOLUTE
+            else []
+        ),
         *lost,
-        *([f"{n:,} flushes are not issued (stat.fio has them)"] if (n := profile.flush_ops) else []),
+        *(
+            [f"{n:,} flushes are not issued (stat.fio has them)"]
+            if (n := profile.flush_ops)
+            else []
+        ),
         *common_losses(profile),
     ]
     engine = ["ioengine=psync"] if count > 1 else ["ioengine=libaio", f"iodepth={log.depth}"]
@@ -345,23 +408,32 @@ def log_job(profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, o
 def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
     """Return the bugs of fio `version` (any, if null) that change the results of replaying `log`."""
     is_one, is_absolute = len(log.files) == 1, log.version == ABSOLUTE
-    is_old, is_new = version is None or version < REAPS_WHILE_WAITING, version is None or version >= REAPS_WHILE_WAITING
+    is_old, is_new = (
+        version is None or version < REAPS_WHILE_WAITING,
+        version is None or version >= REAPS_WHILE_WAITING,
+    )
     lines = []
     if is_absolute:
         lines.append(
-            "the wait times of a version 2 log are absolute, in ms after fio's start, unlike what its manual says "
-            "(so in the code of all versions; run with 3.33 and 3.39): a late replay catches up, but it must "
-            "not follow another job in one run of fio"
+            "the wait times of a version 2 log are absolute, in ms after fio's start, unlike what"
+            " its manual says (so in the code of all versions; run with 3.33 and 3.39): a late"
+            " replay catches up, but it must not follow another job in one run of fio"
         )
     else:
-        lines.append("each delay of a version 3 log runs from the last issue, with no catching up: lateness only grows")
+        lines.append(
+            "each delay of a version 3 log runs from the last issue, with no catching up: lateness"
+            " only grows"
+        )
         if is_new:
-            lines.append(f"fio from {REAPS_WHILE_WAITING} on busy-waits: each job needs a CPU of its own")
+            lines.append(
+                f"fio from {REAPS_WHILE_WAITING} on busy-waits: each job needs a CPU of its own"
+            )
     if is_one and (is_absolute or is_old):
         which = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
         lines.append(
-            f"{which} does not reap completions while it waits for the next time: its completion latency and depth are "
-            "wrong here (operations are still issued on time); with --jobs 32 they are right"
+            f"{which} does not reap completions while it waits for the next time: its completion"
+            " latency and depth are wrong here (operations are still issued on time); with --jobs"
+            " 32 they are right"
         )
         left_out = "leaves the last operations, up to iodepth, out of its byte counts and latencies"
         lines.append(f"{which} {left_out}; total_ios is right")
@@ -379,20 +451,23 @@ _model = function("reuse_model_place", int, I8, I8, int, I8, I8, I8, returns=int
 
 
 def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], int]:
-    """Draw `runtime_ns` of operations, as `split` takes them, and where the highest ends; the same seed draws the same.
+    """Draw `runtime_ns` of operations, as `split` takes them, and where the highest ends.
+
+    The same seed draws the same.
 
     ConfigError if the profile does not know arrivals or reuse, or these are too many operations.
     """
     if profile.locality is None or profile.arrivals is None:
         raise ConfigError(
-            f"{profile.origin.file} has no arrival times and reuse distances, which the "
-            "reuse job draws from; take a trace, a run or block events that last longer than an instant"
+            f"{profile.origin.file} has no arrival times and reuse distances, which the reuse job"
+            " draws from; take a trace, a run or block events that last longer than an instant"
         )
     share = runtime_ns / profile.span_ns
     count = max(1, round(profile.ops * share))
     if count > MAX_OPS:
         raise ConfigError(
-            f"{count:,} operations exceed the maximum of the reuse job ({MAX_OPS:,}); shorten it with --max-duration"
+            f"{count:,} operations exceed the maximum of the reuse job ({MAX_OPS:,}); shorten it"
+            " with --max-duration"
         )
     rng = np.random.default_rng(seed)
     is_read = np.zeros(count, dtype=np.bool_)
@@ -414,9 +489,12 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], 
             result[:again] = _from_slots(reuse.distances, again, rng)
             rng.shuffle(result)
             distance[which] = result
-    # Which operations may share places: those of one size, or of about one if there are very many sizes.
+    # Which operations may share places: those of one size, or of about one if there are very many
+    # sizes.
     sizes, index = np.unique(length, return_inverse=True)
-    classes = index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
+    classes = (
+        index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
+    )
     reserved = np.zeros(int(classes.max()) + 1, dtype=np.int64)
     np.maximum.at(reserved, classes, -(-length // GRANULE_BYTES) * GRANULE_BYTES)
     uses, offset = np.bincount(classes), np.empty(count, dtype=np.int64)
@@ -426,8 +504,12 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], 
 
 
 def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) -> Any:
-    """Return `count` sizes in the exact shares of `direction`, by largest remainder, in random order."""
-    weights = np.array([size.ops for size in direction.sizes], dtype=np.float64) * count / direction.ops
+    """Return `count` sizes in the exact shares of `direction`, by largest remainder, in random
+    order.
+    """
+    weights = (
+        np.array([size.ops for size in direction.sizes], dtype=np.float64) * count / direction.ops
+    )
     shares = np.floor(weights).astype(np.int64)
     rest = np.argsort(-(weights - shares), kind="stable")[: count - int(shares.sum())]
     shares[rest] += 1
@@ -450,7 +532,10 @@ def _from_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -> 
 
 
 def _times(profile: Profile, count: int, runtime_ns: int, rng: np.random.Generator) -> Any:
-    """Return when each of `count` operations is due, in microseconds: bursts of the profile's sizes, at its gaps."""
+    """Return when each of `count` operations is due, in microseconds.
+
+    Bursts of the profile's sizes, at its gaps.
+    """
     arrivals = profile.arrivals
     assert arrivals is not None
     mean = count / max(1, round(count * arrivals.instants / profile.ops))

@@ -1,9 +1,12 @@
-"""Write the statistical fio job of a `Profile`: a section a stream, each with the options its model needs.
+"""Write the statistical fio job of a `Profile`.
 
-Below the job, in this order: where a stream's operations go and of which sizes (`place_lines`, `sizes_line`), how fio
-keeps a rate (`pace`), and which sizes to ask of fio's random map (`sizes_to_ask_for`). That map lets no place come
-twice before all have come: an operation that would run into a used place is cut short, the more often the fuller the
-map is. So the sizes that such a source shows are not those that its program asked for.
+A section a stream, each with the options its model needs.
+
+Below the job, in this order: where a stream's operations go and of which sizes (`place_lines`,
+`sizes_line`), how fio keeps a rate (`pace`), and which sizes to ask of fio's random map
+(`sizes_to_ask_for`). That map lets no place come twice before all have come: an operation that
+would run into a used place is cut short, the more often the fuller the map is. So the sizes that
+such a source shows are not those that its program asked for.
 """
 
 from __future__ import annotations
@@ -68,11 +71,20 @@ _ALIGN = 4096
 _MOSTLY = 0.99
 _WITHIN = "they come within a millisecond, and fio's times are whole ones"
 _SHORT_MS = 2_000
-"""A shorter stream ends with its operations: fio's processes begin some ms late, and by time lose those."""
+"""A shorter stream ends with its operations.
+
+Fio's processes begin some ms late, and by time lose those.
+"""
 _START_STEP_MS = 100
-"""Between two looks of fio for sections to start: who asks for half of it less begins at the nearest."""
+"""Between two looks of fio for sections to start.
+
+Who asks for half of it less begins at the nearest.
+"""
 _LEAST_PAUSE, _MANY_BURSTS = 0.1, 20
-"""Of the time from burst to burst; from so many bursts on a job has its source's rate beside its pauses."""
+"""Of the time from burst to burst.
+
+From so many bursts on a job has its source's rate beside its pauses.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,10 @@ class _Times:
 # Long: the job is one text.
 def stat_job(profile: Profile, options: JobOptions) -> str:
     """Return the job that draws reads and writes from the models of the profile's streams."""
-    space, largest = stat_space_bytes(profile, options), min(profile.longest_bytes, STAT_MAX_IO_BYTES)
+    space, largest = (
+        stat_space_bytes(profile, options),
+        min(profile.longest_bytes, STAT_MAX_IO_BYTES),
+    )
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
     jobs: list[tuple[str, list[str]]] = []
     for stream in _streams(profile):
@@ -102,38 +117,64 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
         jobs += _numbered(stream.name, split, lines)
     trims = _trim_jobs(profile, options, runtime_ns)
     jobs += trims
-    depths = [next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1) for _name, lines in jobs]
-    lost = ["the order of operations, and reuse distances beyond the fitted distribution (--mode reuse has them)"]
+    depths = [
+        next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1)
+        for _name, lines in jobs
+    ]
+    lost = [
+        (
+            "the order of operations, and reuse distances beyond the fitted distribution (--mode reuse"
+            " has them)"
+        )
+    ]
     bursts = [s.loop.think_ops is not None for s in profile.streams if s.loop.pace is Pacing.BURSTS]
     if any(bursts):
         lost.append("differences between bursts in size and gap: all bursts of a section are equal")
     if not all(bursts) and profile.arrivals is not None:
         lost.append(
-            f"bursts: arrivals are independent of each other (variance by mean of operations in the source: "
-            f"{profile.arrivals.dispersion}; by chance it is 1)"
+            "bursts: arrivals are independent of each other (variance by mean of operations in the"
+            f" source: {profile.arrivals.dispersion}; by chance it is 1)"
         )
     if profile.longest_bytes > STAT_MAX_IO_BYTES:
         lost.append(
-            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several I/Os, each independent"
+            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are drawn as several I/Os,"
+            " each independent"
         )
     if profile.space is None:
         lost.append("offsets: the source has none, so all offsets are equally likely")
     if any(s.places is not None and s.places.law is Law.ZONES for s in profile.streams):
-        lost.append("hot offsets within a zone: no distribution fits, so zones of equal access share are used")
+        lost.append(
+            "hot offsets within a zone: no distribution fits, so zones of equal access share are"
+            " used"
+        )
     lasts = f"it ends after as many operations as the source has: {_WITHIN}"
     if profile.span_ns >= NS_PER_MS:
         whole = format_duration(profile.span_ns)
-        of = f" of the source's {whole}" if runtime_ns < profile.span_ns else ", as long as the source"
-        until_ns = min(options.runtime_cap_ns, profile.deletes_start_ns + (profile.deletes_span_ns or 0))
+        of = (
+            f" of the source's {whole}"
+            if runtime_ns < profile.span_ns
+            else ", as long as the source"
+        )
+        until_ns = min(
+            options.runtime_cap_ns, profile.deletes_start_ns + (profile.deletes_span_ns or 0)
+        )
         beyond = "; its trims go on beyond that" if trims and until_ns > runtime_ns else ""
         lasts = f"it runs {format_duration(runtime_ns)}{of}{beyond}"
     expected = f"it is {expected_said(expected_stat(profile, options))}"
-    bugs = ["'bs_unaligned may not work with raw io' can be ignored: every size here is a multiple of the sector"]
+    bugs = [
+        (
+            "'bs_unaligned may not work with raw io' can be ignored: every size here is a multiple of"
+            " the sector"
+        )
+    ]
     starts = (
-        f"fio starts sections every {_START_STEP_MS} ms: each begins at the step nearest to its time in the source; "
-        "one that writes fills its buffers first (250 MB take 0.1 s, 0.8 s where free memory is fragmented)"
+        f"fio starts sections every {_START_STEP_MS} ms: each begins at the step nearest to its"
+        " time in the source; one that writes fills its buffers first (250 MB take 0.1 s, 0.8 s"
+        " where free memory is fragmented)"
     )
-    bugs += [starts] * any(line.startswith("startdelay=") for _name, lines in jobs for line in lines)
+    bugs += [starts] * any(
+        line.startswith("startdelay=") for _name, lines in jobs for line in lines
+    )
     if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
         what = "gets rate_iops with bssplit wrong unless rate_process=poisson: keep that line"
         bugs.insert(0, f"fio before {MULTIPLIES_RATE_IOPS} {what}")
@@ -167,18 +208,33 @@ def _numbered(name: str, jobs: int, lines: list[str]) -> list[tuple[str, list[st
 
 
 _SEEDED = [
-    "# fio's usual seed draws a writing job's first 2,000 gaps 4 % too short; with this one gaps and sizes are within",
-    "# 1.5 standard deviations of their means, for 750 to 8,000 draws in each of two sections (seen with 3.33)",
+    (
+        "# fio's usual seed draws a writing job's first 2,000 gaps 4 % too short; with this one"
+        " gaps and sizes are within"
+    ),
+    (
+        "# 1.5 standard deviations of their means, for 750 to 8,000 draws in each of two sections"
+        " (seen with 3.33)"
+    ),
     "randseed=102980217",
 ]
 
 
 def _streams(profile: Profile) -> list[IoStream]:
-    """Return the profile's streams with long operations cut; one a direction if no time is known."""
+    """Return the profile's streams with long operations cut.
+
+    One a direction if no time is known.
+    """
     directions = (("read", profile.read), ("write", profile.write))
-    alone = [_of_chance(name, direction, 0, profile.span_ns) for name, direction in directions if direction.ops]
+    alone = [
+        _of_chance(name, direction, 0, profile.span_ns)
+        for name, direction in directions
+        if direction.ops
+    ]
     return [
-        msgspec.structs.replace(s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES))
+        msgspec.structs.replace(
+            s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES)
+        )
         for s in profile.streams or alone
     ]
 
@@ -186,7 +242,9 @@ def _streams(profile: Profile) -> list[IoStream]:
 def _of_chance(
     name: str, direction: DirectionProfile, start_ns: int, span_ns: int, depth: int | None = None
 ) -> IoStream:
-    """Return the stream called `name` of one direction whose arrivals are independent, at places that are not known."""
+    """Return the stream called `name` of one direction whose arrivals are independent, at places
+    that are not known.
+    """
     read, write = (direction, nothing()) if name == "read" else (nothing(), direction)
     loop, when = Loop(Pacing.POISSON, depth), {"start_ns": start_ns, "span_ns": span_ns}
     return IoStream(name=name, **when, read=read, write=write, loop=loop, places=None)
@@ -197,7 +255,10 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
     if not runtime_ns:
         return _Times(0, None)
     share = runtime_ns / profile.span_ns
-    begin, end = (round(at * share / NS_PER_MS) for at in (max(0, stream.start_ns), stream.start_ns + stream.span_ns))
+    begin, end = (
+        round(at * share / NS_PER_MS)
+        for at in (max(0, stream.start_ns), stream.start_ns + stream.span_ns)
+    )
     if end <= begin:
         return _Times(begin, None, share)
     # A start that is the source's first milliseconds is its start.
@@ -205,9 +266,13 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
 
 
 def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
-    """Return over how many equal jobs `stream` is split, and each one's options of when it runs and how fast."""
+    """Return over how many equal jobs `stream` is split, and each one's options of when it runs and
+    how fast.
+    """
     depth = _depth_lines(stream, profile)
-    lines = [f"startdelay={times.start_ms - _START_STEP_MS // 2}ms"] * (times.start_ms >= _START_STEP_MS)
+    lines = [f"startdelay={times.start_ms - _START_STEP_MS // 2}ms"] * (
+        times.start_ms >= _START_STEP_MS
+    )
     timed = ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
     if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
         return 1, [*lines, *timed, *_closed_lines(stream, depth)]
@@ -216,20 +281,32 @@ def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int,
         return jobs, [*lines, *timed, *paced]
     count = max(1, round(stream.ops * times.share / jobs))
     largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
-    # Without io_size fio 3.33 ends such a job where a run of sequential places reaches the region's end.
+    # Without io_size fio 3.33 ends such a job where a run of sequential places reaches the region's
+    # end.
     ends = [f"number_ios={count}", f"io_size={count * largest}"]
     return jobs, [*lines, *depth, *paced, *ends]
 
 
 def _closed_lines(stream: IoStream, depth: list[str]) -> list[str]:
-    """Return how long a closed loop thinks, and the source's mean rate where it would go much faster."""
+    """Return how long a closed loop thinks, and the source's mean rate where it would go much
+    faster.
+    """
     lines = []
     if stream.loop.think_ns is not None:
-        lines = [f"thinktime={stream.loop.think_ns // NS_PER_US}us", f"thinktime_blocks={stream.loop.think_ops}"]
-    free, own = expected_load(stream, [*depth, *lines]).ios_per_s, stream.ops * NS_PER_S / stream.span_ns
+        lines = [
+            f"thinktime={stream.loop.think_ns // NS_PER_US}us",
+            f"thinktime_blocks={stream.loop.think_ops}",
+        ]
+    free, own = (
+        expected_load(stream, [*depth, *lines]).ios_per_s,
+        stream.ops * NS_PER_S / stream.span_ns,
+    )
     if free > (1 + EXPECTED_WITHIN) * own:
         lines += [
-            f"# the source's mean rate: without it the loop would be {free / own:.3g} times as fast as the source",
+            (
+                f"# the source's mean rate: without it the loop would be {free / own:.3g} times as"
+                " fast as the source"
+            ),
             _byte_rate(stream),
         ]
     return lines
@@ -246,7 +323,10 @@ def _sides(stream: IoStream) -> list[DirectionProfile]:
 
 
 def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]:
-    """Return what the statistical job is expected to do beside its source; nothing if the source has no times."""
+    """Return what the statistical job is expected to do beside its source.
+
+    Nothing if the source has no times.
+    """
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
     if not runtime_ns or not profile.streams:
         return []
@@ -254,7 +334,9 @@ def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]
     for stream in _streams(profile):
         times = _times(stream, profile, runtime_ns)
         jobs, lines = _pace_lines(stream, times, profile)
-        parts += [(times.start_ms, times.start_ms + (times.runtime_ms or 1), expected_load(stream, lines))] * jobs
+        parts += [
+            (times.start_ms, times.start_ms + (times.runtime_ms or 1), expected_load(stream, lines))
+        ] * jobs
     edges = sorted({moment for begin, end, _load in parts for moment in (begin, end)})
     idle_ms = sum(
         (end - begin) * prod(load.idle_share for a, b, load in parts if a <= begin and end <= b)
@@ -263,17 +345,27 @@ def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]
     span_ms = edges[-1] - edges[0]
     of_each = np.array(
         [
-            (of.ios_per_s, of.bytes_per_s, of.ios_per_s * of.read_share, of.ios_per_s * of.unlike_share, of.mean_depth)
+            (
+                of.ios_per_s,
+                of.bytes_per_s,
+                of.ios_per_s * of.read_share,
+                of.ios_per_s * of.unlike_share,
+                of.mean_depth,
+            )
             for _begin, _end, of in parts
         ]
     )
-    ops, moved, reads, unlike, depth = np.array([end - begin for begin, end, _ in parts]) @ of_each / span_ms
+    ops, moved, reads, unlike, depth = (
+        np.array([end - begin for begin, end, _ in parts]) @ of_each / span_ms
+    )
     job = IoLoad(ops, moved, reads / ops, unlike / ops, depth, idle_ms / span_ms)
     return expected_figures(source_load(profile, STAT_MAX_IO_BYTES), job)
 
 
 def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
-    """Return what fio makes of `stream` with the options `lines` of its pace, at the stream's own response times."""
+    """Return what fio makes of `stream` with the options `lines` of its pace, at the stream's own
+    response times.
+    """
     said = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
     splits = [split_sizes(side) for side in _sides(stream)]
     reads = percentages([stream.read.ops, stream.write.ops])[0] / PERCENT
@@ -292,7 +384,9 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
         for name in ("mean_bytes", "moved_share")
     )
     # The first I/O is issued at once, however slow the rate is.
-    rate = max(sum(asked), NS_PER_S / NS_PER_MS / float(said.get("runtime", "inf").removesuffix("ms")))
+    rate = max(
+        sum(asked), NS_PER_S / NS_PER_MS / float(said.get("runtime", "inf").removesuffix("ms"))
+    )
     took_s = (stream.loop.response_ns or nan) / NS_PER_S
     thinks_s = float(said.get("thinktime", "0us").removesuffix("us")) / _US_PER_S
     # As many in flight as may be; before it pauses, fio waits for the last of them.
@@ -310,12 +404,18 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
 
 
 def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) -> list[str]:
-    """Return the options of equal bursts, of as many operations as wait together in the source on average.
+    """Return the options of equal bursts, of as many operations as wait together in the source on
+    average.
 
-    A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The first has no pause
-    before it, so that few bursts are timed by their pauses alone.
+    A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The
+    first has no pause before it, so that few bursts are timed by their pauses alone.
     """
-    lines = [f"# bursts of {burst} I/Os: as many as wait together in the source on a drive of {FAST} times its rate"]
+    lines = [
+        (
+            f"# bursts of {burst} I/Os: as many as wait together in the source on a drive of {FAST}"
+            " times its rate"
+        )
+    ]
     gaps = -(-round(stream.ops * times.share) // burst) - 1
     if gaps < 1:
         return lines
@@ -327,8 +427,16 @@ def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) 
     drained_us = burst / (FAST * profile.ops / profile.span_ns) / NS_PER_US
     pause_us = max(_LEAST_PAUSE * gap_us, gap_us - drained_us)
     if gaps < _MANY_BURSTS:
-        lines.append(f"# fio pauses after a burst: if that takes over {gap_us - pause_us:.0f} us, the rate is lower")
-    return [*lines, f"thinktime={pause_us:.0f}us", f"thinktime_blocks={burst}", "thinktime_blocks_type=issue"]
+        lines.append(
+            f"# fio pauses after a burst: if that takes over {gap_us - pause_us:.0f} us, the rate"
+            " is lower"
+        )
+    return [
+        *lines,
+        f"thinktime={pause_us:.0f}us",
+        f"thinktime_blocks={burst}",
+        "thinktime_blocks_type=issue",
+    ]
 
 
 def _open_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
@@ -342,15 +450,23 @@ def _open_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int,
         # As the job has them: I/Os that now and then arrive in parts are of one size there.
         sizes = [size for size, _ in split_sizes(sides[0]).entries]
         per_s = sides[0].io_bytes * NS_PER_S / stream.span_ns / sizes[0]
-        # rate_iops with bssplit is wrong before fio 3.42; with several sizes, gaps follow the size before.
-        is_whole = len(sizes) == 1 and round(per_s) and abs(round(per_s) / per_s - 1) <= _EVEN_TOLERANCE
+        # rate_iops with bssplit is wrong before fio 3.42; with several sizes, gaps follow the size
+        # before.
+        is_whole = (
+            len(sizes) == 1 and round(per_s) and abs(round(per_s) / per_s - 1) <= _EVEN_TOLERANCE
+        )
         return 1, [f"rate_iops={round(per_s)}" if is_whole else _byte_rate(stream)]
     found = [poisson(rate) for rate in rates]
     drawn = [each for each in found if each is not None and (len(sides) == 1 or each[0] == 1)]
     if len(drawn) < len(sides):
-        why = ["# evenly by bytes, since Poisson rates are whole operations a second"] * (len(sides) == 1)
+        why = ["# evenly by bytes, since Poisson rates are whole operations a second"] * (
+            len(sides) == 1
+        )
         return 1, [*why, _byte_rate(stream)]
-    lines = [f"rate_iops={','.join(str(asked) for _jobs, asked, _made in drawn)}", "rate_process=poisson"]
+    lines = [
+        f"rate_iops={','.join(str(asked) for _jobs, asked, _made in drawn)}",
+        "rate_process=poisson",
+    ]
     jobs, _asked, made = drawn[0]
     if len(sides) == 1 and (abs(made / rates[0] - 1) > _TOLD or jobs > 1):
         lines.insert(0, f"# {rates[0]:.5g} I/Os a second in the source, {made:.5g} here")
@@ -368,38 +484,61 @@ def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
         most = max(1, depth.max if most is None else most, ceil(depth.mean))
         what = "99 % of the time" if depth.shares else "at every dispatch"
         return [
-            f"# {most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by time",
+            (
+                f"# {most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by"
+                " time"
+            ),
             f"iodepth={min(most, measured)}",
         ]
     most_depth, burst, low = most_in_flight(largest), stream.loop.burst_depth, list[str]()
     if burst is None and profile.concurrency is None and stream.span_ns <= 1:
         burst = stream.ops  # at one instant, and of no request
     if burst is not None and burst < (stream.loop.think_ops or 0):
-        most, said = burst, "# the I/Os of one stage of a request, {}{}: the next stage starts when they complete"
+        most, said = (
+            burst,
+            "# the I/Os of one stage of a request, {}{}: the next stage starts when they complete",
+        )
         low = ["iodepth_low=1"] * (burst > 1)
     elif burst is not None:
         most, said = burst, "# all of a burst at once: {}{}"
     elif profile.concurrency is not None:
         most = profile.concurrency.max_stage_ops * -(-profile.longest_bytes // STAT_MAX_IO_BYTES)
-        said = "# an upper bound, not a measured depth: the most I/Os in one stage of a request, {}{}"
+        said = (
+            "# an upper bound, not a measured depth: the most I/Os in one stage of a request, {}{}"
+        )
     else:
-        return ["# no iodepth: the source has no stages and no measured times to derive it from; fio's is 1"]
+        return [
+            (
+                "# no iodepth: the source has no stages and no measured times to derive it from; fio's"
+                " is 1"
+            )
+        ]
     cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if most_depth < most else ""
     return [said.format(most, cut), f"iodepth={min(most, most_depth)}", *low]
 
 
-def _trim_jobs(profile: Profile, options: JobOptions, runtime_ns: int) -> list[tuple[str, list[str]]]:
-    """Return the jobs that discard as much as the source deletes, when it does; none if the target is no block device.
+def _trim_jobs(
+    profile: Profile, options: JobOptions, runtime_ns: int
+) -> list[tuple[str, list[str]]]:
+    """Return the jobs that discard as much as the source deletes, when it does.
 
-    Deletes may go on when reads and writes are over, or begin then; the jobs end with the longest run that is allowed.
+    None if the target is no block device.
+
+    Deletes may go on when reads and writes are over, or begin then; the jobs end with the longest
+    run that is allowed.
     """
     count = profile.delete_ops
     if not options.is_device or not count or not runtime_ns or not profile.delete_bytes:
         return []
-    mean, span_ns = max(1, round(profile.delete_bytes / count / _ALIGN)) * _ALIGN, profile.deletes_span_ns
+    mean, span_ns = (
+        max(1, round(profile.delete_bytes / count / _ALIGN)) * _ALIGN,
+        profile.deletes_span_ns,
+    )
     # So many gaps as deletes, as for the streams.
     span_ns = profile.span_ns if span_ns is None else round(span_ns * count / max(1, count - 1))
-    trims = msgspec.structs.replace(nothing(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)])
+    trims = msgspec.structs.replace(
+        nothing(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)]
+    )
     stream = _of_chance("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
     times = _times(stream, profile, runtime_ns)
     left_ms, lasts_ms = options.runtime_cap_ns // NS_PER_MS - times.start_ms, times.runtime_ms or 0
@@ -444,33 +583,55 @@ def place_lines(stream: IoStream, space: int) -> list[str]:
         lines.append(f"random_distribution={places.law}:{places.theta:g}")
     elif places.law is Law.ZONES:
         # fio 3.33 fails to parse zones of reads and others of writes (its issue 1923).
-        sides = [(name, d) for name, d in (("reads", stream.read), ("writes", stream.write)) if d.ops]
+        sides = [
+            (name, d) for name, d in (("reads", stream.read), ("writes", stream.write)) if d.ops
+        ]
         name, most = max(sides, key=lambda side: side[1].ops)
         if any(d.zones != most.zones for _, d in sides):
             lines.append(f"# zones of the {name} only: fio takes one random_distribution per job")
         zones = [f"{zone.percent}/{zone.span_bytes}" for zone in most.zones]
         rest = space - sum(zone.span_bytes for zone in most.zones)
-        lines.append(f"random_distribution=zoned_abs:{':'.join([*zones, *([f'0/{rest}'] if rest else [])])}")
+        lines.append(
+            f"random_distribution=zoned_abs:{':'.join([*zones, *([f'0/{rest}'] if rest else [])])}"
+        )
     return lines
 
 
 def sizes_line(stream: IoStream) -> list[str]:
     """Return the option of the sizes, and a comment where whole percents lose some."""
     sides = [_direction_to_ask(d, stream) for d in (stream.read, stream.write) if d.ops]
-    if all(len(side.sizes) == 1 for side in sides) and len({side.sizes[0].io_bytes for side in sides}) == 1:
+    if (
+        all(len(side.sizes) == 1 for side in sides)
+        and len({side.sizes[0].io_bytes for side in sides}) == 1
+    ):
         return [f"bs={sides[0].sizes[0].io_bytes}"]
     if len(sides) == 2 and total_variation(sides[0].sizes, sides[1].sizes) <= _SAME_SIZES_TV:  # noqa: PLR2004 - directions
         a, b = sides
-        counts = sum((Counter({size.io_bytes: size.ops for size in side.sizes}) for side in sides), Counter[int]())
+        counts = sum(
+            (Counter({size.io_bytes: size.ops for size in side.sizes}) for side in sides),
+            Counter[int](),
+        )
         sizes = [SizeCount(size, ops) for size, ops in sorted(counts.items())]
-        sides = [msgspec.structs.replace(a, sizes=sizes, ops=a.ops + b.ops, io_bytes=a.io_bytes + b.io_bytes)]
+        sides = [
+            msgspec.structs.replace(
+                a, sizes=sizes, ops=a.ops + b.ops, io_bytes=a.io_bytes + b.io_bytes
+            )
+        ]
     splits = [split_sizes(side) for side in sides]
     said = [str(split) for split in splits]
-    lines = [f"bs={splits[0].entries[0][0]}"] if len(splits) == 1 and len(splits[0].entries) == 1 else []
+    lines = (
+        [f"bs={splits[0].entries[0][0]}"]
+        if len(splits) == 1 and len(splits[0].entries) == 1
+        else []
+    )
     lines = lines or [f"bssplit={','.join(said)}"]
     lost = max(split.moved_share for split in splits)
     if lost > _SAME_SIZES_TV:
-        lines.insert(0, f"# bssplit takes whole percents: {lost:.1%} of I/Os get another size than in the source")
+        lines.insert(
+            0,
+            f"# bssplit takes whole percents: {lost:.1%} of I/Os get another size than in the"
+            " source",
+        )
     least = min(size for split in splits for size, _percent in split.entries)
     if any(size % least for split in splits for size, _percent in split.entries):
         lines.append("bs_unaligned=1")
@@ -478,17 +639,26 @@ def sizes_line(stream: IoStream) -> list[str]:
 
 
 def has_map(stream: IoStream) -> bool:
-    """Return whether fio's random map draws the places of `stream`: its unit is the smallest size."""
+    """Return whether fio's random map draws the places of `stream`.
+
+    Its unit is the smallest size.
+    """
     places = stream.places
     if places is None or places.law is not Law.ONCE or _least_size(stream) != places.align_bytes:
         return False
-    return all(s.io_bytes % places.align_bytes == 0 for s in (*stream.read.sizes, *stream.write.sizes))
+    return all(
+        s.io_bytes % places.align_bytes == 0 for s in (*stream.read.sizes, *stream.write.sizes)
+    )
 
 
 def _region(places: Places, stream: IoStream, space: int) -> list[str]:
-    """Return where the stream's stretch of the target begins and how long it is, unless it is all of it."""
+    """Return where the stream's stretch of the target begins and how long it is, unless it is all
+    of it.
+    """
     is_hashed = places.law in (Law.ZIPF, Law.PARETO)
-    is_all = places.span_bytes >= _ALL_OF_SPACE * space and places.sequential_share < 1 and not is_hashed
+    is_all = (
+        places.span_bytes >= _ALL_OF_SPACE * space and places.sequential_share < 1 and not is_hashed
+    )
     if places.law is Law.ZONES or is_all:
         return []
     size = -(-places.span_bytes // places.align_bytes) * places.align_bytes
@@ -506,18 +676,29 @@ def _region(places: Places, stream: IoStream, space: int) -> list[str]:
 
 def _least_size(stream: IoStream) -> int:
     """Return the smallest size that has a whole percent of the operations."""
-    sizes = [size for d in (stream.read, stream.write) if d.ops for size, percent in split_sizes(d).entries if percent]
+    sizes = [
+        size
+        for d in (stream.read, stream.write)
+        if d.ops
+        for size, percent in split_sizes(d).entries
+        if percent
+    ]
     return max(_LEAST_BS, min(sizes))
 
 
 def _direction_to_ask(direction: DirectionProfile, stream: IoStream) -> DirectionProfile:
-    """Return `direction` with the sizes to ask for: where the random map cuts some, not those that come out."""
+    """Return `direction` with the sizes to ask for.
+
+    Where the random map cuts some, not those that come out.
+    """
     places = stream.places
     if len(direction.sizes) == 1 or places is None or not has_map(stream):
         return direction
     blocks = np.array([s.io_bytes // places.align_bytes for s in direction.sizes])
     weights = np.array([s.ops for s in direction.sizes], dtype=np.float64)
-    asked = sizes_to_ask_for(blocks, weights, max(1, places.span_bytes // places.align_bytes), stream.ops)
+    asked = sizes_to_ask_for(
+        blocks, weights, max(1, places.span_bytes // places.align_bytes), stream.ops
+    )
     ops = np.round(asked * direction.ops).astype(int)
     sizes = [SizeCount(s.io_bytes, int(n)) for s, n in zip(direction.sizes, ops, strict=True) if n]
     return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
@@ -532,7 +713,8 @@ _US_PER_S = 1_000_000
 
 
 def poisson(ops_per_s: float) -> tuple[int, int, float] | None:
-    """Return over how many equal jobs fio keeps a Poisson rate, each one's I/Os a second, and what all then make.
+    """Return over how many equal jobs fio keeps a Poisson rate, each one's I/Os a second, and what
+    all then make.
 
     Null if a slow rate is closer to an even one of bytes.
     """
@@ -555,7 +737,8 @@ _MAP_SEED = 42
 def sizes_to_ask_for(
     blocks: NDArray[np.int64], weights: NDArray[np.float64], places: int, ops: int
 ) -> NDArray[np.float64]:
-    """Return the weights to ask for, so that sizes of `blocks` places come out as `weights` over `ops` operations.
+    """Return the weights to ask for, so that sizes of `blocks` places come out as `weights` over
+    `ops` operations.
 
     The map has `places`; the same weights come back if none are closer.
     """
@@ -572,8 +755,12 @@ def sizes_to_ask_for(
     return best
 
 
-def cut_sizes(blocks: NDArray[np.int64], weights: NDArray[np.float64], places: int, ops: int) -> NDArray[np.float64]:
-    """Return the shares in which sizes come out of a map of `places` if they are asked for in shares `weights`."""
+def cut_sizes(
+    blocks: NDArray[np.int64], weights: NDArray[np.float64], places: int, ops: int
+) -> NDArray[np.float64]:
+    """Return the shares in which sizes come out of a map of `places` if they are asked for in
+    shares `weights`.
+    """
     rng = np.random.default_rng(_MAP_SEED)
     asked = rng.choice(blocks, ops, p=weights)
     starts = rng.integers(0, places, ops)

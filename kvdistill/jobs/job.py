@@ -1,12 +1,15 @@
-"""What every job file shares: its names and options, the comment at its head, what it needs, and fio itself.
+"""What every job file shares.
+
+Its names and options, the comment at its head, what it needs, and fio itself.
 
 The head says where the job comes from, how to run it, and what the format cannot express.
 
-Buffers: a device takes a limited number of memory segments a request. Of a buffer in 4 KiB pages that lie anywhere, 1
-MiB is 256 segments, but a device may take 254 (virtio) or 127 (NVMe): the block layer then splits the I/O. A huge page
-is one segment. fio asks the kernel for them with iomem=mmaphuge, which fails where none are reserved; glibc does for
-any buffer, where its tunable says so. Shorter I/Os arrive whole in any case, but take longer to issue page by page: a
-closed loop is slower, and its gaps are others (docs/concepts/fio-jobs.md).
+Buffers: a device takes a limited number of memory segments a request. Of a buffer in 4 KiB pages
+that lie anywhere, 1 MiB is 256 segments, but a device may take 254 (virtio) or 127 (NVMe): the
+block layer then splits the I/O. A huge page is one segment. fio asks the kernel for them with
+iomem=mmaphuge, which fails where none are reserved; glibc does for any buffer, where its tunable
+says so. Shorter I/Os arrive whole in any case, but take longer to issue page by page: a closed loop
+is slower, and its gaps are others (docs/concepts/fio-jobs.md).
 """
 
 from __future__ import annotations
@@ -63,7 +66,10 @@ class FioMode(StrEnum):
 
 MIB = 1 << 20
 STAT_MAX_IO_BYTES = 512 * MIB
-"""The statistical job draws longer operations as several: fio buffers depth times the longest in memory."""
+"""The statistical job draws longer operations as several.
+
+Fio buffers depth times the longest in memory.
+"""
 BUFFER_BYTES, _MAX_DEPTH = 256 * MIB, 1024
 _MAX_TARGET = 256
 MAX_JOBS = 1024
@@ -93,14 +99,18 @@ READS_IOLOG_3 = FioVersion(3, 31)
 """The first fio that reads iologs with timestamps."""
 
 HOW_TO_GET = (
-    "install it (Debian, Ubuntu: apt-get install fio; Fedora: dnf install fio) or see https://fio.readthedocs.io"
+    "install it (Debian, Ubuntu: apt-get install fio; Fedora: dnf install fio) or see"
+    " https://fio.readthedocs.io"
 )
 
 
 def most_in_flight(io_bytes: int, of_bytes: int = BUFFER_BYTES) -> int:
-    """Return how many I/Os of up to `io_bytes` a job may have in flight: fio allocates `of_bytes` for all that may be.
+    """Return how many I/Os of up to `io_bytes` a job may have in flight.
 
-    The default is that of jobs of a trace, exact and statistical alike, so that one can be held against the other.
+    Fio allocates `of_bytes` for all that may be.
+
+    The default is that of jobs of a trace, exact and statistical alike, so that one can be held
+    against the other.
     """
     return max(1, min(_MAX_DEPTH, of_bytes // max(1, io_bytes)))
 
@@ -112,7 +122,9 @@ def parse_version(text: str) -> FioVersion:
         raise ConfigError(f"--fio-version {text}: write it as 3.33")
     version = FioVersion(int(match[1]), int(match[2]))
     if version < READS_IOLOG_3:
-        raise ConfigError(f"fio {version} cannot replay a log with times; version {READS_IOLOG_3} or later can")
+        raise ConfigError(
+            f"fio {version} cannot replay a log with times; version {READS_IOLOG_3} or later can"
+        )
     return version
 
 
@@ -124,26 +136,37 @@ class JobOptions:
     """
 
     modes: list[FioMode] | None = option(
-        "replay, stat or reuse; may be given again [default: all that the source supports].", None, "--mode"
+        "replay, stat or reuse; may be given again [default: all that the source supports].",
+        None,
+        "--mode",
     )
     target: str = option("File or block device that the jobs overwrite.", SCRATCH)
     version: FioVersion | None = option(
-        "Fio version to write for [default: the installed one].", None, "--fio-version", parse=parse_version
+        "Fio version to write for [default: the installed one].",
+        None,
+        "--fio-version",
+        parse=parse_version,
     )
     io_bytes: int = option(
-        "Largest I/O of replay and reuse; longer operations are split.  [default: 1MiB]", 1 << 20, parse=parse_bytes
+        "Largest I/O of replay and reuse; longer operations are split.  [default: 1MiB]",
+        1 << 20,
+        parse=parse_bytes,
     )
     jobs: int | None = option(
-        "Partition replay and reuse over this many jobs of one I/O in flight each; 1 is one asynchronous job "
-        "[default: 1].",
+        "Partition replay and reuse over this many jobs of one I/O in flight each; 1 is one"
+        " asynchronous job [default: 1].",
         min=1,
     )
     log_version: int | None = option(
-        "2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: the closest]."
+        "2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: the"
+        " closest]."
     )
-    is_whole: bool = option("Write the logs of the whole replay, however long they are.", False, "--whole")
+    is_whole: bool = option(
+        "Write the logs of the whole replay, however long they are.", False, "--whole"
+    )
     has_huge_pages: bool | None = option(
-        "Huge pages are reserved (vm.nr_hugepages) where the jobs run [default: as on this machine].",
+        "Huge pages are reserved (vm.nr_hugepages) where the jobs run [default: as on this"
+        " machine].",
         None,
         "--huge-pages/--no-huge-pages",
         show_default=False,
@@ -161,7 +184,9 @@ class JobOptions:
         "--space",
         parse=positive("--space", parse_bytes),
     )
-    has_check: bool = option("Run the jobs briefly and compare them with the source.", False, "--check")
+    has_check: bool = option(
+        "Run the jobs briefly and compare them with the source.", False, "--check"
+    )
     check_ns: int = option(
         "How much of the source each checked job runs.  [default: 10s]",
         10 * NS_PER_S,
@@ -176,32 +201,48 @@ class JobOptions:
     has_null_check: bool = option(
         "Check with fio's null engine: fio's own times, without a target.", False, "--check-null"
     )
-    is_strict: bool = option("Write nothing if a job is expected to be over 10 % off its source.", False, "--strict")
+    is_strict: bool = option(
+        "Write nothing if a job is expected to be over 10 % off its source.", False, "--strict"
+    )
     is_device: bool = False
     """Whether the target is a block device, which takes discards."""
     huge_pages: int = 0
     """How many huge pages are reserved and free where the jobs run."""
     issue_us: tuple[float, float] = (0.0, 0.0)
-    """What fio takes to issue an I/O, and each MiB of it: delays of a log of version 3, which add to it, are so much
-    shorter."""
+    """What fio takes to issue an I/O, and each MiB of it.
+
+    Delays of a log of version 3, which add to it, are so much shorter.
+    """
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that fio does not take."""
-        if not self.target or len(self.target) > _MAX_TARGET or any(c.isspace() or c in "'\"#;" for c in self.target):
+        if (
+            not self.target
+            or len(self.target) > _MAX_TARGET
+            or any(c.isspace() or c in "'\"#;" for c in self.target)
+        ):
             raise ConfigError(
-                f"--target {self.target}: fio's log takes names of at most {_MAX_TARGET} characters without spaces, "
-                "quotes, # or ;"
+                f"--target {self.target}: fio's log takes names of at most {_MAX_TARGET} characters"
+                " without spaces, quotes, # or ;"
             )
         if not GRANULE_BYTES <= self.io_bytes <= _MAX_IO_BYTES or self.io_bytes % GRANULE_BYTES:
-            raise ConfigError(f"--io-bytes {self.io_bytes}: it must be a multiple of 4096 below 4 GiB")
+            raise ConfigError(
+                f"--io-bytes {self.io_bytes}: it must be a multiple of 4096 below 4 GiB"
+            )
         if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
             raise ConfigError(f"--jobs {self.jobs}: it must be 1 to {MAX_JOBS}")
         if self.log_version not in (None, ABSOLUTE, RELATIVE):
-            raise ConfigError(f"--log-version {self.log_version}: it must be {ABSOLUTE} or {RELATIVE}")
+            raise ConfigError(
+                f"--log-version {self.log_version}: it must be {ABSOLUTE} or {RELATIVE}"
+            )
 
     def on_this_machine(self) -> JobOptions:
-        """Return them with fio's version and the huge pages of this machine where the user did not say."""
-        pages = free_huge_pages() if self.has_huge_pages is None else _MANY_PAGES * self.has_huge_pages
+        """Return them with fio's version and the huge pages of this machine where the user did not
+        say.
+        """
+        pages = (
+            free_huge_pages() if self.has_huge_pages is None else _MANY_PAGES * self.has_huge_pages
+        )
         return replace(self, version=self.version or installed(), huge_pages=pages)
 
     @property
@@ -211,7 +252,10 @@ class JobOptions:
 
 
 EXPECTED_WITHIN = 0.1
-"""How far off a job may be expected to be from its source: of its rates and depth, or as a share."""
+"""How far off a job may be expected to be from its source.
+
+Of its rates and depth, or as a share.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +273,10 @@ class IoLoad:
 
 
 class ExpectedFigure(msgspec.Struct, frozen=True):
-    """A figure of a source, and what a job is expected to make of it; null where it cannot be told."""
+    """A figure of a source, and what a job is expected to make of it.
+
+    Null where it cannot be told.
+    """
 
     name: str
     is_share: bool
@@ -277,13 +324,20 @@ def expected_said(figures: Sequence[ExpectedFigure]) -> str:
     known = [figure.name for figure in figures if figure.off is not None and not figure.is_missed]
     unknown = [figure.name for figure in figures if figure.off is None]
     parts = [f"expected OFF its source in {', '.join(missed)}"] if missed else []
-    parts += [f"{'' if missed else 'expected '}within 10 % of its source in {', '.join(known)}"] if known else []
+    parts += (
+        [f"{'' if missed else 'expected '}within 10 % of its source in {', '.join(known)}"]
+        if known
+        else []
+    )
     parts += [f"unknown: {', '.join(unknown)}"] if unknown else []
     return "; ".join(parts) or "not known before it runs: the source has no times"
 
 
 def source_load(profile: Profile, max_io_bytes: int) -> IoLoad:
-    """Return the load of the profile, operations longer than `max_io_bytes` as several; nan without times."""
+    """Return the load of the profile, operations longer than `max_io_bytes` as several.
+
+    Nan without times.
+    """
     sides = [cut_long(side, max_io_bytes) for side in (profile.read, profile.write)]
     ios, seconds = sum(side.ops for side in sides), profile.span_ns / NS_PER_S or nan
     depth, idle = profile.depth, profile.idle
@@ -304,14 +358,19 @@ def whole_mib(count: int) -> int:
 
 
 def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
-    """Return the space that the statistical job needs: operations near the end run over it by their length.
+    """Return the space that the statistical job needs.
+
+    Operations near the end run over it by their length.
 
     ConfigError if neither the profile nor the user says.
     """
     if profile.space is not None:
         return whole_mib(profile.space.span_bytes + min(profile.longest_bytes, STAT_MAX_IO_BYTES))
     if options.space_bytes is None:
-        raise ConfigError(f"{profile.origin.file} has no offsets; give the space to use with --space, such as 10GiB")
+        raise ConfigError(
+            f"{profile.origin.file} has no offsets; give the space to use with --space, such as"
+            " 10GiB"
+        )
     return whole_mib(options.space_bytes)
 
 
@@ -329,7 +388,10 @@ def data_lines(profile: Profile) -> list[str]:
         return ["# compressibility of the data is not known: random data is incompressible"]
     data = profile.data
     lines = []
-    for name, ratio in (("buffer_compress_percentage", data.compress_ratio), ("dedupe_percentage", data.dedup_ratio)):
+    for name, ratio in (
+        ("buffer_compress_percentage", data.compress_ratio),
+        ("dedupe_percentage", data.dedup_ratio),
+    ):
         percent = round(100 * (1 - 1 / ratio))
         if percent:
             lines.append(f"{name}={percent}")
@@ -337,11 +399,19 @@ def data_lines(profile: Profile) -> list[str]:
 
 
 _WIDTH = 108
-_WHAT = {SourceKind.TRACE: "trace", SourceKind.OPS: "run", SourceKind.BLOCKS: "run", SourceKind.PROBE: "measurement"}
+_WHAT = {
+    SourceKind.TRACE: "trace",
+    SourceKind.OPS: "run",
+    SourceKind.BLOCKS: "run",
+    SourceKind.PROBE: "measurement",
+}
 
 
 def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[str]]]) -> str:
-    """Return the comment: `title`, provenance, then each (heading, lines) of `sections` that has lines."""
+    """Return the comment.
+
+    `title`, provenance, then each (heading, lines) of `sections` that has lines.
+    """
     blocks = [("From", _provenance(profile)), *sections]
     lines = [f"# {title}"]
     for heading, items in blocks:
@@ -362,7 +432,10 @@ def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[
 
 
 def job_text(
-    title: str, profile: Profile, head: Iterable[tuple[str, Iterable[str]]], sections: Iterable[tuple[str, list[str]]]
+    title: str,
+    profile: Profile,
+    head: Iterable[tuple[str, Iterable[str]]],
+    sections: Iterable[tuple[str, list[str]]],
 ) -> str:
     """Return a job: its `head` (as of `header`), and its sections (name, lines)."""
     text = header(title, profile, head)
@@ -397,7 +470,8 @@ def fio_job(
 ) -> str:
     """Return the job of `mode`: its head, what its `jobs` (name, lines) share, and these.
 
-    `buffers` are the depth and the largest I/O of each. A huge page is one segment of a request, see the module.
+    `buffers` are the depth and the largest I/O of each. A huge page is one segment of a request,
+    see the module.
     """
     largest = max(size for _, size in buffers)
     command, align = f"fio {mode.job}", []
@@ -405,7 +479,9 @@ def fio_job(
     if largest > PAGE_BYTES:
         pages = sum(-(-(depth * size + PAGE_BYTES) // HUGE_BYTES) for depth, size in buffers)
         reserved = f"{pages} huge pages reserved (sysctl vm.nr_hugepages={pages})"
-        tunable = f"the variable {'='.join(TUNABLE)} (glibc 2.35; transparent huge pages not 'never')"
+        tunable = (
+            f"the variable {'='.join(TUNABLE)} (glibc 2.35; transparent huge pages not 'never')"
+        )
         why = "I/Os take longer to issue"
         if largest > SAFE_BYTES:
             why = f"I/Os over {format_io_size(SAFE_BYTES)} may be split above the device"
@@ -422,9 +498,18 @@ def fio_job(
         ("Needs", [*needs(options, space), *memory]),
         ("What it does", does),
         ("Not reproduced", lost),
-        (f"Known issues of fio {version}" if version else "Known issues of fio (written for any version)", bugs),
+        (
+            (
+                f"Known issues of fio {version}"
+                if version
+                else "Known issues of fio (written for any version)"
+            ),
+            bugs,
+        ),
     ]
-    return job_text(title, profile, head, [("global", [*shared, *align, *more, *data_lines(profile)]), *jobs])
+    return job_text(
+        title, profile, head, [("global", [*shared, *align, *more, *data_lines(profile)]), *jobs]
+    )
 
 
 def _provenance(profile: Profile) -> list[str]:
@@ -433,7 +518,10 @@ def _provenance(profile: Profile) -> list[str]:
     seed = "no seed" if origin.seed is None else f"seed {origin.seed}"
     model = f", model {origin.model}" if origin.model else ""
     lines = [
-        f"kvdistill {__version__}, {'tier' if has_objects else 'disk'} {profile.tier} of {origin.file}",
+        (
+            f"kvdistill {__version__}, {'tier' if has_objects else 'disk'} {profile.tier} of"
+            f" {origin.file}"
+        ),
         f"written by {origin.program} {origin.version}, {preset}, {seed}{model}",
         f"configuration SHA-256 {origin.config_sha256 or 'unknown'}",
     ]
@@ -441,12 +529,14 @@ def _provenance(profile: Profile) -> list[str]:
         lines.append("the trace is simulated: its times are the simulator's, not a device's")
     if origin.limit:
         lines.append(f"only part of the tier: the first {origin.limit}")
-    later = f" ({format_duration(profile.whole_ns)} with these)" if profile.deletes_beyond_ns else ""
+    later = (
+        f" ({format_duration(profile.whole_ns)} with these)" if profile.deletes_beyond_ns else ""
+    )
     lines.append(
-        f"{counted(profile.read.ops, 'read')} of {format_bytes(profile.read.object_bytes)}, "
-        f"{counted(profile.write.ops, 'write')} of {format_bytes(profile.write.object_bytes)}, "
-        f"{counted(profile.delete_ops, 'delete')}{later}, over {format_duration(profile.span_ns)} from "
-        f"{format_duration(profile.start_ns)} into the {_WHAT[origin.kind]}"
+        f"{counted(profile.read.ops, 'read')} of {format_bytes(profile.read.object_bytes)},"
+        f" {counted(profile.write.ops, 'write')} of {format_bytes(profile.write.object_bytes)},"
+        f" {counted(profile.delete_ops, 'delete')}{later}, over {format_duration(profile.span_ns)}"
+        f" from {format_duration(profile.start_ns)} into the {_WHAT[origin.kind]}"
     )
     if profile.space is not None:
         lines.append(
@@ -454,11 +544,16 @@ def _provenance(profile: Profile) -> list[str]:
             f"{format_bytes(profile.space.peak_reserved_bytes)} reserved at once"
             f"{' (first fit, 4 KiB aligned)' if has_objects else ''}"
         )
-    return [*lines, *(computing_notes(origin.notes) if origin.kind is SourceKind.TRACE else origin.notes)]
+    return [
+        *lines,
+        *(computing_notes(origin.notes) if origin.kind is SourceKind.TRACE else origin.notes),
+    ]
 
 
 def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
-    """Return the job that writes the whole target of `modes`, so that every read meets data on the device."""
+    """Return the job that writes the whole target of `modes`, so that every read meets data on the
+    device.
+    """
     title = f"Fills the target of {', '.join(mode.job for mode in modes)}"
     head = [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))]
     lines = [
@@ -477,21 +572,31 @@ def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options:
 
 
 def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
-    """Return what no fio job can express; deletes only if `has_deletes`: on a device discards stand for them."""
-    padding = profile.read.io_bytes + profile.write.io_bytes - profile.read.object_bytes - profile.write.object_bytes
+    """Return what no fio job can express.
+
+    Deletes only if `has_deletes`: on a device discards stand for them.
+    """
+    padding = (
+        profile.read.io_bytes
+        + profile.write.io_bytes
+        - profile.read.object_bytes
+        - profile.write.object_bytes
+    )
     lines = []
     if padding:
-        lines.append(f"padding to whole pages of 4 KiB adds {padding:,} bytes ({format_bytes(padding)})")
+        lines.append(
+            f"padding to whole pages of 4 KiB adds {padding:,} bytes ({format_bytes(padding)})"
+        )
     if (count := profile.delete_ops) and has_deletes:
         lines.append(
-            f"{counted(count, 'delete')} {'is' if count == 1 else 'are'} not issued: deletes only free space for later "
-            "writes (fio's log has none)"
+            f"{counted(count, 'delete')} {'is' if count == 1 else 'are'} not issued: deletes only"
+            " free space for later writes (fio's log has none)"
         )
     if stream_notes(profile.origin.notes, profile.tier):
         lines.append(
-            "the stream of each write (kvreplay passes it on): fio's write_hint is one for a whole file, and with "
-            "direct=1 Linux refuses it (EINVAL, 6.18); its fdp=1 with fdp_pli is for ioengine=io_uring_cmd on an NVMe "
-            "character device, from fio 3.34 on"
+            "the stream of each write (kvreplay passes it on): fio's write_hint is one for a whole"
+            " file, and with direct=1 Linux refuses it (EINVAL, 6.18); its fdp=1 with fdp_pli is"
+            " for ioengine=io_uring_cmd on an NVMe character device, from fio 3.34 on"
         )
     if profile.empty_ops:
         lines.append(f"left out: {counted(profile.empty_ops, 'operation')} of zero bytes")
@@ -516,11 +621,16 @@ def installed() -> FioVersion | None:
 
 
 def run_fio(
-    job: Path, timeout_s: float, *, program: str | None = None, environment: Mapping[str, str] | None = None
+    job: Path,
+    timeout_s: float,
+    *,
+    program: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run fio, or `program`, on `job` in its folder and return its JSON.
 
-    ProbeUnavailable if there is no fio. DeviceError if fio failed, or did not end within `timeout_s`.
+    ProbeUnavailable if there is no fio. DeviceError if fio failed, or did not end within
+    `timeout_s`.
     """
     try:
         done = subprocess.run(  # noqa: S603 - found on the path
@@ -534,8 +644,8 @@ def run_fio(
         )
     except subprocess.TimeoutExpired:
         raise DeviceError(
-            f"fio did not end {job.name} within {timeout_s:.0f} s; the target is too slow: check less with "
-            "--check-duration or --check-bytes"
+            f"fio did not end {job.name} within {timeout_s:.0f} s; the target is too slow: check"
+            " less with --check-duration or --check-bytes"
         ) from None
     # fio writes warnings before the JSON, to the same stream.
     start = re.search(r"^\{", done.stdout, re.MULTILINE)
@@ -545,15 +655,21 @@ def run_fio(
         result = {}
     failed = [job["error"] for job in result.get("jobs", []) if job.get("error")]
     if done.returncode or failed or not result:
-        said = [line for line in (done.stderr + done.stdout).splitlines() if line.startswith("fio:")]
-        raise DeviceError(f"fio could not run {job.name}: {said[-1] if said else f'exit code {done.returncode}'}")
+        said = [
+            line for line in (done.stderr + done.stdout).splitlines() if line.startswith("fio:")
+        ]
+        raise DeviceError(
+            f"fio could not run {job.name}: {said[-1] if said else f'exit code {done.returncode}'}"
+        )
     return result
 
 
 def free_huge_pages() -> int:
     """Return how many huge pages of 2 MiB are reserved and free on this machine."""
     said = sys_text(Path("/proc/meminfo")) or ""
-    found = re.search(rf"\nHugePages_Free: +(\d+)\n(?:.*\n)*Hugepagesize: +{HUGE_BYTES >> 10} kB\b", said)
+    found = re.search(
+        rf"\nHugePages_Free: +(\d+)\n(?:.*\n)*Hugepagesize: +{HUGE_BYTES >> 10} kB\b", said
+    )
     return int(found[1]) if found else 0
 
 

@@ -1,6 +1,9 @@
-"""Write random jobs for object stores from a `Profile`: MinIO's warp and sai3-bench. Pure functions to text.
+"""Write random jobs for object stores from a `Profile`.
 
-Both draw objects at random, so a job keeps mix, sizes, rate and number of objects, and says what it loses.
+MinIO's warp and sai3-bench. Pure functions to text.
+
+Both draw objects at random, so a job keeps mix, sizes, rate and number of objects, and says what it
+loses.
 
 - warp (`warp run FILE`) has no arrival process. Its sizes are uniform between a bucket's bound and the one before:
   a bound without weight just below each gives exact ones.
@@ -24,7 +27,14 @@ import msgspec
 
 from kvdistill.formats.oplog import OpLog, Style, can_log, write_oplogs
 from kvdistill.jobs.job import PROFILE, header, make_folder
-from kvdistill.profile.profile import DirectionProfile, Profile, SizeCount, mean_bytes, percentages, total_variation
+from kvdistill.profile.profile import (
+    DirectionProfile,
+    Profile,
+    SizeCount,
+    mean_bytes,
+    percentages,
+    total_variation,
+)
 from kvdistill.profile.sources import distil_source
 from kvtrace.core import np
 from kvtrace.core.app import progress
@@ -32,7 +42,15 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import MOST
-from kvtrace.core.units import NS_PER_MS, NS_PER_S, counted, format_bytes, format_count, format_duration, per_second
+from kvtrace.core.units import (
+    NS_PER_MS,
+    NS_PER_S,
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    per_second,
+)
 
 _WORTH_TELLING = 0.0005
 """Shares below this are 0.0 % in print."""
@@ -41,7 +59,10 @@ _INSTANT = "all operations of the trace share one instant"
 
 @dataclass(frozen=True, slots=True)
 class StoreMix:
-    """What is asked of a store: sizes of GETs and PUTs by weight, and how many of each operation."""
+    """What is asked of a store.
+
+    Sizes of GETs and PUTs by weight, and how many of each operation.
+    """
 
     gets: Sequence[SizeCount]
     puts: Sequence[SizeCount]
@@ -76,13 +97,17 @@ class StoreJob:
 
 
 def _depth(profile: Profile, option: str, indent: str = "") -> tuple[int | None, list[str]]:
-    """Return the operations in flight, null if the profile does not say, and the lines of the `option` that says them.
+    """Return the operations in flight, null if the profile does not say, and the lines of the
+    `option` that says them.
 
     Measured if they were timed, else a stage's, which bounds them.
     """
     stages, mean = profile.concurrency, None if profile.depth is None else profile.depth.mean
     if mean is not None:
-        count, said = max(1, math.ceil(mean)), f"measured: {mean:.3g} operations in flight, weighted by time"
+        count, said = (
+            max(1, math.ceil(mean)),
+            f"measured: {mean:.3g} operations in flight, weighted by time",
+        )
     elif stages is not None:
         count, bound = stages.max_stage_ops, "an upper bound, not a measured depth"
         said = f"the most operations of one stage (mean {stages.mean_stage_ops:.2f}): {bound}"
@@ -99,19 +124,27 @@ def _duration(profile: Profile, cap_ns: int, indent: str = "") -> str:
 
 
 def _live(profile: Profile, sizes: Sequence[SizeCount]) -> int:
-    """Return the most objects that lived at once; of a source that knows none, as many of the mean of `sizes`."""
+    """Return the most objects that lived at once.
+
+    Of a source that knows none, as many of the mean of `sizes`.
+    """
     space = profile.placed
     return space.peak_live_objects or round(space.peak_reserved_bytes / mean_bytes(sizes))
 
 
 def _estimated(profile: Profile) -> str:
-    return "" if profile.placed.peak_live_objects else " (estimated: peak live bytes over their mean size)"
+    return (
+        ""
+        if profile.placed.peak_live_objects
+        else " (estimated: peak live bytes over their mean size)"
+    )
 
 
 def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
     """Return `sizes`, ascending, in at most `most` classes.
 
-    If there are more, they are joined into runs of about as many operations, of their mean size: this keeps the bytes.
+    If there are more, they are joined into runs of about as many operations, of their mean size:
+    this keeps the bytes.
     """
     if len(sizes) <= most:
         return list(sizes)
@@ -126,28 +159,47 @@ def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
     return [SizeCount(size, ops) for size, ops in sorted(joined.items())]
 
 
-def _classes_lost(what: str, direction: DirectionProfile, classes: Sequence[SizeCount]) -> list[str]:
-    """Return what `classes` lose of the sizes of `direction`, called `what`; nothing if they are the same."""
+def _classes_lost(
+    what: str, direction: DirectionProfile, classes: Sequence[SizeCount]
+) -> list[str]:
+    """Return what `classes` lose of the sizes of `direction`, called `what`.
+
+    Nothing if they are the same.
+    """
     sizes = direction.object_sizes
     if not direction.ops or (moved := total_variation(sizes, classes)) < _WORTH_TELLING:
         return []
-    part = f"{moved:.1%} of {format_count(direction.ops)} get another size (total variation distance {moved:.3f})"
+    part = (
+        f"{moved:.1%} of {format_count(direction.ops)} get another size (total variation distance"
+        f" {moved:.3f})"
+    )
     exact = format_bytes(mean_bytes(sizes))
     return [f"sizes of {what}: {part}; mean {format_bytes(mean_bytes(classes))} instead of {exact}"]
 
 
 def _random_lost(profile: Profile, hot: str, bursts: str, names: str) -> list[str]:
-    """Return what every job of random operations loses, with its words for what is hot, bursty, and for names."""
+    """Return what every job of random operations loses, with its words for what is hot, bursty, and
+    for names.
+    """
     order = "the order of operations: the reuse distances of the trace are not kept"
     if (known := profile.locality) is not None:
         of = "" if known.is_whole else f"the first {known.ops:,} "
-        hot += f" (in the source, the hottest 10 % of 128 KiB blocks get {known.hot10_share:.1%} of {of}operations)"
+        hot += (
+            f" (in the source, the hottest 10 % of 128 KiB blocks get {known.hot10_share:.1%} of"
+            f" {of}operations)"
+        )
         if known.reuse_p50_blocks is not None:
             order += f" (median in the source: {known.reuse_p50_blocks:,.0f} blocks)"
     if profile.arrivals is not None:
         said = profile.arrivals.dispersion
         bursts += f" (variance by mean of operations in the source: {said}; by chance it is 1)"
-    lost = [hot, bursts, names, "dependencies of requests and stages: no operation waits for another", order]
+    lost = [
+        hot,
+        bursts,
+        names,
+        "dependencies of requests and stages: no operation waits for another",
+        order,
+    ]
     if profile.empty_ops:
         lost.append(f"left out: {counted(profile.empty_ops, 'operation')} of zero bytes")
     data = profile.data
@@ -172,7 +224,10 @@ _TARGET = re.compile(r"(s3|gs|gcs|az|file|direct)://[A-Za-z0-9._/:@-]+/")
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Options of a store's job: of warp's, where the store and which the bucket is; of sai3-bench's, the base URI."""
+    """Options of a store's job.
+
+    Of warp's, where the store and which the bucket is; of sai3-bench's, the base URI.
+    """
 
     host: str = "127.0.0.1:9000"
     bucket: str = "kvdistill"
@@ -182,19 +237,24 @@ class StoreOptions:
     def __post_init__(self) -> None:
         """Raise ConfigError for names that S3 or YAML do not take."""
         if not _BUCKET.fullmatch(self.bucket):
-            raise ConfigError(f"--bucket {self.bucket}: a bucket has 3 to 63 letters a-z, digits, dots and hyphens")
+            raise ConfigError(
+                f"--bucket {self.bucket}: a bucket has 3 to 63 letters a-z, digits, dots and"
+                " hyphens"
+            )
         if not _HOST.fullmatch(self.host):
             raise ConfigError(f"--host {self.host}: write it as HOST:PORT")
         if not _TARGET.fullmatch(self.target):
             raise ConfigError(
-                f"--target {self.target}: write a base URI that ends in a slash, such as s3://bucket/ or direct:///mnt/x/"
+                f"--target {self.target}: write a base URI that ends in a slash, such as"
+                " s3://bucket/ or direct:///mnt/x/"
             )
 
 
 # Long: the job is one text.
 def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
     """Return warp's mixed benchmark for `profile`."""
-    # The sizes of the more frequent direction: warp has one distribution for what it writes and reads.
+    # The sizes of the more frequent direction: warp has one distribution for what it writes and
+    # reads.
     more = profile.read if profile.read.ops > profile.write.ops else profile.write
     classes = size_classes(more.object_sizes, _WARP_CLASSES)
     # It refuses to delete more than it writes.
@@ -204,10 +264,17 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
     # Without a number of its own, warp runs 20 at once.
     objects = max(_live(profile, [*did.gets, *did.puts]), (concurrent or 20) + 1)
     # To six digits, never in scientific notation, which YAML readers differ on.
-    rate, pace = None if did.rate is None else float(f"{did.rate:.6g}"), [f"  # no rps-limit: {_INSTANT}"]
+    rate, pace = (
+        None if did.rate is None else float(f"{did.rate:.6g}"),
+        [f"  # no rps-limit: {_INSTANT}"],
+    )
     if rate is not None:
         said = np.format_float_positional(rate, trim="-")
-        pace = ["  advanced:", "    # requests a second, of each warp client", f"    rps-limit: {said}"]
+        pace = [
+            "  advanced:",
+            "    # requests a second, of each warp client",
+            f"    rps-limit: {said}",
+        ]
     lost += [
         *_classes_lost("PUTs", profile.write, classes),
         *_classes_lost("GETs, which read whole objects at random", profile.read, classes),
@@ -221,12 +288,21 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
     size, count = mean_bytes(classes), format_count(objects)
     run = [
         f"export WARP_ACCESS_KEY=... WARP_SECRET_KEY=...; warp run {WARP_JOB}",
-        f"WARNING: warp deletes everything in the bucket {options.bucket}, before and after the run",
+        (
+            f"WARNING: warp deletes everything in the bucket {options.bucket}, before and after"
+            " the run"
+        ),
     ]
     if did.rate is not None:
         took = format_duration(objects / did.rate * NS_PER_S)
-        run.append(f"the rate limit also applies to the upload of {count} objects before the run: that takes {took}")
-    room = f"{counted(objects, 'object')} of {format_bytes(size)} on average ({format_bytes(objects * size)})"
+        run.append(
+            f"the rate limit also applies to the upload of {count} objects before the run: that"
+            f" takes {took}"
+        )
+    room = (
+        f"{counted(objects, 'object')} of {format_bytes(size)} on average"
+        f" ({format_bytes(objects * size)})"
+    )
     needs = [f"space for {room}, and for what the run writes"]
     lines = [
         "warp:",
@@ -244,7 +320,10 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
         "    full: true",
         "    # per mille of requests",
         f"    distribution: {{get: {get}, stat: 0, put: {put}, delete: {delete}}}",
-        f"    # {format_count(len(classes))} sizes, in bytes, by how often they occur; those of weight 0 are bounds",
+        (
+            f"    # {format_count(len(classes))} sizes, in bytes, by how often they occur; those of"
+            " weight 0 are bounds"
+        ),
         "    obj:",
         f'      size: "{size_histogram(classes)}"',
         *pace,
@@ -254,13 +333,23 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
     return StoreJob(_text(title, profile, run, needs, lost, lines), asks, lost)
 
 
-def _text(title: str, profile: Profile, run: list[str], needs: list[str], lost: list[str], lines: Iterable[str]) -> str:
+def _text(
+    title: str,
+    profile: Profile,
+    run: list[str],
+    needs: list[str],
+    lost: list[str],
+    lines: Iterable[str],
+) -> str:
     head = header(title, profile, [("Run", run), ("Needs", needs), ("Not reproduced", lost)])
     return head + "".join(f"{line}\n" for line in lines)
 
 
 def size_histogram(classes: Sequence[SizeCount]) -> str:
-    """Return `classes`, ascending, as warp's `obj.size`: `bound:weight`, exact by bounds without weight."""
+    """Return `classes`, ascending, as warp's `obj.size`.
+
+    `bound:weight`, exact by bounds without weight.
+    """
     bars: list[str] = []
     last = 0
     for size in classes:
@@ -273,16 +362,24 @@ def size_histogram(classes: Sequence[SizeCount]) -> str:
 
 
 def _deck(counts: tuple[int, int, int], deletes: int) -> tuple[tuple[int, int, int], list[str]]:
-    """Return GETs, PUTs and DELETEs in a deck of `MIX_STEPS`, and what that lost, of the source's `deletes` too."""
+    """Return GETs, PUTs and DELETEs in a deck of `MIX_STEPS`, and what that lost, of the source's
+    `deletes` too.
+    """
     get, put, delete = percentages(counts, MIX_STEPS)
     if delete > put:
-        # Equal counts, of which the delete was rounded up: warp refuses to delete more than it writes.
+        # Equal counts, of which the delete was rounded up: warp refuses to delete more than it
+        # writes.
         put, delete = delete, put
     dropped = f"{format_count(deletes - counts[2])} of {format_count(deletes)} deletes"
     lost = [f"{dropped}: warp refuses to delete more than it writes"] if deletes > counts[2] else []
-    for name, count, share in zip(("GET", "PUT", "DELETE"), counts, (get, put, delete), strict=True):
+    for name, count, share in zip(
+        ("GET", "PUT", "DELETE"), counts, (get, put, delete), strict=True
+    ):
         if count and not share:
-            lost.append(f"all {format_count(count)} {name}s: they are below warp's resolution of 0.1 % of requests")
+            lost.append(
+                f"all {format_count(count)} {name}s: they are below warp's resolution of 0.1 % of"
+                " requests"
+            )
     return (get, put, delete), lost
 
 
@@ -295,25 +392,31 @@ _MAX_WEIGHT = 2**32 - 1
 # Long: the job is one text.
 def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
     """Return sai3-bench's random workload for `profile`."""
-    gets, puts = (size_classes(d.object_sizes, _SAI3_CLASSES) for d in (profile.read, profile.write))
+    gets, puts = (
+        size_classes(d.object_sizes, _SAI3_CLASSES) for d in (profile.read, profile.write)
+    )
     did = profile_mix(profile)
     lost = [
         *_classes_lost("GETs", profile.read, gets),
         *_classes_lost("PUTs", profile.write, puts),
         *_random_lost(
             profile,
-            "hot objects: prepared objects of a size are read with equal probability, those it wrote itself never",
+            "hot objects: prepared objects of a size are read with equal probability, those it"
+            " wrote itself never",
             "bursts: arrivals are Poisson",
             "object names: sai3-bench makes its own",
         ),
     ]
     if profile.delete_ops:
         lost.append(
-            f"what {counted(profile.delete_ops, 'delete')} would free: taken from prepared objects, not from those "
-            "written, so the space in use grows by every PUT"
+            f"what {counted(profile.delete_ops, 'delete')} would free: taken from prepared objects,"
+            " not from those written, so the space in use grows by every PUT"
         )
     if did.rate is not None and round(did.rate) != did.rate:
-        lost.append(f"the rate's fraction: {did.rate:.6g} operations a second, but sai3-bench takes whole ones")
+        lost.append(
+            f"the rate's fraction: {did.rate:.6g} operations a second, but sai3-bench takes whole"
+            " ones"
+        )
     rate = None if did.rate is None else max(1, round(did.rate))
     folders, needs = [], []
     if gets:
@@ -323,15 +426,27 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
         folders = [(f"get-{s.io_bytes}/", n, s.io_bytes) for s, n in zip(gets, many, strict=True)]
         total = format_bytes(sum(n * size for _, n, size in folders))
         # With deletes it makes a pool of its own for them from every entry.
-        twice = ", twice: sai3-bench prepares separate objects to delete" if profile.delete_ops else ""
-        needs = [f"space for {counted(sum(many), 'prepared object')} ({total}){twice}; and for what the run writes"]
+        twice = (
+            ", twice: sai3-bench prepares separate objects to delete" if profile.delete_ops else ""
+        )
+        needs = [
+            (
+                f"space for {counted(sum(many), 'prepared object')} ({total}){twice}; and for what the"
+                " run writes"
+            )
+        ]
     if profile.delete_ops:
-        # The size of what is deleted moves no bytes; the smallest there is keeps the preparation short.
-        smallest = min(s.io_bytes for s in (*profile.read.object_sizes, *profile.write.object_sizes))
+        # The size of what is deleted moves no bytes; the smallest there is keeps the preparation
+        # short.
+        smallest = min(
+            s.io_bytes for s in (*profile.read.object_sizes, *profile.write.object_sizes)
+        )
         folders.append(("delete/", profile.delete_ops, smallest))
     # Weights are 32 bits in sum.
     scale = max(1, -(-sum(did.counts) // _MAX_WEIGHT))
-    gets, puts = ([SizeCount(s.io_bytes, max(1, s.ops // scale)) for s in sizes] for sizes in (gets, puts))
+    gets, puts = (
+        [SizeCount(s.io_bytes, max(1, s.ops // scale)) for s in sizes] for sizes in (gets, puts)
+    )
     deletes = max(1, profile.delete_ops // scale) if profile.delete_ops else 0
     lines = [
         f'target: "{options.target}"',
@@ -350,11 +465,19 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
             "  ensure_objects:",
         ]
     for folder, count, size in folders:
-        lines += [f'    - base_uri: "{options.target}{folder}"', f"      count: {count}", f"      min_size: {size}"]
+        lines += [
+            f'    - base_uri: "{options.target}{folder}"',
+            f"      count: {count}",
+            f"      min_size: {size}",
+        ]
         lines += [f"      max_size: {size}", "      fill: random"]
     lines.append("workload:")
     for s in gets:
-        lines += ["  - op: get", f'    path: "get-{s.io_bytes}/prepared-*.dat"', f"    weight: {s.ops}"]
+        lines += [
+            "  - op: get",
+            f'    path: "get-{s.io_bytes}/prepared-*.dat"',
+            f"    weight: {s.ops}",
+        ]
     for s in puts:
         lines += ["  - op: put", f'    path: "put-{s.io_bytes}/"', f"    object_size: {s.io_bytes}"]
         lines.append(f"    weight: {s.ops}")
@@ -366,7 +489,9 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
     ]
     asks = StoreMix(gets, puts, (sum(s.ops for s in gets), sum(s.ops for s in puts), deletes), rate)
     return StoreJob(
-        _text("sai3-bench: random workload of a KV-cache trace", profile, run, needs, lost, lines), asks, lost
+        _text("sai3-bench: random workload of a KV-cache trace", profile, run, needs, lost, lines),
+        asks,
+        lost,
     )
 
 
@@ -382,7 +507,10 @@ class StoreCloseness(msgspec.Struct, frozen=True, kw_only=True):
     puts: int
     deletes: int
     get_size_variation: float | None
-    """Share of GETs whose size would have to change for both to have the same sizes; null without GETs."""
+    """Share of GETs whose size would have to change for both to have the same sizes.
+
+    Null without GETs.
+    """
     put_size_variation: float | None
 
 
@@ -403,8 +531,12 @@ def compare_with_run(asked: StoreMix, run: Path, tier: str) -> StoreCloseness:
         gets=gets,
         puts=puts,
         deletes=deletes,
-        get_size_variation=total_variation(did.gets, asked.gets) if did.gets and asked.gets else None,
-        put_size_variation=total_variation(did.puts, asked.puts) if did.puts and asked.puts else None,
+        get_size_variation=(
+            total_variation(did.gets, asked.gets) if did.gets and asked.gets else None
+        ),
+        put_size_variation=(
+            total_variation(did.puts, asked.puts) if did.puts and asked.puts else None
+        ),
     )
 
 
@@ -412,7 +544,10 @@ MAX_HOSTS = 1024
 
 
 class StoreJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Files written for warp or sai3-bench; `lost` is what the format cannot express, `log` null without op logs."""
+    """Files written for warp or sai3-bench.
+
+    `lost` is what the format cannot express, `log` null without op logs.
+    """
 
     files: list[str]
     lost: list[str]
@@ -434,7 +569,8 @@ def write_store_jobs(
     hosts: int = 1,
     argv: Sequence[str],
 ) -> tuple[StoreJobs, StoreMix]:
-    """Write the job `name` of an object store, which `job_of` makes, and op logs of a `style`, one for each of `hosts`.
+    """Write the job `name` of an object store, which `job_of` makes, and op logs of a `style`, one
+    for each of `hosts`.
 
     Without a style there are no logs. Returns what was written, and what the job asks for.
 
@@ -443,17 +579,30 @@ def write_store_jobs(
     if not 1 <= hosts <= MAX_HOSTS:
         raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")
     make_folder(outdir)
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch, progress(f"distil {source.name}"):
+    with (
+        tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch,
+        progress(f"distil {source.name}"),
+    ):
         profile = distil_source(source, tier, limit, Path(scratch)).profile
     job, oplog = job_of(profile), None
     lost = job.lost
     if style is not None and can_log(source):
         with progress("write the op log"):
             oplog = write_oplogs(
-                source, profile.tier, outdir, style, endpoint=endpoint, hosts=hosts, limit=limit, argv=argv
+                source,
+                profile.tier,
+                outdir,
+                style,
+                endpoint=endpoint,
+                hosts=hosts,
+                limit=limit,
+                argv=argv,
             )
     elif style is not None:
-        lost = [*lost, f"single operations on objects: {source.name} holds none, so there is no op log"]
+        lost = [
+            *lost,
+            f"single operations on objects: {source.name} holds none, so there is no op log",
+        ]
     write_text(outdir / name, job.text)
     write_json(outdir / PROFILE, profile)
     logs = [] if oplog is None else [*oplog.populate_files, *oplog.files]

@@ -1,4 +1,6 @@
-"""Locality: live bytes by tier, reuse distances and hot blocks, of a trace, a run or placed operations.
+"""Locality.
+
+Live bytes by tier, reuse distances and hot blocks, of a trace, a run or placed operations.
 
 One pass; memory is bounded by the number of objects and by how many accesses are looked at.
 """
@@ -22,7 +24,10 @@ from kvtrace.core.statistics import count, nearest_rank, slot_of, to_slots
 from kvtrace.core.tables import Reader
 
 MAX_ACCESSES = 4_000_000
-"""Reads and writes of a tier whose reuse is looked at; a longer trace is cut here, which bounds time and memory."""
+"""Reads and writes of a tier whose reuse is looked at.
+
+A longer trace is cut here, which bounds time and memory.
+"""
 _COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes")
 _TIER = np.dtype([(name, I8) for name in ("live", "peak", "is_used")])
 _enter = function("locality_enter", int, I1, I1, I8, I8, int, _TIER, I8, returns=bool)
@@ -31,7 +36,8 @@ _enter = function("locality_enter", int, I1, I1, I8, I8, int, _TIER, I8, returns
 def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
     """Return live bytes of each tier, at most and at the end; null of one without reads and writes.
 
-    Live is what was written, or lay there before, and is not deleted; an object is as long as rows of its life reach.
+    Live is what was written, or lay there before, and is not deleted; an object is as long as rows
+    of its life reach.
 
     TraceError if more lies in a tier than can be reckoned with.
     """
@@ -46,16 +52,22 @@ def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
         if (missing := (int(objects.max()) + 1) * tiers - len(sizes)) > 0:
             sizes = np.concatenate([sizes, np.zeros(max(missing, len(sizes)), dtype=np.int64)])
         if not _enter(len(op), op, tier, objects, reach, tiers, found, sizes):
-            raise TraceError("the objects in a tier add up to more than 2^62 bytes", path=path, column="offset_bytes")
+            raise TraceError(
+                "the objects in a tier add up to more than 2^62 bytes",
+                path=path,
+                column="offset_bytes",
+            )
     return [(peak, end) if is_used else None for end, peak, is_used in found.tolist()]
 
 
 def tier_reuse(db: Any, tiers: Sequence[str]) -> list[dict[str, Any]]:
-    """Return how far apart accesses to an object are in those of `tiers` that the view `ops` has reads of.
+    """Return how far apart accesses to an object are in those of `tiers` that the view `ops` has
+    reads of.
 
-    A distance is the distinct bytes of others that are read or written in between: a read at one below a cache's
-    size is a hit there, if that evicts the least recently used. It is not known of `first_reads`, of objects that
-    the tier did not read or write before. `bins` are reads by distance, from `low_bytes` to below twice that.
+    A distance is the distinct bytes of others that are read or written in between: a read at one
+    below a cache's size is a hit there, if that evicts the least recently used. It is not known of
+    `first_reads`, of objects that the tier did not read or write before. `bins` are reads by
+    distance, from `low_bytes` to below twice that.
     """
     rows = []
     for tier in (of for of in query(db, "reuse_tiers") if of["tier"] in tiers):
@@ -68,13 +80,19 @@ def tier_reuse(db: Any, tiers: Sequence[str]) -> list[dict[str, Any]]:
         known = np.sort(distances[distances >= 0])
         powers = np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1)
         bins = zip(*(part.tolist() for part in np.unique(powers, return_counts=True)), strict=True)
-        row = {"tier": tier["tier"], "reads": len(distances), "first_reads": len(distances) - len(known)}
+        row = {
+            "tier": tier["tier"],
+            "reads": len(distances),
+            "first_reads": len(distances) - len(known),
+        }
         row["is_whole"] = tier["accesses"] <= MAX_ACCESSES
         for column, part in (("p50_bytes", 5000), ("p95_bytes", 9500)):
             rank = nearest_rank(len(known), part)
             row[column] = None if rank is None else int(known[rank - 1])
         row["max_bytes"] = int(known[-1]) if len(known) else None
-        rows.append(row | {"bins": [{"low_bytes": 0 if e < 0 else 1 << e, "reads": n} for e, n in bins]})
+        rows.append(
+            row | {"bins": [{"low_bytes": 0 if e < 0 else 1 << e, "reads": n} for e, n in bins]}
+        )
     return rows
 
 
@@ -82,7 +100,9 @@ MAX_OPS = 4_000_000
 """Operations looked at, which bounds time and memory."""
 
 
-def place_locality(op: NDArray[Any], address: Any, length: Any, *, is_whole: bool) -> Locality | None:
+def place_locality(
+    op: NDArray[Any], address: Any, length: Any, *, is_whole: bool
+) -> Locality | None:
     """Return the locality of operations that move bytes, in order; null if there are none."""
     blocks = block_locality(address, length)
     if blocks is None:
@@ -111,7 +131,9 @@ MAX_BLOCK_ACCESSES = 8_000_000
 _reuse_distances = function("reuse_distances", int, I8, I8, int, I8)
 
 
-def _touched(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _touched(
+    offsets: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return of each operation that is looked at its first block, and how many it touches."""
     first = offsets // BLOCK_BYTES
     count = (offsets + lengths - 1) // BLOCK_BYTES - first + 1
@@ -136,7 +158,10 @@ class BlockLocality:
     reuse_p50_blocks: float | None
     """Median number of distinct other blocks between two accesses to one; null if none recurs."""
     hit_ratios: NDArray[np.float64]
-    """Of LRU caches as large as the ends of statistics' slots, up to the first that holds all: 1 - miss ratios."""
+    """Of LRU caches as large as the ends of statistics' slots, up to the first that holds all.
+
+    1 - miss ratios.
+    """
 
 
 def block_locality(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> BlockLocality | None:
@@ -158,12 +183,17 @@ def block_locality(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> Bl
 
 
 def reuse_distances(things: Any, weights: Any, count: int) -> NDArray[np.int64]:
-    """Return for each access the summed weight of the distinct others since the last one to its thing; -1 for a first.
+    """Return for each access the summed weight of the distinct others since the last one to its
+    thing; -1 for a first.
 
     `things` are numbers below `count`; `weights` are what each access makes its thing weigh.
     """
     distances = np.empty(len(things), dtype=np.int64)
     _reuse_distances(
-        len(things), np.ascontiguousarray(things, I8), np.ascontiguousarray(weights, I8), int(count), distances
+        len(things),
+        np.ascontiguousarray(things, I8),
+        np.ascontiguousarray(weights, I8),
+        int(count),
+        distances,
     )
     return distances

@@ -63,7 +63,9 @@ class SizeCount(msgspec.Struct, frozen=True):
 
 
 class AddressZone(msgspec.Struct, frozen=True):
-    """A stretch of the address space, and the whole percent of bytes moved by operations that start in it."""
+    """A stretch of the address space, and the whole percent of bytes moved by operations that start
+    in it.
+    """
 
     percent: int
     span_bytes: int
@@ -80,7 +82,10 @@ class DirectionProfile(msgspec.Struct, frozen=True, kw_only=True):
     sizes: list[SizeCount]
     """The exact distribution of `io_bytes`, by length."""
     lengths: list[SizeCount] | None = None
-    """That of the lengths as the trace has them, where padding changes them; null if they are the same."""
+    """That of the lengths as the trace has them, where padding changes them.
+
+    Null if they are the same.
+    """
     zones: list[AddressZone]
     """Where operations start, in order of address from 0; empty if there are none."""
 
@@ -105,7 +110,10 @@ class AddressSpace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
-    """How many operations a stage of a request holds: an upper bound of the depth, since none were timed."""
+    """How many operations a stage of a request holds.
+
+    An upper bound of the depth, since none were timed.
+    """
 
     max_stage_ops: int
     mean_stage_ops: float
@@ -114,7 +122,8 @@ class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
 class Dispersion(msgspec.Struct, frozen=True, kw_only=True):
     """How bursty arrivals are: variance by mean of the operations in windows of three lengths.
 
-    1 is chance (Poisson), 0 is even, more is burstier than chance; null with fewer than five whole windows.
+    1 is chance (Poisson), 0 is even, more is burstier than chance; null with fewer than five whole
+    windows.
     """
 
     in_1ms: float | None
@@ -129,7 +138,9 @@ class Dispersion(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """Return it as every page prints it."""
         parts = self.by_window.items()
-        return ", ".join(f"{'unknown' if value is None else f'{value:.3g}'} in {name}" for name, value in parts)
+        return ", ".join(
+            f"{'unknown' if value is None else f'{value:.3g}'} in {name}" for name, value in parts
+        )
 
 
 class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +181,10 @@ class DepthProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Share of reads and writes whose completion is known; the others are not in these figures."""
 
     def in_flight_for(self, share: float) -> int | None:
-        """Return the most operations in flight for `share` of the time; null if the shares are not known."""
+        """Return the most operations in flight for `share` of the time.
+
+        Null if the shares are not known.
+        """
         done = 0.0
         for at in self.shares:
             done += at.share
@@ -188,7 +202,9 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reuse(msgspec.Struct, frozen=True, kw_only=True):
-    """How far operations of one direction are from the last one that began at the same place, in either direction."""
+    """How far operations of one direction are from the last one that began at the same place, in
+    either direction.
+    """
 
     first_ops: int
     """Those that begin where none did before."""
@@ -197,7 +213,10 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Locality(msgspec.Struct, frozen=True, kw_only=True):
-    """Which places are used, and how soon again; over the first operations if they are very many."""
+    """Which places are used, and how soon again.
+
+    Over the first operations if they are very many.
+    """
 
     ops: int
     """Reads and writes whose blocks are looked at; reuse is known of as many at least."""
@@ -235,9 +254,15 @@ class Loop(msgspec.Struct, frozen=True):
     think_ops: int | None = None
     """After how many operations it does; of bursts, how many wait together."""
     response_ns: float | None = None
-    """Mean time from the issue of an operation to its completion; null if operations were not timed."""
+    """Mean time from the issue of an operation to its completion.
+
+    Null if operations were not timed.
+    """
     burst_depth: int | None = None
-    """How many of a burst run at once: all, or a stage where a request has several; null without bursts."""
+    """How many of a burst run at once.
+
+    All, or a stage where a request has several; null without bursts.
+    """
 
 
 class Law(StrEnum):
@@ -273,7 +298,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IoStream(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model explains: a direction or both, of one process or of all, over a stretch of time."""
+    """What one model explains.
+
+    A direction or both, of one process or of all, over a stretch of time.
+    """
 
     name: str
     start_ns: int
@@ -292,7 +320,10 @@ class IoStream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written, as the replay made it: 1 is data without repeats, that does not compress."""
+    """What was written, as the replay made it.
+
+    1 is data without repeats, that does not compress.
+    """
 
     dedup_ratio: float
     compress_ratio: float
@@ -308,11 +339,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     start_ns: int
     """When its first read or write is due, from the source's start."""
     span_ns: int
-    """From its first to its last read or write; 0 if all share one instant: then no rate is known."""
+    """From its first to its last read or write.
+
+    0 if all share one instant: then no rate is known.
+    """
     deletes_beyond_ns: int = 0
     """How much longer it is from its first operation to its last if deletes are among them."""
     deletes_start_ns: int = 0
-    """When its first delete is due, from the first read or write on; negative where it is before that."""
+    """When its first delete is due, from the first read or write on.
+
+    Negative where it is before that.
+    """
     deletes_span_ns: int | None = None
     """From its first delete to its last; null if their times are not known."""
     read: DirectionProfile
@@ -374,10 +411,12 @@ PERCENT = 100
 def equal_mass_zones(
     starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], granule_bytes: int
 ) -> list[AddressZone]:
-    """Cut the address space from 0 on into zones of about 1 % of the bytes each, whole percents that sum to 100.
+    """Cut the address space from 0 on into zones of about 1 % of the bytes each, whole percents
+    that sum to 100.
 
-    `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that start in
-    each. A granule that alone holds 2 % or more gets a zone of its own, so that a hot object stays as hot as it is.
+    `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that
+    start in each. A granule that alone holds 2 % or more gets a zone of its own, so that a hot
+    object stays as hot as it is.
     """
     if not len(starts):
         return []
@@ -410,7 +449,10 @@ def percentages(weights: Any, whole: int = PERCENT) -> list[int]:
         raise ValueError(f"weights(={weights[:8]}…) must be >= 0 and not all 0.")
     shares = [w * whole // total for w in weights]
     # Equal ones by halving, so that they are spread: 0, 512, 256, 768, … of 1024.
-    by_remainder = sorted(range(len(weights)), key=lambda i: (-(weights[i] * whole % total), int(f"{i:010b}"[::-1], 2)))
+    by_remainder = sorted(
+        range(len(weights)),
+        key=lambda i: (-(weights[i] * whole % total), int(f"{i:010b}"[::-1], 2)),
+    )
     for i in by_remainder[: whole - sum(shares)]:
         shares[i] += 1
     return shares
@@ -423,7 +465,9 @@ _SECTOR_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Sizes with their whole percentages, ascending, and what that lost against the exact distribution."""
+    """Sizes with their whole percentages, ascending, and what that lost against the exact
+    distribution.
+    """
 
     entries: tuple[tuple[int, int], ...]
     moved_share: float
@@ -440,7 +484,9 @@ def split_sizes(direction: DirectionProfile) -> Split:
     sizes = direction.sizes
     if len(sizes) <= MAX_ENTRIES:
         shares = percentages([s.ops for s in sizes])
-        entries = tuple((s.io_bytes, share) for s, share in zip(sizes, shares, strict=True) if share)
+        entries = tuple(
+            (s.io_bytes, share) for s, share in zip(sizes, shares, strict=True) if share
+        )
     else:
         entries = _slices(sizes, PERCENT)
         if len(entries) > MAX_ENTRIES:
@@ -450,7 +496,9 @@ def split_sizes(direction: DirectionProfile) -> Split:
 
 
 def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:
-    """Cut the operations, by size, into `count` equal slices, each of its mean size: this keeps the mean.
+    """Cut the operations, by size, into `count` equal slices, each of its mean size.
+
+    This keeps the mean.
 
     A size common enough to fill slices keeps them to itself; equal slices are one entry.
     """
@@ -473,7 +521,9 @@ def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:
 
 
 def cut_long(direction: DirectionProfile, max_io_bytes: int) -> DirectionProfile:
-    """Return `direction` with operations longer than `max_io_bytes` as several, as a replay splits them."""
+    """Return `direction` with operations longer than `max_io_bytes` as several, as a replay splits
+    them.
+    """
     counts: dict[int, int] = {}
     for size in direction.sizes:
         whole, rest = divmod(size.io_bytes, max_io_bytes)
@@ -485,9 +535,14 @@ def cut_long(direction: DirectionProfile, max_io_bytes: int) -> DirectionProfile
 
 
 def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
-    """Return the share of operations of `a` that would have to change their size to be distributed as `b`."""
+    """Return the share of operations of `a` that would have to change their size to be distributed
+    as `b`.
+    """
     share = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
-    return sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]}) / 2
+    return (
+        sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]})
+        / 2
+    )
 
 
 def mean_bytes(sizes: Sequence[SizeCount]) -> float:

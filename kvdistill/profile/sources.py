@@ -1,10 +1,14 @@
-"""Distil any source to a `Profile`: a trace, a run or its ops, block events, a probe's result, a profile.
+"""Distil any source to a `Profile`.
 
-A source with single operations first becomes one file of placed operations in order of time (`write_ios`), from which
-all figures are computed. Memory is bounded by the number of objects, not of rows. What a source does not tell is null.
+A trace, a run or its ops, block events, a probe's result, a profile.
 
-Objects lie in one address space by first fit, which takes two passes over a trace. The first learns how long each gets
-and which are read before they are written (those exist from the start); the second allocates and frees extents.
+A source with single operations first becomes one file of placed operations in order of time
+(`write_ios`), from which all figures are computed. Memory is bounded by the number of objects, not
+of rows. What a source does not tell is null.
+
+Objects lie in one address space by first fit, which takes two passes over a trace. The first learns
+how long each gets and which are read before they are written (those exist from the start); the
+second allocates and frees extents.
 """
 
 from __future__ import annotations
@@ -39,7 +43,15 @@ from kvdistill.profile.profile import (
 )
 from kvdistill.profile.streams import BUCKETS, MAX_PROCESSES, fit_streams
 from kvdistill.queries.database import connect, literal, query, query_table, write_query
-from kvdistill.queries.window import DELETE, READ, WRITE, found_window, ordered_rows, place_of, tier_rows
+from kvdistill.queries.window import (
+    DELETE,
+    READ,
+    WRITE,
+    found_window,
+    ordered_rows,
+    place_of,
+    tier_rows,
+)
 from kvtrace.core import pa, pq, tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
@@ -61,22 +73,34 @@ _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "p
 def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
     """Distil the source at `path`, up to `limit`; `tier` may be null where there is only one.
 
-    Temporary files go into the folder `scratch`. Memory is bounded by the number of objects, not of rows.
+    Temporary files go into the folder `scratch`. Memory is bounded by the number of objects, not of
+    rows.
 
-    ConfigError if there is no such tier, several to choose from, or an option that the source has no use for.
-    TraceError if the file is missing, damaged or none that can be distilled, or the tier has no reads or writes.
+    ConfigError if there is no such tier, several to choose from, or an option that the source has
+    no use for. TraceError if the file is missing, damaged or none that can be distilled, or the
+    tier has no reads or writes.
     """
     file = file_of(path)
     if file.suffix == ".json":
         if str(limit):
-            raise ConfigError(f"--limit: {file} has statistics alone, no operations to take the first of")
+            raise ConfigError(
+                f"--limit: {file} has statistics alone, no operations to take the first of"
+            )
         return Distilled(_profile_in(file, tier), None)
     table = tables.open_table(file).table
     if table not in (TRACE, OPS, BLOCKS):
         raise TraceError(f"holds the table {table.name}, which has no I/O; take {WHAT}", path=file)
-    source = _of_trace(file, tier) if table is TRACE else (_of_ops if table is OPS else _of_blocks)(file, tier, scratch)
+    source = (
+        _of_trace(file, tier)
+        if table is TRACE
+        else (_of_ops if table is OPS else _of_blocks)(file, tier, scratch)
+    )
     limit = found_window(limit, lambda: source.rows(Limit()))
-    whose = f"what --from, --to, --busiest and --limit leave of {source.whose}" if str(limit) else source.whose
+    whose = (
+        f"what --from, --to, --busiest and --limit leave of {source.whose}"
+        if str(limit)
+        else source.whose
+    )
     ios = scratch / "ios.parquet"
     try:
         place = lie if source.kind is SourceKind.BLOCKS else place_objects
@@ -108,7 +132,9 @@ def _profile_in(file: Path, tier: str | None) -> Profile:
         profile = distil_probe(file)
     else:
         if (form := content.get("format")) != FORMAT:
-            raise TraceError(f"a profile of format {form}, which this version does not know", path=file)
+            raise TraceError(
+                f"a profile of format {form}, which this version does not know", path=file
+            )
         profile = read_json(file, Profile, misfit="no profile of kvdistill: {}")
     if tier is not None and tier != profile.tier:
         raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
@@ -116,7 +142,10 @@ def _profile_in(file: Path, tier: str | None) -> Profile:
 
 
 def file_of(path: Path) -> Path:
-    """Return the file that is distilled of the source at `path`, which may be a folder; ConfigError if it has none."""
+    """Return the file that is distilled of the source at `path`, which may be a folder.
+
+    ConfigError if it has none.
+    """
     if not path.is_dir():
         return path
     refuse_cut_off(path)
@@ -135,7 +164,10 @@ _OF_META = ("program", "version", "config_sha256", "preset", "seed", "is_simulat
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """A profile and its operations: `ios` is Parquet as `write_ios` writes it; null if only figures are known."""
+    """A profile and its operations.
+
+    `ios` is Parquet as `write_ios` writes it; null if only figures are known.
+    """
 
     profile: Profile
     ios: Path | None
@@ -163,11 +195,16 @@ class _Source:
 
 def view_ios(db: Any, ios: Path) -> None:
     """Make `db`'s view `ios`, whose `row` says in which order operations of one instant are."""
-    db.execute(f"CREATE VIEW ios AS SELECT *, file_row_number AS row FROM read_parquet({literal(ios)})")
+    db.execute(
+        f"CREATE VIEW ios AS SELECT *, file_row_number AS row FROM read_parquet({literal(ios)})"
+    )
 
 
 def profile_of(ios: Path, scratch: Path, **known: Any) -> Profile:
-    """Return the profile of the operations at `ios`, which must hold a read or write; what is `known` is not there."""
+    """Return the profile of the operations at `ios`, which must hold a read or write.
+
+    What is `known` is not there.
+    """
     with connect(scratch) as db:
         describe = partial(_direction_profile, db)
         view_ios(db, ios)
@@ -176,13 +213,19 @@ def profile_of(ios: Path, scratch: Path, **known: Any) -> Profile:
         start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]
         arrivals = _arrivals(db, start, span)
         depth, idle = _depth_and_idle(db, totals)
-        first = (column.to_numpy() for column in query_table(db, "profile_first", most=MAX_OPS).columns)
+        first = (
+            column.to_numpy() for column in query_table(db, "profile_first", most=MAX_OPS).columns
+        )
         return Profile(
             start_ns=start,
             span_ns=span,
             deletes_beyond_ns=totals["whole_ns"] - span,
             deletes_start_ns=totals["delete_start_ns"] - start if totals["delete_ops"] else 0,
-            deletes_span_ns=totals["delete_end_ns"] - totals["delete_start_ns"] if totals["delete_ops"] else None,
+            deletes_span_ns=(
+                totals["delete_end_ns"] - totals["delete_start_ns"]
+                if totals["delete_ops"]
+                else None
+            ),
             read=describe(READ, has_zones=False),
             write=describe(WRITE, has_zones=False),
             delete_ops=totals["delete_ops"],
@@ -218,7 +261,9 @@ def _direction_profile(
     zones = []
     if has_zones:
         starts = query_table(db, "profile_starts", granule_bytes=GRANULE_BYTES, **which)
-        zones = equal_mass_zones(starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES)
+        zones = equal_mass_zones(
+            starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES
+        )
     is_padded = any(row["io_bytes"] != row["length_bytes"] for row in rows)
     return DirectionProfile(
         ops=sum(row["ops"] for row in rows),
@@ -236,12 +281,19 @@ def _arrivals(db: Any, start_ns: int, span_ns: int) -> ArrivalProfile | None:
         return None
     bucket_ns = -(-(span_ns + 1) // BUCKETS)
     # A bucket without a row is one in which nothing came.
-    held = {row["bucket"]: row for row in query(db, "profile_rates", start_ns=start_ns, bucket_ns=bucket_ns)}
+    held = {
+        row["bucket"]: row
+        for row in query(db, "profile_rates", start_ns=start_ns, bucket_ns=bucket_ns)
+    }
     whole = [held.get(bucket, {}) for bucket in range(max(held) + 1)]
     names = ("read_ops", "write_ops", "read_bytes", "write_bytes")
     found, windows = query(db, "profile_gaps"), query(db, "profile_windows", start_ns=start_ns)
-    bursts, gaps = ([row for row in found if row["measure"] == measure] for measure in ("burst", "gap"))
-    slots = ([Slot(*bounds(row["slot"]), row["instants"]) for row in rows] for rows in (bursts, gaps))
+    bursts, gaps = (
+        [row for row in found if row["measure"] == measure] for measure in ("burst", "gap")
+    )
+    slots = (
+        [Slot(*bounds(row["slot"]), row["instants"]) for row in rows] for rows in (bursts, gaps)
+    )
     return ArrivalProfile(
         bucket_ns=bucket_ns,
         **{name: [row.get(name, 0) for row in whole] for name in names},
@@ -302,13 +354,19 @@ def _of_ops(ops: Path, tier: str | None, scratch: Path) -> _Source:
         name, of = _chosen(tier, [meta.tiers[row["tier"]].name for row in used], used, ops)
         _number_objects(db)
         write_query(db, "measured_ops", ordered, tier=of["tier"])
-    left = f"{format_count(of['left_ops'])} reads and writes failed or were not reached: they are left out"
+    left = (
+        f"{format_count(of['left_ops'])} reads and writes failed or were not reached: they are"
+        " left out"
+    )
     notes = [*([left] if of["left_ops"] else []), *([] if has_offsets else [_NO_OFFSETS])]
     notes += [_WARM_UP] if run is not None and run.summary.warmup is not None else []
     notes += [] if run is None else computing_notes(run.trace.metadata.notes)
     judged = None if run is None else run.summary.judgement
     if judged is not None and judged.tier == name and judged.cause in _OF_THE_REPLAY:
-        notes.append(f"kvreplay's host, not {name}, was the limit of the run ({judged.reason}): fio may be faster")
+        notes.append(
+            f"kvreplay's host, not {name}, was the limit of the run ({judged.reason}): fio may be"
+            " faster"
+        )
     data = None
     if run is not None and run.data is not None:
         shape = run.data.shape
@@ -327,12 +385,25 @@ def _of_blocks(blocks: Path, device: str | None, scratch: Path) -> _Source:
         processes, left_ops = _processes(db, name)
         write_query(db, "measured_blocks", ordered, device=name, processes=processes)
         flushes = query(db, "measured_flushes", device=name, processes=processes)[0]["flushes"]
-    left = [f"{format_count(left_ops)} requests of processes that did very little are left out"] if left_ops else []
-    return _Source(SourceKind.BLOCKS, meta, name, partial(ordered_rows, ordered), [_PACKED, *left], flushes=flushes)
+    left = (
+        [f"{format_count(left_ops)} requests of processes that did very little are left out"]
+        if left_ops
+        else []
+    )
+    return _Source(
+        SourceKind.BLOCKS,
+        meta,
+        name,
+        partial(ordered_rows, ordered),
+        [_PACKED, *left],
+        flushes=flushes,
+    )
 
 
 def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
-    """Return the processes that `device` is distilled for, null for all, and the reads and writes of the others."""
+    """Return the processes that `device` is distilled for, null for all, and the reads and writes
+    of the others.
+    """
     rows = query(db, "measured_processes", device=device)
     kept = [row["process"] for row in rows if row["is_of_workload"]]
     if not kept or len(kept) == len(rows) or len(kept) > MAX_PROCESSES:
@@ -342,22 +413,28 @@ def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
 
 def _view_measured(db: Any, path: Path) -> None:
     if not path.name.endswith(".parquet"):
-        raise ConfigError(f"{path}: not a Parquet file; convert it first: kvtrace convert trace.csv.zst trace.parquet")
+        raise ConfigError(
+            f"{path}: not a Parquet file; convert it first: kvtrace convert trace.csv.zst"
+            " trace.parquet"
+        )
     db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
 
 
 def _number_objects(db: Any) -> None:
-    """Give the objects of `measured` dense numbers, unless they have: the rows then bound what is kept by number.
+    """Give the objects of `measured` dense numbers, unless they have.
 
-    Those of a part of a long trace may be numbered far above its rows, and those of a damaged one anyhow.
+    The rows then bound what is kept by number.
+
+    Those of a part of a long trace may be numbered far above its rows, and those of a damaged one
+    anyhow.
     """
     ((rows, most),) = db.execute("SELECT count(*), max(object_id) FROM measured").fetchall()
     if not rows or most <= rows + DENSE_SLACK:
         return
     db.execute("ALTER VIEW measured RENAME TO unnumbered")
     db.execute(
-        "CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY object_id) - 1 AS number "
-        "FROM (SELECT DISTINCT object_id FROM unnumbered)"
+        "CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY object_id) - 1 AS"
+        " number FROM (SELECT DISTINCT object_id FROM unnumbered)"
     )
     db.execute(
         "CREATE VIEW measured AS SELECT unnumbered.* REPLACE (number AS object_id) "
@@ -379,28 +456,44 @@ def _chosen(tier: str | None, names: list[str], keys: list[Any], path: Path) -> 
 _PROBE_NOTES = (
     "requests of the block layer, after splits and merges: not the objects that were asked for",
     (
-        "histograms hold no order: no arrivals, places, reuse or phases; blocks.parquet does (probe without "
-        "--histograms-only)"
+        "histograms hold no order: no arrivals, places, reuse or phases; blocks.parquet does (probe"
+        " without --histograms-only)"
     ),
 )
 
 
 def distil_probe(path: Path) -> Profile:
-    """Return the profile of the probe.json at `path`; TraceError if it is none, or holds no reads or writes."""
+    """Return the profile of the probe.json at `path`.
+
+    TraceError if it is none, or holds no reads or writes.
+    """
     probe = read_json(path, ProbeFile, misfit="no probe.json of kvreplay probe: {}")
     if probe.program is None or probe.version is None or probe.config_sha256 is None:
-        raise TraceError("no probe.json of kvreplay probe: it does not say what wrote it, and how", path=path)
+        raise TraceError(
+            "no probe.json of kvreplay probe: it does not say what wrote it, and how", path=path
+        )
     if probe.duration_ns is None:
-        why = "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate and no sizes"
-        raise TraceError(f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path)
+        why = (
+            "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate"
+            " and no sizes"
+        )
+        raise TraceError(
+            f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path
+        )
     for name, of in probe.block.directions.items():
         if name != "flush" and None in (of.issued, of.issued_bytes):
-            raise TraceError(f"no probe.json of kvreplay probe: it did not count its {name} requests", path=path)
-    read, write, discard, flush = map(probe.block.directions.get, ("read", "write", "discard", "flush"))
+            raise TraceError(
+                f"no probe.json of kvreplay probe: it did not count its {name} requests", path=path
+            )
+    read, write, discard, flush = map(
+        probe.block.directions.get, ("read", "write", "discard", "flush")
+    )
     if not _issued(read) + _issued(write):
         raise TraceError("no reads or writes: there is no job to write", path=path)
     unmade: dict[str, Any] = dict.fromkeys(("preset", "seed", "model"))
-    unknown: dict[str, Any] = dict.fromkeys(("space", "concurrency", "arrivals", "idle", "locality", "data"))
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("space", "concurrency", "arrivals", "idle", "locality", "data")
+    )
     return Profile(
         origin=Origin(
             kind=SourceKind.PROBE,
@@ -432,18 +525,32 @@ def _issued(moved: DirectionFigures | None) -> int:
 
 
 def _probe_direction(moved: DirectionFigures | None) -> DirectionProfile:
-    sizes = [SizeCount(size.bytes, size.count) for size in ([] if moved is None else moved.block_sizes) if size.bytes]
+    sizes = [
+        SizeCount(size.bytes, size.count)
+        for size in ([] if moved is None else moved.block_sizes)
+        if size.bytes
+    ]
     total = sum(size.io_bytes * size.ops for size in sizes)
     return DirectionProfile(
-        ops=sum(size.ops for size in sizes), object_bytes=total, io_bytes=total, sizes=sizes, zones=[]
+        ops=sum(size.ops for size in sizes),
+        object_bytes=total,
+        io_bytes=total,
+        sizes=sizes,
+        zones=[],
     )
 
 
 def _depth_by_rate(
     read: DirectionFigures | None, write: DirectionFigures | None, duration_ns: int
 ) -> DepthProfile | None:
-    """Return the depth by Little's law: mean time queued and in the device times the rate; null where none was seen."""
-    busy, known = [0.0, 0.0], [(at, moved) for at, moved in enumerate((read, write)) if moved is not None]
+    """Return the depth by Little's law.
+
+    Mean time queued and in the device times the rate; null where none was seen.
+    """
+    busy, known = (
+        [0.0, 0.0],
+        [(at, moved) for at, moved in enumerate((read, write)) if moved is not None],
+    )
     for at, moved in known:
         if not duration_ns or (moved.issued and moved.d2c.mean_ns is None):
             return None
@@ -452,7 +559,9 @@ def _depth_by_rate(
         mean=sum(busy) / duration_ns,
         read_mean=busy[0] / duration_ns,
         write_mean=busy[1] / duration_ns,
-        max=max((d.in_flight for _, moved in known for d in moved.in_flight_at_dispatch), default=0),
+        max=max(
+            (d.in_flight for _, moved in known for d in moved.in_flight_at_dispatch), default=0
+        ),
         shares=[],
         timed_share=sum(moved.d2c.count for _, moved in known) / (_issued(read) + _issued(write)),
     )
@@ -464,13 +573,16 @@ ROW_GROUP_ROWS = 1 << 17
 def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
     """Write placed operations, which must be in order of time.
 
-    Columns: ts_ns, op (code), address and io_bytes (whole sectors or pages; 0 for a delete), length_bytes, request_id
-    and stage (-1 for null), completed_ns (null if not timed), process (-1 if unknown); what is left out is null.
+    Columns: ts_ns, op (code), address and io_bytes (whole sectors or pages; 0 for a delete),
+    length_bytes, request_id and stage (-1 for null), completed_ns (null if not timed), process (-1
+    if unknown); what is left out is null.
 
     TraceError if none of them, which are those of `whose`, is a read or write.
     """
     names = "ts_ns op address io_bytes length_bytes request_id stage completed_ns process"
-    schema = pa.schema(dict.fromkeys(names.split(), pa.int64()) | {"op": pa.int8(), "stage": pa.int32()})
+    schema = pa.schema(
+        dict.fromkeys(names.split(), pa.int64()) | {"op": pa.int8(), "stage": pa.int32()}
+    )
     rows = moving = deletes = 0
     with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as out:
         for part in parts:
@@ -478,9 +590,14 @@ def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
             deletes += int((is_delete := part["op"] == DELETE).sum())
             moving += int(((part["io_bytes"] > 0) & ~is_delete).sum())
             # A time that is not known comes as NaN.
-            absent = dict.fromkeys(schema.names, np.full(count, -1)) | {"completed_ns": np.full(count, np.nan)}
+            absent = dict.fromkeys(schema.names, np.full(count, -1)) | {
+                "completed_ns": np.full(count, np.nan)
+            }
             whole = absent | part
-            columns = {field.name: pa.array(whole[field.name], field.type, from_pandas=True) for field in schema}
+            columns = {
+                field.name: pa.array(whole[field.name], field.type, from_pandas=True)
+                for field in schema
+            }
             out.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
     if not moving:
         but = "" if not rows else ", only deletes" if deletes == rows else " that moved data"
@@ -492,14 +609,26 @@ GRANULE_BYTES = 4096
 
 _SPACE_BYTES = 1 << 62
 _TOTALS = np.dtype(
-    [(name, I8) for name in ("live_bytes", "peak_bytes", "live_objects", "peak_objects", "span_bytes", "stray_deletes")]
+    [
+        (name, I8)
+        for name in (
+            "live_bytes",
+            "peak_bytes",
+            "live_objects",
+            "peak_objects",
+            "span_bytes",
+            "stray_deletes",
+        )
+    ]
 )
 _ROWS = {"op": I1, "object_id": I8, "offset_bytes": I8, "length_bytes": I8}
 _space_open = function("space_open", int, int, int, returns=int)
 _space_close = function("space_close", int)
 _survey = function("placement_survey", int, *_ROWS.values(), I8, I1, I8, returns=int)
 _place_prior = function("placement_prior", int, int, I8, I8, I8, _TOTALS, returns=bool)
-_place = function("placement_rows", int, int, *_ROWS.values(), I8, int, I8, _TOTALS, I8, I8, returns=bool)
+_place = function(
+    "placement_rows", int, int, *_ROWS.values(), I8, int, I8, _TOTALS, I8, I8, returns=bool
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,11 +672,14 @@ Rows = Callable[[], Iterator[dict[str, Any]]]
 
 
 def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
-    """Place the objects of `rows`, which are those of `whose`, by first fit; write the operations to `ios`.
+    """Place the objects of `rows`, which are those of `whose`, by first fit.
+
+    Write the operations to `ios`.
 
     Returns the address space after the last one, and the deletes of objects that were not there.
 
-    TraceError if the rows cannot be, no free extent is large enough, or none of them is a read or write.
+    TraceError if the rows cannot be, no free extent is large enough, or none of them is a read or
+    write.
     """
     objects, totals = survey(rows), np.zeros(1, _TOTALS)
     write_ios(ios, _placed(rows, objects, totals), whose)
@@ -564,12 +696,17 @@ def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]
 
 
 def _placed(rows: Rows, objects: Objects, totals: NDArray[Any]) -> Iterator[dict[str, Any]]:
-    """Yield each batch of `rows` with `address` (bytes; -1 for deletes) and `io_bytes`; count in `totals`."""
+    """Yield each batch of `rows` with `address` (bytes.
+
+    -1 for deletes) and `io_bytes`; count in `totals`.
+    """
     reserved = objects.reserved_bytes
     base = np.full(len(reserved), -1, dtype=np.int64)
     space = _space_open(_SPACE_BYTES, GRANULE_BYTES, 0)
     try:
-        _require_fits(_place_prior(space, len(objects.prior), objects.prior, reserved, base, totals))
+        _require_fits(
+            _place_prior(space, len(objects.prior), objects.prior, reserved, base, totals)
+        )
         for part in rows():
             count = len(part["op"])
             address, io_bytes = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
@@ -581,7 +718,10 @@ def _placed(rows: Rows, objects: Objects, totals: NDArray[Any]) -> Iterator[dict
 
 
 def lie(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
-    """Write `rows`, which say where they lie, to `ios`; return and raise what `place_objects` does."""
+    """Write `rows`, which say where they lie, to `ios`.
+
+    Return and raise what `place_objects` does.
+    """
     end = 0
 
     def parts() -> Iterator[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""The simplest models that together explain a source's operations: by process, by phase, by direction.
+"""The simplest models that together explain a source's operations.
+
+By process, by phase, by direction.
 
 A process is a stream of its own where the source names processes. Each stream has
 
@@ -28,14 +30,18 @@ from kvdistill.queries.window import READ, WRITE
 BUCKETS = 240
 """Stretches of equal time that the rate is given for."""
 MAX_OPS = 1_000_000
-"""The most operations of a stream that a model is fitted to, its first ones, which bounds memory."""
+"""The most operations of a stream that a model is fitted to, its first ones, which bounds memory.
+"""
 MAX_PROCESSES = 8
 """More are taken together as one."""
 _MIN_OPS = 20
 """Fewer tell nothing of a distribution."""
 FAST = 8
-"""Bursts are fitted for a drive of so many times the source's mean rate: what it has not done of one burst when the
-next comes waits with that. On drives of 4 to 32 times the rate, as much is in flight as in the source within 25 %."""
+"""Bursts are fitted for a drive of so many times the source's mean rate.
+
+What it has not done of one burst when the next comes waits with that. On drives of 4 to 32 times
+the rate, as much is in flight as in the source within 25 %.
+"""
 _COUPLED_KS = 0.15
 _SAME_PLACES = 0.5
 
@@ -53,12 +59,17 @@ class _Part:
 
 
 def fit_streams(db: Any, start_ns: int, describe: Describe) -> list[IoStream]:
-    """Return the streams of the view `ios`, by when they begin; `start_ns` is its first read's or write's time."""
+    """Return the streams of the view `ios`, by when they begin.
+
+    `start_ns` is its first read's or write's time.
+    """
     found: list[IoStream] = []
     rows = query(db, "profile_processes")
     parts = [_Part(row["process"], row["first_ns"], row["last_ns"]) for row in rows]
     if len(rows) > MAX_PROCESSES or len(rows) == 1:
-        parts = [_Part(None, min(part.from_ns for part in parts), max(part.to_ns for part in parts))]
+        parts = [
+            _Part(None, min(part.from_ns for part in parts), max(part.to_ns for part in parts))
+        ]
     span_ns = max(part.to_ns for part in parts) - min(part.from_ns for part in parts)
     drain_per_ns = FAST * sum(row["ops"] for row in rows) / max(1, span_ns)
     for part in parts:
@@ -67,7 +78,11 @@ def fit_streams(db: Any, start_ns: int, describe: Describe) -> list[IoStream]:
     found.sort(key=lambda s: (s.start_ns, s.name))
     names = [s.name for s in found]
     return [
-        msgspec.structs.replace(s, name=f"{s.name}{names[: i + 1].count(s.name)}") if names.count(s.name) > 1 else s
+        (
+            msgspec.structs.replace(s, name=f"{s.name}{names[: i + 1].count(s.name)}")
+            if names.count(s.name) > 1
+            else s
+        )
         for i, s in enumerate(found)
     ]
 
@@ -80,13 +95,20 @@ def _phases(db: Any, part: _Part) -> list[_Part]:
     ops = _operations(db, part)
     bucket = max(1, -(-(span + 1) // BUCKETS))
     counts = np.zeros((4, -(-(span + 1) // bucket)), dtype=np.int64)
-    which = {"process": part.process, "start_ns": part.from_ns, "short_bytes": int(np.median(ops["io_bytes"]))}
+    which = {
+        "process": part.process,
+        "start_ns": part.from_ns,
+        "short_bytes": int(np.median(ops["io_bytes"])),
+    }
     table = query_table(db, "profile_kinds", bucket_ns=bucket, **which)
     counts[table["kind"].to_numpy(), table["bucket"].to_numpy()] = table["ops"].to_numpy()
     loop = fit_loop(ops["ts_ns"], ops["completed_ns"])
     edges = cut(counts[counts.sum(axis=1) > 0], has_rate=loop.pace is not Pacing.CLOSED)
     return [
-        _Part(part.process, part.from_ns + a * bucket, min(part.from_ns + b * bucket - 1, part.to_ns)) for a, b in edges
+        _Part(
+            part.process, part.from_ns + a * bucket, min(part.from_ns + b * bucket - 1, part.to_ns)
+        )
+        for a, b in edges
     ]
 
 
@@ -96,7 +118,9 @@ def _operations(db: Any, part: _Part) -> dict[str, Any]:
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe, drain_per_ns: float) -> list[IoStream]:
+def _phase_streams(
+    db: Any, part: _Part, start_ns: int, describe: Describe, drain_per_ns: float
+) -> list[IoStream]:
     ops = _operations(db, part)
     if not len(ops["op"]):
         return []
@@ -112,22 +136,32 @@ def _phase_streams(db: Any, part: _Part, start_ns: int, describe: Describe, drai
             # So many gaps as operations: the last one's is not seen.
             span = round(int(times[-1] - times[0]) * len(times) / (len(times) - 1))
         read, write = (
-            describe(op, part.from_ns, part.to_ns, part.process, places.law is Law.ZONES)
-            if (ops["op"][which] == op).any()
-            else nothing()
+            (
+                describe(op, part.from_ns, part.to_ns, part.process, places.law is Law.ZONES)
+                if (ops["op"][which] == op).any()
+                else nothing()
+            )
             for op in (READ, WRITE)
         )
         times_of = {"start_ns": begin - start_ns, "span_ns": span}
         of_burst = loop.think_ops if loop.pace is Pacing.BURSTS else None
         if of_burst is not None:
-            of_burst = _stage_width(ops["request_id"][which], ops["stage"][which], times) or of_burst
+            of_burst = (
+                _stage_width(ops["request_id"][which], ops["stage"][which], times) or of_burst
+            )
         paced = msgspec.structs.replace(loop, burst_depth=of_burst)
-        found.append(IoStream(name=name, **times_of, read=read, write=write, loop=paced, places=places))
+        found.append(
+            IoStream(name=name, **times_of, read=read, write=write, loop=paced, places=places)
+        )
     return found
 
 
-def _stage_width(request: NDArray[np.int64], stage: NDArray[np.int64], came: NDArray[np.int64]) -> int | None:
-    """Return how many operations a stage holds, if a request has several at one instant; null if all may run at once.
+def _stage_width(
+    request: NDArray[np.int64], stage: NDArray[np.int64], came: NDArray[np.int64]
+) -> int | None:
+    """Return how many operations a stage holds, if a request has several at one instant.
+
+    Null if all may run at once.
 
     `request` and `stage` are -1 of what is no request's, and waits for nothing.
     """
@@ -139,8 +173,13 @@ def _stage_width(request: NDArray[np.int64], stage: NDArray[np.int64], came: NDA
     return None if at_once.sum() == asked.sum() else round(float(at_once.mean()))
 
 
-def _split(ops: dict[str, Any], done: Any, drain_per_ns: float = 1.0) -> list[tuple[str, Any, Loop]]:
-    """Return what is a stream of its own, with its pace: both directions if they share one, else each."""
+def _split(
+    ops: dict[str, Any], done: Any, drain_per_ns: float = 1.0
+) -> list[tuple[str, Any, Loop]]:
+    """Return what is a stream of its own, with its pace.
+
+    Both directions if they share one, else each.
+    """
     both, is_read = fit_loop(ops["ts_ns"], done, drain_per_ns), ops["op"] == READ
     everything = np.ones(len(is_read), dtype=bool)
     if is_read.all() or not is_read.any():
@@ -148,12 +187,21 @@ def _split(ops: dict[str, Any], done: Any, drain_per_ns: float = 1.0) -> list[tu
     if both.pace is Pacing.CLOSED:
         return [("mixed", everything, both)]
     each = [
-        (name, which, fit_loop(ops["ts_ns"][which], None if done is None else done[which], drain_per_ns))
+        (
+            name,
+            which,
+            fit_loop(ops["ts_ns"][which], None if done is None else done[which], drain_per_ns),
+        )
         for name, which in (("read", is_read), ("write", ~is_read))
     ]
     by_chance = all(loop.pace in (Pacing.POISSON, Pacing.BURSTS) for _name, _which, loop in each)
-    # Two processes by chance are one by chance together; a program that waits for whichever is due comes in pairs.
-    apart = [exponential_ks(np.diff(ops["ts_ns"][which])) for which in (is_read, ~is_read) if which.sum() > _MIN_OPS]
+    # Two processes by chance are one by chance together; a program that waits for whichever is due
+    # comes in pairs.
+    apart = [
+        exponential_ks(np.diff(ops["ts_ns"][which]))
+        for which in (is_read, ~is_read)
+        if which.sum() > _MIN_OPS
+    ]
     is_one = both.pace is Pacing.BURSTS and len(apart) == 2 and max(apart) <= _COUPLED_KS  # noqa: PLR2004 - directions
     # In two sections fio's laws would have hot places of their own.
     if is_one or (by_chance and _has_same_hot_places(ops["address"], ops["io_bytes"], is_read)):
@@ -162,17 +210,23 @@ def _split(ops: dict[str, Any], done: Any, drain_per_ns: float = 1.0) -> list[tu
 
 
 def _has_same_hot_places(address: Any, length: Any, is_read: Any) -> bool:
-    """Return whether reads and writes are drawn from one skewed law: together they follow one, and at the same places.
+    """Return whether reads and writes are drawn from one skewed law.
 
-    Of how often each place is read and written, the cosine: 1 if in proportion, near 0 if what is hot differs.
+    Together they follow one, and at the same places.
+
+    Of how often each place is read and written, the cosine: 1 if in proportion, near 0 if what is
+    hot differs.
     """
     if fit_places(address, length).law not in (Law.ZIPF, Law.PARETO):
         return False
     place = np.unique(address, return_inverse=True)[1]
     read, written = (
-        np.bincount(place[which], minlength=place.max() + 1).astype(float) for which in (is_read, ~is_read)
+        np.bincount(place[which], minlength=place.max() + 1).astype(float)
+        for which in (is_read, ~is_read)
     )
-    return float(read @ written) >= _SAME_PLACES * float(np.linalg.norm(read) * np.linalg.norm(written))
+    return float(read @ written) >= _SAME_PLACES * float(
+        np.linalg.norm(read) * np.linalg.norm(written)
+    )
 
 
 def nothing() -> DirectionProfile:
@@ -181,8 +235,11 @@ def nothing() -> DirectionProfile:
 
 
 _FULL_PERCENTILE = 99.0
-"""Percentile of what arrivals find in flight that counts as the most: a request that is split is two for a moment,
-which on a fast device some arrivals in a thousand find."""
+"""Percentile of what arrivals find in flight that counts as the most.
+
+A request that is split is two for a moment, which on a fast device some arrivals in a thousand
+find.
+"""
 _FULL = 0.9
 _FULL_PEAKS = 0.5
 """Share of the times at which arrivals pause that find a closed loop full."""
@@ -191,17 +248,23 @@ _EVEN_WITHIN = 0.1
 _EVEN_SHARE = 0.7
 """Gaps are even if this share of them is within a tenth of the median."""
 _STRETCH_GAPS, _EVEN_DISPERSION = 10, 0.3
-"""Variance by mean of arrivals in stretches of so many mean gaps; chance has 1. By deciles, which no stall changes."""
+"""Variance by mean of arrivals in stretches of so many mean gaps.
+
+Chance has 1. By deciles, which no stall changes.
+"""
 _DECILES_APART = 2.563
 """Standard deviations between the first and the last decile of a normal distribution."""
 _POISSON_KS = 0.1
 _LEAST_PAUSE_NS = 100_000
 _ALIKE_WITHIN, _ALIKE_SHARE, _REGULAR_CV = 0.3, 0.5, 0.5
-"""Pauses are a setting of the program if they are this much alike and share of the idle time, and come regularly."""
+"""Pauses are a setting of the program if they are this much alike and share of the idle time, and
+come regularly.
+"""
 _FEWEST_PAUSES, _FEW_REGULAR_CV = 5, 0.1
 """Of fewer than `_MIN_OPS` pauses, at least so many must come all but evenly."""
 _UNEXPLAINED = 0.1
-"""Share of the span that may be pauses which no setting explains, for the loop to count as closed."""
+"""Share of the span that may be pauses which no setting explains, for the loop to count as closed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +280,19 @@ class _Events:
         return np.arange(1, len(self.came) + 1) - np.searchsorted(self.done, self.came, "right")
 
 
-def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_per_ns: float = 1.0) -> Loop:
-    """Return the simplest loop that explains arrivals at `came`, ascending; `done` may be null or hold NaN.
+def fit_loop(
+    came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_per_ns: float = 1.0
+) -> Loop:
+    """Return the simplest loop that explains arrivals at `came`, ascending.
+
+    `done` may be null or hold NaN.
 
     Bursts are fitted for a drive that does `drain_per_ns` operations a ns.
     """
     timed = np.zeros(len(came), dtype=bool) if done is None else ~np.isnan(done)
-    response_ns = None if done is None or not timed.any() else float((done[timed] - came[timed]).mean())
+    response_ns = (
+        None if done is None or not timed.any() else float((done[timed] - came[timed]).mean())
+    )
     if done is None or len(came) < _MIN_OPS or timed.mean() < _TIMED:
         pace = _open_pace(np.diff(came))
         if pace is not Pacing.BURSTS:
@@ -235,18 +304,27 @@ def fit_loop(came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_pe
     depth = max(1, int(np.percentile(events.in_flight, _FULL_PERCENTILE, method="inverted_cdf")))
     if _is_closed(events, depth):
         think_ns, think_ops, unexplained_ns = _thinks(events)
-        # A job that leaves out the source's pauses asks for more than the source did: its mean rate is kept instead.
+        # A job that leaves out the source's pauses asks for more than the source did: its mean rate
+        # is kept instead.
         if unexplained_ns <= _UNEXPLAINED * (events.done[-1] - events.came[0]):
             return Loop(Pacing.CLOSED, depth, think_ns, think_ops, response_ns)
     return Loop(_open_pace(np.diff(events.came)), depth, None, None, response_ns)
 
 
 def _waiting_together(came: NDArray[np.int64], drain_per_ns: float) -> float:
-    """Return how large equal bursts with as much in flight are: one waits for half of its own and the backlog."""
+    """Return how large equal bursts with as much in flight are.
+
+    One waits for half of its own and the backlog.
+    """
     at, ops = np.unique(came, return_counts=True)
-    # The backlog that each burst finds: what came before, less what was done since, but never below 0.
+    # The backlog that each burst finds: what came before, less what was done since, but never below
+    # 0.
     ahead = np.cumsum(ops[:-1] - drain_per_ns * np.diff(at))
-    finds = np.concatenate([[0.0], ahead - np.minimum(np.minimum.accumulate(ahead), 0.0)]) if len(at) > 1 else 0.0
+    finds = (
+        np.concatenate([[0.0], ahead - np.minimum(np.minimum.accumulate(ahead), 0.0)])
+        if len(at) > 1
+        else 0.0
+    )
     return float((ops * (ops + 2 * finds)).sum()) / len(came)
 
 
@@ -263,7 +341,10 @@ def _is_closed(events: _Events, depth: int) -> bool:
 
 
 def entropy(values_ns: NDArray[np.int64]) -> float:
-    """Return the differential entropy of `values_ns` (Vasicek, of spacings): the less, the more regular they are."""
+    """Return the differential entropy of `values_ns` (Vasicek, of spacings).
+
+    The less, the more regular they are.
+    """
     x = np.sort(values_ns).astype(np.float64)
     m = max(1, round(len(x) ** 0.5 / 2))
     # What is closer than a microsecond is the same.
@@ -272,9 +353,11 @@ def entropy(values_ns: NDArray[np.int64]) -> float:
 
 
 def _thinks(events: _Events) -> tuple[int | None, int | None, int]:
-    """Return how long a closed loop pauses with nothing in flight, after how many operations, and the other idle time.
+    """Return how long a closed loop pauses with nothing in flight, after how many operations, and
+    the other idle time.
 
-    The first two are null if it pauses never or irregularly; idle time, in ns, is of pauses of 0.1 ms and more.
+    The first two are null if it pauses never or irregularly; idle time, in ns, is of pauses of 0.1
+    ms and more.
     """
     came, in_flight = events.came, events.in_flight
     begins = np.flatnonzero(in_flight[1:] == 1) + 1
@@ -301,7 +384,10 @@ def _thinks(events: _Events) -> tuple[int | None, int | None, int]:
 
 
 def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
-    """Return how gaps between arrivals are distributed: all about the same, or as by chance, or else."""
+    """Return how gaps between arrivals are distributed.
+
+    All about the same, or as by chance, or else.
+    """
     if len(gaps_ns) < _MIN_OPS:
         return Pacing.POISSON
     middle = float(np.median(gaps_ns))
@@ -309,7 +395,9 @@ def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
         return Pacing.EVEN
     # A clock whose ticks come late, but which catches up: as many in each stretch.
     done = np.cumsum(gaps_ns)
-    counts = np.bincount((done // max(1, _STRETCH_GAPS * done[-1] // len(done))).astype(np.int64))[:-1]
+    counts = np.bincount((done // max(1, _STRETCH_GAPS * done[-1] // len(done))).astype(np.int64))[
+        :-1
+    ]
     low, high = np.percentile(counts, (10, 90)) if len(counts) >= _MIN_OPS else (0, _STRETCH_GAPS)
     if low and ((high - low) / _DECILES_APART) ** 2 <= _EVEN_DISPERSION * _STRETCH_GAPS:
         return Pacing.EVEN
@@ -317,7 +405,9 @@ def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
 
 
 def exponential_ks(gaps_ns: Any) -> float:
-    """Return the Kolmogorov-Smirnov distance of `gaps_ns` from an exponential distribution of their mean."""
+    """Return the Kolmogorov-Smirnov distance of `gaps_ns` from an exponential distribution of their
+    mean.
+    """
     x = np.sort(gaps_ns).astype(np.float64)
     if not x[-1]:
         return 1.0
@@ -332,17 +422,23 @@ _MIN_SHARE = 0.04
 _MIN_PHASE_OPS = 20
 """Operations that a phase needs on average: of fewer no rate is known."""
 _STALL_SHARE = 0.1
-"""A stall of the device and what catches up after it are each shorter than this share of the span."""
+"""A stall of the device and what catches up after it are each shorter than this share of the span.
+"""
 _SAME_RATE = 0.1
 _WORTH = 0.004
-"""Nats an operation that one more phase must explain: a read share that changes by 0.09, a rate by a fifth."""
+"""Nats an operation that one more phase must explain.
+
+A read share that changes by 0.09, a rate by a fifth.
+"""
 
 
 def cut(counts: NDArray[np.int64], *, has_rate: bool) -> list[tuple[int, int]]:
-    """Return the first bucket of each phase and the first one after it, in order; phases cover all buckets.
+    """Return the first bucket of each phase and the first one after it, in order.
 
-    `counts` is (kinds of operations, buckets of equal time). Without a rate, a change of it is none: a closed loop is
-    as fast as the device. That nothing comes at all is a change in any case.
+    Phases cover all buckets.
+
+    `counts` is (kinds of operations, buckets of equal time). Without a rate, a change of it is
+    none: a closed loop is as fast as the device. That nothing comes at all is a change in any case.
     """
     n, total = counts.shape[1], int(counts.sum())
     shortest = max(1, round(n * _MIN_SHARE))
@@ -364,8 +460,13 @@ def cut(counts: NDArray[np.int64], *, has_rate: bool) -> list[tuple[int, int]]:
     return _without_stalls(counts, list(pairwise([0, *sorted(cuts)])))
 
 
-def _without_stalls(counts: NDArray[np.int64], phases: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return `phases` without stalls: short ones that, with what catches up after them, keep their neighbour's rate."""
+def _without_stalls(
+    counts: NDArray[np.int64], phases: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return `phases` without stalls.
+
+    Short ones that, with what catches up after them, keep their neighbour's rate.
+    """
     n = counts.shape[1]
     for first in range(len(phases)):
         for last in range(len(phases) - 1, first, -1):
@@ -373,13 +474,18 @@ def _without_stalls(counts: NDArray[np.int64], phases: list[tuple[int, int]]) ->
             whole = counts[:, begin:end].sum(axis=1) / (end - begin)
             kept = [p for p in phases[first : last + 1] if p[1] - p[0] > _STALL_SHARE * n]
             alike = [counts[:, a:b].sum(axis=1) / (b - a) for a, b in kept]
-            if kept and all(float(np.abs(rate - whole).sum()) <= _SAME_RATE * float(whole.sum()) for rate in alike):
+            if kept and all(
+                float(np.abs(rate - whole).sum()) <= _SAME_RATE * float(whole.sum())
+                for rate in alike
+            ):
                 return _without_stalls(counts, [*phases[:first], (begin, end), *phases[last + 1 :]])
     return phases
 
 
 def _phase_costs(counts: Any, shortest: int, *, has_rate: bool) -> Any:
-    """Return minus the log-likelihood of each stretch from bucket i to before j, but for what no cut changes."""
+    """Return minus the log-likelihood of each stretch from bucket i to before j, but for what no
+    cut changes.
+    """
     n = counts.shape[1]
     whole = counts.sum(axis=0)
     # Whether there is anything: half a bucket is as long as the loop's pauses may be.
@@ -388,9 +494,14 @@ def _phase_costs(counts: Any, shortest: int, *, has_rate: bool) -> Any:
         rate = whole[None, :]
         # How much more neighbouring buckets differ than by chance.
         if n > 2 and whole.any():  # noqa: PLR2004 - two differences
-            noise = max(noise, float(np.median(np.square(np.diff(whole)))) / (2 * whole.mean() * 0.455))
+            noise = max(
+                noise, float(np.median(np.square(np.diff(whole)))) / (2 * whole.mean() * 0.455)
+            )
     mixed = _mix_noise(counts)
-    done = [np.concatenate([np.zeros((len(x), 1)), np.cumsum(x, axis=1)], axis=1) for x in (counts, rate)]
+    done = [
+        np.concatenate([np.zeros((len(x), 1)), np.cumsum(x, axis=1)], axis=1)
+        for x in (counts, rate)
+    ]
     cost = np.full((n + 1, n + 1), np.inf)
     for start in range(n):
         ends = np.arange(start + shortest, n + 1)
@@ -408,14 +519,19 @@ def _deviance(counts: Any, lengths: Any) -> Any:
 
 
 def _mix_noise(counts: Any) -> float:
-    """Return how much more the shares of kinds differ than by chance, by the chi-square of each pair of neighbours."""
+    """Return how much more the shares of kinds differ than by chance, by the chi-square of each
+    pair of neighbours.
+    """
     kinds, n = counts.shape
     if kinds == 1 or n < 3:  # noqa: PLR2004 - two differences
         return 1.0
     left, right = counts[:, :-1], counts[:, 1:]
     a, b = left.sum(axis=0), right.sum(axis=0)
     both = np.maximum(left + right, 1e-300)
-    square = np.square(left * np.sqrt(b / np.maximum(a, 1)) - right * np.sqrt(a / np.maximum(b, 1))) / both
+    square = (
+        np.square(left * np.sqrt(b / np.maximum(a, 1)) - right * np.sqrt(a / np.maximum(b, 1)))
+        / both
+    )
     known = (a > 0) & (b > 0)
     used = int((counts.sum(axis=1) > 0).sum())
     if not known.any() or used < 2:  # noqa: PLR2004 - one kind has no shares
@@ -424,19 +540,28 @@ def _mix_noise(counts: Any) -> float:
 
 
 _LOOK_BACK = 32
-"""Operations back that a sequential one may continue: several are in flight, and a process may have several runs."""
+"""Operations back that a sequential one may continue.
+
+Several are in flight, and a process may have several runs.
+"""
 _SEQUENTIAL, _RANDOM = 0.98, 0.03
 _EQUAL_RUNS_CV = 0.3
 _ALIGNED = 0.999
 _SECTOR_BYTES, _MOST_ALIGN_BYTES = 512, 1 << 20
 _HOT_PARTS = (0.01, 0.03, 0.1, 0.3, 0.6)
-"""Hottest parts of the used places, at which the shares of operations of two streams are compared."""
+"""Hottest parts of the used places, at which the shares of operations of two streams are compared.
+"""
 _FITS, _HOPELESS = 0.02, 0.3
 _NEAR = 1.02
 _SKEWED = 1.1
-"""Variance by mean of the uses of a place, of which uniform draws have 1: beyond it some may be hot."""
+"""Variance by mean of the uses of a place, of which uniform draws have 1.
+
+Beyond it some may be hot.
+"""
 _TOO_EVEN = 0.5
-"""Variance by mean of how often a place is covered, below which none comes twice before all have come."""
+"""Variance by mean of how often a place is covered, below which none comes twice before all have
+come.
+"""
 _MOST_PLACES = 1 << 19
 _GOLDEN = np.uint64(0x61C8864680B583EB)
 """fio's hash multiplies ranks by this."""
@@ -484,13 +609,16 @@ def fit_places(address: NDArray[np.int64], length: NDArray[np.int64]) -> Places:
     )
 
 
-def _law(address: NDArray[np.int64], length: NDArray[np.int64], align: int, span: int) -> tuple[Law, float | None, int]:
+def _law(
+    address: NDArray[np.int64], length: NDArray[np.int64], align: int, span: int
+) -> tuple[Law, float | None, int]:
     """Return the law, its parameter, and over how many places it is."""
     uses = np.unique(address, return_counts=True)[1]
     n = len(address)
     if n == len(uses):
         return Law.ONCE, None, 0
-    # Of very many places, several are looked at as one, which no law but those of equal places survives.
+    # Of very many places, several are looked at as one, which no law but those of equal places
+    # survives.
     coarse = max(1, -(-(span // align) // _MOST_PLACES))
     if coarse > 1:
         align *= coarse
@@ -510,12 +638,14 @@ def _law(address: NDArray[np.int64], length: NDArray[np.int64], align: int, span
     # fio's generators count places in the smallest size.
     if coarse > 1 or int(length.min()) != align:
         return Law.ZONES, None, 0
-    # Ranks are hashed: over a power of two each has a place of its own, else several share one. The last few places of
-    # a file may not have been used.
+    # Ranks are hashed: over a power of two each has a place of its own, else several share one. The
+    # last few places of a file may not have been used.
     whole = 1 << (places - 1).bit_length()
     counts = [places, *([whole] if whole <= _NEAR * places else [])]
     laws = ((Law.ZIPF, _THETAS), (Law.PARETO, _PARETO_HS))
-    distance, law, theta, count = min((*_best(uses, n, c, law, values), c) for c in counts for law, values in laws)
+    distance, law, theta, count = min(
+        (*_best(uses, n, c, law, values), c) for c in counts for law, values in laws
+    )
     return (law, theta, count) if distance <= _FITS else (Law.ZONES, None, places)
 
 
@@ -536,7 +666,9 @@ def _best(uses: Any, n: int, places: int, law: Law, values: Any) -> tuple[float,
 
 
 def _differs(uses: Any, p: Any, n: int) -> float:
-    """Return how far the shares of the hottest places, and the number used, are from draws with probabilities `p`."""
+    """Return how far the shares of the hottest places, and the number used, are from draws with
+    probabilities `p`.
+    """
     drawn = np.random.default_rng(_SEED).poisson(p * n)
     drawn = drawn[drawn > 0]
     if not len(drawn):  # of two or three operations it may draw none, and tells nothing

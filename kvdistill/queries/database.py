@@ -1,4 +1,5 @@
-"""DuckDB with bounded memory, the named queries in `kvdistill/queries/sql`, and the figures of a run by them.
+"""DuckDB with bounded memory, the named queries in `kvdistill/queries/sql`, and the figures of a
+run by them.
 
 Figures are by tier and operation: counts, rates, times; the warm-up is left out, as in run.json.
 """
@@ -20,7 +21,17 @@ from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.files import at
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, RunFile, find_run, refuse_cut_off
-from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, SERVED, TABLES, TRACE, Table, arrow_schema
+from kvtrace.core.schema import (
+    BLOCKS,
+    OBJECTS,
+    OPS,
+    SERIES,
+    SERVED,
+    TABLES,
+    TRACE,
+    Table,
+    arrow_schema,
+)
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import parse_duration_ns, per_second
 
@@ -30,8 +41,11 @@ BATCH_ROWS = 1 << 17
 PERCENTILE = """
 CREATE MACRO percentile(x, q) AS CASE WHEN count(x) * (1 - q) >= 1 THEN quantile_disc(x, q) END
 """
-"""An aggregate for every query: nearest rank, null with fewer than 1 / (1 - q) values, as everywhere (statistics.py);
-`q` is a literal such as 0.99, which DuckDB keeps exact."""
+"""An aggregate for every query.
+
+Nearest rank, null with fewer than 1 / (1 - q) values, as everywhere (statistics.py); `q` is a
+literal such as 0.99, which DuckDB keeps exact.
+"""
 SLOT = """
 CREATE MACRO slot(x) AS CASE WHEN x < 32 THEN x
     ELSE ((length(ltrim(bin(x), '0')) - 5) << 4) + (x >> (length(ltrim(bin(x), '0')) - 5)) END
@@ -41,10 +55,16 @@ CREATE MACRO slot(x) AS CASE WHEN x < 32 THEN x
 
 @contextmanager
 def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection whose memory is bounded and which spills into `scratch`, or a folder of its own."""
+    """Yield a connection whose memory is bounded and which spills into `scratch`, or a folder of
+    its own.
+    """
     with tempfile.TemporaryDirectory(prefix="kvdistill-", dir=scratch) as folder:
         spill = str(Path(folder) / "spill")
-        settings: dict[str, Any] = {"memory_limit": MEMORY_LIMIT, "threads": THREADS, "temp_directory": spill}
+        settings: dict[str, Any] = {
+            "memory_limit": MEMORY_LIMIT,
+            "threads": THREADS,
+            "temp_directory": spill,
+        }
         connection = duckdb.connect(":memory:", config=settings)
         try:
             connection.execute("SET enable_progress_bar = false")
@@ -54,7 +74,10 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
         except duckdb.OutOfMemoryException as error:
             # It needs more than MEMORY_LIMIT, and cannot spill.
             first = str(error).strip().split("\n")[0]
-            why = f"a query needs more than {MEMORY_LIMIT} of memory, and cannot do with less: {first}"
+            why = (
+                f"a query needs more than {MEMORY_LIMIT} of memory, and cannot do with less:"
+                f" {first}"
+            )
             raise OutOfMemory(why) from None
         finally:
             connection.close()
@@ -65,8 +88,12 @@ def literal(value: object) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def query(connection: duckdb.DuckDBPyConnection, name: str, **values: object) -> list[dict[str, Any]]:
-    """Return the rows of the named query in `kvdistill/queries/sql`, with `$name` parameters from `values`."""
+def query(
+    connection: duckdb.DuckDBPyConnection, name: str, **values: object
+) -> list[dict[str, Any]]:
+    """Return the rows of the named query in `kvdistill/queries/sql`, with `$name` parameters from
+    `values`.
+    """
     rows: list[dict[str, Any]] = query_table(connection, name, **values).to_pylist()
     return rows
 
@@ -76,7 +103,9 @@ def query_table(connection: duckdb.DuckDBPyConnection, name: str, **values: obje
     return connection.sql(named(name), params=values or None).to_arrow_table()
 
 
-def write_query(connection: duckdb.DuckDBPyConnection, name: str, path: Path, **values: object) -> None:
+def write_query(
+    connection: duckdb.DuckDBPyConnection, name: str, path: Path, **values: object
+) -> None:
     """Write the result of the named query to the Parquet file `path`, in its order, batch by batch."""
     reader = connection.sql(named(name), params=values).to_arrow_reader(BATCH_ROWS)
     with pq.ParquetWriter(path, reader.schema, compression="zstd", compression_level=1) as out:
@@ -86,7 +115,11 @@ def write_query(connection: duckdb.DuckDBPyConnection, name: str, path: Path, **
 
 def named(name: str) -> str:
     """Return the text of the named query."""
-    return resources.files("kvdistill.queries").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
+    return (
+        resources.files("kvdistill.queries")
+        .joinpath("sql", f"{name}.sql")
+        .read_text(encoding="utf-8")
+    )
 
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
@@ -102,23 +135,38 @@ SELECT * FROM (
 )
 WHERE outcome = 'ok' AND engine <> 'sim' AND time_ns IS NOT NULL
 """
-"""Service times (as run.json, `latency`), response times and lateness of what completed well; simulated tiers have no
-such times, and a closed loop only service times."""
+"""Service times (as run.json, `latency`), response times and lateness of what completed well.
+
+Simulated tiers have no such times, and a closed loop only service times.
+"""
 MEASURES = ("latency", "response", "lateness")
 
 
-def _measured(names: Sequence[str], runs: Sequence[tuple[Path, RunFile]]) -> Iterator[tuple[str, str]]:
-    """Yield the views of what in `ops` and `served` is not of a run's `--warmup`, rows or a time, and their text."""
+def _measured(
+    names: Sequence[str], runs: Sequence[tuple[Path, RunFile]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the views of what in `ops` and `served` is not of a run's `--warmup`, rows or a time,
+    and their text.
+    """
     cases = ""
-    for folder, warmup in ((of, run.summary.warmup.asked) for of, run in runs if run.summary.warmup is not None):
+    for folder, warmup in (
+        (of, run.summary.warmup.asked) for of, run in runs if run.summary.warmup is not None
+    ):
         rows, started = _ROWS.fullmatch(warmup), "coalesce(scheduled_ns, submitted_ns)"
-        lasts = f"row >= {rows[1]}" if rows else f"coalesce({started} >= {parse_duration_ns(warmup)}, true)"
+        lasts = (
+            f"row >= {rows[1]}"
+            if rows
+            else f"coalesce({started} >= {parse_duration_ns(warmup)}, true)"
+        )
         cases += f" WHEN {literal(folder)} THEN {lasts}"
     which = f"CASE origin{cases} ELSE true END"
     if "ops" in names:
         yield "measured", f"FROM ops WHERE {which if cases else 'true'}"
     if "served" in names and ("ops" in names or not cases):
-        warm = f"ANTI JOIN (SELECT origin, request_id FROM ops WHERE NOT {which}) USING (origin, request_id)"
+        warm = (
+            f"ANTI JOIN (SELECT origin, request_id FROM ops WHERE NOT {which}) USING (origin,"
+            " request_id)"
+        )
         yield "measured_requests", f"FROM served {warm if cases else ''}"
 
 
@@ -127,7 +175,9 @@ def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     found = query(db, "run_figures")
     for row in found:
         span_ns = row["span_ns"] if row["engine"] != "sim" else None
-        row["bandwidth_bytes_per_s"] = None if row["op"] == "delete" else per_second(row["bytes"], span_ns)
+        row["bandwidth_bytes_per_s"] = (
+            None if row["op"] == "delete" else per_second(row["bytes"], span_ns)
+        )
         row["operations_per_s"] = per_second(row["operations"], span_ns)
     return found
 
@@ -135,7 +185,8 @@ def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
 def distributions(
     db: duckdb.DuckDBPyConnection, parts: Sequence[int]
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-    """Return times at `parts` (ten-thousandths, every QUANTILE among them), and summaries by measure.
+    """Return times at `parts` (ten-thousandths, every QUANTILE among them), and summaries by
+    measure.
 
     Null where there are too few operations. Over the view `times`.
     """
@@ -144,7 +195,9 @@ def distributions(
     found: dict[str, list[dict[str, Any]]] = defaultdict(list, {name: [] for name in MEASURES})
     for row in query(db, "run_times"):
         key = (row["measure"], row["tier"], row["op"])
-        quantiles = {f"{name}_ns": known.get((*key, part / 10_000)) for name, part in QUANTILES.items()}
+        quantiles = {
+            f"{name}_ns": known.get((*key, part / 10_000)) for name, part in QUANTILES.items()
+        }
         counted = {name: row[name] for name in ("tier", "op", "count", "mean_ns")}
         found[row["measure"]].append(counted | quantiles | {"max_ns": row["max_ns"]})
     return points, found
@@ -153,16 +206,17 @@ def distributions(
 _PATTERN = set("*?[")
 _OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
-    "queued int64, issued int64, issued_bytes int64, completed int64, completed_bytes int64, errors int64, "
-    "requeues int64, requests_merged int64, bios int64, bio_bytes int64, bios_merged int64, splits int64, "
-    "ends_not_seen int64, lost_events int64, lost_requests int64"
+    "queued int64, issued int64, issued_bytes int64, completed int64, completed_bytes int64, errors"
+    " int64, requeues int64, requests_merged int64, bios int64, bio_bytes int64, bios_merged int64,"
+    " splits int64, ends_not_seen int64, lost_events int64, lost_requests int64"
 )
 _RUNS = (
-    "origin string, trace string trace.file, status string, verdict string summary.verdict, "
-    "started string started_utc, wall_ns int64 summary.wall_ns, operations int64 summary.operations, "
-    "errors int64 summary.errors, in_flight_mean float64 summary.in_flight_mean, loop string pacing.loop, "
-    "speed float64 pacing.speed, engine string engine.name, queue_depth int64 engine.queue_depth, "
-    "io_bytes int64 engine.io_bytes, kernel string host.kernel, cpu_model string host.cpu_model, version string"
+    "origin string, trace string trace.file, status string, verdict string summary.verdict, started"
+    " string started_utc, wall_ns int64 summary.wall_ns, operations int64 summary.operations,"
+    " errors int64 summary.errors, in_flight_mean float64 summary.in_flight_mean, loop string"
+    " pacing.loop, speed float64 pacing.speed, engine string engine.name, queue_depth int64"
+    " engine.queue_depth, io_bytes int64 engine.io_bytes, kernel string host.kernel, cpu_model"
+    " string host.cpu_model, version string"
 )
 FACTS: dict[str, dict[str, list[str]]] = {
     view: {name: kind_and_place for name, *kind_and_place in map(str.split, columns.split(", "))}
@@ -172,8 +226,11 @@ FACTS: dict[str, dict[str, list[str]]] = {
         ("probes", f"origin string, direction string, {_COUNTS}"),
     )
 }
-"""Columns of the views that no table of the contract is behind: their Arrow types, and where they stand in run.json, or
-among a probe's counts, if not under their names."""
+"""Columns of the views that no table of the contract is behind.
+
+Their Arrow types, and where they stand in run.json, or among a probe's counts, if not under their
+names.
+"""
 
 
 @contextmanager
@@ -184,16 +241,20 @@ def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
         yield db
 
 
-def register(db: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path) -> dict[str, Sequence[Path]]:
-    """Make the views of the tables in `paths` in `db`: files, patterns, or folders with all below them.
+def register(
+    db: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path
+) -> dict[str, Sequence[Path]]:
+    """Make the views of the tables in `paths` in `db`.
+
+    Files, patterns, or folders with all below them.
 
     Returns them by name, with the files that each reads.
 
-    Several files of one table are one view. A trace brings its objects table with it, a table of a run the run's
-    facts. CSV is first written to Parquet in `scratch`, as are facts.
+    Several files of one table are one view. A trace brings its objects table with it, a table of a
+    run the run's facts. CSV is first written to Parquet in `scratch`, as are facts.
 
-    TraceError if a file is missing, damaged or none of ours. ConfigError if a folder holds no table, or no file fits a
-    pattern.
+    TraceError if a file is missing, damaged or none of ours. ConfigError if a folder holds no
+    table, or no file fits a pattern.
     """
     found: dict[str, dict[Path, str]] = {}
     tiers: dict[str, list[dict[str, Any]]] = {}
@@ -211,7 +272,12 @@ def register(db: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch
         tiers.setdefault(
             origin,
             [
-                {"origin": origin, "tier": tier.name, "place": index, "capacity_bytes": tier.capacity_bytes}
+                {
+                    "origin": origin,
+                    "tier": tier.name,
+                    "place": index,
+                    "capacity_bytes": tier.capacity_bytes,
+                }
                 for index, tier in enumerate(reader.meta.tiers)
             ],
         )
@@ -221,7 +287,11 @@ def register(db: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch
                 tables.checked(objects, OBJECTS)
             _add(found, OBJECTS, objects, origin, scratch)
     runs = [(folder, run) for folder in folders if (run := find_run(folder)) is not None]
-    probes = ((folder, probe.block.directions) for folder in folders if (probe := find_probe(folder)) is not None)
+    probes = (
+        (folder, probe.block.directions)
+        for folder in folders
+        if (probe := find_probe(folder)) is not None
+    )
     facts = {
         "runs": [_found(run, "runs") | {"origin": str(of)} for of, run in runs],
         "tiers": [row for rows in tiers.values() for row in rows],
@@ -233,7 +303,9 @@ def register(db: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch
     }
     for name, rows in facts.items():
         if rows:
-            schema = pa.schema([(column, getattr(pa, kind)()) for column, (kind, *_) in FACTS[name].items()])
+            schema = pa.schema(
+                [(column, getattr(pa, kind)()) for column, (kind, *_) in FACTS[name].items()]
+            )
             target = scratch / f"{name}.facts.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
             found[name] = {target: ""}
@@ -257,11 +329,14 @@ def files_in(path: Path) -> list[Path]:
     files = sorted(
         f
         for f in path.rglob("*")
-        if (f.name in (RUN_FILE, PROBE_FILE) or f.name.endswith(tables.SUFFIXES)) and not f.name.startswith(".")
+        if (f.name in (RUN_FILE, PROBE_FILE) or f.name.endswith(tables.SUFFIXES))
+        and not f.name.startswith(".")
     )
     if not files:
         refuse_cut_off(path)
-        raise ConfigError(f"{path}: no table of ours in this folder (*{' or *'.join(tables.SUFFIXES)})")
+        raise ConfigError(
+            f"{path}: no table of ours in this folder (*{' or *'.join(tables.SUFFIXES)})"
+        )
     return files
 
 
@@ -272,11 +347,16 @@ def _statement(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str
     names = ", ".join(literal(tier) for tier in dict.fromkeys(tier for _place, tier in ranked))
     enum = f"ENUM({names})" if names else "VARCHAR"
     named = {
-        origin: f" REPLACE ([{', '.join(literal(row['tier']) for row in rows)}][tier + 1]::{enum} AS tier)"
+        origin: (
+            f" REPLACE ([{', '.join(literal(row['tier']) for row in rows)}][tier + 1]::{enum} AS"
+            " tier)"
+        )
         for origin, rows in tiers.items()
     }
     named[""] = f" REPLACE (tier::{enum} AS tier)"
-    if name != "tiers" and (name not in TABLES or all(column.name != "tier" for column in TABLES[name].columns)):
+    if name != "tiers" and (
+        name not in TABLES or all(column.name != "tier" for column in TABLES[name].columns)
+    ):
         named = dict.fromkeys(named, "")
     extras, parts = TABLES[name].extras if name in TABLES else (), []
     for file, origin in files.items():
@@ -292,7 +372,9 @@ def _statement(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str
     return f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}"
 
 
-def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path) -> None:
+def _add(
+    found: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path
+) -> None:
     """Add the file at `path`, as Parquet and by a name that DuckDB does not read as a pattern."""
     file, made = path, scratch / f"{len(list(scratch.iterdir()))}.parquet"
     if not path.name.endswith(".parquet"):
@@ -307,5 +389,7 @@ def _add(found: dict[str, dict[Path, str]], table: Table, path: Path, origin: st
 
 
 def _found(whole: object, view: str) -> dict[str, Any]:
-    places = {name: (place or [name])[0].split(".") for name, (_kind, *place) in FACTS[view].items()}
+    places = {
+        name: (place or [name])[0].split(".") for name, (_kind, *place) in FACTS[view].items()
+    }
     return {name: at(whole, *path) for name, path in places.items()}

@@ -1,6 +1,9 @@
-"""Answer one SQL statement over our files, read only and with bounded memory: the user's own or one of the library.
+"""Answer one SQL statement over our files, read only and with bounded memory.
 
-The library is `kvdistill/queries/sql/library`; the comment at the head of each file says what the query answers.
+The user's own or one of the library.
+
+The library is `kvdistill/queries/sql/library`; the comment at the head of each file says what the
+query answers.
 """
 
 from __future__ import annotations
@@ -35,35 +38,45 @@ def split_query(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
         return [], None
     last = arguments[-1]
     is_sql = (not last or any(c.isspace() for c in last)) and not Path(last or "/").is_file()
-    return [Path(name) for name in (arguments[:-1] if is_sql else arguments)], last if is_sql else None
+    return [Path(name) for name in (arguments[:-1] if is_sql else arguments)], (
+        last if is_sql else None
+    )
 
 
 @contextmanager
-def answer(paths: Sequence[Path], statement: str, needs: Sequence[str] = ()) -> Iterator[pa.RecordBatchReader]:
-    """Yield the result of `statement`, which reads the views `needs`, over `paths` as a stream of Arrow batches.
+def answer(
+    paths: Sequence[Path], statement: str, needs: Sequence[str] = ()
+) -> Iterator[pa.RecordBatchReader]:
+    """Yield the result of `statement`, which reads the views `needs`, over `paths` as a stream of
+    Arrow batches.
 
     The statement can read nothing but these files and write nothing.
 
-    ConfigError if the statement is not one, DuckDB refuses it, or a view is missing. TraceError if a file is damaged or
-    none of ours.
+    ConfigError if the statement is not one, DuckDB refuses it, or a view is missing. TraceError if
+    a file is damaged or none of ours.
     """
     with _opened(paths) as (db, names):
         missing = [name for name in needs if name not in names]
         if missing:
             raise ConfigError(
-                f"this query reads the view{'s' if len(missing) > 1 else ''} {', '.join(missing)}, but the files hold "
-                f"only {', '.join(names)}"
+                f"this query reads the view{'s' if len(missing) > 1 else ''} {', '.join(missing)},"
+                f" but the files hold only {', '.join(names)}"
             )
         with _refusals(names):
             kinds = [found.type for found in db.extract_statements(statement)]
             if kinds != [duckdb.StatementType.SELECT]:
-                raise ConfigError("write exactly one SQL statement that reads: SELECT, FROM, DESCRIBE or SUMMARIZE")
+                raise ConfigError(
+                    "write exactly one SQL statement that reads: SELECT, FROM, DESCRIBE or"
+                    " SUMMARIZE"
+                )
             yield _told_apart(db.sql(statement).to_arrow_reader(BATCH_ROWS))
 
 
 @contextmanager
 def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]]]:
-    """Yield a connection that can read nothing but `paths` and write no file, and the names of its views."""
+    """Yield a connection that can read nothing but `paths` and write no file, and the names of its
+    views.
+    """
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
         if not (views := register(db, paths, Path(folder))):
             raise ConfigError(f"{paths[0]}: figures only, no rows to query; use kvdistill report")
@@ -89,7 +102,9 @@ def _refusals(names: Sequence[str]) -> Iterator[None]:
 
 
 def _told_apart(answered: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Return `answered` with columns of one name, as a join has them, called NAME, NAME_1 and so on."""
+    """Return `answered` with columns of one name, as a join has them, called NAME, NAME_1 and so
+    on.
+    """
     fields: dict[str, pa.Field] = {}
     for field in answered.schema:
         free = (f"{field.name}_{count}" if count else field.name for count in itertools.count())
@@ -100,9 +115,11 @@ def _told_apart(answered: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
 
 def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], None]) -> None:
-    """Read statements up to a semicolon each from stdin, over the views of `paths`, and `show` every answer.
+    """Read statements up to a semicolon each from stdin, over the views of `paths`, and `show`
+    every answer.
 
-    Tables, views and macros that a user makes are kept in memory until the end. What is refused is a line on stderr.
+    Tables, views and macros that a user makes are kept in memory until the end. What is refused is
+    a line on stderr.
 
     TraceError if a file is damaged or none of ours.
     """
@@ -112,7 +129,10 @@ def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], Non
         import readline  # noqa: F401
     with _opened(paths) as (db, names):
         if is_asked:
-            log(f"views: {', '.join(names)}; a statement ends with a semicolon, the shell with Ctrl-D")
+            log(
+                f"views: {', '.join(names)}; a statement ends with a semicolon, the shell with"
+                " Ctrl-D"
+            )
         text, is_over = "", False
         while not is_over:
             try:
@@ -154,10 +174,15 @@ def named_queries() -> list[NamedQuery]:
     """Return the library, by name."""
     found = []
     folder = resources.files("kvdistill.queries").joinpath("sql", "library")
-    for file in sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name):
+    for file in sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".sql")),
+        key=lambda file: file.name,
+    ):
         text = file.read_text(encoding="utf-8")
         comment = [line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- ")]
-        needs = next(line.removeprefix(_NEEDS).rstrip(".") for line in comment if line.startswith(_NEEDS))
+        needs = next(
+            line.removeprefix(_NEEDS).rstrip(".") for line in comment if line.startswith(_NEEDS)
+        )
         answers = " ".join(line for line in comment if not line.startswith(_NEEDS))
         name = file.name.removesuffix(".sql")
         found.append(NamedQuery(name=name, needs=needs.split(", "), sql=text, answers=answers))
@@ -169,5 +194,7 @@ def named_query(name: str) -> NamedQuery:
     found = {query.name: query for query in named_queries()}
     if name not in found:
         meant = nearest(name, found) or ";"
-        raise ConfigError(f"--query {name}: no such query{meant} `kvdistill sql --list` names them all")
+        raise ConfigError(
+            f"--query {name}: no such query{meant} `kvdistill sql --list` names them all"
+        )
     return found[name]

@@ -1,4 +1,7 @@
-"""The rows of one tier of a trace within a window, in order, as numpy arrays: what SQL does not do."""
+"""The rows of one tier of a trace within a window, in order, as numpy arrays.
+
+What SQL does not do.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ _KINDS = {"op": "i1", "stage": "i4"}
 
 @dataclass(frozen=True, slots=True)
 class TierPlace:
-    """A tier of a trace by its index; in a fleet, where nodes have their own, that of some nodes."""
+    """A tier of a trace by its index.
+
+    In a fleet, where nodes have their own, that of some nodes.
+    """
 
     tier: int
     nodes: range | None = None
@@ -58,21 +64,27 @@ def place_of(meta: Metadata, name: str) -> TierPlace:
     index, each = names.index(tier), meta.tiers[names.index(tier)].instance_nodes
     if each is UNSET:
         if at:
-            raise ConfigError(f"tier {tier!r} of this trace is shared by all nodes: write {tier}, not {name}")
+            raise ConfigError(
+                f"tier {tier!r} of this trace is shared by all nodes: write {tier}, not {name}"
+            )
         return TierPlace(index)
     nodes = int((meta.fleet or {}).get("nodes", 1 << 31))
     if not at or int(node) >= nodes:
         raise ConfigError(
-            f"of tier {tier!r} there are {meta.instances(meta.tiers[index])}: name a node, such as {tier}@0"
+            f"of tier {tier!r} there are {meta.instances(meta.tiers[index])}: name a node, such as"
+            f" {tier}@0"
         )
     first = int(node) // each * each
     return TierPlace(index, range(first, first + each))
 
 
-def tier_rows(reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def tier_rows(
+    reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of `place` within `limit`, in order, as numpy arrays by column name.
 
-    `op` is its code in the contract; nulls of `request_id` and `stage` are -1. TraceError if time goes back.
+    `op` is its code in the contract; nulls of `request_id` and `stage` are -1. TraceError if time
+    goes back.
     """
     needed = ["ts_ns", "op", "length_bytes", *columns]
     names = [name for name in TRACE.names if name in needed]
@@ -82,11 +94,17 @@ def tier_rows(reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[
         keep = np.flatnonzero(place.holds(batch))
         back = np.flatnonzero(np.diff(ts, prepend=ts[:1] if last is None else last) < 0)
         if len(back):
-            raise TraceError("time goes back here; sort the trace by ts_ns", row=row + int(back[0]), column="ts_ns")
+            raise TraceError(
+                "time goes back here; sort the trace by ts_ns",
+                row=row + int(back[0]),
+                column="ts_ns",
+            )
         last, row = (ts[-1] if len(ts) else last), row + len(ts)
         if not len(keep):
             continue
-        part = window.take({name: numbers(batch.column(name), _KINDS.get(name, "i8"))[keep] for name in names})
+        part = window.take(
+            {name: numbers(batch.column(name), _KINDS.get(name, "i8"))[keep] for name in names}
+        )
         if part is not None:
             yield part
         if window.is_over:
@@ -104,7 +122,10 @@ class RowWindow:
         self.is_over = False
 
     def take(self, part: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit; null if there are none."""
+        """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit.
+
+        Null if there are none.
+        """
         limit = self._limit
         if self._first is None and len(part["op"]):
             self._first = int(part["ts_ns"][0]) + limit.begin_ns
@@ -116,10 +137,16 @@ class RowWindow:
         stop = min(
             count,
             count if limit.rows is None else limit.rows - self._seen,
-            count
-            if limit.span_ns is None or self._first is None
-            else int(np.searchsorted(part["ts_ns"], self._first + limit.span_ns)),
-            count if limit.moved_bytes is None else int(np.searchsorted(total, limit.moved_bytes, "right")),
+            (
+                count
+                if limit.span_ns is None or self._first is None
+                else int(np.searchsorted(part["ts_ns"], self._first + limit.span_ns))
+            ),
+            (
+                count
+                if limit.moved_bytes is None
+                else int(np.searchsorted(total, limit.moved_bytes, "right"))
+            ),
         )
         self.is_over = stop < count
         self._seen, self._moved = self._seen + stop, int(total[-1]) if count else self._moved
@@ -127,11 +154,15 @@ class RowWindow:
 
 
 def ordered_rows(path: Path, limit: Limit) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the Parquet file `path`, in order of time, within `limit`, as numpy arrays by name."""
+    """Yield the rows of the Parquet file `path`, in order of time, within `limit`, as numpy arrays
+    by name.
+    """
     window = RowWindow(limit)
     for batch in pq.ParquetFile(path).iter_batches(batch_size=BATCH_ROWS, use_threads=False):
         columns = zip(batch.schema.names, batch.columns, strict=True)
-        kept = window.take({name: column.to_numpy(zero_copy_only=False) for name, column in columns})
+        kept = window.take(
+            {name: column.to_numpy(zero_copy_only=False) for name, column in columns}
+        )
         if kept is not None:
             yield kept
         if window.is_over:
@@ -139,7 +170,10 @@ def ordered_rows(path: Path, limit: Limit) -> Iterator[dict[str, Any]]:
 
 
 def found_window(limit: Limit, rows: Callable[[], Iterator[dict[str, Any]]]) -> Limit:
-    """Return `limit` with its busiest window found among all `rows`; unchanged if it asks for none."""
+    """Return `limit` with its busiest window found among all `rows`.
+
+    Unchanged if it asks for none.
+    """
     length = limit.busiest_ns
     if length is None:
         return limit

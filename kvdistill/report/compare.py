@@ -1,7 +1,10 @@
-"""Compare traces, runs or probes: ratios to the first, with confidence intervals where there are trials; the document.
+"""Compare traces, runs or probes.
 
-A comparison holds figures of several sides, one line each; the settings in which sides differ, what changes a run most
-first; and a verdict, the sentence that says how each side does against the first and what its trials cannot show.
+Ratios to the first, with confidence intervals where there are trials; the document.
+
+A comparison holds figures of several sides, one line each; the settings in which sides differ, what
+changes a run most first; and a verdict, the sentence that says how each side does against the first
+and what its trials cannot show.
 """
 
 from __future__ import annotations
@@ -15,7 +18,17 @@ import msgspec
 from kvdistill.report.run import RunReport
 from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared, unit_of
 from kvdistill.report.trace import TraceReport
-from kvtrace.core.document.document import Cell, Chapter, Document, Highlight, ReportTable, Sheet, Unit, show, table_of
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    Highlight,
+    ReportTable,
+    Sheet,
+    Unit,
+    show,
+    table_of,
+)
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE
 from kvtrace.core.statistics import (
@@ -67,10 +80,16 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence a side: how it does against the first, and how sure that is."""
     names: list[str]
     kind: str
-    """What all sides are: trace, run or probe; `run and trace` where runs are compared with what was simulated."""
+    """What all sides are.
+
+    Trace, run or probe; `run and trace` where runs are compared with what was simulated.
+    """
     trials: list[int]
     settings: dict[str, list[Any]]
-    """Those that differ, one value a side, what changes a run most first; null where a side does not have it."""
+    """Those that differ, one value a side, what changes a run most first.
+
+    Null where a side does not have it.
+    """
     warnings: list[str]
     lines: list[ComparedLine]
     together: int
@@ -89,83 +108,147 @@ _FAULTS = ("errors", "requeues", "splits")
 def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     """Compare `sides`, each with the first.
 
-    ConfigError for fewer than two, of kinds that have nothing in common, or one of nothing that has figures.
+    ConfigError for fewer than two, of kinds that have nothing in common, or one of nothing that has
+    figures.
     """
     if len(sides) < 2:  # noqa: PLR2004 - a comparison
         raise ConfigError("name two or more traces, runs or probes to compare")
     for side in sides:
         if not side.reports or side.reports[0].kind not in KINDS:
-            raise ConfigError(f"{side.name} is no trace, run or probe to compare; kvdistill report shows what it holds")
+            raise ConfigError(
+                f"{side.name} is no trace, run or probe to compare; kvdistill report shows what it"
+                " holds"
+            )
     kinds = [side.reports[0].kind for side in sides]
     is_mixed = set(kinds) == _MIXED
     if len(set(kinds)) > 1 and not is_mixed:
-        said = ", ".join(f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True))
-        raise ConfigError(f"only inputs of one kind can be compared: {said}; kvdistill report takes all")
+        said = ", ".join(
+            f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True)
+        )
+        raise ConfigError(
+            f"only inputs of one kind can be compared: {said}; kvdistill report takes all"
+        )
     is_of_models = all(_is_simulated(report) for side in sides for report in side.counted)
-    trials = [[dict((r.of_model() if is_of_models else r).compared()) for r in side.counted] for side in sides]
-    found = [{key: [t.get(key) for t in of] for key in dict.fromkeys(key for t in of for key in t)} for of in trials]
+    trials = [
+        [dict((r.of_model() if is_of_models else r).compared()) for r in side.counted]
+        for side in sides
+    ]
+    found = [
+        {key: [t.get(key) for t in of] for key in dict.fromkeys(key for t in of for key in t)}
+        for of in trials
+    ]
     if is_mixed:
         # A trace says what its deletes free, a run what they moved: nothing.
-        found = [{key: values for key, values in side.items() if key[1:] != ("delete", "bytes")} for side in found]
+        found = [
+            {key: values for key, values in side.items() if key[1:] != ("delete", "bytes")}
+            for side in found
+        ]
     if unlike := list(_unlike_times(sides)):
-        found = [{of: values for of, values in side.items() if not of[2].startswith(_TTFT)} for side in found]
-    names, settings = [side.name for side in sides], differing([side.reports[0].settings() for side in sides])
-    others = {name.removeprefix("tiers.") for name, values in settings.items() if None not in values}
+        found = [
+            {of: values for of, values in side.items() if not of[2].startswith(_TTFT)}
+            for side in found
+        ]
+    names, settings = (
+        [side.name for side in sides],
+        differing([side.reports[0].settings() for side in sides]),
+    )
+    others = {
+        name.removeprefix("tiers.") for name, values in settings.items() if None not in values
+    }
     # The answer is of the last tier: of those that lie elsewhere, where some do.
-    found = [dict(sorted(side.items(), key=lambda figure: figure[0][0] in others)) for side in found]
+    found = [
+        dict(sorted(side.items(), key=lambda figure: figure[0][0] in others)) for side in found
+    ]
     said, lines, together = judge(names, found)
-    mixes = {r.run.summary.mix for side in sides for r in side.reports if isinstance(r, RunReport) and r.run} - {""}
+    mixes = {
+        r.run.summary.mix
+        for side in sides
+        for r in side.reports
+        if isinstance(r, RunReport) and r.run
+    } - {""}
     said = "; ".join([*_unlike_loads(sides), *_first_doubts(sides), said])
     return Comparison(
-        # What all sides measured: figures of reads alone, or of writes alone, are no answer to the other.
+        # What all sides measured: figures of reads alone, or of writes alone, are no answer to the
+        # other.
         verdict="; ".join([said, *mixes]) if len(mixes) == 1 else said,
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.counted) for side in sides],
         settings=ordered_settings(settings),
-        warnings=unlike + [said for side, own in zip(sides, found, strict=True) for said in _doubts(side, own)],
+        warnings=unlike
+        + [said for side, own in zip(sides, found, strict=True) for said in _doubts(side, own)],
         lines=[
             line
             for line in lines
-            if any((side.median is not None and not (line.name in _FAULTS and side.median == 0)) for side in line.sides)
+            if any(
+                (side.median is not None and not (line.name in _FAULTS and side.median == 0))
+                for side in line.sides
+            )
         ],
         together=together,
     )
 
 
-def judge(names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]) -> tuple[str, list[ComparedLine], int]:
+def judge(
+    names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]
+) -> tuple[str, list[ComparedLine], int]:
     """Compare the trials of each side, by figure, with the first's.
 
-    Returns the verdict, a sentence for each other side; every figure as a line; and how many figures the verdict is
-    made of: their intervals hold together, so that a drive compared with itself is called another in 5 % of cases.
+    Returns the verdict, a sentence for each other side; every figure as a line; and how many
+    figures the verdict is made of: their intervals hold together, so that a drive compared with
+    itself is called another in 5 % of cases.
     """
     others, lines = range(1, len(names)), _lines(found, 1)
     judged = [line for at in others for line in _judged_lines(lines, at)]
     lines = _lines(found, max(1, len(judged)))
     # Of several drives or jobs, the answer is of the last.
-    drives = {line.tier for line in lines if line.name == "bandwidth_bytes_per_s" and not is_memory(line.tier)}
-    told = " and ".join(dict.fromkeys(line.tier for line in judged if line.tier)) if len(drives) > 1 else ""
+    drives = {
+        line.tier
+        for line in lines
+        if line.name == "bandwidth_bytes_per_s" and not is_memory(line.tier)
+    }
+    told = (
+        " and ".join(dict.fromkeys(line.tier for line in judged if line.tier))
+        if len(drives) > 1
+        else ""
+    )
     said = "; ".join(verdict(names, lines, at) for at in others)
     return f"{told}: {said}" if told else said, lines, max(1, len(judged))
 
 
 def _lines(found: Sequence[dict[Key, list[float | None]]], together: int) -> list[ComparedLine]:
     keys = dict.fromkeys(key for side in found for key in side)
-    sides = {key: [compared_side(side.get(key), found[0].get(key), together) for side in found] for key in keys}
-    return [ComparedLine(tier=tier, op=op, name=name, sides=of) for (tier, op, name), of in sides.items()]
+    sides = {
+        key: [compared_side(side.get(key), found[0].get(key), together) for side in found]
+        for key in keys
+    }
+    return [
+        ComparedLine(tier=tier, op=op, name=name, sides=of)
+        for (tier, op, name), of in sides.items()
+    ]
 
 
-def compared_side(values: list[float | None] | None, first: list[float | None] | None, together: int) -> ComparedSide:
-    """Return the trials of one figure, `values`, beside those of the first side; null where a side has none."""
+def compared_side(
+    values: list[float | None] | None, first: list[float | None] | None, together: int
+) -> ComparedSide:
+    """Return the trials of one figure, `values`, beside those of the first side.
+
+    Null where a side has none.
+    """
     known = [value for value in values or [] if value is not None]
     compared = UNKNOWN if values is None or first is None else ratio(first, values, together)
     if not known or len(known) < len(values or []):
         return ComparedSide(median=None, low=None, high=None, ratio=compared, trials=values or [])
-    return ComparedSide(median=median(known), low=min(known), high=max(known), ratio=compared, trials=values or [])
+    return ComparedSide(
+        median=median(known), low=min(known), high=max(known), ratio=compared, trials=values or []
+    )
 
 
 def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
-    """Yield in what the sides' loads differ, where all say which requests came; of runs also what part was replayed."""
+    """Yield in what the sides' loads differ, where all say which requests came.
+
+    Of runs also what part was replayed.
+    """
     settings = [side.reports[0].settings() for side in sides]
     loads = [load for each in settings if (load := each.get("load"))]
     unlike = differing(loads) if len(loads) == len(sides) else {}
@@ -175,47 +258,72 @@ def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
     unlike.pop("file" if "sha256" not in unlike else "sha256" if "file" in unlike else "", None)
     if unlike:
         said = [
-            f"{_LOAD.get(of, of.replace('_', ' '))} {' / '.join(show(each, unit_of(of, Unit.TEXT)) for each in values)}"
+            f"{_LOAD.get(of, of.replace('_', ' '))}"
+            f" {' / '.join(show(each, unit_of(of, Unit.TEXT)) for each in values)}"
             for of, values in unlike.items()
         ]
         yield f"LOADS DIFFER, so figures compare neither policies nor drives: {'; '.join(said)}"
 
 
 def _first_doubts(sides: Sequence[ReportedTrials]) -> Iterator[str]:
-    """Yield of which sides operations failed or trials were cut off, and which moved nothing: the answer begins so."""
+    """Yield of which sides operations failed or trials were cut off, and which moved nothing.
+
+    The answer begins so.
+    """
     for side in sides:
         counts = [report.failed() for report in side.counted if isinstance(report, RunReport)]
         if failed := sum(count for count, _, _ in counts):
-            yield f"{failed:,} of {sum(of for _, of, _ in counts):,} {counts[0][2]} of {side.name} FAILED"
+            yield (
+                f"{failed:,} of {sum(of for _, of, _ in counts):,} {counts[0][2]} of {side.name}"
+                " FAILED"
+            )
         if left_out := len(side.reports) - len(side.counted):
-            yield f"PARTIAL: {left_out} of {len(side.reports)} trials of {side.name} cut off, and left out"
+            yield (
+                f"PARTIAL: {left_out} of {len(side.reports)} trials of {side.name} cut off, and"
+                " left out"
+            )
         elif getattr(side.reports[0], "is_partial", False):
             yield f"PARTIAL: {side.name} cut off"
     simulated = [side.name for side in sides if all(map(_is_simulated, side.counted))]
     if len(simulated) == len(sides):
         yield "SIMULATED"
     elif simulated:
-        yield f"SIMULATED: {' and '.join(simulated)}, whose times are not compared with measured ones"
+        yield (
+            f"SIMULATED: {' and '.join(simulated)}, whose times are not compared with measured ones"
+        )
 
 
 def _is_simulated(report: Report) -> bool:
-    """Return whether nothing moved: only where that is so on all sides the figures of models are compared."""
+    """Return whether nothing moved.
+
+    Only where that is so on all sides the figures of models are compared.
+    """
     return isinstance(report, RunReport) and report.is_simulated
 
 
 _REPLAYED = ("node", "window", "limit", "speed")
-_LOAD = {"sha256": "content of the file", "max_requests": "requests at most", "duration_ns": "duration"}
+_LOAD = {
+    "sha256": "content of the file",
+    "max_requests": "requests at most",
+    "duration_ns": "duration",
+}
 
 
 def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
-    """Yield why modelled times to the first token are not compared: storage takes time in some simulations only."""
+    """Yield why modelled times to the first token are not compared.
+
+    Storage takes time in some simulations only.
+    """
     firsts = [(side.name, side.reports[0]) for side in sides]
     traces = [(name, of) for name, of in firsts if isinstance(of, TraceReport) and of.first_token]
     instant = [name for name, of in traces if INSTANT_STORAGE in of.subject.notes]
-    if instant and (len(instant) < len(traces) or any(isinstance(of, RunReport) for _, of in firsts)):
+    if instant and (
+        len(instant) < len(traces) or any(isinstance(of, RunReport) for _, of in firsts)
+    ):
         yield (
-            f"times to the first token are not compared: storage latency is zero in {', '.join(instant)} but not in "
-            "the rest; give its tiers bandwidths, too (--set tiers.nvme.read_bandwidth=7GB)"
+            "times to the first token are not compared: storage latency is zero in"
+            f" {', '.join(instant)} but not in the rest; give its tiers bandwidths, too (--set"
+            " tiers.nvme.read_bandwidth=7GB)"
         )
 
 
@@ -229,16 +337,24 @@ def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Itera
     first = side.reports[0]
     held = first.run and first.run.requests if isinstance(first, RunReport) else first
     if getattr(held, "first_token", None) is not None:
-        yield f"{side.name}: its time to the first token includes compute time as modelled, not measured"
+        yield (
+            f"{side.name}: its time to the first token includes compute time as modelled, not"
+            " measured"
+        )
     if isinstance(first, RunReport) and first.run is not None:
         simulated = {figures.tier for figures in first.run.summary.figures if figures.is_simulated}
         for tier in sorted(simulated - {tier for tier, _op, name in found if name == "operations"}):
-            yield f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
+            yield (
+                f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
+            )
     judged = ((" ".join(of), spread(values)) for of, values in found.items() if of[2] in _JUDGED)
     for line in disagreements([(name, share) for name, share in judged if share is not None]):
         yield f"{side.name}: {line}"
     if not isinstance(first, TraceReport) and len(side.counted) < FEWEST_TRIALS:
-        many = {1: "is one trial: its spread is unknown", 2: "has two trials: its intervals say little"}
+        many = {
+            1: "is one trial: its spread is unknown",
+            2: "has two trials: its intervals say little",
+        }
         yield f"{side.name} {many[len(side.counted)]}; run it with --trials {FEWEST_TRIALS} or more"
 
 
@@ -257,7 +373,9 @@ def ordered_settings(settings: Settings) -> Settings:
 
     def rank(name: str) -> int:
         last = len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
-        return next((place for place, start in enumerate(_FIRST_SETTINGS) if name.startswith(start)), last)
+        return next(
+            (place for place, start in enumerate(_FIRST_SETTINGS) if name.startswith(start)), last
+        )
 
     return {name: settings[name] for name in sorted(settings, key=rank)}
 
@@ -265,11 +383,16 @@ def ordered_settings(settings: Settings) -> Settings:
 def split_settings(settings: Settings) -> tuple[Settings, Settings]:
     """Return those of `settings` to be read first, and those that only some sides have.
 
-    One side may be of a version or a machine that says more than another: that is no difference between them. A target
-    that only one has is one, and so is an option that is null on one: it was not given.
+    One side may be of a version or a machine that says more than another: that is no difference
+    between them. A target that only one has is one, and so is an option that is null on one: it was
+    not given.
     """
     told = ("tiers.", "load.")
-    one_sided = [of for of, values in settings.items() if None in values and "." in of and not of.startswith(told)]
+    one_sided = [
+        of
+        for of, values in settings.items()
+        if None in values and "." in of and not of.startswith(told)
+    ]
     return (
         {name: values for name, values in settings.items() if name not in one_sided},
         {name: settings[name] for name in one_sided},
@@ -279,7 +402,9 @@ def split_settings(settings: Settings) -> tuple[Settings, Settings]:
 _JUDGED = ("bandwidth_bytes_per_s", "operations_per_s", "latency_mean_ns", "latency_p50_ns")
 """Figures that should repeat; tails are shown, not judged."""
 _TAILS = tuple(
-    f"{time}{part}_ns" for part in ("p99", "p95", "p50") for time in ("response_", "latency_", "first_token_", "")
+    f"{time}{part}_ns"
+    for part in ("p99", "p95", "p50")
+    for time in ("response_", "latency_", "first_token_", "")
 )
 """What a verdict speaks of, the first that both sides know."""
 
@@ -292,14 +417,20 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str
     a, b = names[0], names[at]
     judged = _judged_lines(lines, at)
     if not any(line.op for line in judged):
-        hits = next((line.sides for line in lines if (line.tier, line.name) == ("", "hit_ratio")), None)
+        hits = next(
+            (line.sides for line in lines if (line.tier, line.name) == ("", "hit_ratio")), None
+        )
         if hits is not None and hits[0].median is not None and hits[at].median is not None:
             # Simulated, so exact: it needs no trials.
             return f"{b} hits {hits[at].median:.2%} of lookups, {a} {hits[0].median:.2%}"
     of = {(line.tier, line.op) for line in judged if line.op}
     doubts = [line for line in disagreeing(lines, at) if (line.tier, line.op) in of]
     of = {(line.tier, line.op) for line in doubts}
-    doubted = [line for line in judged if (line.tier, line.op) in of and line.sides[at].ratio.differs is not None]
+    doubted = [
+        line
+        for line in judged
+        if (line.tier, line.op) in of and line.sides[at].ratio.differs is not None
+    ]
     told = [line for line in judged if line not in doubted]
     shown = [line for line in told if line.sides[at].ratio.differs]
     unsure = [line for line in told if line.sides[at].ratio.differs is False]
@@ -313,23 +444,38 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str
         known = [many for many in needed if many is not None]
         if len(known) < len(needed):
             parts[-1] += f" (one of {SMALL:.0%}: more than 1,000 trials a side)"
-        elif max(known) > min(len(side.trials) for side in (unsure[0].sides[0], unsure[0].sides[at])):
+        elif max(known) > min(
+            len(side.trials) for side in (unsure[0].sides[0], unsure[0].sides[at])
+        ):
             parts[-1] += f" (one of {SMALL:.0%}: {max(known)} trials a side)"
     if doubted:
-        unsteady = [name for name, side in ((a, 0), (b, at)) if any(_is_spread(line.sides[side]) for line in doubts)]
+        unsteady = [
+            name
+            for name, side in ((a, 0), (b, at))
+            if any(_is_spread(line.sides[side]) for line in doubts)
+        ]
         ranges = ", ".join(_range(line, at) for line in doubted)
-        parts.append(f"TRIALS DISAGREE in {' and '.join(unsteady)}, so nothing is claimed of {ranges}")
+        parts.append(
+            f"TRIALS DISAGREE in {' and '.join(unsteady)}, so nothing is claimed of {ranges}"
+        )
     if single:
         parts += [f"{'; '.join(clauses(single, a, b, at))}: by trials too few to show a difference"]
     return "; ".join(parts) or f"{b} against {a}: no figure that both measured says which is faster"
 
 
 def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
-    """Return the lines that a verdict is made of: the drive's tail of reads and writes, and bandwidth."""
+    """Return the lines that a verdict is made of.
+
+    The drive's tail of reads and writes, and bandwidth.
+    """
     known = [line for line in lines if line.sides[at].ratio.value is not None]
     drive, found = drive_of(lines), []
     for op in ("read", "write", ""):
-        of_op = [line for line in known if line.op == op and line.name in _TAILS and (op or not line.tier)]
+        of_op = [
+            line
+            for line in known
+            if line.op == op and line.name in _TAILS and (op or not line.tier)
+        ]
         # A faster tier may know a higher percentile: it is no answer of the drive.
         of_drive = [line for line in of_op if line.tier == drive]
         for name in _TAILS:
@@ -341,11 +487,16 @@ def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
         # An open loop moves what the trace asks for, on any drive that keeps pace.
         return found
     tiers = {line.tier for line in found} or {drive}
-    return found + [line for line in known if line.name == "bandwidth_bytes_per_s" and line.tier in tiers]
+    return found + [
+        line for line in known if line.name == "bandwidth_bytes_per_s" and line.tier in tiers
+    ]
 
 
 def clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]:
-    """Return `b reads 18 % faster at p99 [12, 23] than a`: its p99 is so much shorter; and how its bandwidths do."""
+    """Return `b reads 18 % faster at p99 [12, 23] than a`.
+
+    Its p99 is so much shorter; and how its bandwidths do.
+    """
     told = [(line, _much(line, line.sides[at].ratio.value), _sure(line, at)) for line in lines]
     times = [
         f"{line.op + 's' if line.op else 'brings first tokens'} {much} at {_percentile(line)}{sure}"
@@ -355,13 +506,21 @@ def clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]
     rates = [f"{line.op} bandwidth {much}{sure}" for line, much, sure in told if not _is_time(line)]
     clauses = [f"{b} {' and '.join(times)} than {a}"] if times else []
     if rates:
-        clauses.append(f"{'its' if times else f'{b} has a'} {' and '.join(rates)}{'' if times else f' than {a}'}")
+        clauses.append(
+            f"{'its' if times else f'{b} has a'}"
+            f" {' and '.join(rates)}{'' if times else f' than {a}'}"
+        )
     return clauses
 
 
 def _much(line: ComparedLine, ratio_: float | None) -> str:
-    """Return by how much a ratio is another than 1, the figure of `line` being shorter, longer, less or more."""
-    value, words = 1.0 if ratio_ is None else ratio_, ("faster", "slower") if _is_time(line) else ("lower", "higher")
+    """Return by how much a ratio is another than 1, the figure of `line` being shorter, longer,
+    less or more.
+    """
+    value, words = (
+        1.0 if ratio_ is None else ratio_,
+        ("faster", "slower") if _is_time(line) else ("lower", "higher"),
+    )
     share = abs(value - 1)
     is_near_end = 0 < share < 0.005 or 0.995 < share < 1  # noqa: PLR2004 - whole percents would say none, or all of it
     return f"{percent(share) if is_near_end else f'{share * 100:.0f} %'} {words[value >= 1]}"
@@ -383,13 +542,18 @@ def _range(line: ComparedLine, at: int) -> str:
 
 
 _TELLS_NOTHING = 100
-"""An interval whose ends are so many times apart is no answer: of two trials it may end at 10^12 %."""
+"""An interval whose ends are so many times apart is no answer.
+
+Of two trials it may end at 10^12 %.
+"""
 _TOO_WIDE = "trials vary too much for an interval"
 
 
 def _ends(found: Ratio) -> tuple[float | None, float | None]:
     """Return the ends of an interval as they are shown; null where they tell nothing."""
-    is_wide = found.low is not None and found.high is not None and found.high > _TELLS_NOTHING * found.low
+    is_wide = (
+        found.low is not None and found.high is not None and found.high > _TELLS_NOTHING * found.low
+    )
     return (None, None) if is_wide and not found.differs else (found.low, found.high)
 
 
@@ -402,12 +566,18 @@ def _percentile(line: ComparedLine) -> str:
 
 
 def disagreeing(lines: Sequence[ComparedLine], at: int | None = None) -> list[ComparedLine]:
-    """Return those of `lines` that should repeat over trials but do not: on any side, or on the first and side `at`."""
+    """Return those of `lines` that should repeat over trials but do not.
+
+    On any side, or on the first and side `at`.
+    """
     return [
         line
         for line in lines
         if line.name in _JUDGED
-        and any(_is_spread(side) for side in (line.sides if at is None else (line.sides[0], line.sides[at])))
+        and any(
+            _is_spread(side)
+            for side in (line.sides if at is None else (line.sides[0], line.sides[at]))
+        )
     ]
 
 
@@ -429,7 +599,10 @@ _MOST_HIGHLIGHTS = 6
 
 
 def drive_of(lines: Sequence[ComparedLine]) -> str:
-    """Return the slowest tier that moved bytes, on the first side, which is the drive; else the last place there is."""
+    """Return the slowest tier that moved bytes, on the first side, which is the drive.
+
+    Else the last place there is.
+    """
     for name in ("bandwidth_bytes_per_s", "bytes", ""):
         known = [line for line in lines if line.tier and line.sides[0].median is not None]
         # Tiers that only other sides have come behind those of the first, however fast they are.
@@ -455,7 +628,9 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
         Chapter("Figures", figure_tables(compared, numbers)),
         *([_one_sided(one_sided, numbers)] if one_sided else []),
     ]
-    charts = [chart for chapter in chapters[:2] for table in chapter.tables for chart in table.charts]
+    charts = [
+        chart for chapter in chapters[:2] for table in chapter.tables for chart in table.charts
+    ]
     document = Document(
         name="Comparison",
         headline=compared.verdict,
@@ -463,7 +638,8 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
         warnings=compared.warnings,
         highlights=_highlights(compared),
         chapters=chapters,
-        about=f"{' and '.join(compared.names[1:])} against {compared.names[0]}" + (f": {drive}" if drive else ""),
+        about=f"{' and '.join(compared.names[1:])} against {compared.names[0]}"
+        + (f": {drive}" if drive else ""),
         pictures=tuple(chart for chart in charts if drive in chart.title)[:2],
     )
     return compared, document
@@ -472,12 +648,18 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
 def settings_table(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
     """Return `settings` as a table, a column a side."""
     spec = f"text: setting, {', '.join(f'side{i} = {n}' for i, n in enumerate(numbers))}"
-    rows = [[name, *(None if v is None else str(v) for v in values)] for name, values in settings.items()]
+    rows = [
+        [name, *(None if v is None else str(v) for v in values)]
+        for name, values in settings.items()
+    ]
     return table_of(title, Sheet.PARAMETERS, spec, rows)
 
 
 def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
-    """Return what only some sides have: a page shows it when asked for, a terminal says how many they are."""
+    """Return what only some sides have.
+
+    A page shows it when asked for, a terminal says how many they are.
+    """
     title, rest = "Settings that only some sides have", [settings_table("", settings, numbers)]
     kinds, are = ("setting", "is") if len(settings) == 1 else ("settings", "are")
     many = f"{len(settings)} {kinds} that only some sides have {are} in a page, and in --json"
@@ -488,13 +670,24 @@ def _highlights(compared: Comparison) -> list[Highlight]:
     """Return the ratios of the drive's figures, if there are two sides."""
     if len(compared.names) != 2:  # noqa: PLR2004 - the first, and what is compared with it
         return []
-    known = [line for line in compared.lines if line.op != "delete" and line.sides[1].ratio.value is not None]
+    known = [
+        line
+        for line in compared.lines
+        if line.op != "delete" and line.sides[1].ratio.value is not None
+    ]
     # What a run moves is what its trace asks for.
-    found = [line for line in known if line.name in _HIGHLIGHTED and (line.name != "bytes" or compared.kind == "trace")]
+    found = [
+        line
+        for line in known
+        if line.name in _HIGHLIGHTED and (line.name != "bytes" or compared.kind == "trace")
+    ]
     last = [line for line in found if line.tier == drive_of(compared.lines)]
     highlights = []
     for line in last[:_MOST_HIGHLIGHTS]:
-        ratio_, name = line.sides[1].ratio, line.name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " ")
+        ratio_, name = (
+            line.sides[1].ratio,
+            line.name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " "),
+        )
         low, high = _ends(ratio_)
         none = _TOO_WIDE if ratio_.differs is False else "one trial, no interval"
         detail = none if low is None or high is None else f"{low:.3f} to {high:.3f}"
@@ -504,26 +697,57 @@ def _highlights(compared: Comparison) -> list[Highlight]:
 
 
 def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
-    """Return every figure that was compared, a table a tier: the sides, and each one's ratio to the first."""
-    has_intervals = any(side.ratio.low is not None for line in compared.lines for side in line.sides[1:])
+    """Return every figure that was compared, a table a tier.
+
+    The sides, and each one's ratio to the first.
+    """
+    has_intervals = any(
+        side.ratio.low is not None for line in compared.lines for side in line.sides[1:]
+    )
     spec = "text: op, figure; number: " + ", ".join(f"side{i} = {n}" for i, n in enumerate(numbers))
     for i, number in list(enumerate(numbers))[1:]:
         spec += f"; ratio: ratio{i} = {number}/[0]"
-        spec += f", low{i} = from, high{i} = to; text: differs{i} = differs" if has_intervals else ""
-    text = compared.definition if has_intervals else "ratio: of the medians; without trials there are no intervals"
-    text += f"; an interval of ends more than {_TELLS_NOTHING} times apart is left out" if has_intervals else ""
+        spec += (
+            f", low{i} = from, high{i} = to; text: differs{i} = differs" if has_intervals else ""
+        )
+    text = (
+        compared.definition
+        if has_intervals
+        else "ratio: of the medians; without trials there are no intervals"
+    )
+    text += (
+        f"; an interval of ends more than {_TELLS_NOTHING} times apart is left out"
+        if has_intervals
+        else ""
+    )
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
     groups: dict[str, list[list[Any]]] = {}
     for line in sorted(compared.lines, key=lambda line: line.op):
-        cells: list[Any] = [line.op, line.name, *(Cell(side.median, line.unit) for side in line.sides)]
+        cells: list[Any] = [
+            line.op,
+            line.name,
+            *(Cell(side.median, line.unit) for side in line.sides),
+        ]
         for side in line.sides[1:]:
             found = side.ratio
-            cells += [found.value, *([*_ends(found), _MARKS[found.differs]] if has_intervals else [])]
+            cells += [
+                found.value,
+                *([*_ends(found), _MARKS[found.differs]] if has_intervals else []),
+            ]
         groups.setdefault(line.tier, []).append(cells)
     drive = "" if compared.kind == "scorecard" else drive_of(compared.lines)
-    order = sorted(dict.fromkeys(line.tier for line in compared.lines), key=lambda tier: tier != drive)
+    order = sorted(
+        dict.fromkeys(line.tier for line in compared.lines), key=lambda tier: tier != drive
+    )
     return [
-        table_of(f"Figures: {tier or 'as a whole'}", Sheet.PERFORMANCE, spec, groups[tier], "" if at else note, keys=2)
+        table_of(
+            f"Figures: {tier or 'as a whole'}",
+            Sheet.PERFORMANCE,
+            spec,
+            groups[tier],
+            "" if at else note,
+            keys=2,
+        )
         for at, tier in enumerate(order)
     ]
 
@@ -531,7 +755,9 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
 def _side(side: ReportedTrials) -> str:
     """Return what a side is, in a line: its name, its trials, and the drives of a run."""
     first = side.reports[0]
-    drives = [] if not isinstance(first, RunReport) or first.run is None else list(first.run.drives())
+    drives = (
+        [] if not isinstance(first, RunReport) or first.run is None else list(first.run.drives())
+    )
     targets = [f"{name} on {facts['target']}" for name, facts in drives if facts.get("target")]
     return ", ".join([side.name, counted(len(side.counted), "trial"), *targets])
 
@@ -542,10 +768,15 @@ def _disagreeing(compared: Comparison) -> list[ReportTable]:
     if not lines:
         return []
     most = max(compared.trials)
-    spec = f"text: tier, op, figure, side; number: {', '.join(f'trial{at} = trial {at}' for at in range(1, most + 1))}"
+    spec = (
+        "text: tier, op, figure, side; number:"
+        f" {', '.join(f'trial{at} = trial {at}' for at in range(1, most + 1))}"
+    )
     rows = []
     for line in lines:
         for name, side in zip(compared.names, line.sides, strict=True):
             values = [Cell(value, line.unit) for value in side.trials]
-            rows.append([line.tier, line.op, line.name, name, *values, *[None] * (most - len(values))])
+            rows.append(
+                [line.tier, line.op, line.name, name, *values, *[None] * (most - len(values))]
+            )
     return [table_of("Each trial", Sheet.PERFORMANCE, spec, rows, keys=4)]

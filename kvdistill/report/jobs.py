@@ -1,4 +1,7 @@
-"""Jobs as documents: what was distilled and written, and how close their I/O comes to the source."""
+"""Jobs as documents.
+
+What was distilled and written, and how close their I/O comes to the source.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ from kvtrace.core.units import NS_PER_S, counted, format_duration
 
 
 class JobsReport(Report, frozen=True, kw_only=True):
-    """How close jobs that `kvdistill fio --check` ran come to their source: the content of its files."""
+    """How close jobs that `kvdistill fio --check` ran come to their source.
+
+    The content of its files.
+    """
 
     kind = "jobs"
     name: str
@@ -42,15 +48,23 @@ class JobsReport(Report, frozen=True, kw_only=True):
         """Return the document of checked jobs."""
         profile = self.profile or {}
         origin = at(profile, "origin") or {}
-        said = {name.replace("_", " "): value for name, value in origin.items() if isinstance(value, str | int | float)}
+        said = {
+            name.replace("_", " "): value
+            for name, value in origin.items()
+            if isinstance(value, str | int | float)
+        }
         facts = {"tier": profile.get("tier"), **said}
         return Document(
             name=self.name,
-            headline="; ".join(line.partition(";")[0] for line in _said(self.closeness)) or "no job was compared",
+            headline="; ".join(line.partition(";")[0] for line in _said(self.closeness))
+            or "no job was compared",
             subject=_said(self.closeness),
             chapters=[
                 closeness_chapter(self.closeness),
-                Chapter("What was distilled", [parameters("Source of the jobs", Sheet.PARAMETERS, facts)]),
+                Chapter(
+                    "What was distilled",
+                    [parameters("Source of the jobs", Sheet.PARAMETERS, facts)],
+                ),
             ],
         )
 
@@ -59,15 +73,23 @@ _MARKS = {True: "pass", False: "FAIL"}
 _NUMBER = re.compile(r"\.[0-9]+\.iolog$")
 
 
-def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None) -> Document:
-    """Return the document of jobs that were just written to `folder`; a store's may be compared with a replay."""
+def written_document(
+    written: Jobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None
+) -> Document:
+    """Return the document of jobs that were just written to `folder`.
+
+    A store's may be compared with a replay.
+    """
     # Numbered logs are one.
     files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
     chapters = [profile_chapter(written.profile)]
     said = [f"Written to {folder}: {', '.join(files)}"]
     if isinstance(written, Jobs):
         logs = {
-            mode: f"{counted(log.read_ios + log.write_ios, 'line')} over {counted(len(log.files), 'job')}"
+            mode: (
+                f"{counted(log.read_ios + log.write_ios, 'line')} over"
+                f" {counted(len(log.files), 'job')}"
+            )
             for mode, log in written.logs.items()
         }
         needs = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
@@ -76,12 +98,22 @@ def written_document(written: Jobs | StoreJobs, folder: Path, compared: StoreClo
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
             said = [*_said(written.closeness), *said]
-        missed = [mode for mode, figures in written.expected.items() if any(f.is_missed for f in figures)]
-        lines = {mode: f"{mode}.fio: {expected_said(figures)}" for mode, figures in written.expected.items()}
+        missed = [
+            mode for mode, figures in written.expected.items() if any(f.is_missed for f in figures)
+        ]
+        lines = {
+            mode: f"{mode}.fio: {expected_said(figures)}"
+            for mode, figures in written.expected.items()
+        }
         said = [*(f"WARNING: {lines.pop(mode)}" for mode in missed), *said, *lines.values()]
     elif written.log is not None:
         log = written.log
-        counts = {"GETs": log.gets, "PUTs": log.puts, "DELETEs": log.deletes, "to populate before": log.populated}
+        counts = {
+            "GETs": log.gets,
+            "PUTs": log.puts,
+            "DELETEs": log.deletes,
+            "to populate before": log.populated,
+        }
         spec = "text: operation =; count: operations"
         rows = [[name, count] for name, count in counts.items()]
         chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns_of(spec), rows)]))
@@ -104,11 +136,16 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
         [said, *(Cell(side[name], unit) for side in (compared.job, compared.replay))]
         for name, (said, unit) in names.items()
     ]
-    did = [counted(n, op) for op, n in (("GET", compared.gets), ("PUT", compared.puts), ("DELETE", compared.deletes))]
+    did = [
+        counted(n, op)
+        for op, n in (("GET", compared.gets), ("PUT", compared.puts), ("DELETE", compared.deletes))
+    ]
     notes = [f"the replay did {did[0]}, {did[1]} and {did[2]} that went well ({compared.run})"]
     for op, value in (("GETs", compared.get_size_variation), ("PUTs", compared.put_size_variation)):
         if value is not None:
-            notes.append(f"{value:.1%} of {op} have another size in the job (total variation distance)")
+            notes.append(
+                f"{value:.1%} of {op} have another size in the job (total variation distance)"
+            )
     table = table_of("", Sheet.SUMMARY, "text: figure =; number: job, replay", rows)
     return Chapter("Job compared with the replay", [table], notes)
 
@@ -143,9 +180,17 @@ def profile_chapter(profile: Profile) -> Chapter:
         facts["address space"] = Cell(profile.space.span_bytes, Unit.BYTES)
         facts["reserved at most"] = Cell(profile.space.peak_reserved_bytes, Unit.BYTES)
     if profile.locality is not None:
-        part = "" if profile.locality.is_whole else f", of the first {profile.locality.ops:,} operations"
-        facts[f"I/O share of hottest 10 % of blocks{part}"] = Cell(profile.locality.hot10_share, Unit.SHARE)
-        facts[f"median reuse, in 128 KiB blocks{part}"] = Cell(profile.locality.reuse_p50_blocks, Unit.NUMBER)
+        part = (
+            ""
+            if profile.locality.is_whole
+            else f", of the first {profile.locality.ops:,} operations"
+        )
+        facts[f"I/O share of hottest 10 % of blocks{part}"] = Cell(
+            profile.locality.hot10_share, Unit.SHARE
+        )
+        facts[f"median reuse, in 128 KiB blocks{part}"] = Cell(
+            profile.locality.reuse_p50_blocks, Unit.NUMBER
+        )
     title = f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}"
     made = parameters("What jobs are made of", Sheet.PARAMETERS, facts)
     return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), made])
@@ -157,10 +202,12 @@ def closeness_chapter(found: Closeness) -> Chapter:
         f"fio {found.fio_version}",
         *found.notes,
         *(
-            f"gap KS of {job.name}: between arrivals (operations due at one time count once), beyond the "
-            f"{format_duration(job.gap_resolution_us * 1000)} to which fio logs times"
+            f"gap KS of {job.name}: between arrivals (operations due at one time count once),"
+            f" beyond the {format_duration(job.gap_resolution_us * 1000)} to which fio logs times"
             for job in (pair.fio for pair in found.comparisons)
-            if job.gap_ks is not None and job.gap_resolution_us is not None and job.gap_resolution_us > 1
+            if job.gap_ks is not None
+            and job.gap_resolution_us is not None
+            and job.gap_resolution_us > 1
         ),
     ]
     # A row a figure and a column a side: there are more figures than a page is wide.
@@ -170,7 +217,10 @@ def closeness_chapter(found: Closeness) -> Chapter:
         for pair in found.comparisons
         for name, side in ((f"source of {pair.fio.name}", pair.source), (pair.fio.name, pair.fio))
     ]
-    columns = [ReportColumn("figure", "figure"), *(ReportColumn(name, name, Unit.NUMBER) for name, _, _ in sides)]
+    columns = [
+        ReportColumn("figure", "figure"),
+        *(ReportColumn(name, name, Unit.NUMBER) for name, _, _ in sides),
+    ]
     rows: list[list[Any]] = [["window", *(Cell(window, Unit.TEXT) for _, _, window in sides)]]
     rows += [
         [name.replace("_", " "), *(Cell(getattr(side, name), _unit(name)) for _, side, _ in sides)]
@@ -201,15 +251,31 @@ def _said(found: Closeness) -> list[str]:
     lines = []
     for pair in found.comparisons:
         judged = [verdict.passes for verdict in pair.verdicts if verdict.passes is not None]
-        few = "" if len(judged) == len(pair.verdicts) else f" that could be judged, of {len(pair.verdicts)}"
+        few = (
+            ""
+            if len(judged) == len(pair.verdicts)
+            else f" that could be judged, of {len(pair.verdicts)}"
+        )
         said = [f"{pair.job}: matches its source in {sum(judged)} of {len(judged)} figures{few}"]
         missed = [(v.name, _measured(v)) for v in pair.verdicts if v.passes is False]
         if missed:
-            said.append("NOT in " + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in missed))
-            said += [f"{v.name}: {v.why}" for v in pair.verdicts if v.passes is False and v.why is not None]
-        for reason in dict.fromkeys(v.why for v in pair.verdicts if v.passes is None and v.why is not None):
+            said.append(
+                "NOT in "
+                + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in missed)
+            )
+            said += [
+                f"{v.name}: {v.why}"
+                for v in pair.verdicts
+                if v.passes is False and v.why is not None
+            ]
+        for reason in dict.fromkeys(
+            v.why for v in pair.verdicts if v.passes is None and v.why is not None
+        ):
             of = [v for v in pair.verdicts if v.why == reason]
-            said.append(f"{len(of)} undetermined ({', '.join(v.name for v in of)}): {reason}{_settled(pair, of)}")
+            said.append(
+                f"{len(of)} undetermined ({', '.join(v.name for v in of)}):"
+                f" {reason}{_settled(pair, of)}"
+            )
         left = sum(v.passes is None and v.why is None for v in pair.verdicts)
         said += [f"{left} not measured"] * bool(left)
         lines.append("; ".join(said))
@@ -217,7 +283,9 @@ def _said(found: Closeness) -> list[str]:
 
 
 def _settled(pair: ClosenessPair, undetermined: list[Verdict]) -> str:
-    """Return how long a check would settle what is `undetermined`, and whether the source is as long; else nothing."""
+    """Return how long a check would settle what is `undetermined`, and whether the source is as
+    long; else nothing.
+    """
     more = max((verdict.more or 0 for verdict in undetermined), default=0)
     if not more or not pair.span_ns:
         return ""
@@ -226,7 +294,10 @@ def _settled(pair: ClosenessPair, undetermined: list[Verdict]) -> str:
     how = f"--check-duration {most}min"
     if most * 60 * NS_PER_S > pair.whole_ns:
         how += f", and a source as long: this is {format_duration(pair.whole_ns)}"
-    return f"; a check of {least if least == most else f'{least} to {most}'} min would settle them ({how})"
+    return (
+        f"; a check of {least if least == most else f'{least} to {most}'} min would settle them"
+        f" ({how})"
+    )
 
 
 def _measured(verdict: Verdict) -> Cell:

@@ -1,8 +1,9 @@
-"""Read what a user names into reports and documents, and write them in the form that a file's name tells.
+"""Read what a user names into reports and documents, and write them in the form that a file's name
+tells.
 
-A workbook has sheets of the MLPerf Storage KV-cache benchmark's names, so that scripts made for it read a run of ours:
-those of a run's figures are in `kvtrace/core/document/chapters.py`, what probes saw is here, under the names of its
-export (kv_cache/cli.py of mlcommons/storage, 2026-04).
+A workbook has sheets of the MLPerf Storage KV-cache benchmark's names, so that scripts made for it
+read a run of ours: those of a run's figures are in `kvtrace/core/document/chapters.py`, what probes
+saw is here, under the names of its export (kv_cache/cli.py of mlcommons/storage, 2026-04).
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from kvdistill.report.trace import trace_report
 from kvtrace import __version__
 from kvtrace.core import tables
 from kvtrace.core.app import command_line
-from kvtrace.core.document.chapters import POINTS, card_document, run_sheets, sweep_document, unit_of
+from kvtrace.core.document.chapters import (
+    POINTS,
+    card_document,
+    run_sheets,
+    sweep_document,
+    unit_of,
+)
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
@@ -52,7 +59,10 @@ BUCKETS = 48
 
 
 class LoadsReport(Report, frozen=True, kw_only=True, omit_defaults=True):
-    """What a trace came to at rising loads, or a drive sustains of caching stacks: sweep.json, or scorecard.json."""
+    """What a trace came to at rising loads, or a drive sustains of caching stacks.
+
+    Sweep.json, or scorecard.json.
+    """
 
     kind = "sweep"
     name: str
@@ -61,16 +71,22 @@ class LoadsReport(Report, frozen=True, kw_only=True, omit_defaults=True):
     card: Card | None = None
 
     def document(self) -> Document:
-        """Return its points and knee, or the card's page; what the drive itself does is in drive.json."""
+        """Return its points and knee, or the card's page.
+
+        What the drive itself does is in drive.json.
+        """
         return sweep_document(self.sweep) if self.sweep else card_document(cast("Card", self.card))
 
 
 def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = None) -> Report:
-    """Return the report of the trace at `path`, or of its folder: a run, sweep, scorecard, probe, jobs or import.
+    """Return the report of the trace at `path`, or of its folder.
+
+    A run, sweep, scorecard, probe, jobs or import.
 
     Time is in `buckets` equal stretches; `endurance` is what a drive may be written.
 
-    ConfigError if the folder holds nothing to report. TraceError if the file is damaged or holds no trace or ops.
+    ConfigError if the folder holds nothing to report. TraceError if the file is damaged or holds no
+    trace or ops.
     """
     if path.is_dir():
         refuse_cut_off(path)
@@ -79,8 +95,8 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
         held = next((name for name in (OPS_FILE, TRACE_FILE) if (path / name).is_file()), None)
         if held is None:
             raise ConfigError(
-                f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no {PROBE_FILE}, {CLOSENESS} or "
-                f"{TRACE_FILE}{runs_below(path)}"
+                f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no"
+                f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{runs_below(path)}"
             )
         path = path / held
     if tables.open_table(path).table is OPS:
@@ -99,12 +115,15 @@ def _without_rows(path: Path, buckets: int) -> Report | None:
     if (probe := probe_report(path, buckets)) is not None:
         return probe
     if (closeness := find_closeness(path / CLOSENESS)) is not None:
-        return JobsReport(name=name, closeness=closeness, profile=find_json(path / PROFILE, dict[str, Any]))
+        return JobsReport(
+            name=name, closeness=closeness, profile=find_json(path / PROFILE, dict[str, Any])
+        )
     return None
 
 
 def trials_of(path: Path) -> list[Path]:
-    """Return the runs in a folder of trials (`trial-1` …) in their order, or `path` itself if it is none.
+    """Return the runs in a folder of trials (`trial-1` …) in their order, or `path` itself if it is
+    none.
 
     Those of an option of MLPerf's lie in a folder of their own.
     """
@@ -115,13 +134,20 @@ def trials_of(path: Path) -> list[Path]:
         if not path.is_dir():
             # Clients combined: each has its own.
             return []
-    trials = [] if (path / OPS_FILE).is_file() else [f for f in path.glob("trial-*") if (f / OPS_FILE).is_file()]
+    trials = (
+        []
+        if (path / OPS_FILE).is_file()
+        else [f for f in path.glob("trial-*") if (f / OPS_FILE).is_file()]
+    )
     # trial-10 comes after trial-9.
     return sorted(trials, key=lambda folder: (len(folder.name), folder.name)) or [path]
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return distinct names for `paths`: their last parts, or all of each path if those are the same."""
+    """Return distinct names for `paths`.
+
+    Their last parts, or all of each path if those are the same.
+    """
     names = [path.resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
@@ -129,7 +155,8 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def read_reports(
     paths: Sequence[Path], buckets: int, endurance: Endurance | None = None
 ) -> tuple[list[Report], list[Document], list[PlainSheet]]:
-    """Return the reports of `paths`, trials one by one, their documents, and MLPerf's sheets of the runs among them.
+    """Return the reports of `paths`, trials one by one, their documents, and MLPerf's sheets of the
+    runs among them.
 
     The first document compares, if there are several of a kind.
 
@@ -140,7 +167,9 @@ def read_reports(
     names = [name for side in sides for name in side.names]
     documents = documents_of(every, names)
     # Traces next to a run are its context, not sides: they are compared where there is no run.
-    of_kind = ([side for side in sides if side.reports and side.reports[0].kind == kind] for kind in KINDS)
+    of_kind = (
+        [side for side in sides if side.reports and side.reports[0].kind == kind] for kind in KINDS
+    )
     alike = next(filter(None, of_kind), [])
     if len(alike) > 1:
         documents.insert(0, folded(comparison_of(alike)[1]))
@@ -150,11 +179,17 @@ def read_reports(
 
 
 def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
-    """Return the comparison of what is at `paths`, and its document. Raises what `report` and `compare` raise."""
+    """Return the comparison of what is at `paths`, and its document.
+
+    Raises what `report` and `compare` raise.
+    """
     cards = [find_card(path) for path in paths]
     if found := [card for card in cards if card is not None]:
         if None in cards:
-            raise ConfigError(f"{paths[cards.index(None)]} holds no scorecard; only inputs of one kind can be compared")
+            raise ConfigError(
+                f"{paths[cards.index(None)]} holds no scorecard; only inputs of one kind can be"
+                " compared"
+            )
         names = [path.parent if path.name == CARD_FILE else path for path in paths]
         compared = compare_cards(names_of(names), found)
         return compared, folded(cards_document(compared, found))
@@ -163,7 +198,9 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
 
 
 def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:
-    sides = [(name, path, trials_of(path)) for name, path in zip(names_of(paths), paths, strict=True)]
+    sides = [
+        (name, path, trials_of(path)) for name, path in zip(names_of(paths), paths, strict=True)
+    ]
     return [
         ReportedTrials(
             name,
@@ -176,12 +213,20 @@ def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> l
 
 def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:
     """Return the documents of `reports`, called `names`."""
-    return [folded(replace(report.document(), name=name)) for report, name in zip(reports, names, strict=True)]
+    return [
+        folded(replace(report.document(), name=name))
+        for report, name in zip(reports, names, strict=True)
+    ]
 
 
 def folded(document: Document) -> Document:
-    """Return `document` with its chapters folded, so that a page is one screen: the answer, its figures, its charts."""
-    return replace(document, chapters=[replace(of, is_folded=bool(of.title)) for of in document.chapters])
+    """Return `document` with its chapters folded, so that a page is one screen.
+
+    The answer, its figures, its charts.
+    """
+    return replace(
+        document, chapters=[replace(of, is_folded=bool(of.title)) for of in document.chapters]
+    )
 
 
 def check_names(paths: Sequence[Path]) -> None:
@@ -192,7 +237,8 @@ def check_names(paths: Sequence[Path]) -> None:
 
 
 def write_report(documents: list[Document], path: Path, plain: Sequence[PlainSheet] = ()) -> None:
-    """Write the documents to `path`, a workbook with the sheets `plain` before them, aside and renamed.
+    """Write the documents to `path`, a workbook with the sheets `plain` before them, aside and
+    renamed.
 
     ProbeUnavailable if the library for this form is missing. DeviceError if the disk refuses.
     """
@@ -203,7 +249,10 @@ def write_report(documents: list[Document], path: Path, plain: Sequence[PlainShe
     elif path.suffix == ".html":
         from kvtrace.core.document.page import html_page
 
-        write_text(path, html_page(documents, f"Made by kvdistill {__version__}: {' '.join(command_line())}"))
+        write_text(
+            path,
+            html_page(documents, f"Made by kvdistill {__version__}: {' '.join(command_line())}"),
+        )
     else:
         from kvtrace.core.document.export import csv_lines, markdown
 
@@ -216,7 +265,9 @@ _SHARES = {"P50": 5000, "P95": 9500, "P99": 9900}
 
 
 def mlperf_sheets(reports: Sequence[Any], names: Sequence[str]) -> list[PlainSheet]:
-    """Return the benchmark's sheets for the runs among `reports`, called `names`; none without a run.
+    """Return the benchmark's sheets for the runs among `reports`, called `names`.
+
+    None without a run.
 
     The first run is in its places; others follow in rows of their own, or in columns behind it.
     """
@@ -227,9 +278,19 @@ def mlperf_sheets(reports: Sequence[Any], names: Sequence[str]) -> list[PlainShe
     ]
     if not runs:
         return []
-    seen = [(name, *seen) for name, found, _ in runs if found.probe is not None for seen in _distributions(found.probe)]
-    traced = [[label, *figures, bins[0][0], bins[-1][1], unit, name] for name, label, unit, figures, bins in seen]
-    histograms = [[label, *bin_, unit, name] for name, label, unit, _, bins in seen for bin_ in bins]
+    seen = [
+        (name, *seen)
+        for name, found, _ in runs
+        if found.probe is not None
+        for seen in _distributions(found.probe)
+    ]
+    traced = [
+        [label, *figures, bins[0][0], bins[-1][1], unit, name]
+        for name, label, unit, figures, bins in seen
+    ]
+    histograms = [
+        [label, *bin_, unit, name] for name, label, unit, _, bins in seen for bin_ in bins
+    ]
     return [
         *run_sheets([(name, run) for name, _, run in runs]),
         PlainSheet("Device Tracing", _TRACING, traced),
@@ -247,8 +308,16 @@ _TIMES = {
     "VFS Read (us)": ("application", "read", "calls that queued I/O"),
     "VFS Write (us)": ("application", "write", "calls that queued I/O"),
     "fsync (us)": ("application", "fsync", "calls"),
-    "Write-to-fsync (us)": ("application", "write_to_fsync", "from a write's return to the next fsync"),
-    "fadvise-to-read (us)": ("application", "fadvise_to_read", "from an fadvise's return to the next read"),
+    "Write-to-fsync (us)": (
+        "application",
+        "write_to_fsync",
+        "from a write's return to the next fsync",
+    ),
+    "fadvise-to-read (us)": (
+        "application",
+        "fadvise_to_read",
+        "from an fadvise's return to the next read",
+    ),
 }
 _COUNTS = {
     "Block Size {} (KiB)": ("sizes", "bytes", 1 << 10, "requests by size"),
@@ -264,13 +333,22 @@ Bins = list[tuple[float, float, int]]
 
 
 def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[Any], Bins]]:
-    """Yield what probes saw: its name and unit; what it is, how many, its percentiles; and its buckets."""
+    """Yield what probes saw.
+
+    Its name and unit; what it is, how many, its percentiles; and its buckets.
+    """
     times = {(row["layer"], row["op"]): row for row in probe.layers}
     for label, (layer, op, what) in _TIMES.items():
-        lows = [(r["low_ns"], r["count"]) for r in probe.latency_bins if (r["layer"], r["op"]) == (layer, op)]
+        lows = [
+            (r["low_ns"], r["count"])
+            for r in probe.latency_bins
+            if (r["layer"], r["op"]) == (layer, op)
+        ]
         row = times.get((layer, op))
         if row is not None and lows:
-            points = [None if row[POINTS[p]] is None else row[POINTS[p]] / _NS_PER_US for p in _SHARES]
+            points = [
+                None if row[POINTS[p]] is None else row[POINTS[p]] / _NS_PER_US for p in _SHARES
+            ]
             bins = [(low / _NS_PER_US, max(2 * low, 1) / _NS_PER_US, count) for low, count in lows]
             yield label, "us", [what, row["count"], *points], bins
     for form, (table, column, unit, what) in _COUNTS.items():
@@ -282,23 +360,40 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[Any], Bi
                     counted[row[column] / unit] += row["requests" if is_place else "count"]
             if counted:
                 values = sorted(counted.items())
-                points = [at_rank(values, nearest_rank(counted.total(), share)) for share in _SHARES.values()]
+                points = [
+                    at_rank(values, nearest_rank(counted.total(), share))
+                    for share in _SHARES.values()
+                ]
                 label, figures = form.format(op.capitalize()), [what, counted.total(), *points]
                 # Of ten GiB of the disk, else from a power of two to the next.
                 wide: Counter[tuple[float, float]] = Counter()
                 for value, count in values:
-                    low = value // _LBA_GIB * _LBA_GIB if is_place else 2.0 ** (math.frexp(value)[1] - 1)
+                    low = (
+                        value // _LBA_GIB * _LBA_GIB
+                        if is_place
+                        else 2.0 ** (math.frexp(value)[1] - 1)
+                    )
                     wide[low, low + _LBA_GIB if is_place else 2 * low] += count
-                yield label, unit_of(label) or "count", figures, [(*edges, count) for edges, count in wide.items()]
+                yield (
+                    label,
+                    unit_of(label) or "count",
+                    figures,
+                    [(*edges, count) for edges, count in wide.items()],
+                )
 
 
 def marked_document(found: MlperfMark, name: str) -> Document:
     """Return what an option came to, and what its figures may and may not be taken for."""
     tables = [
-        table_of("", Sheet.SUMMARY, "text: what = not claimed, why", list(found.not_claimed.items())),
+        table_of(
+            "", Sheet.SUMMARY, "text: what = not claimed, why", list(found.not_claimed.items())
+        ),
         table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", found.rules),
     ]
-    may = f"what a replay of {found.option} moved on this storage, and how long its objects took, in the trials below"
+    may = (
+        f"what a replay of {found.option} moved on this storage, and how long its objects took, in"
+        " the trials below"
+    )
     return Document(
         name=name,
         headline=found.answer,

@@ -1,7 +1,9 @@
-"""What the block-layer probes of `kvreplay` found, and how it relates to a run's operations: where their time goes.
+"""What the block-layer probes of `kvreplay` found, and how it relates to a run's operations.
 
-`probe.json` has the figures; `blocks.parquet`, if requests were kept, the map of the disk and the parts of the
-latency.
+Where their time goes.
+
+`probe.json` has the figures; `blocks.parquet`, if requests were kept, the map of the disk and the
+parts of the latency.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from kvtrace.core.units import counted, format_bytes, format_duration
 
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "longest_below_ns")
 COUNTS = (
-    "queued issued completed errors issued_bytes completed_bytes bios bios_merged splits requests_merged requeues "
-    "lost_events lost_requests ends_not_seen"
+    "queued issued completed errors issued_bytes completed_bytes bios bios_merged splits"
+    " requests_merged requeues lost_events lost_requests ends_not_seen"
 )
 ZONES = 40
 _MIB = 1 << 20
@@ -71,16 +73,32 @@ class ProbeReport(Report, frozen=True, kw_only=True):
 
     def document(self) -> Document:
         """Return the document of a measurement of the probes alone."""
-        wanted = {name: ", ".join(map(str, v)) if isinstance(v, list) else v for name, v in self.filter.items()}
-        facts = {"duration": Cell(self.duration_ns, Unit.NS), "command": " ".join(self.argv) or None}
-        kept = {name: value for name, value in wanted.items() if name != "duration_ns" and value not in (None, "")}
+        wanted = {
+            name: ", ".join(map(str, v)) if isinstance(v, list) else v
+            for name, v in self.filter.items()
+        }
+        facts = {
+            "duration": Cell(self.duration_ns, Unit.NS),
+            "command": " ".join(self.argv) or None,
+        }
+        kept = {
+            name: value
+            for name, value in wanted.items()
+            if name != "duration_ns" and value not in (None, "")
+        }
         return Document(
             name=self.name,
             headline=self.answer or "no block request was completed",
             chapters=[
                 Chapter(
                     "What was measured",
-                    [parameters("Whose requests", Sheet.PARAMETERS, facts | kept | {"kvreplay": self.version})],
+                    [
+                        parameters(
+                            "Whose requests",
+                            Sheet.PARAMETERS,
+                            facts | kept | {"kvreplay": self.version},
+                        )
+                    ],
                 ),
                 probe_chapter(self),
             ],
@@ -108,7 +126,12 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
     directions = found.block.directions
     application = found.application or Application()
     times = [("application", kind, h) for kind, h in application.times.items()]
-    times += [(layer, name, h) for layer in LAYERS for name, d in directions.items() if (h := getattr(d, layer))]
+    times += [
+        (layer, name, h)
+        for layer in LAYERS
+        for name, d in directions.items()
+        if (h := getattr(d, layer))
+    ]
     zone_bytes, bucket_ns, heat = _heat_cells(folder / BLOCKS_FILE, buckets)
     return ProbeReport(
         name=folder.resolve().name,
@@ -118,7 +141,8 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
         version=found.version,
         answer=probe_answer(found),
         layers=[
-            {"layer": layer, "op": name, "count": h.count} | {time: getattr(h, time) for time in TIMES}
+            {"layer": layer, "op": name, "count": h.count}
+            | {time: getattr(h, time) for time in TIMES}
             for layer, name, h in times
             if h.count
         ],
@@ -127,9 +151,18 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
             for layer, name, h in times
             for bucket in h.log2_ns
         ],
-        directions=[{"op": name} | {c: getattr(d, c) for c in COUNTS.split()} for name, d in directions.items()],
-        sizes=[{"op": name, **asdict(size)} for name, d in directions.items() for size in d.block_sizes],
-        in_flight=[{"op": name, **asdict(deep)} for name, d in directions.items() for deep in d.in_flight_at_dispatch],
+        directions=[
+            {"op": name} | {c: getattr(d, c) for c in COUNTS.split()}
+            for name, d in directions.items()
+        ],
+        sizes=[
+            {"op": name, **asdict(size)} for name, d in directions.items() for size in d.block_sizes
+        ],
+        in_flight=[
+            {"op": name, **asdict(deep)}
+            for name, d in directions.items()
+            for deep in d.in_flight_at_dispatch
+        ],
         calls=[asdict(call) for call in application.calls],
         bucket_ns=bucket_ns,
         zone_bytes=zone_bytes,
@@ -146,7 +179,9 @@ def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, lis
         if not span["requests"] or span["last_ns"] <= span["first_ns"]:
             return None, None, []
         bucket_ns = (span["last_ns"] - span["first_ns"]) // buckets + 1
-        zone_bytes = -(-(span["high_bytes"] - span["low_bytes"] + 1) // ZONES // _MIB) * _MIB or _MIB
+        zone_bytes = (
+            -(-(span["high_bytes"] - span["low_bytes"] + 1) // ZONES // _MIB) * _MIB or _MIB
+        )
         stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns, "zone_bytes": zone_bytes}
         return zone_bytes, bucket_ns, query(db, "blocks_heat", **stretches)
 
@@ -168,7 +203,10 @@ def probe_chapter(report: ProbeReport) -> Chapter:
         bytes: issued_bytes = bytes issued, completed_bytes = bytes completed
         count: requeues
     """
-    note = "A request is what the block layer hands to a disk. Requeues: issues that a busy driver returned."
+    note = (
+        "A request is what the block layer hands to a disk. Requeues: issues that a busy driver"
+        " returned."
+    )
     tables = [table_of("Block requests", Sheet.DEVICE, spec, report.directions, note)]
     spec = """
         text: op
@@ -176,10 +214,12 @@ def probe_chapter(report: ProbeReport) -> Chapter:
             lost_events = events lost, lost_requests = requests lost, ends_not_seen = ends not seen
     """
     note = (
-        "I/Os are what the filesystem or program gave. Splits: I/Os longer than the disk takes. Lost: not followed to "
-        "their end."
+        "I/Os are what the filesystem or program gave. Splits: I/Os longer than the disk takes."
+        " Lost: not followed to their end."
     )
-    tables.append(table_of("Merges, splits and losses", Sheet.DEVICE, spec, report.directions, note))
+    tables.append(
+        table_of("Merges, splits and losses", Sheet.DEVICE, spec, report.directions, note)
+    )
     rows = [dict(row, layer=_LAYER_NAMES[row["layer"]]) for row in report.layers]
     spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = longest below"
     note = "Percentiles by nearest rank, within 0.8 %; - with too few."
@@ -187,17 +227,28 @@ def probe_chapter(report: ProbeReport) -> Chapter:
     spec = "text: op; ns: low_ns = from; count: count"
     note = "Each row holds the times from its first up to, but not including, twice that."
     for layer, rows in by([row for row in report.latency_bins if row["count"]], "layer"):
-        title = f"Time {_LAYER_NAMES[layer]}" if layer != "application" else f"Time of {_LAYER_NAMES[layer]}"
-        chart = Chart(title, ChartShape.BARS, Unit.NS, Unit.COUNT, lines_by(rows, "low_ns", "count"))
+        title = (
+            f"Time {_LAYER_NAMES[layer]}"
+            if layer != "application"
+            else f"Time of {_LAYER_NAMES[layer]}"
+        )
+        chart = Chart(
+            title, ChartShape.BARS, Unit.NS, Unit.COUNT, lines_by(rows, "low_ns", "count")
+        )
         tables.append(histogram(title, chart, spec, rows, note))
     if report.sizes:
         spec = "text: op; io_bytes: bytes = size; count: count = requests"
         bins = Counter[tuple[str, int]]()
         for row in report.sizes:
             bins[row["op"], 1 << max(row["bytes"].bit_length() - 1, 0)] += row["count"]
-        series = lines_by([{"op": op, "low": low, "count": n} for (op, low), n in bins.items()], "low", "count")
+        series = lines_by(
+            [{"op": op, "low": low, "count": n} for (op, low), n in bins.items()], "low", "count"
+        )
         chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, series)
-        note = "The chart adds sizes up from each power of two to the next; the table has each size exactly."
+        note = (
+            "The chart adds sizes up from each power of two to the next; the table has each size"
+            " exactly."
+        )
         tables.append(histogram(chart.title, chart, spec, report.sizes, note))
     if report.in_flight:
         spec = "text: op; count: in_flight = in flight, count = requests"
@@ -213,20 +264,29 @@ def probe_chapter(report: ProbeReport) -> Chapter:
             count: direct = O_DIRECT, without_io = without I/O
             bytes: without_io_bytes = bytes without I/O
         """
-        note = "Without I/O: calls that queued none themselves; their data was in the page cache, or went there."
+        note = (
+            "Without I/O: calls that queued none themselves; their data was in the page cache, or"
+            " went there."
+        )
         tables.append(table_of("System calls", Sheet.DEVICE, spec, report.calls, note, keys=2))
     spec = "ns: start_ns = from; bytes: low_bytes = disk from; count: requests; bytes: bytes"
     end = float(max((row["start_ns"] for row in report.heat), default=0) + (report.bucket_ns or 0))
     span = f"{format_duration(report.bucket_ns)} and {format_bytes(report.zone_bytes)} of the disk"
     steps = (float(report.bucket_ns or 0), float(report.zone_bytes or 0))
     for (device, op), rows in by(report.heat, "device", "op"):
-        chart = Chart(f"Where {op}s go on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end)
-        tables.append(heat_table(f"Disk over time: {device} {op}", chart, op, rows, spec, "requests", span))
+        chart = Chart(
+            f"Where {op}s go on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end
+        )
+        tables.append(
+            heat_table(f"Disk over time: {device} {op}", chart, op, rows, spec, "requests", span)
+        )
     return Chapter("Block layer", tables)
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's operations on storage, the calls and block requests beneath; rows by direction, null where not measured.
+    """A run's operations on storage, the calls and block requests beneath.
+
+    Rows by direction, null where not measured.
 
     The whole measured part counts, its warm-up included, because the probes do not tell it apart.
     """
@@ -234,12 +294,18 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[str]
     """In plain words: what the device moved, and which layer took the time."""
     moved: list[dict[str, Any]]
-    """Bytes of objects, of calls and of the device; amplification is device bytes / object bytes."""
+    """Bytes of objects, of calls and of the device.
+
+    Amplification is device bytes / object bytes.
+    """
     times: list[dict[str, Any]]
     """Times of operations, and by layer: object, application, q2d, requeued, d2c."""
     inside: list[dict[str, Any]]
-    """Each operation's time cut in parts: not submitted yet, though due; a request was at the device, only queued, or
-    neither. No rows without blocks.parquet."""
+    """Each operation's time cut in parts.
+
+    Not submitted yet, though due; a request was at the device, only queued, or neither. No rows
+    without blocks.parquet.
+    """
 
 
 def layers(run_directory: Path) -> Layers | None:
@@ -269,13 +335,20 @@ def layers(run_directory: Path) -> Layers | None:
                 "io_bytes": row["io_bytes"],
                 "call_bytes": None if calls is None else sum(call.bytes or 0 for call in calls),
                 "device_bytes": device_bytes,
-                "amplification": None if device_bytes is None or not object_bytes else device_bytes / object_bytes,
+                "amplification": (
+                    None
+                    if device_bytes is None or not object_bytes
+                    else device_bytes / object_bytes
+                ),
                 "requests": requests,
                 "requests_per_operation": None if requests is None else requests / operations,
             }
         )
         layer = "object response" if row["is_response"] else "object"
-        shown.append({"op": op, "layer": layer, "count": operations} | {name: row[name] for name in TIMES[:-1]})
+        shown.append(
+            {"op": op, "layer": layer, "count": operations}
+            | {name: row[name] for name in TIMES[:-1]}
+        )
         beneath = {"application": None if application is None else application.times.get(op)}
         beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}
         for layer, times in beneath.items():
@@ -290,12 +363,18 @@ def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[s
     """Return the parts of the mean latency of operations like `row`; they add up to it."""
     op, operations = row["op"], row["operations"]
     at_device_ns, in_kernel_ns = (
-        query(db, "run_layers_within", op=op, is_queued=is_queued)[0]["within_ns"] for is_queued in (False, True)
+        query(db, "run_layers_within", op=op, is_queued=is_queued)[0]["within_ns"]
+        for is_queued in (False, True)
     )
     queued_ns = in_kernel_ns - at_device_ns
     waiting_ns = row["waiting_ns"]
     above_ns = row["latency_ns"] - waiting_ns - at_device_ns - queued_ns
-    parts = {"waiting": waiting_ns, "at_device": at_device_ns, "queued": queued_ns, "above": above_ns}
+    parts = {
+        "waiting": waiting_ns,
+        "at_device": at_device_ns,
+        "queued": queued_ns,
+        "above": above_ns,
+    }
     span_ns = row["last_ns"] - row["first_ns"]
     return {
         "op": op,
@@ -303,7 +382,10 @@ def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[s
         "latency_ns": row["latency_ns"] / operations,
         "in_flight_mean": (row["latency_ns"] - waiting_ns) / span_ns if span_ns else None,
         **{f"{name}_ns": ns / operations for name, ns in parts.items()},
-        **{f"{name}_share": ns / row["latency_ns"] if row["latency_ns"] else None for name, ns in parts.items()},
+        **{
+            f"{name}_share": ns / row["latency_ns"] if row["latency_ns"] else None
+            for name, ns in parts.items()
+        },
     }
 
 
@@ -322,25 +404,41 @@ _FAULTS = {
     "requeues": ("requeue", "by a busy driver"),
     "splits": ("split", "of I/Os longer than the disk takes"),
     "lost_events": ("request", "missing from blocks.parquet, and so from the parts of the latency"),
-    "ends_not_seen": ("completion", "not reported by the kernel, whose device time is in no figure"),
+    "ends_not_seen": (
+        "completion",
+        "not reported by the kernel, whose device time is in no figure",
+    ),
 }
 
 
 def findings(
     moved: list[dict[str, Any]], inside: list[dict[str, Any]], probe: ProbeFile, run: RunFile | None
 ) -> list[str]:
-    """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own summary."""
+    """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own
+    summary.
+    """
     is_buffered = run is not None and bool(run.config.get("is_buffered"))
-    said = [_touched(row, is_buffered=is_buffered) for row in moved if row["amplification"] is not None]
+    said = [
+        _touched(row, is_buffered=is_buffered) for row in moved if row["amplification"] is not None
+    ]
     calls = (probe.application or Application()).calls
     known = [call for call in calls if call.kind == "read" and call.without_io is not None]
-    total, without = sum(call.count or 0 for call in known), sum(call.without_io or 0 for call in known)
+    total, without = (
+        sum(call.count or 0 for call in known),
+        sum(call.without_io or 0 for call in known),
+    )
     if without:
-        said.append(f"{without:,} of {total:,} read calls that wait for their data queued no I/O themselves")
+        said.append(
+            f"{without:,} of {total:,} read calls that wait for their data queued no I/O themselves"
+        )
     said += [_dominant(row) for row in inside if row["latency_ns"]]
     directions = probe.block.directions.values()
     faults = {name: sum(getattr(counts, name) or 0 for counts in directions) for name in _FAULTS}
-    return said + [f"{counted(count, _FAULTS[name][0])} {_FAULTS[name][1]}" for name, count in faults.items() if count]
+    return said + [
+        f"{counted(count, _FAULTS[name][0])} {_FAULTS[name][1]}"
+        for name, count in faults.items()
+        if count
+    ]
 
 
 def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
@@ -348,23 +446,35 @@ def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
     objects, device = format_bytes(row["object_bytes"]), format_bytes(row["device_bytes"])
     later = ", or written back later by the kernel's own threads, which the probes do not see"
     if ratio < NEARLY_NONE:
-        reason = "in the page cache" + later if row["op"] == "write" else "from the page cache or unwritten extents"
-        return f"{name}: answered WITHOUT touching the device: {objects} of objects, {device} at the device ({reason})"
+        reason = (
+            "in the page cache" + later
+            if row["op"] == "write"
+            else "from the page cache or unwritten extents"
+        )
+        return (
+            f"{name}: answered WITHOUT touching the device: {objects} of objects, {device} at the"
+            f" device ({reason})"
+        )
     if ratio < NEARLY_ALL:
         left = later if row["op"] == "write" and is_buffered else ""
         return (
-            f"{name}: {1 - ratio:.1%} of the objects' bytes did not touch the device: {objects} of objects, {device} "
-            f"at the device (page cache or unwritten extents{left})"
+            f"{name}: {1 - ratio:.1%} of the objects' bytes did not touch the device: {objects} of"
+            f" objects, {device} at the device (page cache or unwritten extents{left})"
         )
     padding = row["io_bytes"] / row["object_bytes"]
     why = f"; padding to whole blocks alone is {padding:.3f}" if padding > 1 else ""
-    return f"{name}: the device moved {ratio:.3f} bytes for each byte of the objects ({device} for {objects}){why}"
+    return (
+        f"{name}: the device moved {ratio:.3f} bytes for each byte of the objects ({device} for"
+        f" {objects}){why}"
+    )
 
 
 def _dominant(row: dict[str, Any]) -> str:
     shares = {part: row[f"{part}_share"] for part in _WHERE}
     part = max(shares, key=lambda name: shares[name])
-    parts = ", ".join(f"{shares[name]:.1%} {words}" for name, words in _WHERE.items() if shares[name])
+    parts = ", ".join(
+        f"{shares[name]:.1%} {words}" for name, words in _WHERE.items() if shares[name]
+    )
     judged = "dominates" if shares[part] > DOMINATES else "is the largest part, none dominates"
     deep = row["in_flight_mean"]
     crowd = (
@@ -373,7 +483,9 @@ def _dominant(row: dict[str, Any]) -> str:
         else ""
     )
     time = format_duration(row["latency_ns"])
-    return f"{_VERBS[row['op']]}: time {_WHERE[part]} {judged}: of {time} in the mean, {parts}{crowd}"
+    return (
+        f"{_VERBS[row['op']]}: time {_WHERE[part]} {judged}: of {time} in the mean, {parts}{crowd}"
+    )
 
 
 _SHOWN_LAYERS = _LAYER_NAMES | {
@@ -387,19 +499,34 @@ def layer_chapter(found: Layers) -> Chapter:
     """Return the chapter that joins operations and what the probes saw beneath."""
     rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in found.times]
     spec = f"text: op, layer; count: count; ns: {TIME_COLUMNS}"
-    note = "An operation takes one call or more, a call one request or more: rows do not add up. Warm-up included."
+    note = (
+        "An operation takes one call or more, a call one request or more: rows do not add up."
+        " Warm-up included."
+    )
     tables = [
-        table_of("Findings", Sheet.DEVICE, "text: finding", [{"finding": line} for line in found.findings]),
+        table_of(
+            "Findings",
+            Sheet.DEVICE,
+            "text: finding",
+            [{"finding": line} for line in found.findings],
+        ),
         table_of("Operations and the layers beneath", Sheet.DEVICE, spec, rows, note, keys=2),
     ]
     if found.inside:
-        parts = "; ".join(f"ns: {part}_ns = {heading}; share: {part}_share = share" for part, heading in _PARTS.items())
-        spec = f"text: op; count: operations; ns: latency_ns = mean time; {parts}; number: in_flight_mean = in flight"
+        parts = "; ".join(
+            f"ns: {part}_ns = {heading}; share: {part}_share = share"
+            for part, heading in _PARTS.items()
+        )
+        spec = (
+            f"text: op; count: operations; ns: latency_ns = mean time; {parts}; number:"
+            " in_flight_mean = in flight"
+        )
         note = (
-            "The mean time of an operation, cut by what the block layer held meanwhile: any request of its direction "
-            "at the device; none there, but some queued; or none at all. In an open loop it begins when the operation "
-            "was due, and what passed before its submission is a part of its own. Exact with one operation in flight; "
-            "with more, requests of the others count, too. Warm-up included."
+            "The mean time of an operation, cut by what the block layer held meanwhile: any request"
+            " of its direction at the device; none there, but some queued; or none at all. In an"
+            " open loop it begins when the operation was due, and what passed before its submission"
+            " is a part of its own. Exact with one operation in flight; with more, requests of the"
+            " others count, too. Warm-up included."
         )
         tables.insert(1, table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note))
     spec = """
@@ -410,6 +537,9 @@ def layer_chapter(found: Layers) -> Chapter:
         count: requests
         number: requests_per_operation = requests each
     """
-    note = "Amplification: bytes at the device for each byte of the objects, metadata and readahead included."
+    note = (
+        "Amplification: bytes at the device for each byte of the objects, metadata and readahead"
+        " included."
+    )
     tables.append(table_of("Read and write amplification", Sheet.DEVICE, spec, found.moved, note))
     return Chapter("Where the time went", tables)

@@ -1,4 +1,6 @@
-"""The report of a run: figures by the named queries over its `ops`, the warm-up left out as in run.json; its document.
+"""The report of a run.
+
+Figures by the named queries over its `ops`, the warm-up left out as in run.json; its document.
 
 Whole requests are in it, too: classes of service, time to the first token, health criteria.
 """
@@ -17,7 +19,14 @@ from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import tier_reuse
 from kvdistill.queries.database import TIMES, distributions, figures, opened, query
 from kvdistill.report.jobs import closeness_chapter
-from kvdistill.report.probe import Layers, ProbeReport, layer_chapter, layers, probe_chapter, probe_report
+from kvdistill.report.probe import (
+    Layers,
+    ProbeReport,
+    layer_chapter,
+    layers,
+    probe_chapter,
+    probe_report,
+)
 from kvdistill.report.tables import (
     Key,
     Report,
@@ -65,7 +74,9 @@ PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 1
 
 
 class RunReport(Report, frozen=True, kw_only=True):
-    """What a replay measured; rows of its tables as the named queries return them, with `tier` a name.
+    """What a replay measured.
+
+    Rows of its tables as the named queries return them, with `tier` a name.
 
     What needs single operations is empty for an import of figures alone.
     """
@@ -87,19 +98,29 @@ class RunReport(Report, frozen=True, kw_only=True):
     bucket_ns: int | None = None
     """How long one stretch of `over_time` and `heat` is; null if nothing took time."""
     over_time: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """What moved in each stretch, by the time in flight, and what completed, from the first submission that counts."""
+    """What moved in each stretch, by the time in flight, and what completed, from the first
+    submission that counts.
+    """
     heat: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """Operations by when they completed and by their time, in powers of two: the response time in an open loop, else
-    the service time."""
+    """Operations by when they completed and by their time, in powers of two.
+
+    The response time in an open loop, else the service time.
+    """
     writes_per_day: list[dict[str, Any]] = msgspec.field(default_factory=list)
     reuse: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """By tier: how far apart accesses to an object were, in bytes of others; `bins` by powers of two."""
+    """By tier.
+
+    How far apart accesses to an object were, in bytes of others; `bins` by powers of two.
+    """
     probe: ProbeReport | None = None
     """What the block layer saw; null without probes."""
     layers: Layers | None = None
     """The operations beside the calls and block requests beneath; null without probes."""
     closeness: Closeness | None = None
-    """How close jobs distilled from this come, if `kvdistill fio --check` ran here; null otherwise."""
+    """How close jobs distilled from this come, if `kvdistill fio --check` ran here.
+
+    Null otherwise.
+    """
 
     @property
     def is_partial(self) -> bool:
@@ -109,22 +130,37 @@ class RunReport(Report, frozen=True, kw_only=True):
     @property
     def is_simulated(self) -> bool:
         """Whether all tiers that were not skipped were simulated."""
-        return self.run is not None and {row["engine"] for row in self.figures} - {"none"} == {"sim"}
+        return self.run is not None and {row["engine"] for row in self.figures} - {"none"} == {
+            "sim"
+        }
 
     # Long: a chapter each.
     def document(self) -> Document:
-        """Return the document: what was found, on what, six figures, warnings; details last and folded."""
+        """Return the document.
+
+        What was found, on what, six figures, warnings; details last and folded.
+        """
         run = self.run
-        verdict, saved = ("Run, without its summary", None) if run is None else (run.summary.verdict, run.checkpoints)
+        verdict, saved = (
+            ("Run, without its summary", None)
+            if run is None
+            else (run.summary.verdict, run.checkpoints)
+        )
         if saved is not None:
             verdict = f"{checkpoint_sentence(saved)}; {verdict}"
         if self.is_partial:
             verdict = f"PARTIAL: {verdict}"
         notes = [_NO_SUMMARY, *self.subject.notes]
         if run is not None:
-            notes = run.notes + [f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes]
+            notes = run.notes + [
+                f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes
+            ]
         # An imported run has few of them.
-        facts = {n: v for n, v in _facts(self).items() if (v.value if isinstance(v, Cell) else v) is not None}
+        facts = {
+            n: v
+            for n, v in _facts(self).items()
+            if (v.value if isinstance(v, Cell) else v) is not None
+        }
         is_open = bool(self.response)
         maps = heat_tables(self.heat, self.bucket_ns, "Response time" if is_open else "Latency")
         deletes = [table for table in maps if table.title.endswith("delete")]
@@ -146,16 +182,29 @@ class RunReport(Report, frozen=True, kw_only=True):
             per_s: operations_per_s = ops/s
             bytes_per_s: bandwidth_bytes_per_s = bandwidth
         """
-        note = "Rates: completed operations over the time from their first submission to their last completion."
+        note = (
+            "Rates: completed operations over the time from their first submission to their last"
+            " completion."
+        )
         if run is not None and (run.program, self.subject.table) == ("kvdistill", "run"):
             note = "Rates: over the time that the imported tool counted, in the column 'in'."
         done = table_of("Operations", Sheet.PERFORMANCE, spec, self.figures, note, keys=2)
-        moved = [] if run is None else [{"tier": name} | asdict(of) for name, of in run.device_io.items()]
+        moved = (
+            []
+            if run is None
+            else [{"tier": name} | asdict(of) for name, of in run.device_io.items()]
+        )
         spec = "text: tier; bytes: read_bytes = read, written_bytes = written"
         note = "What the device beneath did meanwhile, for all programs."
         device = table_of("Device", Sheet.DEVICE, spec, moved, note)
-        columns = [ReportColumn(of, of.removeprefix("is_").replace("_", " ")) for of in ("name", *_TARGET)]
-        drives = [] if run is None else [dict.fromkeys(_TARGET) | {"name": name} | of for name, of in run.drives()]
+        columns = [
+            ReportColumn(of, of.removeprefix("is_").replace("_", " ")) for of in ("name", *_TARGET)
+        ]
+        drives = (
+            []
+            if run is None
+            else [dict.fromkeys(_TARGET) | {"name": name} | of for name, of in run.drives()]
+        )
         targets = [table_of("On what it ran", Sheet.PARAMETERS, columns, drives)] if drives else []
         chapters = [
             *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
@@ -167,11 +216,16 @@ class RunReport(Report, frozen=True, kw_only=True):
             *([] if self.layers is None else [layer_chapter(self.layers)]),
             *([] if self.closeness is None else [closeness_chapter(self.closeness)]),
             *([] if self.probe is None else [probe_chapter(self.probe)]),
-            Chapter("Service time and lateness" if is_open else "Lateness", [*(latency if is_open else []), *waits]),
+            Chapter(
+                "Service time and lateness" if is_open else "Lateness",
+                [*(latency if is_open else []), *waits],
+            ),
             Chapter("Deletes over time", deletes),
             Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
             Chapter("Reuse", reuse_tables(self.reuse)),
-            Chapter("What was run, and on what", [*targets, parameters("Run", Sheet.PARAMETERS, facts)]),
+            Chapter(
+                "What was run, and on what", [*targets, parameters("Run", Sheet.PARAMETERS, facts)]
+            ),
         ]
         tier, measure = _tested(self), "Response time" if is_open else "Latency"
         return Document(
@@ -187,12 +241,19 @@ class RunReport(Report, frozen=True, kw_only=True):
         )
 
     def of_model(self) -> RunReport:
-        """Return the figures that the tiers' models gave a simulated run, which none of its rows count as measured."""
+        """Return the figures that the tiers' models gave a simulated run, which none of its rows
+        count as measured.
+        """
         found = self if self.run is None else summary_report(self.run)
-        return msgspec.structs.replace(found, figures=[row | {"engine": "model"} for row in found.figures])
+        return msgspec.structs.replace(
+            found, figures=[row | {"engine": "model"} for row in found.figures]
+        )
 
     def failed(self) -> tuple[int, int, str]:
-        """Return how many failed, of how many, and of what: operations, or the requests of a serving benchmark."""
+        """Return how many failed, of how many, and of what.
+
+        Operations, or the requests of a serving benchmark.
+        """
         if self.run is not None and isinstance(served := self.run.serving, Serving):
             failed = served.failed_requests or 0
             return failed, failed + (served.requests or 0), "requests"
@@ -205,7 +266,9 @@ class RunReport(Report, frozen=True, kw_only=True):
         found = [] if run is None or not self.is_partial else [f"PARTIAL: {run.reason}"]
         if run is not None and run.summary.fell_behind:
             found.append("The replay fell behind the trace: its times are those of an overload")
-        failed, corrupt = (sum(row[name] or 0 for row in self.figures) for name in ("errors", "corrupt"))
+        failed, corrupt = (
+            sum(row[name] or 0 for row in self.figures) for name in ("errors", "corrupt")
+        )
         found += [f"{counted(failed, 'operation')} FAILED"] if failed else []
         were = "was a CORRUPT read" if corrupt == 1 else "were CORRUPT reads"
         found += [f"{corrupt:,} of them {were}"] if corrupt else []
@@ -218,11 +281,16 @@ class RunReport(Report, frozen=True, kw_only=True):
 
     def compared(self) -> Iterator[tuple[Key, float | None]]:
         """Yield times and rates, of requests, operations and the layers beneath."""
-        yield ("", "", "wall_ns"), None if self.run is None or self.is_simulated else self.run.summary.wall_ns
+        yield (
+            ("", "", "wall_ns"),
+            None if self.run is None or self.is_simulated else self.run.summary.wall_ns,
+        )
         yield from ((("", "", name), value) for name, value in _of_requests(self.run))
         # What nothing moved for has no figures of its own.
         moved = [row for row in self.figures if row["engine"] not in ("none", "sim")]
-        yield from of_rows(moved, ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors", "bytes"))
+        yield from of_rows(
+            moved, ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors", "bytes")
+        )
         for measure in ("latency", "response", "lateness"):
             yield from of_rows(getattr(self, measure), _PERCENTILES, f"{measure}_")
         yield from of_objects(self)
@@ -244,7 +312,10 @@ _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns"
 
 
 def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
-    """Yield the figures of whole requests: as a serving benchmark measured them, else as a replay computed them."""
+    """Yield the figures of whole requests.
+
+    As a serving benchmark measured them, else as a replay computed them.
+    """
     if run is None:
         return
     if isinstance(run.serving, Serving):
@@ -262,7 +333,9 @@ def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
 
 
 def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> RunReport:
-    """Return the report of the run whose table is `ops`, with the run.json in its folder if there is one."""
+    """Return the report of the run whose table is `ops`, with the run.json in its folder if there
+    is one.
+    """
     meta = tables.open_table(ops, OPS).meta
     run = find_run(ops.parent)
     with opened([ops]) as db:
@@ -272,7 +345,11 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
         bucket_ns = span_ns // buckets + 1 if span_ns else None
         done = figures(db)
         stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns}
-        over_time = query(db, "run_over_time", start_ns=0, buckets=buckets, **stretches) if bucket_ns else []
+        over_time = (
+            query(db, "run_over_time", start_ns=0, buckets=buckets, **stretches)
+            if bucket_ns
+            else []
+        )
         heat = query(db, "run_heat", **stretches) if bucket_ns else []
         points, times = distributions(db, PARTS)
         is_probed = run is not None and run.probes is not None and run.probes.is_measured
@@ -311,7 +388,10 @@ _SUMMARY_FIGURES = (
 
 
 def summary_report(run: RunFile) -> RunReport:
-    """Return the report of a run whose operations were not kept: an import of figures alone, such as fio's JSON."""
+    """Return the report of a run whose operations were not kept.
+
+    An import of figures alone, such as fio's JSON.
+    """
     found = [msgspec.to_builtins(figures) for figures in run.summary.figures]
     return RunReport(
         subject=Subject(
@@ -319,40 +399,83 @@ def summary_report(run: RunFile) -> RunReport:
             table="run",
             source=run.trace.metadata.source,
             is_simulated=False,
-            **{name: getattr(run, name) for name in ("program", "version", "argv", "config_sha256", "notes")},
+            **{
+                name: getattr(run, name)
+                for name in ("program", "version", "argv", "config_sha256", "notes")
+            },
         ),
         run=run,
-        figures=[{name: f[name] for name in _SUMMARY_FIGURES} | {"rows": None, "skipped": None} for f in found],
-        latency=[{"tier": f["tier"], "op": f["op"]} | f["latency"] for f in found if f["latency"]["count"]],
-        response=[{"tier": f["tier"], "op": f["op"]} | f["response"] for f in found if f["response"]],
+        figures=[
+            {name: f[name] for name in _SUMMARY_FIGURES} | {"rows": None, "skipped": None}
+            for f in found
+        ],
+        latency=[
+            {"tier": f["tier"], "op": f["op"]} | f["latency"]
+            for f in found
+            if f["latency"]["count"]
+        ],
+        response=[
+            {"tier": f["tier"], "op": f["op"]} | f["response"] for f in found if f["response"]
+        ],
     )
 
 
 _MOST = 6
 """Figures that stand first."""
-_IN_FLIGHT = "An operation's bytes are spread over the time in which it was in flight; it counts when it completes."
+_IN_FLIGHT = (
+    "An operation's bytes are spread over the time in which it was in flight; it counts when it"
+    " completes."
+)
 _WEAR = (
-    "At this run's rate, which is the service's only if it kept pace at speed 1. Padding counts; what the drive "
-    "writes inside does not."
+    "At this run's rate, which is the service's only if it kept pace at speed 1. Padding counts;"
+    " what the drive writes inside does not."
 )
 _NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
-_TARGET = ("target", "engine", "is_direct", "filesystem", "device", "device_model", "device_firmware", "scheduler")
+_TARGET = (
+    "target",
+    "engine",
+    "is_direct",
+    "filesystem",
+    "device",
+    "device_model",
+    "device_firmware",
+    "scheduler",
+)
 
 
 def _about(report: RunReport) -> str:
     """Return the drive, the model and the workload, as far as they are known."""
     run = report.run
-    facts = {} if run is None else next((facts for name, facts in run.drives() if name == _tested(report)), {})
+    facts = (
+        {}
+        if run is None
+        else next((facts for name, facts in run.drives() if name == _tested(report)), {})
+    )
     drive = facts.get("device_model") or facts.get("device") or facts.get("target")
-    where = drive if drive is None or not facts.get("filesystem") else f"{drive} ({facts['filesystem']})"
+    where = (
+        drive
+        if drive is None or not facts.get("filesystem")
+        else f"{drive} ({facts['filesystem']})"
+    )
     meta = None if run is None else run.trace.metadata
-    said = (where, report.subject.model) if meta is None else (where, meta.model_name, workload_of(meta))
+    said = (
+        (where, report.subject.model)
+        if meta is None
+        else (where, meta.model_name, workload_of(meta))
+    )
     return ", ".join(str(part) for part in said if part)
 
 
 def _tested(report: RunReport) -> str | None:
     """Return the slowest tier that moved bytes, which is the one under test."""
-    return next((row["tier"] for row in reversed(report.figures) if row["bandwidth_bytes_per_s"] is not None), None)
+    return next(
+        (
+            row["tier"]
+            for row in reversed(report.figures)
+            if row["bandwidth_bytes_per_s"] is not None
+        ),
+        None,
+    )
 
 
 def _subject(run: RunFile | None) -> list[str]:
@@ -361,14 +484,25 @@ def _subject(run: RunFile | None) -> list[str]:
         return []
     lines = []
     for name, facts in run.drives():
-        where = [facts.get("target") or facts.get("engine"), facts.get("filesystem"), facts.get("device")]
+        where = [
+            facts.get("target") or facts.get("engine"),
+            facts.get("filesystem"),
+            facts.get("device"),
+        ]
         where += [facts.get("device_model"), facts.get("device_firmware"), facts.get("engine")]
         told = ", ".join(str(part) for part in dict.fromkeys(where) if part)
         lines.append(f"{name}: {told}{' (simulated)' if facts.get('is_simulated') else ''}")
-    loop = {"open": "open loop, operations due at the trace's times", "closed": "closed loop, as fast as it goes"}
+    loop = {
+        "open": "open loop, operations due at the trace's times",
+        "closed": "closed loop, as fast as it goes",
+    }
     at = f" at speed {run.pacing.speed:g}" if run.pacing.loop == "open" and run.pacing.speed else ""
     paced = loop.get(run.pacing.loop or "", "")
-    made = [run.trace.file, f"{paced}{at}", format_duration(run.summary.wall_ns) if run.summary.wall_ns else ""]
+    made = [
+        run.trace.file,
+        f"{paced}{at}",
+        format_duration(run.summary.wall_ns) if run.summary.wall_ns else "",
+    ]
     return [*lines, ", ".join(part for part in made if part)]
 
 
@@ -388,7 +522,9 @@ def _highlights(report: RunReport) -> list[Highlight]:
         if row["tier"] == name and row["bandwidth_bytes_per_s"] is not None
     ]
     # An open loop is judged by the response time: time spent waiting to be submitted counts.
-    measure, times = ("response", report.response) if report.response else ("latency", report.latency)
+    measure, times = (
+        ("response", report.response) if report.response else ("latency", report.latency)
+    )
     found += [
         _tail(f"{row['op']} {measure}", f", {name}", row, "")
         for row in times
@@ -396,24 +532,46 @@ def _highlights(report: RunReport) -> list[Highlight]:
     ]
     requests = None if report.run is None else report.run.requests
     if requests is not None and requests.first_token is not None and requests.first_token.count:
-        found.append(_tail("time to first token", "", asdict(requests.first_token), "requests, modelled"))
+        found.append(
+            _tail("time to first token", "", asdict(requests.first_token), "requests, modelled")
+        )
     share = None if report.run is None else report.run.trace.metadata.hit_ratio
     if share is not None:
-        found.append(Highlight("hit ratio, all tiers", share, Unit.SHARE, "of the trace's lookups, simulated"))
+        found.append(
+            Highlight(
+                "hit ratio, all tiers", share, Unit.SHARE, "of the trace's lookups, simulated"
+            )
+        )
     for row in report.writes_per_day:
         if row["tier"] == name and row["years_of_life"] is not None:
-            found.append(Highlight(f"drive life, {name}", row["years_of_life"], Unit.YEARS, "at this rate, see Wear"))
+            found.append(
+                Highlight(
+                    f"drive life, {name}",
+                    row["years_of_life"],
+                    Unit.YEARS,
+                    "at this rate, see Wear",
+                )
+            )
     late = [row for row in report.lateness if row["tier"] == name]
     if late:
-        found.append(Highlight(f"latest submission, {name}", max(row["max_ns"] for row in late), Unit.NS))
+        found.append(
+            Highlight(f"latest submission, {name}", max(row["max_ns"] for row in late), Unit.NS)
+        )
     return found[:_MOST]
 
 
 def _tail(what: str, where: str, row: dict[str, Any], of: str) -> Highlight:
     """Return the highest percentile up to p99 that has enough operations."""
-    name = next((q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns")
+    name = next(
+        (q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns"
+    )
     shown = name.removesuffix("_ns")
-    return Highlight(f"{what} {shown}{where}", row[name], Unit.NS, f"of {format_count(row['count'])} {of}".strip())
+    return Highlight(
+        f"{what} {shown}{where}",
+        row[name],
+        Unit.NS,
+        f"of {format_count(row['count'])} {of}".strip(),
+    )
 
 
 def _facts(report: RunReport) -> dict[str, Any]:
@@ -445,12 +603,18 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
     if run is None or not tiers:
         return []
     capacity = {tier.name: tier.capacity_bytes for tier in run.trace.metadata.tiers}
-    rows = [{"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))} for t in tiers]
+    rows = [
+        {"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))}
+        for t in tiers
+    ]
     total = run.trace.metadata.hit_ratio
     if total is not None:
         hits = sum(row["hits"] or 0 for row in rows)
         rows.append({"name": "in total", "capacity_bytes": None, "hits": hits, "hit_ratio": total})
-    spec = "text: name = tier; bytes: capacity_bytes = capacity; count: hits; share: hit_ratio = hit ratio"
+    spec = (
+        "text: name = tier; bytes: capacity_bytes = capacity; count: hits; share: hit_ratio = hit"
+        " ratio"
+    )
     note = "Shares of all lookups, of the simulation that made the whole trace, not of this run."
     return [table_of("Hits by tier", Sheet.SUMMARY, spec, rows, note)]
 
@@ -458,8 +622,13 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
 def _times_table(title: str, rows: list[dict[str, Any]]) -> ReportTable:
     spec = f"text: tier, op; count: count = operations; ns: {TIME_COLUMNS}, max_ns = max"
     note = {
-        "Latency": "Service time: from submission to completion, of all completed operations merged.",
-        "Response time": "From when operations were due to their completion; time spent waiting for submission counts.",
+        "Latency": (
+            "Service time: from submission to completion, of all completed operations merged."
+        ),
+        "Response time": (
+            "From when operations were due to their completion; time spent waiting for submission"
+            " counts."
+        ),
         "Lateness": "From when operations were due to their submission; a closed loop has none.",
     }[title]
     return table_of(title, Sheet.PERFORMANCE, spec, rows, note, keys=2)
@@ -468,21 +637,34 @@ def _times_table(title: str, rows: list[dict[str, Any]]) -> ReportTable:
 def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
     """Return a time by share of operations, a table and a curve a tier."""
     name, tables = "Response time" if measure == "response" else measure.capitalize(), []
-    note = f"{name} that the given share of operations did not exceed, by nearest rank; - with too few of them."
-    for tier, rows in by([row for row in report.distributions if row["measure"] == measure], "tier"):
+    note = (
+        f"{name} that the given share of operations did not exceed, by nearest rank; - with too few"
+        " of them."
+    )
+    for tier, rows in by(
+        [row for row in report.distributions if row["measure"] == measure], "tier"
+    ):
         title = f"{name} distribution: {tier}"
-        tables.append(quantiles(title, f"{name} on {tier}", rows, "op", "{}_ns", name.lower(), note))
+        tables.append(
+            quantiles(title, f"{name} on {tier}", rows, "op", "{}_ns", name.lower(), note)
+        )
     return tables
 
 
 def _throughput(run: RunFile | None) -> list[ReportTable]:
     if run is None or run.mlperf is None:
         return []
-    found, rates = run.mlperf.throughput, ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s")
-    facts = {name: Cell(getattr(found, name), unit_of(name)) for name in ("tokens", "storage_io_ns", *rates)}
+    found, rates = (
+        run.mlperf.throughput,
+        ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s"),
+    )
+    facts = {
+        name: Cell(getattr(found, name), unit_of(name))
+        for name in ("tokens", "storage_io_ns", *rates)
+    }
     note = found.reason or (
-        "Tokens that the trace's requests generated, over the latencies of all operations on storage added up, and "
-        "over the wall time of the replay, in which no token is generated."
+        "Tokens that the trace's requests generated, over the latencies of all operations on"
+        " storage added up, and over the wall time of the replay, in which no token is generated."
     )
     return [parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts, note)]
 
@@ -506,8 +688,14 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
     requests, mlperf = (None, None) if run is None else (run.requests, run.mlperf)
     if run is not None and isinstance(run.serving, Serving):
         found = run.serving
-        figures = {name.replace("_", " "): Cell(getattr(found, name), unit_of(name)) for name in SERVING_FIGURES}
-        spec = "text: measure; count: count; ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns = p95, "
+        figures = {
+            name.replace("_", " "): Cell(getattr(found, name), unit_of(name))
+            for name in SERVING_FIGURES
+        }
+        spec = (
+            "text: measure; count: count; ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns ="
+            " p95, "
+        )
         spec += "p99_ns = p99, p99_9_ns = p99.9, max_ns = max"
         rows = _measured({said: getattr(found, name) for name, said in SERVING_TIMES.items()})
         note = f"As {found.benchmark} measured them, at the engine's front."
@@ -517,22 +705,37 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
     if requests is not None:
         spec = f"text: measure; count: count = requests; ns: {TIME_COLUMNS}, max_ns = max"
         token, modelled = requests.first_token, "time to the first token, modelled"
-        rows = _measured({"storage time": requests.storage, "response time": requests.response, modelled: token})
-        said = requests.first_token_definition if token is not None else requests.first_token_reason or "not known"
-        note = (
-            "Storage time: in which at least one of a request's operations was in flight. Response time, of an open "
-            "loop: in which at least one was due and not completed."
+        rows = _measured(
+            {"storage time": requests.storage, "response time": requests.response, modelled: token}
         )
-        tables = [table_of("Requests", Sheet.QOS, spec, rows, f"{note} Time to the first token: {said}.")]
+        said = (
+            requests.first_token_definition
+            if token is not None
+            else requests.first_token_reason or "not known"
+        )
+        note = (
+            "Storage time: in which at least one of a request's operations was in flight. Response"
+            " time, of an open loop: in which at least one was due and not completed."
+        )
+        tables = [
+            table_of("Requests", Sheet.QOS, spec, rows, f"{note} Time to the first token: {said}.")
+        ]
     tables += _classes(requests, mlperf)
     if mlperf is None or not mlperf.criteria:
         none = {"criteria": "not measured: this run judged none"}
         return [*tables, parameters("Criteria of MLPerf", Sheet.QOS, none)]
     rows = [
-        asdict(c) | {value: Cell(getattr(c, value), unit_of(c.name, Unit.SHARE)) for value in ("measured", "threshold")}
+        asdict(c)
+        | {
+            value: Cell(getattr(c, value), unit_of(c.name, Unit.SHARE))
+            for value in ("measured", "threshold")
+        }
         for c in mlperf.criteria
     ]
-    note = "Of the benchmark program, no rule of a submission. Latencies must be below their thresholds, others above."
+    note = (
+        "Of the benchmark program, no rule of a submission. Latencies must be below their"
+        " thresholds, others above."
+    )
     spec = "text: name = criterion, verdict, measured, threshold, definition"
     return [*tables, table_of("Criteria of MLPerf", Sheet.QOS, spec, rows, note)]
 
@@ -543,7 +746,9 @@ def _measured(times: dict[str, Distribution | ServingTimes | None]) -> list[dict
 
 def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[ReportTable]:
     if found is None or not found.classes:
-        reason = (mlperf.qos_reason if mlperf else None) or "the run does not say which class a request is of"
+        reason = (
+            mlperf.qos_reason if mlperf else None
+        ) or "the run does not say which class a request is of"
         return [parameters("Classes of service", Sheet.QOS, {"QoS": f"not measured: {reason}"})]
     note = mlperf.qos_definition.strip() if mlperf else ""
     spec = """
@@ -555,7 +760,10 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
     classes = [asdict(of_class) | {"count": of_class.storage.count} for of_class in found.classes]
     said = f"{note[:1].upper()}{note[1:]}." if note else ""
     judged = table_of("Classes of service", Sheet.QOS, spec, classes, said)
-    spec = "text: qos = class, percentile; ns: reached_ns = measured, target_ns = target; text: verdict"
+    spec = (
+        "text: qos = class, percentile; ns: reached_ns = measured, target_ns = target; text:"
+        " verdict"
+    )
     rows = []
     for of_class in found.classes:
         times = of_class.storage if of_class.response is None else of_class.response

@@ -1,4 +1,7 @@
-"""What reports share: the provenance of what is reported on, what it wears out, and tables with their charts."""
+"""What reports share.
+
+The provenance of what is reported on, what it wears out, and tables with their charts.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,15 @@ from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, format_bytes, format_dur
 
 _NS_PER_DAY = SECONDS_PER_DAY * NS_PER_S
 LEAST_DRIVE_BYTES = 100 * 10**9
-"""No drive for a server is smaller: of a tier with less capacity no writes of the whole drive are told."""
+"""No drive for a server is smaller.
+
+Of a tier with less capacity no writes of the whole drive are told.
+"""
 _USUAL = Endurance(writes_per_day=1, years=5)
-"""What a drive for mixed reading is sold to endure: a write of all of it a day, for so many years."""
+"""What a drive for mixed reading is sold to endure.
+
+A write of all of it a day, for so many years.
+"""
 
 
 Key = tuple[str, str, str]
@@ -42,7 +51,10 @@ Key = tuple[str, str, str]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a path holds: its fields are its JSON. Each kind shows itself and names the figures that are compared."""
+    """What a path holds.
+
+    Its fields are its JSON. Each kind shows itself and names the figures that are compared.
+    """
 
     kind: ClassVar[str]
 
@@ -71,7 +83,9 @@ class ReportedTrials:
     @property
     def counted(self) -> Sequence[Any]:
         """Those that ran to their end, which are compared; all if none did."""
-        return [report for report in self.reports if not getattr(report, "is_partial", False)] or self.reports
+        return [
+            report for report in self.reports if not getattr(report, "is_partial", False)
+        ] or self.reports
 
 
 def of_rows(
@@ -84,10 +98,15 @@ def of_rows(
 
 
 def of_objects(report: Any) -> Iterator[tuple[Key, float | None]]:
-    """Yield the figures that the report of a trace or a run has of its objects: sizes, reuse, wear."""
+    """Yield the figures that the report of a trace or a run has of its objects.
+
+    Sizes, reuse, wear.
+    """
     yield from of_rows(report.sizes, ("p50_bytes", "mean_bytes", "max_bytes"), "size_")
     yield from of_rows([row | {"op": "read"} for row in report.reuse], ("p50_bytes",), "reuse_")
-    yield from of_rows([row | {"op": "write"} for row in report.writes_per_day], ("capacity_writes_per_day",))
+    yield from of_rows(
+        [row | {"op": "write"} for row in report.writes_per_day], ("capacity_writes_per_day",)
+    )
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,11 +126,16 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     is_simulated: bool
     notes: list[str]
     load: dict[str, Any] = {}
-    """Which requests came: of which file or users, how reshaped, for how long, and of which seed if any was drawn."""
+    """Which requests came.
+
+    Of which file or users, how reshaped, for how long, and of which seed if any was drawn.
+    """
 
     def settings(self) -> dict[str, Any]:
         """Return what the table was made with."""
-        return {name: getattr(self, name) for name in ("preset", "model", "load", "seed", "version")}
+        return {
+            name: getattr(self, name) for name in ("preset", "model", "load", "seed", "version")
+        }
 
 
 def subject_of(path: Path, meta: Metadata) -> Subject:
@@ -121,15 +145,38 @@ def subject_of(path: Path, meta: Metadata) -> Subject:
     return Subject(file=path.name, model=meta.model_name, load=_load(meta), **facts)
 
 
-_DRAWN = ("users", "arrivals", "request_rate_per_s", "conversation_rate_per_s", "start_ratio", "jitter_ns", "scale")
+_DRAWN = (
+    "users",
+    "arrivals",
+    "request_rate_per_s",
+    "conversation_rate_per_s",
+    "start_ratio",
+    "jitter_ns",
+    "scale",
+)
 """Where one of these is said, the seed has a part in which requests come, and when."""
-_ASKED = ("file", "sha256", "burstiness_cv", "day_ns", "day_amplitude", "live_conversations", "idle_cap_ns", *_DRAWN)
+_ASKED = (
+    "file",
+    "sha256",
+    "burstiness_cv",
+    "day_ns",
+    "day_amplitude",
+    "live_conversations",
+    "idle_cap_ns",
+    *_DRAWN,
+)
 
 
 def _load(meta: Metadata) -> dict[str, Any]:
-    made = at(meta.source, "metadata") or {"source": meta.source, "config": meta.config, "seed": meta.seed}
+    made = at(meta.source, "metadata") or {
+        "source": meta.source,
+        "config": meta.config,
+        "seed": meta.seed,
+    }
     # A table of requests says where they came from, and each may have been reshaped.
-    parts = [of for of in (at(made, "source", "of"), at(made, "source")) if of and isinstance(of, dict)]
+    parts = [
+        of for of in (at(made, "source", "of"), at(made, "source")) if of and isinstance(of, dict)
+    ]
     shapes = [shape for of in parts if isinstance(shape := of.get("shape"), dict)]
     asked = [{name: of[name] for name in _ASKED if name in of} for of in parts[:1]]
     found = {name: value for part in (*asked, *shapes) for name, value in part.items()}
@@ -140,26 +187,41 @@ def _load(meta: Metadata) -> dict[str, Any]:
 
 
 def writes_per_day(
-    written: dict[str, int], span_ns: int | None, meta: Metadata, endurance: Endurance | None, *, is_trace: bool = False
+    written: dict[str, int],
+    span_ns: int | None,
+    meta: Metadata,
+    endurance: Endurance | None,
+    *,
+    is_trace: bool = False,
 ) -> list[dict[str, Any]]:
     """Return for each tier that was written the bytes a day at this rate; null without a time span.
 
-    `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day of such a drive.
-    `years_of_life` are those of a drive of that `endurance`; without that, of one of the tier's capacity that endures
-    `_USUAL`, if a drive may be so small. Of a tier that each node of a fleet has its own of, it is all these drives
-    together. Of a trace, what is named as memory has no drive: neither is known of it.
+    `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day
+    of such a drive. `years_of_life` are those of a drive of that `endurance`; without that, of one
+    of the tier's capacity that endures `_USUAL`, if a drive may be so small. Of a tier that each
+    node of a fleet has its own of, it is all these drives together. Of a trace, what is named as
+    memory has no drive: neither is known of it.
     """
     tiers = {tier.name: tier for tier in meta.tiers}
     rows = []
     for tier, count in written.items():
-        # Whole numbers first: a rate of a day has more digits than it is worth, but no rounding on the way.
+        # Whole numbers first: a rate of a day has more digits than it is worth, but no rounding on
+        # the way.
         daily = count * _NS_PER_DAY / span_ns if span_ns else None
-        capacity, drives = (None, 1) if tier not in tiers else (tiers[tier].capacity_bytes, meta.instances(tiers[tier]))
+        capacity, drives = (
+            (None, 1)
+            if tier not in tiers
+            else (tiers[tier].capacity_bytes, meta.instances(tiers[tier]))
+        )
         is_drive = capacity is not None and capacity >= LEAST_DRIVE_BYTES
         rated = _USUAL if endurance is None and is_drive else endurance or Endurance()
         life = None if is_trace and is_memory(tier) else rated.rated_bytes(capacity)
         life, capacity = life and life * drives, capacity and capacity * drives
-        per_day = daily / capacity if daily is not None and capacity and not (is_trace and is_memory(tier)) else None
+        per_day = (
+            daily / capacity
+            if daily is not None and capacity and not (is_trace and is_memory(tier))
+            else None
+        )
         rows.append(
             {
                 "tier": tier,
@@ -193,7 +255,10 @@ def origin(subject: Subject) -> dict[str, Any]:
 
 
 def workload_of(meta: Metadata) -> str:
-    """Return who asked for what a trace holds, in a few words: its preset, and its users, its source's file or kind."""
+    """Return who asked for what a trace holds, in a few words.
+
+    Its preset, and its users, its source's file or kind.
+    """
     users, source = meta.config.get("users"), meta.source or {}
     asked = f"{users} users" if isinstance(users, int) else source.get("file") or source.get("kind")
     return ", ".join(str(part) for part in (meta.preset, asked) if part)
@@ -201,7 +266,12 @@ def workload_of(meta: Metadata) -> str:
 
 def pictures_of(chapters: Sequence[Chapter], *titles: str) -> tuple[Chart, ...]:
     """Return the charts of `chapters` that have these titles, in this order."""
-    charts = {chart.title: chart for chapter in chapters for table in chapter.tables for chart in table.charts}
+    charts = {
+        chart.title: chart
+        for chapter in chapters
+        for table in chapter.tables
+        for chart in table.charts
+    }
     return tuple(charts[title] for title in titles if title in charts)
 
 
@@ -233,17 +303,27 @@ def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) ->
     note = "Each row holds the sizes from its first up to, but not including, twice that."
     for tier, rows in by(size_bins, "tier"):
         drawn = [row for row in rows if row["op"] != "delete"] or rows
-        chart = Chart(f"Sizes on {tier}", ChartShape.BARS, Unit.BYTES, Unit.COUNT, lines_by(drawn, "low_bytes", "ops"))
+        chart = Chart(
+            f"Sizes on {tier}",
+            ChartShape.BARS,
+            Unit.BYTES,
+            Unit.COUNT,
+            lines_by(drawn, "low_bytes", "ops"),
+        )
         tables.append(histogram(f"Size distribution: {tier}", chart, spec, rows, note))
     return tables
 
 
-def histogram(title: str, chart: Chart, spec: str, rows: list[dict[str, Any]], note: str, keys: int = 2) -> ReportTable:
+def histogram(
+    title: str, chart: Chart, spec: str, rows: list[dict[str, Any]], note: str, keys: int = 2
+) -> ReportTable:
     """Return the table of a histogram, beside its chart."""
     return table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=keys, charts=(chart,))
 
 
-def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: str) -> list[ReportTable]:
+def rate_tables(
+    over_time: list[dict[str, Any]], bucket_ns: int | None, note: str
+) -> list[ReportTable]:
     """Return bandwidth and rate over time, a table a tier; none if no time passed."""
     if bucket_ns is None:
         return []
@@ -255,15 +335,22 @@ def rate_tables(over_time: list[dict[str, Any]], bucket_ns: int | None, note: st
     seconds = bucket_ns / NS_PER_S
     counted = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
     counts = {"read": "reads_per_s", "write": "writes_per_s", "delete": "deletes_per_s"}
-    text = f"Means over stretches of {format_duration(bucket_ns)}: shorter bursts are higher. {note}"
+    text = (
+        f"Means over stretches of {format_duration(bucket_ns)}: shorter bursts are higher. {note}"
+    )
     tables = []
     for tier, stretches in by(over_time, "tier"):
-        rows = [{"start_ns": r["start_ns"]} | {f"{n}_per_s": r[n] / seconds for n in counted} for r in stretches]
+        rows = [
+            {"start_ns": r["start_ns"]} | {f"{n}_per_s": r[n] / seconds for n in counted}
+            for r in stretches
+        ]
         charts = (
             steps_chart(f"Bandwidth of {tier}", Unit.BYTES_PER_S, rows, BANDWIDTHS, bucket_ns),
             steps_chart(f"Operations a second on {tier}", Unit.PER_S, rows, counts, bucket_ns),
         )
-        tables.append(table_of(f"Over time: {tier}", Sheet.HISTOGRAMS, spec, rows, text, charts=charts))
+        tables.append(
+            table_of(f"Over time: {tier}", Sheet.HISTOGRAMS, spec, rows, text, charts=charts)
+        )
     return tables
 
 
@@ -272,15 +359,24 @@ BANDWIDTHS = {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
 
 
 def steps_chart(
-    title: str, unit: Unit, rows: list[dict[str, Any]], lines: dict[str, str], step_ns: int, **axes: Any
+    title: str,
+    unit: Unit,
+    rows: list[dict[str, Any]],
+    lines: dict[str, str],
+    step_ns: int,
+    **axes: Any,
 ) -> Chart:
-    """Return a chart over time of `lines`, each a column of `rows` by its label; where it is null it has no point.
+    """Return a chart over time of `lines`, each a column of `rows` by its label.
+
+    Where it is null it has no point.
 
     The first column is the time at which a step begins.
     """
     series = []
     for label, name in lines.items():
-        known = [(float(next(iter(row.values()))), row[name]) for row in rows if row[name] is not None]
+        known = [
+            (float(next(iter(row.values()))), row[name]) for row in rows if row[name] is not None
+        ]
         series.append(Series(label, [at for at, _ in known], [value for _, value in known]))
     return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, float(step_ns), **axes)
 
@@ -296,8 +392,8 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
         text: is_whole = all of the trace
     """
     note = (
-        "Bytes of other objects read or written in the tier between two accesses to one: what a cache that evicts "
-        "the least recently used must hold for the second to be a hit."
+        "Bytes of other objects read or written in the tier between two accesses to one: what a"
+        " cache that evicts the least recently used must hold for the second to be a hit."
     )
     tables = [table_of("Reuse distance", Sheet.SUMMARY, spec, reuse, note)]
     spec = "bytes: low_bytes = from; count: reads; share: share_below = share up to twice that"
@@ -305,7 +401,10 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
     for row in (row for row in reuse if row["bins"]):
         done = accumulate(b["reads"] for b in row["bins"])
         total = sum(b["reads"] for b in row["bins"])
-        rows = [b | {"op": "read", "share_below": upto / total} for b, upto in zip(row["bins"], done, strict=True)]
+        rows = [
+            b | {"op": "read", "share_below": upto / total}
+            for b, upto in zip(row["bins"], done, strict=True)
+        ]
         title, lines = f"Reuse distance on {row['tier']}", lines_by(rows, "low_bytes", "reads")
         chart = Chart(title, ChartShape.BARS, Unit.BYTES, Unit.COUNT, lines)
         tables.append(histogram(f"Reuse distances: {row['tier']}", chart, spec, rows, note, keys=1))
@@ -328,64 +427,111 @@ def wear_table(rows: list[dict[str, Any]], note: str, *, is_trace: bool = False)
     spans = [row["span_ns"] for row in rows if row["span_ns"]]
     if spans and max(spans) < SECONDS_PER_DAY * NS_PER_S:
         said.append(
-            f"{format_duration(max(spans))} cannot tell what a day brings: loads rise and fall, and a tier that still "
-            "fills up evicts less, and so writes otherwise, than a full one."
+            f"{format_duration(max(spans))} cannot tell what a day brings: loads rise and fall, and"
+            " a tier that still fills up evicts less, and so writes otherwise, than a full one."
         )
-    if any(row["endurance_bytes"] is None and not (is_trace and is_memory(row["tier"])) for row in rows):
+    if any(
+        row["endurance_bytes"] is None and not (is_trace and is_memory(row["tier"])) for row in rows
+    ):
         said.append(
-            f"A tier of less than {format_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its drive's writes a "
-            "day and life are not known: --endurance says what the drive may be written."
+            f"A tier of less than {format_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its"
+            " drive's writes a day and life are not known: --endurance says what the drive may be"
+            " written."
         )
     elif any(row["endurance_bytes"] for row in rows):
         said.append("Endurance: --endurance, else one write of the capacity a day for 5 years.")
     small = {row["tier"] for row in rows if (row["capacity_bytes"] or 0) < LEAST_DRIVE_BYTES}
     shown = [
-        row | {"drive_writes_per_day": None if row["tier"] in small else row["capacity_writes_per_day"]} for row in rows
+        row
+        | {"drive_writes_per_day": None if row["tier"] in small else row["capacity_writes_per_day"]}
+        for row in rows
     ]
     return table_of("Wear", Sheet.SUMMARY, spec, shown, " ".join(said))
 
 
 def quantiles(
-    title: str, chart_title: str, rows: list[dict[str, Any]], by_name: str, column: str, y_title: str, note: str
+    title: str,
+    chart_title: str,
+    rows: list[dict[str, Any]],
+    by_name: str,
+    column: str,
+    y_title: str,
+    note: str,
 ) -> ReportTable:
-    """Return times by share of operations, a column (called as `column` says) and a curve for each `by_name`."""
+    """Return times by share of operations, a column (called as `column` says) and a curve for each
+    `by_name`.
+    """
     groups = by(rows, by_name)
     columns = [ReportColumn("share", "share", Unit.SHARE)]
     columns += [ReportColumn(column.format(name), name, Unit.NS) for name, _ in groups]
     found = {(row[by_name], row["share"]): row["time_ns"] for row in rows}
-    cells = [[at, *(found.get((name, at)) for name, _ in groups)] for at in sorted({row["share"] for row in rows})]
+    cells = [
+        [at, *(found.get((name, at)) for name, _ in groups)]
+        for at in sorted({row["share"] for row in rows})
+    ]
     drawn = lines_by([row for row in rows if row["share"] < 1], "share", "time_ns", by_name)
     chart = Chart(chart_title, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, drawn, y_title=y_title)
     return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
 
 
-def heat_tables(heat: list[dict[str, Any]], bucket_ns: int | None, measure: str) -> list[ReportTable]:
-    """Return counts of operations by completion and by `measure`, which names a time, a map a tier and op."""
+def heat_tables(
+    heat: list[dict[str, Any]], bucket_ns: int | None, measure: str
+) -> list[ReportTable]:
+    """Return counts of operations by completion and by `measure`, which names a time, a map a tier
+    and op.
+    """
     tables = []
-    end, step = float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0)), float(bucket_ns or 0)
+    end, step = (
+        float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0)),
+        float(bucket_ns or 0),
+    )
     y_title = measure.lower()
     spec = f"ns: start_ns = from, low_ns = {y_title} from; count: operations"
     span = f"{format_duration(bucket_ns)} and times up to twice its first"
     for (tier, op), rows in by(heat, "tier", "op"):
         title = f"{measure} of {op}s on {tier} over time"
-        chart = Chart(title, ChartShape.CELLS, Unit.NS, Unit.NS, [], step, x_end=end, y_title=y_title)
-        tables.append(heat_table(f"{measure} over time: {tier} {op}", chart, op, rows, spec, "", span))
+        chart = Chart(
+            title, ChartShape.CELLS, Unit.NS, Unit.NS, [], step, x_end=end, y_title=y_title
+        )
+        tables.append(
+            heat_table(f"{measure} over time: {tier} {op}", chart, op, rows, spec, "", span)
+        )
     return tables
 
 
 def heat_table(
-    title: str, chart: Chart, op: str, rows: list[dict[str, Any]], spec: str, counted: str, span: str
+    title: str,
+    chart: Chart,
+    op: str,
+    rows: list[dict[str, Any]],
+    spec: str,
+    counted: str,
+    span: str,
 ) -> ReportTable:
-    """Return the table of a map's cells, whose columns `spec` are x, y and a count, and `chart` with them in it."""
+    """Return the table of a map's cells, whose columns `spec` are x, y and a count, and `chart`
+    with them in it.
+    """
     x, y, count = (column.name for column in columns_of(spec)[:3])
     most = max(row[count] for row in rows)
-    cells = Series(op, [float(r[x]) for r in rows], [float(r[y]) for r in rows], [r[count] / most for r in rows])
-    note = f"The strongest colour is {most:,}{f' {counted}' if counted else ''} in a cell, which spans {span}."
-    return table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(replace(chart, series=[cells]),))
+    cells = Series(
+        op,
+        [float(r[x]) for r in rows],
+        [float(r[y]) for r in rows],
+        [r[count] / most for r in rows],
+    )
+    note = (
+        f"The strongest colour is {most:,}{f' {counted}' if counted else ''} in a cell, which spans"
+        f" {span}."
+    )
+    return table_of(
+        title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(replace(chart, series=[cells]),)
+    )
 
 
 def by(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, list[dict[str, Any]]]]:
-    """Return `rows` in groups of one value of `names` (a tuple, of several), in order of first sight."""
+    """Return `rows` in groups of one value of `names` (a tuple, of several), in order of first
+    sight.
+    """
     groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(itemgetter(*names)(row), []).append(row)
@@ -398,7 +544,12 @@ def lines_by(rows: list[dict[str, Any]], x: str, y: str, name: str = "op") -> li
     What begins at 0 is drawn from 1, since axes are logarithmic.
     """
     return [
-        Series(label, [float(r[x] or 1) for r in part], [float(r[y]) for r in part], colour=part[0].get("number"))
+        Series(
+            label,
+            [float(r[x] or 1) for r in part],
+            [float(r[y]) for r in part],
+            colour=part[0].get("number"),
+        )
         for label, part in by(rows, name)
     ]
 
@@ -416,7 +567,8 @@ def charts_compared(sides: Sequence[ReportedTrials], drive: str) -> list[Chapter
 
 
 def _distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
-    """Return the times of each trial of all runs in one picture a tier and operation, if more than one has them.
+    """Return the times of each trial of all runs in one picture a tier and operation, if more than
+    one has them.
 
     Those of the `drive` come first.
     """
@@ -443,7 +595,9 @@ def _distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list
 
 
 def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
-    """Return the bandwidth of the `drive` over time, of each side's first trial, on axes that end alike."""
+    """Return the bandwidth of the `drive` over time, of each side's first trial, on axes that end
+    alike.
+    """
     firsts = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
     seen = [
         (n, s, r.bucket_ns, rows)
@@ -454,12 +608,20 @@ def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportT
     if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
         return []
     names = ("read_bytes", "written_bytes")
-    most = max((row[name] * NS_PER_S / step for *_, step, rows in seen for row in rows for name in names), default=0.0)
+    most = max(
+        (row[name] * NS_PER_S / step for *_, step, rows in seen for row in rows for name in names),
+        default=0.0,
+    )
     end = max(row["start_ns"] + step for *_, step, rows in seen for row in rows)
-    spec = "ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written"
+    spec = (
+        "ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written"
+    )
     tables = []
     for number, side, step, rows in seen:
-        rates = [{"start_ns": r["start_ns"]} | {f"{n}_per_s": r[n] * NS_PER_S / step for n in names} for r in rows]
+        rates = [
+            {"start_ns": r["start_ns"]} | {f"{n}_per_s": r[n] * NS_PER_S / step for n in names}
+            for r in rows
+        ]
         title = f"Bandwidth of {drive}: [{number}] {side.name}"
         axes = {"x_end": float(end), "y_end": most * _AIR}
         chart = steps_chart(title, Unit.BYTES_PER_S, rates, BANDWIDTHS, step, **axes)

@@ -30,7 +30,13 @@ from kvdistill.report.tables import (
     writes_per_day,
 )
 from kvtrace.core import tables
-from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables, storage_table
+from kvtrace.core.document.chapters import (
+    event_lines,
+    event_tables,
+    fleet_headline,
+    fleet_tables,
+    storage_table,
+)
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -50,16 +56,24 @@ from kvtrace.core.units import counted
 
 
 class TraceReport(Report, frozen=True, kw_only=True):
-    """What a trace holds; rows of its tables as the named queries return them, with `tier` a name."""
+    """What a trace holds.
+
+    Rows of its tables as the named queries return them, with `tier` a name.
+    """
 
     kind = "trace"
     subject: Subject
     span_ns: int | None
     requests: int
     tiers: list[dict[str, Any]]
-    """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if the trace does not say)."""
+    """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if the trace does not
+    say).
+    """
     reuse: list[dict[str, Any]]
-    """By tier: how far apart accesses to an object are, in bytes of others; `bins` by powers of two."""
+    """By tier.
+
+    How far apart accesses to an object are, in bytes of others; `bins` by powers of two.
+    """
     hit_ratio: float | None = None
     """Of all tiers together; null if the trace does not say."""
     operations: list[dict[str, Any]]
@@ -85,10 +99,19 @@ class TraceReport(Report, frozen=True, kw_only=True):
             "requests": Cell(self.requests, Unit.COUNT),
         }
         has_rates = self.span_ns != 0 or any(row["span_ns"] for row in self.writes_per_day)
-        notes = [*subject.notes, *([] if has_rates else ["all rows share one instant, so no rate is known"])]
+        notes = [
+            *subject.notes,
+            *([] if has_rates else ["all rows share one instant, so no rate is known"]),
+        ]
         made = "simulated" if self.subject.is_simulated else "of real I/O"
-        done, served = counted(self.subject.rows or 0, "operation"), counted(self.requests, "request")
-        headline = f"Trace, {made}: {done} for {served}{f'; {fleet_headline(self.fleet)}' if self.fleet else ''}"
+        done, served = (
+            counted(self.subject.rows or 0, "operation"),
+            counted(self.requests, "request"),
+        )
+        headline = (
+            f"Trace, {made}: {done} for"
+            f" {served}{f'; {fleet_headline(self.fleet)}' if self.fleet else ''}"
+        )
         spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
         operations = table_of("Operations", Sheet.PERFORMANCE, spec, self.operations, keys=3)
         events, worn = [], "Excludes write amplification inside the drive."
@@ -105,7 +128,10 @@ class TraceReport(Report, frozen=True, kw_only=True):
             *([Chapter("Fleet", fleet_tables(self.fleet))] if self.fleet else []),
             *events,
             Chapter("Tiers and operations", [_tiers(self), operations]),
-            Chapter("Over time", rate_tables(self.over_time, self.bucket_ns, "By the trace's own clock.")),
+            Chapter(
+                "Over time",
+                rate_tables(self.over_time, self.bucket_ns, "By the trace's own clock."),
+            ),
             Chapter("Wear", [wear_table(self.writes_per_day, worn, is_trace=True)]),
             Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
             Chapter("Reuse", reuse_tables(self.reuse)),
@@ -119,8 +145,12 @@ class TraceReport(Report, frozen=True, kw_only=True):
             notes=notes,
             highlights=_highlights(self),
             chapters=chapters,
-            about=", ".join(str(part) for part in (subject.model, subject.preset, facts["source"]) if part),
-            pictures=pictures_of(chapters, "Hits over time", f"Bandwidth of {tier}", f"Reuse distance on {tier}")[:2],
+            about=", ".join(
+                str(part) for part in (subject.model, subject.preset, facts["source"]) if part
+            ),
+            pictures=pictures_of(
+                chapters, "Hits over time", f"Bandwidth of {tier}", f"Reuse distance on {tier}"
+            )[:2],
         )
 
     def compared(self) -> Iterator[tuple[Key, float | None]]:
@@ -141,7 +171,9 @@ class TraceReport(Report, frozen=True, kw_only=True):
         return self.subject.settings() | {"config_sha256": self.subject.config_sha256}
 
 
-def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance | None) -> TraceReport:
+def trace_report(
+    path: Path, meta: Metadata, buckets: int, endurance: Endurance | None
+) -> TraceReport:
     """Return the report of the trace at `path`; raises what `report` raises."""
     known = zip(meta.tiers, live_bytes(tables.open_table(path, TRACE), path), strict=True)
     # What nodes have apart is not one place.
@@ -149,8 +181,8 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
     with opened([path]) as db:
         # Every operation takes no time.
         db.execute(
-            "CREATE VIEW ops AS SELECT tier, op, object_id, length_bytes AS bytes, ts_ns AS submitted_ns, "
-            "ts_ns AS completed_ns, 'ok' AS outcome, '' AS engine FROM trace"
+            "CREATE VIEW ops AS SELECT tier, op, object_id, length_bytes AS bytes, ts_ns AS"
+            " submitted_ns, ts_ns AS completed_ns, 'ok' AS outcome, '' AS engine FROM trace"
         )
         db.execute("CREATE VIEW measured AS FROM ops")
         span = query(db, "trace_span")[0]
@@ -158,18 +190,32 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
         span_ns = None if first is None else last - first
         buckets = buckets if span_ns else 1
         bucket_ns = (span_ns or 0) // buckets + 1
-        stretches = {"first_ns": first, "start_ns": first, "bucket_ns": bucket_ns, "buckets": buckets}
+        stretches = {
+            "first_ns": first,
+            "start_ns": first,
+            "bucket_ns": bucket_ns,
+            "buckets": buckets,
+        }
         over_time = [] if first is None else query(db, "run_over_time", **stretches)
         operations = query(db, "trace_operations")
         times = at(meta.stats, "first_token", "with_cache")
         writes = by([row for row in operations if row["op"] == "write"], "tier")
-        simulated = {t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)}
+        simulated = {
+            t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)
+        }
         before = {name: of.get("populated_bytes") or 0 for name, of in simulated.items()}
-        written = {tier: max(0, sum(row["bytes"] for row in rows) - before.get(tier, 0)) for tier, rows in writes}
+        written = {
+            tier: max(0, sum(row["bytes"] for row in rows) - before.get(tier, 0))
+            for tier, rows in writes
+        }
         tiers = []
         for tier in meta.tiers:
             peak, end = live.get(tier.name) or (None, None)
-            sizes = {"capacity_bytes": tier.capacity_bytes, "peak_live_bytes": peak, "end_live_bytes": end}
+            sizes = {
+                "capacity_bytes": tier.capacity_bytes,
+                "peak_live_bytes": peak,
+                "end_live_bytes": end,
+            }
             hits = {name: simulated.get(tier.name, {}).get(name) for name in ("hits", "hit_ratio")}
             tiers.append({"name": tier.name} | sizes | hits)
         return TraceReport(
@@ -186,20 +232,27 @@ def trace_report(path: Path, meta: Metadata, buckets: int, endurance: Endurance 
             size_bins=query(db, "run_size_bins", has_deletes=True),
             bucket_ns=bucket_ns if span_ns else None,
             over_time=over_time,
-            writes_per_day=writes_per_day(written, _simulated_ns(meta, span_ns, last), meta, endurance, is_trace=True),
+            writes_per_day=writes_per_day(
+                written, _simulated_ns(meta, span_ns, last), meta, endurance, is_trace=True
+            ),
             first_token=times if isinstance(times, dict) else None,
         )
 
 
 def _simulated_ns(meta: Metadata, span_ns: int | None, last_ns: int | None) -> int | None:
-    """Return over how long a trace's rows are: of a simulation from its start, and to its end if that is known.
+    """Return over how long a trace's rows are.
 
-    Requests of a file, or as many as were asked for, may end before the duration that was asked for.
+    Of a simulation from its start, and to its end if that is known.
+
+    Requests of a file, or as many as were asked for, may end before the duration that was asked
+    for.
     """
     if not meta.is_simulated or last_ns is None:
         return span_ns
     duration_ns, most = meta.config.get("duration_ns"), meta.config.get("max_requests")
-    is_cut = "file" in (meta.source or {}) or (most is not None and at(meta.stats, "requests") == most)
+    is_cut = "file" in (meta.source or {}) or (
+        most is not None and at(meta.stats, "requests") == most
+    )
     return last_ns if is_cut or not isinstance(duration_ns, int) else max(last_ns, duration_ns)
 
 
@@ -207,14 +260,27 @@ _NOT_MEASURED = "not measured: a trace lists the operations to do, and has no ti
 
 
 def _event_course(events: dict[str, Any]) -> list[ReportTable]:
-    """Return the course of hits and of the slowest tier's load, with charts, and the load of the other tiers."""
+    """Return the course of hits and of the slowest tier's load, with charts, and the load of the
+    other tiers.
+    """
     seconds, course, store = events["step_ns"] / 1e9, events["over_time"], events["tiers"][-1]
     rows = []
-    columns = (course["lookups"], course["local_hits"], course["shared_hits"], course["computed_tokens"])
+    columns = (
+        course["lookups"],
+        course["local_hits"],
+        course["shared_hits"],
+        course["computed_tokens"],
+    )
     load = (store["read_bytes"], store["written_bytes"])
-    for step, (lookups, local, shared, computed, read, written) in enumerate(zip(*columns, *load, strict=True)):
+    for step, (lookups, local, shared, computed, read, written) in enumerate(
+        zip(*columns, *load, strict=True)
+    ):
         found = {"hit_ratio": local + shared, "local_hit_ratio": local, "shared_hit_ratio": shared}
-        rates = {"computed_per_s": computed, "read_bytes_per_s": read, "written_bytes_per_s": written}
+        rates = {
+            "computed_per_s": computed,
+            "read_bytes_per_s": read,
+            "written_bytes_per_s": written,
+        }
         rows.append(
             {"from_ns": step * events["step_ns"]}
             | {name: hits / lookups if lookups else None for name, hits in found.items()}
@@ -233,12 +299,21 @@ def _event_course(events: dict[str, Any]) -> list[ReportTable]:
         if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
             marks.append((float(of["over_ns"]), f"{name} is over"))
     chart = partial(steps_chart, rows=rows, step_ns=events["step_ns"], marks=tuple(marks))
-    shares = {"all": "hit_ratio", "own tiers": "local_hit_ratio", "shared tiers": "shared_hit_ratio"}
+    shares = {
+        "all": "hit_ratio",
+        "own tiers": "local_hit_ratio",
+        "shared tiers": "shared_hit_ratio",
+    }
     load_title, tokens = f"Load of {store['name']} over time", {"tokens": "computed_per_s"}
     charts = (
         chart("Hits over time", Unit.SHARE, lines=shares, y_title="hit ratio", y_end=1.0),
         chart(load_title, Unit.BYTES_PER_S, lines=BANDWIDTHS),
-        chart("Tokens computed a second over time", Unit.PER_S, lines=tokens, y_title="tokens computed"),
+        chart(
+            "Tokens computed a second over time",
+            Unit.PER_S,
+            lines=tokens,
+            y_title="tokens computed",
+        ),
     )
     title = "over time, with the events"
     return [
@@ -250,7 +325,11 @@ def _event_course(events: dict[str, Any]) -> list[ReportTable]:
 def _highlights(report: TraceReport) -> list[Highlight]:
     found = [Highlight("time span", report.span_ns, Unit.NS, "of the trace's clock")]
     if report.hit_ratio is not None:
-        found.append(Highlight("hit ratio, all tiers", report.hit_ratio, Unit.SHARE, "of all lookups, simulated"))
+        found.append(
+            Highlight(
+                "hit ratio, all tiers", report.hit_ratio, Unit.SHARE, "of all lookups, simulated"
+            )
+        )
     for tier in (tier for tier in report.tiers[-1:] if tier["hit_ratio"] is not None):
         what = f"hit ratio of {tier['name']}"
         found.append(Highlight(what, tier["hit_ratio"], Unit.SHARE, "of all lookups, simulated"))
@@ -260,7 +339,14 @@ def _highlights(report: TraceReport) -> list[Highlight]:
             moved = sum(o["bytes"] for o in report.operations if (o["tier"], o["op"]) == (name, op))
             found.append(Highlight(f"{said} {name}", moved, Unit.BYTES))
         if row["years_of_life"] is not None:
-            found.append(Highlight(f"drive life, {name}", row["years_of_life"], Unit.YEARS, "at this rate, see Wear"))
+            found.append(
+                Highlight(
+                    f"drive life, {name}",
+                    row["years_of_life"],
+                    Unit.YEARS,
+                    "at this rate, see Wear",
+                )
+            )
     return found
 
 
@@ -273,8 +359,17 @@ def _tiers(report: TraceReport) -> ReportTable:
     """
     note = "Hits are those of the simulation that made the trace, over all its lookups."
     if report.fleet:
-        note += " For a tier that is separate on each node, capacity is that of one; live bytes are not shown."
-    total = {"name": "in total", **dict.fromkeys(("capacity_bytes", "peak_live_bytes", "end_live_bytes"))}
-    total |= {"hits": sum(tier["hits"] or 0 for tier in report.tiers), "hit_ratio": report.hit_ratio}
+        note += (
+            " For a tier that is separate on each node, capacity is that of one; live bytes are not"
+            " shown."
+        )
+    total = {
+        "name": "in total",
+        **dict.fromkeys(("capacity_bytes", "peak_live_bytes", "end_live_bytes")),
+    }
+    total |= {
+        "hits": sum(tier["hits"] or 0 for tier in report.tiers),
+        "hit_ratio": report.hit_ratio,
+    }
     rows = [*report.tiers, *([total] if report.hit_ratio is not None else [])]
     return table_of("Tiers", Sheet.SUMMARY, spec, rows, note)

@@ -1,4 +1,6 @@
-"""Run the locked options of the MLPerf Storage KV-cache benchmark, and take the results of several ranks together."""
+"""Run the locked options of the MLPerf Storage KV-cache benchmark, and take the results of several
+ranks together.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ class LockedArguments:
     seed: int = option("Base seed of the requests and the data; the rank is added.", 42, min=0)
     pause: str = option("Pause between two options.", "90s")
     capacity: str | None = option(
-        "Capacity of the storage tier, such as 500GiB. The default is the benchmark's: 95 % of the free space."
+        "Capacity of the storage tier, such as 500GiB. The default is the benchmark's: 95 % of the"
+        " free space."
     )
 
 
@@ -43,14 +46,18 @@ class LockedArguments:
 class ClientArguments:
     """How this client replays, which the rules leave open."""
 
-    rank: int = option("Rank of this client if several run; each rank has its own requests.", 0, min=0)
+    rank: int = option(
+        "Rank of this client if several run; each rank has its own requests.", 0, min=0
+    )
     is_mpi: bool = option(
-        "Run a client on each rank that mpirun started, in a folder rank-0000 … of the target; their trials begin "
-        "together and their results are combined. Needs the extra mpi.",
+        "Run a client on each rank that mpirun started, in a folder rank-0000 … of the target;"
+        " their trials begin together and their results are combined. Needs the extra mpi.",
         False,
         "--mpi",
     )
-    queue_depth: int | None = option("Maximum I/Os of 1 MiB in flight. The default: the option's number of users.")
+    queue_depth: int | None = option(
+        "Maximum I/Os of 1 MiB in flight. The default: the option's number of users."
+    )
 
 
 # Long: its options, and what --help says of them.
@@ -59,8 +66,11 @@ def mlperf(
         list[str],
         typer.Argument(
             metavar="OPTION...|combine RANK...|check TREE",
-            help="v3-8b-stress (option 1; v3-8b is short for it), v3-8b-throughput (2), v3-70b (3), or v3 for all; or "
-            "combine and the folders of ranks; or check and a result tree of mlpstorage.",
+            help=(
+                "v3-8b-stress (option 1; v3-8b is short for it), v3-8b-throughput (2), v3-70b (3),"
+                " or v3 for all; or "
+                "combine and the folders of ranks; or check and a result tree of mlpstorage."
+            ),
             show_default=False,
         ),
     ],
@@ -68,25 +78,33 @@ def mlperf(
         "The storage under test, as for kvreplay run.", None, "--tier -t", metavar="nvme=TARGET"
     ),
     output: Path = option(
-        "Where results go, on another filesystem; a folder for each of several.", Path("mlperf"), "--output -o"
+        "Where results go, on another filesystem; a folder for each of several.",
+        Path("mlperf"),
+        "--output -o",
     ),
     *,
     locked: LockedArguments,
     client: ClientArguments,
     ranks: Annotated[RanksArguments, "rank_timeout"],
     how: Annotated[Config, "precondition", "is_destroying", "overwritten", "drive"],
-    dry_run: bool = option("Dry run: print the runs, space needed and the rules; write nothing.", False, "--dry-run"),
+    dry_run: bool = option(
+        "Dry run: print the runs, space needed and the rules; write nothing.", False, "--dry-run"
+    ),
     break_rules: bool = option(
-        "Run although results lie on the filesystem under test, and mark them.", False, "--break-rules"
+        "Run although results lie on the filesystem under test, and mark them.",
+        False,
+        "--break-rules",
     ),
     force: Force = False,
     as_json: bool = option("Print the results as JSON.", False, "--json"),
 ) -> None:
-    """Run a locked option of the MLPerf Storage KV-cache benchmark by its rules, combine ranks, or check a submission.
+    """Run a locked option of the MLPerf Storage KV-cache benchmark by its rules, combine ranks, or
+    check a submission.
 
-    Makes the option's trace with its users, memory and seed, replays it in trials that the clock ends, and leaves
-    mlperf.json, mlperf.csv and mlperf.xlsx with the benchmark's metric names, its criteria, the rules that were kept,
-    and what a replay cannot claim. Results that break a rule say so wherever they stand.
+    Makes the option's trace with its users, memory and seed, replays it in trials that the clock
+    ends, and leaves mlperf.json, mlperf.csv and mlperf.xlsx with the benchmark's metric names, its
+    criteria, the rules that were kept, and what a replay cannot claim. Results that break a rule
+    say so wherever they stand.
 
     \b
     Example, option 1 as the rules have it, and what it would need:
@@ -104,14 +122,23 @@ def mlperf(
       kvreplay mlperf check results-dir
     """
     if names[0] in _OF_RESULTS:
-        _OF_RESULTS[names[0]]([Path(name) for name in names[1:]], output, is_forced=force, as_json=as_json)
+        _OF_RESULTS[names[0]](
+            [Path(name) for name in names[1:]], output, is_forced=force, as_json=as_json
+        )
         return
     with alongside(is_mpi=client.is_mpi, rank_timeout=ranks.rank_timeout) as several:
         from kvreplay.config.limits import check_memory
 
         check_memory()
         from kvreplay.config.tiers import check_targets
-        from kvreplay.mlperf.rules import ALL, SHORT, plan_document, refuse_broken, resolve, rules_of
+        from kvreplay.mlperf.rules import (
+            ALL,
+            SHORT,
+            plan_document,
+            refuse_broken,
+            resolve,
+            rules_of,
+        )
         from kvreplay.result.tables import check_output
         from kvtrace.core.document.terminal import show_documents
 
@@ -126,11 +153,19 @@ def mlperf(
             tiers, folder, sharing = own_client(several, how.tiers, output, is_forced=force)
             how = replace(how, tiers=tiers)
             client = replace(client, rank=several.ranks.rank)
-        attempts = [_attempt(option, how, folder, len(options), locked, client, sharing) for option in options]
+        attempts = [
+            _attempt(option, how, folder, len(options), locked, client, sharing)
+            for option in options
+        ]
         planned = [(attempt, rules_of(attempt)) for attempt in attempts]
         if dry_run:
             if as_json:
-                emit_json([{"option": a.option.name, "space": a.space, "rules": rules} for a, rules in planned])
+                emit_json(
+                    [
+                        {"option": a.option.name, "space": a.space, "rules": rules}
+                        for a, rules in planned
+                    ]
+                )
             else:
                 show_documents([plan_document(attempt, rules) for attempt, rules in planned])
             return
@@ -156,7 +191,8 @@ def _attempt(
     client: ClientArguments,
     sharing: int = 1,
 ) -> Attempt:
-    """Return `option` as the arguments ask for it, with the room of one of `sharing` clients of a filesystem.
+    """Return `option` as the arguments ask for it, with the room of one of `sharing` clients of a
+    filesystem.
 
     ConfigError if it cannot be.
     """
@@ -192,7 +228,11 @@ def _attempt(
 
 
 def _run(
-    planned: Sequence[tuple[Attempt, list[Rule]]], output: Path, ranks: Alongside | None, *, as_json: bool
+    planned: Sequence[tuple[Attempt, list[Rule]]],
+    output: Path,
+    ranks: Alongside | None,
+    *,
+    as_json: bool,
 ) -> None:
     from kvreplay.mlperf.submit import TRACE, submit
     from kvreplay.result.tables import make_directory
@@ -214,7 +254,9 @@ def _run(
         is_first = ranks is None or ranks.ranks.rank == 0
         asked = Replay(attempt.config, folder / TRACE, folder, command_line())
         asked = replace(asked, show=progress, watching=live) if is_first else asked
-        found, error = submit(attempt, rules, asked, replaying=replay if ranks is None else ranks.replay)
+        found, error = submit(
+            attempt, rules, asked, replaying=replay if ranks is None else ranks.replay
+        )
         results.append(found)
         if error is not None:
             break

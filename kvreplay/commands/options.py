@@ -1,4 +1,7 @@
-"""What several commands share: arguments, options and how they are read, and replays on several ranks."""
+"""What several commands share.
+
+Arguments, options and how they are read, and replays on several ranks.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,27 @@ if TYPE_CHECKING:
 
 
 TraceFile = Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")]
-RunAsJson = Annotated[bool, typer.Option("--json", help="Print the run's manifest and summary as JSON.")]
+RunAsJson = Annotated[
+    bool, typer.Option("--json", help="Print the run's manifest and summary as JSON.")
+]
 
 
 def targets(options: list[str] | None) -> dict[str, str]:
-    """Parse `--tier NAME=TARGET` options: return targets by tier name; ConfigError for another form."""
+    """Parse `--tier NAME=TARGET` options.
+
+    Return targets by tier name; ConfigError for another form.
+    """
     found: dict[str, str] = {}
     for said in options or []:
         name, equals, target = said.partition("=")
         if not (name and equals and target):
-            raise ConfigError(f"--tier {said}: write it as NAME=TARGET, for example nvme=/mnt/scratch or cpu=ram")
+            raise ConfigError(
+                f"--tier {said}: write it as NAME=TARGET, for example nvme=/mnt/scratch or cpu=ram"
+            )
         if name in found:
-            raise ConfigError(f"--tier {said}: tier {name} has the target {found[name]} already; name it once")
+            raise ConfigError(
+                f"--tier {said}: tier {name} has the target {found[name]} already; name it once"
+            )
         found[name] = target
     return found
 
@@ -40,28 +52,35 @@ class RanksArguments:
     """Whether several ranks replay."""
 
     is_mpi: bool = option(
-        "Replay on all ranks that mpirun started, each its part of the trace in a folder rank-0000 … of the targets; "
-        "one result. In a target {rank} and {local} become the rank's number, of all and on its host. Needs the "
-        "extra mpi.",
+        "Replay on all ranks that mpirun started, each its part of the trace in a folder rank-0000"
+        " … of the targets; one result. In a target {rank} and {local} become the rank's number, of"
+        " all and on its host. Needs the extra mpi.",
         False,
         "--mpi",
     )
     partition: PartitionBy | None = option(
-        "With --mpi: how the trace is partitioned over ranks: by node, user (a session, where --requests tells, else a "
-        "request) or object.  [default: the first of these that the trace has several of]"
+        "With --mpi: how the trace is partitioned over ranks: by node, user (a session, where"
+        " --requests tells, else a request) or object.  [default: the first of these that the trace"
+        " has several of]"
     )
-    rank_timeout: str = option("With --mpi: end the run on all ranks if one has not answered for this long.", "30s")
+    rank_timeout: str = option(
+        "With --mpi: end the run on all ranks if one has not answered for this long.", "30s"
+    )
 
 
 @contextmanager
 def session(asked: RanksArguments) -> Iterator[RankSession | None]:
-    """Yield the session of rank 0, null without --mpi; every other rank does what rank 0 orders, then exits.
+    """Yield the session of rank 0, null without --mpi.
+
+    Every other rank does what rank 0 orders, then exits.
 
     ConfigError, ProbeUnavailable if there can be no ranks.
     """
     if not asked.is_mpi:
         if asked.partition is not None:
-            raise ConfigError(f"--partition {asked.partition} partitions a trace over ranks; add --mpi")
+            raise ConfigError(
+                f"--partition {asked.partition} partitions a trace over ranks; add --mpi"
+            )
         yield None
         return
     from kvreplay.ranks.helper import begin

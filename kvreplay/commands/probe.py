@@ -19,40 +19,49 @@ from kvtrace.core.units import parse_duration_ns
 # Long: a parameter an option.
 def probe(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- CMD ARG...]", help="Command to run, measured until it ends.")
+        list[str] | None,
+        typer.Argument(metavar="[-- CMD ARG...]", help="Command to run, measured until it ends."),
     ] = None,
     *,
-    comm: str | None = option("Only I/O of processes of this name (/proc/PID/comm), their threads and descendants."),
+    comm: str | None = option(
+        "Only I/O of processes of this name (/proc/PID/comm), their threads and descendants."
+    ),
     pid: int | None = option("Only I/O of this process, its threads and descendants."),
     cgroup: Path | None = option(
-        "Only I/O of processes in this cgroup (version 2) or below: a directory, or as in /proc/PID/cgroup."
+        "Only I/O of processes in this cgroup (version 2) or below: a directory, or as in"
+        " /proc/PID/cgroup."
     ),
     dev: list[Path] | None = option(
         "Only the disks beneath this block device (partition, dm, md). Repeatable.", readable=False
     ),
     duration: str | None = option("How long to measure, such as 60s; until Ctrl-C if not given."),
     histograms_only: bool = option(
-        "Do not write blocks.parquet (one row per request); for production use.", False, "--histograms-only"
+        "Do not write blocks.parquet (one row per request); for production use.",
+        False,
+        "--histograms-only",
     ),
     output: Path = option("The result's directory.", Path("probe"), "--output -o"),
     fio: Path | None = option(
-        "Also write fio jobs of the measured I/O into this folder, as `kvdistill fio` does.", show_default=False
+        "Also write fio jobs of the measured I/O into this folder, as `kvdistill fio` does.",
+        show_default=False,
     ),
     backend: Backend = option(
-        "How the probes are built for the kernel: core, from its BTF; bcc, by BCC (python3-bpfcc) and the kernel's "
-        "headers; auto, core where there is BTF.",
+        "How the probes are built for the kernel: core, from its BTF; bcc, by BCC (python3-bpfcc)"
+        " and the kernel's headers; auto, core where there is BTF.",
         Backend.AUTO,
     ),
     force: Force = False,
     as_json: bool = option("Print probe.json.", False, "--json"),
 ) -> None:
-    """Measure the I/O of any process: its calls, the block requests beneath, and where their time goes.
+    """Measure the I/O of any process.
 
-    Needs root, libbpf (libbpf1) and a kernel with BTF, or else BCC and the kernel's headers; one line says what is
-    missing. With --dev,
-    calls count on files that lie on these disks; those that queued no I/O (page cache) are timed apart. What the
-    kernel writes back later from the page cache belongs to its own threads: leave --comm and --pid out to see it.
-    Exits with the status of CMD, if CMD ended before --duration did.
+    Its calls, the block requests beneath, and where their time goes.
+
+    Needs root, libbpf (libbpf1) and a kernel with BTF, or else BCC and the kernel's headers; one
+    line says what is missing. With --dev, calls count on files that lie on these disks; those that
+    queued no I/O (page cache) are timed apart. What the kernel writes back later from the page
+    cache belongs to its own threads: leave --comm and --pid out to see it. Exits with the status of
+    CMD, if CMD ended before --duration did.
 
     \b
     Example, a command, from its start to its end:
@@ -79,7 +88,10 @@ def probe(
         child = None
         if command:
             if any(given is not None for given in (comm, pid, cgroup)):
-                raise ConfigError(f"-- {command[0]}: this command is measured; leave out --comm, --pid and --cgroup")
+                raise ConfigError(
+                    f"-- {command[0]}: this command is measured; leave out --comm, --pid and"
+                    " --cgroup"
+                )
             if shutil.which(command[0]) is None:
                 raise ConfigError(f"-- {command[0]}: command not found; check its name and PATH")
             child = stack.enter_context(started(command))
@@ -100,7 +112,9 @@ def probe(
     if not as_json:
         log(f"wrote {output}")
     if fio is not None:
-        run_program("kvdistill", ["fio", str(output), "-o", str(fio), "--force"], is_shown=not as_json)
+        run_program(
+            "kvdistill", ["fio", str(output), "-o", str(fio), "--force"], is_shown=not as_json
+        )
     if command and status:
         log(f"note: {command[0]} ended with status {status}")
         # As a shell has it, also of one that a signal ended.

@@ -1,4 +1,7 @@
-"""Replay a trace, once or several times, on one set of targets or two; recover a run; drive a real engine."""
+"""Replay a trace, once or several times, on one set of targets or two.
+
+Recover a run; drive a real engine.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,14 @@ if TYPE_CHECKING:
 def run(
     trace: TraceFile,
     tier: list[str] | None = option(
-        "Target of a tier: an empty directory, one file (*.dat), a block device, several of these separated by "
-        "commas (each object is placed on one, by its key, or by its id if the trace has no objects table), "
-        "s3://BUCKET/PREFIX (s3dlio, the extra s3; az:// and gs:// go the same way, untested), ram, gpu (or "
-        "gpu:device=1,copy=device), sim (no data moves; takes the time of the trace's service model, else of one that "
-        "is named, or as sim:bandwidth=50GB,latency=10us says, or as the drive that kvreplay scorecard measured: "
-        "sim:drive.json; if all tiers are, in virtual time) or null (no time). Repeatable; rows of tiers not named are "
-        "skipped.",
+        "Target of a tier: an empty directory, one file (*.dat), a block device, several of these"
+        " separated by commas (each object is placed on one, by its key, or by its id if the trace"
+        " has no objects table), s3://BUCKET/PREFIX (s3dlio, the extra s3; az:// and gs:// go the"
+        " same way, untested), ram, gpu (or gpu:device=1,copy=device), sim (no data moves; takes"
+        " the time of the trace's service model, else of one that is named, or as"
+        " sim:bandwidth=50GB,latency=10us says, or as the drive that kvreplay scorecard measured:"
+        " sim:drive.json; if all tiers are, in virtual time) or null (no time). Repeatable; rows of"
+        " tiers not named are skipped.",
         None,
         "--tier -t",
         metavar="NAME=TARGET",
@@ -42,21 +46,25 @@ def run(
     how: Config,
     ranks: RanksArguments,
     metrics: str | None = option(
-        "Serve counters during the run as OpenMetrics at :9464 (on loopback) or 0.0.0.0:9464; docs/grafana.json "
-        "is a dashboard of them."
+        "Serve counters during the run as OpenMetrics at :9464 (on loopback) or 0.0.0.0:9464;"
+        " docs/grafana.json is a dashboard of them."
     ),
     trials: int | None = option(
-        "Number of trials, in trial-1 … below the output; reports the median and spread of every figure."
+        "Number of trials, in trial-1 … below the output; reports the median and spread of every"
+        " figure."
     ),
-    keep: bool = option("Keep the object files after the run; the next run removes them.", False, "--keep"),
+    keep: bool = option(
+        "Keep the object files after the run; the next run removes them.", False, "--keep"
+    ),
     force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
     """Replay a trace on real tiers and write run.json and its tables.
 
-    Writes carry data that neither deduplicates nor compresses; what the replayed part reads but never wrote
-    is written first and not measured. Stages of a request, and operations on an object, keep their order.
-    Only our own files in the target are removed, at the end and at the next start after a crash.
+    Writes carry data that neither deduplicates nor compresses; what the replayed part reads but
+    never wrote is written first and not measured. Stages of a request, and operations on an object,
+    keep their order. Only our own files in the target are removed, at the end and at the next start
+    after a crash.
 
     \b
     Example, as fast as the drive allows:
@@ -96,7 +104,10 @@ def run(
 
 @contextmanager
 def _watching(metrics: str | None) -> Iterator[Watching]:
-    """Yield what shows a run while it goes on: on stderr, and at the address `metrics` if that is given."""
+    """Yield what shows a run while it goes on.
+
+    On stderr, and at the address `metrics` if that is given.
+    """
     from kvreplay.run.watch import live, serving
 
     if metrics is None:
@@ -126,15 +137,24 @@ def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
 def fail(finished: FinishedRun, output: Path) -> None:
     """Raise the error of a run that was cut short, read corrupt blocks, or had failed operations."""
     found, error = finished.run.verification, finished.error
-    if found is not None and found.corrupt_blocks and (error is None or finished.run.status != "partial"):
-        error = FailedOperations(f"{counted(found.corrupt_blocks, 'corrupt block')} read; {output} lists them")
+    if (
+        found is not None
+        and found.corrupt_blocks
+        and (error is None or finished.run.status != "partial")
+    ):
+        error = FailedOperations(
+            f"{counted(found.corrupt_blocks, 'corrupt block')} read; {output} lists them"
+        )
     if error is not None:
         raise error
 
 
 @contextmanager
 def _judging() -> Iterator[Callable[[Path, FinishedRun], None]]:
-    """Yield a function that takes each run that is done; at the end raise the error of the first that failed."""
+    """Yield a function that takes each run that is done.
+
+    At the end raise the error of the first that failed.
+    """
 
     def done(run: Path, finished: FinishedRun) -> None:
         log(f"{run}: {finished.run.summary.verdict}")
@@ -148,24 +168,30 @@ def _judging() -> Iterator[Callable[[Path, FinishedRun], None]]:
 
 def compare(
     trace: TraceFile,
-    tier: list[str] = option("As for kvreplay run: side a. Repeatable.", ..., "--tier -t", metavar="NAME=TARGET"),
+    tier: list[str] = option(
+        "As for kvreplay run: side a. Repeatable.", ..., "--tier -t", metavar="NAME=TARGET"
+    ),
     against: list[str] = option(
-        "Side b: another target for a tier; tiers that it does not name are as in --tier. Repeatable.",
+        "Side b: another target for a tier; tiers that it does not name are as in --tier."
+        " Repeatable.",
         ...,
         metavar="NAME=TARGET",
     ),
-    output: Path = option("Output directory for the runs of both sides.", Path("comparison"), "--output -o"),
+    output: Path = option(
+        "Output directory for the runs of both sides.", Path("comparison"), "--output -o"
+    ),
     *,
     how: Config,
     trials: int = option("Runs of each side.", 5),
     force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
-    """Replay a trace on two drives in turn, and say which is faster, by how much, and how sure that is.
+    """Replay a trace on two drives in turn, and say which is faster, by how much, and how sure that
+    is.
 
-    The sides alternate, so that a machine whose speed drifts favours neither. Each leaves trials below a and b of the
-    output, and `kvdistill compare` sets them beside each other. They take the 60 s from when the slowest --tier first
-    evicts, if it does; --window all takes the whole trace.
+    The sides alternate, so that a machine whose speed drifts favours neither. Each leaves trials
+    below a and b of the output, and `kvdistill compare` sets them beside each other. They take the
+    60 s from when the slowest --tier first evicts, if it does; --window all takes the whole trace.
 
     \b
     Example:
@@ -181,7 +207,9 @@ def compare(
     first = targets(tier)
     second = first | targets(against)
     if first == second:
-        raise ConfigError("--against and --tier name the same target; give another drive, such as nvme=/mnt/new")
+        raise ConfigError(
+            "--against and --tier name the same target; give another drive, such as nvme=/mnt/new"
+        )
     how = how.steady()
     asked = Replay(replace(how, tiers=first), trace, output, command_line(), force, progress)
     with _judging() as done:
@@ -193,15 +221,20 @@ def compare(
 
 
 def recover(
-    run: Annotated[Path, typer.Argument(help="Directory of a run that was killed, or of trials or a sweep.")],
+    run: Annotated[
+        Path, typer.Argument(help="Directory of a run that was killed, or of trials or a sweep.")
+    ],
     trace: Path | None = option("The trace that it replayed, if the file has moved since."),
     as_json: RunAsJson = False,
 ) -> None:
-    """Make a run, marked partial, of what a killed one had measured; of a killed probe its block requests.
+    """Make a run, marked partial, of what a killed one had measured.
 
-    While a run goes on it notes every second or few what has ended; of a killed run the last may be missing.
-    Files that it left on its target are removed by the next run there. Of a run with --mpi the ranks that were killed
-    are recovered, and all are put together; of trials and a sweep, the one that was cut off.
+    Of a killed probe its block requests.
+
+    While a run goes on it notes every second or few what has ended; of a killed run the last may be
+    missing. Files that it left on its target are removed by the next run there. Of a run with --mpi
+    the ranks that were killed are recovered, and all are put together; of trials and a sweep, the
+    one that was cut off.
 
     \b
     Example:
@@ -225,22 +258,31 @@ def recover(
 
 # Long: a parameter is an option.
 def engine(
-    name: Annotated[EngineKind, typer.Argument(metavar="ENGINE", help="lmcache, sglang or mooncake.")],
-    trace: Annotated[
-        Path, typer.Argument(help="A Mooncake trace (*.jsonl), or a requests table of kvtrace import (*.parquet).")
+    name: Annotated[
+        EngineKind, typer.Argument(metavar="ENGINE", help="lmcache, sglang or mooncake.")
     ],
-    tier: str = option("An empty directory on the storage under test.", ..., "--tier -t", metavar="nvme=DIRECTORY"),
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            help="A Mooncake trace (*.jsonl), or a requests table of kvtrace import (*.parquet)."
+        ),
+    ],
+    tier: str = option(
+        "An empty directory on the storage under test.", ..., "--tier -t", metavar="nvme=DIRECTORY"
+    ),
     output: Path = option("The run's directory.", Path("run"), "--output -o"),
     *,
     wanted: EngineOptions,
     force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
-    """Let a real engine's storage path serve a trace's requests, and record its file operations as a run.
+    """Let a real engine's storage path serve a trace's requests, and record its file operations as
+    a run.
 
-    The engine's own code runs in an interpreter that has it; nothing is computed and no GPU is needed. Requests are
-    served one at a time. The run is as kvreplay run's: kvdistill reports it, distils jobs from it, and compares it
-    with the trace that kvtrace simulates of the same requests, and with a replay of that.
+    The engine's own code runs in an interpreter that has it; nothing is computed and no GPU is
+    needed. Requests are served one at a time. The run is as kvreplay run's: kvdistill reports it,
+    distils jobs from it, and compares it with the trace that kvtrace simulates of the same
+    requests, and with a replay of that.
 
     \b
     Example, LMCache in an environment of its own:
@@ -259,7 +301,9 @@ def engine(
 
     named, _, directory = tier.partition("=")
     if named != "nvme" or not directory:
-        raise ConfigError(f"--tier {tier}: write the directory for the engine's files as nvme=DIRECTORY")
+        raise ConfigError(
+            f"--tier {tier}: write the directory for the engine's files as nvme=DIRECTORY"
+        )
     wanted = replace(wanted, kind=name, trace=trace, directory=Path(directory))
     finished = run_engine(wanted, output, command_line(), is_forced=force, show=progress, tell=log)
     show_run(finished, f"wrote {output}", as_json=as_json)

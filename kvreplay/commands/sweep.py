@@ -27,26 +27,38 @@ if TYPE_CHECKING:
 class LoadArguments:
     """The load that rises from run to run, and when to stop; the first three exclude each other."""
 
-    queue_depths: str | None = option("Closed loop at these depths, ascending. The default: 1,2,4,8,16,32,64,128.")
+    queue_depths: str | None = option(
+        "Closed loop at these depths, ascending. The default: 1,2,4,8,16,32,64,128."
+    )
     speeds: str | None = option("Open loop at these speeds instead, ascending, such as 1,2,4,8.")
     users: str | None = option(
-        "Open loop with these numbers of synthetic users, ascending, or a search from one number on: the "
-        "command that made the trace makes the trace of each. With --gen the default: from 1."
+        "Open loop with these numbers of synthetic users, ascending, or a search from one number"
+        " on: the command that made the trace makes the trace of each. With --gen the default:"
+        " from 1."
     )
     read_p99: str | None = option(
-        "With --speeds or --users: the p99 read response time (from when a read was due) of the slowest tier must not "
-        "exceed this, such as 50ms."
+        "With --speeds or --users: the p99 read response time (from when a read was due) of the"
+        " slowest tier must not exceed this, such as 50ms."
     )
 
     def axis(self, *, has_users: bool = False) -> tuple[Axis, list[float]]:
-        """Return the axis of the sweep and its values; users by default if the trace `has_users`."""
+        """Return the axis of the sweep and its values.
+
+        Users by default if the trace `has_users`.
+        """
         from kvreplay.run.sweep import DEPTHS
         from kvtrace.core.run.sweep_file import Axis
 
-        given = {Axis.QUEUE_DEPTH: self.queue_depths, Axis.SPEED: self.speeds, Axis.USERS: self.users}
+        given = {
+            Axis.QUEUE_DEPTH: self.queue_depths,
+            Axis.SPEED: self.speeds,
+            Axis.USERS: self.users,
+        }
         said = {axis: text for axis, text in given.items() if text is not None}
         if len(said) > 1:
-            raise ConfigError(f"{' and '.join(axis.option for axis in said)} exclude each other; give one")
+            raise ConfigError(
+                f"{' and '.join(axis.option for axis in said)} exclude each other; give one"
+            )
         usual = (Axis.USERS, "1") if has_users else (Axis.QUEUE_DEPTH, ",".join(map(str, DEPTHS)))
         axis, text = next(iter(said.items()), usual)
         try:
@@ -60,7 +72,10 @@ class LoadArguments:
 
 @contextmanager
 def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
-    """Yield the trace to replay: `trace`, or a passing one that `kvtrace gen` makes with the options of `gen`."""
+    """Yield the trace to replay.
+
+    `trace`, or a passing one that `kvtrace gen` makes with the options of `gen`.
+    """
     if trace is not None:
         yield trace
         return
@@ -74,8 +89,12 @@ def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
 
 # Long: its options, and what --help says of them.
 def sweep(
-    trace: Annotated[Path | None, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")] = None,
-    tier: list[str] | None = option("As for kvreplay run. Repeatable.", None, "--tier -t", metavar="NAME=TARGET"),
+    trace: Annotated[
+        Path | None, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")
+    ] = None,
+    tier: list[str] | None = option(
+        "As for kvreplay run. Repeatable.", None, "--tier -t", metavar="NAME=TARGET"
+    ),
     output: Path = option("Output directory of the runs.", Path("sweep"), "--output -o"),
     *,
     gen: str | None = option(
@@ -83,22 +102,26 @@ def sweep(
     ),
     load: LoadArguments,
     plot_to: Plot = None,
-    queue_depth: int | None = option("With --speeds or --users: maximum in flight, as for kvreplay run."),
-    same: Annotated[Config, "io_bytes", "limit", "window", "warmup", "seed", "is_buffered", "engine"],
+    queue_depth: int | None = option(
+        "With --speeds or --users: maximum in flight, as for kvreplay run."
+    ),
+    same: Annotated[
+        Config, "io_bytes", "limit", "window", "warmup", "seed", "is_buffered", "engine"
+    ],
     ranks: RanksArguments,
     force: Force = False,
     as_json: bool = option("Print the sweep as JSON.", False, "--json"),
 ) -> None:
     """Replay a trace at rising queue depths, speeds or users until it saturates; name the knee.
 
-    It takes the 60 s from when the slowest --tier first evicts, if it does; --window all takes the whole trace.
+    It takes the 60 s from when the slowest --tier first evicts, if it does; --window all takes the
+    whole trace.
 
-    \b
-    Example:
-      kvreplay sweep --gen "--preset lmcache-disk --set workload.think_time=10s" --tier nvme=/mnt/scratch -o sweep
-      kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --limit 20GiB -o sweep
-      kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
-      kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
+    \b Example: kvreplay sweep --gen "--preset lmcache-disk --set workload.think_time=10s" --tier
+    nvme=/mnt/scratch -o sweep kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --limit 20GiB -o
+    sweep kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep kvreplay
+    sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o
+    sweep
     """
     with session(ranks) as several:
         from kvreplay.config.limits import check_memory
@@ -114,7 +137,9 @@ def sweep(
         from kvtrace.core.tables import open_table
 
         if (trace is None) == (gen is None):
-            raise ConfigError("name one TRACE, or give --gen the options of the `kvtrace gen` that makes it")
+            raise ConfigError(
+                "name one TRACE, or give --gen the options of the `kvtrace gen` that makes it"
+            )
         if plot_to is not None:
             check_drawing(plot_to)
         target_ns = None if load.read_p99 is None else parse_duration_ns(load.read_p99)
@@ -123,7 +148,9 @@ def sweep(
         asked = Replay(config, trace or Path(), output, command_line(), force, progress)
         asked.check()
         with _trace(trace, gen) as source:
-            axis, values = load.axis(has_users=gen is not None and sweeping.has_users(open_table(source, TRACE).meta))
+            axis, values = load.axis(
+                has_users=gen is not None and sweeping.has_users(open_table(source, TRACE).meta)
+            )
             found, error = sweeping.sweep(
                 replace(asked, trace=source),
                 axis,
@@ -145,23 +172,33 @@ def sweep(
 # Long: its options, and its help.
 def scorecard(
     target: Annotated[Path, typer.Argument(help="A folder on the drive to test.")],
-    output: Path = option("Output folder of the scorecard and its runs.", Path("scorecard"), "--output -o"),
+    output: Path = option(
+        "Output folder of the scorecard and its runs.", Path("scorecard"), "--output -o"
+    ),
     *,
     size: str = option("Capacity that each stack uses on the drive.", "16GiB", metavar="SIZE"),
     window: str = option("How long each run measures.", "20s", metavar="DURATION"),
-    presets: str = option("Caching stacks, separated by commas.", "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store"),
-    endurance: str | None = option("The drive's rated endurance, such as 1DWPD,5y: also say how long it lasts."),
+    presets: str = option(
+        "Caching stacks, separated by commas.", "lmcache-disk,vllm-fs,sglang-hicache,mooncake-store"
+    ),
+    endurance: str | None = option(
+        "The drive's rated endurance, such as 1DWPD,5y: also say how long it lasts."
+    ),
     force: Force = False,
     as_json: bool = option("Print scorecard.json.", False, "--json"),
 ) -> None:
-    """Test a drive: the users of four caching stacks that it sustains, how fast it then is, and how well that repeats.
+    """Test a drive.
 
-    First the drive itself is measured for a minute: sizes, depths and mixes, written to drive.json, by which
-    --tier nvme=sim:drive.json predicts replays and kvreplay run --drive judges them.
+    The users of four caching stacks that it sustains, how fast it then is, and how well that
+    repeats.
 
-    Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its tiers are full and
-    evict, at more and more users; the load that decides is run three times. With root and libbpf the block requests
-    are measured, too. A stack takes about eight runs. SIZE is written before the first; the others reuse its files.
+    First the drive itself is measured for a minute: sizes, depths and mixes, written to drive.json,
+    by which --tier nvme=sim:drive.json predicts replays and kvreplay run --drive judges them.
+
+    Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its
+    tiers are full and evict, at more and more users; the load that decides is run three times. With
+    root and libbpf the block requests are measured, too. A stack takes about eight runs. SIZE is
+    written before the first; the others reuse its files.
 
     \b
     Example:
@@ -204,7 +241,10 @@ def scorecard(
     known: float | None = None
     with ExitStack() as stack:
         # All before the first run: a stack that gen refuses must not end what takes an hour.
-        traces = {of: stack.enter_context(_trace(None, cards.gen_options(of, size))) for of in presets.split(",")}
+        traces = {
+            of: stack.enter_context(_trace(None, cards.gen_options(of, size)))
+            for of in presets.split(",")
+        }
         drive = measure_drive(asked, target)
         make_directory(output, CARD_FILE)
         write_json(output / DRIVE_FILE, drive)

@@ -1,8 +1,11 @@
-"""What a user asked of a replay, checked before anything is touched: options, warm-up, queue depth, and memory.
+"""What a user asked of a replay, checked before anything is touched.
 
-The depth is what the user says; else 8 in a closed loop, and in an open loop what memory allows. An open loop that
-holds due operations back measures itself, so its limit is one that a drive hardly reaches, halved while the buffers
-would take more than their part of the memory. Memory is checked first because libc and NumPy do not survive a shortage.
+Options, warm-up, queue depth, and memory.
+
+The depth is what the user says; else 8 in a closed loop, and in an open loop what memory allows. An
+open loop that holds due operations back measures itself, so its limit is one that a drive hardly
+reaches, halved while the buffers would take more than their part of the memory. Memory is checked
+first because libc and NumPy do not survive a shortage.
 """
 
 from __future__ import annotations
@@ -15,7 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.config.config import MAX_QUEUE_DEPTH, MAX_SEED, POOL_BYTES, Config, Precondition, named
+from kvreplay.config.config import (
+    MAX_QUEUE_DEPTH,
+    MAX_SEED,
+    POOL_BYTES,
+    Config,
+    Precondition,
+    named,
+)
 from kvreplay.engine.engine import EngineName
 from kvreplay.engine.share import check_submitters
 from kvreplay.native.rows import NONE, NOT_DONE
@@ -36,28 +46,38 @@ MAX_IO_BYTES = 1 << 30  # of one call the kernel moves less than 2 GiB
 THREADS = 128
 """In an open loop where each I/O in flight takes a thread."""
 BUFFERS_PART = 4
-"""Buffers may take this part of the memory that is available and that no tier needs; most are never touched."""
+"""Buffers may take this part of the memory that is available and that no tier needs.
+
+Most are never touched.
+"""
 ASKED = "--queue-depth"
 
 
 def check(config: Config) -> pacing.Pacer:
-    """Return the pacer of `config`; ConfigError, naming the option, for a value that cannot be used."""
+    """Return the pacer of `config`.
+
+    ConfigError, naming the option, for a value that cannot be used.
+    """
     if not 1 <= config.depth <= MAX_QUEUE_DEPTH:
         raise ConfigError(f"--queue-depth {config.depth}: give 1 to {MAX_QUEUE_DEPTH}")
     if not PAGE_BYTES <= config.io_bytes <= MAX_IO_BYTES or config.io_bytes % PAGE_BYTES:
-        raise ConfigError(f"--io-bytes {config.io_bytes}: give a multiple of 4096, {MAX_IO_BYTES} at most")
+        raise ConfigError(
+            f"--io-bytes {config.io_bytes}: give a multiple of 4096, {MAX_IO_BYTES} at most"
+        )
     need, available = config.depth * config.io_bytes, available_bytes()
     # Of the depth that is asked for, or of any.
     pooled = (config.queue_depth or 1) * config.io_bytes
     if config.pool is not None and pooled > config.pool:
         raise ConfigError(
-            f"--pool {format_bytes(config.pool)}: {config.queue_depth or 1} I/Os of {format_io_size(config.io_bytes)} "
-            f"in flight need {format_bytes(pooled)}; raise --pool, or lower --io-bytes or --queue-depth"
+            f"--pool {format_bytes(config.pool)}: {config.queue_depth or 1} I/Os of"
+            f" {format_io_size(config.io_bytes)} in flight need {format_bytes(pooled)}; raise"
+            " --pool, or lower --io-bytes or --queue-depth"
         )
     if available is not None and need > available // 2:
         raise ConfigError(
-            f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes {format_bytes(need)} "
-            f"of buffers, more than half of the {format_bytes(available)} available; lower --queue-depth or --io-bytes"
+            f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes"
+            f" {format_bytes(need)} of buffers, more than half of the {format_bytes(available)}"
+            " available; lower --queue-depth or --io-bytes"
         )
     check_submitters(config.submitters)
     for option, value, allowed in (
@@ -77,7 +97,9 @@ def check(config: Config) -> pacing.Pacer:
     if config.is_histograms_only and not config.is_probed:
         raise ConfigError("--histograms-only is an option of --probes; add --probes")
     if config.precondition not in (None, *Precondition):
-        raise ConfigError(f"--precondition {config.precondition}: choose {' or '.join(Precondition)}")
+        raise ConfigError(
+            f"--precondition {config.precondition}: choose {' or '.join(Precondition)}"
+        )
     _check_storage(config)
     check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
     return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
@@ -85,28 +107,51 @@ def check(config: Config) -> pacing.Pacer:
 
 def _check_storage(config: Config) -> None:
     if config.advice != "none" and not config.is_buffered:
-        raise ConfigError(f"--fadvise {config.advice} is for the page cache, which O_DIRECT bypasses; add --buffered")
+        raise ConfigError(
+            f"--fadvise {config.advice} is for the page cache, which O_DIRECT bypasses; add"
+            " --buffered"
+        )
     if config.advice == "dontneed" and config.fsync != "close":
-        raise ConfigError("--fadvise dontneed drops written pages only once they are on the drive; add --fsync close")
+        raise ConfigError(
+            "--fadvise dontneed drops written pages only once they are on the drive; add --fsync"
+            " close"
+        )
     if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
-        raise ConfigError(f"--checkpoint-depth {config.checkpoint_depth}: give 1 to {MAX_QUEUE_DEPTH}")
-    has_storage = not all(named(target) or is_object_store(target) for target in config.tiers.values())
+        raise ConfigError(
+            f"--checkpoint-depth {config.checkpoint_depth}: give 1 to {MAX_QUEUE_DEPTH}"
+        )
+    has_storage = not all(
+        named(target) or is_object_store(target) for target in config.tiers.values()
+    )
     if config.endpoints and not any(map(is_object_store, config.tiers.values())):
-        raise ConfigError("--endpoint is for object stores, and no --tier names one (s3://BUCKET/PREFIX); leave it out")
+        raise ConfigError(
+            "--endpoint is for object stores, and no --tier names one (s3://BUCKET/PREFIX); leave"
+            " it out"
+        )
     if not 0 <= config.retries <= MAX_RETRIES:
         raise ConfigError(f"--retries {config.retries}: give 0 to {MAX_RETRIES}")
-    wanted = {"--precondition writes drives full": config.precondition, "--gds moves files": config.is_gds}
+    wanted = {
+        "--precondition writes drives full": config.precondition,
+        "--gds moves files": config.is_gds,
+    }
     for said, is_asked in wanted.items():
         if is_asked and not has_storage:
             raise ConfigError(f"{said}, but no --tier names storage; leave it out")
 
 
 def with_depth(
-    config: Config, tiers: Sequence[Tier | None], peak_bytes: Sequence[int], *, is_pooled: bool = False
+    config: Config,
+    tiers: Sequence[Tier | None],
+    peak_bytes: Sequence[int],
+    *,
+    is_pooled: bool = False,
 ) -> tuple[Config, str]:
-    """Choose the queue depth: return `config` with it, and the reason; `peak_bytes` are the most bytes on each tier.
+    """Choose the queue depth.
 
-    `is_pooled` says that the buffers of an open loop come out of a pool, the default one if none was asked for.
+    Return `config` with it, and the reason; `peak_bytes` are the most bytes on each tier.
+
+    `is_pooled` says that the buffers of an open loop come out of a pool, the default one if none
+    was asked for.
     """
     if config.queue_depth is not None:
         return config, ASKED
@@ -117,12 +162,16 @@ def with_depth(
     depth, why = MAX_QUEUE_DEPTH, "the most"
     working = [t for t in tiers if t is not None and t.has_times]
     is_virtual = config.engine == EngineName.AUTO and all(t.is_simulated for t in working)
-    takes_threads = config.engine == EngineName.THREADS or not all(t.has_ring or t.is_copied for t in working)
+    takes_threads = config.engine == EngineName.THREADS or not all(
+        t.has_ring or t.is_copied for t in working
+    )
     if takes_threads and not is_virtual:
         depth, why = THREADS, "a thread each"
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     available = available_bytes()
-    held = sum(peak for tier, peak in zip(tiers, peak_bytes, strict=True) if isinstance(tier, RamTier))
+    held = sum(
+        peak for tier, peak in zip(tiers, peak_bytes, strict=True) if isinstance(tier, RamTier)
+    )
     most = None if available is None else max(0, available - held) // BUFFERS_PART
     while depth > config.depth:
         if 0 <= files < depth:
@@ -134,7 +183,10 @@ def with_depth(
         depth //= 2
     pool = config.pool or (POOL_BYTES if is_pooled else None)
     if pool is not None and depth * config.io_bytes > pool:
-        depth, why = max(config.depth, _in_pool(pool, config.io_bytes)), "--pool, the memory of buffers"
+        depth, why = (
+            max(config.depth, _in_pool(pool, config.io_bytes)),
+            "--pool, the memory of buffers",
+        )
     return replace(config, queue_depth=depth), why
 
 
@@ -152,23 +204,28 @@ ROW_BYTES = 150
 
 
 def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
-    """Check that a replay of `rows` rows with `buffers_bytes` of I/O buffers fits; tiers of RAM check theirs later.
+    """Check that a replay of `rows` rows with `buffers_bytes` of I/O buffers fits.
+
+    Tiers of RAM check theirs later.
 
     OutOfMemory if it does not, with both figures.
     """
     limit, available = resource.getrlimit(resource.RLIMIT_AS)[0], available_bytes()
     extra = rows * ROW_BYTES + buffers_bytes
-    parts = f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
+    parts = (
+        f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
+    )
     less = ", or replay less with --limit" if rows else ""
     if limit not in (resource.RLIM_INFINITY, -1) and PROCESS_ADDRESS_BYTES + extra > limit:
         raise OutOfMemory(
-            f"the replay needs about {format_bytes(PROCESS_ADDRESS_BYTES + extra)} of address space ({parts}), but "
-            f"this process may have {format_bytes(limit)} (ulimit -v); raise that limit{less}"
+            f"the replay needs about {format_bytes(PROCESS_ADDRESS_BYTES + extra)} of address space"
+            f" ({parts}), but this process may have {format_bytes(limit)} (ulimit -v); raise that"
+            f" limit{less}"
         )
     if available is not None and PROCESS_BYTES + extra > available:
         raise OutOfMemory(
-            f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but only "
-            f"{format_bytes(available)} is available; free some{less}"
+            f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but"
+            f" only {format_bytes(available)} is available; free some{less}"
         )
 
 
@@ -183,13 +240,24 @@ class Warmup:
     time_ns: int | None = None
 
     def is_measured(self, rows: Any) -> Any:
-        """Return bool for each of `rows` (ROW): whether it counts. By due time in an open loop, else by submission."""
+        """Return bool for each of `rows` (ROW).
+
+        Whether it counts. By due time in an open loop, else by submission.
+        """
         due_ns = rows["due_ns"]
-        return self.counts(rows["trace_row"], np.where(due_ns == NONE, rows["submitted_ns"], due_ns))
+        return self.counts(
+            rows["trace_row"], np.where(due_ns == NONE, rows["submitted_ns"], due_ns)
+        )
 
     def counts(self, row: Any, begun_ns: Any) -> Any:
-        """Return the same of rows of the trace, by when each was due, in a closed loop submitted, or -1."""
-        return row >= self.rows if self.rows is not None else (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
+        """Return the same of rows of the trace, by when each was due, in a closed loop submitted,
+        or -1.
+        """
+        return (
+            row >= self.rows
+            if self.rows is not None
+            else (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
+        )
 
 
 def parse_warmup(text: str | None) -> Warmup | None:
@@ -198,16 +266,24 @@ def parse_warmup(text: str | None) -> Warmup | None:
         return None
     match = _ROWS.fullmatch(text)
     try:
-        warmup = Warmup(rows=int(match.group(1))) if match else Warmup(time_ns=parse_duration_ns(text))
+        warmup = (
+            Warmup(rows=int(match.group(1))) if match else Warmup(time_ns=parse_duration_ns(text))
+        )
     except ConfigError:
         raise ConfigError(f"--warmup {text!r}: write rows (1000) or time (30s)") from None
     if 0 in (warmup.rows, warmup.time_ns):
-        raise ConfigError(f"--warmup {text!r} must be more than 0, such as 30s; or leave out --warmup")
+        raise ConfigError(
+            f"--warmup {text!r} must be more than 0, such as 30s; or leave out --warmup"
+        )
     return warmup
 
 
-def check_warmup(warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer) -> None:
-    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the `rows` of the trace."""
+def check_warmup(
+    warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer
+) -> None:
+    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the
+    `rows` of the trace.
+    """
     if warmup is None or not facts.rows:
         return
     if warmup.rows is not None:
@@ -216,4 +292,7 @@ def check_warmup(warmup: Warmup | None, text: str | None, rows: int, facts: Fact
         last = pacer.due_ns(np.array([facts.last_ns]))
         is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
     if is_all:
-        raise ConfigError(f"--warmup {text} covers all {rows:,} rows, so nothing would be measured; make it shorter")
+        raise ConfigError(
+            f"--warmup {text} covers all {rows:,} rows, so nothing would be measured; make it"
+            " shorter"
+        )

@@ -1,6 +1,9 @@
-"""What a replay is about to do: the configuration, the trace compiled to a plan, its tiers, and its repeats.
+"""What a replay is about to do.
 
-How often a window is repeated for `--duration` is decided here, because a plan is made before the run.
+The configuration, the trace compiled to a plan, its tiers, and its repeats.
+
+How often a window is repeated for `--duration` is decided here, because a plan is made before the
+run.
 """
 
 from __future__ import annotations
@@ -12,7 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from kvreplay.config.config import MAX_SEED, Config
-from kvreplay.config.limits import ASKED, ROW_BYTES, Warmup, check, check_memory, parse_warmup, with_depth
+from kvreplay.config.limits import (
+    ASKED,
+    ROW_BYTES,
+    Warmup,
+    check,
+    check_memory,
+    parse_warmup,
+    with_depth,
+)
 from kvreplay.config.tiers import make_tiers
 from kvreplay.native.rows import READ, WINDOW_ROWS, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES
@@ -47,7 +58,9 @@ class Setting:
     unplaced: tuple[str, ...] = ()
     """Tiers whose writes have streams in the trace, and that take none."""
     joined: tuple[tuple[str, int, int], ...] = ()
-    """Tiers that nodes have apart, how many of them share ours, and how many there are in the trace."""
+    """Tiers that nodes have apart, how many of them share ours, and how many there are in the
+    trace.
+    """
     rows_once: int = 0
     """Of the window: the rows that --duration repeats; 0 where it does not."""
     planned_once: int = 0
@@ -56,7 +69,11 @@ class Setting:
     @property
     def seed(self) -> int:
         """The seed of the data: the option's, else the trace's, else 0."""
-        return self.config.seed if self.config.seed is not None else (self.reader.meta.seed or 0) & MAX_SEED
+        return (
+            self.config.seed
+            if self.config.seed is not None
+            else (self.reader.meta.seed or 0) & MAX_SEED
+        )
 
     @property
     def is_whole_trace(self) -> bool:
@@ -77,9 +94,12 @@ def settle(
     tiers: list[Tier | None] | None = None,
     repeats: int | None = None,
 ) -> Setting:
-    """Compile the trace and make the tiers, without touching storage; `tiers` replace the configured ones.
+    """Compile the trace and make the tiers, without touching storage.
 
-    `repeats` says how often at most a window is repeated for --duration; None: as often as that may take.
+    `tiers` replace the configured ones.
+
+    `repeats` says how often at most a window is repeated for --duration; None: as often as that may
+    take.
 
     ConfigError, TraceError if it cannot be done.
     """
@@ -91,9 +111,13 @@ def settle(
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
     limit = replace(parse_limit(config.limit), node=config.node, part=config.window)
-    shared = {i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)}
+    shared = {
+        i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)
+    }
     if config.window not in (None, ALL) and config.requests is not None:
-        raise ConfigError("--window with --requests: a window has other times than the table; leave one out")
+        raise ConfigError(
+            "--window with --requests: a window has other times than the table; leave one out"
+        )
     window = compile_window(reader, trace, alignments, limit, shared)
     reader, once, config = window.reader, window.rows, replace(config, window=window.part)
     planned_once = window.planned_rows
@@ -104,68 +128,113 @@ def settle(
             reader = Repeated(reader, once, repeats, window.residency.last_deletes)
             planned_once -= int(reader.left_out.sum())
             limit = Limit(span_ns=span_ns, begin_ns=window.begin_ns or 0, node=config.node)
-            window = replace(compile_window(reader, trace, alignments, limit, shared), is_whole=False)
+            window = replace(
+                compile_window(reader, trace, alignments, limit, shared), is_whole=False
+            )
     if not window.planned_rows:
         raise ConfigError(_nothing_on(reader.meta, window, config))
     window.say()
     # Tiers are told of which writes have streams; some take none.
     placed = [] if config.is_ignoring_streams else [tiers[index] for index in window.facts.placed]
-    unplaced = tuple(t.name for t in placed if t is not None and not t.place() and not t.is_simulated)
+    unplaced = tuple(
+        t.name for t in placed if t is not None and not t.place() and not t.is_simulated
+    )
     if config.layout == FileLayout.VLLM:
         longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
         config = replace(config, io_bytes=max(config.io_bytes, longest))
     asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
-    config, because = with_depth(config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk)
+    config, because = with_depth(
+        config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk
+    )
     check_memory(min(window.planned_rows, WINDOW_ROWS), config.depth * config.io_bytes)
     repeated = (once, planned_once) if config.runtime else (0, 0)
     names = [tier.name for tier in reader.meta.tiers]
     shared_by = joined(reader, alignments, once) if config.node is None else {}
-    several = tuple((names[t], count, to_part(reader.meta, t, count)) for t, count in shared_by.items())
-    return Setting(config, pacer, reader, window, tiers, trace, argv, asked, because, unplaced, several, *repeated)
+    several = tuple(
+        (names[t], count, to_part(reader.meta, t, count)) for t, count in shared_by.items()
+    )
+    return Setting(
+        config,
+        pacer,
+        reader,
+        window,
+        tiers,
+        trace,
+        argv,
+        asked,
+        because,
+        unplaced,
+        several,
+        *repeated,
+    )
 
 
 def _check_node(reader: Reader, node: int | None) -> None:
     if node is None:
         return
     if "node" not in reader.extras:
-        raise ConfigError(f"--node {node}: {reader.path} has no nodes (kvtrace gen --nodes); leave out --node")
+        raise ConfigError(
+            f"--node {node}: {reader.path} has no nodes (kvtrace gen --nodes); leave out --node"
+        )
     nodes: set[int] = set()
     for batch in reader.batches(("node",)):
         nodes |= set(batch.column("node").unique().to_pylist())
         if node in nodes:
             return
-    raise ConfigError(f"--node {node}: {reader.path} has nodes {min(nodes, default=0)} to {max(nodes, default=0)}")
+    raise ConfigError(
+        f"--node {node}: {reader.path} has nodes {min(nodes, default=0)} to {max(nodes, default=0)}"
+    )
 
 
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     """Return why no row can be replayed: which tiers have rows instead."""
     if window.rows == 0:
-        part = f"--limit {config.limit} ends before its first row, or within it" if config.limit else "it has no rows"
-        return f"nothing to replay: {f'--window {config.window} has no rows' if config.window else part}"
+        part = (
+            f"--limit {config.limit} ends before its first row, or within it"
+            if config.limit
+            else "it has no rows"
+        )
+        return (
+            "nothing to replay:"
+            f" {f'--window {config.window} has no rows' if config.window else part}"
+        )
     named = ", ".join(config.tiers) or "the tiers named"
     within = f" within --limit {config.limit}" if config.limit else ""
     within += f" of --node {config.node}" if config.node is not None else ""
     if window.residency.absent_deletes:
-        found = f"but deletes ({window.residency.absent_deletes:,}) of objects that were never written"
+        found = (
+            f"but deletes ({window.residency.absent_deletes:,}) of objects that were never written"
+        )
         return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
     skipped = sorted(window.skipped_rows.items())
     have = ", ".join(f"{meta.tiers[i].name} ({counted(count, 'row')})" for i, count in skipped)
-    return f"nothing to replay: the trace{within} has no rows on {named}; name one that has some: {have}"
+    return (
+        f"nothing to replay: the trace{within} has no rows on {named}; name one that has some:"
+        f" {have}"
+    )
 
 
 MOST_BYTES_PER_S, MOST_OPERATIONS_PER_S = 16e9, 5e6
-"""What a closed loop is thought to reach on storage, and anywhere, at most: a plan for more is memory for nothing."""
+"""What a closed loop is thought to reach on storage, and anywhere, at most.
+
+A plan for more is memory for nothing.
+"""
 MEMORY_PART = 8
 """A plan of repeats takes this part of the memory that is available."""
 
 
-def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequence[Tier | None], runtime_ns: int) -> int:
+def repeats_of(
+    reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequence[Tier | None], runtime_ns: int
+) -> int:
     """Return how many repeats of `window` to plan so that they last for `runtime_ns`."""
     if pacer.speed is not None:
         more = int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns
         if more * window.rows > runtime_ns // 10:
             so_close = f"the trace's rows ({window.rows:,}) are so close that repeats of them"
-            raise ConfigError(f"--duration: {so_close} ask for over 100,000,000 operations a second; leave --speed out")
+            raise ConfigError(
+                f"--duration: {so_close} ask for over 100,000,000 operations a second; leave"
+                " --speed out"
+            )
         return more + 1
     facts = window.facts
     # By the models of tiers that take time, each direction one after the other.
@@ -179,7 +248,9 @@ def repeats_of(reader: Reader, window: TraceWindow, pacer: Pacer, tiers: Sequenc
         ),
         default=0.0,
     )
-    is_stored = np.array([isinstance(tier, ObjectTier) or bool(tier and tier.drives) for tier in tiers])
+    is_stored = np.array(
+        [isinstance(tier, ObjectTier) or bool(tier and tier.drives) for tier in tiers]
+    )
     moved = int(facts.kinds["bytes"][is_stored][:, [READ, WRITE]].sum())
     once_s = max(moved / MOST_BYTES_PER_S, facts.rows / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S)
     available = available_bytes()

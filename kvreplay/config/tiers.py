@@ -1,4 +1,7 @@
-"""From the text of `--tier NAME=TARGET` to a tier: memory, a GPU, a model, objects, directories, files or devices."""
+"""From the text of `--tier NAME=TARGET` to a tier.
+
+Memory, a GPU, a model, objects, directories, files or devices.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,32 @@ FILE_SUFFIX = ".dat"
 """A path that is not there yet is to be one file if it ends in this, else a directory."""
 
 
-def tier_indices(names: list[str], targets: dict[str, str], path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (tier index, target) for each of `targets`; ConfigError for a name that the trace lacks."""
+def tier_indices(
+    names: list[str], targets: dict[str, str], path: Path
+) -> Iterator[tuple[int, str]]:
+    """Yield (tier index, target) for each of `targets`.
+
+    ConfigError for a name that the trace lacks.
+    """
     if not targets:
         raise ConfigError(
-            f"no --tier given; name a target for one of {', '.join(names)}, such as --tier {names[-1]}=DIR"
+            f"no --tier given; name a target for one of {', '.join(names)}, such as --tier"
+            f" {names[-1]}=DIR"
         )
     for name, target in targets.items():
         if name not in names:
-            raise ConfigError(f"--tier {name}={target}: {path} has no tier {name!r}; it has {', '.join(names)}")
+            raise ConfigError(
+                f"--tier {name}={target}: {path} has no tier {name!r}; it has {', '.join(names)}"
+            )
         yield names.index(name), target
 
 
 # Long: a kind of tier each.
 def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
-    """Return the tiers of the trace, whose metadata is `meta`, in order; None for those without a target."""
+    """Return the tiers of the trace, whose metadata is `meta`, in order.
+
+    None for those without a target.
+    """
     names = [tier.name for tier in meta.tiers]
     tiers: list[Tier | None] = [None] * len(names)
     taken: dict[Path, str] = {}
@@ -49,7 +63,9 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
         elif kind == "gpu":
             number, is_within = gpu_options(options, asked, is_verified=config.is_verified)
             is_verified = config.is_verified
-            tiers[index] = GpuTier(name, number, config.io_bytes, is_within=is_within, is_verified=is_verified)
+            tiers[index] = GpuTier(
+                name, number, config.io_bytes, is_within=is_within, is_verified=is_verified
+            )
         elif kind == "null":
             tiers[index] = SimulatedTier(name)
         elif kind == "sim":
@@ -59,7 +75,9 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             tiers[index] = ObjectTier(
                 name,
                 f"{address.scheme}://{address.path}",
-                StoreClient(address, Balance(config.balance), config.retries, config.request_timeout_s),
+                StoreClient(
+                    address, Balance(config.balance), config.retries, config.request_timeout_s
+                ),
                 is_verified=config.is_verified,
                 is_kept=config.is_kept,
                 is_shared=config.is_destroying,
@@ -67,9 +85,14 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
         else:
             for path in map(Path.resolve, paths_of(target)):
                 if path in taken:
-                    raise ConfigError(f"{asked}: tier {taken[path]} has this target already; name another")
+                    raise ConfigError(
+                        f"{asked}: tier {taken[path]} has this target already; name another"
+                    )
                 if path == output.resolve() or path in output.resolve().parents:
-                    raise ConfigError(f"-o {output} is inside the target of tier {name}; name a directory outside it")
+                    raise ConfigError(
+                        f"-o {output} is inside the target of tier {name}; name a directory"
+                        " outside it"
+                    )
                 taken[path] = name
             tiers[index] = storage_tier(config, name, target, trace)
     _check_meant(config, tiers)
@@ -77,9 +100,12 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
 
 
 def check_targets(config: Config) -> None:
-    """Check the targets on storage before anything is created, read or measured; opening a tier checks again.
+    """Check the targets on storage before anything is created, read or measured.
 
-    Folders of ranks may lie in a directory; what stands for a rank's number is known to the rank alone.
+    Opening a tier checks again.
+
+    Folders of ranks may lie in a directory; what stands for a rank's number is known to the rank
+    alone.
 
     ConfigError as of `storage_tier`. DeviceError if one is missing or refuses.
     """
@@ -88,7 +114,9 @@ def check_targets(config: Config) -> None:
             continue
         for path in _paths_alike(name, target):
             if path.is_block_device():
-                check_device(path, is_destroying=config.is_destroying, overwritten=config.overwritten)
+                check_device(
+                    path, is_destroying=config.is_destroying, overwritten=config.overwritten
+                )
             elif _is_space(path):
                 check_file(path)
             else:
@@ -100,9 +128,14 @@ def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
     if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
         raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
     if config.advice != "none" and not all(isinstance(d, FileTier) for d in drives):
-        raise ConfigError(f"--fadvise {config.advice} is for directory targets; name only directories, or leave it out")
+        raise ConfigError(
+            f"--fadvise {config.advice} is for directory targets; name only directories, or leave"
+            " it out"
+        )
     if config.layout != FileLayout.HASHED and not any(isinstance(d, FileTier) for d in drives):
-        raise ConfigError(f"--layout {config.layout} names files, but no --tier names a directory; leave it out")
+        raise ConfigError(
+            f"--layout {config.layout} names files, but no --tier names a directory; leave it out"
+        )
 
 
 def paths_of(target: str) -> list[Path]:
@@ -121,24 +154,37 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
     same = {of.name: getattr(config, of.name) for of in fields(StorageOptions)}
     how = StorageOptions(**same | {"layout": FileLayout(config.layout)})
     if config.is_gds and (is_space or len(paths) > 1):
-        raise ConfigError(f"--tier {name}={target}: --gds reads and writes files; name one directory")
+        raise ConfigError(
+            f"--tier {name}={target}: --gds reads and writes files; name one directory"
+        )
     if config.is_gds:
         return GdsTier(name, paths[0], how, is_verified=config.is_verified)
     kind = ExtentTier if is_space else FileTier
     if len(paths) == 1:
         return kind(name, paths[0], how)
     drive_of, rule = spread(trace, len(paths))
-    return SeveralDrives(name, [kind(f"{name}:{path}", path, how) for path in paths], drive_of, rule)
+    return SeveralDrives(
+        name, [kind(f"{name}:{path}", path, how) for path in paths], drive_of, rule
+    )
 
 
 def _paths_alike(name: str, target: str) -> list[Path]:
     paths, option = paths_of(target), f"--tier {name}={target}"
-    if any(str(path) == "." and not target.startswith(".") for path in paths) or len(paths) > MAX_DRIVES:
+    if (
+        any(str(path) == "." and not target.startswith(".") for path in paths)
+        or len(paths) > MAX_DRIVES
+    ):
         raise ConfigError(f"{option}: name up to {MAX_DRIVES} paths, separated by commas")
     if len({_is_space(path) for path in paths}) > 1:
-        raise ConfigError(f"{option}: name directories only, or files ({FILE_SUFFIX}) and block devices only")
+        raise ConfigError(
+            f"{option}: name directories only, or files ({FILE_SUFFIX}) and block devices only"
+        )
     return paths
 
 
 def _is_space(path: Path) -> bool:
-    return path.is_block_device() or path.is_file() or (not path.exists() and path.suffix == FILE_SUFFIX)
+    return (
+        path.is_block_device()
+        or path.is_file()
+        or (not path.exists() and path.suffix == FILE_SUFFIX)
+    )

@@ -35,14 +35,17 @@ _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b")
 
 @contextmanager
 def engine_directory(target: Path, *, is_kept: bool) -> Iterator[Path]:
-    """Yield an empty folder for an engine below `target`, which is ours alone meanwhile; remove it unless `is_kept`.
+    """Yield an empty folder for an engine below `target`, which is ours alone meanwhile.
+
+    Remove it unless `is_kept`.
 
     DeviceError if the target is not empty, not ours, or no place for data.
     """
     claim = claims.claim(target)
     folder = claim.scratch / FILES
     try:
-        # The marker says that all in there is ours: what is left is of a run that was killed, or kept.
+        # The marker says that all in there is ours: what is left is of a run that was killed, or
+        # kept.
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir()
@@ -63,7 +66,10 @@ def serve(
     interrupted: Callable[[], str | None],
     show: Callable[[float], None],
 ) -> EngineRecord:
-    """Let an engine serve requests as `settings` say, its own output in `log`; `show` takes how many are served."""
+    """Let an engine serve requests as `settings` say, its own output in `log`.
+
+    `show` takes how many are served.
+    """
     engine, staging = ENGINES[kind], Path(settings.events).parent
     asked, traced = staging / "settings.json", staging / "strace"
     asked.write_bytes(msgspec.json.encode(asdict(settings)))
@@ -73,7 +79,11 @@ def serve(
     to_monotonic_ns = time.monotonic_ns() - time.time_ns()
     with log.open("wb") as out:
         process = subprocess.Popen(  # noqa: S603 - our driver, in the interpreter that the user named
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         stopped_by = _watch(process, Path(settings.events), interrupted, show)
     found = read_events(Path(settings.events))
@@ -84,14 +94,19 @@ def serve(
     found.interrupted_by = stopped_by
     if process.returncode and not stopped_by:
         # The last line of the engine's output that says what went wrong.
-        lines = [_COLOURS.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()]
+        lines = [
+            _COLOURS.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()
+        ]
         said = [line for line in lines if _ERROR.match(line)] or [line for line in lines if line]
         found.failure = printable(said[-1]) if said else f"ended with {process.returncode}"
     return found
 
 
 def _watch(
-    process: subprocess.Popen[bytes], events: Path, interrupted: Callable[[], str | None], show: Callable[[float], None]
+    process: subprocess.Popen[bytes],
+    events: Path,
+    interrupted: Callable[[], str | None],
+    show: Callable[[float], None],
 ) -> str | None:
     """Wait for the end, or end it if a signal asks to; return which."""
     served, at = 0, 0

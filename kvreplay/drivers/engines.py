@@ -1,4 +1,6 @@
-"""The engines that can be driven: package, options, installation; and the requests that an engine is to serve.
+"""The engines that can be driven.
+
+Package, options, installation; and the requests that an engine is to serve.
 
 Requests come from a Mooncake trace, or from the requests table of any other source.
 """
@@ -71,7 +73,10 @@ ENGINES = {
         disk_bytes=64 * GIB,
         has_direct=True,
         is_straced=False,
-        note="its whole engine with pool and local disk backend; random data stands in for copies from a GPU",
+        note=(
+            "its whole engine with pool and local disk backend; random data stands in for copies"
+            " from a GPU"
+        ),
     ),
     EngineKind.SGLANG: RealEngine(
         title="SGLang",
@@ -84,7 +89,10 @@ ENGINES = {
         disk_bytes=64 * GIB,
         has_direct=False,
         is_straced=False,
-        note="its HiCacheFile and evictor; no pool in host memory stands before the files, so every hit is read",
+        note=(
+            "its HiCacheFile and evictor; no pool in host memory stands before the files, so every"
+            " hit is read"
+        ),
     ),
     EngineKind.MOONCAKE: RealEngine(
         title="Mooncake store",
@@ -97,14 +105,20 @@ ENGINES = {
         disk_bytes=None,
         has_direct=False,
         is_straced=True,
-        note="a master and one client over TCP; an object is a file: a bucket of many pages, or its .meta",
+        note=(
+            "a master and one client over TCP; an object is a file: a bucket of many pages, or its"
+            " .meta"
+        ),
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """The user's options for an engine, and the first fields, which are the command's own; null is its default."""
+    """The user's options for an engine, and the first fields, which are the command's own.
+
+    Null is its default.
+    """
 
     kind: EngineKind = EngineKind.LMCACHE
     trace: Path = Path()
@@ -117,20 +131,27 @@ class EngineOptions:
         parse=parse_bytes,
     )
     disk_bytes: int | None = option(
-        "Maximum space of its files; mooncake sets its own limit.  [default: 64GiB]", None, "--disk", parse=parse_bytes
+        "Maximum space of its files; mooncake sets its own limit.  [default: 64GiB]",
+        None,
+        "--disk",
+        parse=parse_bytes,
     )
     layers: int = option("Layers of the model; the defaults are Llama-3.1-8B's.", 32, min=1)
     kv_heads: int = option("KV heads of each layer.", 8, min=1)
     head_dim: int = option("Elements of a head, of two bytes each.", 128, min=1)
     is_direct: bool = option("O_DIRECT, where the engine has it (lmcache).", False, "--direct")
-    python: Path | None = option("Python interpreter with the engine's package; default: the one that runs kvreplay.")
+    python: Path | None = option(
+        "Python interpreter with the engine's package; default: the one that runs kvreplay."
+    )
     is_probed: bool = option(
-        "Also probe the block requests beneath, as kvreplay run --probes does. Without --direct it counts those of "
-        "all programs on the disk, for the kernel writes the page cache back.",
+        "Also probe the block requests beneath, as kvreplay run --probes does. Without --direct it"
+        " counts those of all programs on the disk, for the kernel writes the page cache back.",
         False,
         "--probes",
     )
-    is_kept: bool = option("Keep the engine's files after the run; the next run removes them.", False, "--keep")
+    is_kept: bool = option(
+        "Keep the engine's files after the run; the next run removes them.", False, "--keep"
+    )
 
     @property
     def engine(self) -> RealEngine:
@@ -144,9 +165,14 @@ class EngineOptions:
 
 
 def check_interpreter(kind: EngineKind, python: Path) -> None:
-    """Raise ConfigError, saying how to get it, unless the interpreter `python` can import the engine's package."""
+    """Raise ConfigError, saying how to get it, unless the interpreter `python` can import the
+    engine's package.
+    """
     engine = ENGINES[kind]
-    look = f"import importlib.util, json; print(json.dumps(importlib.util.find_spec({engine.package!r}) is not None))"
+    look = (
+        "import importlib.util, json;"
+        f" print(json.dumps(importlib.util.find_spec({engine.package!r}) is not None))"
+    )
     try:
         done = subprocess.run(  # noqa: S603 - the interpreter that the user named
             [str(python), "-c", look], capture_output=True, text=True, timeout=_LOOKS_S, check=False
@@ -159,8 +185,8 @@ def check_interpreter(kind: EngineKind, python: Path) -> None:
         raise ConfigError(f"--python {python}: does not run as a Python interpreter")
     if not json.loads(done.stdout):
         raise ConfigError(
-            f"{python} has no {engine.package}: {engine.install} in an environment of its own, and name its "
-            "interpreter with --python"
+            f"{python} has no {engine.package}: {engine.install} in an environment of its own, and"
+            " name its interpreter with --python"
         )
 
 
@@ -195,7 +221,9 @@ def read_prompts(path: Path, most: int) -> Prompts:
     TraceError if it is neither, holds none, or does not say which prefixes prompts share.
     """
     need_file(path, "; name a Mooncake trace (*.jsonl) or a requests table")
-    found = _of_table(path, most) if path.name.endswith(tuple(SUFFIXES)) else _of_mooncake(path, most)
+    found = (
+        _of_table(path, most) if path.name.endswith(tuple(SUFFIXES)) else _of_mooncake(path, most)
+    )
     if not found.rows:
         raise TraceError("holds no request", path=path)
     return found
@@ -208,7 +236,11 @@ def _of_table(path: Path, most: int) -> Prompts:
     for batch in reader.batches(["input_tokens", "block_ids"]):
         for tokens, blocks in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if blocks is None or block_tokens is None:
-                raise TraceError("does not say which prefixes its prompts share (block_ids)", path=path, row=len(rows))
+                raise TraceError(
+                    "does not say which prefixes its prompts share (block_ids)",
+                    path=path,
+                    row=len(rows),
+                )
             _check(tokens, blocks, block_tokens, path, len(rows))
             rows.append((tokens, blocks))
             if len(rows) == most:
@@ -220,12 +252,17 @@ def _of_mooncake(path: Path, most: int) -> Prompts:
     rows, sizes = [], set()
     with path.open("rb") as file:
         for number, line in enumerate(islice((line for line in file if line.strip()), most), 1):
-            found = decode_json(line, _Line, path, row=number, misfit="no request of a Mooncake trace: {}")
+            found = decode_json(
+                line, _Line, path, row=number, misfit="no request of a Mooncake trace: {}"
+            )
             sizes.add(found.block_size or MOONCAKE_BLOCK_TOKENS)
             _check(found.input_length, found.hash_ids, max(sizes), path, number)
             rows.append((found.input_length, found.hash_ids))
     if len(sizes) > 1:
-        raise TraceError(f"has blocks of {' and '.join(map(str, sorted(sizes)))} tokens; one size is needed", path=path)
+        raise TraceError(
+            f"has blocks of {' and '.join(map(str, sorted(sizes)))} tokens; one size is needed",
+            path=path,
+        )
     return Prompts(rows, sizes.pop() if sizes else MOONCAKE_BLOCK_TOKENS)
 
 
@@ -233,5 +270,7 @@ def _check(tokens: int, blocks: list[int], block_tokens: int, path: Path, row: i
     # A source may leave out the id of a last block that is not full.
     if not tokens // block_tokens <= len(blocks) <= -(-tokens // block_tokens):
         raise TraceError(
-            f"{len(blocks)} blocks of {block_tokens} tokens do not fit {tokens} tokens", path=path, row=row
+            f"{len(blocks)} blocks of {block_tokens} tokens do not fit {tokens} tokens",
+            path=path,
+            row=row,
         )

@@ -1,6 +1,9 @@
-"""What a real engine did, as a trace of its file operations and a record of their times: the input of any run.
+"""What a real engine did, as a trace of its file operations and a record of their times.
 
-A driver writes down its operations and requests; what happens out of Python's sight is read from strace.
+The input of any run.
+
+A driver writes down its operations and requests; what happens out of Python's sight is read from
+strace.
 """
 
 from __future__ import annotations
@@ -47,7 +50,10 @@ class Recording:
 
 
 def _stage(done: FileOperation, known: dict[int, tuple[bool, int]]) -> int | None:
-    """Return the stage of an operation, by what is `known` of its request: a stage ends where loads end."""
+    """Return the stage of an operation, by what is `known` of its request.
+
+    A stage ends where loads end.
+    """
     if done.request is None:
         return None
     is_load = done.op == Op.READ
@@ -57,7 +63,12 @@ def _stage(done: FileOperation, known: dict[int, tuple[bool, int]]) -> int | Non
 
 
 def recording(
-    output: Path, recorded: EngineRecord, metadata: Metadata, object_kind: str, config: Config, argv: list[str]
+    output: Path,
+    recorded: EngineRecord,
+    metadata: Metadata,
+    object_kind: str,
+    config: Config,
+    argv: list[str],
 ) -> Recording:
     """Write the trace of what was `recorded` into `output`, and return it as a `Recording`."""
     operations = sorted(recorded.operations, key=lambda done: (done.start_ns, done.end_ns))
@@ -68,7 +79,9 @@ def recording(
         sizes[number] = max(sizes.get(number, 0), done.offset + done.length)
     # The run began with its first request, or an operation before it.
     first_ns = min(
-        [start for start, _end in recorded.requests[:1]] + [done.start_ns for done in operations[:1]], default=0
+        [start for start, _end in recorded.requests[:1]]
+        + [done.start_ns for done in operations[:1]],
+        default=0,
     )
     path = output / TRACE_FILE
     stage: dict[int, tuple[bool, int]] = {}
@@ -88,7 +101,9 @@ def recording(
                 "rank": [0] * len(part),
             }
             out.write(batch_of(TRACE, columns))
-    with create(objects_path(path), OBJECTS, msgspec.structs.replace(metadata, table=OBJECTS.name)) as out:
+    with create(
+        objects_path(path), OBJECTS, msgspec.structs.replace(metadata, table=OBJECTS.name)
+    ) as out:
         keys, ids = ["%20".join(name.split()) for name in numbers], range(len(numbers))
         out.write(objects_batch(ids, keys, object_kind, [sizes[number] for number in ids]))
     reader = open_table(path, TRACE)
@@ -99,10 +114,15 @@ def recording(
     rows = window.loader.begin(window=MOST_ROWS)
     window.loader.load()
     rows.all["submitted_ns"] = [done.start_ns - first_ns for done in operations]
-    rows.all["completed_ns"] = [NOT_DONE if done.error else done.end_ns - first_ns for done in operations]
+    rows.all["completed_ns"] = [
+        NOT_DONE if done.error else done.end_ns - first_ns for done in operations
+    ]
     rows.all["outcome"] = [ERROR if done.error else OK for done in operations]
     rows.all["is_ended"] = True
-    last_ns = max([done.end_ns for done in operations] + [end for _start, end in recorded.requests], default=first_ns)
+    last_ns = max(
+        [done.end_ns for done in operations] + [end for _start, end in recorded.requests],
+        default=first_ns,
+    )
     return Recording(setting, rows, first_ns, last_ns - first_ns)
 
 
@@ -145,7 +165,9 @@ class EngineRecord:
     def untimed(self) -> dict[str, int]:
         """How many operations were seen but not recorded, of those in `seen`."""
         counts = {op: sum(1 for done in self.operations if done.op == op) for op in self.seen or {}}
-        return {op: count - counts[op] for op, count in (self.seen or {}).items() if count > counts[op]}
+        return {
+            op: count - counts[op] for op, count in (self.seen or {}).items() if count > counts[op]
+        }
 
 
 def read_events(path: Path) -> EngineRecord:
@@ -184,8 +206,8 @@ def read_strace(
 ) -> list[FileOperation]:
     """Return the operations on files below `directory` in the output of STRACE at `path`.
 
-    `to_monotonic_ns` is added to its times. A read is of the request that was served when it began; what an engine
-    writes and deletes in the background is of none.
+    `to_monotonic_ns` is added to its times. A read is of the request that was served when it began;
+    what an engine writes and deletes in the background is of none.
 
     DeviceError if there is no such output.
     """
@@ -208,7 +230,11 @@ def read_strace(
             of = bisect_right(begins, start) - 1
             is_within = of >= 0 and start <= requests[of][1] and operation.op == "read"
             took = int(done[3]) * NS_PER_S + int(done[4])
-            found.append(operation._replace(request=of if is_within else None, start_ns=start, end_ns=start + took))
+            found.append(
+                operation._replace(
+                    request=of if is_within else None, start_ns=start, end_ns=start + took
+                )
+            )
     return found
 
 

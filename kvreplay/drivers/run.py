@@ -1,4 +1,7 @@
-"""`kvreplay engine`: let a real engine serve a trace's requests on the user's storage, and leave a run of it."""
+"""`kvreplay engine`.
+
+Let a real engine serve a trace's requests on the user's storage, and leave a run of it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,13 @@ import msgspec
 from engine_drivers.recorder import Settings
 from kvreplay.config.config import Config
 from kvreplay.drivers.drive import engine_directory, serve
-from kvreplay.drivers.engines import EngineOptions, Prompts, RealEngine, check_interpreter, read_prompts
+from kvreplay.drivers.engines import (
+    EngineOptions,
+    Prompts,
+    RealEngine,
+    check_interpreter,
+    read_prompts,
+)
 from kvreplay.drivers.record import STRACE, TIER, EngineRecord, Recording, recording
 from kvreplay.probes.session import probing
 from kvreplay.result import tables
@@ -33,7 +42,14 @@ from kvtrace.core.app import noted_signals
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.files import available_bytes
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.run.run_file import RUN_FILE, EngineNote, RunBegun, SmartReadings, TraceNote, WindowNote
+from kvtrace.core.run.run_file import (
+    RUN_FILE,
+    EngineNote,
+    RunBegun,
+    SmartReadings,
+    TraceNote,
+    WindowNote,
+)
 from kvtrace.core.schema import TRACE
 from kvtrace.core.units import counted, format_bytes, format_duration
 
@@ -53,11 +69,11 @@ def run_engine(
 ) -> FinishedRun:
     """Let the engine serve the requests and write the run to `output`.
 
-    `show(label, requests)` gives a context manager that yields a function taking the requests served; `tell` takes
-    what is about to happen.
+    `show(label, requests)` gives a context manager that yields a function taking the requests
+    served; `tell` takes what is about to happen.
 
-    ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the service, unless nothing
-    was recorded before them.
+    ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the
+    service, unless nothing was recorded before them.
     """
     tables.check_output(output, is_forced=is_forced)
     prompts = read_prompts(wanted.trace, wanted.requests)
@@ -69,23 +85,32 @@ def run_engine(
     with ExitStack() as stack:
         interrupted = stack.enter_context(noted_signals())
         directory = stack.enter_context(engine_directory(wanted.directory, is_kept=wanted.is_kept))
-        staging = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".engine-", dir=output)))
+        staging = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix=".engine-", dir=output))
+        )
         settings = _settings(wanted, prompts, directory, staging)
         tell(
-            f"{wanted.engine.title} serves {counted(len(prompts.rows), 'request')} of {prompts.tokens:,} tokens, up to "
-            f"{format_bytes(prompts.tokens * settings.token_bytes)} of KV, on {wanted.directory}"
+            f"{wanted.engine.title} serves {counted(len(prompts.rows), 'request')} of"
+            f" {prompts.tokens:,} tokens, up to"
+            f" {format_bytes(prompts.tokens * settings.token_bytes)} of KV, on {wanted.directory}"
         )
         config = Config(
-            tiers={TIER: str(wanted.directory)}, is_buffered=not wanted.is_direct, is_probed=wanted.is_probed
+            tiers={TIER: str(wanted.directory)},
+            is_buffered=not wanted.is_direct,
+            is_probed=wanted.is_probed,
         )
         tiers = [FileTier(TIER, directory, StorageOptions())]
         probes = probing(tiers, output, is_wanted=wanted.is_probed, is_of_all=not wanted.is_direct)
         end_probes = stack.enter_context(probes)
         before, health, started = device_counters(directory), smart(directory), datetime.now(UTC)
         with show(f"{wanted.engine.title} serving", len(prompts.rows)) as tick:
-            service = serve(wanted.kind, wanted.interpreter, settings, output / LOG_FILE, interrupted, tick)
+            service = serve(
+                wanted.kind, wanted.interpreter, settings, output / LOG_FILE, interrupted, tick
+            )
         if not service.operations and service.failure is not None:
-            raise DeviceError(f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}")
+            raise DeviceError(
+                f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}"
+            )
         # What the page cache holds of it is written back.
         write_back_ns, start = None, time.monotonic_ns()
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -99,7 +124,10 @@ def run_engine(
             {
                 "engine": str(wanted.kind),
                 "engine_version": service.facts.get("version"),
-                **{name: getattr(wanted, name) for name in ("requests", "layers", "kv_heads", "head_dim")},
+                **{
+                    name: getattr(wanted, name)
+                    for name in ("requests", "layers", "kv_heads", "head_dim")
+                },
                 "cpu_bytes": settings.cpu_bytes or None,
                 "disk_bytes": settings.disk_bytes or None,
                 "is_direct": wanted.is_direct,
@@ -124,7 +152,10 @@ def run_engine(
             smart={TIER: smart(wanted.directory)},
             probed=probed,
         )
-        said = f"{begun.host['engine']} served {counted(len(service.requests), 'request')}, one at a time"
+        said = (
+            f"{begun.host['engine']} served {counted(len(service.requests), 'request')}, one at a"
+            " time"
+        )
         finished = write_down(found, begun, measured, output, said=said)
         if measured.error is None:
             # What the engine itself said stays only if it failed.
@@ -137,10 +168,14 @@ def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging:
     cpu_bytes = _size("--cpu", wanted.cpu_bytes, wanted.engine.cpu_bytes, wanted.engine)
     disk_bytes = _size("--disk", wanted.disk_bytes, wanted.engine.disk_bytes, wanted.engine)
     if wanted.is_direct and not wanted.engine.has_direct:
-        raise ConfigError(f"--direct: {wanted.engine.title} has no O_DIRECT to its files; leave it out")
+        raise ConfigError(
+            f"--direct: {wanted.engine.title} has no O_DIRECT to its files; leave it out"
+        )
     memory = available_bytes()
     if memory is not None and cpu_bytes > memory:
-        raise ConfigError(f"--cpu: only {format_bytes(memory)} of memory is available; ask for less")
+        raise ConfigError(
+            f"--cpu: only {format_bytes(memory)} of memory is available; ask for less"
+        )
     free_bytes = shutil.disk_usage(directory).free
     token_bytes = 4 * wanted.layers * wanted.kv_heads * wanted.head_dim
     need = min(disk_bytes or prompts.tokens * token_bytes, prompts.tokens * token_bytes)
@@ -167,11 +202,15 @@ def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging:
 
 def _size(option: str, asked: int | None, default: int | None, engine: RealEngine) -> int:
     if asked is not None and default is None:
-        raise ConfigError(f"{option}: {engine.title} has no effect here ({engine.note}); leave it out")
+        raise ConfigError(
+            f"{option}: {engine.title} has no effect here ({engine.note}); leave it out"
+        )
     return asked if asked is not None else default or 0
 
 
-def _begun(wanted: EngineOptions, made: Recording, service: EngineRecord, started: datetime, health: Any) -> RunBegun:
+def _begun(
+    wanted: EngineOptions, made: Recording, service: EngineRecord, started: datetime, health: Any
+) -> RunBegun:
     meta = made.setting.reader.meta
     version = service.facts.get("version")
     facts = {
@@ -189,7 +228,9 @@ def _begun(wanted: EngineOptions, made: Recording, service: EngineRecord, starte
         started_utc=started.isoformat(),
         host=host_facts() | {"engine": f"{wanted.engine.title} {version or '(version unknown)'}"},
         tiers={TIER: facts},
-        engine=EngineNote(name="other", because=f"{wanted.engine.title} itself", queue_depth=None, io_bytes=None),
+        engine=EngineNote(
+            name="other", because=f"{wanted.engine.title} itself", queue_depth=None, io_bytes=None
+        ),
         window=WindowNote(
             rows=window.rows,
             is_whole_trace=service.failure is None and service.interrupted_by is None,
@@ -206,7 +247,9 @@ def _error(wanted: EngineOptions, service: EngineRecord, output: Path) -> KvErro
     kept = f"what was recorded is kept in {output} (partial)"
     served = len(service.requests)
     if service.interrupted_by is not None:
-        return Interrupted(f"interrupted by {service.interrupted_by} after {counted(served, 'request')}; {kept}")
+        return Interrupted(
+            f"interrupted by {service.interrupted_by} after {counted(served, 'request')}; {kept}"
+        )
     if service.failure is not None:
         log = output / LOG_FILE
         after = f"{wanted.engine.title} failed after {counted(served, 'request')}"
@@ -218,16 +261,26 @@ def _notes(wanted: EngineOptions, service: EngineRecord, write_back_ns: int | No
     """Return what a reader of the figures must know, and no figure says."""
     notes = [
         f"{wanted.engine.title} itself, {wanted.engine.note}",
-        "one request at a time, each until its writes are done; gaps between operations contain the engine's own work",
+        (
+            "one request at a time, each until its writes are done; gaps between operations contain"
+            " the engine's own work"
+        ),
         f"prefix cache: {counted(service.hit_tokens, 'prompt token')} hit",
     ]
     if wanted.engine.is_straced:
-        notes.append("times are those of read and write calls, without open and close; strace adds some µs to each")
+        notes.append(
+            "times are those of read and write calls, without open and close; strace adds some µs"
+            " to each"
+        )
     if not wanted.is_direct and write_back_ns is not None:
-        notes.append(f"page cache write-back afterwards took {format_duration(write_back_ns)}, in no figure")
+        notes.append(
+            f"page cache write-back afterwards took {format_duration(write_back_ns)}, in no figure"
+        )
     if untimed := service.untimed:
         said = ", ".join(f"{count:,} {op}s" for op, count in untimed.items())
-        notes.append(f"unrecorded calls of the engine opened or removed files: {said}; no figure counts them")
+        notes.append(
+            f"unrecorded calls of the engine opened or removed files: {said}; no figure counts them"
+        )
     if refused := service.facts.get("refused_puts"):
         notes.append(f"{refused:,} puts were refused: the engine's memory was full")
     if wanted.is_kept:

@@ -1,1 +1,4 @@
-"""How operations get to their tiers, in order and in time: the native engine, laid out, started and watched."""
+"""How operations get to their tiers, in order and in time.
+
+The native engine, laid out, started and watched.
+"""

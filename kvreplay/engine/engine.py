@@ -1,8 +1,9 @@
 """The native engine, driven: a job laid out for C, its threads started, watched and ended.
 
-`--engine uring` has one thread an io_uring, `--engine threads` one an I/O in flight; both take steps of the same
-operations in the same order (`native/loop.c`). Python runs in no loop but where a tier is Python's (`tasks`). Where all
-tiers are simulated one thread goes through virtual time instead.
+`--engine uring` has one thread an io_uring, `--engine threads` one an I/O in flight; both take
+steps of the same operations in the same order (`native/loop.c`). Python runs in no loop but where a
+tier is Python's (`tasks`). Where all tiers are simulated one thread goes through virtual time
+instead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ from signal import Signals
 from time import monotonic_ns, sleep
 from typing import Any
 
-from kvreplay.engine.job import DOINGS, Driven, Failure, Job, JobStruct, TaskStruct, ThreadUse, TierTable
+from kvreplay.engine.job import (
+    DOINGS,
+    Driven,
+    Failure,
+    Job,
+    JobStruct,
+    TaskStruct,
+    ThreadUse,
+    TierTable,
+)
 from kvreplay.engine.share import Share, share
 from kvreplay.engine.tasks import PythonTiers
 from kvreplay.native.rows import NONE, REPLAY, SHORT, WRITE
@@ -40,7 +50,10 @@ LEAD_NS = 10_000_000
 """How long after its threads an open loop's clock starts."""
 _POLL_S = 0.02
 _LEFT_NS, _LAST_S = 500_000_000, 0.5
-"""How long nothing may complete once a signal asked to end; and how long threads have to end before they are left."""
+"""How long nothing may complete once a signal asked to end.
+
+And how long threads have to end before they are left.
+"""
 _OPS = ("read", "write", "delete")
 _COUNTED = ("in_use_ns", "depth_limited_ns", "growing_ns", "blocked_ns", "unread_ns", "reserve_ns")
 """Of the struct Job and of `Driven`."""
@@ -79,7 +92,9 @@ def _why(code: int) -> str | None:
         errno.EPERM: "io_uring is not permitted here (a seccomp filter, as containers have)",
         errno.EACCES: "io_uring is not permitted here (a seccomp filter, as containers have)",
         errno.ENOMEM: "the locked-memory limit is too low for an io_uring (ulimit -l)",
-        errno.EMFILE: "the limit of open files is too low for an io_uring of this --queue-depth (ulimit -n)",
+        errno.EMFILE: (
+            "the limit of open files is too low for an io_uring of this --queue-depth (ulimit -n)"
+        ),
     }
     return why or known.get(code, f"io_uring_setup: {os.strerror(abs(code))}")
 
@@ -98,10 +113,13 @@ class Engine:
         because: str = "auto",
         is_virtual: bool = False,
     ) -> None:
-        """Allocate the buffers; `rings` says whose I/O goes by which io_uring, None: each thread does its own.
+        """Allocate the buffers.
 
-        With `is_growing` buffers are touched as more are in use; `most` are filled at all (None: all). `because` says
-        why it is this engine. With `is_virtual` there is one thread, and time is not waited for.
+        `rings` says whose I/O goes by which io_uring, None: each thread does its own.
+
+        With `is_growing` buffers are touched as more are in use; `most` are filled at all (None:
+        all). `because` says why it is this engine. With `is_virtual` there is one thread, and time
+        is not waited for.
         """
         self.depth, self.io_bytes, self.rings, self.because = depth, io_bytes, rings, because
         self.is_virtual = is_virtual
@@ -114,11 +132,17 @@ class Engine:
         self.unregistered: str | None = None
         if rings is not None:
             pinned_bytes = self.arena.first * io_bytes
-            code = library().ring_pins(ctypes.c_void_p(self.arena.address), ctypes.c_int64(pinned_bytes))
+            code = library().ring_pins(
+                ctypes.c_void_p(self.arena.address), ctypes.c_int64(pinned_bytes)
+            )
             if code == errno.ENOMEM:
-                self.unregistered = f"the locked-memory limit is below {pinned_bytes >> 20} MiB (ulimit -l)"
+                self.unregistered = (
+                    f"the locked-memory limit is below {pinned_bytes >> 20} MiB (ulimit -l)"
+                )
             elif code:
-                self.unregistered = f"the kernel refused to register the buffers: {os.strerror(code)}"
+                self.unregistered = (
+                    f"the kernel refused to register the buffers: {os.strerror(code)}"
+                )
 
     def facts(self) -> dict[str, Any]:
         """Return which path I/O takes, for run.json."""
@@ -144,8 +168,13 @@ class Engine:
             ],
         }
 
-    def drive(self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
-        """Run the job; `interrupted` returns the reason to stop or None, `progress` takes the number of rows done."""
+    def drive(
+        self, job: Job, interrupted: Callable[[], str | None], progress: Callable[[float], None]
+    ) -> Driven:
+        """Run the job.
+
+        `interrupted` returns the reason to stop or None, `progress` takes the number of rows done.
+        """
         return _Drive(self, job).drive(interrupted, progress)
 
 
@@ -175,11 +204,15 @@ class _Drive:
             bulk_depth=min(engine.depth, job.bulk_depth or engine.depth),
             rings=self._rings,
             copiers=self._copiers,
-            registered_bytes=0 if shared is None or engine.unregistered else engine.arena.first * engine.io_bytes,
+            registered_bytes=(
+                0 if shared is None or engine.unregistered else engine.arena.first * engine.io_bytes
+            ),
             is_open_loop=job.is_open_loop,
             stops_on_error=job.stops_on_error,
             is_checking=job.is_verified,
-            virtual_end_ns=min(job.runtime_ns or _FOREVER_NS, _FOREVER_NS) if engine.is_virtual else 0,
+            virtual_end_ns=(
+                min(job.runtime_ns or _FOREVER_NS, _FOREVER_NS) if engine.is_virtual else 0
+            ),
             plan=job.plan_address,
             use=ctypes.addressof(self._uses),
             bad=ctypes.addressof(self._bad),
@@ -191,18 +224,25 @@ class _Drive:
         self._threads: list[threading.Thread] = []
         self._left, self._lock, self._is_over = 0, threading.Lock(), threading.Event()
         self._moved = -1
-        """What had completed when something last did, or nothing was in flight or due: at `_since_ns`."""
+        """What had completed when something last did, or nothing was in flight or due.
+
+        At `_since_ns`.
+        """
         self._died: BaseException | None = None
         self._handle: ctypes.c_void_p = ctypes.c_void_p()
 
-    def drive(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+    def drive(
+        self, interrupted: Callable[[], str | None], progress: Callable[[float], None]
+    ) -> Driven:
         """Run the job; returns when nothing is in flight any more."""
         lib, job = self._lib, self._job
         lib.engine_open.restype = ctypes.c_void_p
         self._handle = ctypes.c_void_p(lib.engine_open(ctypes.byref(self.struct)))
         try:
             with ExitStack() as stack:
-                stack.enter_context(growing(self._engine.arena, lambda: int(self.struct.most_places), self._let_use))
+                stack.enter_context(
+                    growing(self._engine.arena, lambda: int(self.struct.most_places), self._let_use)
+                )
                 if job.feed is not None:
                     stack.enter_context(job.feed.running(lambda: lib.engine_wake(self._handle)))
                 return self._run(interrupted, progress)
@@ -214,7 +254,9 @@ class _Drive:
         self.struct.allowed_places = count
         self._lib.engine_wake(self._handle)
 
-    def _run(self, interrupted: Callable[[], str | None], progress: Callable[[float], None]) -> Driven:
+    def _run(
+        self, interrupted: Callable[[], str | None], progress: Callable[[float], None]
+    ) -> Driven:
         struct, job = self.struct, self._job
         reason = stalled = None
         try:
@@ -232,7 +274,11 @@ class _Drive:
             self._since_ns = monotonic_ns()
             while not self._is_over.wait(_POLL_S):
                 reason = reason or self._asked(interrupted)
-                if stalled is None and (stalled := self._stalled(is_left=reason in Signals.__members__)) is not None:
+                if (
+                    stalled is None
+                    and (stalled := self._stalled(is_left=reason in Signals.__members__))
+                    is not None
+                ):
                     self._stop()
                     if not self._is_over.wait(_LAST_S):
                         break
@@ -260,7 +306,9 @@ class _Drive:
         return reason
 
     def _stop(self) -> None:
-        self.struct.is_stopped = self.struct.is_stopped or int(self.struct.completed < len(self._job.rows))
+        self.struct.is_stopped = self.struct.is_stopped or int(
+            self.struct.completed < len(self._job.rows)
+        )
         self._lib.engine_wake(self._handle)
 
     # --- threads
@@ -281,7 +329,8 @@ class _Drive:
             except RuntimeError as error:
                 self.struct.is_stopped = 1
                 raise DeviceError(
-                    f"cannot start {len(bodies)} threads ({error}); lower --queue-depth, or raise the limit (ulimit -u)"
+                    f"cannot start {len(bodies)} threads ({error}); lower --queue-depth, or raise"
+                    " the limit (ulimit -u)"
                 ) from error
             self._threads.append(thread)
         while any(use.doing == 0 for use in self._uses) and not self._is_over.is_set():
@@ -306,7 +355,9 @@ class _Drive:
             os.sched_setaffinity(0, cpus)
         code = self._lib.ring_run(self._handle, ring)
         if code:
-            raise DeviceError(_why(code) if code < 0 or code == errno.EMFILE else f"io_uring: {os.strerror(code)}")
+            raise DeviceError(
+                _why(code) if code < 0 or code == errno.EMFILE else f"io_uring: {os.strerror(code)}"
+            )
 
     def _work(self, queue: int, at: int) -> None:
         lib, handle, task = self._lib, self._handle, TaskStruct()
@@ -322,9 +373,11 @@ class _Drive:
     # --- what came of it
 
     def _stalled(self, *, is_left: bool) -> str | None:
-        """Describe what the threads are doing if nothing has completed for too long, else return None.
+        """Describe what the threads are doing if nothing has completed for too long, else return
+        None.
 
-        Of a run that was stopped all that is in flight completes; one that a signal `is_left` by does not wait long.
+        Of a run that was stopped all that is in flight completes; one that a signal `is_left` by
+        does not wait long.
         """
         struct, rows, now = self.struct, self._job.rows, monotonic_ns()
         moved = int(struct.completed) + int(struct.moved_steps)
@@ -336,11 +389,19 @@ class _Drive:
         limit_ns = _LEFT_NS if is_left else None if struct.is_stopped else self._job.stall_ns
         if limit_ns is None or now - self._since_ns < limit_ns:
             return None
-        counts = Counter(f"{self._kind(at)} {DOINGS[use.doing]}" for at, use in enumerate(self._uses))
+        counts = Counter(
+            f"{self._kind(at)} {DOINGS[use.doing]}" for at, use in enumerate(self._uses)
+        )
         return ", ".join(f"{count} {said}" for said, count in counts.items())
 
     def _kind(self, at: int) -> str:
-        return "ring" if at < self._rings else "worker" if at < self._rings + self._workers else "copier"
+        return (
+            "ring"
+            if at < self._rings
+            else "worker"
+            if at < self._rings + self._workers
+            else "copier"
+        )
 
     def _driven(self, reason: str | None, stalled: str | None, start_ns: int) -> Driven:
         struct, job = self.struct, self._job
@@ -352,8 +413,16 @@ class _Drive:
             ended_ns = max((use.ended_ns for use in self._uses), default=0)
             wall_ns = ended_ns if self._engine.is_virtual else min(wall_ns, ended_ns)
             if self._engine.is_virtual and reason is None and struct.completed < len(job.rows):
-                reason = RUNTIME if struct.virtual_end_ns == job.runtime_ns else "the end of virtual time (104 days)"
-        by_fault = {fault.value: n for fault, n in zip(_FAULTS, struct.faults, strict=True) if fault is not None and n}
+                reason = (
+                    RUNTIME
+                    if struct.virtual_end_ns == job.runtime_ns
+                    else "the end of virtual time (104 days)"
+                )
+        by_fault = {
+            fault.value: n
+            for fault, n in zip(_FAULTS, struct.faults, strict=True)
+            if fault is not None and n
+        }
         corrupt = sum(by_fault.values())
         threads = [ThreadUse.from_buffer_copy(use) for use in self._uses]
         for at, use in enumerate(threads):
@@ -368,16 +437,18 @@ class _Drive:
             **{name: int(getattr(struct, name)) for name in _COUNTED},
             writes_generated_in_flight=int(struct.long_writes),
             stalled=stalled,
-            verification=None
-            if not job.is_verified
-            else Verification(
-                block_bytes=BLOCK_BYTES,
-                checked_blocks=int(struct.checked_blocks),
-                unwritten_blocks=int(struct.unwritten_blocks),
-                corrupt_blocks=corrupt,
-                by_fault=dict(sorted(by_fault.items())),
-                located=[self._located(bad) for bad in self._bad[:corrupt]],
-                check_ns=sum(use.checking_ns for use in self._uses),
+            verification=(
+                None
+                if not job.is_verified
+                else Verification(
+                    block_bytes=BLOCK_BYTES,
+                    checked_blocks=int(struct.checked_blocks),
+                    unwritten_blocks=int(struct.unwritten_blocks),
+                    corrupt_blocks=corrupt,
+                    by_fault=dict(sorted(by_fault.items())),
+                    located=[self._located(bad) for bad in self._bad[:corrupt]],
+                    check_ns=sum(use.checking_ns for use in self._uses),
+                )
             ),
         )
 
@@ -386,7 +457,11 @@ class _Drive:
         assert tier is not None, "planned rows have a tier"
         assert fault is not None, "a bad block has a fault"
         is_known = fault in (BlockFault.STALE, BlockFault.MISPLACED)
-        found = {"object_id": bad.found_object, "offset_bytes": bad.found_offset_bytes, "version": bad.found_version}
+        found = {
+            "object_id": bad.found_object,
+            "offset_bytes": bad.found_offset_bytes,
+            "version": bad.found_version,
+        }
         return BadBlock(
             fault=fault,
             row=bad.row,
@@ -404,22 +479,32 @@ class _Drive:
         if struct.failed_row != NONE:
             row = int(struct.failed_trace_row)
             text = self._python.texts.get(row) or self._text()
-            return Failure(row, f"{_OPS[struct.failed_op]} of object {struct.failed_object}: {text}")
+            return Failure(
+                row, f"{_OPS[struct.failed_op]} of object {struct.failed_object}: {text}"
+            )
         if not struct.bad_blocks:
             return None
         bad = self._located(self._bad[0])
         others = int(struct.bad_blocks) - 1
         more = f" and {counted(others, 'more block')}" if others else ""
-        return Failure(bad.row, f"read of object {bad.object_id}: {describe(bad)}{more}", is_corrupt=True)
+        return Failure(
+            bad.row, f"read of object {bad.object_id}: {describe(bad)}{more}", is_corrupt=True
+        )
 
     def _text(self) -> str:
         s, tier = self.struct, self._job.tiers[self.struct.failed_tier]
         assert tier is not None, "planned rows have a tier"
         if s.failed_outcome == SHORT:
-            return f"short read: {s.failed_moved} of {s.failed_bytes} bytes from offset {s.failed_from_bytes}"
+            return (
+                f"short read: {s.failed_moved} of {s.failed_bytes} bytes from offset"
+                f" {s.failed_from_bytes}"
+            )
         if s.failed_errno == 0 and s.failed_op == WRITE:
             return f"short write: {s.failed_moved} of {s.failed_bytes} bytes"
-        if s.failed_errno == errno.ENOENT and tier.native().kind in (TierKind.EXTENTS, TierKind.MEMORY):
+        if s.failed_errno == errno.ENOENT and tier.native().kind in (
+            TierKind.EXTENTS,
+            TierKind.MEMORY,
+        ):
             return f"object {s.failed_object} does not exist"
         is_full = s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes
         why = tier.why_no_room(s.failed_object) if is_full else None
@@ -446,8 +531,9 @@ def choose(
 ) -> Engine:
     """Choose and make the engine; file tiers learn which it is, GPU tiers get its buffers.
 
-    With `is_growing` its buffers are touched as more are in use, and of all only the `most` that are filled; those on a
-    GPU cannot be. `submitters` rings are wanted, or one a drive where there are processors for that (None).
+    With `is_growing` its buffers are touched as more are in use, and of all only the `most` that
+    are filled; those on a GPU cannot be. `submitters` rings are wanted, or one a drive where there
+    are processors for that (None).
 
     DeviceError if io_uring was asked for by name and the kernel does not give it.
     """
@@ -464,13 +550,26 @@ def choose(
     if is_virtual:
         is_growing, most, is_ring = False, 1, False
         because = "all tiers are simulated: their time is virtual, and nothing waits for it"
-    elif wanted is EngineName.AUTO and working and not any(t.has_ring or t.is_copied for t in tiers if t is not None):
-        is_ring, because = False, "no tier has files, devices or memory, which io_uring's loop is for"
+    elif (
+        wanted is EngineName.AUTO
+        and working
+        and not any(t.has_ring or t.is_copied for t in tiers if t is not None)
+    ):
+        is_ring, because = (
+            False,
+            "no tier has files, devices or memory, which io_uring's loop is for",
+        )
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"
     rings = share(tiers, submitters) if is_ring else None
     engine = Engine(
-        depth, io_bytes, rings=rings, is_growing=is_growing, most=most, because=because, is_virtual=is_virtual
+        depth,
+        io_bytes,
+        rings=rings,
+        is_growing=is_growing,
+        most=most,
+        because=because,
+        is_virtual=is_virtual,
     )
     for tier in filter(None, tiers):
         if tier.engine in ("threads", "uring"):

@@ -1,4 +1,6 @@
-"""What the engine is given to do and what came of it, and the structures of replay.h laid out for it."""
+"""What the engine is given to do and what came of it, and the structures of replay.h laid out for
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ class Together(Protocol):
         """The reason why all end now; null while they run."""
 
     def ready(self) -> None:
-        """Wait until all are prepared for the first operation; KvError if one cannot be: none is to start."""
+        """Wait until all are prepared for the first operation.
+
+        KvError if one cannot be: none is to start.
+        """
 
     def agree(self, soonest_ns: int) -> int:
         """Agree on the start of the run, not before `soonest_ns` (monotonic clock)."""
@@ -37,7 +42,10 @@ class Feeding(Protocol):
     """Lays rows into the ring ahead of the run, and hands on completed ones."""
 
     def running(self, wake: Callable[[], None]) -> AbstractContextManager[None]:
-        """Lay rows while the context lasts, calling `wake` after each batch; KvError at its end if the trace is bad."""
+        """Lay rows while the context lasts, calling `wake` after each batch.
+
+        KvError at its end if the trace is bad.
+        """
 
     @property
     def trouble(self) -> str | None:
@@ -55,7 +63,10 @@ class Job:
     is_open_loop: bool = False
     stops_on_error: bool = True
     watched: Callable[[Callable[[], int]], None] | None = None
-    """Takes what says how many I/Os and copies are in flight, when the job begins; it may be asked by any thread."""
+    """Takes what says how many I/Os and copies are in flight, when the job begins.
+
+    It may be asked by any thread.
+    """
     bulk_depth: int | None = None
     """How many I/Os of a save or restore may be in flight; None: as many as there may be at all."""
     is_verified: bool = False
@@ -67,7 +78,10 @@ class Job:
     feed: Feeding | None = None
     """Lays rows meanwhile; None if they are all there."""
     stall_ns: int | None = None
-    """If nothing completes for so long though something is in flight or due, the job ends; None: never."""
+    """If nothing completes for so long though something is in flight or due, the job ends.
+
+    None: never.
+    """
     runtime_ns: int | None = None
     """When it ends, from its common start on, if it is not over before; None: never."""
 
@@ -102,11 +116,16 @@ class Driven:
     """On the monotonic clock: what the times of rows count from."""
     threads: Sequence[ThreadUse] = field(default_factory=list)
     in_use_ns: int | None = None
-    """Places of the queue times time that I/Os were in; None, as the next two, where it was not counted."""
+    """Places of the queue times time that I/Os were in.
+
+    None, as the next two, where it was not counted.
+    """
     depth_limited_ns: int = 0
     """Time in which something due waited because as much was in flight as may be."""
     growing_ns: int = 0
-    """Time in which something due waited because memory of the engine's buffers was still being touched."""
+    """Time in which something due waited because memory of the engine's buffers was still being
+    touched.
+    """
     blocked_ns: int | None = None
     """Places times time that stood idle because all rows left waited for what was in flight."""
     unread_ns: int = 0
@@ -116,7 +135,10 @@ class Driven:
     writes_generated_in_flight: int = 0
     """Writes of several I/Os: the data of the later ones was made while the first ran."""
     stalled: str | None = None
-    """What each thread was doing when nothing had completed for too long; None if that was not so."""
+    """What each thread was doing when nothing had completed for too long.
+
+    None if that was not so.
+    """
     verification: Verification | None = None
 
     def of(self, *kinds: str) -> list[ThreadUse]:
@@ -132,7 +154,16 @@ class Driven:
 _RINGS_QUEUE = -2
 OPEN, MOVE, CLOSE, ERASE, WHOLE = range(5)
 """By the numbers of replay.h: what a task of Python's is to do."""
-DOINGS = ("starting", "making data", "in the kernel", "waiting", "moving", "in a tier's client", "checking", "ended")
+DOINGS = (
+    "starting",
+    "making data",
+    "in the kernel",
+    "waiting",
+    "moving",
+    "in a tier's client",
+    "checking",
+    "ended",
+)
 """By the numbers of replay.h: what a thread is doing."""
 
 
@@ -143,22 +174,37 @@ class TierTable:
     """The tiers of a job as C sees them, and what they point to."""
 
     def __init__(
-        self, tiers: Sequence[Tier | None], rings: int, of_tiers: Sequence[OfTier], *, is_placed: bool
+        self,
+        tiers: Sequence[Tier | None],
+        rings: int,
+        of_tiers: Sequence[OfTier],
+        *,
+        is_placed: bool,
     ) -> None:
-        """Lay out `tiers`: those on rings go by `of_tiers`; the workers' and the copiers' queues follow."""
+        """Lay out `tiers`.
+
+        Those on rings go by `of_tiers`; the workers' and the copiers' queues follow.
+        """
         self._kept: list[Any] = []
         self.structs: Any = (TierStruct * max(1, len(tiers)))()
         self.workers = self.has_copies = False
         """Whether steps go to workers, and to copiers."""
         workers, copiers = rings, rings + 1
-        # Whose loops do reads, writes and deletes of each kind of tier; queue 0 does what takes no time.
+        # Whose loops do reads, writes and deletes of each kind of tier; queue 0 does what takes no
+        # time.
         queues = {TierKind.MEMORY: copiers, TierKind.MODELLED: workers, TierKind.PYTHON: workers}
-        queues |= dict.fromkeys((TierKind.EXTENTS, TierKind.FILES), _RINGS_QUEUE if rings else workers)
+        queues |= dict.fromkeys(
+            (TierKind.EXTENTS, TierKind.FILES), _RINGS_QUEUE if rings else workers
+        )
         for at, (tier, to) in enumerate(zip(tiers, self.structs, strict=False)):
             share = of_tiers[at] if at < len(of_tiers) else OfTier()
             of = Native(TierKind.NOTHING) if tier is None else tier.native()
             to.kind, to.padding_bytes = of.kind, 1 if tier is None else tier.alignment
-            queue = workers if of.kind is TierKind.FILES and not (tier and tier.has_ring) else queues.get(of.kind, 0)
+            queue = (
+                workers
+                if of.kind is TierKind.FILES and not (tier and tier.has_ring)
+                else queues.get(of.kind, 0)
+            )
             to.queue[:] = [queue] * len(Op)
             if of.fields.get("is_discarding"):
                 to.queue[DELETE] = workers
@@ -167,7 +213,11 @@ class TierTable:
             drives: Any = (NativeDrive * len(of.drives))(*of.drives)
             for number, drive in enumerate(drives):
                 one = number if len(share.first) > 1 else 0
-                drive.first_loop, drive.loops, drive.loop_step = share.first[one], share.counts[one], share.step
+                drive.first_loop, drive.loops, drive.loop_step = (
+                    share.first[one],
+                    share.counts[one],
+                    share.step,
+                )
             to.drives, to.drive = len(drives), self._at(drives) if len(drives) else None
             to.drive_of = None if of.drive_of is None else self._at(of.drive_of)
             for field_name, value in of.fields.items():
@@ -180,13 +230,20 @@ class TierTable:
                 to.name, to.name_bytes, to.spread = self._at(text), len(name) + 1, SPREAD
                 to.digit, to.digits = self._at(of_name), len(digits)
             if of.service is not None:
-                to.read_bytes_per_s, to.write_bytes_per_s = of.service.read_bytes_per_s, of.service.write_bytes_per_s
+                to.read_bytes_per_s, to.write_bytes_per_s = (
+                    of.service.read_bytes_per_s,
+                    of.service.write_bytes_per_s,
+                )
                 to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns
 
     def _at(self, values: Any) -> int:
         """Return the address of a ctypes or NumPy array, which is kept."""
         self._kept.append(values)
-        return ctypes.addressof(values) if isinstance(values, ctypes.Array) else int(values.ctypes.data)
+        return (
+            ctypes.addressof(values)
+            if isinstance(values, ctypes.Array)
+            else int(values.ctypes.data)
+        )
 
     @property
     def address(self) -> int:

@@ -1,7 +1,9 @@
-"""Which drive's I/O goes through which ring: one that the submitting thread enters, or several with their own.
+"""Which drive's I/O goes through which ring.
 
-A thread that orders and one that enters the kernel cost two switches an I/O more than one that does both: several are
-for drives that together do more than one processor can submit.
+One that the submitting thread enters, or several with their own.
+
+A thread that orders and one that enters the kernel cost two switches an I/O more than one that does
+both: several are for drives that together do more than one processor can submit.
 """
 
 from __future__ import annotations
@@ -49,12 +51,18 @@ class Share:
         return len(self.targets)
 
     def node(self, ring: int) -> int | None:
-        """Return the NUMA node of the ring's drives; None if that is not known, or they lie on several."""
+        """Return the NUMA node of the ring's drives.
+
+        None if that is not known, or they lie on several.
+        """
         nodes = {numa_node(Path(target)) for target in self.targets[ring]}
         return nodes.pop() if len(nodes) == 1 else None
 
     def cpus(self, ring: int) -> set[int] | None:
-        """Return the processors near the ring's drives that we may use; None: all, no others are farther."""
+        """Return the processors near the ring's drives that we may use.
+
+        None: all, no others are farther.
+        """
         node = self.node(ring)
         near = None if node is None else node_cpus(node)
         return None if near is None else near & os.sched_getaffinity(0) or None
@@ -70,29 +78,48 @@ def check_submitters(text: str) -> int | None:
 
 
 def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
-    """Assign the drives of `tiers` to `wanted` rings; None: one a drive, as far as there are processors."""
+    """Assign the drives of `tiers` to `wanted` rings.
+
+    None: one a drive, as far as there are processors.
+    """
     if wanted == 1:
         return Share("--submitters 1")
-    drives = [drive for tier in tiers if tier is not None and tier.has_ring for drive in tier.drives]
-    devices: list[object] = [device_number(p) if (p := Path(drive.target)).exists() else p for drive in drives]
+    drives = [
+        drive for tier in tiers if tier is not None and tier.has_ring for drive in tier.drives
+    ]
+    devices: list[object] = [
+        device_number(p) if (p := Path(drive.target)).exists() else p for drive in drives
+    ]
     kinds = list(dict.fromkeys(devices))
     count, because = wanted, f"--submitters {wanted}"
     if count is None:
         spare = len(os.sched_getaffinity(0)) - 1
         count = min(len(kinds), spare, MOST_SUBMITTERS)
-        because = f"{AUTO}: {len(kinds)} drives, and {spare} processors besides that of the scheduling thread"
+        because = (
+            f"{AUTO}: {len(kinds)} drives, and {spare} processors besides that of the scheduling"
+            " thread"
+        )
     if not drives:
         why = "no tier has files or devices that a ring reads and writes"
         return Share(because, refused=None if wanted is None else why)
     if count <= 1:
         return Share(because)
     # Drives of one device share a ring, unless there are rings enough.
-    of_drive = [kinds.index(device) for device in devices] if len(kinds) >= count else list(range(len(drives)))
+    of_drive = (
+        [kinds.index(device) for device in devices]
+        if len(kinds) >= count
+        else list(range(len(drives)))
+    )
     return _distribute(tiers, of_drive, count, because)
 
 
-def _distribute(tiers: Sequence[Tier | None], of_drive: list[int], count: int, because: str) -> Share:
-    """Distribute `count` rings over the drives, numbered by `of_drive`: each has every n'th, or a part of one."""
+def _distribute(
+    tiers: Sequence[Tier | None], of_drive: list[int], count: int, because: str
+) -> Share:
+    """Distribute `count` rings over the drives, numbered by `of_drive`.
+
+    Each has every n'th, or a part of one.
+    """
     step, numbers = max(of_drive) + 1, iter(of_drive)
     targets: list[list[str]] = [[] for _ in range(count)]
     of_tiers = []
@@ -100,7 +127,9 @@ def _distribute(tiers: Sequence[Tier | None], of_drive: list[int], count: int, b
         if tier is None or not tier.has_ring:
             of_tiers.append(OfTier())
             continue
-        rings = [list(range(at, count, step)) or [at % count] for at in islice(numbers, len(tier.drives))]
+        rings = [
+            list(range(at, count, step)) or [at % count] for at in islice(numbers, len(tier.drives))
+        ]
         for drive, own in zip(tier.drives, rings, strict=True):
             for ring in own:
                 targets[ring].append(drive.target)

@@ -1,4 +1,7 @@
-"""Steps on tiers that are Python's: object stores, and files by cuFile. Each is done by one thread."""
+"""Steps on tiers that are Python's.
+
+Object stores, and files by cuFile. Each is done by one thread.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from kvreplay.tiers.tier import Tier
 
 
 class PythonTiers:
-    """The tiers of a job that are Python's; called from many threads, each with a task of its own."""
+    """The tiers of a job that are Python's.
+
+    Called from many threads, each with a task of its own.
+    """
 
     def __init__(self, job: Job, arena: Arena) -> None:
         """Serve the tiers of `job`, whose data lies in `arena`."""
@@ -89,7 +95,12 @@ class PythonTiers:
     def _end(self, tier: Tier, task: Any) -> None:
         handle = self._handles.pop(task.operation)
         try:
-            if isinstance(tier, ObjectTier) and task.act == CLOSE and task.op == WRITE and not task.is_failed:
+            if (
+                isinstance(tier, ObjectTier)
+                and task.act == CLOSE
+                and task.op == WRITE
+                and not task.is_failed
+            ):
                 # Until now its data was gathered, which is no work of the tier's.
                 task.submitted_ns = monotonic_ns() - self.start_ns
                 tier.end_whole(task.op, handle)

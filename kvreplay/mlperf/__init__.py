@@ -1,1 +1,4 @@
-"""A run of the MLPerf Storage KV-cache benchmark's locked options: their rules, their trials, their figures."""
+"""A run of the MLPerf Storage KV-cache benchmark's locked options.
+
+Their rules, their trials, their figures.
+"""

@@ -1,7 +1,9 @@
-"""Check a result tree of mlpstorage against the rules of a KV-cache submission (Rules.md of mlcommons/storage).
+"""Check a result tree of mlpstorage against the rules of a KV-cache submission (Rules.md of
+mlcommons/storage).
 
-The official validator has no checks of its own for the KV cache yet (its class is a stub), so that what section 6 asks
-is left to reviewers. Here all that the files of a tree can tell is checked, and what they cannot is said. Read only.
+The official validator has no checks of its own for the KV cache yet (its class is a stub), so that
+what section 6 asks is left to reviewers. Here all that the files of a tree can tell is checked, and
+what they cannot is said. Read only.
 """
 
 from __future__ import annotations
@@ -22,7 +24,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kvreplay.mlperf.result import PLACES, READ_RATE, SUMMED, WORST, WRITE_RATE
-from kvreplay.mlperf.rules import OPTIONS, PAUSE_S, RUNTIME_S, SEED, TRIALS, LockedOption, Rule, judged, rules_table
+from kvreplay.mlperf.rules import (
+    OPTIONS,
+    PAUSE_S,
+    RUNTIME_S,
+    SEED,
+    TRIALS,
+    LockedOption,
+    Rule,
+    judged,
+    rules_table,
+)
 from kvtrace import __version__
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
 from kvtrace.core.errors import TraceError
@@ -30,7 +42,12 @@ from kvtrace.core.files import at
 from kvtrace.core.units import counted
 
 CLOSED, OPEN, POOL, WORKLOAD = "closed", "open", "code-images", "kv_cache"
-POOL_MARK, POINTER, STAMP, IMAGE_HASH = ".mlps-image-pool", ".mlps-code-image", "provenance.json", ".code-hash.json"
+POOL_MARK, POINTER, STAMP, IMAGE_HASH = (
+    ".mlps-image-pool",
+    ".mlps-code-image",
+    "provenance.json",
+    ".code-hash.json",
+)
 OTHER_WORKLOADS = {"training", "checkpointing", "vector_database"}
 PHASES = {"run", "datasize"}
 RULES = {
@@ -76,7 +93,10 @@ _SUMS = {
 }
 _GREATEST = {name: PLACES[column] for name, column in WORST.items()}
 _GREATEST["aggregated_p95_latency_ms"] = "storage_io_latency_ms.p95"
-"""By the result's name: where a rank's file has it, below `summary`; the last is of earlier releases."""
+"""By the result's name.
+
+Where a rank's file has it, below `summary`; the last is of earlier releases.
+"""
 
 
 def _table(option: LockedOption) -> dict[str, Any]:
@@ -128,23 +148,40 @@ Found = Iterator[tuple[str, Path, str]]
 
 
 def check_tree(root: Path, argv: list[str]) -> Checked:
-    """Check the tree below `root`, the folder that holds `closed` or `open`; TraceError if it holds neither."""
+    """Check the tree below `root`, the folder that holds `closed` or `open`.
+
+    TraceError if it holds neither.
+    """
     if not root.is_dir():
         raise TraceError("no such folder" if not root.exists() else "no folder", path=root)
     if not (divisions := [each for each in _folders(root) if each.name.lower() in (CLOSED, OPEN)]):
         why = "name the folder that mlpstorage init made, which --results-dir named"
         raise TraceError(f"neither {CLOSED} nor {OPEN} is in it: {why}", path=root)
     runs: list[_Run] = []
-    found = [*_top(root), *(each for division in divisions for each in _division(root, division, runs))]
+    found = [
+        *_top(root),
+        *(each for division in divisions for each in _division(root, division, runs)),
+    ]
     for run in runs:
         found += _run(run)
-    seen = {rule for rule in RULES if any(run.division == CLOSED or rule not in _CLOSED_ONLY for run in runs)}
-    findings = [Finding(rule=rule, path=str(path.relative_to(root)), what=what) for rule, path, what in found]
+    seen = {
+        rule
+        for rule in RULES
+        if any(run.division == CLOSED or rule not in _CLOSED_ONLY for run in runs)
+    }
+    findings = [
+        Finding(rule=rule, path=str(path.relative_to(root)), what=what)
+        for rule, path, what in found
+    ]
     answer = f"{counted(len(findings), 'fault')} in {counted(len(runs), 'run')} of the KV cache"
     if not runs:
-        answer = f"no run of the KV cache is in {root}; {counted(len(findings), 'fault')} in its folders"
+        answer = (
+            f"no run of the KV cache is in {root}; {counted(len(findings), 'fault')} in its folders"
+        )
     elif not findings:
-        answer = f"no fault in {counted(len(runs), 'run')} of the KV cache, as far as the files show"
+        answer = (
+            f"no fault in {counted(len(runs), 'run')} of the KV cache, as far as the files show"
+        )
     return Checked(
         argv=argv,
         answer=answer,
@@ -160,12 +197,24 @@ def _rule(rule: str, findings: Sequence[Finding], *, is_seen: bool) -> Rule:
     if broken:
         return judged(RULES[rule], rule, counted(len(broken), "fault"), is_kept=False)
     if rule == "6.4.1":
-        return judged(RULES[rule], rule, "paths differ; the files do not say on which filesystems", is_kept=None)
-    return judged(RULES[rule], rule, "" if is_seen else "applies to no run here", is_kept=True if is_seen else None)
+        return judged(
+            RULES[rule],
+            rule,
+            "paths differ; the files do not say on which filesystems",
+            is_kept=None,
+        )
+    return judged(
+        RULES[rule],
+        rule,
+        "" if is_seen else "applies to no run here",
+        is_kept=True if is_seen else None,
+    )
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(
+        each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")
+    )
 
 
 def _top(root: Path) -> Found:
@@ -200,7 +249,11 @@ def _division(root: Path, division: Path, runs: list[_Run]) -> Found:
         for system in _folders(results):
             for ending in (".yaml", ".pdf"):
                 if not (systems / f"{system.name}{ending}").is_file():
-                    yield "2.1.7", systems / f"{system.name}{ending}", "is missing: it describes the system"
+                    yield (
+                        "2.1.7",
+                        systems / f"{system.name}{ending}",
+                        "is missing: it describes the system",
+                    )
             yield from _workloads(root, system, division.name.lower(), runs)
 
 
@@ -220,7 +273,14 @@ def _workloads(root: Path, system: Path, division: str, runs: list[_Run]) -> Fou
         if each.name not in OTHER_WORKLOADS | {WORKLOAD}:
             is_meant = each.name.replace("-", "_").lower().replace("kvcache", WORKLOAD) == WORKLOAD
             meant = f"; it is written {WORKLOAD}" if is_meant else ""
-            yield "2.1.10", each, f"is no workload; there are {WORKLOAD}, {', '.join(sorted(OTHER_WORKLOADS))}{meant}"
+            yield (
+                "2.1.10",
+                each,
+                (
+                    f"is no workload; there are {WORKLOAD},"
+                    f" {', '.join(sorted(OTHER_WORKLOADS))}{meant}"
+                ),
+            )
     if not folders:
         yield "2.1.10", system, "holds no workload"
     for model in _folders(system / WORKLOAD) if (system / WORKLOAD).is_dir() else ():
@@ -243,7 +303,9 @@ def _workloads(root: Path, system: Path, division: str, runs: list[_Run]) -> Fou
 
 def _is_time(name: str) -> bool:
     try:
-        return bool(re.fullmatch(r"\d{8}_\d{6}", name)) and bool(datetime.strptime(name, "%Y%m%d_%H%M%S"))  # noqa: DTZ007 - local time
+        return bool(re.fullmatch(r"\d{8}_\d{6}", name)) and bool(
+            datetime.strptime(name, "%Y%m%d_%H%M%S")  # noqa: DTZ007 - local time
+        )
     except ValueError:
         return False
 
@@ -279,7 +341,11 @@ def _provenance(root: Path, leaf: Path, metadata: dict[str, Any]) -> Found:
     pointer = named.read_text(encoding="utf-8", errors="replace").strip() if named.is_file() else ""
     digest = pointer.rpartition(":")[2]
     if not re.fullmatch("[0-9a-f]{32}", digest):
-        yield "2.1.6", named, "is missing" if not pointer else "names no hash of 32 hexadecimal digits"
+        yield (
+            "2.1.6",
+            named,
+            "is missing" if not pointer else "names no hash of 32 hexadecimal digits",
+        )
     else:
         submitter = leaf.relative_to(root).parts[1]
         images = [root / pool / f"code-{digest[:8]}" for pool in (POOL, submitter)]
@@ -287,7 +353,11 @@ def _provenance(root: Path, leaf: Path, metadata: dict[str, Any]) -> Found:
         if image is None:
             yield "2.1.6", images[0], f"is missing: {leaf.name} ran it"
         elif (other := at(_read(image / IMAGE_HASH), "hash")) != digest:
-            yield "2.1.6", image / IMAGE_HASH, f"its hash is {other}, not {digest}, which {leaf.name} names"
+            yield (
+                "2.1.6",
+                image / IMAGE_HASH,
+                f"its hash is {other}, not {digest}, which {leaf.name} names",
+            )
     stamp = leaf / STAMP
     if not stamp.is_file():
         if metadata.get("provenance_file"):
@@ -302,9 +372,19 @@ def _run(run: _Run) -> Found:
     """Check one run by section 6."""
     kept = (
         ("2.1.10", f"a run of {{}}, not {WORKLOAD}", run.metadata.get("benchmark_type"), WORKLOAD),
-        ("2.1.12", "the run was of {}: its folder was renamed", run.metadata.get("run_datetime"), run.path.name),
+        (
+            "2.1.12",
+            "the run was of {}: its folder was renamed",
+            run.metadata.get("run_datetime"),
+            run.path.name,
+        ),
         ("6.3.4.5", "ended with status {}", run.metadata.get("exit_status"), 0),
-        ("6.6.1", f"a run of {{}} lies in {run.division}", at(run.metadata, "args", "mode"), run.division),
+        (
+            "6.6.1",
+            f"a run of {{}} lies in {run.division}",
+            at(run.metadata, "args", "mode"),
+            run.division,
+        ),
     )
     for rule, said, value, wanted in kept:
         if value not in (None, wanted):
@@ -316,7 +396,9 @@ def _run(run: _Run) -> Found:
     path, summary = yield from _summary(run.path)
     # One if nothing says.
     known = (at(summary, "total_ranks"), run.metadata.get("num_processes"), 1)
-    ranks = max(1, int(min(_MOST_RANKS, next(n for each in known if (n := _number(each)) is not None))))
+    ranks = max(
+        1, int(min(_MOST_RANKS, next(n for each in known if (n := _number(each)) is not None)))
+    )
     trials = int(min(_MOST_TRIALS, _number(sequence.get("trials")) or TRIALS))
     for option in OPTIONS:
         folder, found = run.path / f"option_{option.number}", defaultdict[str, list[Any]](list)
@@ -325,14 +407,27 @@ def _run(run: _Run) -> Found:
             duration = _number(at(options, str(option.number), "duration")) or RUNTIME_S
             yield from _served(folder, option, found, duration)
             if path is not None:
-                yield from _aggregated(path, at(summary, "options", str(option.number)), option.number, found)
+                yield from _aggregated(
+                    path, at(summary, "options", str(option.number)), option.number, found
+                )
 
 
 def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | None, Any]]:
-    """Check a run's aggregated result, and return where it is and what it says; None without one."""
-    files = [each for name in ("summary.json", "kvcache_run_summary*.json") for each in sorted(leaf.glob(name))]
+    """Check a run's aggregated result, and return where it is and what it says.
+
+    None without one.
+    """
+    files = [
+        each
+        for name in ("summary.json", "kvcache_run_summary*.json")
+        for each in sorted(leaf.glob(name))
+    ]
     if len(files) != 1:
-        yield "6.3.4.5", leaf, f"{len(files) or 'no'} summary.json or kvcache_run_summary_*.json: a run has one"
+        yield (
+            "6.3.4.5",
+            leaf,
+            f"{len(files) or 'no'} summary.json or kvcache_run_summary_*.json: a run has one",
+        )
         return None, None
     (path,), found = files, _read(files[0])
     if not isinstance(found, dict):
@@ -340,7 +435,9 @@ def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | 
         return None, None
     if found.get("partial_failure"):
         yield "6.3.4.5", path, "says that results of ranks are missing (partial_failure)"
-    a_host, hosts, ranks = (_number(found.get(name)) for name in ("npernode", "host_count", "total_ranks"))
+    a_host, hosts, ranks = (
+        _number(found.get(name)) for name in ("npernode", "host_count", "total_ranks")
+    )
     if a_host and hosts and ranks and a_host * hosts != ranks:
         yield "6.3.3.1", path, f"{a_host:g} ranks a host on {hosts:g} hosts are not {ranks:g}"
     return path, found
@@ -358,13 +455,19 @@ def _places(run: _Run) -> Found:
 
 
 def workload_of(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return a run's options, sequence and features: as recorded, or else from the commands that it ran."""
+    """Return a run's options, sequence and features.
+
+    As recorded, or else from the commands that it ran.
+    """
     recorded = metadata.get("parameters")
     parts = [at(recorded, name) for name in ("options", "sequence", "features")]
     if isinstance(parts[0], dict):
         return tuple(part if isinstance(part, dict) else {} for part in parts)  # type: ignore[return-value]
     arguments = at(metadata, "args")
-    sequence = {"trials": at(arguments, "trials"), "inter_option_delay_s": at(arguments, "inter_option_delay")}
+    sequence = {
+        "trials": at(arguments, "trials"),
+        "inter_option_delay_s": at(arguments, "inter_option_delay"),
+    }
     options, features = defaultdict[str, dict[str, Any]](dict), dict[str, Any]()
     commands = metadata.get("command_output_files")
     for each in commands if isinstance(commands, list) else ():
@@ -375,14 +478,26 @@ def workload_of(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
         config = Path(str(flags.pop("config", "")))
         is_default = config.parent.name == "kv_cache_benchmark"
         flags.pop("rank_cache_base", None)
-        _merge(sequence, {"seed": flags.pop("seed_base", None), "config": "default" if is_default else str(config)})
-        _merge(options[number[1]], {name: flags.pop(name) for name in _table(OPTIONS[0]) if name in flags})
+        _merge(
+            sequence,
+            {
+                "seed": flags.pop("seed_base", None),
+                "config": "default" if is_default else str(config),
+            },
+        )
+        _merge(
+            options[number[1]],
+            {name: flags.pop(name) for name in _table(OPTIONS[0]) if name in flags},
+        )
         features |= flags
     return options, sequence, features
 
 
 def _merge(into: dict[str, Any], found: dict[str, Any]) -> None:
-    """Add what a command said to what others did: two values where they differ, which are no locked one."""
+    """Add what a command said to what others did.
+
+    Two values where they differ, which are no locked one.
+    """
     for name, value in found.items():
         known = into.setdefault(name, value)
         if str(value) not in str(known).split(" and "):
@@ -390,12 +505,17 @@ def _merge(into: dict[str, Any], found: dict[str, Any]) -> None:
 
 
 def _flags(command: str) -> dict[str, Any]:
-    """Return the options of mlperf_wrapper.py in `command`, by name; none if it runs another program."""
+    """Return the options of mlperf_wrapper.py in `command`, by name.
+
+    None if it runs another program.
+    """
     try:
         words = shlex.split(command)
     except ValueError:
         return {}
-    program = next((i for i, word in enumerate(words) if word.endswith("mlperf_wrapper.py")), len(words))
+    program = next(
+        (i for i, word in enumerate(words) if word.endswith("mlperf_wrapper.py")), len(words)
+    )
     found: dict[str, Any] = {}
     for word, value in zip(words[program + 1 :], [*words[program + 2 :], "--"], strict=False):
         if word.startswith("--"):
@@ -403,16 +523,29 @@ def _flags(command: str) -> dict[str, Any]:
     return found
 
 
-def _locked(path: Path, options: dict[str, Any], sequence: dict[str, Any], features: dict[str, Any]) -> Found:
-    """Check what CLOSED fixes: the options' parameters, the sequence, and that nothing else was set."""
+def _locked(
+    path: Path, options: dict[str, Any], sequence: dict[str, Any], features: dict[str, Any]
+) -> Found:
+    """Check what CLOSED fixes.
+
+    The options' parameters, the sequence, and that nothing else was set.
+    """
     for option in OPTIONS:
         mine = options.get(str(option.number))
         if not isinstance(mine, dict):
-            yield "6.3.1.1", path, f"option {option.number} was not run, or its command was not recorded"
+            yield (
+                "6.3.1.1",
+                path,
+                f"option {option.number} was not run, or its command was not recorded",
+            )
             continue
         for name, wanted in _table(option).items():
             if not _is_equal(mine.get(name), wanted):
-                yield "6.3.1.1", path, f"option {option.number}: {name} {mine.get(name)}, must be {wanted}"
+                yield (
+                    "6.3.1.1",
+                    path,
+                    f"option {option.number}: {name} {mine.get(name)}, must be {wanted}",
+                )
     for name, wanted in _LOCKS.items():
         if not _is_equal(sequence.get(name), wanted):
             yield "6.3.2.1", path, f"{name} {sequence.get(name)}, must be {wanted}"
@@ -427,7 +560,9 @@ def _is_equal(value: Any, wanted: Any) -> bool:
 
 
 def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]]) -> Found:
-    """Check that each trial of `option` has a result of each rank, and gather the summaries that are read."""
+    """Check that each trial of `option` has a result of each rank, and gather the summaries that
+    are read.
+    """
     for folder in (option / f"trial_{trial}" for trial in range(trials)):
         if not folder.is_dir():
             yield "6.3.3.3", folder, "is missing"
@@ -438,7 +573,11 @@ def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]])
         for rank in map("rank_{}".format, range(ranks)):
             files = by_rank[rank]
             if len(files) != 1:
-                many = f"holds {len(files)} results: the tool takes any one of them" if files else "has no result"
+                many = (
+                    f"holds {len(files)} results: the tool takes any one of them"
+                    if files
+                    else "has no result"
+                )
                 yield "6.3.3.3", folder / rank, many
                 continue
             summary = at(_read(files[0]), "summary")
@@ -460,16 +599,33 @@ def _value(summary: Any, place: str) -> float:
     return _number(at(summary, *place.split("."))) or 0.0
 
 
-def _served(path: Path, option: LockedOption, found: dict[str, list[Any]], duration: float) -> Found:
+def _served(
+    path: Path, option: LockedOption, found: dict[str, list[Any]], duration: float
+) -> Found:
     """Check that ranks ran to their end and read from storage."""
     every = [summary for of_trial in found.values() for summary in of_trial]
-    short = [s for each in every if (s := _number(each.get("elapsed_time"))) is not None and s < _WHOLE * duration]
+    short = [
+        s
+        for each in every
+        if (s := _number(each.get("elapsed_time"))) is not None and s < _WHOLE * duration
+    ]
     if short:
-        yield "6.3.1.1", path, f"{len(short)} of {len(every)} results ended after {min(short):.0f} s of {duration:.0f}"
+        yield (
+            "6.3.1.1",
+            path,
+            (
+                f"{len(short)} of {len(every)} results ended after {min(short):.0f} s of"
+                f" {duration:.0f}"
+            ),
+        )
     in_memory = [each for each in every if _number(at(each, "cache_stats", "storage_entries")) == 0]
     if in_memory and (not option.cpu_gib or len(in_memory) == len(every)):
         yield "6.3.4.4", path, f"{len(in_memory)} of {len(every)} results kept nothing on storage"
-    unread = [e for e in every if e not in in_memory and not _value(e, _SUMS["aggregated_read_bandwidth_gbps"][1])]
+    unread = [
+        e
+        for e in every
+        if e not in in_memory and not _value(e, _SUMS["aggregated_read_bandwidth_gbps"][1])
+    ]
     if unread:
         yield "6.3.4.4", path, f"{len(unread)} of {len(every)} results read nothing from storage"
 
@@ -486,16 +642,27 @@ def _aggregated(path: Path, said: Any, number: int, found: dict[str, list[Any]])
             (n, rule, fmean(sum(_value(s, at) for s in each) for each in found.values()))
             for n, (rule, at) in _SUMS.items()
         ),
-        *((n, "6.3.4.3", max(_value(s, at) for of in found.values() for s in of)) for n, at in _GREATEST.items()),
+        *(
+            (n, "6.3.4.3", max(_value(s, at) for of in found.values() for s in of))
+            for n, at in _GREATEST.items()
+        ),
     ]
     for name, rule, wanted in checks:
-        if name in said and not math.isclose(_number(said[name]) or 0.0, wanted, rel_tol=_CLOSE, abs_tol=_CLOSE):
-            yield rule, path, f"option {number}: {name} {said[name]}, but its ranks' files give {wanted:g}"
+        if name in said and not math.isclose(
+            _number(said[name]) or 0.0, wanted, rel_tol=_CLOSE, abs_tol=_CLOSE
+        ):
+            yield (
+                rule,
+                path,
+                f"option {number}: {name} {said[name]}, but its ranks' files give {wanted:g}",
+            )
 
 
 def check_document(found: Checked) -> Document:
     """Make the document of a checked result tree: its faults, then the rules."""
-    faults = table_of("Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", found.findings)
+    faults = table_of(
+        "Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", found.findings
+    )
     return Document(
         name="",
         headline=found.answer,

@@ -1,6 +1,8 @@
-"""The result of an option, of one client or several (mlperf.json), as a document, and as the benchmark's export.
+"""The result of an option, of one client or several (mlperf.json), as a document, and as the
+benchmark's export.
 
-The benchmark counts tokens and hits of requests that a trial served whole, because the clock cuts its trace.
+The benchmark counts tokens and hits of requests that a trial served whole, because the clock cuts
+its trace.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ from kvtrace.core.schema import OPS, REQUESTS, SERVED, numbers
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import counted, format_duration, format_rate, per_second
 
-READ_RATE, WRITE_RATE = "Tier Storage Read Bandwidth (GiB/s)", "Tier Storage Write Bandwidth (GiB/s)"
+READ_RATE, WRITE_RATE = (
+    "Tier Storage Read Bandwidth (GiB/s)",
+    "Tier Storage Write Bandwidth (GiB/s)",
+)
 READ_P95, WRITE_P95 = "Storage Tier Read Total P95 (ms)", "Storage Tier Write Total P95 (ms)"
 GIB, NS_PER_MS = 1 << 30, 1e6
 _EXPECTED = {
@@ -97,10 +102,16 @@ class Aggregated(msgspec.Struct, frozen=True, kw_only=True):
     aggregated_avg_throughput_tokens_per_sec: float | None
     aggregated_storage_throughput_tokens_per_sec: float | None
     aggregated_device_read_p95_ms: float | None
-    """The greatest P95 of all ranks and trials, not one of all samples. Null, and so is the next: not measured."""
+    """The greatest P95 of all ranks and trials, not one of all samples.
+
+    Null, and so is the next: not measured.
+    """
     aggregated_device_write_p95_ms: float | None
     aggregated_total_read_p95_ms: float | None
-    """As above, of the whole time of an object: our name, for the benchmark aggregates the device's alone."""
+    """As above, of the whole time of an object.
+
+    Our name, for the benchmark aggregates the device's alone.
+    """
     aggregated_total_write_p95_ms: float | None
     rank_count: int
     trial_count: int
@@ -111,7 +122,9 @@ class Aggregated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a drive file expects of an option's trace, replayed on it in virtual time before the first trial."""
+    """What a drive file expects of an option's trace, replayed on it in virtual time before the
+    first trial.
+    """
 
     drive: str
     row: dict[str, float | None]
@@ -134,7 +147,10 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         for column, (what, form, unit) in _EXPECTED.items():
             value, ratio = self.row[column], self.over_measured.get(column)
             if value is not None:
-                shown.append(f"{what} {form(value * unit)}{'' if ratio is None else f' ({ratio:.2f} of measured)'}")
+                shown.append(
+                    f"{what}"
+                    f" {form(value * unit)}{'' if ratio is None else f' ({ratio:.2f} of measured)'}"
+                )
         return f"{self.drive} expects {', '.join(shown) or 'nothing that is measured'}"
 
 
@@ -160,8 +176,8 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
     criteria: list[Criterion]
     """Of the worst trial each."""
     criteria_note: str = (
-        "the benchmark program's own health criteria; they are not a condition of a submission (mlcommons/storage "
-        "issue 624)"
+        "the benchmark program's own health criteria; they are not a condition of a submission"
+        " (mlcommons/storage issue 624)"
     )
     rules: list[Rule]
     space: list[str]
@@ -178,7 +194,10 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
     """Return the trial `name` made of `run`; `served` are the requests that it served whole."""
     named = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
     row = {column: value for column, (value, _) in named.items()}
-    rates, definition = (row[READ_RATE], row[WRITE_RATE]), "bytes of reads and writes on storage over the elapsed time"
+    rates, definition = (
+        (row[READ_RATE], row[WRITE_RATE]),
+        "bytes of reads and writes on storage over the elapsed time",
+    )
     rate = None if None in rates else sum(rates) * GIB
     # A trial only begins the trace of which the replay knows the hit rate.
     own: dict[str, tuple[Any, ...]] = {
@@ -233,12 +252,16 @@ def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggr
         cpu_tier_ranks=[
             f"rank {client.rank}, {trial.run}"
             for client, trial in runs
-            if not any(trial.row.get(f"Tier Storage KV Bytes {word} (GiB)") for word in ("Read", "Written"))
+            if not any(
+                trial.row.get(f"Tier Storage KV Bytes {word} (GiB)") for word in ("Read", "Written")
+            )
         ],
     )
 
 
-def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool) -> MlperfResult:
+def result_of(
+    result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool
+) -> MlperfResult:
     """Make the result of `clients`; `result` holds the fields that do not follow from theirs."""
     found = aggregate(number, result["asked_trials"], clients)
     by_name: dict[str, list[Criterion]] = {}
@@ -253,22 +276,36 @@ def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *,
         for each in by_name.values()
     ]
     mark = mark_of(result["rules"])
-    limits = Counter(trial.limit or "not identified" for client in clients for trial in client.trials)
-    limit = ", ".join(name if len(limits) == 1 else f"{name} ({count})" for name, count in limits.most_common())
+    limits = Counter(
+        trial.limit or "not identified" for client in clients for trial in client.trials
+    )
+    limit = ", ".join(
+        name if len(limits) == 1 else f"{name} ({count})" for name, count in limits.most_common()
+    )
     read, write = found.aggregated_read_bandwidth_gbps, found.aggregated_write_bandwidth_gbps
     moved = "a bandwidth that is not known"
     if read is not None and write is not None:
         rates = [format_rate(rate * GIB) for rate in (read + write, read, write)]
         moved = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
-    times = [("read", found.aggregated_total_read_p95_ms), ("write", found.aggregated_total_write_p95_ms)]
+    times = [
+        ("read", found.aggregated_total_read_p95_ms),
+        ("write", found.aggregated_total_write_p95_ms),
+    ]
     p95 = ", ".join(
-        f"{op} P95 {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * NS_PER_MS)}"
+        f"{op} P95"
+        f" {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * NS_PER_MS)}"
         for op, ms in times
     )
     over = f"over {counted(found.trial_count, 'trial')}"
     over += f" of {found.rank_count} ranks" if found.rank_count > 1 else ""
-    partial = f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
-    said = [f"{result['option']}: {moved}, {p95} {over}{partial}", f"bottleneck: {limit}", *([mark] if mark else [])]
+    partial = (
+        f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
+    )
+    said = [
+        f"{result['option']}: {moved}, {p95} {over}{partial}",
+        f"bottleneck: {limit}",
+        *([mark] if mark else []),
+    ]
     return MlperfResult(
         **result,
         answer="; ".join(said),
@@ -283,7 +320,11 @@ def result_of(result: dict[str, Any], clients: Sequence[Client], number: int, *,
 
 def read_result(folder: Path) -> MlperfResult:
     """Return the result in `folder`; TraceError if there is none, or it is of another version."""
-    return read_json(folder / MLPERF_FILE, MlperfResult, misfit="not of this version of kvreplay: {}; run it again")
+    return read_json(
+        folder / MLPERF_FILE,
+        MlperfResult,
+        misfit="not of this version of kvreplay: {}; run it again",
+    )
 
 
 _NOTE = "of the requests served whole within the trial"
@@ -323,7 +364,9 @@ class Served:
 def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
     """Sum the requests of the table `requests` that `run` served whole."""
     served = open_table(run / SERVED_FILE, SERVED).whole()
-    unfinished, operations = (served.column(name).to_numpy() for name in ("unfinished", "operations"))
+    unfinished, operations = (
+        served.column(name).to_numpy() for name in ("unfinished", "operations")
+    )
     ids, hits = (served.column(name).to_numpy() for name in ("request_id", "hits"))
     is_whole = (unfinished == 0) & (operations > 0)
     asked = open_table(requests, REQUESTS).whole()
@@ -335,7 +378,9 @@ def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
     names = ("tier", "op", "request_id", "submitted_ns", "completed_ns")
     for batch in open_table(run / OPS_FILE, OPS).batches(names):
         tier, op, request, submitted, completed = (numbers(batch.column(name)) for name in names)
-        counts = (tier == storage) & (op != DELETE) & (completed >= 0) & np.isin(request, ids[is_whole])
+        counts = (
+            (tier == storage) & (op != DELETE) & (completed >= 0) & np.isin(request, ids[is_whole])
+        )
         storage_io_ns += int((completed - submitted)[counts].sum())
     return Served(
         requests=int(is_whole.sum()),
@@ -359,7 +404,11 @@ _TOP = {
     "Total Write (GiB)": "cache_stats.total_write_gb",
     "Multi-turn Hit Rate": "multi_turn_stats.hit_rate",
 }
-_LATENCIES = {"E2E": "end_to_end_latency_ms", "Storage": "storage_io_latency_ms", "Gen": "generation_latency_ms"}
+_LATENCIES = {
+    "E2E": "end_to_end_latency_ms",
+    "Storage": "storage_io_latency_ms",
+    "Gen": "generation_latency_ms",
+}
 _PARTS = {"Total": "", "Device": "_device", "Host": "_host"}
 _POINTS = {"P50": "p50", "P95": "p95", "P99": "p99", "P99.9": "p999", "P99.99": "p9999"}
 _KINDS = {"GPU": "gpu", "CPU": "cpu", "Storage": "storage"}
@@ -373,7 +422,9 @@ PLACES = (
         for point, field in {"Mean": "mean", **_POINTS}.items()
     }
     | {
-        f"Storage Tier {op} {part} {point} (ms)": f"cache_stats.storage_{op.lower()}{infix}_{field}_ms"
+        f"Storage Tier {op} {part} {point} (ms)": (
+            f"cache_stats.storage_{op.lower()}{infix}_{field}_ms"
+        )
         for op in _OPS
         for part, infix in _PARTS.items()
         for point, field in _POINTS.items()
@@ -449,7 +500,13 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
                 "",
                 [
                     table_of("Trials", Sheet.PERFORMANCE, spec, rows),
-                    table_of("Aggregated by the benchmark's names", Sheet.PERFORMANCE, columns, figures, note),
+                    table_of(
+                        "Aggregated by the benchmark's names",
+                        Sheet.PERFORMANCE,
+                        columns,
+                        figures,
+                        note,
+                    ),
                     rules_table(result.rules),
                 ],
             )
@@ -462,7 +519,10 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 def summary_sheet(result: MlperfResult) -> PlainSheet:
-    """Return the columns of the benchmark's export: a row for each trial of each rank, and one for all together."""
+    """Return the columns of the benchmark's export.
+
+    A row for each trial of each rank, and one for all together.
+    """
     found = result.aggregated
     columns = list(result.clients[0].trials[0].row)
     together = {column: getattr(found, field) for field, column in (SUMMED | WORST).items()}

@@ -1,7 +1,7 @@
 """The benchmark's locked options, one attempt at them, and which rules of a submission it keeps.
 
-Rules.md of mlcommons/storage: section 6, a line each; the options are table KVCache-1 of 6.3.1. A preset of kvtrace
-holds the workload of each option; a test compares the two.
+Rules.md of mlcommons/storage: section 6, a line each; the options are table KVCache-1 of 6.3.1. A
+preset of kvtrace holds the workload of each option; a test compares the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from msgspec.structs import asdict
 
 from kvreplay.config.config import Config, named
 from kvreplay.config.tiers import FILE_SUFFIX, paths_of
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, parameters, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportTable,
+    Sheet,
+    parameters,
+    table_of,
+)
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration
 
@@ -60,11 +67,16 @@ OPTIONS = (
 ALL = "v3"
 SHORT = {"v3-8b": "v3-8b-stress"}
 """What stands for one of several."""
-_BY_NAME = {key: option for option in OPTIONS for key in (option.name, option.preset, str(option.number))}
+_BY_NAME = {
+    key: option for option in OPTIONS for key in (option.name, option.preset, str(option.number))
+}
 
 
 def resolve(names: Sequence[str]) -> list[LockedOption]:
-    """Look up options by name, each once; ConfigError, with the nearest name, for an unknown one."""
+    """Look up options by name, each once.
+
+    ConfigError, with the nearest name, for an unknown one.
+    """
     found: list[LockedOption] = []
     for name in names:
         for option in OPTIONS if name in (ALL, f"mlperf-{ALL}") else [_one(name)]:
@@ -72,7 +84,9 @@ def resolve(names: Sequence[str]) -> list[LockedOption]:
                 raise ConfigError(f"{name}: {option.name} is named twice; name it once")
             found.append(option)
     if not found:
-        raise ConfigError(f"name an option: {', '.join(o.name for o in OPTIONS)}, or {ALL} for all of them")
+        raise ConfigError(
+            f"name an option: {', '.join(o.name for o in OPTIONS)}, or {ALL} for all of them"
+        )
     return found
 
 
@@ -84,7 +98,9 @@ def _one(name: str) -> LockedOption:
     known = [o.name for o in OPTIONS]
     near = get_close_matches(plain, [*known, *SHORT], n=1, cutoff=0.3)
     meant = f"; did you mean {near[0]}? There" if near else "; there"
-    raise ConfigError(f"no locked option {name!r}{meant} are {', '.join(known)}, and {ALL} for all of them")
+    raise ConfigError(
+        f"no locked option {name!r}{meant} are {', '.join(known)}, and {ALL} for all of them"
+    )
 
 
 class Kept(StrEnum):
@@ -110,16 +126,24 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOT_CLAIMED = {
-    "a submission": "MLCommons takes results of its own mlpstorage alone (Rules.md 1); this measures the same option "
-    "by replay, to prepare and to compare",
-    "device P95": "storage_read_device_p95_ms and storage_write_device_p95_ms are null: measured is the time of a "
-    "whole object, from submission to completion, with fdatasync for writes, not the device's part of it; kvreplay run "
-    "--probes measures that",
-    "P95 with one thread per user": "the benchmark has as many threads as users, of which max-concurrent-allocs "
-    "may write; here as many I/Os of 1 MiB as users, unless --queue-depth says otherwise, are in flight, in the order "
-    "of the simulated requests, and there is no think time: fewer objects share the storage at a time, so that "
-    "each may take less time than there",
-    "reads through the page cache": "the benchmark uses np.load after dropping a file's pages; here all I/O is direct",
+    "a submission": (
+        "MLCommons takes results of its own mlpstorage alone (Rules.md 1); this measures the same"
+        " option by replay, to prepare and to compare"
+    ),
+    "device P95": (
+        "storage_read_device_p95_ms and storage_write_device_p95_ms are null: measured is the time"
+        " of a whole object, from submission to completion, with fdatasync for writes, not the"
+        " device's part of it; kvreplay run --probes measures that"
+    ),
+    "P95 with one thread per user": (
+        "the benchmark has as many threads as users, of which max-concurrent-allocs may write; here"
+        " as many I/Os of 1 MiB as users, unless --queue-depth says otherwise, are in flight, in"
+        " the order of the simulated requests, and there is no think time: fewer objects share the"
+        " storage at a time, so that each may take less time than there"
+    ),
+    "reads through the page cache": (
+        "the benchmark uses np.load after dropping a file's pages; here all I/O is direct"
+    ),
     "end-to-end latency": "a replay computes nothing",
 }
 """What a replay cannot say of a submission, and why."""
@@ -133,7 +157,10 @@ def rules_of(attempt: Attempt) -> list[Rule]:
     is_apart = place.filesystems is None or place.results_filesystem not in place.filesystems
     trials = counted(attempt.trials, "trial")
     off = f"{trials} of {TRIALS}" if attempt.trials < TRIALS else f"{trials}, not {TRIALS}"
-    size, some = format_bytes(attempt.capacity_bytes), f"{attempt.options} of {len(OPTIONS)} here; v3 runs them all"
+    size, some = (
+        format_bytes(attempt.capacity_bytes),
+        f"{attempt.options} of {len(OPTIONS)} here; v3 runs them all",
+    )
     return [
         judged(
             "workload of the option",
@@ -144,9 +171,17 @@ def rules_of(attempt: Attempt) -> list[Rule]:
         _locked("runtime", "6.3.1.1", attempt.runtime_ns, RUNTIME_S * NS_PER_S, format_duration),
         _locked("seed", "6.3.2.1", attempt.seed_base, SEED, str, f", plus rank {attempt.rank}"),
         _locked("trials", "6.3.2.1", attempt.trials, TRIALS, str, short=off),
-        _locked("pause between options", "6.3.2.1", attempt.pause_ns, PAUSE_S * NS_PER_S, format_duration)
-        if attempt.options > 1
-        else judged("pause between options", "6.3.2.1", one, is_kept=None),
+        (
+            _locked(
+                "pause between options",
+                "6.3.2.1",
+                attempt.pause_ns,
+                PAUSE_S * NS_PER_S,
+                format_duration,
+            )
+            if attempt.options > 1
+            else judged("pause between options", "6.3.2.1", one, is_kept=None)
+        ),
         judged(
             "all options are run",
             "6.3.1.1",
@@ -156,7 +191,11 @@ def rules_of(attempt: Attempt) -> list[Rule]:
         judged(
             "cache and results on different filesystems",
             "6.4.1",
-            place.target if is_apart else f"results would lie on the filesystem of {place.target}: name another -o",
+            (
+                place.target
+                if is_apart
+                else f"results would lie on the filesystem of {place.target}: name another -o"
+            ),
             "cache and results on one filesystem",
             is_kept=is_apart,
             is_chosen=False,
@@ -164,7 +203,11 @@ def rules_of(attempt: Attempt) -> list[Rule]:
         judged(
             "storage tier as large as the benchmark makes it",
             "6.6.1",
-            f"{size}, 95 % of what is free" if is_default else f"{size} by --capacity, not 95 % of what is free",
+            (
+                f"{size}, 95 % of what is free"
+                if is_default
+                else f"{size} by --capacity, not 95 % of what is free"
+            ),
             f"storage tier of {size}",
             is_kept=is_default,
         ),
@@ -178,16 +221,32 @@ def rules_of(attempt: Attempt) -> list[Rule]:
 
 
 def judged(
-    rule: str, reference: str, detail: str, short: str = "", *, is_kept: bool | None, is_chosen: bool = True
+    rule: str,
+    reference: str,
+    detail: str,
+    short: str = "",
+    *,
+    is_kept: bool | None,
+    is_chosen: bool = True,
 ) -> Rule:
-    """Return a rule that is kept, is not, which marks results with `short`, or of which that is not known (None)."""
+    """Return a rule that is kept, is not, which marks results with `short`, or of which that is not
+    known (None).
+    """
     kept = Kept.UNKNOWN if is_kept is None else Kept.YES if is_kept else Kept.NO
     short = short if is_kept is False else ""
-    return Rule(rule=rule, reference=reference, kept=kept, detail=detail, short=short, is_chosen=is_chosen)
+    return Rule(
+        rule=rule, reference=reference, kept=kept, detail=detail, short=short, is_chosen=is_chosen
+    )
 
 
 def _locked(
-    rule: str, reference: str, value: int, locked: int, show: Callable[[int], str], more: str = "", short: str = ""
+    rule: str,
+    reference: str,
+    value: int,
+    locked: int,
+    show: Callable[[int], str],
+    more: str = "",
+    short: str = "",
 ) -> Rule:
     own, other = show(value), show(locked)
     short = short or (f"{own} of {other}" if rule == "runtime" else f"{rule} {own}, not {other}")
@@ -202,10 +261,18 @@ def mark_of(rules: Sequence[Rule]) -> str | None:
 
 
 def refuse_broken(rules: Sequence[Rule], *, is_allowed: bool) -> None:
-    """Raise ConfigError for a rule that is broken though no option said so, unless that `is_allowed`."""
-    broken = [f"{r.rule} ({r.reference}): {r.detail}" for r in rules if r.kept is Kept.NO and not r.is_chosen]
+    """Raise ConfigError for a rule that is broken though no option said so, unless that
+    `is_allowed`.
+    """
+    broken = [
+        f"{r.rule} ({r.reference}): {r.detail}"
+        for r in rules
+        if r.kept is Kept.NO and not r.is_chosen
+    ]
     if broken and not is_allowed:
-        raise ConfigError(f"a rule is not kept: {'; '.join(broken)}; --break-rules goes on and marks the results")
+        raise ConfigError(
+            f"a rule is not kept: {'; '.join(broken)}; --break-rules goes on and marks the results"
+        )
 
 
 STORAGE, MEMORY = "nvme", "cpu"
@@ -254,7 +321,10 @@ class Attempt:
 
     @property
     def seed(self) -> int:
-        """The seed of this client: the benchmark's wrapper adds the rank to the base (mlperf_wrapper.py)."""
+        """The seed of this client.
+
+        The benchmark's wrapper adds the rank to the base (mlperf_wrapper.py).
+        """
         return self.seed_base + self.rank
 
     @property
@@ -268,7 +338,9 @@ class Attempt:
     def space(self) -> str:
         """Compare the space needed with the space available."""
         room = format_bytes(self.place.room_bytes)
-        return f"at most {format_bytes(self.capacity_bytes)} on {self.place.target}, {room} free there"
+        return (
+            f"at most {format_bytes(self.capacity_bytes)} on {self.place.target}, {room} free there"
+        )
 
 
 def targets_of(tiers: dict[str, str], option: LockedOption) -> dict[str, str]:
@@ -278,16 +350,26 @@ def targets_of(tiers: dict[str, str], option: LockedOption) -> dict[str, str]:
     """
     target = tiers.get(STORAGE)
     if target is None or set(tiers) - {STORAGE, MEMORY}:
-        raise ConfigError(f"--tier {STORAGE}=TARGET names the storage under test, such as {STORAGE}=/mnt/drive")
+        raise ConfigError(
+            f"--tier {STORAGE}=TARGET names the storage under test, such as {STORAGE}=/mnt/drive"
+        )
     if named(target):
-        raise ConfigError(f"--tier {STORAGE}={target}: the storage under test is a directory, a *.dat file or a device")
+        raise ConfigError(
+            f"--tier {STORAGE}={target}: the storage under test is a directory, a *.dat file or a"
+            " device"
+        )
     if tiers.get(MEMORY, "ram") != "ram":
-        raise ConfigError(f"--tier {MEMORY}={tiers[MEMORY]}: the options' CPU tier is memory; leave it out")
+        raise ConfigError(
+            f"--tier {MEMORY}={tiers[MEMORY]}: the options' CPU tier is memory; leave it out"
+        )
     return {STORAGE: target} | ({MEMORY: "ram"} if option.cpu_gib else {})
 
 
 def place_of(target: str, output: Path) -> UnderTest:
-    """Examine the storage `target` and the place of `output`; DeviceError if that does not exist."""
+    """Examine the storage `target` and the place of `output`.
+
+    DeviceError if that does not exist.
+    """
     free, sizes, filesystems = {}, [], set()
     try:
         for path in paths_of(target):
@@ -305,7 +387,9 @@ def place_of(target: str, output: Path) -> UnderTest:
     except OSError as error:
         raise DeviceError(f"{error.filename}: {error.strerror}; make it first") from None
     room = sum(free.values())
-    return UnderTest(target, room, frozenset(filesystems) or None, results, sum(sizes) if sizes else None)
+    return UnderTest(
+        target, room, frozenset(filesystems) or None, results, sum(sizes) if sizes else None
+    )
 
 
 def plan_document(attempt: Attempt, rules: Sequence[Rule]) -> Document:
@@ -321,10 +405,16 @@ def plan_document(attempt: Attempt, rules: Sequence[Rule]) -> Document:
         "space": attempt.space,
     }
     tables = [parameters("Plan", Sheet.PARAMETERS, facts), rules_table(rules)]
-    return Document(name="", headline=f"{headline}; {mark or 'no rule is broken'}", chapters=[Chapter("", tables)])
+    return Document(
+        name="",
+        headline=f"{headline}; {mark or 'no rule is broken'}",
+        chapters=[Chapter("", tables)],
+    )
 
 
 def rules_table(rules: Sequence[Rule]) -> ReportTable:
     """Return the table of `rules`, and which are kept."""
     rows = [asdict(r) | {"kept": "NOT KEPT" if r.kept is Kept.NO else r.kept.value} for r in rules]
-    return table_of("Rules", Sheet.PARAMETERS, "text: rule, reference = Rules.md, kept, detail", rows)
+    return table_of(
+        "Rules", Sheet.PARAMETERS, "text: rule, reference = Rules.md, kept, detail", rows
+    )

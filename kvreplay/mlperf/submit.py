@@ -1,4 +1,6 @@
-"""Run one locked option: make its trace, replay it as often as asked, judge it; combine several clients.
+"""Run one locked option.
+
+Make its trace, replay it as often as asked, judge it; combine several clients.
 
 Clients of one storage are combined as Rules.md 6.3.4 of mlcommons/storage says.
 """
@@ -49,7 +51,9 @@ CSV_FILE, BOOK_FILE = "mlperf.csv", "mlperf.xlsx"
 def submit(
     attempt: Attempt, rules: list[Rule], asked: Replay, *, replaying: Replaying = replay
 ) -> tuple[MlperfResult, KvError | None]:
-    """Run `attempt` into the output of what is `asked`, which may hold an earlier one; its trace is made there.
+    """Run `attempt` into the output of what is `asked`, which may hold an earlier one.
+
+    Its trace is made there.
 
     Returns what it came to, which mlperf.json holds too, and why it is partial or None.
     """
@@ -60,14 +64,20 @@ def submit(
     make_trace(attempt, output)
     config = replace(attempt.config, requests=str(output / REQUESTS))
     runs: list[tuple[str, RunFile, Served]] = []
-    expected = None if config.drive is None else _expected(replace(asked, config=config, trace=output / TRACE))
+    expected = (
+        None
+        if config.drive is None
+        else _expected(replace(asked, config=config, trace=output / TRACE))
+    )
 
     def done(run: Path, finished: FinishedRun) -> None:
         log(f"{run}: {finished.run.summary.verdict}")
         served = served_of(run, output / REQUESTS, finished.run.trace.metadata)
         runs.append((f"{TRIALS_FOLDER}/{run.name}", finished.run, served))
 
-    each = replace(asked, config=config, trace=output / TRACE, output=output / TRIALS_FOLDER, is_forced=True)
+    each = replace(
+        asked, config=config, trace=output / TRACE, output=output / TRIALS_FOLDER, is_forced=True
+    )
     _, error = Trials(each, attempt.trials, replaying=replaying).perform(done)
     client = Client(
         rank=attempt.rank,
@@ -96,10 +106,16 @@ def submit(
 
 
 def _expected(asked: Replay) -> Expected:
-    """Replay the option's trace in virtual time on the drive file that is named, and say what it expects."""
+    """Replay the option's trace in virtual time on the drive file that is named, and say what it
+    expects.
+    """
     name = str(asked.config.drive)
     on_file = replace(asked.config, tiers=asked.config.tiers | {STORAGE: f"sim:{name}"}, drive=None)
-    run = replay(replace(asked, config=on_file, output=asked.output / EXPECTED, is_forced=True, watching=None)).run
+    run = replay(
+        replace(
+            asked, config=on_file, output=asked.output / EXPECTED, is_forced=True, watching=None
+        )
+    ).run
     row = dict[str, float | None]()
     for op, rate, p95 in (("read", READ_RATE, READ_P95), ("write", WRITE_RATE, WRITE_P95)):
         figures = next((f for f in run.summary.figures if (f.tier, f.op) == (STORAGE, op)), None)
@@ -113,7 +129,10 @@ def _expected(asked: Replay) -> Expected:
 
 
 def make_trace(attempt: Attempt, output: Path) -> None:
-    """Let kvtrace simulate the option: its preset, for as long as a trial lasts, on a storage tier as large as ours."""
+    """Let kvtrace simulate the option.
+
+    Its preset, for as long as a trial lasts, on a storage tier as large as ours.
+    """
     run_program(
         "kvtrace",
         [
@@ -125,8 +144,12 @@ def make_trace(attempt: Attempt, output: Path) -> None:
     )
 
 
-def write_result(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], output: Path) -> None:
-    """Write `result` to `output` in its three forms; a workbook if openpyxl is there, else a line that says how.
+def write_result(
+    result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], output: Path
+) -> None:
+    """Write `result` to `output` in its three forms.
+
+    A workbook if openpyxl is there, else a line that says how.
 
     The workbook has the benchmark's sheets, of `runs` where they are at hand, and ours behind them.
     """
@@ -135,7 +158,11 @@ def write_result(result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served
     known = [served.named(run.summary.wall_ns) for _, run, served in runs]
     rest = run_sheets([(name, run) for name, run, _ in runs], known)[1:] if runs else []
     try:
-        write_workbook([result_document(result, result.option)], output / BOOK_FILE, [summary_sheet(result), *rest])
+        write_workbook(
+            [result_document(result, result.option)],
+            output / BOOK_FILE,
+            [summary_sheet(result), *rest],
+        )
         written.append(BOOK_FILE)
     except ProbeUnavailable as error:
         log(f"no {BOOK_FILE}: {error}")
@@ -155,16 +182,26 @@ _SAME = {
 
 
 def folders_of(folder: Path) -> dict[str, Path]:
-    """Return the folders of the results in `folder`, by option: itself, or one for each option of several."""
-    inside = [folder] if (folder / MLPERF_FILE).is_file() else sorted(p.parent for p in folder.glob(f"*/{MLPERF_FILE}"))
+    """Return the folders of the results in `folder`, by option.
+
+    Itself, or one for each option of several.
+    """
+    inside = (
+        [folder]
+        if (folder / MLPERF_FILE).is_file()
+        else sorted(p.parent for p in folder.glob(f"*/{MLPERF_FILE}"))
+    )
     if not inside:
-        raise TraceError(f"no {MLPERF_FILE}: name the folders of kvreplay mlperf, one for each rank", path=folder)
+        raise TraceError(
+            f"no {MLPERF_FILE}: name the folders of kvreplay mlperf, one for each rank", path=folder
+        )
     found: dict[str, Path] = {}
     for path in inside:
         option = read_result(path).option
         if option in found:
             raise ConfigError(
-                f"{folder} holds {found[option].name} and {path.name}, both of {option}; name them instead"
+                f"{folder} holds {found[option].name} and {path.name}, both of {option}; name them"
+                " instead"
             )
         found[option] = path
     return found
@@ -173,8 +210,8 @@ def folders_of(folder: Path) -> dict[str, Path]:
 def combine(folders: Sequence[Path], argv: list[str]) -> list[MlperfResult]:
     """Return the results of the ranks in `folders` together, one for each option.
 
-    ConfigError if they are not of one option, seed, number of trials or runtime, or one is named twice. TraceError if a
-    folder holds no result.
+    ConfigError if they are not of one option, seed, number of trials or runtime, or one is named
+    twice. TraceError if a folder holds no result.
     """
     if len(folders) < 2:  # noqa: PLR2004 - several
         raise ConfigError("combine takes the folders of two ranks or more, such as rank-*/")
@@ -184,7 +221,9 @@ def combine(folders: Sequence[Path], argv: list[str]) -> list[MlperfResult]:
     found = [folders_of(folder) for folder in folders]
     for folder, of_rank in zip(folders, found, strict=True):
         if set(of_rank) != set(found[0]):
-            raise ConfigError(f"{folder} holds {', '.join(of_rank)}, but {folders[0]} {', '.join(found[0])}")
+            raise ConfigError(
+                f"{folder} holds {', '.join(of_rank)}, but {folders[0]} {', '.join(found[0])}"
+            )
     return [_combined([of_rank[option] for of_rank in found], argv) for option in found[0]]
 
 
@@ -195,14 +234,20 @@ def _combined(paths: Sequence[Path], argv: list[str]) -> MlperfResult:
         for field, said in _SAME.items():
             mine, other = getattr(rank, field), getattr(first, field)
             if mine != other:
-                raise ConfigError(f"{path}: {said} {mine}, but {other} in {paths[0]}; combine ranks of one run")
+                raise ConfigError(
+                    f"{path}: {said} {mine}, but {other} in {paths[0]}; combine ranks of one run"
+                )
     clients = [client for rank in ranks for client in rank.clients]
     (option,) = resolve([first.option])
     fields: dict[str, Any] = {field: getattr(first, field) for field in _SAME} | {
         "argv": argv,
         "workload": f"{first.workload}, {len(clients)} clients",
         "rules": [*merged(ranks), own_ranks(clients), together(clients)],
-        "space": [f"rank {c.rank}: {line}" for r in ranks for c, line in zip(r.clients, r.space, strict=False)],
+        "space": [
+            f"rank {c.rank}: {line}"
+            for r in ranks
+            for c, line in zip(r.clients, r.space, strict=False)
+        ],
         "trace": None,
     }
     return result_of(fields, clients, option.number, has_memory=option.cpu_gib > 0)
@@ -225,13 +270,20 @@ def own_ranks(clients: Sequence[Client]) -> Rule:
     ranks = [client.rank for client in clients]
     twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
     named = ", ".join(map(str, twice))
-    detail = f"rank {named} more than once, with the same requests and data: say --rank" if twice else f"{ranks}"
+    detail = (
+        f"rank {named} more than once, with the same requests and data: say --rank"
+        if twice
+        else f"{ranks}"
+    )
     short = f"rank {named} more than once"
     return judged("each client has its own rank", "6.3.3.3", detail, short, is_kept=not twice)
 
 
 def together(clients: Sequence[Client]) -> Rule:
-    """Return whether the ranks ran at the same time: bandwidths of different times must not be summed."""
+    """Return whether the ranks ran at the same time.
+
+    Bandwidths of different times must not be summed.
+    """
     rule = "ranks ran at the same time", "6.3.4.1"
     least = 1.0
     for trials in zip(*(client.trials for client in clients), strict=False):
@@ -243,9 +295,14 @@ def together(clients: Sequence[Client]) -> Rule:
         shared = max(min(ends) - max(begins), timedelta())
         least = min(least, shared / longest if longest else 0.0)
     if least < TOGETHER:
-        detail = f"in one trial they overlap for {least:.0%} of the longest: the sum was never reached at once"
+        detail = (
+            f"in one trial they overlap for {least:.0%} of the longest: the sum was never reached"
+            " at once"
+        )
         return judged(*rule, detail, f"ranks overlap for {least:.0%} only", is_kept=False)
-    return judged(*rule, f"they overlap for {least:.0%} or more, by their hosts' clocks", is_kept=True)
+    return judged(
+        *rule, f"they overlap for {least:.0%} or more, by their hosts' clocks", is_kept=True
+    )
 
 
 def _span(row: dict[str, Any]) -> tuple[datetime, datetime] | None:

@@ -1,1 +1,4 @@
-"""The replay engine in C, and how Python sees its structures: one shared library, loaded by ctypes."""
+"""The replay engine in C, and how Python sees its structures.
+
+One shared library, loaded by ctypes.
+"""

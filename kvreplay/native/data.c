@@ -1,7 +1,9 @@
-// The data of writes: an arena that dgen-py filled, xor a key for each 512 bytes; and what a read must find of it.
+// The data of writes: an arena that dgen-py filled, xor a key for each 512 bytes; and what a read
+// must find of it.
 //
-// A sector's key follows from seed, object, version and place, so that no sector occurs twice and any part can be made
-// by itself, for one pass over the bytes. The arena is small enough to stay in the processor's caches.
+// A sector's key follows from seed, object, version and place, so that no sector occurs twice and
+// any part can be made by itself, for one pass over the bytes. The arena is small enough to stay in
+// the processor's caches.
 #include "replay.h"
 
 #include <string.h>
@@ -11,7 +13,8 @@ enum { TAG, OBJECT, OFFSET, VERSION, SUM };
 #define STEP 0x9E3779B97F4A7C15ULL
 
 // Bytes `from` to `end` of a sector; word i has the key and i steps.
-static inline void make_part(const uint8_t *source, uint8_t *to, int64_t from, int64_t end, uint64_t key) {
+static inline void make_part(const uint8_t *source, uint8_t *to, int64_t from, int64_t end,
+                             uint64_t key) {
     int64_t at = from;
     while (at < end) {
         uint64_t word, turned = key + (uint64_t)(at / 8) * STEP;
@@ -27,30 +30,42 @@ static inline void make_part(const uint8_t *source, uint8_t *to, int64_t from, i
     }
 }
 
-static inline __attribute__((always_inline)) void make_sector(const uint64_t *restrict source, uint64_t *restrict to, uint64_t key) {
-    for (int i = 0; i < SECTOR_BYTES / 8; i++) to[i] = source[i] ^ (key + (uint64_t)i * STEP);
+static inline __attribute__((always_inline)) void make_sector(const uint64_t *restrict source,
+                                                              uint64_t *restrict to, uint64_t key) {
+    for (int i = 0; i < SECTOR_BYTES / 8; i++) {
+        to[i] = source[i] ^ (key + (uint64_t)i * STEP);
+    }
 }
 
-static inline __attribute__((always_inline)) void sectors(const Data *d, uint8_t *to, int64_t bytes, int64_t offset,
-                                                          int64_t object, int64_t version) {
+static inline __attribute__((always_inline)) void sectors(const Data *d, uint8_t *to, int64_t bytes,
+                                                          int64_t offset, int64_t object,
+                                                          int64_t version) {
     uint64_t name = mixed(d->seed ^ mixed((uint64_t)object * STEP + (uint64_t)version));
-    int64_t all = d->arena_sectors, place = 0, turn = 0;  // what lies an arena further begins elsewhere in it
+    int64_t all = d->arena_sectors, place = 0,
+            turn = 0; // what lies an arena further begins elsewhere in it
     for (int64_t at = offset, end = offset + bytes; at < end;) {
         int64_t sector = at / SECTOR_BYTES, from = at % SECTOR_BYTES;
-        int64_t to_byte = end - sector * SECTOR_BYTES < SECTOR_BYTES ? end - sector * SECTOR_BYTES : SECTOR_BYTES;
+        int64_t to_byte =
+            end - sector * SECTOR_BYTES < SECTOR_BYTES ? end - sector * SECTOR_BYTES : SECTOR_BYTES;
         int64_t head = to_byte < d->head_bytes ? to_byte : d->head_bytes;
         if (at == offset || sector == turn) {
             turn = (sector / all + 1) * all;
             place = (int64_t)((mixed(name ^ (uint64_t)turn) >> 20) + (uint64_t)sector) % all;
-        } else if (++place == all)
+        } else if (++place == all) {
             place = 0;
+        }
         const uint8_t *source = d->arena + place * SECTOR_BYTES;
         uint64_t key = mixed(name + (uint64_t)sector * STEP);
-        if (from == 0 && head == SECTOR_BYTES && (uintptr_t)to % 8 == 0)
+        if (from == 0 && head == SECTOR_BYTES && (uintptr_t)to % 8 == 0) {
             make_sector((const uint64_t *)(const void *)source, (uint64_t *)(void *)to, key);
-        else {
-            if (from < head) make_part(source, to, from, head, key);
-            if (head < to_byte) memset(to + (head > from ? head - from : 0), 0, (size_t)(to_byte - (head > from ? head : from)));
+        } else {
+            if (from < head) {
+                make_part(source, to, from, head, key);
+            }
+            if (head < to_byte) {
+                memset(to + (head > from ? head - from : 0), 0,
+                       (size_t)(to_byte - (head > from ? head : from)));
+            }
         }
         to += to_byte - from;
         at += to_byte - from;
@@ -58,15 +73,17 @@ static inline __attribute__((always_inline)) void sectors(const Data *d, uint8_t
 }
 
 #ifdef __x86_64__
-__attribute__((target("avx2"))) static void wide_sectors(const Data *d, uint8_t *to, int64_t bytes, int64_t offset,
-                                                         int64_t object, int64_t version) {
+__attribute__((target("avx2"))) static void wide_sectors(const Data *d, uint8_t *to, int64_t bytes,
+                                                         int64_t offset, int64_t object,
+                                                         int64_t version) {
     sectors(d, to, bytes, offset, object, version);
 }
 #endif
 
-static void make_sectors(const Data *d, uint8_t *to, int64_t bytes, int64_t offset, int64_t object, int64_t version) {
+static void make_sectors(const Data *d, uint8_t *to, int64_t bytes, int64_t offset, int64_t object,
+                         int64_t version) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2")) {   // 1.5 times as fast as what every processor has
+    if (__builtin_cpu_supports("avx2")) { // 1.5 times as fast as what every processor has
         wide_sectors(d, to, bytes, offset, object, version);
         return;
     }
@@ -76,24 +93,33 @@ static void make_sectors(const Data *d, uint8_t *to, int64_t bytes, int64_t offs
 
 // Which of the pool's blocks stands in the place of a block; NONE: it is one of its own.
 static int64_t pool_block(Data *d, int64_t block, int64_t object, int64_t version, bool is_whole) {
-    uint64_t hash = mixed(mixed(~d->seed ^ mixed((uint64_t)object * STEP + (uint64_t)version)) + (uint64_t)block * STEP);
+    uint64_t hash = mixed(mixed(~d->seed ^ mixed((uint64_t)object * STEP + (uint64_t)version)) +
+                          (uint64_t)block * STEP);
     bool is_copy = hash < d->copies_below;
     int64_t found = (int64_t)(mixed(hash) % POOL_BLOCKS);
     if (is_whole) {
         atomic_fetch_add_explicit(&d->made_blocks, 1, memory_order_relaxed);
-        if (!is_copy) atomic_fetch_add_explicit(&d->single_blocks, 1, memory_order_relaxed);
-        else atomic_fetch_or_explicit(&d->pool_used[found / 64], 1ULL << found % 64, memory_order_relaxed);
+        if (!is_copy) {
+            atomic_fetch_add_explicit(&d->single_blocks, 1, memory_order_relaxed);
+        } else {
+            atomic_fetch_or_explicit(&d->pool_used[found / 64], 1ULL << found % 64,
+                                     memory_order_relaxed);
+        }
     }
     return is_copy ? found : NONE;
 }
 
-static uint64_t checksum(const uint64_t *block) {  // of all words but itself; every word has an odd weight of its own
+static uint64_t checksum(
+    const uint64_t *block) { // of all words but itself; every word has an odd weight of its own
     uint64_t sum = 0, weight = STEP;
-    for (int i = 0; i < WORDS; i++, weight += 2 * STEP) sum += i == SUM ? 0 : (block[i] ^ block[i] >> 32) * (weight | 1);
+    for (int i = 0; i < WORDS; i++, weight += 2 * STEP) {
+        sum += i == SUM ? 0 : (block[i] ^ block[i] >> 32) * (weight | 1);
+    }
     return sum;
 }
 
-static void stamp_blocks(const Data *d, uint8_t *to, int64_t bytes, int64_t offset, int64_t object, int64_t version) {
+static void stamp_blocks(const Data *d, uint8_t *to, int64_t bytes, int64_t offset, int64_t object,
+                         int64_t version) {
     for (int64_t at = 0; at + BLOCK_BYTES <= bytes; at += BLOCK_BYTES) {
         uint64_t *block = (uint64_t *)(to + at);
         block[TAG] = d->tag, block[OBJECT] = (uint64_t)object;
@@ -102,31 +128,44 @@ static void stamp_blocks(const Data *d, uint8_t *to, int64_t bytes, int64_t offs
     }
 }
 
-EXPORT void data_make(Data *d, void *to, int64_t bytes, int64_t offset, int64_t object, int64_t version) {
+EXPORT void data_make(Data *d, void *to, int64_t bytes, int64_t offset, int64_t object,
+                      int64_t version) {
     uint8_t *part = to;
-    if (!d->copies_below || object == POOL_OBJECT)
+    if (!d->copies_below || object == POOL_OBJECT) {
         make_sectors(d, to, bytes, offset, object, version);
-    else
+    } else {
         for (int64_t at = offset, end = offset + bytes; at < end;) {
             int64_t block = at / BLOCK_BYTES, from = at % BLOCK_BYTES;
             int64_t length = BLOCK_BYTES - from < end - at ? BLOCK_BYTES - from : end - at;
             int64_t copy = pool_block(d, block, object, version, length == BLOCK_BYTES);
-            if (copy == NONE) make_sectors(d, part, length, at, object, version);
-            else make_sectors(d, part, length, copy * BLOCK_BYTES + from, POOL_OBJECT, 0);
+            if (copy == NONE) {
+                make_sectors(d, part, length, at, object, version);
+            } else {
+                make_sectors(d, part, length, copy * BLOCK_BYTES + from, POOL_OBJECT, 0);
+            }
             part += length;
             at += length;
         }
-    if (d->is_stamped) stamp_blocks(d, to, bytes, offset, object, version);
+    }
+    if (d->is_stamped) {
+        stamp_blocks(d, to, bytes, offset, object, version);
+    }
 }
 
 // Judge one block that was read from `offset` of an object; what it is instead goes to `bad`.
-int data_check(const Data *d, const void *data, int64_t offset, int64_t object, int64_t version, BadBlock *bad) {
+int data_check(const Data *d, const void *data, int64_t offset, int64_t object, int64_t version,
+               BadBlock *bad) {
     const uint64_t *block = data;
     bool is_whole = block[SUM] == checksum(block);
     bool is_here = block[OBJECT] == (uint64_t)object && block[OFFSET] == (uint64_t)offset;
-    if (is_whole && block[TAG] == d->tag && is_here && block[VERSION] == (uint64_t)version) return GOOD_BLOCK;
-    *bad = (BadBlock){.offset_bytes = offset, .expected = (int32_t)version, .found_object = (int64_t)block[OBJECT],
-                      .found_offset_bytes = (int64_t)block[OFFSET], .found_version = (int32_t)block[VERSION],
+    if (is_whole && block[TAG] == d->tag && is_here && block[VERSION] == (uint64_t)version) {
+        return GOOD_BLOCK;
+    }
+    *bad = (BadBlock){.offset_bytes = offset,
+                      .expected = (int32_t)version,
+                      .found_object = (int64_t)block[OBJECT],
+                      .found_offset_bytes = (int64_t)block[OFFSET],
+                      .found_version = (int32_t)block[VERSION],
                       .object = (int32_t)object};
     bad->fault = !is_whole ? DAMAGED : block[TAG] != d->tag ? FOREIGN : is_here ? STALE : MISPLACED;
     return bad->fault;

@@ -1,29 +1,40 @@
-// In which order rows may go: a row waits for the group before its own in two chains, the stages of its request and the
-// operations on its object. Rows of a group may run together: those of one stage, or reads that follow each other.
+// In which order rows may go: a row waits for the group before its own in two chains, the stages of
+// its request and the operations on its object. Rows of a group may run together: those of one
+// stage, or reads that follow each other.
 //
-// Rows are looked at in the order of the trace, a bounded number ahead. A group is forgotten when no row can join or
-// follow it any more, or half a window of rows after it ended; a row that comes later waits for nothing in any case.
+// Rows are looked at in the order of the trace, a bounded number ahead. A group is forgotten when
+// no row can join or follow it any more, or half a window of rows after it ended; a row that comes
+// later waits for nothing in any case.
 #include "replay.h"
 
 #include <stdlib.h>
 
-enum { REQUEST, OBJECT };   // of Order.chain
+enum { REQUEST, OBJECT }; // of Order.chain
 enum { READS = 1, AHEAD_ROWS = 4096, LOOK_ROWS = 1024, MOST_WINDOWS = 4 };
 
-// --- heaps of rows: the lowest first --------------------------------------------------------------------------------
+// --- heaps of rows: the lowest first
+// --------------------------------------------------------------------------------
 
 void heap_push(Heap *h, int64_t number) {
-    if (h->count == h->room) h->number = grown(h->number, h->room = 2 * h->room + 256, sizeof(int64_t));
+    if (h->count == h->room) {
+        h->number = grown(h->number, h->room = 2 * h->room + 256, sizeof(int64_t));
+    }
     int64_t at = h->count++;
-    for (; at && h->number[(at - 1) / 2] > number; at = (at - 1) / 2) h->number[at] = h->number[(at - 1) / 2];
+    for (; at && h->number[(at - 1) / 2] > number; at = (at - 1) / 2) {
+        h->number[at] = h->number[(at - 1) / 2];
+    }
     h->number[at] = number;
 }
 
 int64_t heap_pop(Heap *h) {
     int64_t least = h->number[0], last = h->number[--h->count], at = 0, child;
     while ((child = 2 * at + 1) < h->count) {
-        if (child + 1 < h->count && h->number[child + 1] < h->number[child]) child++;
-        if (h->number[child] >= last) break;
+        if (child + 1 < h->count && h->number[child + 1] < h->number[child]) {
+            child++;
+        }
+        if (h->number[child] >= last) {
+            break;
+        }
         h->number[at] = h->number[child];
         at = child;
     }
@@ -31,17 +42,25 @@ int64_t heap_pop(Heap *h) {
     return least;
 }
 
-// --- groups ---------------------------------------------------------------------------------------------------------
+// --- groups
+// ---------------------------------------------------------------------------------------------------------
 
 static int32_t new_group(Order *o, int chain, int64_t key, int32_t label) {
     int32_t at = o->free_group;
-    if (at != NONE) o->free_group = o->group[at].next;
-    else {
-        if ((o->groups & (o->groups - 1)) == 0)    // a power of two: it is full
+    if (at != NONE) {
+        o->free_group = o->group[at].next;
+    } else {
+        if ((o->groups & (o->groups - 1)) == 0) { // a power of two: it is full
             o->group = grown(o->group, o->groups ? 2 * o->groups : 1, sizeof(Group));
+        }
         at = o->groups++;
     }
-    o->group[at] = (Group){.key = key, .first = NONE, .next = NONE, .label = label, .chain = (int8_t)chain, .is_open = true};
+    o->group[at] = (Group){.key = key,
+                           .first = NONE,
+                           .next = NONE,
+                           .label = label,
+                           .chain = (int8_t)chain,
+                           .is_open = true};
     return at;
 }
 
@@ -54,10 +73,14 @@ static void free_group(Order *o, int32_t at) {
 static int32_t group_of(Order *o, int chain, int64_t key, int32_t label) {
     int64_t *last = table_put(&o->chain[chain], key, NONE);
     int32_t before = (int32_t)*last;
-    if (before == NONE) return (int32_t)(*last = new_group(o, chain, key, label));
+    if (before == NONE) {
+        return (int32_t)(*last = new_group(o, chain, key, label));
+    }
     Group *g = &o->group[before];
-    if (g->label == label && label >= 0) return before;
-    if (!g->left) {     // it is over: its place is the next one's
+    if (g->label == label && label >= 0) {
+        return before;
+    }
+    if (!g->left) { // it is over: its place is the next one's
         g->opened_ns = g->done_ns;
         g->label = label;
         return before;
@@ -69,20 +92,28 @@ static int32_t group_of(Order *o, int chain, int64_t key, int32_t label) {
     return at;
 }
 
-// Forget groups that ended half a window ago and that nothing followed; in an open loop those alone that ended before
-// what comes now is due, as long as they are not too many: a row that is late counts from what it waited for.
+// Forget groups that ended half a window ago and that nothing followed; in an open loop those alone
+// that ended before what comes now is due, as long as they are not too many: a row that is late
+// counts from what it waited for.
 static void retire(Engine *e) {
     Order *o = &e->order;
-    int64_t due_ns = e->job->is_open_loop && o->cursor ? row_at(o->rows, o->cursor - 1)->due_ns : INT64_MAX;
+    int64_t due_ns =
+        e->job->is_open_loop && o->cursor ? row_at(o->rows, o->cursor - 1)->due_ns : INT64_MAX;
     while (o->retiring_count) {
         Retiring *r = &o->retiring[o->retiring_first & (o->retiring_room - 1)];
         Group *g = &o->group[r->group];
-        if (r->cursor + o->rows->mask / 2 > o->cursor) break;
-        if (g->done_ns > due_ns && o->retiring_count < MOST_WINDOWS * o->rows->mask) break;
+        if (r->cursor + o->rows->mask / 2 > o->cursor) {
+            break;
+        }
+        if (g->done_ns > due_ns && o->retiring_count < MOST_WINDOWS * o->rows->mask) {
+            break;
+        }
         g->is_retiring = false;
         if (!g->left) {
             int64_t *last = table_find(&o->chain[g->chain], g->key);
-            if (last && *last == r->group) table_drop(&o->chain[g->chain], g->key);
+            if (last && *last == r->group) {
+                table_drop(&o->chain[g->chain], g->key);
+            }
             free_group(o, r->group);
         }
         o->retiring_first++, o->retiring_count--;
@@ -90,20 +121,25 @@ static void retire(Engine *e) {
 }
 
 static void note_over(Order *o, int32_t at) {
-    if (o->group[at].is_retiring) return;
+    if (o->group[at].is_retiring) {
+        return;
+    }
     if (o->retiring_count == o->retiring_room) {
         int64_t room = o->retiring_room ? 2 * o->retiring_room : 1024;
         Retiring *more = grown(NULL, room, sizeof(Retiring));
-        for (int64_t i = 0; i < o->retiring_count; i++)
+        for (int64_t i = 0; i < o->retiring_count; i++) {
             more[i] = o->retiring[(o->retiring_first + i) & (o->retiring_room - 1)];
+        }
         free(o->retiring);
         o->retiring = more, o->retiring_first = 0, o->retiring_room = room;
     }
     o->group[at].is_retiring = true;
-    o->retiring[(o->retiring_first + o->retiring_count++) & (o->retiring_room - 1)] = (Retiring){o->cursor, at, 0};
+    o->retiring[(o->retiring_first + o->retiring_count++) & (o->retiring_room - 1)] =
+        (Retiring){o->cursor, at, 0};
 }
 
-// --- rows -----------------------------------------------------------------------------------------------------------
+// --- rows
+// -----------------------------------------------------------------------------------------------------------
 
 static void make_ready(Engine *e, int64_t number) {
     Queue *queue = queue_of(e, row_at(e->order.rows, number));
@@ -119,14 +155,18 @@ static void enter(Engine *e, int64_t number) {
     r->unmet = 0;
     for (int chain = 0; chain < CHAINS; chain++) {
         r->group[chain] = NONE;
-        if (chain == REQUEST && (r->stage < 0 || r->request < 0)) continue;
+        if (chain == REQUEST && (r->stage < 0 || r->request < 0)) {
+            continue;
+        }
         int32_t label = chain == REQUEST ? r->stage : r->op == READ ? READS : NONE;
         int32_t at = group_of(o, chain, chain == REQUEST ? r->request : r->object_id, label);
         Group *g = &o->group[at];
         r->group[chain] = at;
         g->left++;
         if (g->is_open) {
-            if (g->opened_ns > since) since = g->opened_ns;
+            if (g->opened_ns > since) {
+                since = g->opened_ns;
+            }
             continue;
         }
         r->unmet++;
@@ -134,7 +174,9 @@ static void enter(Engine *e, int64_t number) {
         g->first = (int32_t)(number & o->rows->mask);
     }
     o->chained += r->unmet > 0;
-    if (r->unmet) return;
+    if (r->unmet) {
+        return;
+    }
     r->ready_ns = since;
     make_ready(e, number);
 }
@@ -143,8 +185,12 @@ bool order_look(Engine *e, Queue *queue) {
     Order *o = &e->order;
     int64_t laid = atomic_load_explicit(&o->rows->laid, memory_order_acquire), looked = 0;
     while (o->cursor < laid && (!queue->ready.count || o->ready < AHEAD_ROWS)) {
-        if (looked++ == LOOK_ROWS) return true;
-        if (o->cursor + 8 < laid) table_prefetch(&o->chain[OBJECT], row_at(o->rows, o->cursor + 8)->object_id);
+        if (looked++ == LOOK_ROWS) {
+            return true;
+        }
+        if (o->cursor + 8 < laid) {
+            table_prefetch(&o->chain[OBJECT], row_at(o->rows, o->cursor + 8)->object_id);
+        }
         enter(e, o->cursor++);
     }
     retire(e);
@@ -160,10 +206,14 @@ static void open_group(Engine *e, int32_t at, int64_t now) {
     g->opened_ns = now;
     for (int32_t place = g->first; place != NONE; place = o->rows->row[place].waits_with[chain]) {
         Row *r = &o->rows->row[place];
-        if (--r->unmet) continue;
+        if (--r->unmet) {
+            continue;
+        }
         o->chained--;
         r->ready_ns = now;
-        make_ready(e, base + ((place - base) & o->rows->mask));     // its number: within a window from the first under way
+        make_ready(e,
+                   base + ((place - base) &
+                           o->rows->mask)); // its number: within a window from the first under way
     }
     g->first = NONE;
 }
@@ -173,20 +223,30 @@ void order_leave(Engine *e, int64_t number, int64_t now) {
     Row *r = row_at(o->rows, number);
     for (int chain = 0; chain < CHAINS; chain++) {
         int32_t at = r->group[chain];
-        if (at == NONE) continue;
+        if (at == NONE) {
+            continue;
+        }
         Group *g = &o->group[at];
-        if (--g->left) continue;
+        if (--g->left) {
+            continue;
+        }
         g->done_ns = now;
-        if (g->next == NONE) note_over(o, at);
-        else {
+        if (g->next == NONE) {
+            note_over(o, at);
+        } else {
             int32_t next = g->next;
             open_group(e, next, now);
-            if (!o->group[at].is_retiring) free_group(o, at);
-            else o->group[at].next = NONE;  // it is freed when its turn comes
+            if (!o->group[at].is_retiring) {
+                free_group(o, at);
+            } else {
+                o->group[at].next = NONE; // it is freed when its turn comes
+            }
         }
     }
     r->is_ended = true;
     int64_t ended = atomic_load_explicit(&o->rows->ended, memory_order_relaxed);
-    while (ended < o->cursor && row_at(o->rows, ended)->is_ended) ended++;
+    while (ended < o->cursor && row_at(o->rows, ended)->is_ended) {
+        ended++;
+    }
     atomic_store_explicit(&o->rows->ended, ended, memory_order_release);
 }

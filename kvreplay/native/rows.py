@@ -1,6 +1,9 @@
-"""The structs of the engine's headers, calls, and the rows of a plan: what is asked of each, and what came of it.
+"""The structs of the engine's headers, calls, and the rows of a plan.
 
-A ring of them is as long as what is under way at once, however long the trace; `replay.h` says what each field is.
+What is asked of each, and what came of it.
+
+A ring of them is as long as what is under way at once, however long the trace; `replay.h` says what
+each field is.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from kvtrace.core.native.structs import address, header
 
 _HERE = Path(__file__).parent
 REPLAY, COUNTED = (
-    header(Path(library.__file__).parent / "core.h", _HERE / "replay.h", _HERE / of) for of in ("plan.h", "count.h")
+    header(Path(library.__file__).parent / "core.h", _HERE / "replay.h", _HERE / of)
+    for of in ("plan.h", "count.h")
 )
 NONE = -1
 NOT_DONE = NONE
@@ -25,14 +29,19 @@ READ, WRITE, DELETE = 0, 1, 2
 OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
 """The codes of `outcome`, in the order of the contract's closed set."""
 VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
-"""Of `version`: what lay there before the run; several, which a list tells; nothing that was ever written."""
+"""Of `version`.
+
+What lay there before the run; several, which a list tells; nothing that was ever written.
+"""
 ROW = REPLAY.dtype("Row")
 FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
 """Rows in memory at once: at least, and of a plan of any length at most."""
 
 
 def call(name: str, *arguments: Any) -> int:
-    """Call a function that takes int64 and addresses, of what is given as one or as an array or a Structure."""
+    """Call a function that takes int64 and addresses, of what is given as one or as an array or a
+    Structure.
+    """
     # By name: an item of the library is a new object each time, which holds on to itself.
     found = getattr(library.library(), name)
     found.restype = ctypes.c_int64
@@ -41,7 +50,10 @@ def call(name: str, *arguments: Any) -> int:
 
 
 class RowRing:
-    """A ring of rows; the loader lays them, an engine ends them, and whoever hands them on gives their places back."""
+    """A ring of rows.
+
+    The loader lays them, an engine ends them, and whoever hands them on gives their places back.
+    """
 
     def __init__(self, total: int, window: int = WINDOW_ROWS) -> None:
         """Make room for a plan of `total` rows, `window` (a power of two) of them at once."""
@@ -80,7 +92,9 @@ class RowRing:
         return ctypes.addressof(self.struct)
 
     def within(self, first: int, last: int) -> Any:
-        """Return the rows from `first` to before `last`, as a view, up to where the ring begins again."""
+        """Return the rows from `first` to before `last`, as a view, up to where the ring begins
+        again.
+        """
         mask = int(self.struct.mask)
         start = first & mask
         return self.ring[start : min(start + last - first, mask + 1)]

@@ -1,1 +1,4 @@
-"""The trace as rows for the engine: read once to know what it needs, then again as the run goes on."""
+"""The trace as rows for the engine.
+
+Read once to know what it needs, then again as the run goes on.
+"""

@@ -1,4 +1,7 @@
-"""Page-aligned I/O buffers, on huge pages where the kernel gives them: one for each I/O in flight."""
+"""Page-aligned I/O buffers, on huge pages where the kernel gives them.
+
+One for each I/O in flight.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ FIRST_BYTES = 128 << 20
 """What is touched of buffers that grow before a run begins; and registered with a ring."""
 _LOOKED_EACH_S = 0.002
 _AHEAD = 4
-"""How many buffers are touched for each in use: as a backlog grows by gigabytes a second, the kernel has to keep up."""
+"""How many buffers are touched for each in use.
+
+As a backlog grows by gigabytes a second, the kernel has to keep up.
+"""
 _STEP_BYTES = 32 << 20
 """What is touched before it may be used."""
 PAGE_BYTES = 4096
@@ -32,8 +38,13 @@ class Arena:
     Of one that grows, the first are, and the others when more are needed; beyond `most`, none.
     """
 
-    def __init__(self, count: int, slot_bytes: int, *, is_growing: bool = False, most: int | None = None) -> None:
-        """Map the buffers; `slot_bytes` must be a multiple of PAGE_BYTES, `most` are filled at all (None: all)."""
+    def __init__(
+        self, count: int, slot_bytes: int, *, is_growing: bool = False, most: int | None = None
+    ) -> None:
+        """Map the buffers.
+
+        `slot_bytes` must be a multiple of PAGE_BYTES, `most` are filled at all (None: all).
+        """
         if slot_bytes % PAGE_BYTES:
             raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {PAGE_BYTES}")
         self.count, self.slot_bytes, self.nbytes = count, slot_bytes, count * slot_bytes
@@ -42,7 +53,9 @@ class Arena:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + first
         self._view = memoryview(self._map)[first : first + self.nbytes]
         self._most = count if most is None else min(count, max(1, most))
-        self.first = min(self._most, max(1, FIRST_BYTES // slot_bytes)) if is_growing else self._most
+        self.first = (
+            min(self._most, max(1, FIRST_BYTES // slot_bytes)) if is_growing else self._most
+        )
         """How many are touched from the beginning on."""
         self.used: int | None = None
         """How many were in use at once, at most; None before any job."""
@@ -64,16 +77,22 @@ class Arena:
         """Touch the first `count` buffers."""
         count = min(count, self._most)
         if count > self.touched:
-            touch(self.address + self.touched * self.slot_bytes, (count - self.touched) * self.slot_bytes)
+            touch(
+                self.address + self.touched * self.slot_bytes,
+                (count - self.touched) * self.slot_bytes,
+            )
             self.touched = count
 
 
 @contextmanager
-def growing(arena: Arena, used: Callable[[], int], let_use: Callable[[int], None]) -> Iterator[None]:
-    """While the context lasts touch buffers as `used` reports them in use, and release touched ones by `let_use`.
+def growing(
+    arena: Arena, used: Callable[[], int], let_use: Callable[[int], None]
+) -> Iterator[None]:
+    """While the context lasts touch buffers as `used` reports them in use, and release touched ones
+    by `let_use`.
 
-    A thread touches more before they are needed, where some are not touched: the kernel would otherwise, in the time
-    of an I/O, or while data is made.
+    A thread touches more before they are needed, where some are not touched: the kernel would
+    otherwise, in the time of an I/O, or while data is made.
     """
     is_over = threading.Event()
 
@@ -103,9 +122,16 @@ def growing(arena: Arena, used: Callable[[], int], let_use: Callable[[int], None
 def touch(address: int, nbytes: int) -> None:
     """Fault in `nbytes` from `address` on, keeping their content; the GIL is released."""
     start, end = address // mmap.PAGESIZE * mmap.PAGESIZE, address + nbytes
-    if ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _POPULATE_WRITE) != 0:
+    if (
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(start), ctypes.c_size_t(end - start), _POPULATE_WRITE
+        )
+        != 0
+    ):
         # One byte of each page, as it is.
-        pages = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))[:: mmap.PAGESIZE]
+        pages = np.ctypeslib.as_array((ctypes.c_uint8 * (end - start)).from_address(start))[
+            :: mmap.PAGESIZE
+        ]
         pages |= 0
 
 
@@ -115,10 +141,12 @@ def address_of(buffer: memoryview) -> int:
 
 
 def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
-    """Return a mapping, and where in it `nbytes` begin at a huge page; huge pages are asked for all of them.
+    """Return a mapping, and where in it `nbytes` begin at a huge page.
 
-    What lies before and behind is never touched and takes no memory, but for what fills the last huge page: a single
-    buffer of 1 MiB in small pages would reach the device in parts.
+    Huge pages are asked for all of them.
+
+    What lies before and behind is never touched and takes no memory, but for what fills the last
+    huge page: a single buffer of 1 MiB in small pages would reach the device in parts.
     """
     # Addresses that are never used need no memory promised.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
@@ -133,7 +161,10 @@ def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
 
 
 def huge_bytes(address: int) -> int | None:
-    """Return how many bytes of the mapping at `address` lie on huge pages; null where the kernel does not say."""
+    """Return how many bytes of the mapping at `address` lie on huge pages.
+
+    Null where the kernel does not say.
+    """
     try:
         lines = Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -150,6 +181,9 @@ def huge_bytes(address: int) -> int | None:
 
 
 def small_page_bytes(arena: Arena) -> int | None:
-    """Return how much of `arena` that was touched lies on small pages; null where the kernel does not say."""
+    """Return how much of `arena` that was touched lies on small pages.
+
+    Null where the kernel does not say.
+    """
     huge = huge_bytes(arena.address)
     return None if huge is None else max(0, arena.touched * arena.slot_bytes - huge)

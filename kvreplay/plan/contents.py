@@ -1,12 +1,15 @@
-"""Data for writes: incompressible, no 512-byte block twice in a run, and the same bytes for the same seed.
+"""Data for writes.
 
-dgen-py fills an arena with the run's seed; each 512 bytes that are written are a part of it xor a key of seed, object,
-version and place (`native/data.c`), which costs one pass over the bytes. Where ratios are asked for, blocks of 4 KiB
-repeat, as arrays deduplicate them, out of a pool that the whole run shares, and each 512 bytes have a random head and a
-tail of zeros, so that none is all zeros. How far zstd gets is measured, not assumed.
+Incompressible, no 512-byte block twice in a run, and the same bytes for the same seed.
 
-With `--verify` every 4 KiB written is stamped and every block read is checked: tag of the run, object, offset, version,
-and a checksum of the whole block.
+dgen-py fills an arena with the run's seed; each 512 bytes that are written are a part of it xor a
+key of seed, object, version and place (`native/data.c`), which costs one pass over the bytes. Where
+ratios are asked for, blocks of 4 KiB repeat, as arrays deduplicate them, out of a pool that the
+whole run shares, and each 512 bytes have a random head and a tail of zeros, so that none is all
+zeros. How far zstd gets is measured, not assumed.
+
+With `--verify` every 4 KiB written is stamped and every block read is checked: tag of the run,
+object, offset, version, and a checksum of the whole block.
 """
 
 from __future__ import annotations
@@ -30,11 +33,17 @@ Fill = Callable[[memoryview, int, int, int], None]
 """Puts data into a buffer: buffer, object id, version, offset."""
 
 ARENA_BYTES = 1 << 20
-"""Stays in a processor's caches; what is written does not repeat with it, because each 512 bytes have a key."""
+"""Stays in a processor's caches.
+
+What is written does not repeat with it, because each 512 bytes have a key.
+"""
 BLOCK_BYTES, SECTOR_BYTES = 4096, 512
 MAX_DEDUP_RATIO, MAX_COMPRESS_RATIO = 1000.0, 20.0
 ZSTD_LEVEL = 3
-GENERATOR = "dgen-py: an arena of 1 MiB by the seed, xor a key for each 512 bytes of seed, object, version and place"
+GENERATOR = (
+    "dgen-py: an arena of 1 MiB by the seed, xor a key for each 512 bytes of seed, object, version"
+    " and place"
+)
 _SAMPLE_BLOCKS, _SAMPLE_OBJECT = 64, -2
 _MIN_HEAD_BYTES = 16
 _MASK = 2**64 - 1
@@ -46,11 +55,18 @@ DataStruct = REPLAY.struct("Data")
 def check_ratios(dedup_ratio: float, compress_ratio: float, *, is_verified: bool) -> None:
     """Raise ConfigError for ratios that cannot be generated."""
     if not 1 <= dedup_ratio <= MAX_DEDUP_RATIO:
-        raise ConfigError(f"--dedup-ratio {dedup_ratio:g}: give 1 (no block twice) to {MAX_DEDUP_RATIO:g}")
+        raise ConfigError(
+            f"--dedup-ratio {dedup_ratio:g}: give 1 (no block twice) to {MAX_DEDUP_RATIO:g}"
+        )
     if not 1 <= compress_ratio <= MAX_COMPRESS_RATIO:
-        raise ConfigError(f"--compress-ratio {compress_ratio:g}: give 1 (incompressible) to {MAX_COMPRESS_RATIO:g}")
+        raise ConfigError(
+            f"--compress-ratio {compress_ratio:g}: give 1 (incompressible) to"
+            f" {MAX_COMPRESS_RATIO:g}"
+        )
     if is_verified and dedup_ratio > 1:
-        raise ConfigError("--verify marks every block, so none occurs twice; leave --dedup-ratio or --verify out")
+        raise ConfigError(
+            "--verify marks every block, so none occurs twice; leave --dedup-ratio or --verify out"
+        )
 
 
 def _arena(seed: int) -> Any:
@@ -60,7 +76,9 @@ def _arena(seed: int) -> Any:
     import dgen_py
 
     arena = np.empty(ARENA_BYTES, np.uint8)
-    written = dgen_py.Generator(size=ARENA_BYTES, seed=seed, max_threads=1).fill_chunk(arena.data.cast("B"))
+    written = dgen_py.Generator(size=ARENA_BYTES, seed=seed, max_threads=1).fill_chunk(
+        arena.data.cast("B")
+    )
     if written != ARENA_BYTES:
         raise RuntimeError(f"dgen-py filled {written} of {ARENA_BYTES} bytes")
     return arena
@@ -70,7 +88,12 @@ class DataSource:
     """The data of a run."""
 
     def __init__(
-        self, seed: int, dedup_ratio: float = 1.0, compress_ratio: float = 1.0, *, is_stamped: bool = False
+        self,
+        seed: int,
+        dedup_ratio: float = 1.0,
+        compress_ratio: float = 1.0,
+        *,
+        is_stamped: bool = False,
     ) -> None:
         """Make data by `seed`, of the ratios asked for; each block is stamped if `is_stamped`."""
         self.seed, self._dedup_ratio, self._compress_ratio = seed, dedup_ratio, compress_ratio
@@ -100,7 +123,9 @@ class DataSource:
         _make(plain, buffer, object_id, version, offset)
 
     def _head(self, ratio: float) -> tuple[int, float]:
-        """Return the random bytes of each 512 that bring zstd nearest to `ratio` on a sample, and its ratio there."""
+        """Return the random bytes of each 512 that bring zstd nearest to `ratio` on a sample, and
+        its ratio there.
+        """
         compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
         sample = np.empty((_SAMPLE_BLOCKS, BLOCK_BYTES), np.uint8)
         self.fill(sample.data.cast("B"), _SAMPLE_OBJECT, 0, 0)
@@ -124,7 +149,11 @@ class DataSource:
         """Return what run.json says of the data."""
         packing = "compressible" if self._compress_ratio > 1 else "incompressible"
         repeats = self._dedup_ratio > 1
-        repeating = "blocks repeat" if repeats else "no 512-byte block occurs twice, except in copies between tiers"
+        repeating = (
+            "blocks repeat"
+            if repeats
+            else "no 512-byte block occurs twice, except in copies between tiers"
+        )
         return DataNote(
             generator=GENERATOR,
             seed=self.seed,
@@ -171,7 +200,9 @@ def named(found: Verification | None, trace: Path) -> Verification | None:
     for batch in open_table(table, OBJECTS).batches(["object_id", "key"]):
         at = np.flatnonzero(np.isin(batch.column("object_id").to_numpy(), wanted))
         part = batch.take(at)
-        keys |= dict(zip(part.column("object_id").to_pylist(), part.column("key").to_pylist(), strict=True))
+        keys |= dict(
+            zip(part.column("object_id").to_pylist(), part.column("key").to_pylist(), strict=True)
+        )
     located = [msgspec.structs.replace(bad, key=keys.get(bad.object_id)) for bad in found.located]
     return msgspec.structs.replace(found, located=located)
 
@@ -179,7 +210,9 @@ def named(found: Verification | None, trace: Path) -> Verification | None:
 def describe(bad: BadBlock) -> str:
     """Return one line that names a bad block: what is wrong, where, and what lies there instead."""
     name = f"object {bad.object_id}" + (f" ({bad.key})" if bad.key else "")
-    place = f"tier {bad.tier}, {name}, offset {bad.offset_bytes}" + (f", file {bad.file}" if bad.file else "")
+    place = f"tier {bad.tier}, {name}, offset {bad.offset_bytes}" + (
+        f", file {bad.file}" if bad.file else ""
+    )
     if bad.found is None:
         why = {
             BlockFault.DAMAGED: "checksum mismatch: torn or changed",
@@ -188,6 +221,6 @@ def describe(bad: BadBlock) -> str:
         return f"{bad.fault} block: {place}: {why}"
     f = bad.found
     return (
-        f"{bad.fault} block: {place}: version {bad.expected_version} expected, found object {f['object_id']}, "
-        f"offset {f['offset_bytes']}, version {f['version']}"
+        f"{bad.fault} block: {place}: version {bad.expected_version} expected, found object"
+        f" {f['object_id']}, offset {f['offset_bytes']}, version {f['version']}"
     )

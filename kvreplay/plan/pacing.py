@@ -1,12 +1,15 @@
-"""When an operation may start: at once (closed loop), or at its time in the trace (open loop); and repeats of a trace.
+"""When an operation may start.
+
+At once (closed loop), or at its time in the trace (open loop); and repeats of a trace.
 
 Deadlines are absolute, counted from the run's start, so that one late operation delays no other.
 
-`Repeated` plays a trace again and again as one longer trace, for a run whose length is set by the clock. A repeat works
-on the same objects, as fio's time_based does on its files: what it reads lies there, what it writes replaces what the
-repeat before left, what it deletes is gone until a write brings it back. Only the last delete of an object that the
-trace reads before it writes it is left out, so that the next repeat finds it. Requests of a repeat are requests of its
-own, and its times go on from the repeat before.
+`Repeated` plays a trace again and again as one longer trace, for a run whose length is set by the
+clock. A repeat works on the same objects, as fio's time_based does on its files: what it reads lies
+there, what it writes replaces what the repeat before left, what it deletes is gone until a write
+brings it back. Only the last delete of an object that the trace reads before it writes it is left
+out, so that the next repeat finds it. Requests of a repeat are requests of its own, and its times
+go on from the repeat before.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ class Pacer:
     """When operations start, of a run that is an open loop if it has a speed."""
 
     speed: float | None = None
-    """How much faster than the trace; null in a closed loop: as soon as queue and dependencies let them."""
+    """How much faster than the trace.
+
+    Null in a closed loop: as soon as queue and dependencies let them.
+    """
 
     @property
     def name(self) -> str:
@@ -39,11 +45,20 @@ class Pacer:
         return "closed" if self.speed is None else "open"
 
     def due_ns(self, ts_ns: Any) -> Any:
-        """Return int64 nanoseconds from the run's start for each of `ts_ns`, rounded down; None in a closed loop."""
+        """Return int64 nanoseconds from the run's start for each of `ts_ns`, rounded down.
+
+        None in a closed loop.
+        """
         if self.speed is None:
             return None
-        with np.errstate(over="ignore", invalid="ignore"):  # at the least speeds: what no run comes to
-            return ts_ns if self.speed == 1.0 else np.minimum(np.floor_divide(ts_ns, self.speed), MOST).astype(np.int64)
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # at the least speeds: what no run comes to
+            return (
+                ts_ns
+                if self.speed == 1.0
+                else np.minimum(np.floor_divide(ts_ns, self.speed), MOST).astype(np.int64)
+            )
 
 
 def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:
@@ -53,14 +68,18 @@ def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:
     if as_fast_as_possible:
         raise ConfigError("--speed and --as-fast-as-possible exclude each other; give one")
     if not 0 < speed < float("inf"):
-        raise ConfigError(f"--speed {speed:g}: give a factor above 0; 2 replays twice as fast as the trace")
+        raise ConfigError(
+            f"--speed {speed:g}: give a factor above 0; 2 replays twice as fast as the trace"
+        )
     return Pacer(speed)
 
 
 def gap_ns(square_gaps: float, span_ns: int) -> int:
-    """Return how long the gap is in which a moment of `span_ns` lies, on average, of its gaps squared and added up.
+    """Return how long the gap is in which a moment of `span_ns` lies, on average, of its gaps
+    squared and added up.
 
-    That is from one burst to the next, and of a steady load next to nothing: what follows the last due time.
+    That is from one burst to the next, and of a steady load next to nothing: what follows the last
+    due time.
     """
     return int(square_gaps / span_ns) if span_ns else 0
 
@@ -75,9 +94,15 @@ class Repeated(Reader):
     def __init__(self, reader: Reader, rows: int, repeats: int, last_deletes: Any = ()) -> None:
         """Repeat the first `rows` rows of `reader` so often.
 
-        `last_deletes` are those rows that delete, at last, what the next repeat reads: they are in none.
+        `last_deletes` are those rows that delete, at last, what the next repeat reads: they are in
+        none.
         """
-        self.path, self.table, self.extras, self.meta = reader.path, reader.table, reader.extras, reader.meta
+        self.path, self.table, self.extras, self.meta = (
+            reader.path,
+            reader.table,
+            reader.extras,
+            reader.meta,
+        )
         self.rows, self.once = rows, reader
         """How many rows are repeated, and the reader of them."""
         self.left_out = np.zeros(rows, bool)
@@ -89,9 +114,14 @@ class Repeated(Reader):
             gaps_ns = np.diff(ts_ns)
             last_ns, span_ns = ts_ns[-1:], span_ns + int(gaps_ns.sum())
             square_gaps += float(np.square(gaps_ns, dtype=float).sum())
-            request = max(request, int(batch.column("request_id").fill_null(-1).to_numpy().max(initial=-1)))
+            request = max(
+                request, int(batch.column("request_id").fill_null(-1).to_numpy().max(initial=-1))
+            )
         self.period_ns = int(last_ns.max(initial=0)) + max(1, gap_ns(square_gaps, span_ns))
-        """From the start of one repeat to that of the next: the last row's time, and a gap such as those before it."""
+        """From the start of one repeat to that of the next.
+
+        The last row's time, and a gap such as those before it.
+        """
         self.requests = request + 1
         """By how much the requests of a repeat are counted on from those of the one before it."""
         part = (reader.meta.source or {}).get("part")
@@ -99,7 +129,9 @@ class Repeated(Reader):
             # Other ranks repeat the other parts, in step.
             self.period_ns = int(part.get("period_ns", self.period_ns))
             self.requests = int(part.get("requests", self.requests))
-        self.repeats = max(1, min(repeats, MOST // self.period_ns))  # fewer where times would not fit
+        self.repeats = max(
+            1, min(repeats, MOST // self.period_ns)
+        )  # fewer where times would not fit
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all repeats, times and requests counted on."""

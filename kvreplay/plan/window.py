@@ -1,9 +1,9 @@
 """The part of a trace that is replayed: read once to know what it needs, then again to replay it.
 
-The first pass follows the objects of each tier: a replay of a window reads what was written before it, which must be
-written first, and tiers must have space for all live objects. The second lays rows into the ring that the engine
-replays from (`Loader`). Neither keeps more than what the tiers hold. `Asked` is the table of requests that `kvtrace gen
---requests-out` writes beside a trace.
+The first pass follows the objects of each tier: a replay of a window reads what was written before
+it, which must be written first, and tiers must have space for all live objects. The second lays
+rows into the ring that the engine replays from (`Loader`). Neither keeps more than what the tiers
+hold. `Asked` is the table of requests that `kvtrace gen --requests-out` writes beside a trace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,17 @@ from kvtrace.core.tables import Reader, open_table
 from kvtrace.core.units import format_duration, parse_duration_ns
 
 T = TypeVar("T")
-COLUMNS = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
+COLUMNS = (
+    "ts_ns",
+    "op",
+    "tier",
+    "phase",
+    "object_id",
+    "offset_bytes",
+    "length_bytes",
+    "request_id",
+    "stage",
+)
 BATCH_ROWS = 1 << 14
 """A reader's batch has no more rows."""
 MOST_ROWS = 2**31 - 2
@@ -56,7 +66,10 @@ def among(*phases: Phase) -> Any:
 
 
 IS_COPY, IS_BULK = among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE), among(Phase.SAVE, Phase.RESTORE)
-"""By phase: whether a write of it copies what another tier holds; whether it saves or restores a checkpoint."""
+"""By phase.
+
+Whether a write of it copies what another tier holds; whether it saves or restores a checkpoint.
+"""
 IS_LOAD = among(Phase.LOAD, Phase.RETRIEVE)
 """By phase: whether a read of it loads cached KV for its request."""
 _EVICT = enum_code(TRACE, "phase", Phase.EVICT)
@@ -94,11 +107,19 @@ class Intake:
     """Selects the rows of a trace that are replayed, and counts them; each pass has one."""
 
     def __init__(
-        self, padding: list[int], targets: Mapping[int, int], limit: Limit, left_out: Any = None, *, is_done: bool
+        self,
+        padding: list[int],
+        targets: Mapping[int, int],
+        limit: Limit,
+        left_out: Any = None,
+        *,
+        is_done: bool,
     ) -> None:
-        """Take rows of the tiers in `targets`, but those `left_out` (bool a row of what is repeated).
+        """Take rows of the tiers in `targets`, but those `left_out` (bool a row of what is
+        repeated).
 
-        `padding` is by tier, in bytes. In a trace of what was done already (`is_done`), nothing is left out.
+        `padding` is by tier, in bytes. In a trace of what was done already (`is_done`), nothing is
+        left out.
         """
         self.padding = np.array(padding, np.int64)
         self._skipped = np.zeros(len(padding), np.int64)
@@ -127,14 +148,21 @@ class Intake:
 
 
 class Batch:
-    """Some rows as NumPy arrays by the contract's names, nulls as -1, which native code takes one after the other."""
+    """Some rows as NumPy arrays by the contract's names, nulls as -1, which native code takes one
+    after the other.
+    """
 
     def __init__(self, columns: dict[str, Any]) -> None:
         self.columns = columns
         self.struct = Structure(REPLAY, "Batch", **columns, rows=len(columns["op"]))
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, names: tuple[str, ...], due_ns: Callable[[Any], Any] | None = None) -> Batch:
+    def of(
+        cls,
+        batch: pa.RecordBatch,
+        names: tuple[str, ...],
+        due_ns: Callable[[Any], Any] | None = None,
+    ) -> Batch:
         """Return the columns `names` of an Arrow batch, and when its rows are due, in an open loop."""
         columns = {name: numbers(batch.column(name), _TYPES.get(name, "i8")) for name in names}
         due = None if due_ns is None else due_ns(columns["ts_ns"])
@@ -150,8 +178,13 @@ class Batch:
         message = {
             _EARLIER: f"{value}: earlier than the row before it; {again}",
             _LARGE_ID: f"{value}: an object id is at most {MAX_OBJECT_ID}",
-            _UNNAMED: f"object {value} is not in the objects table, whose keys say on which drive it lies",
-            _STAGE_FALLS: f"{value}: request {self.columns['request_id'][at]} was in a later stage before; {again}",
+            _UNNAMED: (
+                f"object {value} is not in the objects table, whose keys say on which drive it lies"
+            ),
+            _STAGE_FALLS: (
+                f"{value}: request {self.columns['request_id'][at]} was in a later stage before;"
+                f" {again}"
+            ),
         }
         raise TraceError(message[fault], path=path, row=int(intake.struct.rows), column=column)
 
@@ -160,11 +193,27 @@ class TraceSource:
     """A trace, read by both passes; the batches of a short one are cached."""
 
     def __init__(
-        self, reader: Reader, path: Path, alignments: Mapping[int, int], limit: Limit, *, is_done: bool
+        self,
+        reader: Reader,
+        path: Path,
+        alignments: Mapping[int, int],
+        limit: Limit,
+        *,
+        is_done: bool,
     ) -> None:
-        self.reader, self.path, self.limit, self._alignments, self._is_done = reader, path, limit, alignments, is_done
+        self.reader, self.path, self.limit, self._alignments, self._is_done = (
+            reader,
+            path,
+            limit,
+            alignments,
+            is_done,
+        )
         self.padding = [alignments.get(tier, 1) for tier in range(len(reader.meta.tiers))]
-        self.names = COLUMNS + ("stream",) * ("stream" in reader.extras) + ("node",) * (limit.node is not None)
+        self.names = (
+            COLUMNS
+            + ("stream",) * ("stream" in reader.extras)
+            + ("node",) * (limit.node is not None)
+        )
         self._kept: list[pa.RecordBatch] | None = None
         self._is_read = False
 
@@ -174,7 +223,8 @@ class TraceSource:
         return Intake(self.padding, self._alignments, self.limit, left_out, is_done=self._is_done)
 
     def each(self, intake: Intake, take: Callable[[Batch], None]) -> None:
-        """Pass the batches to `take`, with the rows that `intake` selects, until the selection is complete.
+        """Pass the batches to `take`, with the rows that `intake` selects, until the selection is
+        complete.
 
         TraceError for a row that cannot be replayed.
         """
@@ -235,15 +285,24 @@ class Residency:
     absent_deletes: int
     """How many rows delete an object that is not in the tier."""
     lost_read: tuple[int, int, int] | None
-    """Trace row, tier and object of the first read of bytes that nothing wrote since a delete; null if there is none"""
+    """Trace row, tier and object of the first read of bytes that nothing wrote since a delete.
+
+    Null if there is none
+    """
     peak_bytes: list[int]
     """The most live bytes of each tier, padded, the populated ones included."""
     drive_peak_bytes: list[list[int]]
-    """For each drive of each tier, with every object as long as it will get: what must be free there."""
+    """For each drive of each tier, with every object as long as it will get.
+
+    What must be free there.
+    """
     grown: list[dict[int, int]]
     """By tier, for objects that are written on beyond their end: how long they get at most."""
     last_deletes: Any
-    """int64: the last row of an object that must be written first, where that deletes it; in their order."""
+    """int64.
+
+    The last row of an object that must be written first, where that deletes it; in their order.
+    """
 
 
 class PlanSurvey:
@@ -252,7 +311,9 @@ class PlanSurvey:
     def __init__(self, tiers: int, shared: Shared) -> None:
         drives = [shared[tier][1] if tier in shared else 1 for tier in range(tiers)]
         self._starts = list(accumulate(drives, initial=tiers))
-        self._tables = {tier: np.ascontiguousarray(drive_of, np.int16) for tier, (drive_of, _) in shared.items()}
+        self._tables = {
+            tier: np.ascontiguousarray(drive_of, np.int16) for tier, (drive_of, _) in shared.items()
+        }
         self._base, self._now, self._most = np.zeros((3, self._starts[-1]), np.int64)
         self._kinds, self._placed = np.zeros((tiers, _OPS), KIND), np.zeros(tiers, bool)
         self._known = [
@@ -272,10 +333,15 @@ class PlanSurvey:
         """Return what was counted."""
         of = self.struct
         placed = tuple(np.flatnonzero(self._placed).tolist())
-        return Facts(of.planned, self._kinds, of.last_row, of.last_ns, placed, bool(of.is_bulk), of.objects)
+        return Facts(
+            of.planned, self._kinds, of.last_row, of.last_ns, placed, bool(of.is_bulk), of.objects
+        )
 
     def residency(self, source: TraceSource) -> Residency:
-        """Return the residency of objects; rows are read again from `source` if another pass is needed."""
+        """Return the residency of objects.
+
+        Rows are read again from `source` if another pass is needed.
+        """
         of = self.struct
         lost = None if of.lost_row < 0 else (of.lost_row, of.lost_tier, of.lost_object)
         if of.is_late:
@@ -285,7 +351,11 @@ class PlanSurvey:
             self._again(source, _GROWN)
         drive_peaks = (self._base + self._most).tolist()
         found = self._found()
-        tier, object_id, is_needed = found["key"] >> 32, found["key"] & 0xFFFFFFFF, found["needed_bytes"] > 0
+        tier, object_id, is_needed = (
+            found["key"] >> 32,
+            found["key"] & 0xFFFFFFFF,
+            found["needed_bytes"] > 0,
+        )
         grown: list[dict[int, int]] = [{} for _ in range(of.tiers)]
         for at in np.flatnonzero(found["longest_bytes"]).tolist():
             grown[int(tier[at])][int(object_id[at])] = int(found["longest_bytes"][at])
@@ -312,7 +382,9 @@ class PlanSurvey:
             return np.zeros(0, RESIDENT)
         items = ctypes.c_char * (self.struct.residents.used * RESIDENT.itemsize)
         every = np.frombuffer(items.from_address(self.struct.residents.item), RESIDENT)
-        found = every[(every["key"] >= 0) & ((every["needed_bytes"] > 0) | (every["longest_bytes"] > 0))]
+        found = every[
+            (every["key"] >= 0) & ((every["needed_bytes"] > 0) | (every["longest_bytes"] > 0))
+        ]
         return found[np.argsort(found["key"])]
 
     def close(self) -> None:
@@ -328,30 +400,48 @@ class ColdTraceError(ConfigError):
 class Later(Reader):
     """Reads the rows of a trace from a later time on, as a trace of its own that begins then.
 
-    What its rows read or delete before they write it lay there when it began: it is written before the run. An object
-    that they never touch is not.
+    What its rows read or delete before they write it lay there when it began: it is written before
+    the run. An object that they never touch is not.
     """
 
-    def __init__(self, reader: Reader, text: str, tiers: Collection[int], node: int | None = None) -> None:
-        """Read from the begin of the part that `text` names, of the rows of `node` on `tiers`; its length is `span_ns`.
+    def __init__(
+        self, reader: Reader, text: str, tiers: Collection[int], node: int | None = None
+    ) -> None:
+        """Read from the begin of the part that `text` names, of the rows of `node` on `tiers`.
 
-        It is `from:300s+60s`, `busiest:60s` or `steady:60s`: from when the slowest of the tiers evicts on.
+        Its length is `span_ns`.
+
+        It is `from:300s+60s`, `busiest:60s` or `steady:60s`: from when the slowest of the tiers
+        evicts on.
 
         ConfigError if it is none of these, or there is no such part in the trace.
         """
-        self.path, self.table, self.extras, self.meta = reader.path, reader.table, reader.extras, reader.meta
+        self.path, self.table, self.extras, self.meta = (
+            reader.path,
+            reader.table,
+            reader.extras,
+            reader.meta,
+        )
         self._reader, self.text, self._node = reader, text, node
         kind, _, rest = text.partition(":")
         begin, _, lasts = rest.rpartition("+")
-        if kind not in ("from", "busiest", "steady") or not lasts or bool(begin) != (kind == "from"):
-            raise ConfigError(f"--window {text}: write from:300s+60s, busiest:60s, steady:60s or all")
+        if (
+            kind not in ("from", "busiest", "steady")
+            or not lasts
+            or bool(begin) != (kind == "from")
+        ):
+            raise ConfigError(
+                f"--window {text}: write from:300s+60s, busiest:60s, steady:60s or all"
+            )
         self.span_ns = parse_duration_ns(lasts)
         if self.span_ns <= 0:
             raise ConfigError(f"--window {text}: it must last more than 0 s")
         if kind == "from":
             self.begin_ns = parse_duration_ns(begin)
         else:
-            self.begin_ns = self._busiest_ns(tiers) if kind == "busiest" else self._steady_ns(max(tiers), text)
+            self.begin_ns = (
+                self._busiest_ns(tiers) if kind == "busiest" else self._steady_ns(max(tiers), text)
+            )
 
     def _busiest_ns(self, tiers: Collection[int]) -> int:
         def moves() -> Iterator[tuple[Any, Any]]:
@@ -362,20 +452,30 @@ class Later(Reader):
         return busiest_begin_ns(moves(), self.span_ns)
 
     def _steady_ns(self, tier: int, text: str) -> int:
-        begin_ns, what, instead = None, "read or written on", "a longer trace, or a larger tier if it holds no object"
+        begin_ns, what, instead = (
+            None,
+            "read or written on",
+            "a longer trace, or a larger tier if it holds no object",
+        )
         for rows in self._rows("ts_ns", "op", "tier", "phase"):
             is_own, is_delete, ts_ns = rows["tier"] == tier, rows["op"] == DELETE, rows["ts_ns"]
             if begin_ns is None and is_own.any():
-                what, instead = "evicted from", "a longer trace or a smaller tier, or --window busiest:60s"
+                what, instead = (
+                    "evicted from",
+                    "a longer trace or a smaller tier, or --window busiest:60s",
+                )
             evicts = is_own & is_delete & (rows["phase"] == _EVICT)
             if begin_ns is None and evicts.any():
-                begin_ns, what = int(ts_ns[evicts.argmax()]), "read or written after the first eviction from"
+                begin_ns, what = (
+                    int(ts_ns[evicts.argmax()]),
+                    "read or written after the first eviction from",
+                )
             if begin_ns is not None and (is_own & ~is_delete & (ts_ns >= begin_ns)).any():
                 return begin_ns
         where = "in this trace" if self._node is None else f"by node {self._node} of this trace"
         raise ColdTraceError(
-            f"--window {text}: nothing is {what} {self.meta.tiers[tier].name} {where}, so that it has no steady state; "
-            f"take {instead}"
+            f"--window {text}: nothing is {what} {self.meta.tiers[tier].name} {where}, so that it"
+            f" has no steady state; take {instead}"
         )
 
     def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:
@@ -397,8 +497,12 @@ class Later(Reader):
                 yield part if columns is None else part.select(list(columns))
 
 
-def part_of(text: str | None, reader: Reader, tiers: Collection[int], node: int | None) -> Later | None:
-    """Return the part of a trace that `text`, of --window, asks for, by the rows of `node`; None for all of it.
+def part_of(
+    text: str | None, reader: Reader, tiers: Collection[int], node: int | None
+) -> Later | None:
+    """Return the part of a trace that `text`, of --window, asks for, by the rows of `node`.
+
+    None for all of it.
 
     STEADIEST asks for the steady window of a trace that has one. ConfigError as of `Later`.
     """
@@ -414,10 +518,16 @@ def part_of(text: str | None, reader: Reader, tiers: Collection[int], node: int 
 
 
 class Loader:
-    """Lays the rows of a trace into a ring, in order, as far as there is space: one thread at a time."""
+    """Lays the rows of a trace into a ring, in order, as far as there is space.
+
+    One thread at a time.
+    """
 
     def __init__(self, source: TraceSource, planned: int, populated: tuple[Any, Any, Any]) -> None:
-        """Lay the `planned` rows of `source`; `populated`: tier, object and bytes of what lies there before the run."""
+        """Lay the `planned` rows of `source`.
+
+        `populated`: tier, object and bytes of what lies there before the run.
+        """
         self._source, self._planned, self._populated = source, planned, populated
         self._reading: Generator[pa.RecordBatch] | None = None
         self._batch: Batch | None = None
@@ -436,12 +546,14 @@ class Loader:
     ) -> RowRing:
         """Start or restart the second pass; return an empty ring of `window` rows.
 
-        Rows are due as `pacer` says (None: at once). If it `is_verified`, reads have the version that they must find,
-        see `plan_spans` in plan.h.
+        Rows are due as `pacer` says (None: at once). If it `is_verified`, reads have the version
+        that they must find, see `plan_spans` in plan.h.
         """
         self.close()
         self._due_ns = None if pacer is None else pacer.due_ns
-        self._names = tuple(n for n in self._source.names if n != "stream" or not is_ignoring_streams)
+        self._names = tuple(
+            n for n in self._source.names if n != "stream" or not is_ignoring_streams
+        )
         self._intake, is_later = self._source.intake(), self._source.limit.begin_ns > 0
         self._plan = _new(is_verified, is_later)
         self._free = weakref.finalize(self, _free_plan, self._plan)
@@ -472,10 +584,14 @@ class Loader:
     @property
     def held_bytes(self) -> int:
         """Bytes of memory for the ring of rows, and for the live objects."""
-        return int(self.rows.ring.nbytes) + (0 if self._plan is None else int(_held_bytes(self._plan)))
+        return int(self.rows.ring.nbytes) + (
+            0 if self._plan is None else int(_held_bytes(self._plan))
+        )
 
     def load(self, until: int | None = None) -> int:
-        """Lay rows until `until` of the plan are (all, without), or the ring is full; return how many are laid.
+        """Lay rows until `until` of the plan are (all, without), or the ring is full.
+
+        Return how many are laid.
 
         TraceError if the trace is not what it was in the first pass.
         """
@@ -503,7 +619,9 @@ class Loader:
             _forget(self._plan, below)
 
     def _changed(self) -> TraceError:
-        return TraceError("it has fewer rows to replay than when it was read first", path=self._source.path)
+        return TraceError(
+            "it has fewer rows to replay than when it was read first", path=self._source.path
+        )
 
     def _stop_reading(self) -> None:
         if self._reading is not None:
@@ -546,15 +664,23 @@ class TraceWindow:
         return self.facts.rows
 
     def say(self) -> None:
-        """Log what a later part of a trace holds: without reads, or writes, a run tells nothing of them."""
+        """Log what a later part of a trace holds.
+
+        Without reads, or writes, a run tells nothing of them.
+        """
         if self.begin_ns is None:
             return
         reads, writes = self.facts.kinds["rows"].sum(axis=0)[[READ, WRITE]].tolist()
         read_bytes, written_bytes = self.facts.kinds["bytes"].sum(axis=0)[[READ, WRITE]].tolist()
         moved = read_bytes + written_bytes
         share = f", {read_bytes / moved:.1%} of bytes read" if moved else ""
-        found = f"window from {format_duration(self.begin_ns)} on: {reads:,} reads and {writes:,} writes{share}"
-        absent = " and no ".join(name for name, count in (("reads", reads), ("writes", writes)) if not count)
+        found = (
+            f"window from {format_duration(self.begin_ns)} on: {reads:,} reads and {writes:,}"
+            f" writes{share}"
+        )
+        absent = " and no ".join(
+            name for name, count in (("reads", reads), ("writes", writes)) if not count
+        )
         log(f"{found}; it has no {absent}: the run has no figures for them" if absent else found)
 
 
@@ -567,20 +693,24 @@ def compile_window(
     *,
     is_done: bool = False,
 ) -> TraceWindow:
-    """Return what the prefix of the trace that `limit` admits needs, for tiers with `alignments` (padding, bytes).
+    """Return what the prefix of the trace that `limit` admits needs, for tiers with `alignments`
+    (padding, bytes).
 
-    If the limit names a part of the trace, it is a prefix of that.
-    If the trace tells what was done already (`is_done`), it need not make sense: no row of it is left out or refused.
+    If the limit names a part of the trace, it is a prefix of that. If the trace tells what was done
+    already (`is_done`), it need not make sense: no row of it is left out or refused.
 
-    TraceError for a row that cannot be replayed, by number and column. ConfigError if there are more rows than a plan
-    may have.
+    TraceError for a row that cannot be replayed, by number and column. ConfigError if there are
+    more rows than a plan may have.
     """
     _return_freed()
     part = part_of(limit.part, reader, alignments, limit.node)
     is_part = part is not None or limit.begin_ns > 0
     limit = replace(limit, part=None if part is None else part.text)
     if part is not None:
-        reader, limit = part, replace(limit, begin_ns=part.begin_ns).within(Limit(span_ns=part.span_ns))
+        reader, limit = (
+            part,
+            replace(limit, begin_ns=part.begin_ns).within(Limit(span_ns=part.span_ns)),
+        )
     source = TraceSource(reader, path, alignments, limit, is_done=is_done)
     survey, intake = PlanSurvey(len(source.padding), shared or {}), source.intake()
     try:
@@ -594,32 +724,45 @@ def compile_window(
     if residency.lost_read is not None and not is_done:
         raise _lost(source, residency.lost_read, taken.rows)
     if facts.rows > MOST_ROWS:
-        raise ConfigError(f"{path}: {facts.rows:,} rows to replay, of {MOST_ROWS:,} at most; replay less with --limit")
+        raise ConfigError(
+            f"{path}: {facts.rows:,} rows to replay, of {MOST_ROWS:,} at most; replay less with"
+            " --limit"
+        )
     populated = residency.populate_tier, residency.populate_object, residency.populate_bytes
     loader = Loader(source, facts.rows, populated)
     is_whole = not (taken.is_full or limit.begin_ns)
     counted = taken.rows, is_whole, taken.last_ns, intake.skipped
-    return TraceWindow(residency, facts, *counted, loader, reader, limit.begin_ns if is_part else None, limit.part)
+    return TraceWindow(
+        residency, facts, *counted, loader, reader, limit.begin_ns if is_part else None, limit.part
+    )
 
 
 def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceError:
-    """Return that a row (trace row, tier, object) reads what was deleted, in a window of so many rows of the trace."""
+    """Return that a row (trace row, tier, object) reads what was deleted, in a window of so many
+    rows of the trace.
+    """
     row, index, object_id = lost
     why = "run kvtrace validate on this trace"
     if source.limit.node is not None:
-        why = "another node rewrote it, which --node leaves out; replay all nodes: kvreplay run --mpi --partition node"
+        why = (
+            "another node rewrote it, which --node leaves out; replay all nodes: kvreplay run --mpi"
+            " --partition node"
+        )
     elif several := joined(source.reader, [index], rows).get(index):
         why = (
-            f"{source.reader.meta.tiers[index].name} is separate on each node, and one target cannot replace those of "
-            f"{several}: give each node a rank, mpirun -n {to_part(source.reader.meta, index, several)} kvreplay run "
-            "--mpi --partition node"
+            f"{source.reader.meta.tiers[index].name} is separate on each node, and one target"
+            f" cannot replace those of {several}: give each node a rank, mpirun -n"
+            f" {to_part(source.reader.meta, index, several)} kvreplay run --mpi --partition node"
         )
-    message = f"reads object {object_id} after it was deleted from its tier and not written again; {why}"
+    message = (
+        f"reads object {object_id} after it was deleted from its tier and not written again; {why}"
+    )
     return TraceError(message, path=source.path, row=row)
 
 
 def joined(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:
-    """Return, of `tiers` that nodes have apart, on how many instances the first `rows` rows lie, where several do.
+    """Return, of `tiers` that nodes have apart, on how many instances the first `rows` rows lie,
+    where several do.
 
     One replay stands for several nodes there: their copies of an object are one.
     """
@@ -639,7 +782,10 @@ def joined(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:
 
 
 def to_part(meta: Metadata, tier: int, here: int) -> int:
-    """Return how many ranks would keep the instances of a tier apart; a trace, or a rank's part of it, has `here`."""
+    """Return how many ranks would keep the instances of a tier apart.
+
+    A trace, or a rank's part of it, has `here`.
+    """
     part = (meta.source or {}).get("part")
     nodes = part.get("nodes") if isinstance(part, dict) else None
     apart = meta.tiers[tier].instance_nodes
@@ -647,7 +793,9 @@ def to_part(meta: Metadata, tier: int, here: int) -> int:
 
 
 def populated_rows(residency: Residency, wanted: Any = slice(None)) -> RowRing:
-    """Return rows that write what the window reads but never wrote, or those `wanted` (bool) of it, as version 0."""
+    """Return rows that write what the window reads but never wrote, or those `wanted` (bool) of it,
+    as version 0.
+    """
     objects = residency.populate_object[wanted]
     return RowRing.of(
         {
@@ -683,17 +831,27 @@ class Asked:
 
 
 def read_asked(path: Path, trace: Metadata) -> Asked:
-    """Return the requests at `path`; ConfigError unless they are those of the trace with the metadata `trace`."""
+    """Return the requests at `path`.
+
+    ConfigError unless they are those of the trace with the metadata `trace`.
+    """
     reader = open_table(path, REQUESTS)
     if reader.meta.config_sha256 != trace.config_sha256:
         raise ConfigError(
-            f"--requests {path}: from another simulation than the trace; make both with one kvtrace gen --requests-out"
+            f"--requests {path}: from another simulation than the trace; make both with one kvtrace"
+            " gen --requests-out"
         )
     parts: list[list[Any]] = [[np.zeros(0, np.int64)] for _ in _COLUMNS]
     for batch in reader.batches(_COLUMNS):
         for part, name in zip(parts, _COLUMNS, strict=True):
             values = batch.column(name)
-            part.append((values.indices.fill_null(NO_QOS) if name == "qos" else values).to_numpy(zero_copy_only=False))
+            part.append(
+                (values.indices.fill_null(NO_QOS) if name == "qos" else values).to_numpy(
+                    zero_copy_only=False
+                )
+            )
     request_id, arrival_ns, input_tokens, qos = (np.concatenate(part) for part in parts)
     order = np.argsort(request_id, kind="stable")
-    return Asked(request_id[order], arrival_ns[order], input_tokens[order], qos[order].astype(np.int8))
+    return Asked(
+        request_id[order], arrival_ns[order], input_tokens[order], qos[order].astype(np.int8)
+    )

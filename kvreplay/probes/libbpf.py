@@ -1,8 +1,11 @@
-"""The probes' programs in the kernel, by libbpf or BCC; their tables and ring buffer; and whether probes can run here.
+"""The probes' programs in the kernel, by libbpf or BCC.
 
-The system's libbpf loads the object into the kernel, by ctypes. libbpf's interface is stable since version 1, and its
-package (libbpf1, libbpf) is in every distribution. Below it: whose I/O counts (`Filter`), on which disks, in which
-cgroup, and `load`, which makes the programs for this kernel and attaches them.
+Their tables and ring buffer; and whether probes can run here.
+
+The system's libbpf loads the object into the kernel, by ctypes. libbpf's interface is stable since
+version 1, and its package (libbpf1, libbpf) is in every distribution. Below it: whose I/O counts
+(`Filter`), on which disks, in which cgroup, and `load`, which makes the programs for this kernel
+and attaches them.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ from kvtrace.core.native.structs import header
 from kvtrace.core.run.probe_file import Bucket, Histogram
 from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
 
-C = header(*(Path(__file__).parent / f"{name}.bpf.h" for name in ("common", "filter", "block", "app")))
+C = header(
+    *(Path(__file__).parent / f"{name}.bpf.h" for name in ("common", "filter", "block", "app"))
+)
 """What the programs say of what they share with Python."""
 SUB_BITS, SLOTS = C.constants["SUB_BITS"], C.constants["SLOTS"]
 
@@ -40,7 +45,8 @@ SUB_BITS, SLOTS = C.constants["SUB_BITS"], C.constants["SLOTS"]
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
     """Return the histogram of the counts in `slots`, whose values sum to `total_ns`.
 
-    Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q) values.
+    Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q)
+    values.
     """
     fine = [Bucket(*bounds(i, SUB_BITS), n) for i, n in enumerate(slots) if n]
     middles = [((sum(bounds(i, SUB_BITS)) - 1) / 2, n) for i, n in enumerate(slots) if n]
@@ -51,12 +57,18 @@ def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
         longest_below_ns=fine[-1].below if fine and not slots[-1] else None,
         log2_ns=log2(fine),
         fine_ns=fine,
-        **{f"{name}_ns": at_rank(middles, nearest_rank(count, part)) for name, part in QUANTILES.items()},
+        **{
+            f"{name}_ns": at_rank(middles, nearest_rank(count, part))
+            for name, part in QUANTILES.items()
+        },
     )
 
 
 def log2(fine: Sequence[Bucket]) -> list[Bucket]:
-    """Return `fine` slots summed into power-of-two buckets, empty ones in between included; [0, 1) is the first."""
+    """Return `fine` slots summed into power-of-two buckets, empty ones in between included.
+
+    [0, 1) is the first.
+    """
     counts = Counter[int]()
     for bucket in fine:
         counts[bucket.from_.bit_length()] += bucket.count
@@ -65,12 +77,19 @@ def log2(fine: Sequence[Bucket]) -> list[Bucket]:
 
 
 def _named(enum: str) -> tuple[str, ...]:
-    """Return what `enum` counts, as outputs name it: its enumerators before the one that is their number."""
+    """Return what `enum` counts, as outputs name it.
+
+    Its enumerators before the one that is their number.
+    """
     names = C.enums[enum][: C.enums[enum].index(f"{enum}s".upper())]
-    return tuple(name.lower().removeprefix("app_").removesuffix("_call").rstrip("_") for name in names)
+    return tuple(
+        name.lower().removeprefix("app_").removesuffix("_call").rstrip("_") for name in names
+    )
 
 
-DIRECTIONS, COUNTS, KINDS, CALLS, CALL_COUNTS = map(_named, ("direction", "count", "kind", "call", "call_count"))
+DIRECTIONS, COUNTS, KINDS, CALLS, CALL_COUNTS = map(
+    _named, ("direction", "count", "kind", "call", "call_count")
+)
 CONFIG, REQUEST, EVENT, AMOUNT = map(C.dtype, ("config", "request_state", "event", "amount"))
 """Of REQUEST and EVENT, 0 stands for a time that was not seen."""
 _SHARED, _LINE_BYTES = C.dtype("shared"), 64
@@ -79,9 +98,18 @@ NUMBER = np.dtype([("value", "<u8")])
 KEYS = {
     "requests": np.dtype([("request", "<u8")]),
     "in_flight": np.dtype([("dev", "<u4")]),
-    **{of: C.dtype(key) for of, key in (("sizes", "size_key"), ("seconds", "second_key"), ("zones", "zone_key"))},
+    **{
+        of: C.dtype(key)
+        for of, key in (("sizes", "size_key"), ("seconds", "second_key"), ("zones", "zone_key"))
+    },
 }
-VALUES = {"requests": REQUEST, "in_flight": NUMBER, "sizes": NUMBER, "seconds": AMOUNT, "zones": AMOUNT}
+VALUES = {
+    "requests": REQUEST,
+    "in_flight": NUMBER,
+    "sizes": NUMBER,
+    "seconds": AMOUNT,
+    "zones": AMOUNT,
+}
 """Of the hash tables."""
 
 
@@ -107,7 +135,15 @@ _SIGNATURES = {
     "btf__type_by_id": (_POINTER, _POINTER, ctypes.c_uint32),
     "btf__name_by_offset": (_TEXT, _POINTER, ctypes.c_uint32),
     "btf__free": (None, _POINTER),
-    "bpf_map_create": (_INT, _INT, _TEXT, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, _POINTER),
+    "bpf_map_create": (
+        _INT,
+        _INT,
+        _TEXT,
+        ctypes.c_uint32,
+        ctypes.c_uint32,
+        ctypes.c_uint32,
+        _POINTER,
+    ),
     "bpf_map__fd": (_INT, _POINTER),
     "bpf_map__set_initial_value": (_INT, _POINTER, _POINTER, ctypes.c_size_t),
     "bpf_map__set_max_entries": (_INT, _POINTER, ctypes.c_uint32),
@@ -128,7 +164,8 @@ def library(name: str = LIBRARY) -> Any:
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise ProbeUnavailable(
-            f"no {name} ({error}): apt-get install libbpf1, or your distribution's libbpf 1.0 or newer"
+            f"no {name} ({error}): apt-get install libbpf1, or your distribution's libbpf 1.0 or"
+            " newer"
         ) from None
     # What it would say goes to our stderr; errors are told by their numbers.
     found.libbpf_set_print(None)
@@ -165,7 +202,10 @@ class Programs:
 
     def sections(self) -> dict[str, str]:
         """Return each program's section, which says what it attaches to."""
-        return {name: self._lib.bpf_program__section_name(program).decode() for name, program in self._each()}
+        return {
+            name: self._lib.bpf_program__section_name(program).decode()
+            for name, program in self._each()
+        }
 
     def leave_out(self, names: set[str]) -> None:
         """Do not load the programs of these names."""
@@ -184,7 +224,9 @@ class Programs:
             if self._lib.bpf_program__autoload(program):
                 self._links[name] = self._lib.bpf_program__attach(program)
                 if not self._links[name]:
-                    raise ProbeUnavailable(f"the probe {name} does not attach on this kernel: {_reason()}")
+                    raise ProbeUnavailable(
+                        f"the probe {name} does not attach on this kernel: {_reason()}"
+                    )
 
     def detach(self, name: str) -> None:
         """Take off the program `name`, if it is attached."""
@@ -213,7 +255,9 @@ class Programs:
 
     def shared(self) -> np.ndarray:
         """Return the C variables, as the loaded programs see and change them."""
-        return np.frombuffer(mmap.mmap(self.descriptor(self._variables), SHARED.itemsize), dtype=SHARED)["values"]
+        return np.frombuffer(
+            mmap.mmap(self.descriptor(self._variables), SHARED.itemsize), dtype=SHARED
+        )["values"]
 
     def put(self, name: str, key: bytes, value: bytes) -> None:
         """Set an entry of the table `name`."""
@@ -225,7 +269,10 @@ class Programs:
         self._lib.bpf_map_delete_elem(self.descriptor(name), key)
 
     def enumerators(self, enumeration: str) -> dict[str, int]:
-        """Return the values of the running kernel's `enumeration` by name, from its BTF; empty if it has none such."""
+        """Return the values of the running kernel's `enumeration` by name, from its BTF.
+
+        Empty if it has none such.
+        """
         lib = self._lib
         btf = lib.btf__load_vmlinux_btf()
         if not btf:
@@ -238,13 +285,15 @@ class Programs:
             _name, info, _size = struct.unpack("<III", ctypes.string_at(at, _TYPE_BYTES))
             members = ctypes.string_at(at + _TYPE_BYTES, 8 * (info & 0xFFFF))
             return {
-                lib.btf__name_by_offset(btf, name).decode(): value for name, value in struct.iter_unpack("<Ii", members)
+                lib.btf__name_by_offset(btf, name).decode(): value
+                for name, value in struct.iter_unpack("<Ii", members)
             }
         finally:
             lib.btf__free(btf)
 
     def entries(self, name: str) -> Iterator[tuple[Any, Any]]:
-        """Yield the keys and values in the hash table `name`, as numpy records, without those that go meanwhile.
+        """Yield the keys and values in the hash table `name`, as numpy records, without those that
+        go meanwhile.
 
         Each once: where the kernel does not find the key that it is to go on from, it begins again.
         """
@@ -259,7 +308,9 @@ class Programs:
                 yield np.frombuffer(key.raw, key_type)[0], np.frombuffer(value.raw, value_type)[0]
 
 
-_HASH = re.compile(r"^HASH\((\w+), BPF_MAP_TYPE_(\w+), (?:struct )?(\w+), (?:struct )?(\w+), (\d+)\)", re.MULTILINE)
+_HASH = re.compile(
+    r"^HASH\((\w+), BPF_MAP_TYPE_(\w+), (?:struct )?(\w+), (?:struct )?(\w+), (\d+)\)", re.MULTILINE
+)
 _SECTION = re.compile(r'^SEC\("([^"]+)"\)\nint (\w+)\(', re.MULTILINE)
 _FOLLOW = re.compile(r"^FOLLOW\((\w+), ", re.MULTILINE)
 _TYPES = {"HASH": 1, "ARRAY": 2, "LRU_HASH": 9, "RINGBUF": 27}
@@ -281,15 +332,26 @@ class CompiledPrograms(Programs):
         """Read the programs in `folder`; ProbeUnavailable without BCC."""
         self._lib, self._compiler = library(), _bcc()
         names = ("bcc", "common", "filter", "block", "app")
-        self._text = "\n".join((folder / f"{name}.bpf.h").read_text(encoding="utf-8") for name in names)
+        self._text = "\n".join(
+            (folder / f"{name}.bpf.h").read_text(encoding="utf-8") for name in names
+        )
         self._sections = {name: section for section, name in _SECTION.findall(self._text)}
         for call in _FOLLOW.findall(self._text):
-            self._sections |= {f"{way}_{call}": f"tp/syscalls/sys_{way}_{call}" for way in ("enter", "exit")}
+            self._sections |= {
+                f"{way}_{call}": f"tp/syscalls/sys_{way}_{call}" for way in ("enter", "exit")
+            }
         number = {"u32": 4, "u64": 8}
         self._tables = {
-            name: (_TYPES[kind], *(number.get(of) or C.dtype(of).itemsize for of in (key, value)), int(entries))
+            name: (
+                _TYPES[kind],
+                *(number.get(of) or C.dtype(of).itemsize for of in (key, value)),
+                int(entries),
+            )
             for name, kind, key, value, entries in _HASH.findall(self._text)
-        } | {"events": (_TYPES["RINGBUF"], 0, 0, RING_BYTES), "shared": (_TYPES["ARRAY"], 4, SHARED.itemsize, 1)}
+        } | {
+            "events": (_TYPES["RINGBUF"], 0, 0, RING_BYTES),
+            "shared": (_TYPES["ARRAY"], 4, SHARED.itemsize, 1),
+        }
         self._descriptors: dict[str, int] = {}
         self._bpf: Any = None
         self._loaded: dict[str, Any] = {}
@@ -308,7 +370,9 @@ class CompiledPrograms(Programs):
 
     def leave_out(self, names: set[str]) -> None:
         """Do not load the programs of these names."""
-        self._sections = {name: section for name, section in self._sections.items() if name not in names}
+        self._sections = {
+            name: section for name, section in self._sections.items() if name not in names
+        }
 
     def set_entries(self, name: str, entries: int) -> None:
         """Give the table `name` room for `entries`, before the programs are loaded."""
@@ -320,22 +384,33 @@ class CompiledPrograms(Programs):
         self._constants = ",".join(f"{found[name]}ULL" for name in CONFIG.names or ())
 
     def load(self) -> None:
-        """Compile the programs and load them into the kernel; ProbeUnavailable if it refuses them."""
+        """Compile the programs and load them into the kernel.
+
+        ProbeUnavailable if it refuses them.
+        """
         for name, (kind, key_bytes, value_bytes, entries) in self._tables.items():
             options = _MMAPABLE if name == "shared" else None
-            made = self._lib.bpf_map_create(kind, name.encode(), key_bytes, value_bytes, entries, options)
+            made = self._lib.bpf_map_create(
+                kind, name.encode(), key_bytes, value_bytes, entries, options
+            )
             if made < 0:
-                raise ProbeUnavailable(f"the kernel makes no table {name} for the probes: {_reason()}")
+                raise ProbeUnavailable(
+                    f"the kernel makes no table {name} for the probes: {_reason()}"
+                )
             self._descriptors[name] = made
         flags = [f"-DFD_{name}={number}" for name, number in self._descriptors.items()]
         of = self._compiler
         try:
-            self._bpf = of(text=self._text, cflags=[*flags, f"-DCONFIG={{{self._constants}}}", "-w"])
+            self._bpf = of(
+                text=self._text, cflags=[*flags, f"-DCONFIG={{{self._constants}}}", "-w"]
+            )
             for name, section in self._sections.items():
                 kind = of.TRACEPOINT if section.startswith("tp/") else of.RAW_TRACEPOINT
                 self._loaded[name] = self._bpf.load_func(name, kind)
         except Exception as error:  # noqa: BLE001 - BCC raises nothing narrower
-            raise ProbeUnavailable(f"BCC does not compile the probes for this kernel: {error}") from None
+            raise ProbeUnavailable(
+                f"BCC does not compile the probes for this kernel: {error}"
+            ) from None
 
     def attach(self) -> None:
         """Attach what was loaded; ProbeUnavailable if the kernel refuses."""
@@ -348,7 +423,9 @@ class CompiledPrograms(Programs):
                     self._bpf.attach_raw_tracepoint(tp=of, fn_name=name)
                     self._links[name] = of
             except Exception as error:  # noqa: BLE001 - as above
-                raise ProbeUnavailable(f"the probe {name} does not attach on this kernel: {error}") from None
+                raise ProbeUnavailable(
+                    f"the probe {name} does not attach on this kernel: {error}"
+                ) from None
 
     def detach(self, name: str) -> None:
         """Take off the program `name`, if it is attached."""
@@ -363,19 +440,25 @@ class CompiledPrograms(Programs):
         """Return the values of the running kernel's flag bits by name, from its headers."""
         text = (kernel_headers() / "include" / "linux" / "blk_types.h").read_text(encoding="utf-8")
         body = text.partition(f"enum {enumeration} {{")[2].partition("};")[0]
-        return {name: 8 + at for at, name in enumerate(re.findall(r"^\s*(__REQ_\w+)", body, re.MULTILINE))}
+        return {
+            name: 8 + at
+            for at, name in enumerate(re.findall(r"^\s*(__REQ_\w+)", body, re.MULTILINE))
+        }
 
 
 def kernel_headers() -> Path:
-    """Return where BCC finds the headers of the running kernel; ProbeUnavailable if they are not installed."""
+    """Return where BCC finds the headers of the running kernel.
+
+    ProbeUnavailable if they are not installed.
+    """
     modules = Path("/lib/modules") / os.uname().release
     given = os.environ.get("BCC_KERNEL_SOURCE")
     for path in [Path(given)] if given else [modules / "source", modules / "build"]:
         if (path / "include" / "linux" / "blk_types.h").is_file():
             return path
     raise ProbeUnavailable(
-        f"no headers of this kernel in {given or modules}: apt-get install linux-headers-$(uname -r), or name them in "
-        "BCC_KERNEL_SOURCE"
+        f"no headers of this kernel in {given or modules}: apt-get install linux-headers-$(uname"
+        " -r), or name them in BCC_KERNEL_SOURCE"
     )
 
 
@@ -405,13 +488,18 @@ _BUSY = 1 << 31
 
 
 class EventRing:
-    """The kernel's ring buffer: a page with our position, one with the producer's, and the data, mapped twice."""
+    """The kernel's ring buffer.
+
+    A page with our position, one with the producer's, and the data, mapped twice.
+    """
 
     def __init__(self, descriptor: int) -> None:
         """Map the ring buffer behind `descriptor`."""
         page = mmap.PAGESIZE
         consumer = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._data = mmap.mmap(descriptor, page + 2 * RING_BYTES, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+        self._data = mmap.mmap(
+            descriptor, page + 2 * RING_BYTES, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
+        )
         self._ours = np.frombuffer(consumer, "<u8", 1)
         self._kernels = np.frombuffer(self._data, "<u8", 1)
 
@@ -438,18 +526,23 @@ def check_root() -> None:
     if sys.platform != "linux":
         raise ProbeUnavailable(f"the probes need Linux, and this is {sys.platform}")
     if os.geteuid() != 0:
-        raise ProbeUnavailable("needs root, to load programs into the kernel: run it with sudo, for example")
+        raise ProbeUnavailable(
+            "needs root, to load programs into the kernel: run it with sudo, for example"
+        )
 
 
 def check_available(backend: Backend = Backend.AUTO) -> Backend:
     """Return what fits the probes to this kernel, of what `backend` allows.
 
-    ProbeUnavailable if there is no root, tracefs, libbpf, or neither BTF nor BCC; or the kernel is locked down.
+    ProbeUnavailable if there is no root, tracefs, libbpf, or neither BTF nor BCC; or the kernel is
+    locked down.
     """
     check_root()
     has_btf = BTF.exists()
     if backend is Backend.CORE and not has_btf:
-        raise ProbeUnavailable(f"no {BTF}, of a kernel built with CONFIG_DEBUG_INFO_BTF: try --backend bcc")
+        raise ProbeUnavailable(
+            f"no {BTF}, of a kernel built with CONFIG_DEBUG_INFO_BTF: try --backend bcc"
+        )
     check_lockdown(_LOCKDOWN)
     tracefs()
     library()
@@ -459,7 +552,11 @@ def check_available(backend: Backend = Backend.AUTO) -> Backend:
         _bcc()
         kernel_headers()
     except ProbeUnavailable as why:
-        lacks = "" if has_btf else f"no {BTF}, which a kernel built with CONFIG_DEBUG_INFO_BTF has, and "
+        lacks = (
+            ""
+            if has_btf
+            else f"no {BTF}, which a kernel built with CONFIG_DEBUG_INFO_BTF has, and "
+        )
         raise ProbeUnavailable(f"{lacks}{why}") from None
     return Backend.BCC
 
@@ -467,7 +564,9 @@ def check_available(backend: Backend = Backend.AUTO) -> Backend:
 def check_lockdown(path: Path) -> None:
     """Raise ProbeUnavailable if `path` says that the kernel lets nobody read its memory."""
     if path.exists() and "[confidentiality]" in path.read_text(encoding="utf-8"):
-        raise ProbeUnavailable("the kernel is locked down (confidentiality): boot with lockdown=integrity or none")
+        raise ProbeUnavailable(
+            "the kernel is locked down (confidentiality): boot with lockdown=integrity or none"
+        )
 
 
 def tracefs() -> Path:
@@ -503,7 +602,9 @@ def resolve(device: Path, sys: Path = _SYS) -> list[Disk]:
     try:
         status = device.stat()
     except OSError as error:
-        raise DeviceError(f"{device}: {error.strerror}; name a block device such as /dev/nvme0n1") from None
+        raise DeviceError(
+            f"{device}: {error.strerror}; name a block device such as /dev/nvme0n1"
+        ) from None
     if not stat.S_ISBLK(status.st_mode):
         raise DeviceError(f"{device} is not a block device; name one such as /dev/nvme0n1")
     return beneath(numbered(status.st_rdev), sys)
@@ -514,7 +615,11 @@ def beneath(number: str, sys: Path = _SYS) -> list[Disk]:
     entry = sys / "dev" / "block" / number
     if not entry.exists():
         raise DeviceError(f"{entry} does not exist: the system does not describe device {number}")
-    below = {at for at in devices_beneath(entry.resolve(), has_loops=False) if at is not None and not slaves(at)}
+    below = {
+        at
+        for at in devices_beneath(entry.resolve(), has_loops=False)
+        if at is not None and not slaves(at)
+    }
     disks = {at.name: (at / "dev").read_text(encoding="ascii") for at in map(disk_of, below)}
     return [Disk(name, _number(disks[name])) for name in sorted(disks)]
 
@@ -525,20 +630,29 @@ def _number(said: str) -> int:
 
 
 def above(disks: Sequence[Disk], sys: Path = _SYS) -> list[int]:
-    """Return the numbers of all devices whose I/O any of `disks` does: itself, partitions, dm and md upon them."""
+    """Return the numbers of all devices whose I/O any of `disks` does.
+
+    Itself, partitions, dm and md upon them.
+    """
     wanted = {disk.number for disk in disks}
     names = sorted(entry.name for entry in (sys / "dev" / "block").iterdir()) if wanted else []
-    return [_number(name) for name in names if wanted & {disk.number for disk in beneath(name, sys)}]
+    return [
+        _number(name) for name in names if wanted & {disk.number for disk in beneath(name, sys)}
+    ]
 
 
 def zone_shift(disks: Sequence[Disk], sys: Path = _SYS) -> int:
-    """Return by how many bits a sector is shifted for the zone it lies in: at most ZONES a disk, 1 MiB at least.
+    """Return by how many bits a sector is shifted for the zone it lies in.
+
+    At most ZONES a disk, 1 MiB at least.
 
     Without `disks`, by the largest of all.
     """
     names = [disk.name for disk in disks] or [entry.name for entry in (sys / "block").iterdir()]
     sizes = [sys / "block" / name / "size" for name in names]
-    sectors = max((int(size.read_text(encoding="ascii")) for size in sizes if size.is_file()), default=0)
+    sectors = max(
+        (int(size.read_text(encoding="ascii")) for size in sizes if size.is_file()), default=0
+    )
     return max(MIN_ZONE_SHIFT, (max(sectors - 1, 0) // ZONES).bit_length())
 
 
@@ -554,7 +668,9 @@ COMM_BYTES = 16
 OBJECT = Path(__file__).parent / "probes.bpf.o"
 """What `make bpf` makes of probes.bpf.c."""
 _OLD, _NEW = {"block_rq_insert", "block_rq_issue_first"}, {"block_io_start", "block_rq_issue"}
-"""Programs of kernels before 6.5 and of later ones, by whether there is a tracepoint block_io_start."""
+"""Programs of kernels before 6.5 and of later ones, by whether there is a tracepoint
+block_io_start.
+"""
 _URING = {"uring_submit_req", "uring_submit_sqe", "uring_complete"}
 _SUBMITTED = ("io_uring_submit_req", "io_uring_submit_sqe")
 """The first is the name since Linux 6.4."""
@@ -578,7 +694,8 @@ class Filter:
             find_cgroup(self.cgroup)
         if self.comm is not None and not 0 < len(self.comm.encode()) < COMM_BYTES:
             raise ConfigError(
-                f"--comm {self.comm!r}: a process's name has 1 to {COMM_BYTES - 1} bytes; see /proc/PID/comm"
+                f"--comm {self.comm!r}: a process's name has 1 to {COMM_BYTES - 1} bytes; see"
+                " /proc/PID/comm"
             )
         if self.pid is not None and not Path(f"/proc/{self.pid}").is_dir():
             raise ConfigError(f"--pid {self.pid}: there is no such process")
@@ -597,7 +714,10 @@ class Filter:
             values["wanted_pid"] = self.pid
         if self.comm is not None:
             name = self.comm.encode()
-            wanted, mask = name.ljust(COMM_BYTES, b"\0"), (b"\xff" * (len(name) + 1)).ljust(COMM_BYTES, b"\0")
+            wanted, mask = (
+                name.ljust(COMM_BYTES, b"\0"),
+                (b"\xff" * (len(name) + 1)).ljust(COMM_BYTES, b"\0"),
+            )
             values["is_comm_wanted"] = True
             for half, part in (("low", slice(0, 8)), ("high", slice(8, 16))):
                 values[f"comm_{half}"] = int.from_bytes(wanted[part], "little")
@@ -614,16 +734,23 @@ def load(wanted: Filter, *, has_events: bool) -> Programs:
     events = tracefs() / "events"
     config, places = wanted.config(), uring_places(events)
     config["has_events"] = has_events
-    programs = CompiledPrograms(OBJECT.parent) if backend is Backend.BCC else Programs(OBJECT.read_bytes())
+    programs = (
+        CompiledPrograms(OBJECT.parent) if backend is Backend.BCC else Programs(OBJECT.read_bytes())
+    )
     try:
         for name, at in (places or {}).items():
             config[name] = at
-        programs.leave_out(missing(programs.sections(), events) | (_URING if places is None else set()))
+        programs.leave_out(
+            missing(programs.sections(), events) | (_URING if places is None else set())
+        )
         if not has_events:
             programs.set_entries("events", mmap.PAGESIZE)
         programs.set_constants(config.tobytes())
         programs.load()
-        for table, numbers in (("devices", [d.number for d in wanted.disks]), ("file_devices", above(wanted.disks))):
+        for table, numbers in (
+            ("devices", [d.number for d in wanted.disks]),
+            ("file_devices", above(wanted.disks)),
+        ):
             for number in numbers:
                 programs.put(table, number.to_bytes(4, "little"), (1).to_bytes(4, "little"))
         programs.attach()
@@ -634,7 +761,9 @@ def load(wanted: Filter, *, has_events: bool) -> Programs:
 
 
 def missing(sections: dict[str, str], events: Path) -> set[str]:
-    """Return which programs (names, with the tracepoints they are for) have no use on a kernel with these `events`."""
+    """Return which programs (names, with the tracepoints they are for) have no use on a kernel with
+    these `events`.
+    """
     has_start = (events / "block" / "block_io_start").is_dir()
     left_out = _OLD if has_start else _NEW
     for name, section in sections.items():
@@ -645,9 +774,16 @@ def missing(sections: dict[str, str], events: Path) -> set[str]:
 
 
 def uring_places(events: Path) -> dict[str, int] | None:
-    """Return where io_uring's tracepoints have what we need; null if they have not, so that its calls are not seen."""
-    submitted = [at for name in _SUBMITTED if (at := _place(events / "io_uring" / name, "req")) is not None]
-    request, result = (_place(events / "io_uring" / "io_uring_complete", name) for name in ("req", "res"))
+    """Return where io_uring's tracepoints have what we need.
+
+    Null if they have not, so that its calls are not seen.
+    """
+    submitted = [
+        at for name in _SUBMITTED if (at := _place(events / "io_uring" / name, "req")) is not None
+    ]
+    request, result = (
+        _place(events / "io_uring" / "io_uring_complete", name) for name in ("req", "res")
+    )
     if not submitted or request is None or result is None:
         return None
     return {"uring_submitted_at": submitted[0], "uring_req_at": request, "uring_result_at": result}
@@ -661,7 +797,10 @@ def _place(tracepoint: Path, field_name: str) -> int | None:
 
 
 def unseen_calls(events: Path) -> tuple[str, ...] | None:
-    """Return which asynchronous calls this kernel's tracepoints do not show; null if they show no calls at all."""
+    """Return which asynchronous calls this kernel's tracepoints do not show.
+
+    Null if they show no calls at all.
+    """
     if not (events / "syscalls" / "sys_enter_pread64").is_dir():
         return None
     seen = {
@@ -688,7 +827,9 @@ def find_cgroup(path: Path, proc: Path = Path("/proc")) -> Cgroup:
     """
     roots = [Path(mount.point) for mount in mounts(proc) if mount.kind == "cgroup2"]
     if not roots:
-        raise ConfigError(f"--cgroup {path}: no cgroup2 is mounted: mount -t cgroup2 none /sys/fs/cgroup")
+        raise ConfigError(
+            f"--cgroup {path}: no cgroup2 is mounted: mount -t cgroup2 none /sys/fs/cgroup"
+        )
     root = roots[0]
     directory = path.resolve() if path.is_dir() else root / path.as_posix().lstrip("/")
     if not directory.is_dir() or not directory.is_relative_to(root):

@@ -1,7 +1,9 @@
-"""One measurement by the probes: attach, read, detach; `measure` writes probe.json and blocks.parquet.
+"""One measurement by the probes.
 
-What was not measured is null or absent there, never 0. Last, the probes beside a replay, attached for its measured part
-alone.
+Attach, read, detach; `measure` writes probe.json and blocks.parquet.
+
+What was not measured is null or absent there, never 0. Last, the probes beside a replay, attached
+for its measured part alone.
 """
 
 from __future__ import annotations
@@ -64,7 +66,14 @@ from kvtrace.core.run.probe_file import (
     find_probe,
     probe_answer,
 )
-from kvtrace.core.run.run_file import ATTACHED, BLOCKS_FILE, BLOCKS_JOURNAL, PROBE_FILE, ProbesNote, attached
+from kvtrace.core.run.run_file import (
+    ATTACHED,
+    BLOCKS_FILE,
+    BLOCKS_JOURNAL,
+    PROBE_FILE,
+    ProbesNote,
+    attached,
+)
 from kvtrace.core.schema import BLOCKS, arrow_schema, batch_of
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import META_KEY, Writer, create, open_table
@@ -76,10 +85,15 @@ DRAIN_NS = 60 * NS_PER_S
 
 
 class Session:
-    """The probes while they are attached; `poll` must run often enough for the ring buffer not to fill up."""
+    """The probes while they are attached.
+
+    `poll` must run often enough for the ring buffer not to fill up.
+    """
 
     def __init__(self, wanted: Filter, writer: Writer | None) -> None:
-        """Attach the probes for who passes `wanted`; requests go to `writer` as rows of blocks, or nowhere.
+        """Attach the probes for who passes `wanted`.
+
+        Requests go to `writer` as rows of blocks, or nowhere.
 
         Once `journal` is set it takes them, too, as they come.
 
@@ -130,13 +144,18 @@ class Session:
                     self._programs.delete("seconds", key.tobytes())
 
     def finish(self) -> tuple[BlockFigures, Application | None]:
-        """Read the last events and return the figures; null for calls where the kernel has no tracepoints of them."""
+        """Read the last events and return the figures.
+
+        Null for calls where the kernel has no tracepoints of them.
+        """
         self.duration_ns = time.monotonic_ns() - self.start_ns
         for program in PROGRAMS:
             self._programs.detach(program)
         self._programs.shared()["origin_ns"] = 0
         # What has not completed by now is a row without a completion.
-        self._take_events(b"".join(unfinished(state) for _, state in self._programs.entries("requests")))
+        self._take_events(
+            b"".join(unfinished(state) for _, state in self._programs.entries("requests"))
+        )
         self._drain_seconds(is_end=True)
         counted, unseen = self._programs.shared()[0], unseen_calls(tracefs() / "events")
         block = block_figures(self._programs, counted, self._seconds, self._shift)
@@ -160,10 +179,19 @@ PROGRAMS = (
 
 
 ERRNO = {0: 0, 1: 95, 2: 110, 3: 28, 4: 67, 5: 121, 6: 52, 7: 61, 8: 84, 9: 12, 10: 5}
-"""The kernel's block status (blk_status_t) as an error number; its later codes changed between versions."""
+"""The kernel's block status (blk_status_t) as an error number.
+
+Its later codes changed between versions.
+"""
 EIO = 5
 _OPERATIONS = {0: "R", 1: "W", 2: "F", 3: "D", 5: "DE", 7: "ZA", 9: "WZ"}
-_FLAGS = (("__REQ_FUA", "F"), ("__REQ_RAHEAD", "A"), ("__REQ_SYNC", "S"), ("__REQ_META", "M"), ("__REQ_ATOMIC", "U"))
+_FLAGS = (
+    ("__REQ_FUA", "F"),
+    ("__REQ_RAHEAD", "A"),
+    ("__REQ_SYNC", "S"),
+    ("__REQ_META", "M"),
+    ("__REQ_ATOMIC", "U"),
+)
 _OPERATION_MASK = 0xFF
 
 
@@ -189,39 +217,54 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
     """
     events = np.frombuffer(data, dtype=EVENT)
     columns: dict[str, Any] = {}
-    for name, source in (("insert_ns", "queue_ns"), ("issue_ns", "issue_ns"), ("complete_ns", "complete_ns")):
+    for name, source in (
+        ("insert_ns", "queue_ns"),
+        ("issue_ns", "issue_ns"),
+        ("complete_ns", "complete_ns"),
+    ):
         at = events[source].astype(np.int64)
         columns[name] = pa.array(at - start_ns, pa.int64(), mask=at == 0)
     columns |= {
-        name: pa.array(events[name].astype(kind)) for name, kind in (("sector", "i8"), ("bytes", "i8"), ("pid", "i4"))
+        name: pa.array(events[name].astype(kind))
+        for name, kind in (("sector", "i8"), ("bytes", "i8"), ("pid", "i4"))
     }
     columns["device"] = _mapped(events["dev"], device_name, pa.string())
     columns["rwbs"] = _mapped(events["flags"], lambda flags: rwbs(flags, bits), pa.string())
     names = np.ascontiguousarray(events["comm"]).view("S16")[:, 0]
     columns["comm"] = _mapped(names, lambda name: name.decode(errors="replace"), pa.string())
     error = _mapped(events["status"], lambda status: ERRNO.get(status, EIO), pa.int32())
-    columns["error"] = pc.if_else(pa.array(events["complete_ns"] == 0), pa.scalar(None, pa.int32()), error)
+    columns["error"] = pc.if_else(
+        pa.array(events["complete_ns"] == 0), pa.scalar(None, pa.int32()), error
+    )
     return batch_of(BLOCKS, columns)
 
 
 def _mapped(values: np.ndarray, name: Callable[[Any], Any], type_: pa.DataType) -> pa.Array:
     """Return `name` of each of `values`, asked once for each distinct one."""
     found = pa.array(np.ascontiguousarray(values)).dictionary_encode()
-    return pa.array([name(value) for value in found.dictionary.to_pylist()], type_).take(found.indices)
+    return pa.array([name(value) for value in found.dictionary.to_pylist()], type_).take(
+        found.indices
+    )
 
 
 @contextmanager
 def block_journal(folder: Path, meta: Metadata) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yield what appends rows of blocks to a file in `folder` at once: it is what is left of a probe that is killed."""
+    """Yield what appends rows of blocks to a file in `folder` at once.
+
+    It is what is left of a probe that is killed.
+    """
     schema = arrow_schema(BLOCKS).with_metadata({META_KEY: encode(meta)})
     with pa.OSFile(str(folder / BLOCKS_JOURNAL), "wb") as file:
         yield pa.ipc.new_stream(file, schema).write_batch
 
 
 def recover_blocks(folder: Path) -> int:
-    """Write blocks.parquet of a probe in `folder` that was killed, from its journal; return the number of rows.
+    """Write blocks.parquet of a probe in `folder` that was killed, from its journal.
 
-    What the kernel held is gone: there is no probe.json, and requests that were under way are no rows.
+    Return the number of rows.
+
+    What the kernel held is gone: there is no probe.json, and requests that were under way are no
+    rows.
     """
     path = folder / BLOCKS_JOURNAL
     try:
@@ -244,7 +287,10 @@ def recover_blocks(folder: Path) -> int:
 
 @contextmanager
 def started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start `command`, which waits until it is sent SIGCONT; what is left of it at the end is sent SIGTERM."""
+    """Start `command`, which waits until it is sent SIGCONT.
+
+    What is left of it at the end is sent SIGTERM.
+    """
     shell = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "sh", *command]
     with subprocess.Popen(shell) as child:  # noqa: S603 - what the user gave
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
@@ -267,7 +313,9 @@ def measure(
     tell: Callable[[str], None],
     is_over: Callable[[], bool] = lambda: False,
 ) -> ProbeFile:
-    """Measure for `duration_ns`, until it `is_over`, or until SIGINT or SIGTERM; write the result to `output`.
+    """Measure for `duration_ns`, until it `is_over`, or until SIGINT or SIGTERM.
+
+    Write the result to `output`.
 
     `tell` takes a line when the probes are attached.
 
@@ -289,9 +337,15 @@ def measure(
         (output / name).unlink(missing_ok=True)
     try:
         with ExitStack() as stack:
-            writer = stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta)) if has_events else None
+            writer = (
+                stack.enter_context(create(output / BLOCKS_FILE, BLOCKS, meta))
+                if has_events
+                else None
+            )
             session = stack.enter_context(closing(Session(wanted, writer)))
-            session.journal = stack.enter_context(block_journal(output, meta)) if has_events else None
+            session.journal = (
+                stack.enter_context(block_journal(output, meta)) if has_events else None
+            )
             began = datetime.now(UTC)
             with noted_signals() as caught:
                 # Who reads this may send the signal at once.
@@ -326,55 +380,109 @@ def measure(
 
 
 DEFINITIONS = {
-    "requests": "what the block layer hands to a disk; one system call or object can take many, merges join several",
-    "whose": "the process that queued the request, not who issued or completed it; if merged, its first part's",
-    "not seen": "dirty pages that the kernel writes back later belong to its own threads, and so not to a process; "
-    "requests queued before the probes were attached",
-    "q2d": "from when the request was made (block_io_start, or block_rq_insert on older kernels) to its last issue: "
-    "plugging, scheduler, and what requeues took; of requests whose completion was seen, so that Q2D and D2C add up to "
-    "queue to completion",
+    "requests": (
+        "what the block layer hands to a disk; one system call or object can take many, merges join"
+        " several"
+    ),
+    "whose": (
+        "the process that queued the request, not who issued or completed it; if merged, its first"
+        " part's"
+    ),
+    "not seen": (
+        "dirty pages that the kernel writes back later belong to its own threads, and so not to a"
+        " process; requests queued before the probes were attached"
+    ),
+    "q2d": (
+        "from when the request was made (block_io_start, or block_rq_insert on older kernels) to"
+        " its last issue: plugging, scheduler, and what requeues took; of requests whose completion"
+        " was seen, so that Q2D and D2C add up to queue to completion"
+    ),
     "d2c": "from the last issue to the completion: driver and device",
-    "requeued": "from a requeue by the driver to the next issue, once for each requeue; part of Q2D",
+    "requeued": (
+        "from a requeue by the driver to the next issue, once for each requeue; part of Q2D"
+    ),
     "block_sizes": "requests by their bytes when first issued",
-    "in_flight_at_dispatch": "requests by how many of those that pass the filter, in any direction, their disk had in "
-    "flight when they were first issued, themselves included; 1023 stands for 1023 and more. A request whose "
-    "completion was not seen is taken out as soon as the kernel's own state of it says that it has ended",
-    "bios": "I/Os as the filesystem or program gave them to the block layer, before splits and merges",
+    "in_flight_at_dispatch": (
+        "requests by how many of those that pass the filter, in any direction, their disk had in"
+        " flight when they were first issued, themselves included; 1023 stands for 1023 and more. A"
+        " request whose completion was not seen is taken out as soon as the kernel's own state of"
+        " it says that it has ended"
+    ),
+    "bios": (
+        "I/Os as the filesystem or program gave them to the block layer, before splits and merges"
+    ),
     "splits": "I/Os cut because they were longer than the disk takes",
-    "issued": "handed to the driver; null of flushes, which the kernel passes on by requests that belong to no process",
+    "issued": (
+        "handed to the driver; null of flushes, which the kernel passes on by requests that belong"
+        " to no process"
+    ),
     "requeues": "issues that the driver requeued; each is counted, their request once",
-    "per_second": "what completed, by the second since the start; the last second is cut short by the end",
+    "per_second": (
+        "what completed, by the second since the start; the last second is cut short by the end"
+    ),
     "heat": "what was issued, by the stretch of the disk in which a request starts",
-    "ends_not_seen": "requests that completed without the kernel running the probe there (some kernels run none while "
-    "a process they protect is the current one); rows of blocks.parquet without a completion",
-    "application": "calls on regular files and block devices, of the kernel's own file systems none; memory-mapped "
-    "access and calls that were under way at the start are not seen; calls that failed count as errors alone; with "
-    "--dev only files on these disks",
-    "application times": "a system call from its start to its return; asynchronous I/O from io_submit to the "
-    "io_getevents that returns it; io_uring from submission to completion, where all synchronizations count as fsync",
-    "application read and write": "calls that queued I/O while they waited, and asynchronous ones, which on files "
-    "without O_DIRECT may have been answered by the page cache",
-    "application read_without_io and write_without_io": "calls that waited and queued no I/O themselves: the data was "
-    "in the page cache or a hole, or went to the page cache and is written back later",
-    "direct": "calls on files and devices that were opened with O_DIRECT; the others go by way of the page cache",
-    "without_io": "calls that queued no I/O themselves: the data was in the page cache, or on its way there",
-    "write_to_fsync": "from the return of the last write to a file to the start of its next synchronization",
-    "fadvise_to_read": "from the return of the last fadvise64 on a file to the start of its next read",
-    "application devices": "with --dev, files on filesystems that lie on these disks; filesystems without a disk of "
-    "their own (NFS, FUSE, overlay, btrfs) are then not seen",
-    "percentiles": "nearest rank; the middle of a slot at most 1/64 of its value wide, so within 0.8 %; "
-    "null with fewer than 1 / (1 - q) requests",
+    "ends_not_seen": (
+        "requests that completed without the kernel running the probe there (some kernels run none"
+        " while a process they protect is the current one); rows of blocks.parquet without a"
+        " completion"
+    ),
+    "application": (
+        "calls on regular files and block devices, of the kernel's own file systems none;"
+        " memory-mapped access and calls that were under way at the start are not seen; calls that"
+        " failed count as errors alone; with --dev only files on these disks"
+    ),
+    "application times": (
+        "a system call from its start to its return; asynchronous I/O from io_submit to the"
+        " io_getevents that returns it; io_uring from submission to completion, where all"
+        " synchronizations count as fsync"
+    ),
+    "application read and write": (
+        "calls that queued I/O while they waited, and asynchronous ones, which on files "
+        "without O_DIRECT may have been answered by the page cache"
+    ),
+    "application read_without_io and write_without_io": (
+        "calls that waited and queued no I/O themselves: the data was "
+        "in the page cache or a hole, or went to the page cache and is written back later"
+    ),
+    "direct": (
+        "calls on files and devices that were opened with O_DIRECT; the others go by way of the"
+        " page cache"
+    ),
+    "without_io": (
+        "calls that queued no I/O themselves: the data was in the page cache, or on its way there"
+    ),
+    "write_to_fsync": (
+        "from the return of the last write to a file to the start of its next synchronization"
+    ),
+    "fadvise_to_read": (
+        "from the return of the last fadvise64 on a file to the start of its next read"
+    ),
+    "application devices": (
+        "with --dev, files on filesystems that lie on these disks; filesystems without a disk of "
+        "their own (NFS, FUSE, overlay, btrfs) are then not seen"
+    ),
+    "percentiles": (
+        "nearest rank; the middle of a slot at most 1/64 of its value wide, so within 0.8 %; "
+        "null with fewer than 1 / (1 - q) requests"
+    ),
 }
 
 
 def block_figures(
-    programs: Programs, counted: np.ndarray, seconds: Mapping[tuple[int, int], tuple[int, int]], shift: int
+    programs: Programs,
+    counted: np.ndarray,
+    seconds: Mapping[tuple[int, int], tuple[int, int]],
+    shift: int,
 ) -> BlockFigures:
     """Return the figures in the tables of the attached `programs` and in their counts, `counted`.
 
-    `seconds` are requests and bytes by direction and second; zones of the heat map are sectors >> `shift`.
+    `seconds` are requests and bytes by direction and second; zones of the heat map are sectors >>
+    `shift`.
     """
-    sizes = sorted((int(k["direction"]), int(k["bytes"]), int(v["value"])) for k, v in programs.entries("sizes"))
+    sizes = sorted(
+        (int(k["direction"]), int(k["bytes"]), int(v["value"]))
+        for k, v in programs.entries("sizes")
+    )
     zones = sorted(
         (int(k["direction"]), int(k["dev"]), int(k["zone"]), int(v["requests"]), int(v["bytes"]))
         for k, v in programs.entries("zones")
@@ -390,14 +498,20 @@ def block_figures(
         if name == "flush" and not of["issued"]:
             of |= {"issued": None, "issued_bytes": None}
         of["ends_not_seen"] += gone[index]
-        of |= {name: histogram(counted[name][index].tolist(), of.pop(f"{name}_sum")) for name in LAYERS}
+        of |= {
+            name: histogram(counted[name][index].tolist(), of.pop(f"{name}_sum")) for name in LAYERS
+        }
         directions[name] = DirectionFigures(
             block_sizes=[Sized(size, n) for direction, size, n in sizes if direction == index],
             in_flight_at_dispatch=[
-                DepthCount(depth, n) for depth, n in enumerate(counted["depths"][index].tolist()) if n
+                DepthCount(depth, n)
+                for depth, n in enumerate(counted["depths"][index].tolist())
+                if n
             ],
             per_second=[
-                Second(second * NS_PER_S, *moved) for (of_, second), moved in sorted(seconds.items()) if of_ == index
+                Second(second * NS_PER_S, *moved)
+                for (of_, second), moved in sorted(seconds.items())
+                if of_ == index
             ],
             heat=[
                 ZoneCount(device_name(dev), zone * zone_bytes, *moved)
@@ -415,9 +529,13 @@ _MOVES_NOTHING = ("fsync", "fdatasync")
 
 
 def application(counted: np.ndarray, unseen: Sequence[str]) -> Application:
-    """Return the figures in the programs' counts, `counted`; `unseen` are calls that the kernel does not show."""
+    """Return the figures in the programs' counts, `counted`.
+
+    `unseen` are calls that the kernel does not show.
+    """
     found = {
-        name: histogram(counted["app_times"][i].tolist(), int(counted["app_sums"][i])) for i, name in enumerate(KINDS)
+        name: histogram(counted["app_times"][i].tolist(), int(counted["app_sums"][i]))
+        for i, name in enumerate(KINDS)
     }
     calls = []
     for kind, of_kind in zip(KINDS, counted["counts"]["app"].sum(axis=0).tolist(), strict=True):
@@ -441,13 +559,19 @@ def application(counted: np.ndarray, unseen: Sequence[str]) -> Application:
 MOST_SIZES = 12
 """Block sizes shown; probe.json has all."""
 MOST_ZONES = 8
-_UNSEEN = "this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is unseen"
+_UNSEEN = (
+    "this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is"
+    " unseen"
+)
 _NO_REQUEST = "no block request was seen: check the filter; the page cache may have served all I/O"
 
 
 # Long: a table each.
 def probe_document(found: ProbeFile) -> Document:
-    """Make the document of a measurement: its answer, the application's calls, then the block requests beneath."""
+    """Make the document of a measurement.
+
+    Its answer, the application's calls, then the block requests beneath.
+    """
     calls, directions = found.application, found.block.directions
     spec = """
         text: kind, call
@@ -455,11 +579,19 @@ def probe_document(found: ProbeFile) -> Document:
         bytes: bytes
         count: errors, direct = O_DIRECT, without_io = queued no I/O
     """
-    timed = [] if calls is None else [(f"application {n.replace('_', ' ')}", t) for n, t in calls.times.items()]
+    timed = (
+        []
+        if calls is None
+        else [(f"application {n.replace('_', ' ')}", t) for n, t in calls.times.items()]
+    )
     for name, d in directions.items():
         layers = (("Q2D", d.q2d), ("of it requeued", d.requeued), ("D2C", d.d2c))
         timed += [(f"{name} {what}", times) for what, times in layers if times and times.count]
-    tables = [table_of("Application calls", Sheet.DEVICE, spec, calls.calls, keys=2)] if calls and calls.calls else []
+    tables = (
+        [table_of("Application calls", Sheet.DEVICE, spec, calls.calls, keys=2)]
+        if calls and calls.calls
+        else []
+    )
     if directions:
         spec = """
             text: direction
@@ -468,7 +600,10 @@ def probe_document(found: ProbeFile) -> Document:
             count: bios, splits, merges, requeues, errors
         """
         merges = {name: total([d.bios_merged, d.requests_merged]) for name, d in directions.items()}
-        rows = [asdict(d) | {"direction": name, "merges": merges[name]} for name, d in directions.items()]
+        rows = [
+            asdict(d) | {"direction": name, "merges": merges[name]}
+            for name, d in directions.items()
+        ]
         note = f"Requests: {DEFINITIONS['issued']}." if "flush" in directions else ""
         tables.append(table_of("Block requests", Sheet.DEVICE, spec, rows, note))
     if timed:
@@ -483,7 +618,10 @@ def probe_document(found: ProbeFile) -> Document:
     for name, d in ((name, d) for name, d in directions.items() if d.block_sizes):
         common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
         others = len(d.block_sizes) - len(common)
-        title = f"{name} block size{f' (the most frequent; {others} more in probe.json)' if others else ''}"
+        title = (
+            f"{name} block"
+            f" size{f' (the most frequent; {others} more in probe.json)' if others else ''}"
+        )
         counts = [(format_io_size(s.bytes), s.count) for s in sorted(common, key=lambda s: s.bytes)]
         sizes = table_of(title, Sheet.HISTOGRAMS, "text: size; count: count = requests", counts)
         hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
@@ -497,11 +635,24 @@ def probe_document(found: ProbeFile) -> Document:
     chapters.append(Chapter("", [], list(_lost(found.block))))
     notes = [_UNSEEN] if calls is None else []
     if calls is not None and calls.unseen:
-        notes += [f"NOT SEEN: calls by {' and '.join(calls.unseen)}; this kernel has no tracepoints for them"]
+        notes += [
+            (
+                f"NOT SEEN: calls by {' and '.join(calls.unseen)}; this kernel has no tracepoints for"
+                " them"
+            )
+        ]
     if calls is not None and calls.not_followed:
-        notes += [f"NOT FOLLOWED: {counted(calls.not_followed, 'asynchronous I/O')} beyond 128 of one io_submit"]
+        notes += [
+            (
+                f"NOT FOLLOWED: {counted(calls.not_followed, 'asynchronous I/O')} beyond 128 of one"
+                " io_submit"
+            )
+        ]
     return Document(
-        name="", headline=probe_answer(found) if directions else _NO_REQUEST, chapters=chapters, notes=notes
+        name="",
+        headline=probe_answer(found) if directions else _NO_REQUEST,
+        chapters=chapters,
+        notes=notes,
     )
 
 
@@ -512,8 +663,9 @@ def _in_flight_and_rates(name: str, d: DirectionFigures) -> Iterator[str]:
     if d.per_second:
         fastest = max(d.per_second, key=lambda s: s.bytes)
         yield (
-            f"{name} per second: most {format_bytes(fastest.bytes)} and {counted(fastest.requests, 'request')}, in the "
-            f"one from {format_duration(fastest.from_ns)}; {counted(len(d.per_second), 'second')} had any"
+            f"{name} per second: most {format_bytes(fastest.bytes)} and"
+            f" {counted(fastest.requests, 'request')}, in the one from"
+            f" {format_duration(fastest.from_ns)}; {counted(len(d.per_second), 'second')} had any"
         )
 
 
@@ -529,7 +681,10 @@ def _lost(figures: BlockFigures) -> Iterator[str]:
         if count := sum(getattr(d, name) for d in figures.directions.values()):
             yield text.format(counted(count, "request"))
     if figures.in_flight_at_end:
-        yield f"{counted(figures.in_flight_at_end, 'request')} had no completion by the end: in no D2C"
+        yield (
+            f"{counted(figures.in_flight_at_end, 'request')} had no completion by the end: in"
+            " no D2C"
+        )
 
 
 # === beside a replay ==================================================================================================
@@ -553,7 +708,11 @@ class Probed:
     @property
     def has_events(self) -> bool:
         """Whether there are rows of blocks."""
-        return self.started_ns is not None and self.content is not None and self.content.event_rows is not None
+        return (
+            self.started_ns is not None
+            and self.content is not None
+            and self.content.event_rows is not None
+        )
 
     @property
     def _since_start_ns(self) -> int | None:
@@ -582,7 +741,9 @@ class Probed:
             shifted = batch
             for name in _SINCE_START:
                 at = batch.schema.get_field_index(name)
-                shifted = shifted.set_column(at, batch.schema.field(at), pc.add(batch.column(at), shift_ns))
+                shifted = shifted.set_column(
+                    at, batch.schema.field(at), pc.add(batch.column(at), shift_ns)
+                )
             yield shifted
 
     def save(self, output: Path) -> None:
@@ -593,29 +754,41 @@ class Probed:
 
 @contextmanager
 def probing(
-    tiers: Sequence[Tier | None], output: Path, *, is_wanted: bool, has_events: bool = True, is_of_all: bool = False
+    tiers: Sequence[Tier | None],
+    output: Path,
+    *,
+    is_wanted: bool,
+    has_events: bool = True,
+    is_of_all: bool = False,
 ) -> Iterator[Callable[[int | None], Probed | None]]:
     """Attach probes to this process tree if that `is_wanted`; yield a function that ends them.
 
-    They are `kvreplay probe` in a process of its own, for who submits has no time to read events. `is_of_all` attaches
-    them to all processes on the tiers' disks instead: the kernel's own write back a page cache. The function takes the
-    replay's start on the monotonic clock, or None if it never started. Where they cannot run, one line on stderr says
-    why and what mends it, and the replay goes on.
+    They are `kvreplay probe` in a process of its own, for who submits has no time to read events.
+    `is_of_all` attaches them to all processes on the tiers' disks instead: the kernel's own write
+    back a page cache. The function takes the replay's start on the monotonic clock, or None if it
+    never started. Where they cannot run, one line on stderr says why and what mends it, and the
+    replay goes on.
     """
     if not is_wanted:
         yield lambda _started_ns: None
         return
     with ExitStack() as stack:
-        staging = tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.resolve().parent)
+        staging = tempfile.TemporaryDirectory(
+            prefix=f".{output.name}-", dir=output.resolve().parent
+        )
         directory, left_out = Path(stack.enter_context(staging)) / "probe", None
         try:
-            end = stack.enter_context(attached(*_options(tiers, directory, has_events=has_events, is_of_all=is_of_all)))
+            end = stack.enter_context(
+                attached(*_options(tiers, directory, has_events=has_events, is_of_all=is_of_all))
+            )
         except ProbeUnavailable as error:
             left_out = _left_out(error)
         yield lambda started_ns: left_out or _ended(end, directory, started_ns)
 
 
-def _options(tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool) -> list[str]:
+def _options(
+    tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool
+) -> list[str]:
     # The disks beneath all tiers on storage; none, for all, if those of one are not known.
     disks: list[Path] = []
     numbers = [device_number(Path(drive.target)) for drive in drives_of(tiers)]

@@ -1,1 +1,4 @@
-"""One replay on any number of hosts: each rank of an MPI job replays its part of the trace, started together."""
+"""One replay on any number of hosts.
+
+Each rank of an MPI job replays its part of the trace, started together.
+"""

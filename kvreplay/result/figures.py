@@ -1,9 +1,12 @@
-"""The figures of a run over all its operations; what cannot be known is null. Also MLPerf's, and device traffic.
+"""The figures of a run over all its operations.
 
-`traffic_warnings` compares what devices moved with what was asked of them, because figures of a drive that did not do
-the work are not its own: reads of holes and of caches beneath O_DIRECT move too little, other programs and filesystems
-that copy move too much. MLPerf's figures have the names of its Storage KV-cache benchmark. Its device latency is not
-measured here, so its criteria are judged by the total latency, which is never less.
+What cannot be known is null. Also MLPerf's, and device traffic.
+
+`traffic_warnings` compares what devices moved with what was asked of them, because figures of a
+drive that did not do the work are not its own: reads of holes and of caches beneath O_DIRECT move
+too little, other programs and filesystems that copy move too much. MLPerf's figures have the names
+of its Storage KV-cache benchmark. Its device latency is not measured here, so its criteria are
+judged by the total latency, which is never less.
 """
 
 from __future__ import annotations
@@ -38,27 +41,51 @@ from kvtrace.core.run.figures import (
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import Op
 from kvtrace.core.statistics import total
-from kvtrace.core.units import format_bytes, format_duration, format_rate, parse_bytes, parse_duration_ns, per_second
+from kvtrace.core.units import (
+    format_bytes,
+    format_duration,
+    format_rate,
+    parse_bytes,
+    parse_duration_ns,
+    per_second,
+)
 
 OPS = tuple(op.value for op in Op)
 DEFINITIONS = {
     "bandwidth_bytes_per_s": "object bytes of completed operations / span_ns",
     "operations_per_s": "completed operations / span_ns",
-    "span_ns": "from the first submission to the last completion of this tier's operations of this kind",
-    "latency": "service time: completed_ns - submitted_ns, data generation excluded, opening and closing included",
-    "response": "response time: completed_ns - scheduled_ns, so what was late counts; null in a closed loop",
-    "latency_per_mib": "service time * 1 MiB / object bytes of the operation; operations without bytes left out",
+    "span_ns": (
+        "from the first submission to the last completion of this tier's operations of this kind"
+    ),
+    "latency": (
+        "service time: completed_ns - submitted_ns, data generation excluded, opening and closing"
+        " included"
+    ),
+    "response": (
+        "response time: completed_ns - scheduled_ns, so what was late counts; null in a closed loop"
+    ),
+    "latency_per_mib": (
+        "service time * 1 MiB / object bytes of the operation; operations without bytes left out"
+    ),
     "lateness": "submitted_ns - scheduled_ns; null in a closed loop",
     "in_flight_mean": "sum of service times / span_ns: operations in flight, weighted by time",
-    "in_flight_max": "the most completed operations of this kind that were in flight at once; null where operations "
-    "were submitted more than 65,000 behind others that follow them in the trace",
-    "percentiles": "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them; of so many "
-    "that not all are kept from a histogram, and then percentiles_within says how far off they may be, of their value",
+    "in_flight_max": (
+        "the most completed operations of this kind that were in flight at once; null where"
+        " operations were submitted more than 65,000 behind others that follow them in the trace"
+    ),
+    "percentiles": (
+        "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them; of"
+        " so many that not all are kept from a histogram, and then percentiles_within says how far"
+        " off they may be, of their value"
+    ),
 }
 
 
 def figures(found: CountedOperations, *, of_drives: bool = False) -> list[Figures]:
-    """Return the figures of every tier and operation that was planned; or those of each drive of tiers on several."""
+    """Return the figures of every tier and operation that was planned.
+
+    Or those of each drive of tiers on several.
+    """
     return [
         rated(
             found,
@@ -96,8 +123,13 @@ class Operations(Protocol):
         """Return that of a time."""
 
 
-def rated(found: Operations, kind: Any, tier: str, op: str, *, is_timed: bool, **counts: Any) -> Figures:
-    """Return the figures of a kind, with its `counts`; times of a tier without a model would be our own loop's."""
+def rated(
+    found: Operations, kind: Any, tier: str, op: str, *, is_timed: bool, **counts: Any
+) -> Figures:
+    """Return the figures of a kind, with its `counts`.
+
+    Times of a tier without a model would be our own loop's.
+    """
     span_ns, service_ns = found.took(kind)
     span = span_ns if is_timed else None
     return Figures(
@@ -110,7 +142,13 @@ def rated(found: Operations, kind: Any, tier: str, op: str, *, is_timed: bool, *
         in_flight_mean=service_ns / span if span else None,
         in_flight_max=found.most_at_once(kind) if span else None,
         latency=found.distribution(SERVICE, kind) if is_timed else NOTHING,
-        response=None if not found.is_open_loop else found.distribution(RESPONSE, kind) if is_timed else NOTHING,
+        response=(
+            None
+            if not found.is_open_loop
+            else found.distribution(RESPONSE, kind)
+            if is_timed
+            else NOTHING
+        ),
         latency_per_mib=found.distribution(PER_MIB, kind) if is_timed else NOTHING,
         lateness=found.distribution(LATENESS, kind) if found.is_open_loop else None,
     )
@@ -145,7 +183,9 @@ class Traffic:
     moved: dict[str, int | None]
 
     def warnings(self) -> Iterator[str]:
-        """Yield warnings where the device's counters disagree with the operations, and likely reasons."""
+        """Yield warnings where the device's counters disagree with the operations, and likely
+        reasons.
+        """
         for op, asked in self.asked.items():
             moved = self.moved[op]
             if moved is None or asked < _FEW_BYTES:
@@ -154,20 +194,27 @@ class Traffic:
             why = _TOO_LITTLE[op] if ratio < LEAST else _TOO_MUCH[op]
             if ratio < LEAST or (self.is_alone and moved > MOST * asked + _OTHERS_BYTES):
                 yield (
-                    f"{WARNING}the device beneath {', '.join(self.drives)} moved {format_bytes(moved)} for the "
-                    f"{format_bytes(asked)} of its {op}s ({ratio:.2f} of it); {why}"
+                    f"{WARNING}the device beneath {', '.join(self.drives)} moved"
+                    f" {format_bytes(moved)} for the {format_bytes(asked)} of its {op}s"
+                    f" ({ratio:.2f} of it); {why}"
                 )
 
 
-def traffic_warnings(setting: Setting, found: CountedOperations, moved: dict[str, DeviceIo]) -> list[str]:
-    """Return the warnings of all devices; none for buffered I/O, which the page cache answers rightly.
+def traffic_warnings(
+    setting: Setting, found: CountedOperations, moved: dict[str, DeviceIo]
+) -> list[str]:
+    """Return the warnings of all devices.
+
+    None for buffered I/O, which the page cache answers rightly.
 
     And what object stores refused or failed.
     """
     refused = [WARNING + text for t in setting.tiers if t is not None for text in t.warnings()]
     if setting.config.is_buffered:
         return refused
-    return refused + [text for device in _by_device(found, moved).values() for text in device.warnings()]
+    return refused + [
+        text for device in _by_device(found, moved).values() for text in device.warnings()
+    ]
 
 
 def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[str, Traffic]:
@@ -204,10 +251,15 @@ def metrology(found: CountedOperations, moved: dict[str, DeviceIo], pace: Pace |
     )
 
 
-HOST_REASON = "host and device time are one call here; run --probes measures the device's share at the block layer"
+HOST_REASON = (
+    "host and device time are one call here; run --probes measures the device's share at the block"
+    " layer"
+)
 MEMORY_TIERS = ("gpu", "cpu")
 """The names that presets give tiers that are memory."""
-QOS_REASON = "the trace does not say which class a request is of; name its requests table with --requests"
+QOS_REASON = (
+    "the trace does not say which class a request is of; name its requests table with --requests"
+)
 
 
 def mlperf_figures(
@@ -222,8 +274,8 @@ def mlperf_figures(
 ) -> Mlperf:
     """Return the benchmark's figures of what `summary` says of a trace with metadata `meta`.
 
-    `targets` are those of the tiers where bytes moved, by name; `took_ns` gives the time from the first submission to
-    the last completion of reads and writes on tiers.
+    `targets` are those of the tiers where bytes moved, by name; `took_ns` gives the time from the
+    first submission to the last completion of reads and writes on tiers.
     """
     kinds = {
         name: {"ram": "cpu", "gpu": "other"}.get(target.partition(":")[0], "storage")
@@ -233,12 +285,20 @@ def mlperf_figures(
     return Mlperf(
         latencies=[
             MlperfLatency(
-                tier=f.tier, kind=kinds[f.tier], op=f.op, total=f.latency, response=f.response, reason=HOST_REASON
+                tier=f.tier,
+                kind=kinds[f.tier],
+                op=f.op,
+                total=f.latency,
+                response=f.response,
+                reason=HOST_REASON,
             )
             for f in moved
         ],
         throughput=_throughput(
-            meta, summary, [f for f in moved if kinds[f.tier] == "storage"], is_whole_trace=is_whole_trace
+            meta,
+            summary,
+            [f for f in moved if kinds[f.tier] == "storage"],
+            is_whole_trace=is_whole_trace,
         ),
         criteria=_criteria(criteria, moved, kinds, meta.hit_ratio, took_ns),
         qos_compliance={c.qos: c.share_within_p95_target for c in requests.classes} or None,
@@ -247,17 +307,29 @@ def mlperf_figures(
     )
 
 
-def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_whole_trace: bool) -> TokenThroughput:
+def _throughput(
+    meta: Metadata, summary: Summary, storage: list[Figures], *, is_whole_trace: bool
+) -> TokenThroughput:
     # All tiers but GPU and CPU memory are storage.
     unmoved = {f.tier for f in summary.figures if f.is_simulated} | set(summary.skipped_rows)
     tokens, reason = (meta.stats or {}).get("output_tokens"), None
     if tokens is None:
         reason = "the trace does not say how many tokens its requests generated"
     elif not is_whole_trace or summary.warmup is not None or summary.not_reached or summary.errors:
-        tokens, reason = None, "only a part of the trace was measured, and the trace counts tokens as a whole"
-    elif lacking := [t.name for t in meta.tiers if t.name in unmoved and t.name not in MEMORY_TIERS]:
-        tokens, reason = None, f"storage tiers of the trace whose data did not move: {', '.join(lacking)}"
-    io_ns = round(sum(f.latency.mean_ns * f.latency.count for f in storage if f.latency.mean_ns is not None))
+        tokens, reason = (
+            None,
+            "only a part of the trace was measured, and the trace counts tokens as a whole",
+        )
+    elif lacking := [
+        t.name for t in meta.tiers if t.name in unmoved and t.name not in MEMORY_TIERS
+    ]:
+        tokens, reason = (
+            None,
+            f"storage tiers of the trace whose data did not move: {', '.join(lacking)}",
+        )
+    io_ns = round(
+        sum(f.latency.mean_ns * f.latency.count for f in storage if f.latency.mean_ns is not None)
+    )
     return TokenThroughput(
         tokens=tokens,
         storage_io_ns=io_ns,
@@ -268,14 +340,24 @@ def _throughput(meta: Metadata, summary: Summary, storage: list[Figures], *, is_
 
 
 def that_count(figures: Sequence[Figures]) -> list[Figures]:
-    """Return those of tiers where data moves; where it moves on none, those of tiers that have a model."""
+    """Return those of tiers where data moves.
+
+    Where it moves on none, those of tiers that have a model.
+    """
     return [f for f in figures if not f.is_simulated] or [f for f in figures if f.bytes is not None]
 
 
 def slowest(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> int | None:
-    """Return the worst of a percentile of `op` over the tiers that count; null if one is not known."""
-    found: list[int | None] = [getattr(f.judged, quantile) for f in that_count(figures) if f.op == op]
-    return None if None in found else max((time for time in found if time is not None), default=None)
+    """Return the worst of a percentile of `op` over the tiers that count.
+
+    Null if one is not known.
+    """
+    found: list[int | None] = [
+        getattr(f.judged, quantile) for f in that_count(figures) if f.op == op
+    ]
+    return (
+        None if None in found else max((time for time in found if time is not None), default=None)
+    )
 
 
 def added(each: Sequence[Any], *names: str) -> dict[str, Any]:
@@ -304,35 +386,60 @@ def _criteria(
         found = [f.judged.p95_ns for f in moved if kinds[f.tier] == kind and op in (None, f.op)]
         return None if not found or None in found else max(p for p in found if p is not None)
 
-    storage = [f for f in moved if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None]
+    storage = [
+        f for f in moved if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None
+    ]
     # Reads and writes need not go on at the same time.
-    bandwidth = per_second(sum(f.bytes or 0 for f in storage), took_ns([f.tier for f in storage]) if storage else None)
+    bandwidth = per_second(
+        sum(f.bytes or 0 for f in storage), took_ns([f.tier for f in storage]) if storage else None
+    )
     simulated = "hits / lookups, of the simulation that made the trace"
-    both = "bytes read and written on storage tiers / the time from the first submission to the last completion there"
+    both = (
+        "bytes read and written on storage tiers / the time from the first submission to the last"
+        " completion there"
+    )
     return [
         _below("storage_read_p95_ns", wanted.storage_read_p95, worst("storage", "read")),
         _below("storage_write_p95_ns", wanted.storage_write_p95, worst("storage", "write")),
         _below("cpu_p95_ns", wanted.cpu_p95, worst("cpu", None)),
         judge("hit_rate", wanted.hit_rate, hit_rate, simulated, "{:.1%}".format),
-        judge("storage_bandwidth_bytes_per_s", parse_bytes(wanted.storage_bandwidth), bandwidth, both, format_rate),
+        judge(
+            "storage_bandwidth_bytes_per_s",
+            parse_bytes(wanted.storage_bandwidth),
+            bandwidth,
+            both,
+            format_rate,
+        ),
     ]
 
 
 BELOW_DEFINITION = (
-    "total latency, of the worst tier of its kind: service time in a closed loop, response time in an open one; the "
-    "benchmark takes the device's, which is no longer"
+    "total latency, of the worst tier of its kind: service time in a closed loop, response time in"
+    " an open one; the benchmark takes the device's, which is no longer"
 )
 
 
 def _below(name: str, threshold: str, measured: float | None) -> Criterion:
-    return judge(name, parse_duration_ns(threshold), measured, BELOW_DEFINITION, format_duration, sign="<")
+    return judge(
+        name, parse_duration_ns(threshold), measured, BELOW_DEFINITION, format_duration, sign="<"
+    )
 
 
 def judge(
-    name: str, threshold: float, measured: float | None, definition: str, show: Callable[[Any], str], sign: str = ">"
+    name: str,
+    threshold: float,
+    measured: float | None,
+    definition: str,
+    show: Callable[[Any], str],
+    sign: str = ">",
 ) -> Criterion:
-    """Judge what is to exceed a threshold, or by another `sign` to stay below it; `show` formats both."""
-    passes = measured is not None and (measured > threshold if sign == ">" else measured < threshold)
+    """Judge what is to exceed a threshold, or by another `sign` to stay below it.
+
+    `show` formats both.
+    """
+    passes = measured is not None and (
+        measured > threshold if sign == ">" else measured < threshold
+    )
     return Criterion(
         name=name,
         threshold=threshold,
@@ -344,7 +451,8 @@ def judge(
 
 
 QOS_DEFINITION = (
-    "storage_ns of a request: time in which at least one of its operations was in flight; in an open loop its response "
-    "time: at least one was due and had not completed; requests with an operation "
-    "that failed or was not reached are left out; a class complies if no percentile that is known exceeds its target"
+    "storage_ns of a request: time in which at least one of its operations was in flight; in an"
+    " open loop its response time: at least one was due and had not completed; requests with an"
+    " operation that failed or was not reached are left out; a class complies if no percentile that"
+    " is known exceeds its target"
 )

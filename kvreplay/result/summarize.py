@@ -1,7 +1,8 @@
 """Make the result of a run, part by part: its figures, its tables, and run.json with its notes.
 
-Parts come in the order of the planned rows, each row once. Which rows a part holds changes no result. A replay computes
-nothing: a request's time to the first token is what storage took, and what its preset says that prompts compute.
+Parts come in the order of the planned rows, each row once. Which rows a part holds changes no
+result. A replay computes nothing: a request's time to the first token is what storage took, and
+what its preset says that prompts compute.
 """
 
 from __future__ import annotations
@@ -41,7 +42,13 @@ from kvreplay.result.counts import (
     TraceRows,
     ops_batch,
 )
-from kvreplay.result.figures import DEFINITIONS, figures, metrology, mlperf_figures, traffic_warnings
+from kvreplay.result.figures import (
+    DEFINITIONS,
+    figures,
+    metrology,
+    mlperf_figures,
+    traffic_warnings,
+)
 from kvreplay.result.tables import PartialRunFile, Running
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
@@ -85,18 +92,33 @@ class RunResults:
     """The results of a run so far; a context manager that holds the tables being written."""
 
     setting: Setting
-    """After `end`, with the window that the run came to: what --duration provided beyond it is left out."""
+    """After `end`, with the window that the run came to.
+
+    What --duration provided beyond it is left out.
+    """
     requests: RequestFigures
     """After `end`: what requests got."""
 
     def __init__(self, setting: Setting, output: Path) -> None:
-        """Find what `setting` comes to; tables go to `output`, which exists, aside until `close_tables`."""
+        """Find what `setting` comes to.
+
+        Tables go to `output`, which exists, aside until `close_tables`.
+        """
         self.setting, self._output = setting, output
         is_open_loop = setting.pacer.speed is not None
-        self._operations = CountedOperations(setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes)
-        self._served, self._checkpoints = ServedRequests(setting), Checkpoints(is_open_loop=is_open_loop)
-        self._warmup, self._ops_columns = setting.warmup, tables.FROM_TRACE + tables.shared_extras(OPS, setting)
-        # Only the trace says when a save without a request began, and how far a run that is cut came.
+        self._operations = CountedOperations(
+            setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes
+        )
+        self._served, self._checkpoints = (
+            ServedRequests(setting),
+            Checkpoints(is_open_loop=is_open_loop),
+        )
+        self._warmup, self._ops_columns = (
+            setting.warmup,
+            tables.FROM_TRACE + tables.shared_extras(OPS, setting),
+        )
+        # Only the trace says when a save without a request began, and how far a run that is cut
+        # came.
         self._is_cut = bool(setting.rows_once) and not is_open_loop
         timed = ("ts_ns",) if setting.window.facts.is_bulk or self._is_cut else ()
         columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + timed))
@@ -104,7 +126,10 @@ class RunResults:
         self._reached_ns, self._passed = 0, np.zeros(len(setting.tiers), np.int64)
         """Of the trace: the time of the last row that was taken, and how many rows on each tier."""
         self._unreached: list[RunPart] = []
-        """Rows that were not submitted: of a closed loop with --duration only those count that others follow."""
+        """Rows that were not submitted.
+
+        Of a closed loop with --duration only those count that others follow.
+        """
         self._files, self._writers = ExitStack(), dict[Table, Writer]()
 
     def __enter__(self) -> Self:
@@ -119,12 +144,20 @@ class RunResults:
             self._writers[table] = self._files.enter_context(writing)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._trace.close()
         self._files.__exit__(kind, error, at)
 
     def note_end(self, ended_ns: int) -> None:
-        """Note when the run ended, before rows come that it did not reach: what was due by then was asked of it."""
+        """Note when the run ended, before rows come that it did not reach.
+
+        What was due by then was asked of it.
+        """
         self._operations.run["until_ns"] = ended_ns
 
     def take(self, part: RunPart) -> None:
@@ -143,24 +176,38 @@ class RunResults:
             self._unreached.append(part.within(reached, len(part)).kept())
 
     def end(self) -> None:
-        """Note that all rows were taken, those that the run did not reach as well; all that follows is asked then."""
+        """Note that all rows were taken, those that the run did not reach as well.
+
+        All that follows is asked then.
+        """
         window = self.setting.window
         if self._is_cut and not self.rows:
             # Of a run that came to nothing all but the first repeat was a provision.
             for part in self._unreached:
-                self._count(part.within(0, int(np.searchsorted(part.rows["trace_row"], self.setting.rows_once))))
+                self._count(
+                    part.within(
+                        0, int(np.searchsorted(part.rows["trace_row"], self.setting.rows_once))
+                    )
+                )
         if self._is_cut and self.rows < window.planned_rows:
-            # What was planned beyond was a provision, and nothing that was missed, however the run ended.
+            # What was planned beyond was a provision, and nothing that was missed, however the run
+            # ended.
             came_to = replace(
                 window,
                 facts=replace(window.facts, rows=self.rows),
                 rows=self._trace.row,
                 is_whole=False,
                 span_ns=self._reached_ns,
-                skipped_rows={t: int(n) for t, n in enumerate(self._passed) if n and self.setting.tiers[t] is None},
+                skipped_rows={
+                    t: int(n)
+                    for t, n in enumerate(self._passed)
+                    if n and self.setting.tiers[t] is None
+                },
             )
             self.setting = replace(self.setting, window=came_to)
-        self._take_trace(self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64))
+        self._take_trace(
+            self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64)
+        )
         for batch in self._served.end():
             self._writers[SERVED].write(batch)
         self._operations.order.end()
@@ -187,10 +234,14 @@ class RunResults:
         self._served.begin()
         for batch in self._trace.up_to(up_to):
             first_row = self._trace.row
-            first, last = np.searchsorted(part.rows["trace_row"], [first_row, first_row + batch.num_rows]).tolist()
+            first, last = np.searchsorted(
+                part.rows["trace_row"], [first_row, first_row + batch.num_rows]
+            ).tolist()
             some = part.within(first, last)
             of_trace, extras = batch.select(self._ops_columns), tables.ops_extras(self.setting)
-            self._writers[OPS].write(ops_batch(self.setting, extras, of_trace, first_row, some, asked[first:last]))
+            self._writers[OPS].write(
+                ops_batch(self.setting, extras, of_trace, first_row, some, asked[first:last])
+            )
             self._checkpoints.take(batch, some, first_row)
             if self._is_cut and batch.num_rows:
                 self._reached_ns = int(numbers(batch.column("ts_ns"))[-1])
@@ -214,18 +265,26 @@ class RunResults:
         return None if last_ns == NOT_DONE else last_ns
 
     def took_ns(self, tiers: list[str]) -> int | None:
-        """Return the time from the first submission to the last completion of reads and writes on `tiers`."""
+        """Return the time from the first submission to the last completion of reads and writes on
+        `tiers`.
+        """
         found = self._operations
         of = [i for i, tier in enumerate(found.tiers) if tier is not None and tier.name in tiers]
         return found.took([at for i in of for op in (READ, WRITE) for at in found.at(i, op)])[0]
 
     # Long: a field a line.
     def summary(
-        self, driven: Driven | None, wall_ns: int | None = None, moved: dict[str, DeviceIo] | None = None
+        self,
+        driven: Driven | None,
+        wall_ns: int | None = None,
+        moved: dict[str, DeviceIo] | None = None,
     ) -> Summary:
-        """Return the figures; `driven` is None if the run ended before its first operation, or is not known.
+        """Return the figures.
 
-        `wall_ns` says how long the run was where `driven` cannot; `moved` what devices did meanwhile, by drive.
+        `driven` is None if the run ended before its first operation, or is not known.
+
+        `wall_ns` says how long the run was where `driven` cannot; `moved` what devices did
+        meanwhile, by drive.
         """
         setting, found, run = self.setting, self._operations, self._operations.run[0]
         names = [t.name for t in setting.reader.meta.tiers]
@@ -244,16 +303,26 @@ class RunResults:
         judged = pace(found, driven)
         failed, sent = int(run["failed"]), int(run["sent"])
         depth, because = setting.config.depth, setting.depth_because
-        judgement, missed = verdict(found, driven, judged, moved or {}, depth, because), int(run["rows"]) - sent
+        judgement, missed = (
+            verdict(found, driven, judged, moved or {}, depth, because),
+            int(run["rows"]) - sent,
+        )
         times = None
         if setting.rows_once:
-            # How often --duration repeated the window, or what it cut it to: rows of the last repeat go while some of
-            # earlier ones still wait.
+            # How often --duration repeated the window, or what it cut it to: rows of the last
+            # repeat go while some of earlier ones still wait.
             times = sent / setting.planned_once
-            said = f"; {repeated(replayed_part(window_note(setting)), times)} in {format_duration(wall_ns)}"
+            said = (
+                f"; {repeated(replayed_part(window_note(setting)), times)} in"
+                f" {format_duration(wall_ns)}"
+            )
             judgement = msgspec.structs.replace(judgement, sentence=judgement.sentence + said)
         return Summary(
-            verdict=f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}" if failed else judgement.sentence,
+            verdict=(
+                f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}"
+                if failed
+                else judgement.sentence
+            ),
             judgement=judgement,
             wall_ns=wall_ns,
             measured_from_ns=from_ns,
@@ -269,15 +338,17 @@ class RunResults:
             skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
             absent_deletes=setting.window.residency.absent_deletes,
             definitions=DEFINITIONS,
-            generation=None
-            if driven is None or not driven.wall_ns
-            else Generation(
-                generation_ns=driven.making_ns,
-                reserve_ns=driven.reserve_ns,
-                threads=len(driven.threads),
-                share_of_threads=driven.making_ns / threads_ns,
-                reserve_share=driven.reserve_ns / threads_ns,
-                writes_generated_in_flight=driven.writes_generated_in_flight,
+            generation=(
+                None
+                if driven is None or not driven.wall_ns
+                else Generation(
+                    generation_ns=driven.making_ns,
+                    reserve_ns=driven.reserve_ns,
+                    threads=len(driven.threads),
+                    share_of_threads=driven.making_ns / threads_ns,
+                    reserve_share=driven.reserve_ns / threads_ns,
+                    writes_generated_in_flight=driven.writes_generated_in_flight,
+                )
             ),
         )
 
@@ -294,17 +365,29 @@ class RunResults:
         """Give the tables of `run` their metadata and their names."""
         for table, out in self._writers.items():
             meta = table_metadata(table, self.setting, run)
-            out.update(**{name: getattr(meta, name) for name in meta.__struct_fields__ if name != "schema_version"})
+            out.update(
+                **{
+                    name: getattr(meta, name)
+                    for name in meta.__struct_fields__
+                    if name != "schema_version"
+                }
+            )
         self._files.close()
 
     def checkpoints(self, wall_ns: int | None) -> CheckpointFigures | None:
-        """Return the figures of checkpoints, after the tables are closed; None without checkpoints."""
+        """Return the figures of checkpoints, after the tables are closed.
+
+        None without checkpoints.
+        """
         last_ns = int(self._operations.run["last_ns"][0])
-        return self._checkpoints.figures(self.setting, self._output / OPS_FILE, last_ns=last_ns, wall_ns=wall_ns)
+        return self._checkpoints.figures(
+            self.setting, self._output / OPS_FILE, last_ns=last_ns, wall_ns=wall_ns
+        )
 
 
 _WHOLE_BYTES = 256 << 10
-"""An I/O up to this has no more small pages than any device of our time takes segments of memory."""
+"""An I/O up to this has no more small pages than any device of our time takes segments of memory.
+"""
 
 
 def replayed_part(window: WindowNote) -> str:
@@ -320,7 +403,11 @@ def replayed_part(window: WindowNote) -> str:
 def repeated(part: str, times: float) -> str:
     """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
     # Without an exponent.
-    return f"{part} {float(f'{times:.3g}'):,.10g} times" if times >= 1 else f"{times * 100:.3g} % of {part}"
+    return (
+        f"{part} {float(f'{times:.3g}'):,.10g} times"
+        if times >= 1
+        else f"{times * 100:.3g} % of {part}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +429,10 @@ class Measured:
 
 
 def opening(setting: Setting, config: dict[str, Any], trace: TraceNote, **known: Any) -> RunBegun:
-    """Return what run.json says before the first operation is submitted: `config`, and what is `known`."""
+    """Return what run.json says before the first operation is submitted.
+
+    `config`, and what is `known`.
+    """
     own = {"started_utc": datetime.now(UTC).isoformat(), "host": host_facts()}
     return RunBegun(
         program="kvreplay",
@@ -361,7 +451,11 @@ def opening(setting: Setting, config: dict[str, Any], trace: TraceNote, **known:
 def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]:
     """Return what of it may have become more when the run is over."""
     return {
-        "tiers": {t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in setting.tiers if t},
+        "tiers": {
+            t.name: {"target": t.target, "engine": t.engine, **t.facts()}
+            for t in setting.tiers
+            if t
+        },
         "engine": EngineNote(
             name=engine.name,
             because=engine.because,
@@ -370,8 +464,11 @@ def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]
             queue_depth_because=setting.depth_because,
             io_bytes=setting.config.io_bytes,
             buffer_bytes=engine.arena.nbytes,
-            buffer_used_bytes=None if engine.arena.used is None else engine.arena.used * engine.io_bytes,
-            # Of buffers that nothing has gone through yet there is nothing to tell, and to look takes long.
+            buffer_used_bytes=(
+                None if engine.arena.used is None else engine.arena.used * engine.io_bytes
+            ),
+            # Of buffers that nothing has gone through yet there is nothing to tell, and to look
+            # takes long.
             buffer_small_page_bytes=small_page_bytes(engine.arena) if engine.arena.used else None,
             plan_bytes=setting.window.loader.held_bytes,
         ),
@@ -383,12 +480,17 @@ def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]
 def running(setting: Setting, begun: RunBegun) -> PartialRunFile:
     """Return the content of run.partial.json."""
     # What populating used is not the run's.
-    known = asdict(begun) | {"engine": msgspec.structs.replace(begun.engine, buffer_used_bytes=None)}
+    known = asdict(begun) | {
+        "engine": msgspec.structs.replace(begun.engine, buffer_used_bytes=None)
+    }
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
 
 
 def finished(found: RunResults, begun: RunBegun, measured: Measured) -> RunFile:
-    """Return the content of run.json: what was known before the run, and its results, but for checkpoints."""
+    """Return the content of run.json.
+
+    What was known before the run, and its results, but for checkpoints.
+    """
     setting, requests, error = found.setting, found.requests, measured.error
     # Not asdict: of a run that was cut off, it is a PartialRunFile.
     known: dict[str, Any] = {name: getattr(begun, name) for name in RunBegun.__struct_fields__}
@@ -465,11 +567,19 @@ def window_note(setting: Setting) -> WindowNote:
     )
 
 
-def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: RequestFigures) -> Iterator[str]:
+def _notes(
+    setting: Setting, begun: RunBegun, measured: Measured, requests: RequestFigures
+) -> Iterator[str]:
     summary, facts, window = measured.summary, begun.tiers, window_note(setting)
     tiers = [tier for tier in setting.tiers if tier is not None]
-    yield from (f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in tiers if t.is_simulated)
-    yield from (f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}" for t in tiers if t.engine == "gds")
+    yield from (
+        f"tier {t.name} is SIMULATED: {facts[t.name]['note']}" for t in tiers if t.is_simulated
+    )
+    yield from (
+        f"tier {t.name} by --gds: {facts[t.name]['gds']['note']}"
+        for t in tiers
+        if t.engine == "gds"
+    )
     if begun.engine.name == "threads" and setting.config.submitters not in ("1", AUTO):
         wanted = setting.config.submitters
         yield f"--submitters {wanted} was not used: without io_uring each thread submits for itself"
@@ -478,27 +588,36 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
     yield from skipped_notes(summary)
     if long := summary.generation.writes_generated_in_flight if summary.generation else 0:
         yield (
-            f"latency of {long:,} writes includes data generation: they were longer than one I/O; a larger --io-bytes "
-            "avoids it"
+            f"latency of {long:,} writes includes data generation: they were longer than one I/O; a"
+            " larger --io-bytes avoids it"
         )
     runtime_ns, is_through = setting.config.runtime_ns, window.repeats == window.planned_repeats
     is_short = is_through and not summary.not_reached and (summary.wall_ns or 0) < (runtime_ns or 0)
     if runtime_ns and setting.pacer.speed is None and is_short and measured.error is None:
         yield (
-            f"ended before its --duration of {format_duration(runtime_ns)}: all repeats that memory was taken for were "
-            "done; use a longer trace, or larger objects"
+            f"ended before its --duration of {format_duration(runtime_ns)}: all repeats that memory"
+            " was taken for were done; use a longer trace, or larger objects"
         )
     if summary.warmup is not None:
-        left = f"{counted(summary.warmup.operations, 'operation')} of the warm-up (--warmup {summary.warmup.asked})"
-        rest = "" if summary.warmup.first_measured_row is not None else "; NOTHING was measured after it"
+        left = (
+            f"{counted(summary.warmup.operations, 'operation')} of the warm-up (--warmup"
+            f" {summary.warmup.asked})"
+        )
+        rest = (
+            ""
+            if summary.warmup.first_measured_row is not None
+            else "; NOTHING was measured after it"
+        )
         yield f"figures exclude the {left}{rest}"
     yield from (
-        f"tier {name} is separate on each node: here {count} nodes share one copy of an object, which the first delete "
-        f"removes; mpirun -n {ranks} kvreplay run --mpi --partition node keeps copies separate, --node replays one node"
+        f"tier {name} is separate on each node: here {count} nodes share one copy of an object,"
+        f" which the first delete removes; mpirun -n {ranks} kvreplay run --mpi --partition node"
+        " keeps copies separate, --node replays one node"
         for name, count, ranks in setting.joined
     )
     yield from (
-        f"tier {name}: the trace's write streams were NOT passed on: the target has none" for name in setting.unplaced
+        f"tier {name}: the trace's write streams were NOT passed on: the target has none"
+        for name in setting.unplaced
     )
     yield from histogram_notes(summary.figures, requests)
     yield from _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
@@ -506,8 +625,9 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
         yield f"left out the probes: {measured.probed.reason}"
     if measured.verification is not None:
         yield (
-            f"verified: checking took {format_duration(measured.verification.check_ns)} of the submitting threads' "
-            "time, which read latencies include; run again without --verify for figures"
+            f"verified: checking took {format_duration(measured.verification.check_ns)} of the"
+            " submitting threads' time, which read latencies include; run again without --verify"
+            " for figures"
         )
     if setting.config.drive is not None:
         yield from beside_drive(Path(setting.config.drive), begun, summary)
@@ -517,12 +637,17 @@ def _notes(setting: Setting, begun: RunBegun, measured: Measured, requests: Requ
 
 def skipped_notes(summary: Summary) -> list[str]:
     """Return what a run left out of the trace."""
-    rows = ", ".join(f"{name} ({counted(count, 'row')})" for name, count in summary.skipped_rows.items())
+    rows = ", ".join(
+        f"{name} ({counted(count, 'row')})" for name, count in summary.skipped_rows.items()
+    )
     is_cut = summary.trace_times is not None and summary.pace is None
     of = ", of all that was to be replayed" if summary.not_reached and not is_cut else ""
     found = [f"skipped, because no --tier names them: {rows}{of}"] if rows else []
     if summary.absent_deletes:
-        found.append(f"skipped {counted(summary.absent_deletes, 'delete')} of objects that were never written")
+        found.append(
+            f"skipped {counted(summary.absent_deletes, 'delete')} of objects that were never"
+            " written"
+        )
     return found
 
 
@@ -554,7 +679,10 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
             yield f"{where}: {beneath}, so that O_DIRECT reached a drive is not confirmed"
         if streams is not None and streams["applied"]:
             passed = f"passed on by {streams['applied']}: {streams['numbers']}"
-            yield f"{where}: the trace's write streams were {passed}; how the drive uses them is not seen"
+            yield (
+                f"{where}: the trace's write streams were {passed}; how the drive uses them is not"
+                " seen"
+            )
         elif streams is not None:
             yield f"{where}: the trace's write streams were NOT passed on: {streams['why_not']}"
     yield from (
@@ -562,12 +690,20 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
         for name, tier in begun.tiers.items()
         if name in deleting and tier.get("deletes") == FREED_ONLY
     )
-    # A preallocated file stays; what was written in a directory is removed, which discards its blocks.
+    # A preallocated file stays; what was written in a directory is removed, which discards its
+    # blocks.
     if begun.preconditioned and any(
-        "deletes" not in drive and "discard" in (drive.get("mount_options") or "").split(",") for drive in drives
+        "deletes" not in drive and "discard" in (drive.get("mount_options") or "").split(",")
+        for drive in drives
     ):
-        yield "preconditioning may have had no effect: a target is mounted with discard, so the blocks were freed"
-    small, is_direct = begun.engine.buffer_small_page_bytes, any(drive.get("direct_io") for drive in drives)
+        yield (
+            "preconditioning may have had no effect: a target is mounted with discard, so the"
+            " blocks were freed"
+        )
+    small, is_direct = (
+        begun.engine.buffer_small_page_bytes,
+        any(drive.get("direct_io") for drive in drives),
+    )
     if small and is_direct and (begun.engine.io_bytes or 0) > _WHOLE_BYTES:
         # A device takes no long I/O whole from small pages.
         lie = f"{format_bytes(small)} of the I/O buffers are on small pages"
@@ -576,7 +712,9 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     for device in sorted({d for d in devices if devices.count(d) > 1}):
         what = "their figures, and what it read and wrote"
-        yield f"several drives of the replay are on one device, {device}: {what}, cannot be separated"
+        yield (
+            f"several drives of the replay are on one device, {device}: {what}, cannot be separated"
+        )
 
 
 COLUMNS = ("request_id", "phase", "op", "length_bytes")
@@ -584,9 +722,12 @@ COLUMNS = ("request_id", "phase", "op", "length_bytes")
 
 
 class ServedRequests:
-    """The requests of a run: rows of the table `served` in order of request_id, and the figures of those given out.
+    """The requests of a run.
 
-    A request is given out when no row of it, nor of one before it, can follow; until then it is held, 200 bytes each.
+    Rows of the table `served` in order of request_id, and the figures of those given out.
+
+    A request is given out when no row of it, nor of one before it, can follow; until then it is
+    held, 200 bytes each.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -604,8 +745,12 @@ class ServedRequests:
         """Start a new part of rows."""
         self._requests.begin()
 
-    def take(self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: Any) -> Iterator[pa.RecordBatch]:
-        """Take the rows of `batch`, from `first_row` on, with what `part` knows of them; yield requests that are over.
+    def take(
+        self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: Any
+    ) -> Iterator[pa.RecordBatch]:
+        """Take the rows of `batch`, from `first_row` on, with what `part` knows of them.
+
+        Yield requests that are over.
 
         `counts` says of each row of the part whether figures count it.
         """
@@ -641,11 +786,15 @@ class ServedRequests:
             qos = np.where(at < 0, NO_QOS, asked.qos[at]).astype(np.int8)
             if self._is_modelled:
                 start = (
-                    self._setting.pacer.due_ns(asked.arrival_ns[at]) if self._is_open_loop else found["loads_from_ns"]
+                    self._setting.pacer.due_ns(asked.arrival_ns[at])
+                    if self._is_open_loop
+                    else found["loads_from_ns"]
                 )
                 storage = np.where(found["loads"] > 0, found["loads_until_ns"] - start, 0)
                 meta = self._setting.reader.meta
-                compute = compute_ns(meta, asked.input_tokens[at], found["loads"], found["load_bytes"])
+                compute = compute_ns(
+                    meta, asked.input_tokens[at], found["loads"], found["load_bytes"]
+                )
                 is_known = (at >= 0) & (found["loads_done"] == found["loads"])
                 first_token = np.where(is_known, storage + compute, NOT_DONE)
         if is_last and not self._setting.window.is_whole:
@@ -653,7 +802,10 @@ class ServedRequests:
             first_token[found["id"] == self._last_load] = NOT_DONE
         counted_as = ("planned", "operations", "hits", "hit_bytes", "read_bytes", "written_bytes")
         values = {name: found[name] for name in counted_as} | {
-            **{name: np.where(found[name] == MOST, NOT_DONE, found[name]) for name in ("scheduled_ns", "submitted_ns")},
+            **{
+                name: np.where(found[name] == MOST, NOT_DONE, found[name])
+                for name in ("scheduled_ns", "submitted_ns")
+            },
             "request_id": found["id"],
             "completed_ns": found["completed_ns"],
             "storage_ns": np.where(found["operations"] > 0, found["storage_ns"], NOT_DONE),
@@ -662,7 +814,9 @@ class ServedRequests:
             "not_replayed": found["in_window"] - found["planned"],
         }
         counts = found["is_left_out"] == 0
-        storage = np.where(found["planned"] == found["operations"], values["storage_ns"], NOT_DONE)[counts]
+        storage = np.where(found["planned"] == found["operations"], values["storage_ns"], NOT_DONE)[
+            counts
+        ]
         response = found["response_ns"][counts] if self._is_open_loop else None
         self._figures.add(storage, response, first_token[counts], qos[counts])
         yield batch_of(SERVED, values | {"qos": qos})
@@ -680,7 +834,11 @@ NO_RATE = "the trace models no computing time (kvtrace gen --set prefill_ns_per_
 def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
     """Return why there is no time to the first token; None if there is."""
     hierarchy = meta.config.get("hierarchy")
-    knobs = hierarchy if isinstance(hierarchy, dict) and (meta.model or {}).get("bytes_per_token") else {}
+    knobs = (
+        hierarchy
+        if isinstance(hierarchy, dict) and (meta.model or {}).get("bytes_per_token")
+        else {}
+    )
     if not (knobs.get("prefill_ns_per_token") or knobs.get("prefill_attention")):
         return NO_RATE
     return NO_REQUESTS if asked is None else None
@@ -689,7 +847,8 @@ def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
 def compute_ns(meta: Metadata, input_tokens: Any, loads: Any, loaded_bytes: Any) -> Any:
     """Return int64 a request: what computing the rest of its prompt takes by the trace's model.
 
-    `loads` and `loaded_bytes` are the rows of the trace that load for it, and their bytes, on all tiers.
+    `loads` and `loaded_bytes` are the rows of the trace that load for it, and their bytes, on all
+    tiers.
     """
     hierarchy, model = meta.config["hierarchy"], meta.model or {}
     hit_tokens = (
@@ -697,5 +856,8 @@ def compute_ns(meta: Metadata, input_tokens: Any, loads: Any, loaded_bytes: Any)
         if hierarchy.get("entry") == "chunk"
         else loaded_bytes // int(model["bytes_per_token"])
     )
-    whole, loaded = (first_tokens_ns(hierarchy, n) for n in (input_tokens, np.clip(input_tokens - 1, 0, hit_tokens)))
+    whole, loaded = (
+        first_tokens_ns(hierarchy, n)
+        for n in (input_tokens, np.clip(input_tokens - 1, 0, hit_tokens))
+    )
     return whole - loaded

@@ -1,9 +1,11 @@
-"""The files of a run: its tables (`ops`, one row a replayed trace row, and `series`), and run.json, written last.
+"""The files of a run.
 
-A directory without `run.json` is no run, so a run that died is not taken for a whole one. While a run goes on, a
-thread appends the newly completed operations once a second to a journal, an Arrow stream beside run.partial.json, of
-which `kvreplay recover` can make a run. Both are removed when the run is written; the lock on the stream tells a run
-that goes on from a dead one.
+Its tables (`ops`, one row a replayed trace row, and `series`), and run.json, written last.
+
+A directory without `run.json` is no run, so a run that died is not taken for a whole one. While a
+run goes on, a thread appends the newly completed operations once a second to a journal, an Arrow
+stream beside run.partial.json, of which `kvreplay recover` can make a run. Both are removed when
+the run is written; the lock on the stream tells a run that goes on from a dead one.
 """
 
 from __future__ import annotations
@@ -71,14 +73,19 @@ def check_output(path: Path, *, is_forced: bool) -> None:
     cut_off = next((run for run in (path, *sorted(path.glob("*/"))) if is_unrecovered(run)), None)
     if cut_off is not None and not is_forced:
         raise DeviceError(
-            f"{cut_off} holds a run that is in progress or was killed; run kvreplay recover {cut_off}, or name another "
-            "directory with -o, or add --force"
+            f"{cut_off} holds a run that is in progress or was killed; run kvreplay recover"
+            f" {cut_off}, or name another directory with -o, or add --force"
         )
     if is_forced or not any(path.iterdir()):
         return
     if _is_run(path):
-        raise DeviceError(f"{path} holds a finished run; name another directory with -o, or add --force to replace it")
-    raise DeviceError(f"{path} is not empty and holds no kvreplay run; name another with -o, or add --force")
+        raise DeviceError(
+            f"{path} holds a finished run; name another directory with -o, or add --force to"
+            " replace it"
+        )
+    raise DeviceError(
+        f"{path} is not empty and holds no kvreplay run; name another with -o, or add --force"
+    )
 
 
 def _is_run(path: Path) -> bool:
@@ -90,16 +97,24 @@ def _is_run(path: Path) -> bool:
             if msgspec.json.decode((path / name).read_bytes())["program"] == "kvreplay":
                 return True
     inside = list(path.iterdir())
-    return bool(inside) and all(entry.is_dir() and not entry.is_symlink() and _is_run(entry) for entry in inside)
+    return bool(inside) and all(
+        entry.is_dir() and not entry.is_symlink() and _is_run(entry) for entry in inside
+    )
 
 
 def remove_stale(path: Path, kept: Collection[str]) -> None:
-    """Remove runs of ours below `path`, of an earlier series, that no new one of `kept` will replace.
+    """Remove runs of ours below `path`, of an earlier series, that no new one of `kept` will
+    replace.
 
     Only files that a run consists of go; a directory goes if nothing is left in it.
     """
     for entry in sorted(path.glob("*/")):
-        if entry.name in kept or entry.is_symlink() or not (entry / RUN_FILE).is_file() or not _is_run(entry):
+        if (
+            entry.name in kept
+            or entry.is_symlink()
+            or not (entry / RUN_FILE).is_file()
+            or not _is_run(entry)
+        ):
             continue
         for name in (RUN_FILE, OPS_FILE, SERVED_FILE, SERIES_FILE):
             (entry / name).unlink(missing_ok=True)
@@ -123,7 +138,10 @@ def remove_empty(path: Path) -> None:
 
 @contextmanager
 def forgotten(output: Path, made: Collection[Path] = ()) -> Iterator[None]:
-    """Remove the traces `made` where a replay raises, and `output` if that empties it: the next try may need it."""
+    """Remove the traces `made` where a replay raises, and `output` if that empties it.
+
+    The next try may need it.
+    """
     try:
         yield
     except KvError:
@@ -135,18 +153,27 @@ def forgotten(output: Path, made: Collection[Path] = ()) -> Iterator[None]:
 
 
 def shared_extras(table: Table, setting: Setting) -> tuple[str, ...]:
-    """Return the extra columns that `table` of a run has: those that it shares with the run's trace."""
+    """Return the extra columns that `table` of a run has.
+
+    Those that it shares with the run's trace.
+    """
     return tuple(column.name for column in table.extras if column.name in setting.reader.extras)
 
 
 def ops_extras(setting: Setting) -> tuple[str, ...]:
-    """Return the extra columns of a run's operations: the trace's, and their retries where object stores count them."""
+    """Return the extra columns of a run's operations.
+
+    The trace's, and their retries where object stores count them.
+    """
     has_retries = any(isinstance(tier, ObjectTier) for tier in setting.tiers)
     return shared_extras(OPS, setting) + ((RETRIES,) if has_retries else ())
 
 
 def series_batch(found: CountedOperations, over: tuple[Any, Any, Any]) -> pa.RecordBatch:
-    """Return rows of `series` of seconds that are `over`: by second, tier, drive and op, simulated tiers aside."""
+    """Return rows of `series` of seconds that are `over`.
+
+    By second, tier, drive and op, simulated tiers aside.
+    """
     second, kind, each = over
     place, op = kind // KINDS, kind % KINDS
     tier, count = found.places.tier_of[place], each["operations"]
@@ -199,8 +226,12 @@ class Listener(Protocol):
 class Journal:
     """Appends completed operations to the stream, from a thread of its own."""
 
-    def __init__(self, output: Path, rows: RowRing, content: PartialRunFile, listener: Listener | None = None) -> None:
-        """Write `content` to `output`, which exists, and begin the stream; `listener` is told of what each look found.
+    def __init__(
+        self, output: Path, rows: RowRing, content: PartialRunFile, listener: Listener | None = None
+    ) -> None:
+        """Write `content` to `output`, which exists, and begin the stream.
+
+        `listener` is told of what each look found.
 
         DeviceError if the disk refuses, or another run is being written there.
         """
@@ -210,7 +241,9 @@ class Journal:
         self._low = 0
         """The first row that is not kept."""
         self._lock = threading.Lock()
-        self._schema = pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in _COLUMNS.items()])
+        self._schema = pa.schema(
+            [(name, pa.from_numpy_dtype(kind)) for name, kind in _COLUMNS.items()]
+        )
         most = max(1, min(_BATCH_ROWS, len(rows)))
         self._fresh = {name: np.empty(most, kind) for name, kind in _COLUMNS.items()}
         watched = 0 if listener is None else listener.counters
@@ -219,12 +252,15 @@ class Journal:
             self._file = (output / PARTIAL_OPS_FILE).open("ab")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._file.truncate(0)
-            # Steps and LZ4: 3 to 8 bytes a row instead of 29, in the time that it takes to write those.
+            # Steps and LZ4: 3 to 8 bytes a row instead of 29, in the time that it takes to write
+            # those.
             options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
             self._stream = pa.ipc.new_stream(self._file, self._schema, options=options)
         except BlockingIOError:
             self._file.close()
-            raise DeviceError(f"{output}: another kvreplay writes its run there; name another folder with -o") from None
+            raise DeviceError(
+                f"{output}: another kvreplay writes its run there; name another folder with -o"
+            ) from None
         except OSError as error:
             raise DeviceError(f"{output}: {error.strerror or error}") from None
         write_json(output / PARTIAL_RUN_FILE, content)
@@ -267,7 +303,10 @@ class Journal:
             self._listener.note()
 
     def pass_by(self, row: int) -> None:
-        """Append what has completed; the rows before `row` will not be read again, because their places are reused."""
+        """Append what has completed.
+
+        The rows before `row` will not be read again, because their places are reused.
+        """
         self._try_to_keep()
         with self._lock:
             self._low = max(self._low, row)
@@ -297,7 +336,9 @@ def remove_journal(output: Path) -> None:
 def journal(
     output: Path, rows: RowRing, content: PartialRunFile, listener: Listener | None = None
 ) -> Iterator[Journal]:
-    """Keep a journal of `rows` in `output` until the run is written there; a failure leaves it for `recover`.
+    """Keep a journal of `rows` in `output` until the run is written there.
+
+    A failure leaves it for `recover`.
 
     `listener` is told of the rows that have ended, about once a second.
     """
@@ -318,8 +359,8 @@ def is_unrecovered(path: Path) -> bool:
 def unrecovered(path: Path) -> Iterator[PartialRunFile]:
     """Yield the manifest of the run in `path` that was cut off, and hold its lock.
 
-    ConfigError if there is none. TraceError if its file is damaged. DeviceError if it is still going on, or cannot be
-    read.
+    ConfigError if there is none. TraceError if its file is damaged. DeviceError if it is still
+    going on, or cannot be read.
     """
     if not is_unrecovered(path):
         raise ConfigError(f"{path}: no unfinished run of kvreplay there; nothing to recover")
@@ -329,7 +370,9 @@ def unrecovered(path: Path) -> Iterator[PartialRunFile]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield content
     except BlockingIOError:
-        raise DeviceError(f"{path}: that run is still going on; wait for it, or stop it first") from None
+        raise DeviceError(
+            f"{path}: that run is still going on; wait for it, or stop it first"
+        ) from None
     except OSError as error:
         raise DeviceError(f"{path}: cannot be read: {error}") from None
 
@@ -338,8 +381,14 @@ class JournaledRecord:
     """The content of a run's journal, applied to its rows as they are laid."""
 
     def __init__(self, path: Path, total: int) -> None:
-        """Look through the journal in `path` of `total` rows; a last batch that is not whole is left out."""
-        ends = [(int(f["place"][0]), int(f["place"][-1]), int(f["completed_ns"].max())) for f in _batches(path)]
+        """Look through the journal in `path` of `total` rows.
+
+        A last batch that is not whole is left out.
+        """
+        ends = [
+            (int(f["place"][0]), int(f["place"][-1]), int(f["completed_ns"].max()))
+            for f in _batches(path)
+        ]
         self.reached = min(max((last for _, last, _ in ends), default=NOT_DONE), total - 1)
         """The last row that it tells of."""
         self.ended_ns = max((until_ns for *_, until_ns in ends), default=0)
@@ -352,7 +401,10 @@ class JournaledRecord:
         """Of rows that are not laid yet."""
 
     def begin(self, first: int, rows: Any) -> None:
-        """Put what was done into `rows` (ROW): those of the plan from `first` on, which follow those told before."""
+        """Put what was done into `rows` (ROW).
+
+        Those of the plan from `first` on, which follow those told before.
+        """
         last, told = first + len(rows), [self._ahead]
         while self._taken < len(self._lows) and self._lows[self._taken] < last:
             told.append(next(self._batches))
@@ -367,10 +419,15 @@ class JournaledRecord:
 
 def _batches(path: Path) -> Iterator[Any]:
     """Yield _KEPT of each whole batch of the journal in `path`."""
-    with (path / PARTIAL_OPS_FILE).open("rb") as file, suppress(pa.ArrowInvalid, OSError, StopIteration):
+    with (
+        (path / PARTIAL_OPS_FILE).open("rb") as file,
+        suppress(pa.ArrowInvalid, OSError, StopIteration),
+    ):
         stream = pa.ipc.open_stream(file)
         if stream.schema.names != list(_COLUMNS):
-            raise ConfigError(f"{path}: its journal is of another version of kvreplay; recover it with that one")
+            raise ConfigError(
+                f"{path}: its journal is of another version of kvreplay; recover it with that one"
+            )
         while True:
             batch = stream.read_next_batch()
             found = np.empty(batch.num_rows, _KEPT)

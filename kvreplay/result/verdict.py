@@ -1,8 +1,11 @@
-"""The verdict of a run: load asked for, load measured, and the bottleneck, in one sentence and in fields.
+"""The verdict of a run.
 
-`levels_of` shows how a tier's service times depend on the number of operations in flight: the same drive under less
-load, from one run. Twice as many in flight that move twice as much mean that the drive could take more; that move the
-same mean that it is saturated. Both are Little's law (in flight = rate x service time) at two levels of load.
+Load asked for, load measured, and the bottleneck, in one sentence and in fields.
+
+`levels_of` shows how a tier's service times depend on the number of operations in flight: the same
+drive under less load, from one run. Twice as many in flight that move twice as much mean that the
+drive could take more; that move the same mean that it is saturated. Both are Little's law (in
+flight = rate x service time) at two levels of load.
 """
 
 from __future__ import annotations
@@ -25,27 +28,52 @@ from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
 from kvtrace.core.run.run_file import DeviceIo, RunBegun
-from kvtrace.core.units import NS_PER_S, format_bytes, format_duration, format_rate, per_second, percent
+from kvtrace.core.units import (
+    NS_PER_S,
+    format_bytes,
+    format_duration,
+    format_rate,
+    per_second,
+    percent,
+)
 
 ALL = 0.99
-"""Of what was asked: who delivered no less delivered all, but for rounding at the edges of the run."""
+"""Of what was asked.
+
+Who delivered no less delivered all, but for rounding at the edges of the run.
+"""
 THROTTLED = (0.25, 1.5)
-"""Times a throttle's limit: who moves so much may be held by it. Kernels let less through where I/Os come one by one,
-and more before it takes hold."""
+"""Times a throttle's limit.
+
+Who moves so much may be held by it. Kernels let less through where I/Os come one by one, and more
+before it takes hold.
+"""
 _WORDS = {
     None: ("bottleneck not identified", "what they waited for was not identified"),
     LimitCause.QUEUE_LIMIT: (
         "limited by the queue depth of {limit}",
         "they waited for the queue depth limit of {limit}",
     ),
-    LimitCause.PROCESSOR: ("other programs used CPU time it needed", "they waited for CPU time that others used"),
-    LimitCause.THROTTLE: ("it was throttled above the {storage}", "they were throttled above the {storage}"),
+    LimitCause.PROCESSOR: (
+        "other programs used CPU time it needed",
+        "they waited for CPU time that others used",
+    ),
+    LimitCause.THROTTLE: (
+        "it was throttled above the {storage}",
+        "they were throttled above the {storage}",
+    ),
 }
 """By cause: of a run, and of late operations."""
 OTHERS = 1.1
-"""Times the time in which a run had operations in flight: a device that was busy for longer worked for others, too."""
+"""Times the time in which a run had operations in flight.
+
+A device that was busy for longer worked for others, too.
+"""
 SINGLE = 0.9
-"""Of a tier's bytes: moved by operations of one I/O, so that operations in flight are places of the queue."""
+"""Of a tier's bytes.
+
+Moved by operations of one I/O, so that operations in flight are places of the queue.
+"""
 
 
 def verdict(
@@ -56,11 +84,18 @@ def verdict(
     queue_depth: int,
     because: str,
 ) -> RunVerdict:
-    """Return the verdict of a run; `judged` is its pace, `because` what set the depth; else as of `summary`."""
-    tiers = [(i, t) for i, t in enumerate(found.tiers) if t is not None and found.total("good", found.at(i))]
+    """Return the verdict of a run.
+
+    `judged` is its pace, `because` what set the depth; else as of `summary`.
+    """
+    tiers = [
+        (i, t)
+        for i, t in enumerate(found.tiers)
+        if t is not None and found.total("good", found.at(i))
+    ]
     rates = [_rate(found, index, tier) for index, tier in tiers]
-    # The tier whose operations took and waited for the most time; no simulation first. Waits for earlier operations,
-    # which may be another tier's, are in an open loop no part of it.
+    # The tier whose operations took and waited for the most time; no simulation first. Waits for
+    # earlier operations, which may be another tier's, are in an open loop no part of it.
     index, tier = max(
         tiers,
         key=lambda at: (
@@ -73,7 +108,9 @@ def verdict(
     evidence = _evidence(found, index, driven, judged, queue_depth, moved)
     does_io, is_copied = tier is not None and tier.has_times, tier is not None and tier.is_copied
     name = None if tier is None else tier.name
-    said = judged_run(evidence, rates, name, judged, copies=is_copied, does_io=does_io, because=because)
+    said = judged_run(
+        evidence, rates, name, judged, copies=is_copied, does_io=does_io, because=because
+    )
     before, after = "FELL BEHIND: " if judged is not None and evidence.is_end_late else "", ""
     if name is None:
         before = "open loop: " if found.is_open_loop else "closed loop: "
@@ -92,22 +129,34 @@ def judged_run(
     because: str,
     in_all: str = "",
 ) -> RunVerdict:
-    """Return the verdict of one run, or of the ranks' together, that speaks of `tier`; parameters as of `judge`.
+    """Return the verdict of one run, or of the ranks' together, that speaks of `tier`.
 
-    `rates` are the tiers' loads, `because` says what set the queue depth, `in_all` whose depth it is.
+    Parameters as of `judge`.
+
+    `rates` are the tiers' loads, `because` says what set the queue depth, `in_all` whose depth it
+    is.
     """
     has_reached = None if pace is None else pace.kept_pace
     rate = next((each for each in rates if each.tier == tier), None)
     said = partial(RunVerdict, has_reached=has_reached, tier=tier, tiers=rates, evidence=evidence)
     if rate is None:
         return said(sentence="nothing completed", cause=None, reason="nothing completed")
-    cause, reason = judge(evidence, is_open=pace is not None, has_reached=has_reached, copies=copies, does_io=does_io)
+    cause, reason = judge(
+        evidence, is_open=pace is not None, has_reached=has_reached, copies=copies, does_io=does_io
+    )
     limit = f"{evidence.queue_depth} ({because})"
     if pace is not None:
         sentence = _delivered(rate, pace, cause, reason, evidence, limit)
     else:
-        held = "" if reason is None else f": {_words(cause, rate, limit, evidence.storage)[0]} ({reason})"
-        sentence = f"{named(rate)} reached {reached_of(rate)} at queue depth {evidence.queue_depth}{in_all}{held}"
+        held = (
+            ""
+            if reason is None
+            else f": {_words(cause, rate, limit, evidence.storage)[0]} ({reason})"
+        )
+        sentence = (
+            f"{named(rate)} reached {reached_of(rate)} at queue depth"
+            f" {evidence.queue_depth}{in_all}{held}"
+        )
     return said(sentence=sentence, cause=cause, reason=reason)
 
 
@@ -124,7 +173,11 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,
-        asked_bytes_per_s=asked * found.total("due_bytes", at) / found.total("due", at) if asked and moved else None,
+        asked_bytes_per_s=(
+            asked * found.total("due_bytes", at) / found.total("due", at)
+            if asked and moved
+            else None
+        ),
         reached_bytes_per_s=reached * moved / count if reached and moved else None,
         asked_operations_per_s=asked,
         reached_operations_per_s=reached,
@@ -145,17 +198,29 @@ def _evidence(
     at = [] if index is None else found.at(index)
     if judged is not None and index is not None:
         shares, unhindered = shares_of(found, driven, at)
-        known = {"response_shares": shares, "unhindered_share": unhindered, "held_share": judged.held_share}
-        known["is_end_late"] = is_late(judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s)
+        known = {
+            "response_shares": shares,
+            "unhindered_share": unhindered,
+            "held_share": judged.held_share,
+        }
+        known["is_end_late"] = is_late(
+            judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s
+        )
         known["on_time_share"] = judged.on_time_fraction
     if index is not None and tier is not None and tier.has_times:
         moves = found.order.levels(index)
         # A place of the queue is an operation if nearly all were of one I/O.
-        if len(moves) and found.total("single_bytes", at) >= SINGLE * found.total("moved_bytes", at):
-            gain, slowdown = levels_of(moves["submitted_ns"], moves["completed_ns"], moves["length_op"])
+        if len(moves) and found.total("single_bytes", at) >= SINGLE * found.total(
+            "moved_bytes", at
+        ):
+            gain, slowdown = levels_of(
+                moves["submitted_ns"], moves["completed_ns"], moves["length_op"]
+            )
             known |= {"doubling_gain": gain, "slowdown": slowdown}
         known["doubling_gain"] = _gain_of(found, index, driven, known.get("doubling_gain"))
-        known |= _of_devices(tier, moved, found.order.covered_ns(index) / part_counted(found, driven))
+        known |= _of_devices(
+            tier, moved, found.order.covered_ns(index) / part_counted(found, driven)
+        )
         if driven is not None:
             known["throttle"], known["throttle_share"] = _throttle(found, index, tier)
     device_ns = known.pop("device_ns", None)
@@ -175,10 +240,15 @@ def _evidence(
     return Evidence(queue_depth=queue_depth, storage=storage_of(tier), **known)
 
 
-def _gain_of(found: CountedOperations, index: int, driven: Driven | None, measured: float | None) -> float | None:
-    """Return the `measured` gain of twice as much in flight; where levels of load did not tell, that of a tier's model.
+def _gain_of(
+    found: CountedOperations, index: int, driven: Driven | None, measured: float | None
+) -> float | None:
+    """Return the `measured` gain of twice as much in flight.
 
-    Twice what was in flight while the tier had work: I/Os of a measured drive, operations of others.
+    Where levels of load did not tell, that of a tier's model.
+
+    Twice what was in flight while the tier had work: I/Os of a measured drive, operations of
+    others.
     """
     tier, kinds = found.tiers[index], found.at(index, READ) + found.at(index, WRITE)
     moved, read = (found.total("moved_bytes", of) for of in (kinds, found.at(index, READ)))
@@ -190,7 +260,9 @@ def _gain_of(found: CountedOperations, index: int, driven: Driven | None, measur
 
 
 def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
-    """Return what the threads did that submit, or copy if the tier in question `is_copied`, as shares of the time."""
+    """Return what the threads did that submit, or copy if the tier in question `is_copied`, as
+    shares of the time.
+    """
     rings, copiers, wall_ns = driven.of("ring"), driven.of("copier"), driven.wall_ns
     threads = copiers if is_copied else driven.of("ring", "worker")
 
@@ -216,7 +288,8 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
 
 
 def _throttle(found: CountedOperations, index: int, tier: Tier) -> tuple[str | None, float | None]:
-    """Return the limit above the devices of a tier that it came nearest to, as the kernel says it, and how near.
+    """Return the limit above the devices of a tier that it came nearest to, as the kernel says it,
+    and how near.
 
     The limits are those at the end of the run.
     """
@@ -247,12 +320,18 @@ def storage_of(tier: Tier | None) -> str:
 
 
 def _of_devices(tier: Tier, moved: dict[str, DeviceIo], at_work_ns: float) -> dict[str, Any]:
-    """Return how busy the devices beneath a tier were while its operations were in flight, the busiest of several.
+    """Return how busy the devices beneath a tier were while its operations were in flight, the
+    busiest of several.
 
-    A device that was busy for longer than that, others kept busy: how it was meanwhile is not known.
+    A device that was busy for longer than that, others kept busy: how it was meanwhile is not
+    known.
     """
     drives = {name: moved.get(name) for name in (tier.name, *(d.name for d in tier.drives))}
-    known = {n: d for n, d in drives.items() if d is not None and d.busy_ns is not None and d.device_ns is not None}
+    known = {
+        n: d
+        for n, d in drives.items()
+        if d is not None and d.busy_ns is not None and d.device_ns is not None
+    }
     if not known or not at_work_ns:
         return {}
     fullest = max(known, key=lambda name: known[name].device_ns or 0)
@@ -263,7 +342,9 @@ def _of_devices(tier: Tier, moved: dict[str, DeviceIo], at_work_ns: float) -> di
         "device_queue_mean": (known[fullest].device_ns or 0) / at_work_ns,
         "device_queue_limit": None if target is None else queue_number(Path(target), "nr_requests"),
     }
-    return {"device_ns": sum(d.device_ns or 0 for d in known.values())} | (share if busy <= OTHERS else {})
+    return {"device_ns": sum(d.device_ns or 0 for d in known.values())} | (
+        share if busy <= OTHERS else {}
+    )
 
 
 def named(rate: TierRate) -> str:
@@ -272,9 +353,17 @@ def named(rate: TierRate) -> str:
 
 
 def _delivered(
-    rate: TierRate, judged: Pace, cause: LimitCause | None, reason: str | None, evidence: Evidence, limit: str
+    rate: TierRate,
+    judged: Pace,
+    cause: LimitCause | None,
+    reason: str | None,
+    evidence: Evidence,
+    limit: str,
 ) -> str:
-    """Describe an open loop: load delivered of the load asked, share on time, and the cause of delays."""
+    """Describe an open loop.
+
+    Load delivered of the load asked, share on time, and the cause of delays.
+    """
     is_behind = bool(evidence.is_end_late)
     said = f"{named(rate)} delivered {_of_asked(rate, is_behind=is_behind)}"
     if is_behind:
@@ -294,10 +383,14 @@ def _delivered(
 
 
 def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> tuple[str, str]:
-    """Return what held a run back, and the same of late operations of a run that delivered what was asked."""
+    """Return what held a run back, and the same of late operations of a run that delivered what was
+    asked.
+    """
     if cause in _WORDS:
         held, waited = _WORDS[cause]
-        return held.format(limit=limit, storage=storage), waited.format(limit=limit, storage=storage)
+        return held.format(limit=limit, storage=storage), waited.format(
+            limit=limit, storage=storage
+        )
     assert cause is not None, "it has words of its own"
     what, verb = limiting(cause, "tier's model" if rate.is_simulated else storage)
     return f"{what} {verb} the limit", f"they waited for {what}"
@@ -308,14 +401,21 @@ def limiting(cause: LimitCause, storage: str) -> tuple[str, str]:
     if cause is LimitCause.DEPENDENCIES:
         return "dependencies in the trace", "are"
     said = storage if cause is LimitCause.DRIVE else cause.value
-    return said if cause is LimitCause.DATA else f"the {said}", "are" if cause is LimitCause.COPY_THREADS else "is"
+    return (
+        said if cause is LimitCause.DATA else f"the {said}",
+        "are" if cause is LimitCause.COPY_THREADS else "is",
+    )
 
 
 def reached_of(rate: TierRate) -> str:
     """Format the rate that a tier reached."""
     if rate.reached_bytes_per_s is not None:
         return format_rate(rate.reached_bytes_per_s)
-    return "-" if rate.reached_operations_per_s is None else f"{rate.reached_operations_per_s:,.0f} op/s"
+    return (
+        "-"
+        if rate.reached_operations_per_s is None
+        else f"{rate.reached_operations_per_s:,.0f} op/s"
+    )
 
 
 def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
@@ -329,7 +429,11 @@ def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
     share = reached / asked
     if share >= ALL and not is_behind:
         return f"all of the {format_rate(asked) if is_bytes else f'{asked:,.0f} op/s'} asked"
-    had, all_ = map(format_rate, (reached, asked)) if is_bytes else (f"{each:,.0f} op/s" for each in (reached, asked))
+    had, all_ = (
+        map(format_rate, (reached, asked))
+        if is_bytes
+        else (f"{each:,.0f} op/s" for each in (reached, asked))
+    )
     # The unit stands once if it is the same: 1.90 of 3.00 GB/s.
     both = f"{had.removesuffix(all_[all_.index(' ') :])} of {all_}"
     return f"{both} asked ({percent(min(1.0, share))})"
@@ -338,7 +442,10 @@ def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
 LEAST = 8
 """Operations of one kind and length at a level, for a median."""
 LEAST_LOW = 4
-"""The same at the lowest: few are served before a queue has filled, and what is asked of their ratio is large."""
+"""The same at the lowest.
+
+Few are served before a queue has filled, and what is asked of their ratio is large.
+"""
 MOST_KINDS = 16
 LEAST_LEVEL = 4
 """In flight at least, to halve."""
@@ -352,8 +459,8 @@ DISAGREE = 0.4
 def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, float | None]:
     """Return `doubling_gain` and `slowdown` of `Evidence`, for operations of one I/O each.
 
-    They are in the order of their submission; `kind` (int64) tells apart what cannot be compared: operations and
-    lengths.
+    They are in the order of their submission; `kind` (int64) tells apart what cannot be compared:
+    operations and lengths.
     """
     service = completed - submitted
     if not len(service) or (service <= 0).any():
@@ -366,12 +473,16 @@ def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, 
     times = times[order]
     level = np.cumsum(np.where(order < len(submitted), 1, -1))
     passed = np.concatenate([[0], np.cumsum(level[:-1] * np.diff(times))]).astype(np.float64)
-    meanwhile = (np.interp(completed, times, passed) - np.interp(submitted, times, passed)) / service
+    meanwhile = (
+        np.interp(completed, times, passed) - np.interp(submitted, times, passed)
+    ) / service
     usual = float(np.percentile(at_start, _USUAL_PERCENT))
     if usual < LEAST_LEVEL:
         return None, None
     gains = [_gain(level, usual, service, kind) for level in (at_start, meanwhile)]
-    slowdown = _ratio(service, kind, at_start >= FULL * usual, at_start <= max(1.0, LOW * usual), LEAST_LOW)
+    slowdown = _ratio(
+        service, kind, at_start >= FULL * usual, at_start <= max(1.0, LOW * usual), LEAST_LOW
+    )
     known = [gain for gain in gains if gain is not None]
     is_agreed = len(known) == len(gains) and abs(known[0] - known[1]) <= DISAGREE
     return (sum(known) / len(known) if is_agreed else None), slowdown
@@ -388,7 +499,9 @@ def _gain(level: Any, usual: float, service: Any, kind: Any) -> float | None:
 
 
 def _ratio(service: Any, kind: Any, upper: Any, lower: Any, least: int = LEAST) -> float | None:
-    """Return the median service time at the upper level over that at the lower, over kinds that both have enough of."""
+    """Return the median service time at the upper level over that at the lower, over kinds that
+    both have enough of.
+    """
     found, weights = [], []
     kinds, counts = np.unique(kind[lower], return_counts=True)
     for each in kinds[np.argsort(-counts, kind="stable")[:MOST_KINDS]]:
@@ -407,15 +520,18 @@ _OURS = (
 
 
 _NEW_FILES = (
-    "this run makes a new file for each object, but the drive was measured on one file written before: writes to newly "
-    "allocated blocks are slower; a run on a preallocated file (nvme=FILE.dat) shows by how much"
+    "this run makes a new file for each object, but the drive was measured on one file written"
+    " before: writes to newly allocated blocks are slower; a run on a preallocated file"
+    " (nvme=FILE.dat) shows by how much"
 )
 
 
 def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
-    """Return in five lines what the drive file at `path` expects of a run's own load, what came, and why they differ.
+    """Return in five lines what the drive file at `path` expects of a run's own load, what came,
+    and why they differ.
 
-    In one where there is nothing to compare: no tier on storage, or the queue depth reached is not known.
+    In one where there is nothing to compare: no tier on storage, or the queue depth reached is not
+    known.
     """
     judged, first = summary.judgement, f"{path.name}: "
     if judged is None:
@@ -425,41 +541,78 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     in_flight, depth = judged.evidence.in_flight_mean, judged.evidence.queue_depth
     observed = next((r.reached_bytes_per_s for r in judged.tiers if r.tier == judged.tier), None)
     if not (moved and in_flight and observed) or len(drives) != 1:
-        return [f"{first}nothing to compare: {judged.tier} is not one drive, or its queue depth is not known"]
+        return [
+            (
+                f"{first}nothing to compare: {judged.tier} is not one drive, or its queue depth is not"
+                " known"
+            )
+        ]
     facts, drive, total = drives[0], DriveFile.read(path), sum(f.bytes or 0 for f in moved)
     share = sum(f.bytes or 0 for f in moved if f.op == "read") / total
     size = min(total / max(1, sum(f.operations or 0 for f in moved)), run.engine.io_bytes or total)
-    model, target, filesystem = DriveModel(drive.cells), Path(facts["target"]), facts.get("filesystem")
+    model, target, filesystem = (
+        DriveModel(drive.cells),
+        Path(facts["target"]),
+        facts.get("filesystem"),
+    )
     # With less than one in flight on average it stood idle for the rest of the time.
     expected = model.at(size, max(1.0, in_flight), share)[0] * min(1.0, in_flight)
-    ratio, longest_kib, beneath = observed / expected, queue_number(target, "max_sectors_kb"), layers(target)
+    ratio, longest_kib, beneath = (
+        observed / expected,
+        queue_number(target, "max_sectors_kb"),
+        layers(target),
+    )
     longest = None if longest_kib is None else longest_kib << 10
     is_split, is_full = longest is not None and longest < size, in_flight >= FULL * depth
     is_met = EXPECTED[0] <= ratio <= EXPECTED[1]
-    load = f"I/Os of {format_bytes(size)}, {in_flight:.3g} in flight, {percent(share)} of bytes read"
+    load = (
+        f"I/Os of {format_bytes(size)}, {in_flight:.3g} in flight, {percent(share)} of bytes read"
+    )
     takes = "not seen" if longest is None else f"{format_bytes(longest)} a request"
     deepest = max(cell.depth for cell in drive.cells)
     best = format_rate(model.at(size, deepest, share)[0])
     above = judged.reason or "the whole load asked was delivered"
     reasons = [
-        (not facts["is_direct"], "O_DIRECT did not reach a drive: a cache answered, or a layer not seen"),
+        (
+            not facts["is_direct"],
+            "O_DIRECT did not reach a drive: a cache answered, or a layer not seen",
+        ),
         (judged.cause is LimitCause.THROTTLE, f"a control group's limit: {judged.reason}"),
-        ((facts.get("device"), facts.get("device_model")) != (drive.device, drive.model), f"another drive: {beneath}"),
+        (
+            (facts.get("device"), facts.get("device_model")) != (drive.device, drive.model),
+            f"another drive: {beneath}",
+        ),
         (is_met and is_full, "the drive is the limit: it performs as measured"),
         (is_met, f"the drive performs as measured; the queue was kept short: {above}"),
         (judged.cause in _OURS, f"{judged.cause}, above the drive: {judged.reason}"),
         (ratio < 1 and not str(facts.get("layout")).startswith("extents"), _NEW_FILES),
         (" over " in beneath, f"a layer above the drive, such as RAID: {beneath}"),
         (is_split and ratio < 1, "I/Os are split above the drive"),
-        (filesystem != drive.filesystem, f"the filesystem, {filesystem}: the drive was measured on another"),
-        (True, "the drive itself: its state has changed since it was measured, or other programs use it"),
+        (
+            filesystem != drive.filesystem,
+            f"the filesystem, {filesystem}: the drive was measured on another",
+        ),
+        (
+            True,
+            (
+                "the drive itself: its state has changed since it was measured, or other programs"
+                " use it"
+            ),
+        ),
     ]
     why = next(said for holds, said in reasons if holds)
     queue = f"queue {'' if is_full else 'not '}full: {in_flight:.3g} of {depth}"
     return [
         f"{first}expected {format_rate(expected)} for this load: {load} ({drive})",
-        f"{first}observed {format_rate(observed)}, {ratio:.2f} of it; the drive reaches {best} at depth {deepest}",
-        f"{first}O_DIRECT {'is in use' if facts['is_direct'] else 'is NOT in use, or not confirmed'} on {beneath}",
+        (
+            f"{first}observed {format_rate(observed)}, {ratio:.2f} of it; the drive reaches {best}"
+            f" at depth {deepest}"
+        ),
+        (
+            f"{first}O_DIRECT"
+            f" {'is in use' if facts['is_direct'] else 'is NOT in use, or not confirmed'} on"
+            f" {beneath}"
+        ),
         f"{first}{queue}; I/Os {'ARE' if is_split else 'not'} split ({takes})",
         f"{first}why: {why}",
     ]

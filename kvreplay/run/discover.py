@@ -1,4 +1,7 @@
-"""What this machine has for a replay, what would disturb one, and settings to start from; and what a drive does."""
+"""What this machine has for a replay, what would disturb one, and settings to start from.
+
+And what a drive does.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,14 @@ from kvreplay.tiers.host import (
     sys_number,
     unescaped,
 )
-from kvreplay.tiers.modelled import DRIVE_FILE, DriveCell, DriveError, DriveFile, DriveTimes, held_out
+from kvreplay.tiers.modelled import (
+    DRIVE_FILE,
+    DriveCell,
+    DriveError,
+    DriveFile,
+    DriveTimes,
+    held_out,
+)
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import ReportTable, Sheet, table_of
@@ -55,7 +65,9 @@ _OPEN_FILES = 4096
 _BUSY_LOAD = 0.25
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _NO_DRIVE = ("loop", "ram", "zram", "sr", "fd", "nbd", "dm-", "md")
-_NO_DISK_FS = frozenset({"tmpfs", "ramfs", "overlay", "squashfs", "nfs", "nfs4", "cifs", "9p", "fuse"})
+_NO_DISK_FS = frozenset(
+    {"tmpfs", "ramfs", "overlay", "squashfs", "nfs", "nfs4", "cifs", "9p", "fuse"}
+)
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,12 +153,17 @@ def discover(root: Path = Path("/")) -> Discovery:
         gpu_reason=gpu_reason,
         drives=_drives(root / "sys/block"),
         filesystems=_filesystems(root),
-        limits={"memlock_bytes": _limit(resource.RLIMIT_MEMLOCK), "open_files": _limit(resource.RLIMIT_NOFILE)},
+        limits={
+            "memlock_bytes": _limit(resource.RLIMIT_MEMLOCK),
+            "open_files": _limit(resource.RLIMIT_NOFILE),
+        },
         is_root=os.geteuid() == 0,
         io_uring=refusal() or "available",
         programs={name: shutil.which(name) for name in ("fio", "smartctl", "nvme")},
         # Whatever CUDA they are built for.
-        gpu_libraries={"kvikio": version(installed["kvikio"][0]) if "kvikio" in installed else None},
+        gpu_libraries={
+            "kvikio": version(installed["kvikio"][0]) if "kvikio" in installed else None
+        },
         probes=probes,
         warnings=[],
         recommended={},
@@ -183,14 +200,23 @@ def _filesystems(root: Path) -> list[Filesystem]:
     for line in (sys_text(root / "proc/self/mounts") or "").splitlines():
         device, point, kind, options, *_ = line.split()
         # Bind mounts show the same device again.
-        if not device.startswith("/dev/") or kind in _NO_DISK_FS or device.startswith("/dev/loop") or device in found:
+        if (
+            not device.startswith("/dev/")
+            or kind in _NO_DISK_FS
+            or device.startswith("/dev/loop")
+            or device in found
+        ):
             continue
         try:
             free = shutil.disk_usage(unescaped(point)).free
         except OSError:
             free = None
         found[device] = Filesystem(
-            mount_point=unescaped(point), device=device, kind=kind, options=options.split(","), free_bytes=free
+            mount_point=unescaped(point),
+            device=device,
+            kind=kind,
+            options=options.split(","),
+            free_bytes=free,
         )
     return list(found.values())
 
@@ -205,16 +231,22 @@ def _gpus() -> tuple[list[Gpu], str | None]:
         return [], "nvidia-smi is not installed"
     query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run([program, *query], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - its own path
+        done = subprocess.run(  # noqa: S603 - its own path
+            [program, *query], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"nvidia-smi: {error}"
     if done.returncode:
         return [], f"nvidia-smi: {' '.join((done.stdout + done.stderr).split())[:100]}"
-    rows = [[cell.strip() for cell in line.rsplit(",", 2)] for line in done.stdout.splitlines() if line.count(",") > 1]
+    rows = [
+        [cell.strip() for cell in line.rsplit(",", 2)]
+        for line in done.stdout.splitlines()
+        if line.count(",") > 1
+    ]
     return [
         Gpu(name=name, memory_bytes=int(mib) << 20 if mib.isdigit() else None, driver=driver)
         for name, mib, driver in rows
-    ], None if rows else "nvidia-smi lists none"
+    ], (None if rows else "nvidia-smi lists none")
 
 
 def warnings(found: Discovery) -> list[str]:
@@ -227,11 +259,20 @@ def _of_machine(found: Discovery) -> Iterator[str]:
     if found.load_1min > cpus * _BUSY_LOAD:
         yield f"busy: a load of {found.load_1min:.2f} on {cpus} processors; stop other programs"
     if found.governor not in (None, "performance"):
-        yield f"processor governor {found.governor} slows short I/Os; set performance (cpupower frequency-set)"
+        yield (
+            f"processor governor {found.governor} slows short I/Os; set performance (cpupower"
+            " frequency-set)"
+        )
     if found.swap_used_bytes:
-        yield f"{format_bytes(found.swap_used_bytes)} of swap is in use; a tier in memory may be swapped out"
+        yield (
+            f"{format_bytes(found.swap_used_bytes)} of swap is in use; a tier in memory may be"
+            " swapped out"
+        )
     if found.huge_pages == "never":
-        yield f"transparent huge pages are off, so 4 MiB I/Os are split; write madvise to {_HUGE_PAGES}"
+        yield (
+            "transparent huge pages are off, so 4 MiB I/Os are split; write madvise to"
+            f" {_HUGE_PAGES}"
+        )
     memlock, files = found.limits["memlock_bytes"], found.limits["open_files"]
     # The limit does not hold for root.
     if memlock is not None and memlock < _MEMLOCK_BYTES and not found.is_root:
@@ -251,10 +292,16 @@ def _of_storage(found: Discovery) -> Iterator[str]:
             yield f"{drive.name} calls itself rotational; a virtual disk may be misdescribed"
         if drive.scheduler not in (None, "none"):
             advice = f"echo none > /sys/block/{drive.name}/queue/scheduler"
-            yield f"{drive.name} has the I/O scheduler {drive.scheduler}, which reorders and delays: {advice}"
+            yield (
+                f"{drive.name} has the I/O scheduler {drive.scheduler}, which reorders and delays:"
+                f" {advice}"
+            )
     for fs in found.filesystems:
         if "discard" in fs.options:
-            yield f"{fs.mount_point} is mounted with discard: deletes trim the drive meanwhile; use fstrim"
+            yield (
+                f"{fs.mount_point} is mounted with discard: deletes trim the drive meanwhile; use"
+                " fstrim"
+            )
         if fs.mount_point == "/" and len(found.filesystems) == 1:
             yield "/ is the system's own filesystem: other programs' I/O is in the figures"
 
@@ -293,13 +340,17 @@ LEAST_NS = 50_000_000
 
 # Long: its steps in their order.
 def measure_drive(asked: Replay, target: Path) -> DriveFile:
-    """Measure the drive beneath `target`, all cells in a minute: direct I/O at random in a file that is written whole.
+    """Measure the drive beneath `target`, all cells in a minute.
 
-    DeviceError if the target refuses, has no room for the file, or does nothing for --stall-timeout. Interrupted if a
-    signal asked to end.
+    Direct I/O at random in a file that is written whole.
+
+    DeviceError if the target refuses, has no room for the file, or does nothing for
+    --stall-timeout. Interrupted if a signal asked to end.
     """
     started_ns, started, rng = monotonic_ns(), datetime.now(UTC), np.random.default_rng(0)
-    wanted = [(size, depth, share) for size in SIZES for depth in ROOFLINE_DEPTHS for share in READ_SHARES]
+    wanted = [
+        (size, depth, share) for size in SIZES for depth in ROOFLINE_DEPTHS for share in READ_SHARES
+    ]
     tier, cells = ExtentTier("drive", target / MEASURED, StorageOptions()), []
     tier.expect(Holding([FILE_BYTES]))
     if (free := shutil.disk_usage(target).free) < FILE_BYTES:
@@ -313,22 +364,36 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         progress = stack.enter_context(asked.show("measuring the drive", len(wanted)))
 
         def drive(size: int, depth: int, columns: dict[str, Any], longest_ns: int | None) -> Any:
-            job = Job(RowRing.of(columns), [tier], data, stall_ns=asked.config.stall_ns, runtime_ns=longest_ns)
+            job = Job(
+                RowRing.of(columns),
+                [tier],
+                data,
+                stall_ns=asked.config.stall_ns,
+                runtime_ns=longest_ns,
+            )
             with quiet_interpreter():
                 engine = choose(EngineName.AUTO, [tier], depth, size)
                 driven = engine.drive(job, signalled, lambda _done: None)
             if reason := signalled():
-                raise Interrupted(f"interrupted by {reason} while the drive was measured; nothing was kept")
+                raise Interrupted(
+                    f"interrupted by {reason} while the drive was measured; nothing was kept"
+                )
             if driven.failure is not None or driven.stalled is not None:
                 why = f"nothing completed for {asked.config.stall}: {driven.stalled}"
                 raise DeviceError(f"{target}: {driven.failure.message if driven.failure else why}")
             return job.rows.all[job.rows.all["outcome"] == OK]
 
         objects = np.arange(FILE_BYTES // OBJECT_BYTES)
-        whole = {"op": np.full(len(objects), WRITE), "object_id": objects, "length_bytes": OBJECT_BYTES}
+        whole = {
+            "op": np.full(len(objects), WRITE),
+            "object_id": objects,
+            "length_bytes": OBJECT_BYTES,
+        }
         drive(1 << 20, CLOSED_LOOP_DEPTH, whole, None)
         for number, (size, depth, share) in enumerate(wanted):
-            left_ns = max(LEAST_NS, (ROOFLINE_NS - monotonic_ns() + started_ns) // (len(wanted) - number))
+            left_ns = max(
+                LEAST_NS, (ROOFLINE_NS - monotonic_ns() + started_ns) // (len(wanted) - number)
+            )
             most = int(min(MOST_IOS_PER_S, MOST_BYTES_PER_S / size) * left_ns / NS_PER_S) + depth
             columns = {
                 "op": np.where(rng.random(most) < share, READ, WRITE),
@@ -343,9 +408,16 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
                 rows = drive(size, depth, columns, left_ns)
                 cells.append(cell_of(rows, size, depth, share, before, device_counters(target)))
             except OutOfMemory as error:
-                cells.append(DriveCell(io_bytes=size, depth=depth, read_share=share, reason=str(error)))
+                cells.append(
+                    DriveCell(io_bytes=size, depth=depth, read_share=share, reason=str(error))
+                )
             progress(number + 1)
-    names = {"device": "device", "model": "device_model", "device_bytes": "device_bytes", "filesystem": "filesystem"}
+    names = {
+        "device": "device",
+        "model": "device_model",
+        "device_bytes": "device_bytes",
+        "filesystem": "filesystem",
+    }
     found = DriveFile(
         argv=asked.argv,
         started_utc=started.isoformat(),
@@ -361,21 +433,31 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
 def cell_of(
     rows: Any, size: int, depth: int, share: float, before: DeviceIo | None, after: DeviceIo | None
 ) -> DriveCell:
-    """Return the cell of the I/Os in `rows` (ROW), unless the device's counters show that it did not do them."""
-    moves, cell = moved_between(before, after), partial(DriveCell, io_bytes=size, depth=depth, read_share=share)
+    """Return the cell of the I/Os in `rows` (ROW), unless the device's counters show that it did
+    not do them.
+    """
+    moves, cell = (
+        moved_between(before, after),
+        partial(DriveCell, io_bytes=size, depth=depth, read_share=share),
+    )
     for op, moved in enumerate((moves.read_bytes, moves.written_bytes)):
         asked = int((rows["op"] == op).sum()) * size
         if moved is not None and moved < LEAST * asked:
-            why = f"the device moved {format_bytes(moved)} of the {format_bytes(asked)} of its {OPS[op]}s"
+            why = (
+                f"the device moved {format_bytes(moved)} of the {format_bytes(asked)} of its"
+                f" {OPS[op]}s"
+            )
             return cell(reason=why)
     if not len(rows):
         return cell(reason="nothing completed")
     took_ns = rows["completed_ns"] - rows["submitted_ns"]
     span_ns = int(rows["completed_ns"].max() - rows["submitted_ns"].min())
     times = [
-        DriveTimes(**msgspec.structs.asdict(distribution(took_ns[is_op])))
-        if (is_op := rows["op"] == op).any()
-        else None
+        (
+            DriveTimes(**msgspec.structs.asdict(distribution(took_ns[is_op])))
+            if (is_op := rows["op"] == op).any()
+            else None
+        )
         for op in (READ, WRITE)
     ]
     return cell(
@@ -388,11 +470,17 @@ def cell_of(
 
 
 def drive_table(drive: DriveFile) -> ReportTable:
-    """Return the key figures of a drive file: by size its highest rates, and how long reads take by themselves."""
+    """Return the key figures of a drive file.
+
+    By size its highest rates, and how long reads take by themselves.
+    """
     rows, depths = [], [cell.depth for cell in drive.cells]
     for size in sorted({cell.io_bytes for cell in drive.cells}):
         of = [cell for cell in drive.cells if cell.io_bytes == size and cell.bytes_per_s]
-        best = [max((c.bytes_per_s or 0 for c in of if c.read_share == share), default=None) for share in READ_SHARES]
+        best = [
+            max((c.bytes_per_s or 0 for c in of if c.read_share == share), default=None)
+            for share in READ_SHARES
+        ]
         reads = {cell.depth: cell.read for cell in of if cell.read_share == 1}
         alone, deepest = reads.get(min(depths)), reads.get(max(depths))
         times = (alone and alone.p50_ns, alone and alone.p99_ns, deepest and deepest.p99_ns)
@@ -406,7 +494,10 @@ def drive_table(drive: DriveFile) -> ReportTable:
 
 def error_line(found: DriveError) -> str:
     """Return how far a drive file's own predictions are off."""
-    said = f"bandwidth off by {percent(found.bandwidth_median)} (median), at most {percent(found.bandwidth_greatest)}"
+    said = (
+        f"bandwidth off by {percent(found.bandwidth_median)} (median), at most"
+        f" {percent(found.bandwidth_greatest)}"
+    )
     if found.p99_median is not None and found.p99_greatest is not None:
         said += f", p99 {percent(found.p99_median)}, at most {percent(found.p99_greatest)}"
     return f"{DRIVE_FILE} predicts {found.cells} cells that were held out of its fit: {said}"

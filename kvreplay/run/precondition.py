@@ -1,10 +1,13 @@
-"""Write the storage before a replay: `--precondition`, and the contents of preallocated files and devices.
+"""Write the storage before a replay.
 
-A fresh or trimmed drive writes faster than it will a day later. `twice` writes it from end to end, then once more in
-random order; `steady` goes on at random places until its bandwidth is steady by the rule stated here.
+`--precondition`, and the contents of preallocated files and devices.
 
-Of a preallocated file or device everything that the replay will use is written once, in one pass from the start: what
-it reads and never writes with its own content, the rest as filler.
+A fresh or trimmed drive writes faster than it will a day later. `twice` writes it from end to end,
+then once more in random order; `steady` goes on at random places until its bandwidth is steady by
+the rule stated here.
+
+Of a preallocated file or device everything that the replay will use is written once, in one pass
+from the start: what it reads and never writes with its own content, the rest as filler.
 """
 
 from __future__ import annotations
@@ -36,9 +39,10 @@ WINDOW_ROUNDS, MAX_ROUNDS = 5, 25
 MAX_EXCURSION, MAX_DRIFT = 0.1, 0.1
 _BATCH = 1 << 16
 RULE = (
-    f"steady: in the last {WINDOW_ROUNDS} rounds of random writes no bandwidth is more than {MAX_EXCURSION:.0%} from "
-    f"their mean, and their best straight line rises or falls by at most {MAX_DRIFT:.0%} of it; a round lasts "
-    f"{ROUND_NS // NS_PER_S} s, or less if that writes as much as is written full; at most {MAX_ROUNDS} rounds"
+    f"steady: in the last {WINDOW_ROUNDS} rounds of random writes no bandwidth is more than"
+    f" {MAX_EXCURSION:.0%} from their mean, and their best straight line rises or falls by at most"
+    f" {MAX_DRIFT:.0%} of it; a round lasts {ROUND_NS // NS_PER_S} s, or less if that writes as"
+    f" much as is written full; at most {MAX_ROUNDS} rounds"
 )
 
 
@@ -54,7 +58,9 @@ def precondition(
     interrupted: Callable[[], str | None],
     progress: Callable[[float], None],
 ) -> tuple[Preconditioned, Region]:
-    """Write `drive` full as `wanted` says: all of it, or `peak_bytes` in a directory; return what was written where.
+    """Write `drive` full as `wanted` says.
+
+    All of it, or `peak_bytes` in a directory; return what was written where.
 
     DeviceError if the drive refuses.
     """
@@ -62,7 +68,10 @@ def precondition(
     try:
         with drive.region(peak_bytes) as region:
             state = _Conditioning(
-                region, BulkWriter(region.fd, depth, fill, stream, interrupted), min(RANDOM_BYTES, io_bytes), progress
+                region,
+                BulkWriter(region.fd, depth, fill, stream, interrupted),
+                min(RANDOM_BYTES, io_bytes),
+                progress,
             )
             state.go(range(0, region.length, io_bytes), io_bytes)
             rates = state.until_steady() if wanted is Precondition.STEADY else None
@@ -72,18 +81,21 @@ def precondition(
                 state.go((int(at) * state.small for at in order), state.small)
     except OSError as error:
         raise DeviceError(f"--precondition: {drive.target}: {error.strerror or error}") from None
-    return Preconditioned(
-        tier=drive.name,
-        rule=RULE if rates is not None else "twice: once from end to end, once in random order",
-        file_bytes=region.length,
-        written_bytes=state.done,
-        sequential_io_bytes=io_bytes,
-        random_io_bytes=state.small,
-        wall_ns=monotonic_ns() - started,
-        is_whole=interrupted() is None,
-        rounds_bytes_per_s=rates,
-        is_steady=None if rates is None else is_steady(rates),
-    ), region
+    return (
+        Preconditioned(
+            tier=drive.name,
+            rule=RULE if rates is not None else "twice: once from end to end, once in random order",
+            file_bytes=region.length,
+            written_bytes=state.done,
+            sequential_io_bytes=io_bytes,
+            random_io_bytes=state.small,
+            wall_ns=monotonic_ns() - started,
+            is_whole=interrupted() is None,
+            rounds_bytes_per_s=rates,
+            is_steady=None if rates is None else is_steady(rates),
+        ),
+        region,
+    )
 
 
 def is_steady(rates: Sequence[float]) -> bool:
@@ -91,14 +103,21 @@ def is_steady(rates: Sequence[float]) -> bool:
     last = rates[-WINDOW_ROUNDS:]
     if len(last) < WINDOW_ROUNDS:
         return False
-    mean, drift = fmean(last), abs(linear_regression(range(len(last)), last).slope) * (len(last) - 1)
-    return max(abs(rate - mean) for rate in last) <= MAX_EXCURSION * mean and drift <= MAX_DRIFT * mean
+    mean, drift = (
+        fmean(last),
+        abs(linear_regression(range(len(last)), last).slope) * (len(last) - 1),
+    )
+    return (
+        max(abs(rate - mean) for rate in last) <= MAX_EXCURSION * mean and drift <= MAX_DRIFT * mean
+    )
 
 
 class _Conditioning:
     """One drive being written full."""
 
-    def __init__(self, region: Region, writer: BulkWriter, small: int, progress: Callable[[float], None]) -> None:
+    def __init__(
+        self, region: Region, writer: BulkWriter, small: int, progress: Callable[[float], None]
+    ) -> None:
         self.small, self.done, self.blocks = small, 0, -(-region.length // small)
         self.rng = np.random.Generator(np.random.SFC64(0))
         self._region, self._writer, self._progress, self._turn = region, writer, progress, 0
@@ -118,7 +137,10 @@ class _Conditioning:
         return self.done - before
 
     def until_steady(self) -> list[float]:
-        """Write at random places in rounds until the rule is met, at most MAX_ROUNDS; return the bandwidth of each."""
+        """Write at random places in rounds until the rule is met, at most MAX_ROUNDS.
+
+        Return the bandwidth of each.
+        """
         rates: list[float] = []
         while len(rates) < MAX_ROUNDS and not is_steady(rates):
             started = monotonic_ns()
@@ -126,7 +148,9 @@ class _Conditioning:
             places = (
                 at
                 for first in range(0, self.blocks, _BATCH)
-                for at in (self.rng.integers(0, self.blocks, min(_BATCH, self.blocks - first)) * self.small).tolist()
+                for at in (
+                    self.rng.integers(0, self.blocks, min(_BATCH, self.blocks - first)) * self.small
+                ).tolist()
             )
             written = self.go(places, self.small, started + ROUND_NS)
             if not written:
@@ -141,15 +165,22 @@ MAX_THREADS = 8
 class BulkWriter:
     """Writes blocks of a file or device, from several threads."""
 
-    def __init__(self, fd: int, threads: int, fill: Fill, stream: int, interrupted: Callable[[], str | None]) -> None:
-        """Write data of `fill`; each drive has a `stream` number of its own, so that no two hold the same data."""
+    def __init__(
+        self, fd: int, threads: int, fill: Fill, stream: int, interrupted: Callable[[], str | None]
+    ) -> None:
+        """Write data of `fill`.
+
+        Each drive has a `stream` number of its own, so that no two hold the same data.
+        """
         self._fd, self._threads, self._fill = fd, min(threads, MAX_THREADS), fill
         # An id that no object has.
         self._object = -1 - stream
         self._interrupted = interrupted
 
     def write(self, parts: Iterable[tuple[int, int]], most: int, turn: int) -> Iterator[int]:
-        """Write `parts` (start, up to `most` bytes), unless interrupted; yield how much was written.
+        """Write `parts` (start, up to `most` bytes), unless interrupted.
+
+        Yield how much was written.
 
         What is written differs from `turn` to `turn`.
         """
@@ -158,7 +189,10 @@ class BulkWriter:
             buffers = [mmap.mmap(-1, most) for _ in range(self._threads)]
             # One round at a time, so that an interruption is seen soon.
             while not self._interrupted():
-                jobs = [(memoryview(b)[:length], at, turn) for b, (at, length) in zip(buffers, waiting, strict=False)]
+                jobs = [
+                    (memoryview(b)[:length], at, turn)
+                    for b, (at, length) in zip(buffers, waiting, strict=False)
+                ]
                 yield sum(pool.map(self._one, jobs))
                 if len(jobs) < self._threads:
                     break
@@ -198,7 +232,10 @@ class Extents:
     objects: Any
 
     def fill(self, data: DataSource, block: memoryview, filler: int, turn: int, at: int) -> None:
-        """Fill `block`, which begins at byte `at` of the space: with what lies there, the rest by `filler`."""
+        """Fill `block`, which begins at byte `at` of the space.
+
+        With what lies there, the rest by `filler`.
+        """
         done, end, which = at, at + len(block), int(np.searchsorted(self.ends, at, side="right"))
         while done < end:
             start = int(self.starts[which]) if which < len(self.starts) else end
@@ -213,14 +250,21 @@ class Extents:
 
 
 def is_laid_out(tier: Tier) -> bool:
-    """Return whether what is populated on `tier` is written as it is laid out: its drives are preallocated."""
+    """Return whether what is populated on `tier` is written as it is laid out.
+
+    Its drives are preallocated.
+    """
     return bool(tier.drives) and all(isinstance(drive, ExtentTier) for drive in tier.drives)
 
 
 def lay_out_all(
-    setting: Setting, data: DataSource, interrupted: Callable[[], str | None], show: Callable[[str, int], Any]
+    setting: Setting,
+    data: DataSource,
+    interrupted: Callable[[], str | None],
+    show: Callable[[str, int], Any],
 ) -> LaidOut:
-    """Write what is populated on preallocated files and devices, and the rest of their space that is unwritten.
+    """Write what is populated on preallocated files and devices, and the rest of their space that
+    is unwritten.
 
     DeviceError if a drive refuses, or has no room.
     """
@@ -238,7 +282,9 @@ def lay_out_all(
         if not total:
             continue
         fill, written = partial(extents.fill, data), 0
-        writer = BulkWriter(region.fd, setting.config.depth, fill, _FIRST_STREAM + stream, interrupted)
+        writer = BulkWriter(
+            region.fd, setting.config.depth, fill, _FIRST_STREAM + stream, interrupted
+        )
         blocks = (
             (at, min(IO_BYTES, start + length - at))
             for start, length in parts
@@ -251,7 +297,9 @@ def lay_out_all(
                     progress(written)
                 os.fdatasync(region.fd)
         except OSError as error:
-            raise DeviceError(f"{drive.target}: cannot be laid out: {error.strerror or error}") from None
+            raise DeviceError(
+                f"{drive.target}: cannot be laid out: {error.strerror or error}"
+            ) from None
         if written == total:
             done.objects += len(objects)
             done.bytes += int(lengths.sum())
@@ -261,7 +309,10 @@ def lay_out_all(
 
 
 def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Any, Any]]:
-    """Yield each preallocated file or device, and what is to lie there before the replay: objects, bytes (int64)."""
+    """Yield each preallocated file or device, and what is to lie there before the replay.
+
+    Objects, bytes (int64).
+    """
     residency = setting.window.residency
     for index, tier in enumerate(setting.tiers):
         if tier is None or not tier.drives:
@@ -270,13 +321,20 @@ def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Any, Any]]
         objects, lengths = residency.populate_object[here], residency.populate_bytes[here]
         for at, drive in enumerate(tier.drives):
             if isinstance(drive, ExtentTier):
-                there = tier.drive_of[objects] == at if isinstance(tier, SeveralDrives) else slice(None)
+                there = (
+                    tier.drive_of[objects] == at if isinstance(tier, SeveralDrives) else slice(None)
+                )
                 yield drive, objects[there], lengths[there]
 
 
 def _merged(extents: Extents, region: Region) -> list[tuple[int, int]]:
-    """Return start and length of the parts that `extents` and `region` cover together, by their starts."""
-    starts, ends = np.append(extents.starts, region.start), np.append(extents.ends, region.start + region.length)
+    """Return start and length of the parts that `extents` and `region` cover together, by their
+    starts.
+    """
+    starts, ends = (
+        np.append(extents.starts, region.start),
+        np.append(extents.ends, region.start + region.length),
+    )
     starts, ends = starts[ends > starts], ends[ends > starts]
     if not len(starts):
         return []
@@ -284,4 +342,6 @@ def _merged(extents: Extents, region: Region) -> list[tuple[int, int]]:
     starts, reached = starts[order], np.maximum.accumulate(ends[order])
     firsts = np.flatnonzero(np.append(True, starts[1:] > reached[:-1]))
     lasts = np.append(firsts[1:], len(starts)) - 1
-    return list(zip(starts[firsts].tolist(), (reached[lasts] - starts[firsts]).tolist(), strict=True))
+    return list(
+        zip(starts[firsts].tolist(), (reached[lasts] - starts[firsts]).tolist(), strict=True)
+    )

@@ -1,9 +1,9 @@
 """One replay: open the tiers, precondition, populate, run the engine, write the results.
 
-`_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the clock that ends a
-run (`--duration`), replays that start together, and `Feed`, the thread that lays rows ahead of the run and hands on
-those behind it, so that memory holds a window of rows. Last, `recover`: of a killed
-run's journal a run, marked partial.
+`_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the
+clock that ends a run (`--duration`), replays that start together, and `Feed`, the thread that lays
+rows ahead of the run and hands on those behind it, so that memory holds a window of rows. Last,
+`recover`: of a killed run's journal a run, marked partial.
 """
 
 from __future__ import annotations
@@ -57,7 +57,14 @@ from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.tier import BY_KEY, Holding, SeveralDrives, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
-from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError, TraceError, need_file
+from kvtrace.core.errors import (
+    ConfigError,
+    DeviceError,
+    FailedOperations,
+    KvError,
+    TraceError,
+    need_file,
+)
 from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
@@ -81,13 +88,20 @@ from kvtrace.core.schema import BLOCKS
 from kvtrace.core.tables import create, objects_path
 
 NOTED_UNREAD_SHARE = 0.01
-"""Share of the time that the queue was idle because the trace was not read yet, from which on a run says so."""
+"""Share of the time that the queue was idle because the trace was not read yet, from which on a run
+says so.
+"""
 SWITCH_INTERVAL_S = 5e-5
-"""How long one Python thread may hold the others up; the default, 5 ms, is longer than an I/O takes."""
+"""How long one Python thread may hold the others up.
+
+The default, 5 ms, is longer than an I/O takes.
+"""
 StopAsked = Callable[[], str | None]
 """Gives the reason to stop, or None."""
 Show = Callable[[str, int], Any]
-"""Of a label and a number of rows, gives a context manager that yields a function taking the rows done."""
+"""Of a label and a number of rows, gives a context manager that yields a function taking the rows
+done.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +120,9 @@ class Replay:
     """Shows the measured part while it goes on, in place of `show`."""
 
     def check(self, *, is_on_targets: bool = True) -> None:
-        """Refuse what cannot be replayed or written, before anything is made, read or measured, which takes minutes."""
+        """Refuse what cannot be replayed or written, before anything is made, read or measured,
+        which takes minutes.
+        """
         check(self.config)
         if self.config.drive is not None:
             DriveFile.read(Path(self.config.drive))
@@ -115,32 +131,46 @@ class Replay:
         tables.check_output(self.output, is_forced=self.is_forced)
 
 
-def replay(asked: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None) -> FinishedRun:
+def replay(
+    asked: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None
+) -> FinishedRun:
     """Replay a trace as `asked` and write the run to its output.
 
-    `tiers`, in the trace's order, replace the configured ones; `together` makes it start and end with other replays.
+    `tiers`, in the trace's order, replace the configured ones; `together` makes it start and end
+    with other replays.
 
-    ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the outcome.
+    ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the
+    outcome.
     """
     started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
     asked.check(is_on_targets=tiers is None)
     setting = settle(config, trace, asked.output, asked.argv, tiers)
-    data = DataSource(setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified)
+    data = DataSource(
+        setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified
+    )
     with noted_signals() as signalled:
-        done = _Run(setting, asked.show, data, started_ns, signalled, asked.watching, together).perform(asked.output)
+        done = _Run(
+            setting, asked.show, data, started_ns, signalled, asked.watching, together
+        ).perform(asked.output)
     if done.error is None and (name := signalled()) is not None:
-        # It came while tiers were closed, which takes long if files are large: no other run may follow.
+        # It came while tiers were closed, which takes long if files are large: no other run may
+        # follow.
         return replace(
-            done, error=Interrupted(f"interrupted by {name} as the run ended; all of it is in {asked.output}")
+            done,
+            error=Interrupted(
+                f"interrupted by {name} as the run ended; all of it is in {asked.output}"
+            ),
         )
     return done
 
 
 @contextmanager
 def quiet_interpreter() -> Iterator[None]:
-    """Have the garbage collector look at new objects alone, and shorten the interpreter's thread switch interval.
+    """Have the garbage collector look at new objects alone, and shorten the interpreter's thread
+    switch interval.
 
-    It takes under 0.1 ms then, where what was imported takes 80; without it, a run of hours would keep what it drops.
+    It takes under 0.1 ms then, where what was imported takes 80; without it, a run of hours would
+    keep what it drops.
     """
     interval = sys.getswitchinterval()
     gc.freeze()
@@ -162,7 +192,10 @@ class _Run:
     started_ns: int
     """On the monotonic clock."""
     signalled: Callable[[], str | None]
-    """Names the signal that asked to stop, if one did: also while tiers are closed, which the caller looks at."""
+    """Names the signal that asked to stop, if one did.
+
+    Also while tiers are closed, which the caller looks at.
+    """
     watching: Watching | None = None
     together: Together | None = None
 
@@ -190,10 +223,14 @@ class _Run:
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             has_events = not config.is_histograms_only
-            probes = probing(setting.tiers, output, is_wanted=config.is_probed, has_events=has_events)
+            probes = probing(
+                setting.tiers, output, is_wanted=config.is_probed, has_events=has_events
+            )
             end_probes = stack.enter_context(probes)
             rows = loader.begin(
-                setting.pacer, is_ignoring_streams=config.is_ignoring_streams, is_verified=config.is_verified
+                setting.pacer,
+                is_ignoring_streams=config.is_ignoring_streams,
+                is_verified=config.is_verified,
             )
             if together is not None:
                 together.ready()
@@ -205,14 +242,18 @@ class _Run:
                 preconditioned=preconditioned,
                 populated=populated,
                 smart={
-                    name: SmartReadings(before=found, after=None) for name, found in of_drives(setting, smart).items()
+                    name: SmartReadings(before=found, after=None)
+                    for name, found in of_drives(setting, smart).items()
                 },
                 prepared=Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns),
             )
             before = of_drives(setting, device_counters)
             watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
             tables.make_directory(output, RUN_FILE)
-            with journal(output, rows, running(setting, begun), watch) as kept, RunResults(setting, output) as found:
+            with (
+                journal(output, rows, running(setting, begun), watch) as kept,
+                RunResults(setting, output) as found,
+            ):
 
                 def deliver(part: RunPart) -> None:
                     kept.pass_by(part.first + len(part))
@@ -234,9 +275,14 @@ class _Run:
                     stall_ns=config.stall_ns,
                     runtime_ns=config.runtime_ns,
                 )
-                driven = failed_populate or self._drive(engine, job, interrupted, "replaying", watch)
+                driven = failed_populate or self._drive(
+                    engine, job, interrupted, "replaying", watch
+                )
                 kept.stop()
-                moved = {of: moved_between(before[of], now) for of, now in of_drives(setting, device_counters).items()}
+                moved = {
+                    of: moved_between(before[of], now)
+                    for of, now in of_drives(setting, device_counters).items()
+                }
                 found.note_end(driven.wall_ns)
                 feed.finish(rows_to_report(setting, loader.laid))
                 found.end()
@@ -244,11 +290,19 @@ class _Run:
                 summary = found.summary(None if failed_populate else driven, moved=moved)
                 trouble = found.warnings(moved) + _unread(driven, config.depth)
                 if kept.trouble:
-                    trouble.append(f"after a kill the run could not have been recovered: {kept.trouble}")
+                    trouble.append(
+                        f"after a kill the run could not have been recovered: {kept.trouble}"
+                    )
                 measured = Measured(
                     moved,
                     summary,
-                    self._error(driven, summary, found.rows, is_populating=failed_populate is not None, output=output),
+                    self._error(
+                        driven,
+                        summary,
+                        found.rows,
+                        is_populating=failed_populate is not None,
+                        output=output,
+                    ),
                     trouble,
                     named(driven.verification, setting.trace),
                     of_drives(setting, smart),
@@ -274,7 +328,12 @@ class _Run:
         )
 
     def _drive(
-        self, engine: Engine, job: Job, interrupted: StopAsked, label: str, watch: Watch | None = None
+        self,
+        engine: Engine,
+        job: Job,
+        interrupted: StopAsked,
+        label: str,
+        watch: Watch | None = None,
     ) -> Driven:
         """Drive a job, shown by `watch` if there is one."""
         if watch is None or self.watching is None:
@@ -291,8 +350,12 @@ class _Run:
         with self.watching(watch), quiet_interpreter():
             return engine.drive(replace(job, watched=begin), interrupted, note)
 
-    def _populate(self, engine: Engine, interrupted: StopAsked, laid_out: LaidOut) -> tuple[Populated, Driven | None]:
-        """Write the objects that the window reads but never writes; return them, and how it was cut short or None.
+    def _populate(
+        self, engine: Engine, interrupted: StopAsked, laid_out: LaidOut
+    ) -> tuple[Populated, Driven | None]:
+        """Write the objects that the window reads but never writes.
+
+        Return them, and how it was cut short or None.
 
         Those that were `laid_out` lie there already; files of the run before may be taken over.
         """
@@ -303,7 +366,9 @@ class _Run:
         for index, tier in enumerate(tiers):
             if isinstance(tier, FileTier):
                 here = np.flatnonzero(residency.populate_tier == index)
-                has = tier.take_over(residency.populate_object[here], residency.populate_bytes[here])
+                has = tier.take_over(
+                    residency.populate_object[here], residency.populate_bytes[here]
+                )
                 there[here[has]] = False
         if not there.any():
             return Populated(laid_out.objects, laid_out.bytes, 0), None
@@ -313,37 +378,53 @@ class _Run:
             and setting.pacer.speed is not None
             and not any(t is not None and t.is_of_gpu for t in tiers)
         ):
-            # An open loop's limit is far more than populating needs: its buffers would all be touched.
+            # An open loop's limit is far more than populating needs: its buffers would all be
+            # touched.
             engine = self._choose(CLOSED_LOOP_DEPTH)
         job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
         driven = self._drive(engine, job, interrupted, "populating")
         done = rows.all["completed_ns"] != NOT_DONE
-        objects, moved = laid_out.objects + int(done.sum()), laid_out.bytes + int(rows.all["length_bytes"][done].sum())
+        objects, moved = (
+            laid_out.objects + int(done.sum()),
+            laid_out.bytes + int(rows.all["length_bytes"][done].sum()),
+        )
         is_whole = driven.failure is None and driven.completed == len(rows)
         return Populated(objects, moved, driven.wall_ns), None if is_whole else driven
 
     def _error(
         self, driven: Driven, summary: Summary, rows: int, *, is_populating: bool, output: Path
     ) -> KvError | None:
-        """Return why the run, of which `rows` operations are looked at, is not whole; None if it is."""
+        """Return why the run, of which `rows` operations are looked at, is not whole.
+
+        None if it is.
+        """
         kept = f"what was measured is kept in {output} (partial)"
         planned = self.setting.window.planned_rows
         stops = driven.failure is not None and not driven.failure.is_corrupt
-        if driven.failure is not None and (is_populating or (stops and self.setting.config.on_error == "stop")):
+        if driven.failure is not None and (
+            is_populating or (stops and self.setting.config.on_error == "stop")
+        ):
             place = "while populating" if is_populating else f"row {driven.failure.row}"
             return DeviceError(f"{place}: {driven.failure.message}; {kept}")
         is_over = driven.interrupted_by == RUNTIME and not is_populating
-        if driven.interrupted_by is not None and not is_over and (is_populating or driven.completed < planned):
+        if (
+            driven.interrupted_by is not None
+            and not is_over
+            and (is_populating or driven.completed < planned)
+        ):
             return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
         if driven.stalled is not None:
             return DeviceError(
-                f"nothing completed for {self.setting.config.stall}, though operations were in flight or due: "
-                f"{driven.stalled}; {kept}; raise --stall-timeout, or 0 for no limit"
+                f"nothing completed for {self.setting.config.stall}, though operations were in"
+                f" flight or due: {driven.stalled}; {kept}; raise --stall-timeout, or 0 for no"
+                " limit"
             )
         if driven.failure is not None:
             count, sent = summary.errors, rows - (summary.not_reached or 0)
             first = f"row {driven.failure.row}: {driven.failure.message}"
-            return FailedOperations(f"{count:,} of {sent:,} operations failed, the first at {first}")
+            return FailedOperations(
+                f"{count:,} of {sent:,} operations failed, the first at {first}"
+            )
         return None
 
 
@@ -351,7 +432,12 @@ def _unread(driven: Driven, depth: int) -> list[str]:
     share = driven.unread_ns / max(1, driven.wall_ns * depth)
     if share < NOTED_UNREAD_SHARE:
         return []
-    return [f"the queue was idle for {share:.1%} of the time because the next rows of the trace were not yet read"]
+    return [
+        (
+            f"the queue was idle for {share:.1%} of the time because the next rows of the trace were"
+            " not yet read"
+        )
+    ]
 
 
 class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
@@ -378,7 +464,9 @@ Replaying = Callable[[Replay], FinishedRun]
 """As `replay`, or what has it done on several ranks."""
 
 
-def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: Path, *, said: str = "") -> FinishedRun:
+def write_down(
+    found: RunResults, begun: RunBegun, measured: Measured, output: Path, *, said: str = ""
+) -> FinishedRun:
     """Write the tables and run.json of a run to `output`, run.json last; return the run.
 
     `said` stands in place of its verdict, where it is no replay: then no criterion judges it.
@@ -398,7 +486,9 @@ def write_down(found: RunResults, begun: RunBegun, measured: Measured, output: P
                 for batch in measured.probed.blocks():
                     out.write(batch)
     found.close_tables(content)
-    content = msgspec.structs.replace(content, checkpoints=found.checkpoints(measured.summary.wall_ns))
+    content = msgspec.structs.replace(
+        content, checkpoints=found.checkpoints(measured.summary.wall_ns)
+    )
     write_json(output / RUN_FILE, sealed(content))
     return FinishedRun(content, measured.error)
 
@@ -419,9 +509,12 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
         if tier is None:
             continue
         together = [need[space] for space in spaces[index]]
-        # Writes can be ahead of deletes before them by what is in flight, and by no more than the deletes free.
+        # Writes can be ahead of deletes before them by what is in flight, and by no more than the
+        # deletes free.
         kinds = setting.window.facts.kinds[index]
-        ahead = min(int(kinds["rows"][DELETE]), setting.config.depth + 1) * int(kinds["end_bytes"].max())
+        ahead = min(int(kinds["rows"][DELETE]), setting.config.depth + 1) * int(
+            kinds["end_bytes"].max()
+        )
         peaks, grown = residency.drive_peak_bytes[index], residency.grown[index]
         tier.expect(Holding(peaks, grown, ahead, together, setting.window.facts.objects))
         stack.callback(tier.close)
@@ -435,7 +528,9 @@ def _space(path: Path) -> object:
     return holder.stat().st_dev if holder.exists() else str(path)
 
 
-def precondition_all(setting: Setting, fill: Fill, interrupted: StopAsked, show: Show) -> list[Preconditioned]:
+def precondition_all(
+    setting: Setting, fill: Fill, interrupted: StopAsked, show: Show
+) -> list[Preconditioned]:
     """Write the drives full as `--precondition` says."""
     config, done = setting.config, []
     if config.precondition is None:
@@ -468,7 +563,9 @@ def precondition_all(setting: Setting, fill: Fill, interrupted: StopAsked, show:
 
 
 def of_drives(setting: Setting, read: Callable[[Path], Any]) -> dict[str, Any]:
-    """Return what `read` finds at the target of each drive, such as its SMART data, by the drive's name."""
+    """Return what `read` finds at the target of each drive, such as its SMART data, by the drive's
+    name.
+    """
     return {drive.name: read(Path(drive.target)) for drive in drives_of(setting.tiers)}
 
 
@@ -481,7 +578,9 @@ def moved_between(start: DeviceIo | None, end: DeviceIo | None) -> DeviceIo:
 
 
 def rows_to_report(setting: Setting, laid: int) -> int:
-    """Return how many of the plan's rows count in the results: all, unless repeats were planned in reserve.
+    """Return how many of the plan's rows count in the results.
+
+    All, unless repeats were planned in reserve.
 
     Where the clock ended it, they are those that are `laid`, and one repeat at least.
     """
@@ -499,15 +598,20 @@ _PAUSE_S = 0.002
 class Feed:
     """Lays the rows of one run, and hands on completed ones, in order.
 
-    One that takes long holds up those after it, until the window is full; then nothing more is laid before it ends.
+    One that takes long holds up those after it, until the window is full; then nothing more is laid
+    before it ends.
     """
 
     def __init__(
-        self, loader: Loader, hand: Callable[[RunPart], None], laid: Callable[[int, Any], None] | None = None
+        self,
+        loader: Loader,
+        hand: Callable[[RunPart], None],
+        laid: Callable[[int, Any], None] | None = None,
     ) -> None:
         """Feed from `loader`, which has begun; `hand` takes the rows that are over.
 
-        `laid` takes rows as they are laid, and the number of the first: a journal knows what was done of them.
+        `laid` takes rows as they are laid, and the number of the first: a journal knows what was
+        done of them.
         """
         self._loader, self._hand, self._laid = loader, hand, laid
         self._rows = loader.rows
@@ -535,7 +639,8 @@ class Feed:
 
         def work() -> None:
             while not is_over.is_set():
-                # In whole parts: how far a replay in virtual time sees ahead does not depend on when this thread looks.
+                # In whole parts: how far a replay in virtual time sees ahead does not depend on
+                # when this thread looks.
                 ended = int(self._rows.struct.ended) // PART_ROWS * PART_ROWS
                 has_given, laid = self._give(ended, PART_ROWS), self._loader.laid
                 self.fill()
@@ -555,7 +660,10 @@ class Feed:
             self._work.result()
 
     def _give(self, until: int, least: int) -> bool:
-        """Hand on rows up to `until`, if at least `least` of them are new; return whether it was done."""
+        """Hand on rows up to `until`, if at least `least` of them are new.
+
+        Return whether it was done.
+        """
         if until - self._given < least:
             return False
         while self._given < until:
@@ -576,10 +684,12 @@ class Feed:
 
 
 def recover(path: Path, trace: Path | None = None) -> FinishedRun:
-    """Write the run in `path` that was cut off from its journal; `trace` is where its trace lies now, if it moved.
+    """Write the run in `path` that was cut off from its journal.
 
-    ConfigError, TraceError if there is nothing to recover, or the trace is not the one that was replayed. DeviceError
-    if the run is still going on, or cannot be read.
+    `trace` is where its trace lies now, if it moved.
+
+    ConfigError, TraceError if there is nothing to recover, or the trace is not the one that was
+    replayed. DeviceError if the run is still going on, or cannot be read.
     """
     with unrecovered(path) as begun, ExitStack() as stack:
         setting = _setting(begun, path, trace)
@@ -591,12 +701,21 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         feed = Feed(window.loader, found.take, kept.begin)
         feed.finish(rows_to_report(setting, kept.reached + 1))
         found.end()
-        error = Interrupted("killed while it ran; recovered from its journal, of which the last seconds may be missing")
+        error = Interrupted(
+            "killed while it ran; recovered from its journal, of which the last seconds may be"
+            " missing"
+        )
         trouble = [
-            "its duration ends at the last completion that was kept; the cost of data generation was lost in the kill"
+            (
+                "its duration ends at the last completion that was kept; the cost of data generation"
+                " was lost in the kill"
+            )
         ]
         if setting.config.is_verified:
-            trouble.append("details of --verify were lost with the process; corrupt operations are in ops.parquet")
+            trouble.append(
+                "details of --verify were lost with the process; corrupt operations are in"
+                " ops.parquet"
+            )
         measured = Measured(
             {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
             found.summary(None, found.last_completed_ns),
@@ -618,7 +737,10 @@ def recovered(path: Path, run: RunFile) -> str:
     asked = next((after for word, after in pairwise(run.argv) if word == "--trials"), None)
     name = path.name.replace("trial-", "trial ") + (f" of {asked}" if asked else "")
     planned = run.window.planned_rows or 0
-    return f"{name} was cut off; recovered {planned - (run.summary.not_reached or 0):,} of {planned:,} rows"
+    return (
+        f"{name} was cut off; recovered {planned - (run.summary.not_reached or 0):,} of {planned:,}"
+        " rows"
+    )
 
 
 def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
@@ -626,7 +748,9 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
     try:
         config = msgspec.convert(begun.config, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: its configuration is of another version of kvreplay: {error}") from None
+        raise ConfigError(
+            f"{path}: its configuration is of another version of kvreplay: {error}"
+        ) from None
     where = trace or Path(begun.running.trace)
     need_file(where, "; name the replayed trace with --trace")
     setting = settle(config, where, path, begun.argv, repeats=begun.window.planned_repeats)
@@ -634,10 +758,14 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if begun.trace.sha256 is not None and digest != begun.trace.sha256:
         raise TraceError(
-            f"not the trace that was replayed; name that one with --trace (SHA-256 {begun.trace.sha256}, not {digest})",
+            "not the trace that was replayed; name that one with --trace (SHA-256"
+            f" {begun.trace.sha256}, not {digest})",
             path=where,
         )
-    is_same = setting.reader.meta == begun.trace.metadata and setting.window.planned_rows == begun.window.planned_rows
+    is_same = (
+        setting.reader.meta == begun.trace.metadata
+        and setting.window.planned_rows == begun.window.planned_rows
+    )
     if not is_same:
         raise TraceError("not the trace that was replayed; name that one with --trace", path=where)
     for tier in setting.tiers:
@@ -646,7 +774,9 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
             tier.engine = known["engine"]
             if isinstance(tier, SeveralDrives) and tier.rule != known["placement"]:
                 raise ConfigError(
-                    f"{objects_path(where)}: {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; "
-                    "it says on which drive each object is: restore it beside the trace, as it was for the run"
+                    f"{objects_path(where)}:"
+                    f" {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; it"
+                    " says on which drive each object is: restore it beside the trace, as it was"
+                    " for the run"
                 )
     return setting

@@ -1,12 +1,14 @@
-"""One trace at rising queue depths (closed loop), speeds or users (open loop), up to saturation, and its knee.
+"""One trace at rising queue depths (closed loop), speeds or users (open loop), up to saturation,
+and its knee.
 
 And a drive's scorecard: the users of each of several caching stacks at their knees.
 
-The rule is fixed and stated with the result, so that two people who sweep find the same knee. Which value comes next is
-decided without a clock or I/O (`next_value`). The values that were asked for go first, rising, to the first that is not
-sustained. If none fails, the greatest is doubled, unless more users ask no more of the storage; if the least fails, it
-is halved; between the last sustained and the first failed value the sweep bisects. These two are tried again at last,
-and the median decides; the search goes on where it decides otherwise.
+The rule is fixed and stated with the result, so that two people who sweep find the same knee. Which
+value comes next is decided without a clock or I/O (`next_value`). The values that were asked for go
+first, rising, to the first that is not sustained. If none fails, the greatest is doubled, unless
+more users ask no more of the storage; if the least fails, it is halved; between the last sustained
+and the first failed value the sweep bisects. These two are tried again at last, and the median
+decides; the search goes on where it decides otherwise.
 """
 
 from __future__ import annotations
@@ -43,8 +45,24 @@ from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
 from kvtrace.core.run.probe_file import find_probe
-from kvtrace.core.run.run_file import SERVED_FILE, SWEEP_FILE, ProgramError, RunFile, find_run, run_program
-from kvtrace.core.run.sweep_file import CARD_FILE, Axis, Card, CardTrial, LoadSweep, Score, SweepPoint, TriedUsers
+from kvtrace.core.run.run_file import (
+    SERVED_FILE,
+    SWEEP_FILE,
+    ProgramError,
+    RunFile,
+    find_run,
+    run_program,
+)
+from kvtrace.core.run.sweep_file import (
+    CARD_FILE,
+    Axis,
+    Card,
+    CardTrial,
+    LoadSweep,
+    Score,
+    SweepPoint,
+    TriedUsers,
+)
 from kvtrace.core.schema import SERVED, TRACE
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.tables import objects_path, open_table
@@ -74,7 +92,10 @@ FULL = 0.8
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 GAIN = 0.05
-"""A step that gains less has saturated; users that ask for less more have something else that sets their pace."""
+"""A step that gains less has saturated.
+
+Users that ask for less more have something else that sets their pace.
+"""
 KNEE_SHARE = 0.9
 TRACE_FILE = "trace.parquet"
 """In a sweep's folder: the trace that was made for it."""
@@ -83,22 +104,31 @@ P99_NEEDS = 100
 
 
 _KEPT_PACE = (
-    "the greatest {} up to which every load was sustained: at least 95 % of it delivered by its end and, with "
-    "--read-p99, a read response time p99 within it; after the values given a sweep doubles until failure, or "
-    "halves until success, then bisects (it stops where twice as many add no load); the last sustained and the first "
-    f"failed value are run {TRIALS} times (not again after two failures), and the median decides"
+    "the greatest {} up to which every load was sustained: at least 95 % of it delivered by its"
+    " end and, with --read-p99, a read response time p99 within it; after the values given a sweep"
+    " doubles until failure, or halves until success, then bisects (it stops where twice as many"
+    f" add no load); the last sustained and the first failed value are run {TRIALS} times (not"
+    " again after two failures), and the median decides"
 )
 RULES = {
-    Axis.QUEUE_DEPTH: f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when "
-    f"two steps in a row gain less than {GAIN:.0%} over the best before",
+    Axis.QUEUE_DEPTH: (
+        f"the least queue depth with {KNEE_SHARE:.0%} of the greatest throughput; a sweep ends when"
+        f" two steps in a row gain less than {GAIN:.0%} over the best before"
+    ),
     Axis.SPEED: _KEPT_PACE.format("speed"),
     Axis.USERS: _KEPT_PACE.format("number of users"),
 }
 
 
 def has_users(meta: Metadata) -> bool:
-    """Return whether a trace is one of synthetic users, so that its command makes it with more of them."""
-    return meta.program == "kvtrace" and meta.argv[1:2] == ["gen"] and isinstance(meta.config.get("users"), int)
+    """Return whether a trace is one of synthetic users, so that its command makes it with more of
+    them.
+    """
+    return (
+        meta.program == "kvtrace"
+        and meta.argv[1:2] == ["gen"]
+        and isinstance(meta.config.get("users"), int)
+    )
 
 
 def sweep(
@@ -111,7 +141,9 @@ def sweep(
     done: Callable[[SweepPoint], None] = lambda _point: None,
     replaying: Replaying = replay,
 ) -> tuple[LoadSweep, KvError | None]:
-    """Replay at each of `values`, rising, until saturated (an open loop as `next_value` says); keep runs in the output.
+    """Replay at each of `values`, rising, until saturated (an open loop as `next_value` says).
+
+    Keep runs in the output.
 
     A trace that `is_made` for this sweep is moved there.
 
@@ -123,7 +155,10 @@ def sweep(
     meta = open_table(trace, TRACE).meta
     tiers = make_tiers(config, meta, trace, output)
     if axis is Axis.USERS and not has_users(meta):
-        raise ConfigError(f"--users: {trace} has no synthetic users to have more of; sweep its speed with --speeds")
+        raise ConfigError(
+            f"--users: {trace} has no synthetic users to have more of; sweep its speed with"
+            " --speeds"
+        )
     tables.make_directory(output, SWEEP_FILE)
     if is_made:
         shutil.move(objects_path(trace), objects_path(output / TRACE_FILE))
@@ -143,11 +178,20 @@ def sweep(
             at = _at(config, axis, value)
             outcome = replaying(replace(asked, config=at, trace=trace, output=output / name))
         error = outcome.error
-        if axis is Axis.SPEED and not points and (pace := outcome.summary.pace) and pace.offered_per_s is None:
-            error = error or ConfigError(f"{name}: all operations are due at once, at no rate: sweep --queue-depths")
+        if (
+            axis is Axis.SPEED
+            and not points
+            and (pace := outcome.summary.pace)
+            and pace.offered_per_s is None
+        ):
+            error = error or ConfigError(
+                f"{name}: all operations are due at once, at no rate: sweep --queue-depths"
+            )
         if error is not None:
             break
-        of_value.append(point(value, name, outcome.summary, read_p99_target_ns, outcome.run.window.window, axis))
+        of_value.append(
+            point(value, name, outcome.summary, read_p99_target_ns, outcome.run.window.window, axis)
+        )
         done(of_value[-1])
         points = [decided(found) for found in trials.values()]
         if of_value[-1].window is None:  # nothing is evicted: greater loads are replayed whole, too
@@ -162,14 +206,22 @@ def sweep(
     return found, error
 
 
-def _found(axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, tiers: list[Tier]) -> LoadSweep:
+def _found(
+    axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, tiers: list[Tier]
+) -> LoadSweep:
     """Return what a sweep's rising `points` come to."""
     is_over, best = is_saturated(axis, points), knee(axis, points)
     simulated = [tier.name for tier in tiers if tier.is_simulated]
     if axis is Axis.QUEUE_DEPTH:
-        answer, limit = reached(points, best, is_saturated=is_over), limit_of_closed(points, is_saturated=is_over)
+        answer, limit = (
+            reached(points, best, is_saturated=is_over),
+            limit_of_closed(points, is_saturated=is_over),
+        )
     else:
-        answer, limit = sustained(axis, points, read_p99_target_ns) + windows_said(axis, points), limit_of_open(points)
+        answer, limit = (
+            sustained(axis, points, read_p99_target_ns) + windows_said(axis, points),
+            limit_of_open(points),
+        )
     return LoadSweep(
         axis=axis,
         points=points,
@@ -196,17 +248,25 @@ def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | 
     return None if is_over else values[len(points)]
 
 
-def _check_values(config: Config, axis: Axis, values: list[float], read_p99_target_ns: int | None) -> None:
+def _check_values(
+    config: Config, axis: Axis, values: list[float], read_p99_target_ns: int | None
+) -> None:
     """Refuse what no replay at one of `values` would take, before a directory is made."""
     option = axis.option
     bounds = {"--read-p99": read_p99_target_ns, "--queue-depth": config.queue_depth}
-    if axis is Axis.QUEUE_DEPTH and (given := [name for name, of in bounds.items() if of is not None]):
+    if axis is Axis.QUEUE_DEPTH and (
+        given := [name for name, of in bounds.items() if of is not None]
+    ):
         raise ConfigError(f"{given[0]} bounds an open loop; give --speeds or --users with it")
     if axis is not Axis.SPEED and any(value != int(value) or value < 1 for value in values):
-        raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give whole numbers from 1")
+        raise ConfigError(
+            f"{option} {','.join(f'{v:g}' for v in values)}: give whole numbers from 1"
+        )
     least, many = (2, "two or more") if axis is Axis.QUEUE_DEPTH else (1, "some")
     if len(values) < least or sorted(set(values)) != values:
-        raise ConfigError(f"{option} {','.join(f'{v:g}' for v in values)}: give {many} that rise, such as 1,2,4,8")
+        raise ConfigError(
+            f"{option} {','.join(f'{v:g}' for v in values)}: give {many} that rise, such as 1,2,4,8"
+        )
     for value in values:
         check(_at(config, axis, value))
 
@@ -224,10 +284,15 @@ def point(
     """Return the point of the sweep that a finished run makes, of a `window` of its trace."""
     moved = [f for f in that_count(summary.figures) if f.op != "delete"]
     span = summary.measured_ns if moved else 0
-    # Few users may ask for all at once, which is no rate; a speed that leaves no time between operations asks too much.
+    # Few users may ask for all at once, which is no rate; a speed that leaves no time between
+    # operations asks too much.
     pace, names = summary.pace, product(("read", "write"), ("p50_ns", "p99_ns", "p99_9_ns"))
-    rate = None if pace is None else pace.delivered_per_s if axis is Axis.USERS else pace.offered_per_s
-    times: dict[str, Any] = {f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names}
+    rate = (
+        None if pace is None else pace.delivered_per_s if axis is Axis.USERS else pace.offered_per_s
+    )
+    times: dict[str, Any] = {
+        f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names
+    }
     read_p99_ns = times["read_p99_ns"]
     is_judged = read_p99_target_ns is not None and read_p99_ns is not None
     return SweepPoint(
@@ -244,7 +309,11 @@ def point(
         **times,
         judgement=summary.judgement,
         kept_pace=pace.kept_pace if pace else None,
-        is_delivered=not is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s) if pace and rate else None,
+        is_delivered=(
+            not is_late(pace.end_late_ns, pace.offered_per_s, pace.delivered_per_s)
+            if pace and rate
+            else None
+        ),
         late_by_itself_fraction=pace.late_by_itself_fraction if pace else None,
         cause=pace.cause if pace else None,
         late_p99_ns=pace.lateness.p99_ns if pace else None,
@@ -254,19 +323,32 @@ def point(
 def _tiers_rate(summary: Summary, name: str) -> float | None:
     """Return the rate `name` of an open loop's tiers added up; None if it is not known of one."""
     counted = {f.tier for f in that_count(summary.figures)}
-    tiers = [] if summary.judgement is None else [t for t in summary.judgement.tiers if t.tier in counted]
-    return statistics.total([getattr(t, name) for t in tiers if t.asked_operations_per_s is not None])
+    tiers = (
+        []
+        if summary.judgement is None
+        else [t for t in summary.judgement.tiers if t.tier in counted]
+    )
+    return statistics.total(
+        [getattr(t, name) for t in tiers if t.asked_operations_per_s is not None]
+    )
 
 
 def _lacking(summary: Summary) -> str | None:
-    """Return why the p99 of reads is not known, and how long the run would have to be; None if it is."""
+    """Return why the p99 of reads is not known, and how long the run would have to be.
+
+    None if it is.
+    """
     counts = [f.judged.count for f in that_count(summary.figures) if f.op == "read"]
     if not counts:
         return "no tier was read"
     least = min(counts)
     if least >= P99_NEEDS:
         return None
-    longer = f"a trace (or --limit) {P99_NEEDS / least:.1f} times as long" if least else "a longer trace (or --limit)"
+    longer = (
+        f"a trace (or --limit) {P99_NEEDS / least:.1f} times as long"
+        if least
+        else "a longer trace (or --limit)"
+    )
     return f"{counted(least, 'read')} on a tier where a p99 needs {P99_NEEDS}: take {longer}"
 
 
@@ -278,7 +360,9 @@ def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:
 
 
 def _gains_no_more(rates: list[float]) -> bool:
-    """Return whether each of the last two steps of `rates` gained less than GAIN over the best before it."""
+    """Return whether each of the last two steps of `rates` gained less than GAIN over the best
+    before it.
+    """
     return len(rates) > 2 and all(rates[at] < max(rates[:at]) * (1 + GAIN) for at in (-2, -1))  # noqa: PLR2004
 
 
@@ -298,15 +382,28 @@ def generate(meta: Metadata, users: int, path: Path) -> None:
     ConfigError if kvtrace refuses; the message is its own.
     """
     try:
-        run_program("kvtrace", [*with_users(meta.argv[1:], users), "-o", str(path), "--force"], is_noted=False)
+        run_program(
+            "kvtrace",
+            [*with_users(meta.argv[1:], users), "-o", str(path), "--force"],
+            is_noted=False,
+        )
     except ProgramError as error:
         raise ConfigError(f"--users {users}: {error}") from None
 
 
 def with_users(argv: list[str], users: int) -> list[str]:
-    """Return `argv` with --users `users`, where it stands already or at the end: all else must stay the same."""
+    """Return `argv` with --users `users`, where it stands already or at the end.
+
+    All else must stay the same.
+    """
     found = [
-        str(users) if before == "--users" else f"--users={users}" if argument.startswith("--users=") else argument
+        (
+            str(users)
+            if before == "--users"
+            else f"--users={users}"
+            if argument.startswith("--users=")
+            else argument
+        )
         for before, argument in zip(["", *argv], argv, strict=False)
     ]
     is_there = any(argument == "--users" or argument.startswith("--users=") for argument in argv)
@@ -314,7 +411,10 @@ def with_users(argv: list[str], users: int) -> list[str]:
 
 
 def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint]) -> float | None:
-    """Return the value to try after `points` (an open loop's, in run order); None at the end of the search."""
+    """Return the value to try after `points` (an open loop's, in run order).
+
+    None at the end of the search.
+    """
     held = [p.value for p in points if p.is_held]
     lost = [p.value for p in points if not p.is_held]
     tried = {p.value for p in points}
@@ -345,18 +445,28 @@ def asks_no_more(points: Sequence[SweepPoint]) -> bool:
 
 
 def to_repeat(points: Sequence[SweepPoint]) -> float | None:
-    """Return which value of an open loop's `points` to try again; None if the deciding ones have all their trials.
+    """Return which value of an open loop's `points` to try again.
 
-    They are the last that is held and the first that is lost; one that most of its trials have lost is decided.
+    None if the deciding ones have all their trials.
+
+    They are the last that is held and the first that is lost; one that most of its trials have lost
+    is decided.
     """
     rising = sorted(points, key=lambda point: point.value)
     first = next((at for at, point in enumerate(rising) if not point.is_held), len(rising))
-    deciding = [p for p in rising[max(0, first - 1) : first + 1] if 2 * (p.trials - (p.held_trials or 0)) <= TRIALS]
+    deciding = [
+        p
+        for p in rising[max(0, first - 1) : first + 1]
+        if 2 * (p.trials - (p.held_trials or 0)) <= TRIALS
+    ]
     return next((p.value for p in deciding if p.trials < TRIALS), None)
 
 
 def decided(trials: Sequence[SweepPoint]) -> SweepPoint:
-    """Return the median of the trials at one value: of those that are not held, longer ones are the worse."""
+    """Return the median of the trials at one value.
+
+    Of those that are not held, longer ones are the worse.
+    """
     worse = sorted(trials, key=lambda p: (not p.is_held, p.read_p99_ns or 0, p.late_p99_ns or 0))
     middle = worse[len(trials) // 2]
     held = None if middle.kept_pace is None else sum(point.is_held for point in trials)
@@ -379,8 +489,8 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
         cause = limit_of_open(points)
         limit = "bottleneck not identified" if cause is None else _limit(cause, points)
         return (
-            f"the knee is below the lowest load tried, {_said(axis, first)}: there it {_lost(first, target_ns)}; "
-            f"{limit}{_few(first)}"
+            f"the knee is below the lowest load tried, {_said(axis, first)}: there it"
+            f" {_lost(first, target_ns)}; {limit}{_few(first)}"
         )
     best = held[-1]
     unknown = target_ns is not None and best.is_within_target is None
@@ -388,16 +498,22 @@ def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -
     after = "every load tried was sustained"
     if lost is None and asks_no_more(points):
         after = (
-            f"more users add no load ({format_rate(points[-1].asked_bytes_per_s)} at {_said(axis, points[-1])}, "
-            f"{format_rate(points[-2].asked_bytes_per_s)} at {_said(axis, points[-2])}): compute sets the pace"
+            f"more users add no load ({format_rate(points[-1].asked_bytes_per_s)} at"
+            f" {_said(axis, points[-1])}, {format_rate(points[-2].asked_bytes_per_s)} at"
+            f" {_said(axis, points[-2])}): compute sets the pace"
         )
     if lost is not None:
-        after = f"{limit_above(limit_of_open(points), points)}: at {_said(axis, lost)} it {_lost(lost, target_ns)}"
+        after = (
+            f"{limit_above(limit_of_open(points), points)}: at {_said(axis, lost)} it"
+            f" {_lost(lost, target_ns)}"
+        )
     return f"{claim} {_said(axis, best)}; {_read(best)} at the knee; {after}{_few(best)}"
 
 
 def limit_of_open(points: Sequence[SweepPoint]) -> LimitCause | None:
-    """Return the bottleneck above the last sustained point of an open loop's rising `points`; None if not identified.
+    """Return the bottleneck above the last sustained point of an open loop's rising `points`.
+
+    None if not identified.
 
     That is what the first of the lost that decides says.
     """
@@ -410,8 +526,8 @@ def limit_of_open(points: Sequence[SweepPoint]) -> LimitCause | None:
 def _cause(found: RunVerdict, *, was_held: bool) -> LimitCause | None:
     """Return what held a run back, `found` being its verdict, given whether less load was held.
 
-    Requests that were served in time at less load depend on as much there: if what they wait for takes longer, that is
-    the drive's doing where more of the time was its than ours.
+    Requests that were served in time at less load depend on as much there: if what they wait for
+    takes longer, that is the drive's doing where more of the time was its than ours.
     """
     if found.cause not in (None, LimitCause.DEPENDENCIES) or not was_held:
         return found.cause
@@ -423,14 +539,18 @@ def _cause(found: RunVerdict, *, was_held: bool) -> LimitCause | None:
 def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> LimitCause | None:
     """Return the bottleneck of the last of a closed loop's `points`; None if not identified.
 
-    Where each depth was in use and more of it moved no more, that is the drive's limit: one run alone cannot tell.
+    Where each depth was in use and more of it moved no more, that is the drive's limit: one run
+    alone cannot tell.
     """
     if not is_saturated or points[-1].judgement is None:
         return None
     found = points[-1].judgement
     if found.cause not in (None, LimitCause.QUEUE_LIMIT):
         return found.cause
-    in_flight, shares = found.evidence.in_flight_mean, (found.evidence.blocked_share, found.evidence.starved_share)
+    in_flight, shares = (
+        found.evidence.in_flight_mean,
+        (found.evidence.blocked_share, found.evidence.starved_share),
+    )
     is_full = in_flight is not None and in_flight >= FULL * found.evidence.queue_depth
     is_ours = (found.evidence.submitter_busy_share or 0) >= FULL or None in shares
     return LimitCause.DRIVE if is_full and not is_ours else None
@@ -442,7 +562,9 @@ def limit_above(cause: LimitCause | None, points: Sequence[SweepPoint]) -> str:
 
 
 def _limit(cause: LimitCause, points: Sequence[SweepPoint]) -> str:
-    storage = next((p.judgement.evidence.storage for p in reversed(points) if p.judgement is not None), "drive")
+    storage = next(
+        (p.judgement.evidence.storage for p in reversed(points) if p.judgement is not None), "drive"
+    )
     what, verb = _LIMITS.get(cause) or limiting(cause, storage)
     return f"{what} {verb} the limit"
 
@@ -456,38 +578,66 @@ def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: b
     if not is_saturated:
         above = "the sweep did not saturate, so the knee may lie beyond"
     rate = format_rate(at.throughput_bytes_per_s)
-    return f"reaches {rate} at queue depth {at.value:g}; {_read(at, 'service')} at the knee; {above}{_few(at)}"
+    return (
+        f"reaches {rate} at queue depth {at.value:g}; {_read(at, 'service')} at the knee;"
+        f" {above}{_few(at)}"
+    )
 
 
 def progress_of(axis: Axis, point: SweepPoint, target_ns: int | None) -> str:
     """Describe one run of a sweep in a line."""
     if axis is Axis.QUEUE_DEPTH:
         return f"{format_rate(point.throughput_bytes_per_s)}, {_read(point, 'service')}"
-    asked = "" if point.asked_bytes_per_s is None else f", {format_rate(point.asked_bytes_per_s)} asked"
-    return f"sustained, {_read(point)}{asked}" if point.is_held else f"{_lost(point, target_ns)}{asked}"
+    asked = (
+        "" if point.asked_bytes_per_s is None else f", {format_rate(point.asked_bytes_per_s)} asked"
+    )
+    return (
+        f"sustained, {_read(point)}{asked}"
+        if point.is_held
+        else f"{_lost(point, target_ns)}{asked}"
+    )
 
 
 def _said(axis: Axis, point: SweepPoint) -> str:
-    return counted(point.value, "user") if axis is Axis.USERS else f"{point.value:g} x the trace's speed"
+    return (
+        counted(point.value, "user")
+        if axis is Axis.USERS
+        else f"{point.value:g} x the trace's speed"
+    )
 
 
 def windows_said(axis: Axis, points: Sequence[SweepPoint]) -> str:
-    """Return which of the rising `points` replayed their whole trace, from empty tiers: their loads evict nothing."""
+    """Return which of the rising `points` replayed their whole trace, from empty tiers.
+
+    Their loads evict nothing.
+    """
     whole = [p for p in points if p.window is None]
     part = next((p.window for p in points if p.window is not None), None)
-    return f"; windows differ: whole trace up to {_said(axis, whole[-1])}, {part} above" if whole and part else ""
+    return (
+        f"; windows differ: whole trace up to {_said(axis, whole[-1])}, {part} above"
+        if whole and part
+        else ""
+    )
 
 
 def _few(point: SweepPoint) -> str:
     if point.operations is None or point.operations >= FEW_OPERATIONS:
         return ""
-    return f"; with only {counted(point.operations, 'operation')} a single late one decides: use a longer trace"
+    return (
+        f"; with only {counted(point.operations, 'operation')} a single late one decides: use a"
+        " longer trace"
+    )
 
 
 def _aside(point: SweepPoint) -> str:
-    """Return what is to be known of a point's times: its trials, and waits for the replayer that they contain."""
+    """Return what is to be known of a point's times.
+
+    Its trials, and waits for the replayer that they contain.
+    """
     said = ["of the slower trial"] if point.trials == 2 else []  # noqa: PLR2004 - there is no median run of two
-    said += [] if point.trials == 1 else [f"sustained in {point.held_trials} of {point.trials} trials"]
+    said += (
+        [] if point.trials == 1 else [f"sustained in {point.held_trials} of {point.trials} trials"]
+    )
     share = point.late_by_itself_fraction or 0.0
     if share >= 0.001 and not point.kept_pace:  # noqa: PLR2004 - of less, no decimal would be left
         said.append(f"replayer added delay to {percent(share)} of operations")
@@ -509,23 +659,33 @@ def _lost(point: SweepPoint, target_ns: int | None) -> str:
 # === a drive's scorecard ==============================================================================================
 
 MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
-"""What the stacks serve, and what they hold above the drive: little, so that the drive has the work."""
+"""What the stacks serve, and what they hold above the drive.
+
+Little, so that the drive has the work.
+"""
 LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
 """The steady window begins where the drive's tier first evicts, which takes few users long."""
 USER_BYTES_PER_S = 90e6
-"""What one of these users asks of the drive, about (77 to 105 MB were seen): it says where a search begins."""
+"""What one of these users asks of the drive, about (77 to 105 MB were seen).
+
+It says where a search begins.
+"""
 TIER = "nvme"
 
 
 def gen_options(preset: str, size: str) -> str:
     """Return the options of the `kvtrace gen` that makes a stack's trace, on `size` of the drive."""
     capacities = FASTER | {TIER: size}
-    settings = [part for tier, of in capacities.items() for part in ("--set", f"tiers.{tier}.capacity={of}")]
+    settings = [
+        part for tier, of in capacities.items() for part in ("--set", f"tiers.{tier}.capacity={of}")
+    ]
     return shlex.join(["--preset", preset, "--model", MODEL, *LOAD, *settings])
 
 
 def first_users(drive: DriveFile, known: float | None) -> list[float]:
-    """Return the users that a search begins with: a step below and above what the stack before is `known` to sustain.
+    """Return the users that a search begins with.
+
+    A step below and above what the stack before is `known` to sustain.
 
     Of the first stack, those that ask for half of what `drive` does, as a power of two.
     """
@@ -536,9 +696,15 @@ def first_users(drive: DriveFile, known: float | None) -> list[float]:
 
 
 def measure_stack(
-    asked: Replay, preset: str, users: list[float], tell: Callable[[str], None], endurance: Endurance | None
+    asked: Replay,
+    preset: str,
+    users: list[float],
+    tell: Callable[[str], None],
+    endurance: Endurance | None,
 ) -> tuple[Score, RunFile, KvError | None]:
-    """Sweep the users of one stack, from these on, and `tell` each run; return score, run, and why it is partial.
+    """Sweep the users of one stack, from these on, and `tell` each run.
+
+    Return score, run, and why it is partial.
 
     Raises:
         KvError: nothing was measured.
@@ -559,14 +725,22 @@ def measure_stack(
     names = [first, *(f"{first}-trial-{n}" for n in range(2, TRIALS + 1))]
     runs = {name: run for name in names if (run := find_run(asked.output / name)) is not None}
     run, folder = runs[point.run], asked.output / point.run
-    return _score(preset, found, point, list(runs.values()), run, folder, gen, endurance), run, error
+    return (
+        _score(preset, found, point, list(runs.values()), run, folder, gen, endurance),
+        run,
+        error,
+    )
 
 
 def _score(
     preset: str, sweep_: LoadSweep, point: SweepPoint, trials: list[RunFile], run: RunFile, folder: Path,
     gen: str, endurance: Endurance | None,
 ) -> Score:  # fmt: skip
-    size, asked, each = run.tiers[TIER].get("device_bytes"), point.asked_bytes_per_s, [_trial(of) for of in trials]
+    size, asked, each = (
+        run.tiers[TIER].get("device_bytes"),
+        point.asked_bytes_per_s,
+        [_trial(of) for of in trials],
+    )
     columns = {name: [getattr(of, name) for of in each] for name in CardTrial.__struct_fields__}
     middle = {name: None if None in of else round(median(of)) for name, of in columns.items()}
     written = middle["written_bytes_per_s"]
@@ -586,21 +760,34 @@ def _score(
         answer=sweep_.answer,
         limit=sweep_.limit,
         request_bytes=sum(side.issued_bytes or 0 for side in sides) / issued if issued else None,
-        in_flight=sum(of * count for of, count in depths) / sum(count for _, count in depths) if depths else None,
+        in_flight=(
+            sum(of * count for of, count in depths) / sum(count for _, count in depths)
+            if depths
+            else None
+        ),
         drive_writes_per_day=a_day / size if a_day is not None and size else None,
         life_years=endurance.life_years(size, a_day) if endurance and a_day else None,
-        delivered_share=(_tiers_rate(run.summary, "reached_bytes_per_s") or 0.0) / asked if asked else None,
+        delivered_share=(
+            (_tiers_rate(run.summary, "reached_bytes_per_s") or 0.0) / asked if asked else None
+        ),
         spread=statistics.spread(both) if len(both) > 1 else None,
         trials=len(each),
         each=each,
-        requests=sum(batch.num_rows for batch in open_table(folder / SERVED_FILE, SERVED).batches()),
+        requests=sum(
+            batch.num_rows for batch in open_table(folder / SERVED_FILE, SERVED).batches()
+        ),
         trace_sha256=run.trace.sha256,
     )
 
 
 def _trial(run: RunFile) -> CardTrial:
-    times = {f"read_{name}": slowest(run.summary.figures, "read", name) for name in ("p50_ns", "p99_ns", "p99_9_ns")}
-    return CardTrial(read_bytes_per_s=_rate(run, "read"), written_bytes_per_s=_rate(run, "write"), **times)
+    times = {
+        f"read_{name}": slowest(run.summary.figures, "read", name)
+        for name in ("p50_ns", "p99_ns", "p99_9_ns")
+    }
+    return CardTrial(
+        read_bytes_per_s=_rate(run, "read"), written_bytes_per_s=_rate(run, "write"), **times
+    )
 
 
 def _rate(run: RunFile, op: str) -> float | None:
@@ -631,7 +818,10 @@ def card_document(card: Card, drive: DriveFile) -> Document:
     page = chapters.card_document(card)
     notes, unknown = page.chapters[0].notes, [cell for cell in drive.cells if cell.reason]
     if unknown:
-        notes.append(f"{len(unknown)} measurements of the drive are missing, the first because {unknown[0].reason}")
+        notes.append(
+            f"{len(unknown)} measurements of the drive are missing, the first because"
+            f" {unknown[0].reason}"
+        )
     if drive.held_out is not None:
         notes.append(error_line(drive.held_out))
     page.chapters[0].tables.append(drive_table(drive))

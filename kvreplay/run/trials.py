@@ -1,6 +1,9 @@
-"""Several runs of one replay: median, spread, and whether they agree enough to be quoted; or two sides in turn.
+"""Several runs of one replay.
 
-`run_pair` alternates the runs of two sets of targets, so that a machine whose speed drifts favours neither.
+Median, spread, and whether they agree enough to be quoted; or two sides in turn.
+
+`run_pair` alternates the runs of two sets of targets, so that a machine whose speed drifts favours
+neither.
 """
 
 from __future__ import annotations
@@ -61,13 +64,18 @@ class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     """complete, partial if a trial was cut short, failed operations if some failed."""
     verdict: str
-    """One sentence: what was asked, what the median trial reached, what held them back, and whether they agree."""
+    """One sentence.
+
+    What was asked, what the median trial reached, what held them back, and whether they agree.
+    """
     verdicts: list[str]
     quantities: list[Quantity]
     simulated_tiers: list[str] = []
     """Their figures are a model's, and not among the quantities."""
     warnings: list[str]
-    definition: str = f"spread = (greatest - least) / median; trials disagree above {MAX_SPREAD:.0%}"
+    definition: str = (
+        f"spread = (greatest - least) / median; trials disagree above {MAX_SPREAD:.0%}"
+    )
 
 
 def quantities(runs: Sequence[RunFile]) -> list[Quantity]:
@@ -84,23 +92,40 @@ def quantities(runs: Sequence[RunFile]) -> list[Quantity]:
     done = []
     for (tier, op, name), values in found.items():
         all_of = [v for v in values if v is not None] if None not in values else []
-        low, middle, high = (min(all_of), median(all_of), max(all_of)) if all_of else (None, None, None)
+        low, middle, high = (
+            (min(all_of), median(all_of), max(all_of)) if all_of else (None, None, None)
+        )
         drawn = {"median": middle, "low": low, "high": high, "spread": statistics.spread(values)}
         done.append(Quantity(tier=tier, op=op, name=name, values=values, **drawn))
     return done
 
 
 def disagreements(found: Iterable[Quantity]) -> list[str]:
-    """Return a line that names the figures that should repeat and do not, the worst first; none if all do."""
-    judged = [(f"{q.tier} {q.op} {q.name}", q.spread) for q in found if q.name in JUDGED and q.spread is not None]
+    """Return a line that names the figures that should repeat and do not, the worst first.
+
+    None if all do.
+    """
+    judged = [
+        (f"{q.tier} {q.op} {q.name}", q.spread)
+        for q in found
+        if q.name in JUDGED and q.spread is not None
+    ]
     return statistics.disagreements(judged)
 
 
 def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
-    """Return the one sentence of all trials: that of the median one, with the spread and how many share its cause."""
+    """Return the one sentence of all trials.
+
+    That of the median one, with the spread and how many share its cause.
+    """
     judged = [run.summary.judgement for run in runs]
-    rates = [next((r for r in v.tiers if r.tier == v.tier), None) if v is not None else None for v in judged]
-    reached = [None if r is None else r.reached_bytes_per_s or r.reached_operations_per_s for r in rates]
+    rates = [
+        next((r for r in v.tiers if r.tier == v.tier), None) if v is not None else None
+        for v in judged
+    ]
+    reached = [
+        None if r is None else r.reached_bytes_per_s or r.reached_operations_per_s for r in rates
+    ]
     rated = sorted((rate, at) for at, rate in enumerate(reached) if rate is not None)
     if len(rated) < len(runs) or len(runs) == 1:
         return f"{counted(len(runs), 'trial')}: {runs[-1].summary.verdict}"
@@ -108,16 +133,23 @@ def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
     shown = runs[at].summary.verdict
     causes = [v.cause for v in judged if v is not None]
     same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
-    spread = " to ".join(reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None)
+    spread = " to ".join(
+        reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None
+    )
     middle = "median" if len(runs) % 2 else "lower median"
-    return f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {same}; the {middle}: {shown}"
+    return (
+        f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {same}; the"
+        f" {middle}: {shown}"
+    )
 
 
 class Trials:
     """One replay, done several times into trial-1 and on of one folder."""
 
     def __init__(self, asked: Replay, count: int, *, replaying: Replaying = replay) -> None:
-        """Plan `count` trials of what is `asked`, in its output; what a replay would refuse leaves no folder behind.
+        """Plan `count` trials of what is `asked`, in its output.
+
+        What a replay would refuse leaves no folder behind.
 
         ConfigError, TraceError, DeviceError if they cannot be done.
         """
@@ -128,12 +160,17 @@ class Trials:
         self.error: KvError | None = None
         """Why a trial is partial, or that operations failed."""
         check_targets(asked.config)
-        self._tiers = make_tiers(asked.config, open_table(asked.trace, TRACE).meta, asked.trace, asked.output)
+        self._tiers = make_tiers(
+            asked.config, open_table(asked.trace, TRACE).meta, asked.trace, asked.output
+        )
         self._each, self._output, self._replay = asked, asked.output, replaying
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the last trial was cut short, or asked to stop as it ended: no other may follow it."""
+        """Whether the last trial was cut short, or asked to stop as it ended.
+
+        No other may follow it.
+        """
         return status_of(self.error) == "partial"
 
     def go_on(self) -> tuple[Path, FinishedRun]:
@@ -145,7 +182,9 @@ class Trials:
         with tables.forgotten(self._output):
             outcome = self._replay(replace(self._each, output=folder))
         self.runs.append(outcome.run)
-        self.error = outcome.error if status_of(outcome.error) == "partial" else self.error or outcome.error
+        self.error = (
+            outcome.error if status_of(outcome.error) == "partial" else self.error or outcome.error
+        )
         return folder, outcome
 
     def perform(
@@ -161,13 +200,20 @@ class Trials:
         return self.write(), self.error
 
     def write(self) -> TrialSet:
-        """Summarize the trials (at least one), and write trials.json: one cut short counts only if it is alone."""
+        """Summarize the trials (at least one), and write trials.json.
+
+        One cut short counts only if it is alone.
+        """
         counted = [run for run in self.runs if run.status != "partial"] or self.runs
         found = quantities(counted)
         warnings = disagreements(found)
         said = trials_verdict(counted, warnings)
         if self.is_stopped:
-            left_out = f"{_folder(len(counted))} cut off, and left out; " if len(counted) < len(self.runs) else ""
+            left_out = (
+                f"{_folder(len(counted))} cut off, and left out; "
+                if len(counted) < len(self.runs)
+                else ""
+            )
             said = f"PARTIAL: {left_out}{said}"
         mixes = {run.summary.mix for run in counted} - {""}
         trials = TrialSet(
@@ -180,7 +226,11 @@ class Trials:
             warnings=warnings,
             simulated_tiers=[t.name for t in self._tiers if t is not None and t.is_simulated],
         )
-        content = {"program": "kvreplay", "version": __version__, "argv": self._each.argv} | msgspec.to_builtins(trials)
+        content = {
+            "program": "kvreplay",
+            "version": __version__,
+            "argv": self._each.argv,
+        } | msgspec.to_builtins(trials)
         write_json(self._output / TRIALS_FILE, content)
         return trials
 
@@ -196,10 +246,11 @@ SIDES = ("a", "b")
 def run_pair(
     asked: Replay, against: Config, count: int, *, done: Callable[[Path, FinishedRun], None]
 ) -> KvError | None:
-    """Do `count` trials of what is `asked`, and as many with the configuration `against`, below its output/a and b.
+    """Do `count` trials of what is `asked`, and as many with the configuration `against`, below its
+    output/a and b.
 
-    The sides take turns, and who is first in a round alternates: a b, b a, a b. Both stop at the first trial that is
-    cut short.
+    The sides take turns, and who is first in a round alternates: a b, b a, a b. Both stop at the
+    first trial that is cut short.
 
     Returns why a trial is partial or failed, or None.
     """
@@ -210,7 +261,9 @@ def run_pair(
         for config, side in zip((asked.config, against), SIDES, strict=True)
     ]
     tables.make_directory(output, TRIALS_FILE)
-    for side in [side for number in range(count) for side in (reversed(sides) if number % 2 else sides)]:
+    for side in [
+        side for number in range(count) for side in (reversed(sides) if number % 2 else sides)
+    ]:
         with tables.forgotten(output):
             folder, outcome = side.go_on()
         done(folder, outcome)
@@ -219,4 +272,7 @@ def run_pair(
     for side in sides:
         if side.runs:
             side.write()
-    return next((side.error for side in sides if side.is_stopped), next(filter(None, (s.error for s in sides)), None))
+    return next(
+        (side.error for side in sides if side.is_stopped),
+        next(filter(None, (s.error for s in sides)), None),
+    )

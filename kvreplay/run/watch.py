@@ -1,7 +1,10 @@
-"""A run while it goes on: totals and rates of the last seconds, shown on stderr or served as OpenMetrics.
+"""A run while it goes on.
 
-Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on. `live` draws a
-table on a terminal, else a line now and then; `serving` is `--metrics`, by prometheus_client.
+Totals and rates of the last seconds, shown on stderr or served as OpenMetrics.
+
+Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on.
+`live` draws a table on a terminal, else a line now and then; `serving` is `--metrics`, by
+prometheus_client.
 """
 
 from __future__ import annotations
@@ -36,11 +39,17 @@ BOUNDS_NS = tuple(16_000 << at for at in range(22))
 """Upper bounds of the histogram of response times: 16 µs to 34 s, doubling."""
 _OPS = tuple(op.value for op in Op)
 _KEPT = 1024
-"""Of the times of one look, so many at most are kept, evenly: a fast run is looked at a hundred times a second."""
+"""Of the times of one look, so many at most are kept, evenly.
+
+A fast run is looked at a hundred times a second.
+"""
 _COUNTS = np.dtype([(name, np.int64) for name in ("operations", "errors", "bytes", "response_ns")])
 _TOTALS = np.dtype([*_COUNTS.descr, ("buckets", np.int64, len(BOUNDS_NS) + 1)])
-"""Completions so far of one kind of operation on one tier. Response times, in a closed loop service times, are added up
-and counted by BOUNDS_NS, those beyond all at the end; not cumulative."""
+"""Completions so far of one kind of operation on one tier.
+
+Response times, in a closed loop service times, are added up and counted by BOUNDS_NS, those beyond
+all at the end; not cumulative.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +134,8 @@ class Watch:
         """Count what the counters took since the last call."""
         totals, buckets = self.counters.arrays["totals"], self.counters.arrays["buckets"]
         times, late = (
-            self.counters.arrays[name][: self.counters.sampled].copy() for name in ("response_ns", "late_ns")
+            self.counters.arrays[name][: self.counters.sampled].copy()
+            for name in ("response_ns", "late_ns")
         )
         with self._lock:
             for name in _COUNTS.names or ():
@@ -140,7 +150,9 @@ class Watch:
         self.counters.set(sampled=0, seen=0, step=1)
 
     def snapshot(self) -> dict[tuple[str, str], Any]:
-        """Return a consistent snapshot of the completions by tier and operation, records of _TOTALS."""
+        """Return a consistent snapshot of the completions by tier and operation, records of
+        _TOTALS.
+        """
         with self._lock:
             totals = self._totals.copy().view(np.recarray)
         return {key: totals[at] for key, at in self._kinds.items()}
@@ -153,7 +165,13 @@ class Watch:
         runtime_ns = self.setting.config.runtime_ns
         rows = self.setting.window.planned_rows
         share = min(1.0, elapsed / runtime_ns if runtime_ns else self.completed / max(1, rows))
-        left = runtime_ns - elapsed if runtime_ns else int(elapsed / share - elapsed) if share else None
+        left = (
+            runtime_ns - elapsed
+            if runtime_ns
+            else int(elapsed / share - elapsed)
+            if share
+            else None
+        )
         (first_ns, first, *_), (last_ns, last, *_) = looks[0], looks[-1]
         passed, rates = last_ns - first_ns, []
         for tier, op in self._kinds:
@@ -214,7 +232,9 @@ def live(watch: Watch) -> Iterator[None]:
             while not is_over.wait(DRAWN_S):
                 shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
 
-    thread = threading.Thread(target=draw if sys.stderr.isatty() else say, name="kvreplay-live", daemon=True)
+    thread = threading.Thread(
+        target=draw if sys.stderr.isatty() else say, name="kvreplay-live", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -226,7 +246,8 @@ def live(watch: Watch) -> Iterator[None]:
 def line_of(look: Look, *, is_open: bool) -> str:
     """Return a run at one moment as one line."""
     rates = [
-        f"{rate.tier} {rate.op} {format_rate(rate.bytes_per_s)} {format_count(rate.operations_per_s)} op/s"
+        f"{rate.tier} {rate.op} {format_rate(rate.bytes_per_s)}"
+        f" {format_count(rate.operations_per_s)} op/s"
         for rate in look.rates
     ]
     return "; ".join([_progress(look), *rates, *_times(look, is_open=is_open)])
@@ -244,19 +265,27 @@ def table_of(look: Look, *, is_open: bool) -> Group:
     for heading in ("bandwidth", "op/s"):
         table.add_column(heading, no_wrap=True, justify="right", min_width=10)
     for rate in look.rates:
-        table.add_row(rate.tier, rate.op, format_rate(rate.bytes_per_s), format_count(rate.operations_per_s))
+        table.add_row(
+            rate.tier, rate.op, format_rate(rate.bytes_per_s), format_count(rate.operations_per_s)
+        )
     return Group(Text(_progress(look)), table, Text("; ".join(_times(look, is_open=is_open))))
 
 
 def _progress(look: Look) -> str:
     left = "" if look.left_ns is None else f", {format_duration(look.left_ns)} left"
-    return f"replaying: {look.share:.0%}, {look.completed:,} operations in {format_duration(look.elapsed_ns)}{left}"
+    return (
+        f"replaying: {look.share:.0%}, {look.completed:,} operations in"
+        f" {format_duration(look.elapsed_ns)}{left}"
+    )
 
 
 def _times(look: Look, *, is_open: bool) -> list[str]:
     what = "response" if is_open else "service"
     in_flight = "-" if look.in_flight is None else look.in_flight
-    said = [f"{what} p99 {format_duration(look.response_p99_ns)}", f"in flight {in_flight} of {look.queue_depth}"]
+    said = [
+        f"{what} p99 {format_duration(look.response_p99_ns)}",
+        f"in flight {in_flight} of {look.queue_depth}",
+    ]
     return [*said, f"late p99 {format_duration(look.late_p99_ns)}"] if is_open else said
 
 
@@ -274,16 +303,25 @@ GAUGES = {
     "kvreplay_queue_depth": "Queue depth: the maximum of I/Os in flight",
     "kvreplay_elapsed_seconds": "Time since the first operation could be submitted",
     "kvreplay_progress_ratio": "Part of the rows, or of --duration, that is done",
-    "kvreplay_response_p99_seconds": "99th percentile of response times (closed loop: service times), last 5 s",
-    "kvreplay_lateness_p99_seconds": "99th percentile of submission after the due time, last 5 s; open loop",
+    "kvreplay_response_p99_seconds": (
+        "99th percentile of response times (closed loop: service times), last 5 s"
+    ),
+    "kvreplay_lateness_p99_seconds": (
+        "99th percentile of submission after the due time, last 5 s; open loop"
+    ),
 }
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return the address and port that `text` names, `:9464`, `9464` or `0.0.0.0:9464`; loopback if it names none."""
+    """Return the address and port that `text` names, `:9464`, `9464` or `0.0.0.0:9464`.
+
+    Loopback if it names none.
+    """
     host, _, port = text.rpartition(":")
     if not port.isdigit() or not 0 < int(port) <= _MOST_PORT:
-        raise ConfigError(f"--metrics {text}: write a port, :9464, or an address and a port, 0.0.0.0:9464")
+        raise ConfigError(
+            f"--metrics {text}: write a port, :9464, or an address and a port, 0.0.0.0:9464"
+        )
     return host.strip("[]") or LOOPBACK, int(port)
 
 
@@ -294,50 +332,73 @@ class Exporter:
 
     def collect(self) -> Iterator[Any]:
         """Yield the metrics, as prometheus_client asks for them."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
 
         watch = self.watch
         if watch is None:
             return
         totals, look = watch.snapshot(), watch.look()
-        for (name, text), attribute in zip(COUNTERS.items(), ("operations", "errors", "bytes"), strict=True):
+        for (name, text), attribute in zip(
+            COUNTERS.items(), ("operations", "errors", "bytes"), strict=True
+        ):
             counter = CounterMetricFamily(name, text, labels=_KIND)
             for key, found in totals.items():
                 counter.add_metric(key, getattr(found, attribute))
             yield counter
         histogram = HistogramMetricFamily(
-            RESPONSE, "Response times, from when an operation was due; service times in a closed loop", labels=_KIND
+            RESPONSE,
+            "Response times, from when an operation was due; service times in a closed loop",
+            labels=_KIND,
         )
         for key, found in totals.items():
             so_far = found.buckets.cumsum().tolist()
             bounds = [*(str(ns / NS_PER_S) for ns in BOUNDS_NS), "+Inf"]
-            histogram.add_metric(key, list(zip(bounds, so_far, strict=True)), found.response_ns / NS_PER_S)
+            histogram.add_metric(
+                key, list(zip(bounds, so_far, strict=True)), found.response_ns / NS_PER_S
+            )
         yield histogram
-        of_look = ("in_flight", "queue_depth", "elapsed_ns", "share", "response_p99_ns", "late_p99_ns")
+        of_look = (
+            "in_flight",
+            "queue_depth",
+            "elapsed_ns",
+            "share",
+            "response_p99_ns",
+            "late_p99_ns",
+        )
         for (name, text), attribute in zip(GAUGES.items(), of_look, strict=True):
             # What is not known is left out, and is not 0.
             if (value := getattr(look, attribute)) is not None:
-                yield GaugeMetricFamily(name, text, value=value / NS_PER_S if attribute.endswith("_ns") else value)
+                yield GaugeMetricFamily(
+                    name, text, value=value / NS_PER_S if attribute.endswith("_ns") else value
+                )
 
 
 @contextmanager
 def serving(text: str) -> Iterator[Exporter]:
     """Serve at the address that `text` names.
 
-    ConfigError if it names none. ProbeUnavailable if prometheus_client is missing. DeviceError if the address cannot be
-    had.
+    ConfigError if it names none. ProbeUnavailable if prometheus_client is missing. DeviceError if
+    the address cannot be had.
     """
     host, port = parse_address(text)
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
-        raise ProbeUnavailable(f"--metrics needs prometheus_client: {how_to_add('metrics')}") from None
+        raise ProbeUnavailable(
+            f"--metrics needs prometheus_client: {how_to_add('metrics')}"
+        ) from None
     exporter, registry = Exporter(), CollectorRegistry()
     registry.register(exporter)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise DeviceError(f"--metrics {text}: cannot serve at {host}:{port}: {error.strerror or error}") from None
+        raise DeviceError(
+            f"--metrics {text}: cannot serve at {host}:{port}: {error.strerror or error}"
+        ) from None
     try:
         yield exporter
     finally:

@@ -1,12 +1,15 @@
-"""What a replay may overwrite: empty directories, files of its own, and block devices that nothing uses.
+"""What a replay may overwrite.
 
-In a directory all objects lie in one scratch folder with a marker file. By the marker a later run knows the leftovers
-of a killed one; a lock on it keeps two runs apart, and only files of ours are removed. A preallocated file or device
-begins with a header: it says that it is ours, and how far it has been written, which need not be done again.
+Empty directories, files of its own, and block devices that nothing uses.
 
-What the kernel knows of a block device is read first (`examine`) and judged apart from it (`refusal`). At last the
-device is opened exclusively, which the kernel refuses while anything else holds it. `smart` is what a drive reports of
-itself.
+In a directory all objects lie in one scratch folder with a marker file. By the marker a later run
+knows the leftovers of a killed one; a lock on it keeps two runs apart, and only files of ours are
+removed. A preallocated file or device begins with a header: it says that it is ours, and how far it
+has been written, which need not be done again.
+
+What the kernel knows of a block device is read first (`examine`) and judged apart from it
+(`refusal`). At last the device is opened exclusively, which the kernel refuses while anything else
+holds it. `smart` is what a drive reports of itself.
 """
 
 from __future__ import annotations
@@ -28,7 +31,14 @@ from typing import Any
 import msgspec
 
 from kvreplay.tiers.directio import refused
-from kvreplay.tiers.host import SECTOR_BYTES, block_device, devices_beneath, disk_of, mounts, numbered
+from kvreplay.tiers.host import (
+    SECTOR_BYTES,
+    block_device,
+    devices_beneath,
+    disk_of,
+    mounts,
+    numbered,
+)
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import sys_text
@@ -38,12 +48,28 @@ SCRATCH, MEASURED = "kvreplay-scratch", "kvreplay-drive.dat"
 """In a target: where objects lie as files, and what a drive is measured by."""
 MARKER = "KVREPLAY"
 _OTHER_FILES = frozenset({"probe.kv", "precondition.kv"})
-_MARKER_TEXT = b"Written by kvreplay: everything in this directory is its own and will be deleted.\n"
+_MARKER_TEXT = (
+    b"Written by kvreplay: everything in this directory is its own and will be deleted.\n"
+)
 # Nothing in or below these is a place for benchmark data …
-_SYSTEM_TREES = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
+_SYSTEM_TREES = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+)
 # … and these hold others' files, but a directory below may be ours.
 _SYSTEM_PATHS = {
-    *("/", "/dev/shm", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp"),  # noqa: S108 - to be refused
+    *("/", "/dev/shm", "/home", "/media", "/mnt"),  # noqa: S108 - to be refused
+    *("/opt", "/root", "/srv", "/tmp"),  # noqa: S108 - to be refused
     *("/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp"),  # noqa: S108 - to be refused
 }
 _MEMORY_FILES = "/dev/shm/"  # noqa: S108 - a directory below it is no device
@@ -63,7 +89,9 @@ class Claim:
 
 
 def check_target(path: Path, *, is_shared: bool = False) -> Path:
-    """Return `path` resolved if a replay may write there; DeviceError, saying what would do, if not.
+    """Return `path` resolved if a replay may write there.
+
+    DeviceError, saying what would do, if not.
 
     Where it `is_shared`, directories that ranks made there are no obstacle.
     """
@@ -74,7 +102,9 @@ def check_target(path: Path, *, is_shared: bool = False) -> Path:
     resolved = path.resolve()
     mode = resolved.stat().st_mode
     if stat.S_ISBLK(mode):
-        raise DeviceError(f"{path} is a block device, where a directory is wanted; name a directory")
+        raise DeviceError(
+            f"{path} is a block device, where a directory is wanted; name a directory"
+        )
     if not stat.S_ISDIR(mode):
         raise DeviceError(f"{path} is not a directory; name an empty directory, ram or null")
     if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or _is_system(resolved):
@@ -83,8 +113,8 @@ def check_target(path: Path, *, is_shared: bool = False) -> Path:
     foreign = sorted(name for name in there if not (is_shared and _OF_RANKS.fullmatch(name)))
     if foreign:
         raise DeviceError(
-            f"{path} is not empty ({foreign[0]}{' and more' if len(foreign) > 1 else ''}) and not kvreplay's; "
-            "name an empty directory"
+            f"{path} is not empty ({foreign[0]}{' and more' if len(foreign) > 1 else ''}) and not"
+            " kvreplay's; name an empty directory"
         )
     if not os.access(resolved, os.W_OK | os.X_OK):
         raise DeviceError(f"{path}: no permission to write there")
@@ -103,17 +133,23 @@ def check_file(path: Path) -> None:
     if not parent.is_dir():
         raise DeviceError(f"{parent}: no such directory; create it first (mkdir {parent})")
     if str(parent.resolve()) == "/" or _is_system(parent.resolve()):
-        raise DeviceError(f"{path} lies in a system path; name a file in a directory made for the replay")
+        raise DeviceError(
+            f"{path} lies in a system path; name a file in a directory made for the replay"
+        )
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise DeviceError(f"{path} is not a regular file; name a new one")
     if path.exists() and read_header(path) is None:
-        raise DeviceError(f"{path} is not kvreplay's (it does not begin as its files do); name a new file")
+        raise DeviceError(
+            f"{path} is not kvreplay's (it does not begin as its files do); name a new file"
+        )
     if not os.access(path if path.exists() else parent, os.W_OK):
         raise DeviceError(f"{path}: no permission to write there")
 
 
 def claim_file(path: Path, flags: int) -> int:
-    """Open the file at `path` for this run alone, making it if it is not there; return its descriptor.
+    """Open the file at `path` for this run alone, making it if it is not there.
+
+    Return its descriptor.
 
     DeviceError if it is not ours, another run holds it, or it cannot be opened so.
     """
@@ -189,7 +225,8 @@ def decode_header(block: bytes) -> Header | None:
 
 
 def claim(path: Path, *, is_cleaned: bool = True) -> Claim:
-    """Lock `path` for this run and remove what an earlier run of ours left there, unless that is not to be cleaned.
+    """Lock `path` for this run and remove what an earlier run of ours left there, unless that is
+    not to be cleaned.
 
     DeviceError if the path is unsafe, another run holds it, or its scratch directory is not ours.
     """
@@ -197,15 +234,22 @@ def claim(path: Path, *, is_cleaned: bool = True) -> Claim:
     marker = scratch / MARKER
     try:
         if scratch.is_symlink() or (scratch.exists() and not scratch.is_dir()):
-            raise DeviceError(f"{scratch} is not a directory of kvreplay; remove it or name another directory")
+            raise DeviceError(
+                f"{scratch} is not a directory of kvreplay; remove it or name another directory"
+            )
         if scratch.is_dir() and not marker.is_file() and any(scratch.iterdir()):
-            raise DeviceError(f"{scratch} has no marker file {MARKER}, so it is not kvreplay's; remove it yourself")
+            raise DeviceError(
+                f"{scratch} has no marker file {MARKER}, so it is not kvreplay's; remove it"
+                " yourself"
+            )
         scratch.mkdir(exist_ok=True)
         lock = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise DeviceError(f"{scratch}: {error.strerror}") from None
     if not _is_locked(lock, marker):
-        raise DeviceError(f"{path} is in use by another kvreplay; wait for it or name another directory")
+        raise DeviceError(
+            f"{path} is in use by another kvreplay; wait for it or name another directory"
+        )
     try:
         os.pwrite(lock, _MARKER_TEXT, 0)
         leftovers = clean(scratch) if is_cleaned else 0
@@ -216,19 +260,30 @@ def claim(path: Path, *, is_cleaned: bool = True) -> Claim:
 
 
 def left_files(scratch: Path) -> dict[str, int]:
-    """Return the sizes of the object files below `scratch` that an earlier run left, by their paths."""
-    return {str(path): path.stat().st_size for path in scratch.rglob("*") if FILE_NAME.fullmatch(path.name)}
+    """Return the sizes of the object files below `scratch` that an earlier run left, by their
+    paths.
+    """
+    return {
+        str(path): path.stat().st_size
+        for path in scratch.rglob("*")
+        if FILE_NAME.fullmatch(path.name)
+    }
 
 
 def clean(scratch: Path) -> int:
-    """Remove our object files and subdirectories of `scratch`, nothing else; return how many files went."""
+    """Remove our object files and subdirectories of `scratch`, nothing else.
+
+    Return how many files went.
+    """
     removed = 0
     for entry in list(os.scandir(scratch)):
         if entry.is_dir(follow_symlinks=False) and DIRECTORY_NAME.fullmatch(entry.name):
             removed += clean(Path(entry.path))
             if not any(Path(entry.path).iterdir()):
                 Path(entry.path).rmdir()
-        elif entry.is_file(follow_symlinks=False) and (FILE_NAME.fullmatch(entry.name) or entry.name in _OTHER_FILES):
+        elif entry.is_file(follow_symlinks=False) and (
+            FILE_NAME.fullmatch(entry.name) or entry.name in _OTHER_FILES
+        ):
             os.unlink(entry.path)  # noqa: PTH108 - millions of them
             removed += 1
     return removed
@@ -261,7 +316,10 @@ _MAGIC = (
     ("ext4", 1080, b"\x53\xef"),
     ("btrfs", 65600, b"_BHRfS_M"),
 )
-"""What is known of signatures without util-linux: libblkid's name, where it stands, and its bytes."""
+"""What is known of signatures without util-linux.
+
+Libblkid's name, where it stands, and its bytes.
+"""
 _LOOKED_AT_BYTES = 128 << 10
 _TIMEOUT_S = 10
 _LOOKS, _BETWEEN_LOOKS_S = 5, 0.1
@@ -288,7 +346,9 @@ class BlockDevice:
     is_root_disk: bool = False
     """Whether / lies on it, on a part of it, or on the disk it is a part of."""
     writers: tuple[str, ...] = ()
-    """Other processes that hold it, its partitions or its disk open for writing, as far as we may see."""
+    """Other processes that hold it, its partitions or its disk open for writing, as far as we may
+    see.
+    """
     signatures: tuple[str, ...] = ()
     """By libblkid's names: the partition tables, filesystems, volumes and swap on it."""
 
@@ -303,10 +363,21 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
     ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
     disk = disk_of(at)
     swaps = [Path(line.split()[0]) for line in (sys_text(proc / "swaps") or "").splitlines()[1:]]
-    held = (holder.name for part in (at, *(at / p for p in parts)) for holder in (part / "holders").glob("*"))
+    held = (
+        holder.name
+        for part in (at, *(at / p for p in parts))
+        for holder in (part / "holders").glob("*")
+    )
     # The kernel names no loop device among the holders of what it lies on.
-    loops = {each.parts[-3]: Path(sys_text(each) or "") for each in sysfs.glob("block/loop*/loop/backing_file")}
-    above = (h for h, file in loops.items() if file.is_block_device() and numbered(file.stat().st_rdev) in ours)
+    loops = {
+        each.parts[-3]: Path(sys_text(each) or "")
+        for each in sysfs.glob("block/loop*/loop/backing_file")
+    }
+    above = (
+        h
+        for h, file in loops.items()
+        if file.is_block_device() and numbered(file.stat().st_rdev) in ours
+    )
     return BlockDevice(
         name=at.name,
         size_bytes=int(sys_text(at / "size") or 0) * SECTOR_BYTES,
@@ -314,14 +385,19 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
         partitions=parts,
         holders=tuple(sorted([*held, *above])),
         mounted_at=tuple(m.point for m in mounts(proc) if m.device in ours),
-        is_swap=any(numbered(path.stat().st_rdev) in ours for path in swaps if path.is_block_device()),
+        is_swap=any(
+            numbered(path.stat().st_rdev) in ours for path in swaps if path.is_block_device()
+        ),
         is_root_disk=disk.name in _disks_below_root(sysfs),
         writers=_lasting_writers(ours | {sys_text(disk / "dev") or number}, proc),
     )
 
 
 def _lasting_writers(numbers: set[str], proc: Path) -> tuple[str, ...]:
-    """Return who has one of the devices open for writing, and keeps it: udev and losetup let it go in a moment."""
+    """Return who has one of the devices open for writing, and keeps it.
+
+    Udev and losetup let it go in a moment.
+    """
     found = set(_writers(numbers, proc))
     for _ in range(_LOOKS):
         if found:
@@ -331,12 +407,17 @@ def _lasting_writers(numbers: set[str], proc: Path) -> tuple[str, ...]:
 
 
 def _writers(numbers: set[str], proc: Path) -> Iterator[str]:
-    """Yield each other process that has one of the block devices `numbers` open for writing; O_EXCL tells none."""
+    """Yield each other process that has one of the block devices `numbers` open for writing.
+
+    O_EXCL tells none.
+    """
     for process in proc.iterdir():
         if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
         try:
-            is_found = any(_is_writing(process, fd.name, numbers) for fd in (process / "fd").iterdir())
+            is_found = any(
+                _is_writing(process, fd.name, numbers) for fd in (process / "fd").iterdir()
+            )
         except OSError:
             # It ended, or it is another user's.
             continue
@@ -354,23 +435,33 @@ def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
         lines = (process / "fdinfo" / fd).read_text().splitlines()
     except OSError:
         return False
-    flags = next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDONLY)
+    flags = next(
+        (int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDONLY
+    )
     return flags & os.O_ACCMODE != os.O_RDONLY
 
 
 def _disks_below_root(sysfs: Path) -> set[str]:
     """Return the names of all disks that / lies on, through RAID and the like."""
     at = (sysfs / "dev/block" / numbered(Path("/").stat().st_dev)).resolve()
-    return {disk_of(each).name for each in devices_beneath(at if at.is_dir() else None) if each is not None}
+    return {
+        disk_of(each).name
+        for each in devices_beneath(at if at.is_dir() else None)
+        if each is not None
+    }
 
 
 def is_of_root(target: Path) -> bool:
-    """Return whether `target` shares a disk with the system's root filesystem, where other programs work too."""
+    """Return whether `target` shares a disk with the system's root filesystem, where other programs
+    work too.
+    """
     disk = block_device(target)
     return disk is None or disk.name in _disks_below_root(Path("/sys"))
 
 
-def refusal(device: BlockDevice, path: Path, *, is_destroying: bool, overwritten: str | None = None) -> str | None:
+def refusal(
+    device: BlockDevice, path: Path, *, is_destroying: bool, overwritten: str | None = None
+) -> str | None:
     """Return why a replay may not write to `device`, and what would help; None if it may.
 
     `overwritten` names, with commas between them, the signatures that may be lost.
@@ -378,22 +469,34 @@ def refusal(device: BlockDevice, path: Path, *, is_destroying: bool, overwritten
     kept = [name for name in device.signatures if name not in (overwritten or "").split(",")]
     names = ",".join(device.signatures)
     signed = (
-        f"holds {names.replace(',', ', ')}; name another device, remove it first (wipefs --all {path}), "
-        f"or add --overwrite-signature {names} to overwrite it"
+        f"holds {names.replace(',', ', ')}; name another device, remove it first (wipefs --all"
+        f" {path}), or add --overwrite-signature {names} to overwrite it"
     )
     unmount = f"unmount it first (umount {device.mounted_at[0]})" if device.mounted_at else ""
     wipe = f"name a partition, or remove it first (wipefs --all {path})"
     checks = (
-        (device.is_root_disk, "the system's root filesystem lies on this disk; name another device"),
+        (
+            device.is_root_disk,
+            "the system's root filesystem lies on this disk; name another device",
+        ),
         (bool(device.mounted_at), f"mounted at {', '.join(device.mounted_at)}; {unmount}"),
         (device.is_swap, f"used for swap; name another device, or swapoff {path} first"),
-        (bool(device.holders), f"other devices are built on it ({', '.join(device.holders)}); name one of them"),
+        (
+            bool(device.holders),
+            f"other devices are built on it ({', '.join(device.holders)}); name one of them",
+        ),
         (bool(device.partitions), f"partitioned ({', '.join(device.partitions)}); {wipe}"),
-        (bool(device.writers), f"held open for writing by {', '.join(device.writers)}; end that first"),
+        (
+            bool(device.writers),
+            f"held open for writing by {', '.join(device.writers)}; end that first",
+        ),
         (bool(kept), signed),
         (device.is_read_only, "read-only; name another device"),
         (device.size_bytes == 0, "empty: no medium or no file behind it"),
-        (not is_destroying, "the replay overwrites all data on this device; add --destroy-data to allow that"),
+        (
+            not is_destroying,
+            "the replay overwrites all data on this device; add --destroy-data to allow that",
+        ),
     )
     return next((f"{path} ({device.name}): {why}" for is_so, why in checks if is_so), None)
 
@@ -413,7 +516,8 @@ def claim_device(
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise DeviceError(
-                f"{path} is in use: a mount, a RAID, another replay or the like holds it (lsblk {path})"
+                f"{path} is in use: a mount, a RAID, another replay or the like holds it (lsblk"
+                f" {path})"
             ) from None
         raise DeviceError(f"{path}: cannot be opened for direct I/O ({error.strerror})") from None
     if not stat.S_ISBLK(os.fstat(fd).st_mode):
@@ -423,7 +527,10 @@ def claim_device(
 
 
 def check_device(path: Path, *, is_destroying: bool, overwritten: str | None = None) -> BlockDevice:
-    """Return what the block device at `path` is; DeviceError, as `refusal` says, if it is not to be written."""
+    """Return what the block device at `path` is.
+
+    DeviceError, as `refusal` says, if it is not to be written.
+    """
     device = examine(path)
     why = refusal(device, path, is_destroying=is_destroying)
     if why is None:
@@ -435,7 +542,8 @@ def check_device(path: Path, *, is_destroying: bool, overwritten: str | None = N
 
 
 def signatures(path: Path) -> tuple[str, ...]:
-    """Return the names of all signatures on the device at `path`, by wipefs, else blkid, else those we know ourselves.
+    """Return the names of all signatures on the device at `path`, by wipefs, else blkid, else those
+    we know ourselves.
 
     DeviceError if it cannot be read.
     """
@@ -443,29 +551,49 @@ def signatures(path: Path) -> tuple[str, ...]:
         with path.open("rb") as device:
             start = device.read(_LOOKED_AT_BYTES)
     except OSError as error:
-        raise DeviceError(f"{path}: cannot be read ({error.strerror}); a block device needs root") from None
-    for name, arguments, names_in in (("wipefs", ["--json"], _wipefs_names), ("blkid", ["-p", "-o", "export"], _types)):
+        raise DeviceError(
+            f"{path}: cannot be read ({error.strerror}); a block device needs root"
+        ) from None
+    for name, arguments, names_in in (
+        ("wipefs", ["--json"], _wipefs_names),
+        ("blkid", ["-p", "-o", "export"], _types),
+    ):
         program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
         if program is not None and (found := names_in([program, *arguments, str(path)])):
             return tuple(dict.fromkeys(found))
-    return tuple(dict.fromkeys(name for name, at, magic in _MAGIC if start[at : at + len(magic)] == magic))
+    return tuple(
+        dict.fromkeys(name for name, at, magic in _MAGIC if start[at : at + len(magic)] == magic)
+    )
 
 
 def _wipefs_names(command: list[str]) -> list[str]:
     found, _ = _answer(command)
     listed = (found or {}).get("signatures")
-    return [str(each.get("type")) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return (
+        [str(each.get("type")) for each in listed if isinstance(each, dict)]
+        if isinstance(listed, list)
+        else []
+    )
 
 
 def _types(command: list[str]) -> list[str]:
-    """Return what `blkid -p` names; it gives up on a device with several filesystems, which it calls ambivalent."""
+    """Return what `blkid -p` names.
+
+    It gives up on a device with several filesystems, which it calls ambivalent.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False, text=True)  # noqa: S603 - fixed names
+        done = subprocess.run(  # noqa: S603 - fixed names
+            command, capture_output=True, timeout=_TIMEOUT_S, check=False, text=True
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     if done.returncode == _AMBIVALENT:
         return ["ambivalent"]
-    return [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith(("TYPE=", "PTTYPE="))]
+    return [
+        line.partition("=")[2]
+        for line in done.stdout.splitlines()
+        if line.startswith(("TYPE=", "PTTYPE="))
+    ]
 
 
 def smart(target: Path) -> Smart:
@@ -486,7 +614,9 @@ def smart(target: Path) -> Smart:
         if answer is None:
             continue
         keys = ("nvme_smart_health_information_log", "ata_smart_attributes")
-        values = answer if name == "nvme" else next((answer[key] for key in keys if key in answer), None)
+        values = (
+            answer if name == "nvme" else next((answer[key] for key in keys if key in answer), None)
+        )
         if values is not None:
             return Smart(values=values, source=name, reason=None)
         messages = [str(m.get("string")) for m in answer.get("smartctl", {}).get("messages", [])]

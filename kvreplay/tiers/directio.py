@@ -1,7 +1,8 @@
 """Direct I/O and write hints: what the kernel offers on a target, confirmed by trying it.
 
-A file's writes carry a hint of how long they live (fcntl F_SET_RW_HINT, linux/fcntl.h); each write to a block device
-may name a stream (io_uring, from Linux 6.16 on), which the NVMe driver passes on to the drive.
+A file's writes carry a hint of how long they live (fcntl F_SET_RW_HINT, linux/fcntl.h); each write
+to a block device may name a stream (io_uring, from Linux 6.16 on), which the NVMe driver passes on
+to the drive.
 """
 
 from __future__ import annotations
@@ -33,14 +34,19 @@ class DirectIo:
     """What the kernel says of direct I/O on one file of the target."""
 
     is_confirmed: bool
-    """O_DIRECT stands in the open file's flags, an aligned write and read went through, and a drive lies beneath."""
+    """O_DIRECT stands in the open file's flags, an aligned write and read went through, and a drive
+    lies beneath.
+    """
     memory_alignment_bytes: int | None
     """From statx; null where the kernel does not tell."""
     offset_alignment_bytes: int | None
 
 
 def statx_alignment(fd: int) -> tuple[int, int] | None:
-    """Return the memory and offset alignment that statx reports for `fd`; None where it does not."""
+    """Return the memory and offset alignment that statx reports for `fd`.
+
+    None where it does not.
+    """
     statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)
     if statx is None:
         return None
@@ -50,7 +56,9 @@ def statx_alignment(fd: int) -> tuple[int, int] | None:
     raw = bytes(result)
     if not int.from_bytes(raw[:4], "little") & _STATX_DIOALIGN:
         return None
-    memory, offset = (int.from_bytes(raw[at : at + 4], "little") for at in (_DIO_MEM_ALIGN, _DIO_OFFSET_ALIGN))
+    memory, offset = (
+        int.from_bytes(raw[at : at + 4], "little") for at in (_DIO_MEM_ALIGN, _DIO_OFFSET_ALIGN)
+    )
     return memory, offset
 
 
@@ -58,7 +66,10 @@ _ADVICE = "name another target, or use --buffered (I/O then goes through the pag
 
 
 def probe(directory: Path, target: str) -> DirectIo:
-    """Write and read one block of a file in `directory` with O_DIRECT; DeviceError if that is refused."""
+    """Write and read one block of a file in `directory` with O_DIRECT.
+
+    DeviceError if that is refused.
+    """
     path = directory / "probe.kv"
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_CLOEXEC, 0o600)
@@ -86,7 +97,9 @@ def confirm(fd: int, target: str, content: bytes) -> DirectIo:
     try:
         reported = statx_alignment(fd)
         if reported is not None and (reported[1] == 0 or max(reported) > len(content)):
-            raise DeviceError(f"{target}: direct I/O needs an alignment we do not use {reported}; {_ADVICE}")
+            raise DeviceError(
+                f"{target}: direct I/O needs an alignment we do not use {reported}; {_ADVICE}"
+            )
         with mmap.mmap(-1, len(content)) as block, mmap.mmap(-1, len(content)) as back:
             block[:] = content
             os.pwrite(fd, block, 0)
@@ -94,7 +107,9 @@ def confirm(fd: int, target: str, content: bytes) -> DirectIo:
             is_same = came == len(content) and back[:] == content
         is_direct = bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)
     except OSError as error:
-        raise DeviceError(f"{target}: direct I/O fails there ({error.strerror}); {_ADVICE}") from None
+        raise DeviceError(
+            f"{target}: direct I/O fails there ({error.strerror}); {_ADVICE}"
+        ) from None
     if not (is_same and is_direct):
         raise DeviceError(f"{target}: O_DIRECT was accepted but has no effect; {_ADVICE}")
     # Memory takes the flag too, and has nothing to do for it.
@@ -102,7 +117,10 @@ def confirm(fd: int, target: str, content: bytes) -> DirectIo:
 
 
 def allocate(fd: int, length: int) -> None:
-    """Give an open file `length` bytes of space, without writing any; where that cannot be, only the length."""
+    """Give an open file `length` bytes of space, without writing any.
+
+    Where that cannot be, only the length.
+    """
     # Not posix_fallocate: where the filesystem does not allocate, it writes to each block instead.
     call = ctypes.CDLL(None, use_errno=True).fallocate
     if call(fd, 0, ctypes.c_int64(0), ctypes.c_int64(length)) == 0:
@@ -133,16 +151,27 @@ def why_no_hint(directory: str) -> str | None:
 
 
 def device_streams(device: Path) -> int:
-    """Return how many write streams the kernel offers on a block device; 0 if none, or if it knows of none."""
+    """Return how many write streams the kernel offers on a block device.
+
+    0 if none, or if it knows of none.
+    """
     return min(_MOST_STREAMS, queue_number(device, "max_write_streams") or 0)
 
 
 def facts(by: str, count: int, why_not: str | None) -> dict[str, Any]:
-    """Return what run.json says of a tier's streams: that they were passed on `by` what, as how many, or why not."""
+    """Return what run.json says of a tier's streams.
+
+    That they were passed on `by` what, as how many, or why not.
+    """
     applied = None if why_not else by
     numbers = {
         HINTED: f"stream n has the lifetime n modulo {count} of {', '.join(LIFETIMES)}",
         STREAMED: f"stream n is write stream 1 + n modulo {count}",
         None: None,
     }
-    return {"applied": applied, "streams": count if applied else None, "numbers": numbers[applied], "why_not": why_not}
+    return {
+        "applied": applied,
+        "streams": count if applied else None,
+        "numbers": numbers[applied],
+        "why_not": why_not,
+    }

@@ -1,11 +1,14 @@
-"""One preallocated file or block device: objects are extents of it, so no operation opens or creates a file.
+"""One preallocated file or block device.
 
-All its space is written before the replay begins, once: what the replay reads and never writes with its own content,
-the rest laid out. A drive answers reads of unwritten blocks without its medium, and takes first writes of a file's
-unwritten extents slower than overwrites, which are what it does in a cache that has been full for long.
+Objects are extents of it, so no operation opens or creates a file.
 
-`Space` says where objects lie there, and in a tier of memory: each in the lowest free extent that is long enough, given
-and taken back in C (`core/native/space.c`).
+All its space is written before the replay begins, once: what the replay reads and never writes with
+its own content, the rest laid out. A drive answers reads of unwritten blocks without its medium,
+and takes first writes of a file's unwritten extents slower than overwrites, which are what it does
+in a cache that has been full for long.
+
+`Space` says where objects lie there, and in a tier of memory: each in the lowest free extent that
+is long enough, given and taken back in C (`core/native/space.c`).
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ class Space:
     """Where each object lies in `size_bytes`; the engine's threads share it."""
 
     def __init__(self, size_bytes: int, unit_bytes: int, reserved_bytes: int) -> None:
-        """Hand out whole units of `unit_bytes`; the first `reserved_bytes`, whole units too, are never handed out."""
+        """Hand out whole units of `unit_bytes`.
+
+        The first `reserved_bytes`, whole units too, are never handed out.
+        """
         self._size_bytes = size_bytes
         self.address = call("space_open", size_bytes, unit_bytes, reserved_bytes)
         """Of the structure."""
@@ -45,9 +51,12 @@ class Space:
             call("space_expect", self.address, object_id, length)
 
     def reserve(self, object_id: int, length: int) -> int:
-        """Hand out an extent of `length` bytes, rounded up; return where it begins, or minus an errno.
+        """Hand out an extent of `length` bytes, rounded up.
 
-        An object that has one as long keeps it. ENOSPC: no free extent is long enough; EFBIG: it has a shorter one.
+        Return where it begins, or minus an errno.
+
+        An object that has one as long keeps it. ENOSPC: no free extent is long enough; EFBIG: it
+        has a shorter one.
         """
         return call("space_reserve", self.address, object_id, length)
 
@@ -67,7 +76,9 @@ class Space:
         return call("space_release", self.address, object_id)
 
     def _facts(self) -> list[int]:
-        """Return how many objects there are, their bytes, and the end of the highest byte that was ever handed out."""
+        """Return how many objects there are, their bytes, and the end of the highest byte that was
+        ever handed out.
+        """
         found = np.zeros(3, np.int64)
         call("space_facts", self.address, found, found[1:], found[2:])
         return [int(each) for each in found]
@@ -83,8 +94,8 @@ class Space:
         if self.start(object_id) >= 0:
             return f"object {object_id} has a shorter extent"
         return (
-            f"no free extent is long enough: {objects:,} objects hold {format_bytes(live_bytes)} of "
-            f"{format_bytes(self._size_bytes)}; name a larger target"
+            f"no free extent is long enough: {objects:,} objects hold {format_bytes(live_bytes)} of"
+            f" {format_bytes(self._size_bytes)}; name a larger target"
         )
 
 
@@ -105,22 +116,32 @@ class ExtentTier(Drive):
         super().__init__(name, path, options)
         self.is_device = path.is_block_device()
         self.is_discarding, self._is_placed = options.is_discarding and self.is_device, False
-        block_bytes = queue_number(path, "logical_block_size") or SECTOR_BYTES if self.is_device else 0
+        block_bytes = (
+            queue_number(path, "logical_block_size") or SECTOR_BYTES if self.is_device else 0
+        )
         self.alignment = max(directio.ALIGNMENT, block_bytes)
         self.written_first_bytes = 0
-        """Laid out before the replay, because it was not written yet; without what was populated."""
+        """Laid out before the replay, because it was not written yet.
+
+        Without what was populated.
+        """
         self._fd = -1
         self._size_bytes = self._used_bytes = self._filled_bytes = 0
         self._space: Space | None = None
 
     def open(self, peak_bytes: int) -> None:
-        """Claim the target, see that the peak fits, make a file as large as that, and confirm O_DIRECT."""
+        """Claim the target, see that the peak fits, make a file as large as that, and confirm
+        O_DIRECT.
+        """
         flags = 0 if self.is_buffered else os.O_DIRECT
         held = self._holding.peak_bytes[0]
         wanted = START_BYTES + held + int(held * SPARE_SHARE) + self._holding.ahead_bytes
         if self.is_device:
             self._fd, device = claim_device(
-                self._path, flags, is_destroying=self._options.is_destroying, overwritten=self._options.overwritten
+                self._path,
+                flags,
+                is_destroying=self._options.is_destroying,
+                overwritten=self._options.overwritten,
             )
             available = self._size_bytes = device.size_bytes // self.alignment * self.alignment
         else:
@@ -142,7 +163,9 @@ class ExtentTier(Drive):
                 directio.allocate(self._fd, self._size_bytes)
             except OSError as error:
                 size = format_bytes(self._size_bytes)
-                raise DeviceError(f"{self.target}: cannot be made {size} long: {error.strerror}") from None
+                raise DeviceError(
+                    f"{self.target}: cannot be made {size} long: {error.strerror}"
+                ) from None
         self._found = filesystem_facts(self._path)
         self._space = Space(self._size_bytes, self.alignment, START_BYTES)
         self._space.expect(self._holding.grown)
@@ -168,7 +191,11 @@ class ExtentTier(Drive):
 
     def note_written(self, done: Region) -> None:
         """Note that `done` has been written; it counts if it adjoins what was."""
-        if done.length and done.start <= max(self.alignment, self._filled_bytes) and not self.is_discarding:
+        if (
+            done.length
+            and done.start <= max(self.alignment, self._filled_bytes)
+            and not self.is_discarding
+        ):
             os.fdatasync(self._fd)
             self._note_filled(max(self._filled_bytes, done.start + done.length))
 
@@ -205,7 +232,10 @@ class ExtentTier(Drive):
         elif self.engine != "uring":
             why_not = "only io_uring carries them, and this is --engine threads"
         elif not self.write_streams:
-            why_not = "the kernel offers no write streams there (queue/max_write_streams: FDP, Linux 6.16 or later)"
+            why_not = (
+                "the kernel offers no write streams there (queue/max_write_streams: FDP, Linux 6.16"
+                " or later)"
+            )
         return directio.facts(directio.STREAMED, self.write_streams, why_not)
 
     def facts(self) -> dict[str, Any]:
@@ -213,7 +243,10 @@ class ExtentTier(Drive):
         return {
             **super().facts(),
             "alignment_bytes": self.alignment,
-            "layout": f"extents of one {'device' if self.is_device else 'file'}, first fit as the run goes",
+            "layout": (
+                f"extents of one {'device' if self.is_device else 'file'}, first fit as the run"
+                " goes"
+            ),
             "size_bytes": self._size_bytes,
             "highest_bytes": None if self._space is None else self._space.highest_bytes,
             "written_first_bytes": self.written_first_bytes,

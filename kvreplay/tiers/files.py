@@ -1,8 +1,11 @@
-"""A directory of files, one an object, named as a layout says; O_DIRECT unless `--buffered` says otherwise.
+"""A directory of files, one an object, named as a layout says.
 
-With vLLM's layout the calls of the system are those of its file tier, too (v1/kv_offload/tiering/fs/io.py of vLLM
-0.33), each a plain one. It differs where a trace asks for more: a file that is there is written again, where vLLM would
-leave it, and one that is longer, or that grows, is written on in place.
+O_DIRECT unless `--buffered` says otherwise.
+
+With vLLM's layout the calls of the system are those of its file tier, too
+(v1/kv_offload/tiering/fs/io.py of vLLM 0.33), each a plain one. It differs where a trace asks for
+more: a file that is there is written again, where vLLM would leave it, and one that is longer, or
+that grows, is written on in place.
 """
 
 from __future__ import annotations
@@ -57,7 +60,10 @@ class FileTier(Drive):
         self._taken_over: int | None = None
 
     def place(self) -> bool:
-        """Let threads do the writes: a ring's requests cannot give a file the hint that stands for its stream."""
+        """Let threads do the writes.
+
+        A ring's requests cannot give a file the hint that stands for its stream.
+        """
         self.has_ring, self._streams = False, {}
         return True
 
@@ -68,7 +74,9 @@ class FileTier(Drive):
         scratch = self._claim.scratch
         self._found = filesystem_facts(self._path)
         self._left = claims.left_files(scratch) if is_taking_over else None
-        if peak_bytes > (free := shutil.disk_usage(scratch).free + sum((self._left or {}).values())):
+        if peak_bytes > (
+            free := shutil.disk_usage(scratch).free + sum((self._left or {}).values())
+        ):
             raise self._too_small(peak_bytes, free)
         if not self.is_buffered:
             self._direct = directio.probe(scratch, self.target)
@@ -80,7 +88,9 @@ class FileTier(Drive):
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def take_over(self, objects: Any, lengths: Any) -> Any:
-        """Name files that an earlier run left as those of `objects` that are as long, remove others; whose (bool)."""
+        """Name files that an earlier run left as those of `objects` that are as long, remove
+        others; whose (bool).
+        """
         if self._left is None:
             return np.zeros(len(objects), bool)
         padded = -(-lengths // self.alignment) * self.alignment
@@ -105,7 +115,10 @@ class FileTier(Drive):
 
     @contextmanager
     def region(self, peak_bytes: int) -> Iterator[Region]:
-        """Yield a new file of `peak_bytes`, rounded up, to be written full; remove it afterwards."""
+        """Yield a new file of `peak_bytes`, rounded up, to be written full.
+
+        Remove it afterwards.
+        """
         assert self._claim is not None, "the tier is open"
         path = f"{self._claim.scratch}/precondition.kv"
         fd = os.open(path, self._flags["write_flags"], 0o600)

@@ -1,9 +1,10 @@
 """GPU memory as a tier, and `--gds`: files read and written straight to and from GPU memory.
 
-Objects of the GPU tier lie on the device, and every operation is copies of at most an I/O each, which the engine's
-threads make as those of DRAM (native/threads.c). By default data crosses between pinned host buffers and the GPU, as a
-demotion's or a promotion's does; with `gpu:copy=device` it stays there, as a hit in the GPU's own cache does. GDS goes
-through cuFile by kvikio; where that cannot go direct it goes through host memory, and the run says which it was.
+Objects of the GPU tier lie on the device, and every operation is copies of at most an I/O each,
+which the engine's threads make as those of DRAM (native/threads.c). By default data crosses between
+pinned host buffers and the GPU, as a demotion's or a promotion's does; with `gpu:copy=device` it
+stays there, as a hit in the GPU's own cache does. GDS goes through cuFile by kvikio; where that
+cannot go direct it goes through host memory, and the run says which it was.
 
 NVIDIA's driver itself (libcuda.so.1) stands behind it, and nothing has to be installed for it.
 """
@@ -31,13 +32,19 @@ from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 256 << 20
-"""Copies within the GPU go to and from a place this large in turn: a small one would stay in its cache."""
+"""Copies within the GPU go to and from a place this large in turn.
+
+A small one would stay in its cache.
+"""
 LEFT_BYTES = 256 << 20
 """Of the GPU's free memory, for the driver's own needs."""
 UNIT_BYTES = 512
 """Objects begin at multiples of it, unless they are verified by pages."""
 OPTIONS = ("device", "copy")
-LESS = "replay less with --limit, or make the trace with a smaller tier (kvtrace gen --set tiers.{}.capacity=40GiB)"
+LESS = (
+    "replay less with --limit, or make the trace with a smaller tier (kvtrace gen --set"
+    " tiers.{}.capacity=40GiB)"
+)
 KINDS = ("h2d", "d2h", "d2d")
 """Directions of copies, by the numbers of replay.h."""
 GpuStruct, CopierStruct = map(REPLAY.struct, ("Gpu", "GpuCopier"))
@@ -54,7 +61,9 @@ class CudaDevice:
         try:
             self._driver = driver or ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            raise ProbeUnavailable(f"a gpu tier needs NVIDIA's driver ({error}); or simulate it: gpu=sim") from None
+            raise ProbeUnavailable(
+                f"a gpu tier needs NVIDIA's driver ({error}); or simulate it: gpu=sim"
+            ) from None
         count, device, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(128)
         try:
             self._call("cuInit", 0)
@@ -106,7 +115,10 @@ class CudaDevice:
         return self._take("cuMemAlloc_v2", "cuMemFree_v2", ctypes.c_size_t(nbytes))
 
     def copier(self, staging_bytes: int) -> Any:
-        """Return what one thread that copies has here: a stream, two events, and pinned memory of the host."""
+        """Return what one thread that copies has here.
+
+        A stream, two events, and pinned memory of the host.
+        """
         stream = self._take("cuStreamCreate", "cuStreamDestroy_v2", _NON_BLOCKING)
         begins, ends = (self._take("cuEventCreate", "cuEventDestroy_v2", 0) for _ in range(2))
         take = ("cuMemHostAlloc", "cuMemFreeHost", ctypes.c_size_t(staging_bytes), 0)
@@ -121,14 +133,24 @@ class CudaDevice:
             "wait": "cuEventSynchronize",
             "elapsed": "cuEventElapsedTime",
         }
-        at = {field: ctypes.cast(getattr(self._driver, name), ctypes.c_void_p).value for field, name in of.items()}
-        return GpuStruct(context=self._context, copier=ctypes.addressof(copiers), is_within=is_within, **at)
+        at = {
+            field: ctypes.cast(getattr(self._driver, name), ctypes.c_void_p).value
+            for field, name in of.items()
+        }
+        return GpuStruct(
+            context=self._context, copier=ctypes.addressof(copiers), is_within=is_within, **at
+        )
 
     def pin(self, arena: Arena) -> None:
         """Pin buffers of the host for copies and cuFile; DeviceError if the driver refuses."""
         self.use()
         try:
-            self._call("cuMemHostRegister_v2", ctypes.c_void_p(arena.address), ctypes.c_size_t(arena.nbytes), 0)
+            self._call(
+                "cuMemHostRegister_v2",
+                ctypes.c_void_p(arena.address),
+                ctypes.c_size_t(arena.nbytes),
+                0,
+            )
         except (OSError, MemoryError) as error:
             raise DeviceError(
                 f"{format_bytes(arena.nbytes)} of buffers cannot be pinned for the GPU: {error}; "
@@ -139,10 +161,15 @@ class CudaDevice:
     def copy(self, to: int, source: int, nbytes: int) -> None:
         """Copy between any two memories, and wait for it; OSError if it fails."""
         self.use()
-        self._call("cuMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(nbytes))
+        self._call(
+            "cuMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(nbytes)
+        )
 
     def close(self) -> None:
-        """Give everything back; after an error of the GPU the driver may refuse, which changes nothing any more."""
+        """Give everything back.
+
+        After an error of the GPU the driver may refuse, which changes nothing any more.
+        """
         self._driver.cuCtxSetCurrent(self._context)
         while self._taken:
             gives_back, taken = self._taken.pop()
@@ -167,7 +194,10 @@ class GpuTier(RamTier):
         is_within: bool = False,
         is_verified: bool = False,
     ) -> None:
-        """Hold objects for the tier `name` on GPU `number`; `is_within`: copies stay on the device."""
+        """Hold objects for the tier `name` on GPU `number`.
+
+        `is_within`: copies stay on the device.
+        """
         super().__init__(name, io_bytes, is_verified=is_verified)
         self.target = f"gpu:{number}"
         self._number, self._make_device, self._is_within = number, make_device, is_within
@@ -176,19 +206,25 @@ class GpuTier(RamTier):
         self._gpu: Any = None
 
     def open(self, peak_bytes: int) -> None:
-        """Take the GPU, check that the trace's peak fits its free memory, and take that and what copies need."""
+        """Take the GPU, check that the trace's peak fits its free memory, and take that and what
+        copies need.
+        """
         self._device = device = self._held.enter_context(closing(self._make_device(self._number)))
         sink_bytes = max(2, SINK_BYTES // self._io_bytes) * self._io_bytes if self._is_within else 0
         staging_bytes = 0 if self._is_within else self._io_bytes
         free, total = device.memory_bytes()
         if peak_bytes + sink_bytes > free:
             raise DeviceError(
-                f"--tier {self.name}=gpu: the replay holds up to {format_bytes(peak_bytes + sink_bytes)} there, but "
-                f"{device.name} has {format_bytes(free)} free; {LESS.format(self.name)}"
+                f"--tier {self.name}=gpu: the replay holds up to"
+                f" {format_bytes(peak_bytes + sink_bytes)} there, but {device.name} has"
+                f" {format_bytes(free)} free; {LESS.format(self.name)}"
             )
         unit = PAGE_BYTES if self._is_verified else UNIT_BYTES
         # Free room lies scattered, as on a file.
-        spare = min(int(peak_bytes * SPARE_SHARE) + PAGE_BYTES, max(0, free - peak_bytes - sink_bytes - LEFT_BYTES))
+        spare = min(
+            int(peak_bytes * SPARE_SHARE) + PAGE_BYTES,
+            max(0, free - peak_bytes - sink_bytes - LEFT_BYTES),
+        )
         size = -(-(peak_bytes + spare) // unit) * unit
         try:
             self._address = device.allocate(size)
@@ -196,8 +232,9 @@ class GpuTier(RamTier):
             copiers = [device.copier(staging_bytes) for _ in range(copy_threads())]
         except MemoryError as error:
             raise DeviceError(
-                f"--tier {self.name}=gpu: {device.name} has no room for {format_bytes(size + sink_bytes)} in one piece "
-                f"({error}); {LESS.format(self.name)}"
+                f"--tier {self.name}=gpu: {device.name} has no room for"
+                f" {format_bytes(size + sink_bytes)} in one piece ({error});"
+                f" {LESS.format(self.name)}"
             ) from None
         self._touched_bytes = size
         self._space = Space(size, unit, 0)
@@ -210,7 +247,9 @@ class GpuTier(RamTier):
         """Return how the engine finds it."""
         if self._gpu is None:
             return super().native()
-        of = dict(zip(("sink", "sink_bytes"), self._place, strict=True)) | {"gpu": ctypes.addressof(self._gpu)}
+        of = dict(zip(("sink", "sink_bytes"), self._place, strict=True)) | {
+            "gpu": ctypes.addressof(self._gpu)
+        }
         return dataclasses.replace(super().native(), fields=of)
 
     def why_failed(self, code: int) -> str:
@@ -219,10 +258,13 @@ class GpuTier(RamTier):
         return self._device.said(self._gpu.error) if is_known else super().why_failed(code)
 
     def facts(self) -> dict[str, Any]:
-        """Return the GPU, how data moves, and what was copied in each direction, what populates it included."""
+        """Return the GPU, how data moves, and what was copied in each direction, what populates it
+        included.
+        """
         transfers = {
             kind: {
-                of: sum(getattr(copier, of)[at] for copier in self._copiers) for of in ("copies", "bytes", "event_ns")
+                of: sum(getattr(copier, of)[at] for copier in self._copiers)
+                for of in ("copies", "bytes", "event_ns")
             }
             for at, kind in enumerate(KINDS)
         }
@@ -233,7 +275,10 @@ class GpuTier(RamTier):
             "copy_threads": len(self._copiers),
             **self._facts,
             "transfers": {kind: of for kind, of in transfers.items() if of["copies"]},
-            "note": "latencies are the host's; event_ns is between GPU events around each copy, its launch included",
+            "note": (
+                "latencies are the host's; event_ns is between GPU events around each copy, its"
+                " launch included"
+            ),
         }
 
     def close(self) -> None:
@@ -243,7 +288,10 @@ class GpuTier(RamTier):
 
 
 def gpu_options(options: Mapping[str, str], said: str, *, is_verified: bool) -> tuple[int, bool]:
-    """Return the number of the GPU, and whether copies stay on it; ConfigError, quoting `said`, for what is none."""
+    """Return the number of the GPU, and whether copies stay on it.
+
+    ConfigError, quoting `said`, for what is none.
+    """
     for name in options:
         if name not in OPTIONS:
             raise ConfigError(f"{said}: unknown option {name!r}; gpu takes {', '.join(OPTIONS)}")
@@ -251,14 +299,22 @@ def gpu_options(options: Mapping[str, str], said: str, *, is_verified: bool) -> 
     if not number.isdigit():
         raise ConfigError(f"{said}: device is a number from 0")
     if copy not in ("host", "device"):
-        raise ConfigError(f"{said}: copy is host (to and from pinned host memory) or device (within the GPU)")
+        raise ConfigError(
+            f"{said}: copy is host (to and from pinned host memory) or device (within the GPU)"
+        )
     if copy == "device" and is_verified:
-        raise ConfigError(f"{said}: --verify needs the data, which copy=device does not move to it; leave one out")
+        raise ConfigError(
+            f"{said}: --verify needs the data, which copy=device does not move to it; leave one out"
+        )
     return int(number), copy == "device"
 
 
 _WRITE = 1
-WANTED = "--gds needs kvikio ({}): " + how_to_add("gds") + "; and NVIDIA's driver with nvidia-fs for direct I/O"
+WANTED = (
+    "--gds needs kvikio ({}): "
+    + how_to_add("gds")
+    + "; and NVIDIA's driver with nvidia-fs for direct I/O"
+)
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,7 +323,10 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     is_direct: bool
     """Whether GPUDirect Storage is there and in use."""
     allows_compat: bool | None
-    """Whether cuFile may still fall back on a file it cannot reach directly (cufile.json); null if unknown."""
+    """Whether cuFile may still fall back on a file it cannot reach directly (cufile.json).
+
+    Null if unknown.
+    """
     library: str
     note: str
 
@@ -293,14 +352,24 @@ class Kvikio:
         """Return how I/O goes."""
         properties = self._kvikio.cufile_driver.properties
         try:
-            has_driver, allows = bool(properties.is_gds_available), bool(properties.allow_compat_mode)
+            has_driver, allows = (
+                bool(properties.is_gds_available),
+                bool(properties.allow_compat_mode),
+            )
         except (AttributeError, RuntimeError):
             has_driver, allows = False, None
         is_direct = has_driver and not self._kvikio.defaults.is_compat_mode_preferred()
-        fallback = "; cuFile may still bounce on a filesystem that it cannot reach (allow_compat_mode)"
+        fallback = (
+            "; cuFile may still bounce on a filesystem that it cannot reach (allow_compat_mode)"
+        )
         direct = f"GPUDirect Storage{fallback if allows else ''}"
         note = direct if is_direct else "compat mode: data went through host memory"
-        return Way(is_direct=is_direct, allows_compat=allows, library=f"kvikio {self._kvikio.__version__}", note=note)
+        return Way(
+            is_direct=is_direct,
+            allows_compat=allows,
+            library=f"kvikio {self._kvikio.__version__}",
+            note=note,
+        )
 
 
 class Mirror:
@@ -309,7 +378,13 @@ class Mirror:
     def __init__(self, arena: Arena, at: int) -> None:
         """Mirror `arena` at the address `at` of the GPU."""
         self.start, self.end, self.at = arena.address, arena.address + arena.nbytes, at
-        shape = {"shape": (arena.nbytes,), "typestr": "|u1", "data": (at, False), "strides": None, "version": 3}
+        shape = {
+            "shape": (arena.nbytes,),
+            "typestr": "|u1",
+            "data": (at, False),
+            "strides": None,
+            "version": 3,
+        }
         self.__cuda_array_interface__ = shape
 
 
@@ -332,7 +407,11 @@ class GdsTier(FileTier):
     ) -> None:
         """Move the objects of the tier `name`, files below `directory`, to and from GPU 0."""
         super().__init__(name, directory, options)
-        self._make_device, self._make_library, self._is_verified = make_device, make_library, is_verified
+        self._make_device, self._make_library, self._is_verified = (
+            make_device,
+            make_library,
+            is_verified,
+        )
         self._held = ExitStack()
         self._mirrors: list[Mirror] = []
 
@@ -357,7 +436,8 @@ class GdsTier(FileTier):
             self._mirrors.append(Mirror(arena, self._device.allocate(arena.nbytes)))
         except MemoryError:
             raise DeviceError(
-                f"{self._device.name} has no {arena.nbytes >> 20} MiB free for --gds; lower --queue-depth or --io-bytes"
+                f"{self._device.name} has no {arena.nbytes >> 20} MiB free for --gds; lower"
+                " --queue-depth or --io-bytes"
             ) from None
 
     def _mirror(self, buffer: memoryview) -> tuple[Mirror, int]:

@@ -35,7 +35,10 @@ def host_facts() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "cpu_model": next((value.strip() for name, _, value in cpu if name.strip() in ("model name", "Model")), None),
+        "cpu_model": next(
+            (value.strip() for name, _, value in cpu if name.strip() in ("model name", "Model")),
+            None,
+        ),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
         "libraries": {name: _version(name) for name in LIBRARIES},
@@ -56,7 +59,10 @@ def sys_number(path: Path) -> int | None:
 
 
 def filesystem_facts(target: Path) -> dict[str, Any]:
-    """Return the filesystem that holds `target`, its mount options, and the device beneath; null if there is none."""
+    """Return the filesystem that holds `target`, its mount options, and the device beneath.
+
+    Null if there is none.
+    """
     mount = None if target.is_block_device() else _mount_of(target.resolve())
     block, disk = _block_directory(target), block_device(target)
     sectors = None if disk is None else sys_number(disk / "size")
@@ -75,12 +81,21 @@ def filesystem_facts(target: Path) -> dict[str, Any]:
 
 
 def firmware_of(disk: Path) -> str | None:
-    """Return the firmware revision of the disk that /sys describes at `disk`; null where the kernel does not tell."""
-    return next((text for name in ("firmware_rev", "rev") if (text := sys_text(disk / "device" / name))), None)
+    """Return the firmware revision of the disk that /sys describes at `disk`.
+
+    Null where the kernel does not tell.
+    """
+    return next(
+        (text for name in ("firmware_rev", "rev") if (text := sys_text(disk / "device" / name))),
+        None,
+    )
 
 
 def active_scheduler(text: str | None) -> str | None:
-    """Return the active scheduler, the word in brackets or the only one: `none [mq-deadline]` is mq-deadline."""
+    """Return the active scheduler, the word in brackets or the only one.
+
+    `none [mq-deadline]` is mq-deadline.
+    """
     if text is None:
         return None
     return text.partition("[")[2].partition("]")[0] or text or None
@@ -113,23 +128,32 @@ def mounts(proc: Path = Path("/proc")) -> list[Mount]:
 
 
 def unescaped(point: str) -> str:
-    """Return a mount point as it is, of one in a table of mounts, which writes blanks as \\040 (proc(5))."""
+    """Return a mount point as it is, of one in a table of mounts, which writes blanks as \\040
+    (proc(5)).
+    """
     return re.sub(r"\\([0-7]{3})", lambda of: chr(int(of[1], 8)), point)
 
 
 def _mount_of(path: Path) -> Mount | None:
     above = [m for m in mounts() if path == Path(m.point) or Path(m.point) in path.parents]
     # Of two at one point, the later hides the earlier.
-    return max(enumerate(above), key=lambda pair: (len(pair[1].point), pair[0]))[1] if above else None
+    return (
+        max(enumerate(above), key=lambda pair: (len(pair[1].point), pair[0]))[1] if above else None
+    )
 
 
 def in_memory(target: Path) -> str | None:
-    """Return how `target` lies in memory, as `loop0 over tmpfs`; None if it does not, as far as that is seen."""
+    """Return how `target` lies in memory, as `loop0 over tmpfs`.
+
+    None if it does not, as far as that is seen.
+    """
     return next((text for is_memory, text in _layers(target, _MAX_LAYERS) if is_memory), None)
 
 
 def is_on_drive(target: Path) -> bool:
-    """Return whether `target` is or lies on a block device, down to the last layer, and none of them is memory."""
+    """Return whether `target` is or lies on a block device, down to the last layer, and none of
+    them is memory.
+    """
     return all(is_memory is False for is_memory, _ in _layers(target, _MAX_LAYERS))
 
 
@@ -139,9 +163,12 @@ def layers(target: Path) -> str:
 
 
 def _layers(target: Path, most: int) -> Iterator[tuple[bool | None, str]]:
-    """Yield what `target` lies on at last, once for each of its drives: whether that is memory, and its name.
+    """Yield what `target` lies on at last, once for each of its drives.
 
-    None for what is no block device and no memory either, as far as can be seen: a network's filesystem.
+    Whether that is memory, and its name.
+
+    None for what is no block device and no memory either, as far as can be seen: a network's
+    filesystem.
     """
     if most == 0 or not target.exists():
         yield None, "what is not seen from here"
@@ -154,7 +181,9 @@ def _layers(target: Path, most: int) -> Iterator[tuple[bool | None, str]]:
         yield True, mount.kind
         return
     options = mount.options.split(",") if mount else []
-    upper = next((option.partition("=")[2] for option in options if option.startswith("upperdir=")), "")
+    upper = next(
+        (option.partition("=")[2] for option in options if option.startswith("upperdir=")), ""
+    )
     if upper:
         yield from _over("overlay", _layers(Path(upper), most - 1))
         return
@@ -181,7 +210,9 @@ def _disk_layers(at: Path | None, most: int) -> Iterator[tuple[bool | None, str]
         yield kind is not None, f"{disk.name}, {kind}" if kind else disk.name
 
 
-def _over(name: str, layers: Iterator[tuple[bool | None, str]]) -> Iterator[tuple[bool | None, str]]:
+def _over(
+    name: str, layers: Iterator[tuple[bool | None, str]]
+) -> Iterator[tuple[bool | None, str]]:
     yield from ((is_memory, f"{name} over {text}") for is_memory, text in layers)
 
 
@@ -198,7 +229,9 @@ def disk_of(at: Path) -> Path:
 
 
 def slaves(at: Path) -> list[Path]:
-    """Return where /sys describes the block devices that the one at `at` is built on, as dm and md are."""
+    """Return where /sys describes the block devices that the one at `at` is built on, as dm and md
+    are.
+    """
     # A partition, such as md0p1, has none of its own.
     below = disk_of(at) / "slaves"
     return sorted(each.resolve() for each in below.iterdir()) if below.is_dir() else []
@@ -210,11 +243,15 @@ def _backing_file(at: Path) -> Path | None:
     return None if text is None else Path(text)
 
 
-def devices_beneath(at: Path | None, most: int = _MAX_LAYERS, *, has_loops: bool = True) -> Iterator[Path | None]:
-    """Yield where /sys describes the block device at `at` and those beneath it, through partitions, dm and md.
+def devices_beneath(
+    at: Path | None, most: int = _MAX_LAYERS, *, has_loops: bool = True
+) -> Iterator[Path | None]:
+    """Yield where /sys describes the block device at `at` and those beneath it, through partitions,
+    dm and md.
 
-    None stands for what is not seen. Through loops, too, unless not `has_loops`: a loop device issues requests of its
-    own, as a disk does, and those of the kernel to its file are others, if it writes any.
+    None stands for what is not seen. Through loops, too, unless not `has_loops`: a loop device
+    issues requests of its own, as a disk does, and those of the kernel to its file are others, if
+    it writes any.
     """
     yield at
     if at is not None:
@@ -241,7 +278,10 @@ def _block_directory(target: Path) -> Path | None:
 
 
 def numa_node(target: Path) -> int | None:
-    """Return the NUMA node that the drives beneath `target` are attached to; None if it is not known, or not one."""
+    """Return the NUMA node that the drives beneath `target` are attached to.
+
+    None if it is not known, or not one.
+    """
     return node_of(_block_directory(target) if target.exists() else None)
 
 
@@ -252,10 +292,20 @@ def node_of(at: Path | None) -> int | None:
         if each is None:
             nodes.add(None)
         elif not slaves(each) and _backing_file(each) is None:
-            # A disk of several NVMe controllers lies beside links to them, which lie below their PCI devices.
-            controllers = [link.resolve() for link in disk_of(each).parent.glob("nvme*") if link.is_symlink()]
+            # A disk of several NVMe controllers lies beside links to them, which lie below their
+            # PCI devices.
+            controllers = [
+                link.resolve() for link in disk_of(each).parent.glob("nvme*") if link.is_symlink()
+            ]
             for device in controllers or [disk_of(each)]:
-                found = next((text for up in (device, *device.parents) if (text := sys_text(up / "numa_node"))), "-1")
+                found = next(
+                    (
+                        text
+                        for up in (device, *device.parents)
+                        if (text := sys_text(up / "numa_node"))
+                    ),
+                    "-1",
+                )
                 nodes.add(int(found) if found.isdecimal() else None)
     return nodes.pop() if len(nodes) == 1 else None
 
@@ -273,10 +323,12 @@ def node_cpus(node: int, nodes: Path = Path("/sys/devices/system/node")) -> set[
 
 
 def device_counters(target: Path) -> DeviceIo | None:
-    """Return what the device beneath `target` has moved so far, for all programs; None if it is not seen.
+    """Return what the device beneath `target` has moved so far, for all programs.
 
-    Source: /proc/diskstats (Documentation/admin-guide/iostats.rst): sectors of 512 bytes whatever the device, times in
-    milliseconds.
+    None if it is not seen.
+
+    Source: /proc/diskstats (Documentation/admin-guide/iostats.rst): sectors of 512 bytes whatever
+    the device, times in milliseconds.
     """
     try:
         device = device_number(target)
@@ -307,14 +359,17 @@ class Throttle:
 
 
 def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
-    """Return the limits of our control group, and of those above it, on the devices beneath `target`.
+    """Return the limits of our control group, and of those above it, on the devices beneath
+    `target`.
 
-    Source: Documentation/admin-guide/cgroup-v2.rst (io.max) and cgroup-v1/blkio-controller.rst (blkio.throttle.*). A
-    group of which this process sees no directory is not known.
+    Source: Documentation/admin-guide/cgroup-v2.rst (io.max) and cgroup-v1/blkio-controller.rst
+    (blkio.throttle.*). A group of which this process sees no directory is not known.
     """
     found_at = _block_directory(target) if target.exists() else None
     numbers = {
-        number for at in devices_beneath(found_at) if at is not None and (number := sys_text(disk_of(at) / "dev"))
+        number
+        for at in devices_beneath(found_at)
+        if at is not None and (number := sys_text(disk_of(at) / "dev"))
     }
     found: list[Throttle] = []
     for group in _groups(proc):
@@ -323,7 +378,11 @@ def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
             for name, _, value in (limit.partition("=") for limit in limits):
                 if number in numbers and value.isdecimal():
                     is_write, is_bytes = name.startswith("w"), name.endswith("bps")
-                    found.append(Throttle(is_write, is_bytes, int(value), f"io.max {name}={value} of {group}"))
+                    found.append(
+                        Throttle(
+                            is_write, is_bytes, int(value), f"io.max {name}={value} of {group}"
+                        )
+                    )
         for of, unit in product(("read", "write"), ("bps", "iops")):
             name = f"blkio.throttle.{of}_{unit}_device"
             for line in (sys_text(group / name) or "").splitlines():
@@ -335,13 +394,23 @@ def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
 
 
 def _groups(proc: Path) -> Iterator[Path]:
-    """Yield the directories of our control groups that may limit I/O, from our own up to the top of what we see."""
+    """Yield the directories of our control groups that may limit I/O, from our own up to the top of
+    what we see.
+    """
     mounted = [
-        m for m in mounts(proc) if m.kind == "cgroup2" or (m.kind == "cgroup" and "blkio" in m.options.split(","))
+        m
+        for m in mounts(proc)
+        if m.kind == "cgroup2" or (m.kind == "cgroup" and "blkio" in m.options.split(","))
     ]
     for line in (sys_text(proc / "self/cgroup") or "").splitlines():
         _number, controllers, path = line.split(":", 2)
-        kind = "cgroup2" if not controllers else "cgroup" if "blkio" in controllers.split(",") else None
+        kind = (
+            "cgroup2"
+            if not controllers
+            else "cgroup"
+            if "blkio" in controllers.split(",")
+            else None
+        )
         for mount in mounted:
             if mount.kind == kind:
                 top = Path(mount.point)
@@ -352,6 +421,9 @@ def _groups(proc: Path) -> Iterator[Path]:
 
 
 def queue_number(target: Path, name: str) -> int | None:
-    """Return the number `name` of the block layer's queue of the disk beneath `target`; None if it is not seen."""
+    """Return the number `name` of the block layer's queue of the disk beneath `target`.
+
+    None if it is not seen.
+    """
     disk = block_device(target) if target.exists() else None
     return None if disk is None else sys_number(disk / "queue" / name)

@@ -1,8 +1,11 @@
-"""Tiers that move no data: `sim` takes the time of a service model, `null` takes none; every output marks them.
+"""Tiers that move no data.
 
-The model is the one by which `kvtrace gen` gives a tier's operations their times; or, of `sim:drive.json`, what
-`kvreplay scorecard` measured of a drive. Such a drive file is a matrix of cells (size x depth x mix): between them
-times are interpolated on logarithms, and each I/O takes one of its cell's, by the run's seed (`native/threads.c`).
+`sim` takes the time of a service model, `null` takes none; every output marks them.
+
+The model is the one by which `kvtrace gen` gives a tier's operations their times; or, of
+`sim:drive.json`, what `kvreplay scorecard` measured of a drive. Such a drive file is a matrix of
+cells (size x depth x mix): between them times are interpolated on logarithms, and each I/O takes
+one of its cell's, by the run's seed (`native/threads.c`).
 """
 
 from __future__ import annotations
@@ -35,7 +38,11 @@ def _served(rates: Sequence[int], latency_ns: int, source: str, concurrency: int
     """Return the service that reads and writes at `rates`, in bytes a second."""
     read, write = rates
     return Service(
-        read_bytes_per_s=read, write_bytes_per_s=write, latency_ns=latency_ns, concurrency=concurrency, source=source
+        read_bytes_per_s=read,
+        write_bytes_per_s=write,
+        latency_ns=latency_ns,
+        concurrency=concurrency,
+        source=source,
     )
 
 
@@ -52,8 +59,13 @@ class SimulatedTier(Tier):
     engine = "sim"
     is_simulated = True
 
-    def __init__(self, name: str, service: Service | None = None, drive: DriveModel | None = None) -> None:
-        """Name the tier; `service` None is `null`; `drive` takes I/Os instead, as they are issued to a drive."""
+    def __init__(
+        self, name: str, service: Service | None = None, drive: DriveModel | None = None
+    ) -> None:
+        """Name the tier.
+
+        `service` None is `null`; `drive` takes I/Os instead, as they are issued to a drive.
+        """
         self.name, self.service, self._drive = name, service, drive
         self.alignment = 1 if drive is None else ALIGNMENT
         self.target = "null" if service is None else "sim"
@@ -66,18 +78,27 @@ class SimulatedTier(Tier):
         return Native(kind, fields=matrix, service=self.service)
 
     def gain(self, each_bytes: float, io_bytes: int, read_share: float, in_flight: float) -> float:
-        """Return how much more its model moves with twice as much `in_flight`, I/Os of a drive, else operations."""
-        now, then = (self._rate(each_bytes, io_bytes, read_share, so_many) for so_many in (in_flight, 2 * in_flight))
+        """Return how much more its model moves with twice as much `in_flight`, I/Os of a drive,
+        else operations.
+        """
+        now, then = (
+            self._rate(each_bytes, io_bytes, read_share, so_many)
+            for so_many in (in_flight, 2 * in_flight)
+        )
         return then / now - 1
 
     def _rate(self, each_bytes: float, io_bytes: int, read_share: float, in_flight: float) -> float:
         if self._drive is not None:
-            return self._drive.at(min(each_bytes, io_bytes), max(1.0, in_flight), read_share)[0] * min(1.0, in_flight)
+            return self._drive.at(min(each_bytes, io_bytes), max(1.0, in_flight), read_share)[
+                0
+            ] * min(1.0, in_flight)
         assert self.service is not None, "null has no model"
         of, rates = self.service, (self.service.read_bytes_per_s, self.service.write_bytes_per_s)
         # In each direction a server has one at a time; the latency comes after it.
         each_ns = (max(of.least_ns, each_bytes * NS_PER_S / rate) for rate in rates)
-        busy_ns = [share * ns for share, ns in zip((read_share, 1 - read_share), each_ns, strict=True)]
+        busy_ns = [
+            share * ns for share, ns in zip((read_share, 1 - read_share), each_ns, strict=True)
+        ]
         return min(1 / max(busy_ns), in_flight / (sum(busy_ns) + of.latency_ns))
 
     def facts(self) -> dict[str, Any]:
@@ -89,9 +110,12 @@ class SimulatedTier(Tier):
 
 
 def service_of(tier: str, options: Mapping[str, str], meta: Metadata, said: str) -> Service:
-    """Return the service of the simulated `tier`: by its options, else the trace's own model, else what is assumed.
+    """Return the service of the simulated `tier`.
 
-    ConfigError for an option that is none, or no bandwidth for a tier for which none is assumed; it quotes `said`.
+    By its options, else the trace's own model, else what is assumed.
+
+    ConfigError for an option that is none, or no bandwidth for a tier for which none is assumed; it
+    quotes `said`.
     """
     for name in options:
         if name not in OPTIONS:
@@ -103,7 +127,8 @@ def service_of(tier: str, options: Mapping[str, str], meta: Metadata, said: str)
     found = _of_trace(tier, meta) or ASSUMED.get(tier)
     if found is None:
         raise ConfigError(
-            f"{said}: the trace models no bandwidths of tier {tier}; name one, such as sim:bandwidth=7GB,latency=80us"
+            f"{said}: the trace models no bandwidths of tier {tier}; name one, such as"
+            " sim:bandwidth=7GB,latency=80us"
         )
     return found
 
@@ -112,7 +137,9 @@ def _stated(options: Mapping[str, str], said: str) -> Service:
     both = options.get("bandwidth")
     directions = [options.get(f"{way}_bandwidth", both) for way in ("read", "write")]
     if None in directions:
-        raise ConfigError(f"{said}: name both read_bandwidth and write_bandwidth, or bandwidth for both")
+        raise ConfigError(
+            f"{said}: name both read_bandwidth and write_bandwidth, or bandwidth for both"
+        )
     try:
         rates = [parse_bytes(text) for text in directions if text is not None]
         latency_ns = parse_duration_ns(options.get("latency", "0"))
@@ -127,7 +154,10 @@ def _stated(options: Mapping[str, str], said: str) -> Service:
 
 
 def _of_trace(tier: str, meta: Metadata) -> Service | None:
-    """Return the service model that the trace was simulated with; None if it had none for both directions."""
+    """Return the service model that the trace was simulated with.
+
+    None if it had none for both directions.
+    """
     hierarchy = meta.config.get("hierarchy")
     tiers = hierarchy.get("tiers", []) if isinstance(hierarchy, dict) else []
     found: dict[str, Any] = next((t for t in tiers if t.get("name") == tier), {})
@@ -157,7 +187,10 @@ class DriveTimes(Distribution, frozen=True, forbid_unknown_fields=True):
 
 
 class DriveCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the drive did with I/Os of one size, so many in flight, of which so many read; null of what is not known."""
+    """What the drive did with I/Os of one size, so many in flight, of which so many read.
+
+    Null of what is not known.
+    """
 
     io_bytes: int
     depth: int
@@ -175,7 +208,10 @@ class DriveCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class DriveError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far predictions of cells are off that were held out of a fit to the others: |predicted / measured - 1|."""
+    """How far predictions of cells are off that were held out of a fit to the others.
+
+    |predicted / measured - 1|.
+    """
 
     cells: int
     """Held out: every third."""
@@ -210,18 +246,27 @@ class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return the drive file at `path`; TraceError if it is none, is damaged, or knows no reads or no writes."""
+        """Return the drive file at `path`.
+
+        TraceError if it is none, is damaged, or knows no reads or no writes.
+        """
         misfit = "not a drive file of this version of kvreplay: {}; kvreplay scorecard makes one"
         drive = read_json(path, cls, misfit=misfit)
         if drive.sha256 != sealed(drive).sha256:
             raise TraceError("damaged: its content is not what was written", path=path)
         for op in _OPS:
             if not any(cell.bytes_per_s and getattr(cell, op) for cell in drive.cells):
-                raise TraceError(f"no cell of it has {op}s; measure the drive again (kvreplay scorecard)", path=path)
+                raise TraceError(
+                    f"no cell of it has {op}s; measure the drive again (kvreplay scorecard)",
+                    path=path,
+                )
         return drive
 
     def __str__(self) -> str:
-        return f"{self.device or 'no device seen'}, {self.model or 'model not known'}, measured {self.started_utc[:10]}"
+        return (
+            f"{self.device or 'no device seen'}, {self.model or 'model not known'}, measured"
+            f" {self.started_utc[:10]}"
+        )
 
 
 class DriveModel:
@@ -231,15 +276,23 @@ class DriveModel:
         """Fit the cells that are known; some must have reads, some writes."""
         known = [cell for cell in cells if cell.bytes_per_s]
         shares, sizes, depths = (
-            sorted({getattr(cell, name) for cell in known}) for name in ("read_share", "io_bytes", "depth")
+            sorted({getattr(cell, name) for cell in known})
+            for name in ("read_share", "io_bytes", "depth")
         )
         grid = np.full((2, len(shares), len(sizes), len(depths), len(PARTS) + 2), np.nan)
         for cell in known:
             share, size = shares.index(cell.read_share), sizes.index(cell.io_bytes)
-            like = [c.bytes_per_s or 0 for c in known if (c.read_share, c.io_bytes) == (cell.read_share, cell.io_bytes)]
+            like = [
+                c.bytes_per_s or 0
+                for c in known
+                if (c.read_share, c.io_bytes) == (cell.read_share, cell.io_bytes)
+            ]
             for op, name in enumerate(_OPS):
                 if (times := getattr(cell, name)) is not None:
-                    held, work_ns = cell.depth / (cell.in_flight or cell.depth), cell.io_bytes / max(like) * NS_PER_S
+                    held, work_ns = (
+                        cell.depth / (cell.in_flight or cell.depth),
+                        cell.io_bytes / max(like) * NS_PER_S,
+                    )
                     values = [*_log_parts(times), np.log(held), np.log(work_ns)]
                     grid[op, share, size, depths.index(cell.depth)] = values
         for of_op in grid:
@@ -257,8 +310,12 @@ class DriveModel:
         counts = {f"{name}s": len(axis) for name, axis in axes.items()}
         self.struct = Structure(REPLAY, "Matrix", cell=np.ascontiguousarray(grid), **axes, **counts)
 
-    def at(self, io_bytes: float, depth: float, read_share: float) -> tuple[float, dict[str, float]]:
-        """Return bytes a second, and the p99 of reads and of writes in ns, with so many in flight all the time."""
+    def at(
+        self, io_bytes: float, depth: float, read_share: float
+    ) -> tuple[float, dict[str, float]]:
+        """Return bytes a second, and the p99 of reads and of writes in ns, with so many in flight
+        all the time.
+        """
         mean_ns, p99_ns = 0.0, {}
         for op, share in enumerate((read_share, 1 - read_share)):
             if share > 0:
@@ -270,26 +327,44 @@ class DriveModel:
 
 
 def simulated(name: str, options: Mapping[str, str], meta: Metadata, said: str) -> SimulatedTier:
-    """Return the tier `name` by its options: as a drive file says, else by a service; errors as of `service_of`."""
+    """Return the tier `name` by its options.
+
+    As a drive file says, else by a service; errors as of `service_of`.
+    """
     if "drive" not in options:
         return SimulatedTier(name, service_of(name, options, meta, said))
     if len(options) > 1:
-        raise ConfigError(f"{said}: a drive file says all of a drive's times; name it alone, as sim:{options['drive']}")
+        raise ConfigError(
+            f"{said}: a drive file says all of a drive's times; name it alone, as"
+            f" sim:{options['drive']}"
+        )
     drive = DriveFile.read(Path(options["drive"]))
-    rates = [max(int(cell.bytes_per_s or 0) for cell in drive.cells if getattr(cell, op)) for op in _OPS]
+    rates = [
+        max(int(cell.bytes_per_s or 0) for cell in drive.cells if getattr(cell, op)) for op in _OPS
+    ]
     least = min((cell.read.mean_ns or 0 for cell in drive.cells if cell.read), default=0)
     source = f"at best: the {len(drive.cells)} cells of a drive file of {drive}"
     return SimulatedTier(name, _served(rates, int(least), source), DriveModel(drive.cells))
 
 
 def held_out(cells: Sequence[DriveCell]) -> DriveError | None:
-    """Fit all known `cells` but every third, and return how far those are predicted off; None if it cannot be fitted.
+    """Fit all known `cells` but every third, and return how far those are predicted off.
 
-    They lie diagonally: each has neighbours of its size, of its depth and of its mix among the others.
+    None if it cannot be fitted.
+
+    They lie diagonally: each has neighbours of its size, of its depth and of its mix among the
+    others.
     """
     known = [cell for cell in cells if cell.bytes_per_s]
-    axes = {name: sorted({getattr(cell, name) for cell in known}) for name in ("read_share", "io_bytes", "depth")}
-    out = [cell for cell in known if sum(axis.index(getattr(cell, n)) for n, axis in axes.items()) % 3 == 1]
+    axes = {
+        name: sorted({getattr(cell, name) for cell in known})
+        for name in ("read_share", "io_bytes", "depth")
+    }
+    out = [
+        cell
+        for cell in known
+        if sum(axis.index(getattr(cell, n)) for n, axis in axes.items()) % 3 == 1
+    ]
     rest = [cell for cell in known if cell not in out]
     if not out or not all(any(getattr(cell, op) for cell in rest) for op in _OPS):
         return None
@@ -319,7 +394,9 @@ def _mean(logs: Any) -> float:
 
 
 def _log_parts(times: DriveTimes) -> Any:
-    """Return the logarithms of a cell's times at PARTS: those kept, a least one so that their mean is right.
+    """Return the logarithms of a cell's times at PARTS.
+
+    Those kept, a least one so that their mean is right.
 
     A percentile of too few operations is taken for the greatest.
     """
@@ -333,7 +410,10 @@ def _log_parts(times: DriveTimes) -> Any:
 
 
 def _fill(values: Any, sizes: Any, depths: Any) -> None:
-    """Estimate the missing cells (size, depth) of `values` along both axes: on the line through the two nearest."""
+    """Estimate the missing cells (size, depth) of `values` along both axes.
+
+    On the line through the two nearest.
+    """
     while (missing := np.isnan(values[..., 0])).any():
         before = values.copy()
         for size, depth in np.argwhere(missing):
@@ -344,9 +424,15 @@ def _fill(values: Any, sizes: Any, depths: Any) -> None:
                 if not len(on):
                     continue
                 near = (
-                    [*below[-1:], *above[:1]] if len(below) and len(above) else [*on[:2]] if len(above) else [*on[-2:]]
+                    [*below[-1:], *above[:1]]
+                    if len(below) and len(above)
+                    else [*on[:2]]
+                    if len(above)
+                    else [*on[-2:]]
                 )
-                counts = _ALONE if len(near) == 1 else _BETWEEN if len(below) and len(above) else _BEYOND
+                counts = (
+                    _ALONE if len(near) == 1 else _BETWEEN if len(below) and len(above) else _BEYOND
+                )
                 way = (x[at] - x[near[0]]) / (x[near[1]] - x[near[0]]) if len(near) > 1 else 0.0
                 parts += counts * (line[near[0]] + way * (line[near[-1]] - line[near[0]]))
                 weight += counts

@@ -1,11 +1,14 @@
-"""An object store as a tier: each write is one PUT, each read one GET or ranged GET, each delete one DELETE.
+"""An object store as a tier.
 
-Requests go through s3dlio, each from the thread that waits for it. s3dlio's own retries are switched off, because it
-does not report them: a request that it retried would look like a slow one. Retries made here are counted.
+Each write is one PUT, each read one GET or ranged GET, each delete one DELETE.
 
-All objects lie below a folder of ours in the prefix, with a marker: by it a later run knows the leftovers of a killed
-one. Nothing else in the bucket is touched. Credentials come from the environment or the standard files, and never reach
-anything that is written or shown.
+Requests go through s3dlio, each from the thread that waits for it. s3dlio's own retries are
+switched off, because it does not report them: a request that it retried would look like a slow one.
+Retries made here are counted.
+
+All objects lie below a folder of ours in the prefix, with a marker: by it a later run knows the
+leftovers of a killed one. Nothing else in the bucket is touched. Credentials come from the
+environment or the standard files, and never reach anything that is written or shown.
 """
 
 from __future__ import annotations
@@ -38,10 +41,14 @@ if TYPE_CHECKING:
 
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-"""Before the first repeat of a request, and before any: each wait is twice the one before it, less up to half of it."""
+"""Before the first repeat of a request, and before any.
+
+Each wait is twice the one before it, less up to half of it.
+"""
 _ENVIRONMENT = {
     "S3DLIO_MAX_RETRY_ATTEMPTS": "1",
-    # Credentials come from the environment and the standard files alone, and not from a .env that lies about.
+    # Credentials come from the environment and the standard files alone, and not from a .env that
+    # lies about.
     "S3DLIO_LOAD_DOTENV": "0",
 }
 
@@ -64,10 +71,18 @@ class StoreClient:
     """One prefix of a store; everything but `open` and `close` is called from many threads."""
 
     def __init__(self, address: Address, balance: Balance, retries: int, timeout_s: int) -> None:
-        """Serve `address`; a request that is refused, fails or takes `timeout_s` is repeated up to `retries` times."""
+        """Serve `address`.
+
+        A request that is refused, fails or takes `timeout_s` is repeated up to `retries` times.
+        """
         self.address = address
         self.requests = RequestCounts(len(address.roots()))
-        self._roots, self._balance, self._retries, self._timeout_s = address.roots(), balance, retries, timeout_s
+        self._roots, self._balance, self._retries, self._timeout_s = (
+            address.roots(),
+            balance,
+            retries,
+            timeout_s,
+        )
         self._lock = threading.Lock()
         self._turn, self.in_flight = -1, [0] * len(self._roots)
         """Whose turn it was, and the requests in flight, by endpoint."""
@@ -78,7 +93,10 @@ class StoreClient:
         self._here = threading.local()
 
     def open(self) -> None:
-        """Load s3dlio and find credentials; DeviceError, saying what to do, where either is missing."""
+        """Load s3dlio and find credentials.
+
+        DeviceError, saying what to do, where either is missing.
+        """
         if self.address.scheme == "s3":
             find_credentials()
             os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
@@ -89,10 +107,16 @@ class StoreClient:
             import s3dlio
         except ImportError as error:
             raise DeviceError(
-                f"{self.address.scheme}:// targets need s3dlio ({error}); install it: {how_to_add('s3')}"
+                f"{self.address.scheme}:// targets need s3dlio ({error}); install it:"
+                f" {how_to_add('s3')}"
             ) from None
         self._api = s3dlio
-        self._errors = (RuntimeError, ValueError, s3dlio.ObjectNotFoundError, s3dlio.LengthMismatchError)
+        self._errors = (
+            RuntimeError,
+            ValueError,
+            s3dlio.ObjectNotFoundError,
+            s3dlio.LengthMismatchError,
+        )
 
     def begin(self) -> None:
         """Start counting and spreading requests; earlier ones are not part of the replay."""
@@ -138,7 +162,9 @@ class StoreClient:
         def ask(uri: str) -> None:
             came = memoryview(self._api.get_range(uri, offset, len(into)))
             if len(came) != len(into):
-                raise RuntimeError(f"LengthMismatch: {len(came)} of {len(into)} bytes came from offset {offset}")
+                raise RuntimeError(
+                    f"LengthMismatch: {len(came)} of {len(into)} bytes came from offset {offset}"
+                )
             copy(into, came)
 
         self._ask("ranged get", key, len(into), ask)
@@ -153,7 +179,10 @@ class StoreClient:
         self._ask("list", "", 0, lambda uri: names.extend(self._api.list(uri, recursive=True)))
         found = [name.partition(f"{self.address.path}/") for name in names]
         if (foreign := next((name for name, at, _ in found if not at), None)) is not None:
-            raise OSError(errno.EIO, f"listing this prefix, the store returned {foreign}, which is not below it")
+            raise OSError(
+                errno.EIO,
+                f"listing this prefix, the store returned {foreign}, which is not below it",
+            )
         return [key for _, _, key in found]
 
     def delete_all(self, folder: str) -> None:
@@ -170,14 +199,19 @@ class StoreClient:
         return None
 
     def facts(self) -> dict[str, Any]:
-        """Return what spoke to which endpoints, and how; the first is null where the environment named it."""
+        """Return what spoke to which endpoints, and how.
+
+        The first is null where the environment named it.
+        """
         urls = self.address.endpoints or (None,)
         return {
             "name": "s3dlio",
             "version": self._api.__version__,
             "balance": self._balance.value,
             "retries": self._retries,
-            "endpoints": [{"url": url, **of} for url, of in zip(urls, self.requests.of_endpoints, strict=True)],
+            "endpoints": [
+                {"url": url, **of} for url, of in zip(urls, self.requests.of_endpoints, strict=True)
+            ],
         }
 
     def close(self) -> None:
@@ -188,8 +222,8 @@ class StoreClient:
     def _ask(self, kind: str, key: str, nbytes: int, call: Callable[[str], object]) -> None:
         """Send a request until it is done.
 
-        OSError if it was refused or failed too often, or for good; FileNotFoundError if there is no such object or
-        bucket.
+        OSError if it was refused or failed too often, or for good; FileNotFoundError if there is no
+        such object or bucket.
         """
         repeats, waited_ns, wait_s = 0, 0, FIRST_WAIT_S
         while True:
@@ -210,7 +244,9 @@ class StoreClient:
             self._here.retries = self.take_retries() + 1
             repeats, wait_s = repeats + 1, min(2 * wait_s, LONGEST_WAIT_S)
 
-    def _once(self, kind: str, key: str, nbytes: int, call: Callable[[str], object], *, is_repeat: bool) -> str | None:
+    def _once(
+        self, kind: str, key: str, nbytes: int, call: Callable[[str], object], *, is_repeat: bool
+    ) -> str | None:
         """Send a request; return what went wrong, if anything did."""
         at = self._pick()
         uri, text = f"{self._roots[at]}/{key}", None
@@ -224,7 +260,9 @@ class StoreClient:
             said = str(error).partition("; no endpoint URL is set")[0]
             said = said.replace(_TIMEOUT, "--request-timeout").replace(uri, _THIS)
             own = f"{self.address.path}/{key}"
-            text = without_secrets(said.replace(f"{self.address.scheme}://{own}", _THIS).replace(own, _THIS))
+            text = without_secrets(
+                said.replace(f"{self.address.scheme}://{own}", _THIS).replace(own, _THIS)
+            )
         with self._lock:
             self.in_flight[at] -= 1
         answer = Answer.DONE if text is None else answer_of(text)
@@ -238,7 +276,9 @@ class StoreClient:
             self._turn = at = (self._turn + 1) % count
             if self._balance is Balance.LEAST_CONNECTIONS:
                 # Of those that have as little to do, the one whose turn it is.
-                self._turn = at = min((self.in_flight[i % count], i) for i in range(at, at + count))[1] % count
+                self._turn = at = (
+                    min((self.in_flight[i % count], i) for i in range(at, at + count))[1] % count
+                )
             self.in_flight[at] += 1
         return at
 
@@ -292,30 +332,37 @@ class Address:
 
     @classmethod
     def of(cls, said: str, target: str, endpoints: Sequence[str]) -> Self:
-        """Return the address that `target` and `endpoints` name; ConfigError, quoting `said`, for what is none."""
+        """Return the address that `target` and `endpoints` name.
+
+        ConfigError, quoting `said`, for what is none.
+        """
         scheme, _, rest = target.partition("://")
         bucket, _, prefix = rest.partition("/")
         prefix = prefix.strip("/")
         if "@" in bucket:
             raise ConfigError(
-                "--tier: the target has credentials; leave them out: they are read from the environment or the "
-                "standard files alone"
+                "--tier: the target has credentials; leave them out: they are read from the"
+                " environment or the standard files alone"
             )
         if not prefix or (scheme == "s3" and not _BUCKET.fullmatch(bucket)):
             raise ConfigError(
-                f"{said}: write {scheme}://BUCKET/PREFIX, with a bucket of 3 to 63 lower-case letters, digits, dots "
-                "and hyphens, and a prefix that is the replay's own"
+                f"{said}: write {scheme}://BUCKET/PREFIX, with a bucket of 3 to 63 lower-case"
+                " letters, digits, dots and hyphens, and a prefix that is the replay's own"
             )
         if any(c in "*?[]%#" or c.isspace() for c in prefix) or "//" in prefix:
             raise ConfigError(f"{said}: the prefix is letters, digits and / . _ - only")
         if endpoints and scheme != "s3":
             raise ConfigError(
-                f"{said}: --endpoint is for s3:// targets; {scheme}:// takes its own from the environment"
+                f"{said}: --endpoint is for s3:// targets; {scheme}:// takes its own from the"
+                " environment"
             )
         return cls(scheme, f"{bucket}/{prefix}", tuple(_checked(url) for url in endpoints))
 
     def roots(self) -> list[str]:
-        """Return the prefix as s3dlio names it, for each endpoint: an endpoint is part of the URI."""
+        """Return the prefix as s3dlio names it, for each endpoint.
+
+        An endpoint is part of the URI.
+        """
         if not self.endpoints:
             return [f"{self.scheme}://{self.path}"]
         return [f"{self.scheme}://{urlsplit(url).netloc}/{self.path}" for url in self.endpoints]
@@ -332,10 +379,21 @@ def _checked(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"--endpoint {url}: {error}; write http://host:9000 or https://host") from None
+        raise ConfigError(
+            f"--endpoint {url}: {error}; write http://host:9000 or https://host"
+        ) from None
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("--endpoint: the URL has credentials; leave them out: they are read from the environment")
-    if parts.scheme not in _PORTS or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
+        raise ConfigError(
+            "--endpoint: the URL has credentials; leave them out: they are read from the"
+            " environment"
+        )
+    if (
+        parts.scheme not in _PORTS
+        or not parts.hostname
+        or parts.path.strip("/")
+        or parts.query
+        or parts.fragment
+    ):
         raise ConfigError(f"--endpoint {url}: write http://host:9000 or https://host")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}"
@@ -356,7 +414,8 @@ _SHORTEST = 4
 
 
 def find_credentials() -> None:
-    """Put the credentials of the standard files into this process's environment, which is all that s3dlio reads.
+    """Put the credentials of the standard files into this process's environment, which is all that
+    s3dlio reads.
 
     Variables that are set win, as they do in every S3 client.
 
@@ -378,13 +437,15 @@ def find_credentials() -> None:
             parser.read(path, encoding="utf-8")
         except (Error, OSError, UnicodeError):
             # An error's text would quote the line, which may hold a secret.
-            raise DeviceError(f"{path} is not a readable file of AWS credentials; correct it") from None
+            raise DeviceError(
+                f"{path} is not a readable file of AWS credentials; correct it"
+            ) from None
         if parser.has_section(name):
             found |= dict(parser.items(name))
     if not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
         raise DeviceError(
-            "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to "
-            f"~/.aws/credentials (profile {profile})"
+            "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them"
+            f" to ~/.aws/credentials (profile {profile})"
         )
     for key in _KEYS:
         if key in found:
@@ -421,8 +482,23 @@ _REFUSED = (
     *("ServiceUnavailable", "TooManyRequests", "Throttl", "throttled"),
 )
 _FINAL = (
-    *("NoSuch", "not found", "AccessDenied", "Forbidden", "SignatureDoesNotMatch", "InvalidAccessKeyId"),
-    *("InvalidRange", "InvalidBucketName", "EntityTooLarge", "HTTP 4", "status 4", "Missing AWS", "LengthMismatch"),
+    *(
+        "NoSuch",
+        "not found",
+        "AccessDenied",
+        "Forbidden",
+        "SignatureDoesNotMatch",
+        "InvalidAccessKeyId",
+    ),
+    *(
+        "InvalidRange",
+        "InvalidBucketName",
+        "EntityTooLarge",
+        "HTTP 4",
+        "status 4",
+        "Missing AWS",
+        "LengthMismatch",
+    ),
 )
 
 
@@ -451,10 +527,14 @@ class RequestCounts:
         self.waited_ns = 0
         """Time that these waited between their requests, together."""
 
-    def add(self, kind: str, endpoint: int, answer: Answer, nbytes: int, *, is_repeat: bool) -> None:
+    def add(
+        self, kind: str, endpoint: int, answer: Answer, nbytes: int, *, is_repeat: bool
+    ) -> None:
         """Count one request: `kind` is put, get, ranged get or delete."""
         with self._lock:
-            count = self._counts.setdefault(kind, dict.fromkeys(("requests", *_FAULTS, "repeats", "bytes"), 0))
+            count = self._counts.setdefault(
+                kind, dict.fromkeys(("requests", *_FAULTS, "repeats", "bytes"), 0)
+            )
             count["requests"] += 1
             count["repeats"] += is_repeat
             count["bytes"] += nbytes if answer is Answer.DONE else 0
@@ -493,7 +573,9 @@ MOST_BYTES = 5 << 30
 
 @dataclass(slots=True)
 class ObjectRequest:
-    """One operation's request, and the memory that it goes through where its data takes several buffers."""
+    """One operation's request, and the memory that it goes through where its data takes several
+    buffers.
+    """
 
     object_id: int
     start: int
@@ -516,7 +598,9 @@ class ObjectTier(Tier):
         is_kept: bool = False,
         is_shared: bool = False,
     ) -> None:
-        """Hold objects for the tier `name`; `is_shared`: others' objects may lie below the prefix, and stay there.
+        """Hold objects for the tier `name`.
+
+        `is_shared`: others' objects may lie below the prefix, and stay there.
 
         A verified tier holds whole blocks.
         """
@@ -534,24 +618,31 @@ class ObjectTier(Tier):
         """Refuse what a store cannot do: objects there are written whole."""
         if holding.grown:
             raise DeviceError(
-                f"--tier {self.name}={self.target}: object {next(iter(holding.grown))} is extended after its write, "
-                "but an object store takes whole objects; give this tier another target"
+                f"--tier {self.name}={self.target}: object {next(iter(holding.grown))} is extended"
+                " after its write, but an object store takes whole objects; give this tier another"
+                " target"
             )
 
     def open(self, peak_bytes: int) -> None:
-        """Claim the prefix: DeviceError, saying what to do, if the store does not answer or the prefix is not ours."""
+        """Claim the prefix.
+
+        DeviceError, saying what to do, if the store does not answer or the prefix is not ours.
+        """
         self._client.open()
         try:
             keys = self._client.keys()
             foreign = next((key for key in keys if not key.startswith(f"{FOLDER}/")), None)
             if foreign is not None and not self._is_shared:
                 raise DeviceError(
-                    f"{self.target} is not empty ({foreign}{' and more' if len(keys) > 1 else ''}) and not kvreplay's; "
-                    "name an empty prefix, or add --destroy-data, which keeps other keys"
+                    f"{self.target} is not empty ({foreign}{' and more' if len(keys) > 1 else ''})"
+                    " and not kvreplay's; name an empty prefix, or add --destroy-data, which keeps"
+                    " other keys"
                 )
             ours = [key for key in keys if key.startswith(f"{FOLDER}/")]
             if ours and MARKER not in ours:
-                raise DeviceError(f"{self.target}/{FOLDER} is not kvreplay's ({ours[0]}); name another prefix")
+                raise DeviceError(
+                    f"{self.target}/{FOLDER} is not kvreplay's ({ours[0]}); name another prefix"
+                )
             if ours:
                 self._client.delete_all(f"{FOLDER}/")
                 self._found_leftovers = len(ours) - 1
@@ -566,22 +657,31 @@ class ObjectTier(Tier):
         blind = self._client.is_seen_by_all(MARKER)
         if blind is not None:
             raise DeviceError(
-                f"--endpoint {blind} does not see what was written through the first; name endpoints of one store"
+                f"--endpoint {blind} does not see what was written through the first; name"
+                " endpoints of one store"
             )
         self._client.begin()
 
     def reserve(self, object_id: int, end: int) -> None:
         """Check that one PUT takes so much."""
         if end > MOST_BYTES:
-            raise OSError(27, f"{format_bytes(end)} exceed the limit of one PUT ({format_bytes(MOST_BYTES)})")
+            raise OSError(
+                27, f"{format_bytes(end)} exceed the limit of one PUT ({format_bytes(MOST_BYTES)})"
+            )
 
-    def begin_whole(self, op: int, object_id: int, start: int, end: int, *, is_split: bool) -> ObjectRequest:
-        """Begin, in place of `begin`, a request for bytes `start` to `end`; of a read in several buffers all come now.
+    def begin_whole(
+        self, op: int, object_id: int, start: int, end: int, *, is_split: bool
+    ) -> ObjectRequest:
+        """Begin, in place of `begin`, a request for bytes `start` to `end`.
+
+        Of a read in several buffers all come now.
 
         `is_split` says that their data takes several buffers.
         """
         if op == WRITE and start:
-            raise OSError(22, f"an object store takes whole objects, not a write from offset {start}")
+            raise OSError(
+                22, f"an object store takes whole objects, not a write from offset {start}"
+            )
         exchange = ObjectRequest(object_id, start, end)
         if is_split:
             exchange.staged = self._take_staging(end - start)
@@ -597,7 +697,10 @@ class ObjectTier(Tier):
             copy(handle.staged[offset - handle.start :], data)
 
     def read(self, handle: ObjectRequest, offset: int, into: memoryview) -> int:
-        """Read the bytes to `into`; with several buffers they are here already, and are copied only to be checked."""
+        """Read the bytes to `into`.
+
+        With several buffers they are here already, and are copied only to be checked.
+        """
         came = self._there(handle.object_id, offset, offset + len(into))
         if handle.staged is None:
             self._fetch(handle.object_id, offset, into[:came])
@@ -607,7 +710,10 @@ class ObjectTier(Tier):
         return came
 
     def end_whole(self, op: int, handle: ObjectRequest) -> None:
-        """Send what the buffers of a split write brought; part of the operation's time, which begins with it."""
+        """Send what the buffers of a split write brought.
+
+        Part of the operation's time, which begins with it.
+        """
         if op == WRITE and handle.staged is not None:
             self._put(handle.object_id, handle.staged[: handle.end])
 
@@ -639,7 +745,9 @@ class ObjectTier(Tier):
             "client": client.facts(),
             **client.requests.facts(),
             "found_leftovers": self._found_leftovers,
-            "note": "latencies are those of whole requests, repeats and the waits before them included",
+            "note": (
+                "latencies are those of whole requests, repeats and the waits before them included"
+            ),
         }
 
     def warnings(self) -> list[str]:
@@ -648,7 +756,10 @@ class ObjectTier(Tier):
         refused, failed, silent = (counts.total(name) for name in _FAULTS)
         if not refused + failed + silent:
             return []
-        of = f"refused {refused:,} requests (503 or 429) and failed {failed:,}, of {counts.total('requests'):,}"
+        of = (
+            f"refused {refused:,} requests (503 or 429) and failed {failed:,}, of"
+            f" {counts.total('requests'):,}"
+        )
         of += f", and left {silent:,} unanswered" if silent else ""
         again = f"{counts.operations_repeated:,} operations succeeded on retry"
         waits = f"{counts.waited_ns / NS_PER_S:.1f} s of waits"
@@ -663,7 +774,10 @@ class ObjectTier(Tier):
                     raise InterruptedError(errno.EINTR, "requests are still waiting for it")
                 self._client.delete_all(f"{FOLDER}/")
             except OSError as error:
-                log(f"{self.target}/{FOLDER} could not be removed ({error.strerror}); the next run there removes it")
+                log(
+                    f"{self.target}/{FOLDER} could not be removed ({error.strerror}); the next run"
+                    " there removes it"
+                )
         self._is_ours = False
         self._client.close()
         self._staging.clear()

@@ -14,13 +14,22 @@ from kvtrace.core.files import available_bytes
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 128 << 20
-"""Reads are copied to a place this large in turn: a small one would stay in the processor's cache."""
+"""Reads are copied to a place this large in turn.
+
+A small one would stay in the processor's cache.
+"""
 LINE_BYTES = 64
 _SPARE_BYTES = 1 << 40
-"""Addresses beyond what the replay holds at most: free room lies scattered, and verified objects take whole pages."""
+"""Addresses beyond what the replay holds at most.
+
+Free room lies scattered, and verified objects take whole pages.
+"""
 
 _SPREAD_BYTES = 2 << 20
-"""Touched beyond what the replay holds at most, and a 64th of that: objects lie on lines of the cache, and apart."""
+"""Touched beyond what the replay holds at most, and a 64th of that.
+
+Objects lie on lines of the cache, and apart.
+"""
 
 MOST_COPIERS = 8
 """Few threads come near a socket's bandwidth, and more would only take processors."""
@@ -34,7 +43,8 @@ def copy_threads() -> int:
 class RamTier(Tier):
     """Objects in DRAM; written from generated data, read by copying out.
 
-    They lie in one piece of memory that is taken before the replay begins, as caching stacks do with pinned memory.
+    They lie in one piece of memory that is taken before the replay begins, as caching stacks do
+    with pinned memory.
     """
 
     engine = "memory"
@@ -61,8 +71,8 @@ class RamTier(Tier):
         available = available_bytes()
         if available is not None and need > available:
             raise DeviceError(
-                f"--tier {self.name}=ram: the replay holds up to {format_bytes(need)} there, but only "
-                f"{format_bytes(available)} of memory is available; replay less with --limit"
+                f"--tier {self.name}=ram: the replay holds up to {format_bytes(need)} there, but"
+                f" only {format_bytes(available)} of memory is available; replay less with --limit"
             )
         slots = max(2, SINK_BYTES // self._io_bytes)
         mapping, first = map_aligned(slots * self._io_bytes)
@@ -78,7 +88,8 @@ class RamTier(Tier):
             mapping, first = map_aligned(size)
         except OSError as error:
             raise DeviceError(
-                f"--tier {self.name}=ram: {format_bytes(size)} of memory are refused: {error.strerror}"
+                f"--tier {self.name}=ram: {format_bytes(size)} of memory are refused:"
+                f" {error.strerror}"
             ) from None
         self._memory = np.frombuffer(mapping, dtype=np.uint8)[first : first + size]
         self._address = int(self._memory.ctypes.data)
@@ -86,14 +97,22 @@ class RamTier(Tier):
         self._space = Space(size, PAGE_BYTES if self._is_verified else LINE_BYTES, 0)
         self._space.expect(self._holding.grown)
         spread = _SPREAD_BYTES if self._touched_bytes else 0
-        self._touched_bytes = min(self._touched_bytes + self._touched_bytes // 64 + spread, int(self._memory.nbytes))
+        self._touched_bytes = min(
+            self._touched_bytes + self._touched_bytes // 64 + spread, int(self._memory.nbytes)
+        )
         touch(self._address, self._touched_bytes)
 
     def native(self) -> Native:
         """Return how the engine finds it."""
         space = 0 if self._space is None else self._space.address
-        sink = {} if self._sink is None else {"sink": self._sink.ctypes.data, "sink_bytes": self._sink.nbytes}
-        drive = NativeDrive(space=space, base=self._address, touched_bytes=self._touched_bytes, fd=-1)
+        sink = (
+            {}
+            if self._sink is None
+            else {"sink": self._sink.ctypes.data, "sink_bytes": self._sink.nbytes}
+        )
+        drive = NativeDrive(
+            space=space, base=self._address, touched_bytes=self._touched_bytes, fd=-1
+        )
         return Native(TierKind.MEMORY, [drive], sink)
 
     def why_no_room(self, object_id: int) -> str | None:
@@ -103,7 +122,9 @@ class RamTier(Tier):
     def facts(self) -> dict[str, Any]:
         """Return how reads and writes are done."""
         sink = None if self._is_verified else SINK_BYTES
-        pages = "on huge pages" if self._is_huge else "on small pages: the kernel gives no huge ones"
+        pages = (
+            "on huge pages" if self._is_huge else "on small pages: the kernel gives no huge ones"
+        )
         return {
             "is_simulated": False,
             "read_sink_bytes": sink,

@@ -1,9 +1,11 @@
-"""What the engine asks of any tier, which tiers it serves without Python, and how objects are named as files.
+"""What the engine asks of any tier, which tiers it serves without Python, and how objects are named
+as files.
 
-A tier on several drives has each object whole on one, which its key names, or its id where there are no keys.
+A tier on several drives has each object whole on one, which its key names, or its id where there
+are no keys.
 
-Objects as files lie in directories of our own, or are named as serving engines name theirs (`--layout`). Only vLLM's
-layout also writes as that engine does.
+Objects as files lie in directories of our own, or are named as serving engines name theirs
+(`--layout`). Only vLLM's layout also writes as that engine does.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ _SUBDIRECTORIES = 256
 _VLLM_ROOT = "kvreplay_000000000000_r0"
 DIRECTORY_NAME = re.compile(r"[0-9a-f]{2,3}|[0-9a-f]{2}_g0|" + _VLLM_ROOT)
 """Names of the directories that a layout makes."""
-FILE_NAME = re.compile(r"[0-9a-f]{16}\.kv|[0-9a-f]{64}\.bin(_[0-9]+\.tmp)?|kvreplay@1@0@[0-9a-f]{16}@bfloat16\.pt")
+FILE_NAME = re.compile(
+    r"[0-9a-f]{16}\.kv|[0-9a-f]{64}\.bin(_[0-9]+\.tmp)?|kvreplay@1@0@[0-9a-f]{16}@bfloat16\.pt"
+)
 
 
 class FileLayout(StrEnum):
@@ -54,9 +58,14 @@ class FileLayout(StrEnum):
 MEANINGS = {
     FileLayout.HASHED: "256 subdirectories by a hash of the object: 3f/000000000000002a.kv",
     FileLayout.FLAT: "one directory: 000000000000002a.kv",
-    FileLayout.VLLM: "as vLLM's file tier: <model>_<digest>_r<rank>/<hhh>/<hh>_g<group>/<hash, 64 digits>.bin; "
-    "and written as it does, measured: access, makedirs, a new temporary file, one write, close, rename",
-    FileLayout.LMCACHE: "as LMCache's disk backend, one directory: <model>@<world size>@<worker>@<hash>@<dtype>.pt",
+    FileLayout.VLLM: (
+        "as vLLM's file tier: <model>_<digest>_r<rank>/<hhh>/<hh>_g<group>/<hash, 64 digits>.bin;"
+        " and written as it does, measured: access, makedirs, a new temporary file, one write,"
+        " close, rename"
+    ),
+    FileLayout.LMCACHE: (
+        "as LMCache's disk backend, one directory: <model>@<world size>@<worker>@<hash>@<dtype>.pt"
+    ),
 }
 
 
@@ -64,10 +73,13 @@ _DIGITS = 16
 _NAMES: dict[FileLayout, Callable[[str, str], str]] = {
     FileLayout.HASHED: lambda obj, digest: f"{digest[:2]}/{obj}.kv",
     FileLayout.FLAT: lambda obj, _digest: f"{obj}.kv",
-    FileLayout.VLLM: lambda obj, digest: f"{_VLLM_ROOT}/{digest[:3]}/{digest[3:5]}_g0/{digest}{'0' * 32}{obj}.bin",
+    FileLayout.VLLM: lambda obj, digest: (
+        f"{_VLLM_ROOT}/{digest[:3]}/{digest[3:5]}_g0/{digest}{'0' * 32}{obj}.bin"
+    ),
     FileLayout.LMCACHE: lambda _obj, digest: f"kvreplay@1@0@{digest}@bfloat16.pt",
 }
-"""The path below the root, of the 16 hexadecimal digits of an object's id and of those of its hash."""
+"""The path below the root, of the 16 hexadecimal digits of an object's id and of those of its hash.
+"""
 
 
 def mixed(object_id: int) -> int:
@@ -83,7 +95,9 @@ def path_function(layout: FileLayout, root: str) -> Callable[[int], str]:
 
 
 def name_template(layout: FileLayout) -> tuple[bytes, list[tuple[int, int, bool]]]:
-    """Return an object's path below the root with zeros for its digits, and of each: where, its shift, if of the hash.
+    """Return an object's path below the root with zeros for its digits, and of each.
+
+    Where, its shift, if of the hash.
 
     The form for compiled code.
     """
@@ -97,17 +111,24 @@ def name_template(layout: FileLayout) -> tuple[bytes, list[tuple[int, int, bool]
 
 
 def make_directories(layout: FileLayout, root: str, objects: int) -> None:
-    """Make the directories that ids below `objects` need in `root`, where a layout has few; else writes make them."""
+    """Make the directories that ids below `objects` need in `root`, where a layout has few.
+
+    Else writes make them.
+    """
     if layout is FileLayout.HASHED:
         # To make and to remove one can take milliseconds; of a thousand ids nearly all have some.
         is_few = objects < 4 * _SUBDIRECTORIES
-        for index in {mixed(at) >> 56 for at in range(objects)} if is_few else range(_SUBDIRECTORIES):
+        for index in (
+            {mixed(at) >> 56 for at in range(objects)} if is_few else range(_SUBDIRECTORIES)
+        ):
             path = f"{root}/{index:02x}"
             try:
                 os.mkdir(path)  # noqa: PTH102 - beside the paths of objects
             except FileExistsError:
                 if os.path.islink(path) or not os.path.isdir(path):  # noqa: PTH112, PTH114 - beside the paths of objects
-                    raise DeviceError(f"{path} is in the way and not kvreplay's; move it elsewhere") from None
+                    raise DeviceError(
+                        f"{path} is in the way and not kvreplay's; move it elsewhere"
+                    ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +138,15 @@ class StorageOptions:
     is_buffered: bool = False
     """Through the page cache instead of O_DIRECT; only for `--buffered`."""
     fsync: str = "never"
-    """`never`, or `close`: fdatasync before a written file is closed, within the operation's time."""
+    """`never`, or `close`.
+
+    Fdatasync before a written file is closed, within the operation's time.
+    """
     advice: str = "none"
-    """What buffered files are advised by posix_fadvise: `none`, `sequential` when one is opened, or `dontneed`."""
+    """What buffered files are advised by posix_fadvise.
+
+    `none`, `sequential` when one is opened, or `dontneed`.
+    """
     is_kept: bool = False
     """Leave files at the end."""
     is_taking_over: bool = False
@@ -127,7 +154,10 @@ class StorageOptions:
     is_destroying: bool = False
     """Whether block devices may be overwritten; only for `--destroy-data`."""
     overwritten: str | None = None
-    """Signatures on block devices that may be lost, with commas between them; only for `--overwrite-signature`."""
+    """Signatures on block devices that may be lost, with commas between them.
+
+    Only for `--overwrite-signature`.
+    """
     is_discarding: bool = False
     """Whether a delete discards its extent of a block device; only for `--discard`."""
     layout: FileLayout = FileLayout.HASHED
@@ -181,14 +211,18 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def least_ns(self) -> int:
-        """For how long an operation has the server to itself, at least; more if its bytes take longer."""
+        """For how long an operation has the server to itself, at least.
+
+        More if its bytes take longer.
+        """
         return self.latency_ns // self.concurrency if self.concurrency else 0
 
     def __str__(self) -> str:
         at_once = f", {self.concurrency} at once" if self.concurrency else ""
         return (
-            f"reads at {format_rate(self.read_bytes_per_s)}, writes at {format_rate(self.write_bytes_per_s)}, "
-            f"latency {format_duration(self.latency_ns)}{at_once} ({self.source})"
+            f"reads at {format_rate(self.read_bytes_per_s)}, writes at"
+            f" {format_rate(self.write_bytes_per_s)}, latency"
+            f" {format_duration(self.latency_ns)}{at_once} ({self.source})"
         )
 
 
@@ -223,7 +257,8 @@ class Region:
 class Tier:
     """A place that holds objects; what its kind does not say otherwise is as here.
 
-    Where `native` names no other way, operations are done by its own methods, `reserve` to `delete`, from many threads.
+    Where `native` names no other way, operations are done by its own methods, `reserve` to
+    `delete`, from many threads.
     """
 
     name: str
@@ -255,14 +290,20 @@ class Tier:
         self._holding = holding
 
     def place(self) -> bool:
-        """Take note, before `open`, that writes have streams; return whether it can tell drives of them."""
+        """Take note, before `open`, that writes have streams.
+
+        Return whether it can tell drives of them.
+        """
         return False
 
     def open(self, peak_bytes: int) -> None:
         """Claim the target and check that `peak_bytes` fit; DeviceError if they do not."""
 
     def pin(self, arena: Arena) -> None:
-        """Make the engine's buffers ready for the GPU, before anything runs; DeviceError if that fails."""
+        """Make the engine's buffers ready for the GPU, before anything runs.
+
+        DeviceError if that fails.
+        """
 
     def native(self) -> Native:
         """Return how the engine does its operations, once it is open."""
@@ -290,7 +331,10 @@ class Tier:
         return os.strerror(code)
 
     def reserve(self, object_id: int, end: int) -> None:
-        """Allocate space for an object up to byte `end`, before its write is submitted; not measured."""
+        """Allocate space for an object up to byte `end`, before its write is submitted.
+
+        Not measured.
+        """
 
     def stage(self, data: memoryview) -> None:
         """Copy generated data to where its write starts from, such as the GPU; not measured."""
@@ -328,10 +372,16 @@ class Drive(Tier):
         self.is_buffered, self.is_synced = options.is_buffered, options.fsync == "close"
         self._direct: DirectIo | None = None
         self._found: dict[str, Any] = {}
-        """Of the filesystem and the device: read when it is opened, because they may be gone by the end."""
+        """Of the filesystem and the device.
+
+        Read when it is opened, because they may be gone by the end.
+        """
 
     def region(self, peak_bytes: int) -> AbstractContextManager[Region]:
-        """Return the region to be written full: a file of `peak_bytes` in a directory, else all there is."""
+        """Return the region to be written full.
+
+        A file of `peak_bytes` in a directory, else all there is.
+        """
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
@@ -358,20 +408,25 @@ def drives_of(tiers: Sequence[Tier | None]) -> Iterator[Drive]:
 MAX_DRIVES = 255
 BY_KEY = "by the object's key: blake2b of it, 8 bytes, little-endian, modulo the number of drives"
 BY_ID = (
-    "by the object's id, since no objects table gives keys: of N drives, N ids from a multiple q N on lie on N "
-    "different ones, in order from drive mixed(q) modulo N on (SplitMix64's mixing)"
+    "by the object's id, since no objects table gives keys: of N drives, N ids from a multiple q N"
+    " on lie on N different ones, in order from drive mixed(q) modulo N on (SplitMix64's mixing)"
 )
 
 
 def spread(trace: Path, drives: int) -> tuple[Any, str]:
-    """Return uint8 an object id, which of `drives` it lies on, and the rule: by key, or by id without objects table.
+    """Return uint8 an object id, which of `drives` it lies on, and the rule.
 
-    It follows from the trace alone, so that a later run, or `recover`, finds objects where they lie.
+    By key, or by id without objects table.
+
+    It follows from the trace alone, so that a later run, or `recover`, finds objects where they
+    lie.
     """
     if objects_path(trace).is_file():
         return drive_by_key(trace, drives), BY_KEY
     batches = open_table(trace, TRACE).batches(["object_id"])
-    ids = 1 + max((pc.max(batch.column("object_id")).as_py() for batch in batches if len(batch)), default=-1)
+    ids = 1 + max(
+        (pc.max(batch.column("object_id")).as_py() for batch in batches if len(batch)), default=-1
+    )
     return drive_by_id(ids, drives), BY_ID
 
 
@@ -379,16 +434,20 @@ def drive_by_key(trace: Path, drives: int) -> Any:
     """Return uint8 an object id: which of `drives` its key in the objects table names."""
     parts = [np.zeros(0, np.uint8)]
     for batch in open_table(objects_path(trace), OBJECTS).batches(["key"]):
-        hashes = (blake2b(key.encode(), digest_size=8).digest() for key in batch.column("key").to_pylist())
-        parts.append(np.array([int.from_bytes(found, "little") % drives for found in hashes], np.uint8))
+        hashes = (
+            blake2b(key.encode(), digest_size=8).digest() for key in batch.column("key").to_pylist()
+        )
+        parts.append(
+            np.array([int.from_bytes(found, "little") % drives for found in hashes], np.uint8)
+        )
     return np.concatenate(parts)
 
 
 def drive_by_id(ids: int, drives: int) -> Any:
     """Return uint8 for each of the ids 0 to `ids`: which of `drives` it names (BY_ID).
 
-    Neighbours, which are often moved together, lie on different drives, each of which holds as many of them; the
-    mixing keeps ids at any fixed distance from falling on one drive.
+    Neighbours, which are often moved together, lie on different drives, each of which holds as many
+    of them; the mixing keeps ids at any fixed distance from falling on one drive.
     """
     runs: Any = np.arange(-(-ids // drives), dtype=np.uint64)
     # SplitMix64's output for each run as its state before. Source: Steele, Lea, Flood 2014.
@@ -406,7 +465,12 @@ class SeveralDrives(Tier):
         """Store the tier `name` on `drives`; `drive_of` says by object id on which, by `rule`."""
         self.name, self.target = name, ",".join(drive.target for drive in drives)
         self.alignment = max(drive.alignment for drive in drives)
-        self.drive_of, self.rule, self.drives, self._of = drive_of, rule, drives, memoryview(drive_of)
+        self.drive_of, self.rule, self.drives, self._of = (
+            drive_of,
+            rule,
+            drives,
+            memoryview(drive_of),
+        )
         self.has_ring = all(drive.has_ring for drive in drives)
 
     @property
@@ -423,7 +487,14 @@ class SeveralDrives(Tier):
         """Pass on to each drive what it is to hold."""
         for at, drive in enumerate(self.drives):
             grown = {obj: size for obj, size in holding.grown.items() if self._of[obj] == at}
-            drive.expect(Holding(holding.peak_bytes[at : at + 1], grown, holding.ahead_bytes, objects=holding.objects))
+            drive.expect(
+                Holding(
+                    holding.peak_bytes[at : at + 1],
+                    grown,
+                    holding.ahead_bytes,
+                    objects=holding.objects,
+                )
+            )
         self._peaks = holding.together_bytes
 
     def open(self, peak_bytes: int) -> None:
@@ -461,8 +532,14 @@ class SeveralDrives(Tier):
     def facts(self) -> dict[str, Any]:
         """Return what all drives share, null where they differ, and each drive's own."""
         each = [drive.facts() for drive in self.drives]
-        shared = {name: value if all(f[name] == value for f in each) else None for name, value in each[0].items()}
-        drives = [{"target": drive.target, **facts} for drive, facts in zip(self.drives, each, strict=True)]
+        shared = {
+            name: value if all(f[name] == value for f in each) else None
+            for name, value in each[0].items()
+        }
+        drives = [
+            {"target": drive.target, **facts}
+            for drive, facts in zip(self.drives, each, strict=True)
+        ]
         return shared | {"placement": self.rule, "drives": drives}
 
     def close(self) -> None:

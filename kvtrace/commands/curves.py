@@ -1,4 +1,7 @@
-"""Hits against capacity: of one cache (sim: at given capacities, mrc: at all), and which ones a load needs (size)."""
+"""Hits against capacity.
+
+Of one cache (sim: at given capacities, mrc: at all), and which ones a load needs (size).
+"""
 
 from __future__ import annotations
 
@@ -29,19 +32,27 @@ if TYPE_CHECKING:
 
 def sim(
     file: common.RequestFile,
-    capacity_blocks: str = option("Capacities in blocks, comma-separated; `unlimited` is allowed.", ...),
-    policy: str = option("Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or optimal.", "lru"),
+    capacity_blocks: str = option(
+        "Capacities in blocks, comma-separated; `unlimited` is allowed.", ...
+    ),
+    policy: str = option(
+        "Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or optimal.", "lru"
+    ),
     ttl: str | None = option("With --policy ttl: how long a block is kept, such as 10m."),
-    full_blocks: bool = option("Ignore partial last blocks of prompts, as gen and mrc do.", False, "--full-blocks"),
+    full_blocks: bool = option(
+        "Ignore partial last blocks of prompts, as gen and mrc do.", False, "--full-blocks"
+    ),
     seed: common.Seed = 42,
     as_json: common.AsJson = False,
     *,
     source: common.SourceArguments,
 ) -> None:
-    """Count the hits of one cache over a request trace, for each capacity, block by block in file order.
+    """Count the hits of one cache over a request trace, for each capacity, block by block in file
+    order.
 
-    A hit is a block of a request's leading run: found in the cache before the request's first miss. Every block id
-    of the file counts, also that of a partial last block, which engines do not store: see --full-blocks.
+    A hit is a block of a request's leading run: found in the cache before the request's first miss.
+    Every block id of the file counts, also that of a partial last block, which engines do not
+    store: see --full-blocks.
 
     \b
     kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
@@ -61,21 +72,34 @@ def sim(
     requests = source.read(file, seed)
     if not requests.block_tokens:
         raise ConfigError(f"{file} has no block ids, which kvtrace sim counts: use kvtrace gen")
-    chains = chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
+    chains = (
+        chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
+    )
     found = policy_uses(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
-    hits, best = ([uses.hits for uses in each] for each in (found, optimal_uses(chains, capacities)))
+    hits, best = (
+        [uses.hits for uses in each] for each in (found, optimal_uses(chains, capacities))
+    )
     references, points = len(chains.slots), list(zip(capacities, hits, best, strict=True))
     if as_json:
         results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in points]
         counts = {"requests": len(requests), "references": references, "results": results}
-        emit_json({"policy": policy, "ttl_ns": ttl_ns or None, **counts, "full_blocks": full_blocks})
+        emit_json(
+            {"policy": policy, "ttl_ns": ttl_ns or None, **counts, "full_blocks": full_blocks}
+        )
         return
     blocks = "full blocks" if full_blocks else "partial last blocks included"
-    title = f"{policy}: {units.counted(references, 'reference')} of {units.counted(len(requests), 'request')}, {blocks}"
-    spec = (
-        "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio, optimal_hit_ratio = optimal"
+    title = (
+        f"{policy}: {units.counted(references, 'reference')} of"
+        f" {units.counted(len(requests), 'request')}, {blocks}"
     )
-    rows = [[_bounded(c), h, *(n / references if references else None for n in (h, b))] for c, h, b in points]
+    spec = (
+        "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio,"
+        " optimal_hit_ratio = optimal"
+    )
+    rows = [
+        [_bounded(c), h, *(n / references if references else None for n in (h, b))]
+        for c, h, b in points
+    ]
     show_tables([doc.table_of(title, doc.Sheet.SUMMARY, spec, rows)])
 
 
@@ -83,12 +107,16 @@ def mrc(
     file: common.RequestFile,
     model: str = option("The model whose KV cache is simulated.", "llama3.1-8b"),
     kv_dtype: common.KvDtype = None,
-    chunk_tokens: int | None = option("Tokens per object.  [default: the source's blocks]", min=1, max=2**31 - 1),
+    chunk_tokens: int | None = option(
+        "Tokens per object.  [default: the source's blocks]", min=1, max=2**31 - 1
+    ),
     points: int = option("Capacities, log-spaced.", 20, min=2, max=10_000),
-    policy: str = option("Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or optimal.", "lru"),
+    policy: str = option(
+        "Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or optimal.", "lru"
+    ),
     sample: float | None = option(
-        "Not lru: share of the objects to simulate; 1 is all, and exact.  [default: 1, or so many as make a million "
-        "references]"
+        "Not lru: share of the objects to simulate; 1 is all, and exact.  [default: 1, or so many"
+        " as make a million references]"
     ),
     plot_to: Plot = None,
     max_requests: common.MaxRequests = None,
@@ -97,15 +125,16 @@ def mrc(
     *,
     source: common.SourceArguments,
 ) -> None:
-    """How much DRAM and NVMe do I need? Hits, and bytes read and written, against capacity, of one tier alone.
+    """Print hits, and bytes read and written, against the capacity of one tier alone.
 
     Only full blocks are objects, as in gen: the partial one that a prompt ends in is not stored.
 
-    LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large file, and the
-    estimated error beside each figure. Beside it stands what no policy can exceed at that capacity: Belady's optimum,
-    which knows all that will be asked for. The capacity for a share of all possible hits is exact for LRU; for another
-    policy it is the least of those tried that reaches it: less may do. What is passed on is what the tier below reads,
-    if it holds everything.
+    LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large
+    file, and the estimated error beside each figure. Beside it stands what no policy can exceed at
+    that capacity: Belady's optimum, which knows all that will be asked for. The capacity for a
+    share of all possible hits is exact for LRU; for another policy it is the least of those tried
+    that reaches it: less may do. What is passed on is what the tier below reads, if it holds
+    everything.
 
     \b
     kvtrace mrc conversation.jsonl --source mooncake --model llama3.1-8b
@@ -121,17 +150,29 @@ def mrc(
     found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
     shown = _document(found, policy)
     if plot_to is not None:
-        write_drawing(plot_to, replace(shown, name=f"Hits for {file.name}, {model}"), command_line())
-    answer({"model": model, "source": requests.origin, **asdict(found)}, lambda: shown, as_json=as_json)
+        write_drawing(
+            plot_to, replace(shown, name=f"Hits for {file.name}, {model}"), command_line()
+        )
+    answer(
+        {"model": model, "source": requests.origin, **asdict(found)}, lambda: shown, as_json=as_json
+    )
 
 
 def _document(found: HitCurve, policy: str) -> doc.Document:
-    """Return the curve as a document: a row a capacity, with bars for the hits, and how much is enough."""
+    """Return the curve as a document.
+
+    A row a capacity, with bars for the hits, and how much is enough.
+    """
     is_exact = found.sampling_rate == 1
-    sampled = "" if is_exact else f", estimated from samples of {units.percent(found.sampling_rate)} of the objects"
+    sampled = (
+        ""
+        if is_exact
+        else f", estimated from samples of {units.percent(found.sampling_rate)} of the objects"
+    )
     title = (
-        f"{policy}: {units.counted(found.references, 'reference')} of {units.counted(found.requests, 'request')}, "
-        f"objects of {found.object_tokens} tokens, {units.format_bytes(found.object_bytes)}, full ones only{sampled}"
+        f"{policy}: {units.counted(found.references, 'reference')} of"
+        f" {units.counted(found.requests, 'request')}, objects of {found.object_tokens} tokens,"
+        f" {units.format_bytes(found.object_bytes)}, full ones only{sampled}"
     )
     spec = """
         bytes: capacity_bytes = capacity
@@ -139,16 +180,25 @@ def _document(found: HitCurve, policy: str) -> doc.Document:
         share: hit_ratio = hit ratio, optimal_hit_ratio = optimal
         bytes: read_bytes = read, passed_bytes = passed on, written_bytes = written
     """
-    rows = [asdict(point) | {"hit_ratio": _hit_ratio(point, found.sampling_rate)} for point in found.points]
+    rows = [
+        asdict(point) | {"hit_ratio": _hit_ratio(point, found.sampling_rate)}
+        for point in found.points
+    ]
     enough = []
     for e in found.enough:
-        some = "more than all objects" if e["capacity_bytes"] is None else units.format_bytes(e["capacity_bytes"])
+        some = (
+            "more than all objects"
+            if e["capacity_bytes"] is None
+            else units.format_bytes(e["capacity_bytes"])
+        )
         if e["is_at_most"] and e["capacity_bytes"] is not None:
             some = f"at most {some}, the least of these capacities that reaches it"
         enough.append(f"{100 * e['share_of_hits']:.0f} % of all possible hits: {some}")
     if not any(point.hits or point.passed_bytes for point in found.points):
         enough = ["no hits at any capacity: no request reuses what another has stored"]
-    table = doc.table_of(title, doc.Sheet.SUMMARY, spec, rows, charts=tuple(_curves(found)), bars="hits")
+    table = doc.table_of(
+        title, doc.Sheet.SUMMARY, spec, rows, charts=tuple(_curves(found)), bars="hits"
+    )
     return doc.Document("", "", [doc.Chapter("", [table], enough)])
 
 
@@ -156,13 +206,31 @@ def _curves(found: HitCurve) -> list[doc.Chart]:
     """Return hits, and bytes, against capacity; no line of what is not known at each."""
     charts = []
     for title, unit, lines in (
-        ("references that hit", doc.Unit.SHARE, {found.policy: "hit_ratio", "optimal (Belady)": "optimal_hit_ratio"}),
-        ("bytes", doc.Unit.BYTES, {"read": "read_bytes", "passed on": "passed_bytes", "written": "written_bytes"}),
+        (
+            "references that hit",
+            doc.Unit.SHARE,
+            {found.policy: "hit_ratio", "optimal (Belady)": "optimal_hit_ratio"},
+        ),
+        (
+            "bytes",
+            doc.Unit.BYTES,
+            {"read": "read_bytes", "passed on": "passed_bytes", "written": "written_bytes"},
+        ),
     ):
-        known = {label: [getattr(point, name) for point in found.points] for label, name in lines.items()}
+        known = {
+            label: [getattr(point, name) for point in found.points] for label, name in lines.items()
+        }
         at = [float(point.capacity_bytes) for point in found.points]
-        series = [doc.Series(label, at, values) for label, values in known.items() if None not in values]
-        what = f"{title} against capacity".capitalize(), doc.ChartShape.CURVE, doc.Unit.BYTES, unit, series
+        series = [
+            doc.Series(label, at, values) for label, values in known.items() if None not in values
+        ]
+        what = (
+            f"{title} against capacity".capitalize(),
+            doc.ChartShape.CURVE,
+            doc.Unit.BYTES,
+            unit,
+            series,
+        )
         charts.append(doc.Chart(*what, x_title="capacity", y_title=title))
     return charts
 
@@ -171,7 +239,9 @@ def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> Any:
     """Return the hit ratio, with its error where it is an estimate."""
     if sampling_rate == 1:
         return point.hit_ratio
-    return doc.Cell(f"{units.percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", doc.Unit.TEXT)
+    return doc.Cell(
+        f"{units.percent(point.hit_ratio)} ± {100 * point.hit_ratio_error:.1f}", doc.Unit.TEXT
+    )
 
 
 def _named(policy: str) -> str:
@@ -190,7 +260,9 @@ def _capacity(text: str) -> int | None:
     try:
         blocks = int(text)
     except ValueError:
-        raise ConfigError(f"--capacity-blocks: {text!r} is no whole number, nor `unlimited`") from None
+        raise ConfigError(
+            f"--capacity-blocks: {text!r} is no whole number, nor `unlimited`"
+        ) from None
     if not 0 < blocks < 2**62:
         raise ConfigError(f"--capacity-blocks: {blocks} must be > 0")
     return blocks
@@ -201,12 +273,20 @@ MAX_POINTS = 1000
 
 # Long: two thirds are its options and its help.
 def size(
-    file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
+    ] = None,
     target_hit: common.TargetHit = None,
     target_ttft: common.TargetTtft = None,
-    dram: str | None = option("DRAM capacities, comma-separated, such as 0,256GiB,1TiB.  [default: 2, by the load]"),
-    nvme: str | None = option("NVMe capacities, such as 1TiB,unlimited.  [default: 10, by the load]"),
-    price: list[str] | None = option("Find the cheapest: dram=4/GiB and nvme=0.1/GiB.", metavar="TIER=PRICE/UNIT"),
+    dram: str | None = option(
+        "DRAM capacities, comma-separated, such as 0,256GiB,1TiB.  [default: 2, by the load]"
+    ),
+    nvme: str | None = option(
+        "NVMe capacities, such as 1TiB,unlimited.  [default: 10, by the load]"
+    ),
+    price: list[str] | None = option(
+        "Find the cheapest: dram=4/GiB and nvme=0.1/GiB.", metavar="TIER=PRICE/UNIT"
+    ),
     endurance: str | None = option("Endurance of the drive: 1DWPD,5y, or its TBW, such as 14PB."),
     sample: float | None = option(
         "Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"
@@ -220,12 +300,14 @@ def size(
     source: common.SourceArguments,
     turns: common.TurnsOption = None,
 ) -> None:
-    """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token; without prices, small ones.
+    """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token.
 
-    Without prices the answer has as little DRAM as will do beside the grid's NVMe, and then as little NVMe. Each point
-    is a simulation as of gen; where all would take long, it is estimated from samples of the objects, with its error,
-    and the answer is simulated in full. FILE is served in order, and computing is not modelled, unless --gpu or
-    --target-ttft is given.
+    Without prices, small ones.
+
+    Without prices the answer has as little DRAM as will do beside the grid's NVMe, and then as
+    little NVMe. Each point is a simulation as of gen; where all would take long, it is estimated
+    from samples of the objects, with its error, and the answer is simulated in full. FILE is served
+    in order, and computing is not modelled, unless --gpu or --target-ttft is given.
 
     \b
     kvtrace size conversation.jsonl --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 30%
@@ -245,23 +327,33 @@ def size(
     if target is None:
         raise ConfigError("give a target: --target-hit 80%, or --target-ttft p99=2s")
     said = {"dram": dram, "nvme": nvme}
-    axes = {role: _parse_capacities(text, f"--{role}") for role, text in said.items() if text is not None}
+    axes = {
+        role: _parse_capacities(text, f"--{role}")
+        for role, text in said.items()
+        if text is not None
+    }
     if page is not None:
         check_drawing(page)
     is_ordered = file is not None and target.first_token is None and stack.gpu is None
-    scenario = common.prepare(file, stack, users, run, source, turns, gpu=INSTANT if is_ordered else None)
+    scenario = common.prepare(
+        file, stack, users, run, source, turns, gpu=INSTANT if is_ordered else None
+    )
     if (nodes := scenario.preset.fleet.nodes) > 1:
-        raise ConfigError(f"fleet.nodes={nodes}: kvtrace size takes one node; for a fleet use kvtrace plan")
+        raise ConfigError(
+            f"fleet.nodes={nodes}: kvtrace size takes one node; for a fleet use kvtrace plan"
+        )
     if file is not None and scenario.load.requests is not None:
         scenario.load.requests.check_shared()
-    wanted = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn)
+    wanted = Stack(
+        scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns, worn
+    )
     common.DriveArguments(endurance=worn).check(scenario.preset)
     axes = _settled(stack.settings or [], wanted) | axes
     question = Question(target, axes, _prices(price or [], list(wanted.roles)), sample)
     if target.first_token is not None and not has_times(wanted.preset):
         raise ConfigError(
-            f"--target-ttft: nothing takes time with --gpu {wanted.preset.gpu}; give --gpu h100, or a tier a bandwidth "
-            "with --set tiers.nvme.read_bandwidth=7GB"
+            f"--target-ttft: nothing takes time with --gpu {wanted.preset.gpu}; give --gpu h100, or"
+            " a tier a bandwidth with --set tiers.nvme.read_bandwidth=7GB"
         )
     with progress("simulating", 1.0) as tick:
         found = size_of(wanted, question, lambda done, of: tick(done / of))
@@ -269,17 +361,26 @@ def size(
         log(f"note: {note}")
     if question.price and found.chosen is not None and found.chosen.price is None:
         log("note: the answer has no price: its unlimited tier has none")
-    facts = {of: scenario.config[of] for of in ("preset", "model", "tensor_parallel", "seed", "source", "serving")}
+    facts = {
+        of: scenario.config[of]
+        for of in ("preset", "model", "tensor_parallel", "seed", "source", "serving")
+    }
     basis = {
         "hits": "simulated",
-        "points": "sampled" if any(point.sampling_rate < 1 for point in found.points) else "simulated",
+        "points": (
+            "sampled" if any(point.sampling_rate < 1 for point in found.points) else "simulated"
+        ),
         "first_token": None if found.ceiling.first_token is None else "modelled",
     }
     result: dict[str, Any] = {"answer": first_line(found, target, wanted), **facts, "basis": basis}
     result |= {"target": asdict(target), **asdict(found)}
     shown = document(found, wanted, facts, target, is_ordered=is_ordered)
     if page is not None:
-        write_drawing(page, replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"), command_line())
+        write_drawing(
+            page,
+            replace(shown, name=f"Size for {file.name if file else 'synthetic users'}"),
+            command_line(),
+        )
     answer(result, lambda: shown, as_json=as_json)
 
 
@@ -292,7 +393,9 @@ def _parse_capacities(text: str, flag: str) -> list[int | None]:
             raise ConfigError(f"{flag} {said}: no unit; write {said}GiB, or unlimited")
         capacity = None if part.strip() in ("unlimited", "inf") else units.parse_bytes(part)
         if capacity is not None and capacity > MAX_CAPACITY_BYTES:
-            raise ConfigError(f"{flag} {part.strip()}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited")
+            raise ConfigError(
+                f"{flag} {part.strip()}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited"
+            )
         if capacity not in found:
             found.append(capacity)
     if len(found) > MAX_POINTS:
@@ -301,10 +404,17 @@ def _parse_capacities(text: str, flag: str) -> list[int | None]:
 
 
 def _settled(settings: list[str], stack: Stack) -> dict[str, list[int | None]]:
-    """Return the capacities that `settings` give the tiers that are sized, by role: they are not searched."""
+    """Return the capacities that `settings` give the tiers that are sized, by role.
+
+    They are not searched.
+    """
     named = {said.partition("=")[0].strip() for said in settings}
     tiers = {role: stack.preset.tiers[t] for role, t in stack.roles.items()}
-    return {role: [of.capacity_bytes] for role, of in tiers.items() if f"tiers.{of.name}.capacity" in named}
+    return {
+        role: [of.capacity_bytes]
+        for role, of in tiers.items()
+        if f"tiers.{of.name}.capacity" in named
+    }
 
 
 def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
@@ -313,7 +423,9 @@ def _prices(texts: list[str], roles: list[str]) -> dict[str, float] | None:
     for text in texts:
         role, equals, price = (part.strip() for part in text.partition("="))
         if role not in roles and equals:
-            raise ConfigError(f"--price {text}: takes prices of {' and '.join(roles)} only, not of {role}")
+            raise ConfigError(
+                f"--price {text}: takes prices of {' and '.join(roles)} only, not of {role}"
+            )
         if role in found:
             raise ConfigError(f"--price {text}: {role} has a price already; give one")
         found[role] = common.price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")
@@ -334,16 +446,23 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
             # Other tiers of the preset make hits, too.
             if t not in stack.roles.values() and tier.hits:
                 share = units.percent(tier.hit_ratio or 0.0)
-                line += f", beside {_name_capacity(tier.capacity_bytes, tier.name.upper())} ({share} of look-ups)"
+                line += (
+                    f", beside {_name_capacity(tier.capacity_bytes, tier.name.upper())} ({share} of"
+                    " look-ups)"
+                )
         line += f": {_reached(best, target)}"
         line += "" if best.price is None else f"; price {doc.show(best.price, doc.Unit.NUMBER)}"
         if not (stalled := best.stalled_requests):
             return line
         least = found.ceiling.largest_load_bytes
-        unit: int = 10 ** max(0, len(str(least)) - 3)  # of the digits that are shown: rounded down it would stall
+        unit: int = 10 ** max(
+            0, len(str(least)) - 3
+        )  # of the digits that are shown: rounded down it would stall
         largest = units.format_bytes(-(-least // unit) * unit)
         tiers = {found.labels[role]: stack.preset.tiers[t] for role, t in stack.roles.items()}
-        enough = "".join(f", none with {largest} of {label}" for label, tier in tiers.items() if tier.loads_whole)
+        enough = "".join(
+            f", none with {largest} of {label}" for label, tier in tiers.items() if tier.loads_whole
+        )
         return f"{STALLS} in {stalled:,} of {best.requests:,} requests{enough}; {line}"
     unlimited = f"unlimited {' and '.join(found.labels[role] for role in found.ceiling.capacities)}"
     if not target.is_met(found.ceiling):
@@ -353,8 +472,9 @@ def first_line(found: Sizing, target: Target, stack: Stack) -> str:
         return f"the target is unreachable: {_reached(found.ceiling, target)}, with {unlimited}"
     most = max(found.points, key=lambda point: point.hit_ratio)
     return (
-        f"none of these capacities is enough: {_reached(most, target)} with {_name_capacities(most, found.labels)}; "
-        f"{unlimited} would be: {_reached(found.ceiling, target)}"
+        f"none of these capacities is enough: {_reached(most, target)} with"
+        f" {_name_capacities(most, found.labels)}; {unlimited} would be:"
+        f" {_reached(found.ceiling, target)}"
     )
 
 
@@ -368,7 +488,10 @@ def _reached(point: Point, target: Target) -> str:
         time = point.first_token_ns(quantile)
         name = quantile.removesuffix("_ns").replace("_", ".")
         known = "unknown, too few requests" if time is None else units.format_duration(time)
-        said += f", modelled {name} time to first token {known} (target {units.format_duration(limit_ns)})"
+        said += (
+            f", modelled {name} time to first token {known} (target"
+            f" {units.format_duration(limit_ns)})"
+        )
     return said
 
 
@@ -382,7 +505,9 @@ def _name_capacity(of: int | None, label: str) -> str:
     return f"{units.format_bytes(of)} of {label}"
 
 
-def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target, *, is_ordered: bool) -> doc.Document:
+def document(
+    found: Sizing, stack: Stack, facts: dict[str, Any], target: Target, *, is_ordered: bool
+) -> doc.Document:
     """Return the answer as a document; `facts` say of which preset, model and load.
 
     A load that `is_ordered` took no time to compute, though nobody said so.
@@ -409,36 +534,64 @@ def document(found: Sizing, stack: Stack, facts: dict[str, Any], target: Target,
             "and lowers the p99 of per-second rates"
         )
     chapters = [
-        doc.Chapter(f"What each tier must do with {_name_capacities(shown, found.labels)}", tables, lines),
+        doc.Chapter(
+            f"What each tier must do with {_name_capacities(shown, found.labels)}", tables, lines
+        ),
         doc.Chapter("Capacities", [_grid(found, stack)], _notes_of_grid(found, stack)),
     ]
     span, lookups = units.format_duration(shown.span_ns), units.format_count(shown.lookups)
     bounded = " and ".join(found.labels[role] for role in found.ceiling.capacities)
     computing = in_words(facts["serving"])
-    if stack.load.requests is not None and facts["serving"]["gpu"] == INSTANT and not has_times(stack.preset):
+    if (
+        stack.load.requests is not None
+        and facts["serving"]["gpu"] == INSTANT
+        and not has_times(stack.preset)
+    ):
         order = "requests are served in the order of arrival; --gpu h100 models it"
         computing = f"GPU compute time is not modelled: {order}"
     notes = [
-        f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of virtual time, simulated",
-        f"ceiling with unlimited {bounded}: {units.percent(found.ceiling.hit_ratio)} of look-ups hit",
+        (
+            f"{facts['preset']}, {facts['model']}, {lookups} look-ups of objects over {span} of"
+            " virtual time, simulated"
+        ),
+        (
+            f"ceiling with unlimited {bounded}: {units.percent(found.ceiling.hit_ratio)} of"
+            " look-ups hit"
+        ),
         computing,
     ]
     if found.chosen is not None:
         if (best := found.chosen.optimal_hit_ratio) is not None:
-            notes.append(f"upper bound (Belady): no policy with as many bytes exceeds {units.percent(best)}")
-        sizes = {stack.preset.tiers[stack.roles[role]].name: of for role, of in found.chosen.capacities.items()}
+            notes.append(
+                f"upper bound (Belady): no policy with as many bytes exceeds {units.percent(best)}"
+            )
+        sizes = {
+            stack.preset.tiers[stack.roles[role]].name: of
+            for role, of in found.chosen.capacities.items()
+        }
         settings = [f"--gpu {INSTANT}"] * is_ordered
-        settings += [f"--set tiers.{name}.capacity={'unlimited' if of is None else of}" for name, of in sizes.items()]
-        notes.append(f"its trace: kvtrace gen with the same options{' and ' * bool(settings)}{' '.join(settings)}")
+        settings += [
+            f"--set tiers.{name}.capacity={'unlimited' if of is None else of}"
+            for name, of in sizes.items()
+        ]
+        notes.append(
+            "its trace: kvtrace gen with the same"
+            f" options{' and ' * bool(settings)}{' '.join(settings)}"
+        )
     highlights = [
         doc.Highlight(found.labels[role], of, doc.Unit.BYTES, "unlimited" if of is None else "")
         for role, of in shown.capacities.items()
     ]
     highlights += [
         doc.Highlight("hit ratio", shown.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
-        doc.Highlight("ceiling", found.ceiling.hit_ratio, doc.Unit.SHARE, "with unlimited capacity"),
         doc.Highlight(
-            "prompt tokens saved", shown.saved_tokens, doc.Unit.COUNT, f"of {units.format_count(shown.input_tokens)}"
+            "ceiling", found.ceiling.hit_ratio, doc.Unit.SHARE, "with unlimited capacity"
+        ),
+        doc.Highlight(
+            "prompt tokens saved",
+            shown.saved_tokens,
+            doc.Unit.COUNT,
+            f"of {units.format_count(shown.input_tokens)}",
         ),
     ]
     return doc.Document("", first_line(found, target, stack), chapters, notes, highlights)
@@ -460,10 +613,14 @@ def _tier_tables(point: Point) -> list[doc.ReportTable]:
             p99_second_writes_per_s {p99}
         number: drive_writes_per_day = drive writes a day; years: life_years = life
     """
-    rows = [tier.figures() | {"capacity_bytes": _bounded(tier.capacity_bytes)} for tier in point.tiers]
+    rows = [
+        tier.figures() | {"capacity_bytes": _bounded(tier.capacity_bytes)} for tier in point.tiers
+    ]
     return [
         doc.table_of("bandwidth", doc.Sheet.PERFORMANCE, bandwidth, rows),
-        doc.table_of("operations, an object each, and wear", doc.Sheet.PERFORMANCE, operations, rows),
+        doc.table_of(
+            "operations, an object each, and wear", doc.Sheet.PERFORMANCE, operations, rows
+        ),
     ]
 
 
@@ -472,17 +629,28 @@ def _bounded(of: int | None) -> Any:
 
 
 def _grid(found: Sizing, stack: Stack) -> doc.ReportTable:
-    """Return a row a point; the one that was chosen, simulated in full, in the place of its estimate."""
+    """Return a row a point.
+
+    The one that was chosen, simulated in full, in the place of its estimate.
+    """
     from kvtrace.curves.points import drive_of
 
-    roles, has_price = list(found.ceiling.capacities), any(point.price is not None for point in found.points)
+    roles, has_price = (
+        list(found.ceiling.capacities),
+        any(point.price is not None for point in found.points),
+    )
     drive = drive_of(stack.preset)
     has_optimum = any(point.optimal_hit_ratio is not None for point in found.points)
-    spec = ["bytes: " + ", ".join(f"{role}_bytes = {found.labels[role]}" for role in roles), "share: hit_ratio = hits"]
+    spec = [
+        "bytes: " + ", ".join(f"{role}_bytes = {found.labels[role]}" for role in roles),
+        "share: hit_ratio = hits",
+    ]
     spec += ["share: optimal_hit_ratio = optimal"] if has_optimum else []
     spec += ["count: saved_tokens = tokens saved"]
     for role in roles:
-        spec.append(f"bytes_per_s: {role}_read = {found.labels[role]} read, {role}_written = written")
+        spec.append(
+            f"bytes_per_s: {role}_read = {found.labels[role]} read, {role}_written = written"
+        )
     spec += ["number: drive_writes_per_day = writes a day"] if drive is not None else []
     spec += ["number: price"] if has_price else []
     rows = []
@@ -493,11 +661,16 @@ def _grid(found: Sizing, stack: Stack) -> doc.ReportTable:
         for role, capacity in point.capacities.items():
             does = point.tiers[stack.roles[role]].figures()
             row[f"{role}_bytes"] = _bounded(capacity)
-            row |= {f"{role}_read": does["read_bytes_per_s"], f"{role}_written": does["write_bytes_per_s"]}
+            row |= {
+                f"{role}_read": does["read_bytes_per_s"],
+                f"{role}_written": does["write_bytes_per_s"],
+            }
         if drive is not None:
             row["drive_writes_per_day"] = point.tiers[drive].drive_writes_per_day
         rows.append(row)
-    table = doc.table_of("", doc.Sheet.SUMMARY, "\n".join(spec), rows, charts=_charts(found), keys=len(roles))
+    table = doc.table_of(
+        "", doc.Sheet.SUMMARY, "\n".join(spec), rows, charts=_charts(found), keys=len(roles)
+    )
     return replace(table, is_answer=True)
 
 
@@ -508,9 +681,14 @@ def _charts(found: Sizing) -> tuple[doc.Chart, ...]:
     for point in found.points:
         x = point.capacities[along]
         if x:
-            label = " and ".join(_name_capacity(point.capacities[role], found.labels[role]) for role in others)
+            label = " and ".join(
+                _name_capacity(point.capacities[role], found.labels[role]) for role in others
+            )
             lines.setdefault(label or "hits", []).append((float(x), point.hit_ratio))
-    series = [doc.Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for label, at in lines.items()]
+    series = [
+        doc.Series(label, [x for x, _ in sorted(at)], [y for _, y in sorted(at)])
+        for label, at in lines.items()
+    ]
     if not series:
         return ()
     title, named = f"Hits against {found.labels[along]}", f"{found.labels[along]} capacity"
@@ -528,7 +706,9 @@ def _costs(point: Point, stack: Stack) -> list[str]:
         if tier.has_price and reads is not None and writes is not None:
             stored_bytes = done.written_bytes - done.deleted_bytes
             cost = tier.monthly_cost(reads.mean, writes.mean, MONTH_S, stored_bytes)
-            lines.append(cost_line(cost, "", "at the preset's prices and this load's rate, kept up"))
+            lines.append(
+                cost_line(cost, "", "at the preset's prices and this load's rate, kept up")
+            )
     return lines
 
 
@@ -548,17 +728,19 @@ def _notes_of_grid(found: Sizing, stack: Stack) -> list[str]:
     lines = []
     if (rate := min(point.sampling_rate for point in found.points)) < 1:
         lines.append(
-            f"with ±: estimated from 4 samples of {units.percent(rate)} of the objects, 95 % confidence; the others, "
-            "what was chosen and the ceiling are simulated in full"
+            f"with ±: estimated from 4 samples of {units.percent(rate)} of the objects, 95 %"
+            " confidence; the others, what was chosen and the ceiling are simulated in full"
         )
     if any(point.optimal_hit_ratio is not None for point in found.points):
-        lines.append("optimal: what no policy exceeds with as many bytes in all tiers together (Belady)")
+        lines.append(
+            "optimal: what no policy exceeds with as many bytes in all tiers together (Belady)"
+        )
     for role, t in stack.roles.items():
         tier = stack.preset.tiers[t]
         if tier.capacity_bytes is None and role == "nvme":
             lines.append(
-                f"the preset's {tier.name} never evicts; with a capacity it evicts by {tier.policy}, for which this "
-                "stack needs an evictor beside it"
+                f"the preset's {tier.name} never evicts; with a capacity it evicts by"
+                f" {tier.policy}, for which this stack needs an evictor beside it"
             )
     lines.append("other capacities: --dram and --nvme")
     return lines

@@ -1,4 +1,7 @@
-"""Simulate requests of a file or of synthetic users over the tiers of a preset, into a trace; show what was counted."""
+"""Simulate requests of a file or of synthetic users over the tiers of a preset, into a trace.
+
+Show what was counted.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,14 @@ from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import STALLS
-from kvtrace.core.units import counted, format_bytes, format_count, format_duration, format_years, parse_duration_ns
+from kvtrace.core.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_years,
+    parse_duration_ns,
+)
 from kvtrace.model.catalogue import find_model
 from kvtrace.model.serving import in_words
 
@@ -26,11 +36,15 @@ from kvtrace.model.serving import in_words
 class CheckpointArguments:
     """A training run that is checkpointed; None for what was not given."""
 
-    ranks: int | None = option("--preset checkpoint: processes of the training, one a GPU.  [default: 8]")
-    every: str | None = option("--preset checkpoint: training time from save to save.  [default: 10min]")
+    ranks: int | None = option(
+        "--preset checkpoint: processes of the training, one a GPU.  [default: 8]"
+    )
+    every: str | None = option(
+        "--preset checkpoint: training time from save to save.  [default: 10min]"
+    )
     mtbf: str | None = option(
-        "--preset checkpoint: mean time between failures, after each of which the newest checkpoint is restored.  "
-        "[default: nothing fails]"
+        "--preset checkpoint: mean time between failures, after each of which the newest checkpoint"
+        " is restored.  [default: nothing fails]"
     )
 
 
@@ -43,25 +57,33 @@ def gen_checkpoints(
     *,
     as_json: bool,
 ) -> None:
-    """Write the trace of a training run's checkpoints; `others` are groups of options of which it has no use."""
+    """Write the trace of a training run's checkpoints.
+
+    `others` are groups of options of which it has no use.
+    """
     from kvtrace.sim.presets.preset import load_training
     from kvtrace.trace.checkpoint import Saving, document, notes, run_course, shard_bytes, write
 
     for name, value in chain.from_iterable(
         given(group, *common.USED_BY_ALL).items() for group in (stack, run, *others)
     ):
-        raise ConfigError(f"{common.flag_of(name)} {value} needs a KV cache; --preset checkpoint has none")
+        raise ConfigError(
+            f"{common.flag_of(name)} {value} needs a KV cache; --preset checkpoint has none"
+        )
     asked, name = load_training(stack.settings or (), given(training)), stack.model or MODEL
     shape = find_model(name)
     parameters = asked.parameters or shape.parameters
     if not parameters:
-        raise ConfigError(f"the number of parameters of {name} is not known: give it with --set parameters=8030000000")
+        raise ConfigError(
+            f"the number of parameters of {name} is not known: give it with --set"
+            " parameters=8030000000"
+        )
     until_ns = parse_duration_ns(run.duration or DURATION)
     course = run_course(asked, until_ns, run.seed)
     if not course.events:
         raise ConfigError(
-            f"--duration {run.duration or DURATION} ends before the first save, {asked.every} after "
-            "the start, or failures come before it; make it longer, or --every shorter"
+            f"--duration {run.duration or DURATION} ends before the first save, {asked.every} after"
+            " the start, or failures come before it; make it longer, or --every shorter"
         )
     model = {"name": name, "source": shape.source, "parameters": parameters}
     job = Saving(asked, course, shard_bytes(asked, parameters), model, until_ns, run.seed)
@@ -70,7 +92,9 @@ def gen_checkpoints(
     for note in notes(job):
         log(f"note: {note}")
     summary: dict[str, Any] = {"file": str(output), "rows": meta.rows, "preset": meta.preset}
-    summary |= {name: meta.config[name] for name in ("model", "seed", "training")} | {"stats": meta.stats}
+    summary |= {name: meta.config[name] for name in ("model", "seed", "training")} | {
+        "stats": meta.stats
+    }
     summary["parts"] = {
         part: {"objects": len(sizes), "bytes": sum(sizes), "largest_bytes": max(sizes)}
         for part, sizes in job.shards.items()
@@ -80,8 +104,12 @@ def gen_checkpoints(
 
 # Long: its options, and an example of each kind.
 def gen(
-    file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
-    output: Path = option("The trace: *.parquet or *.csv.zst.", Path("trace.parquet"), "-o --output", writable=True),
+    file: Annotated[
+        Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
+    ] = None,
+    output: Path = option(
+        "The trace: *.parquet or *.csv.zst.", Path("trace.parquet"), "-o --output", writable=True
+    ),
     *,
     stack: common.StackArguments,
     fleet: common.FleetArguments,
@@ -113,17 +141,29 @@ def gen(
 
     if stack.preset == TRAINING:
         if any(given is not None for given in (file, requests_out, turns)):
-            raise ConfigError("--preset checkpoint has no requests: leave FILE, --requests-out and --turns out")
+            raise ConfigError(
+                "--preset checkpoint has no requests: leave FILE, --requests-out and --turns out"
+            )
         if event:
-            raise ConfigError(f"--event {event[0]}: events are of nodes with a KV cache; preset {TRAINING} has none")
-        gen_checkpoints(output, stack, run, training, (users, source, drive, fleet), as_json=as_json)
+            raise ConfigError(
+                f"--event {event[0]}: events are of nodes with a KV cache; preset {TRAINING} has"
+                " none"
+            )
+        gen_checkpoints(
+            output, stack, run, training, (users, source, drive, fleet), as_json=as_json
+        )
         return
     for name, value in given(training).items():
-        raise ConfigError(f"{common.flag_of(name)} {value} needs --preset checkpoint; {stack.preset} has no training")
+        raise ConfigError(
+            f"{common.flag_of(name)} {value} needs --preset checkpoint; {stack.preset} has no"
+            " training"
+        )
     from kvtrace.sim import output as trace_output
     from kvtrace.trace.inventory import monthly_costs
 
-    scenario = common.prepare(file, fleet.over(stack), users, run, source, turns, events=event or ())
+    scenario = common.prepare(
+        file, fleet.over(stack), users, run, source, turns, events=event or ()
+    )
     fleet.check(scenario.preset)
     drive.check(scenario.preset)
     simulation, config = scenario.simulation(), scenario.config
@@ -131,7 +171,8 @@ def gen(
         meta = trace_output.write(output, simulation, config, command_line(), requests_out, tick)
     for note in meta.notes:
         log(f"note: {note}")
-    # Rates are over all I/O, which goes on for longer than requests arrive if they come faster than they are served.
+    # Rates are over all I/O, which goes on for longer than requests arrive if they come faster than
+    # they are served.
     span_ns = max(scenario.span_ns(simulation) or 0, simulation.last_io_ns)
     facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}
     stats: dict[str, Any] = meta.stats or {}
@@ -141,7 +182,10 @@ def gen(
         summary["costs"] = costs
     answer(summary, lambda: generated(summary), as_json=as_json)
     if not as_json and (unplaced := summary["stats"]["unplaced_objects"]):
-        log(f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in the staging tier")
+        log(
+            f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in"
+            " the staging tier"
+        )
 
 
 _STREAMS_SHOWN = 8
@@ -152,7 +196,9 @@ def _computed(summary: dict[str, Any]) -> list[str]:
     stats, said = summary["stats"], [in_words(summary["serving"])]
     if mean_ns := stats["decode"]["mean_ns_per_token"]:
         tokens = format_count(stats["decode"]["tokens"])
-        said.append(f"computed: {tokens} tokens were generated, {format_duration(mean_ns)} each on average")
+        said.append(
+            f"computed: {tokens} tokens were generated, {format_duration(mean_ns)} each on average"
+        )
     if mean_ns := stats["prefill"]["mean_wait_ns"]:
         prefills = format_count(stats["prefill"]["requests"])
         said[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
@@ -189,7 +235,9 @@ def generated(summary: dict[str, Any]) -> Document:
             line += ", life unknown without --drive-size"
         worn.append(line + " (this trace's rate, kept up)")
     basis = "simulated; at the preset's prices and this trace's rate, kept up"
-    worn += [cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])] + _beside(stats)
+    worn += [
+        cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])
+    ] + _beside(stats)
     headline = (
         f"{counted(summary['rows'], 'row')}, preset {summary['preset']}, model {summary['model']}, "
         f"seed {summary['seed']}, {counted(stats['requests'], 'request')}"
@@ -206,35 +254,45 @@ def generated(summary: dict[str, Any]) -> Document:
 
 
 def _beside(stats: dict[str, Any]) -> list[str]:
-    """Return what tiers do beside reads and writes: look-ups, refusals, what was not stored, collecting, streams."""
+    """Return what tiers do beside reads and writes.
+
+    Look-ups, refusals, what was not stored, collecting, streams.
+    """
     tiers = stats["tiers"]
     said = [
-        f"{tier['name']}: {counted(tier['file_lookups'], 'look-up')} of files (simulated; no rows of the trace)"
+        f"{tier['name']}: {counted(tier['file_lookups'], 'look-up')} of files (simulated; no rows"
+        " of the trace)"
         for tier in tiers
         if "file_lookups" in tier
     ]
     if (offers := stats.get("offers")) is not None and offers["refused"]:
         said.append(
-            f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were refused for lack of "
-            f"space, {counted(offers['refused_objects'], 'object')} in all; each is offered again"
+            f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were"
+            f" refused for lack of space, {counted(offers['refused_objects'], 'object')} in all;"
+            " each is offered again"
         )
     said += [
-        f"{tier['name']}: {counted(tier['lost_objects'], 'object')} ({format_bytes(tier['lost_bytes'])}) had left "
-        f"the tier above before they were stored, {format_count(tier['dropped_objects'])} "
-        f"({format_bytes(tier['dropped_bytes'])}) found the queue full and were dropped, "
-        f"{format_count(tier['waiting_objects'])} still wait"
+        f"{tier['name']}: {counted(tier['lost_objects'], 'object')}"
+        f" ({format_bytes(tier['lost_bytes'])}) had left the tier above before they were stored,"
+        f" {format_count(tier['dropped_objects'])} ({format_bytes(tier['dropped_bytes'])}) found"
+        f" the queue full and were dropped, {format_count(tier['waiting_objects'])} still wait"
         for tier in tiers
         if "lost_objects" in tier
     ]
     said += [
-        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were rewritten by bucket garbage collection: written "
-        f"{tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times what was stored"
+        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were rewritten by bucket garbage"
+        " collection: written"
+        f" {tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times"
+        " what was stored"
         for tier in tiers
         if tier.get("collected_bytes")
     ]
     for tier in tiers:
         most = sorted(tier.get("streams", []), key=lambda stream: -stream["written_bytes"])
-        parts = [f"{of['stream']} ({of['holds']}) {format_bytes(of['written_bytes'])}" for of in most[:_STREAMS_SHOWN]]
+        parts = [
+            f"{of['stream']} ({of['holds']}) {format_bytes(of['written_bytes'])}"
+            for of in most[:_STREAMS_SHOWN]
+        ]
         rest = f" and {len(most) - _STREAMS_SHOWN} more" if len(most) > _STREAMS_SHOWN else ""
         if "streams" in tier:
             said.append(f"{tier['name']}: written by stream: {', '.join(parts) or 'nothing'}{rest}")
@@ -242,8 +300,13 @@ def _beside(stats: dict[str, Any]) -> list[str]:
 
 
 def first_token_table(first: dict[str, Any]) -> ReportTable:
-    """Return the modelled times to the first token of `stats`, and in the same queue had each alone found nothing."""
-    rows = [first["with_cache"] | {"kind": "with cache"}, first["without_cache"] | {"kind": "without any hit"}]
+    """Return the modelled times to the first token of `stats`, and in the same queue had each alone
+    found nothing.
+    """
+    rows = [
+        first["with_cache"] | {"kind": "with cache"},
+        first["without_cache"] | {"kind": "without any hit"},
+    ]
     spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
     return table_of("modelled time to first token", Sheet.SUMMARY, spec, rows)
 

@@ -1,4 +1,5 @@
-"""The options that several commands share, each once, and the simulation that they ask for together.
+"""The options that several commands share, each once, and the simulation that they ask for
+together.
 
 Options are arguments, groups of them, targets, prices and pages. A group is a dataclass whose
 fields are options; a command takes it as one argument.
@@ -17,7 +18,13 @@ import typer
 
 from kvtrace.core.app import log, option
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import QUANTILES, SECONDS_PER_DAY, Endurance, is_memory, parse_endurance
+from kvtrace.core.statistics import (
+    QUANTILES,
+    SECONDS_PER_DAY,
+    Endurance,
+    is_memory,
+    parse_endurance,
+)
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns, parse_rate_per_s, positive
 from kvtrace.model.catalogue import find_model, logged_model
 from kvtrace.requests.registry import SOURCES, detect, read
@@ -33,12 +40,18 @@ if TYPE_CHECKING:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed; same seed and options, same bytes.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**63 - 1, help="Random seed; same seed and options, same bytes.")
+]
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: *.parquet or *.csv.zst.")]
 RequestFile = Annotated[Path, typer.Argument(help="A file of real requests.")]
-MaxRequests = Annotated[int | None, typer.Option("--limit", min=1, max=10**12, help="Stop after this many requests.")]
+MaxRequests = Annotated[
+    int | None, typer.Option("--limit", min=1, max=10**12, help="Stop after this many requests.")
+]
 KvDtype = Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")]
-TensorParallel = Annotated[int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")]
+TensorParallel = Annotated[
+    int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")
+]
 
 _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 
@@ -46,7 +59,10 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def parse_share(text: str, flag: str) -> float:
-    """Return the share that `text` says, 80% or 0.8, of any size; ConfigError, naming `flag`, if it says none."""
+    """Return the share that `text` says, 80% or 0.8, of any size.
+
+    ConfigError, naming `flag`, if it says none.
+    """
     match = _SHARE.fullmatch(text)
     if match is None:
         raise ConfigError(f"{flag} {text}: write a share such as 80% or 0.8")
@@ -69,8 +85,13 @@ def flag_of(field: str) -> str:
 
 
 def given(group: Any, *but: str) -> dict[str, Any]:
-    """Return those options of `group` that were given, by name, but for some: what is not at its default."""
-    named = ((field, getattr(group, field.name)) for field in fields(group) if field.name not in but)
+    """Return those options of `group` that were given, by name, but for some.
+
+    What is not at its default.
+    """
+    named = (
+        (field, getattr(group, field.name)) for field in fields(group) if field.name not in but
+    )
     return {field.name: value for field, value in named if value != field.default}
 
 
@@ -78,40 +99,58 @@ def given(group: Any, *but: str) -> dict[str, Any]:
 class SourceArguments:
     """What FILE is, and how to transform its requests; None for an option that was not given."""
 
-    source: str | None = option(f"Format of FILE: {', '.join(SOURCES)}; without it, it is detected.")
+    source: str | None = option(
+        f"Format of FILE: {', '.join(SOURCES)}; without it, it is detected."
+    )
     time_unit: str | None = option("mooncake: unit of its timestamps, ms or s [ms].")
     block_tokens: int | None = option(
-        "Block tokens: mooncake, tracelab [512], lmcache-trace [256], bailian, lmcache-chat, vllm-log, sglang-log [16]."
+        "Block tokens: mooncake, tracelab [512], lmcache-trace [256], bailian, lmcache-chat,"
+        " vllm-log, sglang-log [16]."
     )
     request_rate: str | None = option(
-        "How often requests arrive, such as 20/s; sharegpt (it has no times) [1/s], servegen [its own], or gen "
-        "without FILE."
+        "How often requests arrive, such as 20/s; sharegpt (it has no times) [1/s], servegen [its"
+        " own], or gen without FILE."
     )
     live_conversations: int | None = option("With --request-rate: concurrent conversations [64].")
     max_conversations: int | None = option("sharegpt: number of conversations to read.")
     tokenizer: str | None = option(
-        "sharegpt, lmcache-chat, vllm-log: auto, tiktoken, or characters (a quarter of them) [auto]."
+        "sharegpt, lmcache-chat, vllm-log: auto, tiktoken, or characters (a quarter of them)"
+        " [auto]."
     )
-    conversation_rate: float | None = option("agentic: conversations that start a second, Poisson; 0: all at once [0].")
+    conversation_rate: float | None = option(
+        "agentic: conversations that start a second, Poisson; 0: all at once [0]."
+    )
     idle_cap: str | None = option("agentic: longest idle time of a conversation [agentx: 10s].")
     start_ratio: str | None = option(
         "agentic: conversations begin at a moment drawn from these shares of them [agentx: 0-1]."
     )
-    time_window: str | None = option("servegen: window of its days as START+LENGTH, such as 20h+10min [0s+10min].")
+    time_window: str | None = option(
+        "servegen: window of its days as START+LENGTH, such as 20h+10min [0s+10min]."
+    )
     time_scale: float = option("Multiply arrival times; 0.5 is twice as fast.", 1.0)
     cycles: int = option("How many times the requests are repeated, one after the other.", 1)
-    cycle_ids: str = option("Later cycles ask for the same blocks, or for distinct ones.", "distinct")
-    scale: int = option("Number of superposed copies of the requests, each with blocks and sessions of its own.", 1)
-    scale_common: str = option(
-        "Share of block references, such as 20%, that all copies share: the most used prefixes.", "0"
+    cycle_ids: str = option(
+        "Later cycles ask for the same blocks, or for distinct ones.", "distinct"
     )
-    scale_shift: str | None = option("Shift each copy by a time drawn evenly up to this.  [default: 1m]")
+    scale: int = option(
+        "Number of superposed copies of the requests, each with blocks and sessions of its own.", 1
+    )
+    scale_common: str = option(
+        "Share of block references, such as 20%, that all copies share: the most used prefixes.",
+        "0",
+    )
+    scale_shift: str | None = option(
+        "Shift each copy by a time drawn evenly up to this.  [default: 1m]"
+    )
     jitter: str = option("Jitter arrivals by up to this duration, such as 3s for Mooncake.", "0")
     max_input_tokens: int | None = option("Limit prompts to this many tokens.")
     over_limit: str = option("Drop prompts over the limit, or clip them.", "drop")
 
     def read(self, path: Path, seed: int, max_requests: int | None = None) -> Requests:
-        """Return the requests of `path`, at most `max_requests`; all that is drawn comes from `seed`."""
+        """Return the requests of `path`, at most `max_requests`.
+
+        All that is drawn comes from `seed`.
+        """
         from kvtrace.requests.requests import SCALE_SHIFT_NS, CycleIds, OverLimit, Reshaping
 
         kind = self.source
@@ -128,14 +167,21 @@ class SourceArguments:
             max_requests=max_requests,
             scale=self.scale,
             scale_common=parse_share(self.scale_common, "--scale-common"),
-            scale_shift_ns=SCALE_SHIFT_NS if self.scale_shift is None else parse_duration_ns(self.scale_shift),
+            scale_shift_ns=(
+                SCALE_SHIFT_NS if self.scale_shift is None else parse_duration_ns(self.scale_shift)
+            ),
         )
         rate = None if self.request_rate is None else parse_rate_per_s(self.request_rate)
-        options: dict[str, Any] = {"request_rate_per_s": rate, "conversation_rate_per_s": self.conversation_rate}
+        options: dict[str, Any] = {
+            "request_rate_per_s": rate,
+            "conversation_rate_per_s": self.conversation_rate,
+        }
         options["idle_cap_ns"] = None if self.idle_cap is None else parse_duration_ns(self.idle_cap)
         if self.start_ratio is not None:
             least, _, most = self.start_ratio.partition("-")
-            options["start_ratio"] = tuple(parse_share(part, "--start-ratio") for part in (least, most or least))
+            options["start_ratio"] = tuple(
+                parse_share(part, "--start-ratio") for part in (least, most or least)
+            )
         if self.time_window is not None:
             start, _, length = self.time_window.rpartition("+")
             options["time_window_ns"] = parse_duration_ns(start or "0s"), parse_duration_ns(length)
@@ -152,41 +198,74 @@ _OPEN_LOOP = ("request_rate", "live_conversations")
 
 @dataclass(frozen=True, slots=True)
 class UserArguments:
-    """The number of synthetic users, or with --request-rate their arrivals; None for an option that was not given."""
+    """The number of synthetic users, or with --request-rate their arrivals.
 
-    users: int | None = option("Synthetic users, of three kinds.  [default: the preset's, or 32]", min=1, max=10**7)
-    arrivals: str | None = option("With --request-rate: poisson, gamma, constant, diurnal.  [default: poisson]")
+    None for an option that was not given.
+    """
+
+    users: int | None = option(
+        "Synthetic users, of three kinds.  [default: the preset's, or 32]", min=1, max=10**7
+    )
+    arrivals: str | None = option(
+        "With --request-rate: poisson, gamma, constant, diurnal.  [default: poisson]"
+    )
     burstiness: float | None = option(
         "gamma: coefficient of variation of the intervals; 1 is Poisson, more is burstier."
     )
     day: str | None = option("diurnal: length of a day.  [default: 24h]")
-    amplitude: float | None = option("diurnal: swing of the rate, 0 to 1 of its mean.  [default: 0.5]")
+    amplitude: float | None = option(
+        "diurnal: swing of the rate, 0 to 1 of its mean.  [default: 0.5]"
+    )
 
     def check(self, source: SourceArguments, file: Path | None) -> None:
-        """Raise ConfigError for options that exclude each other: of users, of an open loop, and of `file`."""
+        """Raise ConfigError for options that exclude each other.
+
+        Of users, of an open loop, and of `file`.
+        """
         if file is not None and self.users is not None:
-            raise ConfigError(f"--users {self.users}: requests come from {file}; leave one of the two out")
+            raise ConfigError(
+                f"--users {self.users}: requests come from {file}; leave one of the two out"
+            )
         for name, value in given(source, *_OPEN_LOOP).items() if file is None else ():
-            raise ConfigError(f"{flag_of(name)} {value} needs a FILE to read; without one, users are synthetic")
+            raise ConfigError(
+                f"{flag_of(name)} {value} needs a FILE to read; without one, users are synthetic"
+            )
         if self.users is not None and (said := self.open_loop(source)):
-            raise ConfigError(f"--users {self.users} is a closed loop, {said} an open one; leave one of them out")
+            raise ConfigError(
+                f"--users {self.users} is a closed loop, {said} an open one; leave one of them out"
+            )
         for name, value in given(self, "users").items() if file is not None else ():
             why = f"only for synthetic users in an open loop, not {file}; leave one of them out"
             raise ConfigError(f"{flag_of(name)} {value}: {why}")
 
     def open_loop(self, source: SourceArguments) -> str | None:
-        """Return the first option of an open loop that was given, as the user writes it; None if none was."""
-        said = {name: value for name, value in given(source).items() if name in _OPEN_LOOP} | given(self, "users")
+        """Return the first option of an open loop that was given, as the user writes it.
+
+        None if none was.
+        """
+        said = {name: value for name, value in given(source).items() if name in _OPEN_LOOP} | given(
+            self, "users"
+        )
         return next((f"{flag_of(name)} {value}" for name, value in said.items()), None)
 
     def requests(
-        self, source: SourceArguments, until_ns: int, max_context_tokens: int, run: RunArguments, workload: Workload
+        self,
+        source: SourceArguments,
+        until_ns: int,
+        max_context_tokens: int,
+        run: RunArguments,
+        workload: Workload,
     ) -> Requests:
-        """Return the requests of an open loop that arrive before `until_ns`, as `run` limits and draws them."""
+        """Return the requests of an open loop that arrive before `until_ns`, as `run` limits and
+        draws them.
+        """
         from kvtrace.requests.users import ArrivalProcess, Process, make_open_loop
 
         if source.request_rate is None:
-            raise ConfigError(f"{self.open_loop(source)} needs an open loop: give its --request-rate, such as 20/s")
+            raise ConfigError(
+                f"{self.open_loop(source)} needs an open loop: give its --request-rate, such as"
+                " 20/s"
+            )
         process = member(Process, self.arrivals or Process.POISSON, "--arrivals")
         curve = given(self, "users", "arrivals")
         for name, value in curve.items():
@@ -195,16 +274,27 @@ class UserArguments:
         if "day" in curve:
             curve["day_ns"] = parse_duration_ns(curve.pop("day"))
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, **curve)
-        live = {} if source.live_conversations is None else {"live_conversations": source.live_conversations}
+        live = (
+            {}
+            if source.live_conversations is None
+            else {"live_conversations": source.live_conversations}
+        )
         loop = until_ns, max_context_tokens, run.seed
-        return make_open_loop(arrivals, *loop, max_requests=run.max_requests, user_kind=workload.request_kind, **live)
+        return make_open_loop(
+            arrivals, *loop, max_requests=run.max_requests, user_kind=workload.request_kind, **live
+        )
 
 
 _PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
 
-TargetHit = Annotated[str | None, typer.Option(help="Share of look-ups that hit in any tier, such as 80% or 0.8.")]
+TargetHit = Annotated[
+    str | None, typer.Option(help="Share of look-ups that hit in any tier, such as 80% or 0.8.")
+]
 TargetTtft = Annotated[
-    str | None, typer.Option(help="Modelled time to first token, such as p99=2s; p50, p95, p99, p99.9 or p99.99.")
+    str | None,
+    typer.Option(
+        help="Modelled time to first token, such as p99=2s; p50, p95, p99, p99.9 or p99.99."
+    ),
 ]
 
 
@@ -218,15 +308,23 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
     if hit is not None:
         share = parse_share(hit, "--target-hit")
         if not 0 < share <= 1:
-            hint = f"; {share:g} % is written {share:g}%" if 1 < share <= 100 and "%" not in hit else ""  # noqa: PLR2004
-            raise ConfigError(f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}")
+            hint = (
+                f"; {share:g} % is written {share:g}%"
+                if 1 < share <= 100 and "%" not in hit  # noqa: PLR2004
+                else ""
+            )
+            raise ConfigError(
+                f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}"
+            )
     if ttft is None:
         return Target(share)
     quantile, is_said, limit = (part.strip() for part in ttft.partition("="))
     name = quantile.replace(".", "_")
     if not is_said or name not in QUANTILES:
         known = ", ".join(known.replace("_", ".") for known in QUANTILES)
-        raise ConfigError(f"--target-ttft {ttft}: write for example p99=2s; percentiles are {known}")
+        raise ConfigError(
+            f"--target-ttft {ttft}: write for example p99=2s; percentiles are {known}"
+        )
     limit_ns = parse_duration_ns(limit)
     if not limit_ns:
         raise ConfigError(f"--target-ttft {ttft}: must be > 0")
@@ -234,7 +332,10 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
 
 
 def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> float:
-    """Return the price of a byte that `text` says, such as 0.1/GiB; ConfigError, naming `where`, if it says none."""
+    """Return the price of a byte that `text` says, such as 0.1/GiB.
+
+    ConfigError, naming `where`, if it says none.
+    """
     match = _PRICE.fullmatch(text)
     if match is None:
         raise ConfigError(f"{where}: write for example {example}")
@@ -248,8 +349,11 @@ TurnsOption = Annotated[
     str | None,
     typer.Option(
         "--turns",
-        help="Later turns of FILE's sessions follow, a pause after the simulated answer before them, or arrive "
-        "as-recorded.  [default: as-recorded; follow where FILE has no times for them]",
+        help=(
+            "Later turns of FILE's sessions follow, a pause after the simulated answer before them,"
+            " or arrive as-recorded.  [default: as-recorded; follow where FILE has no times for"
+            " them]"
+        ),
     ),
 ]
 
@@ -258,14 +362,18 @@ TurnsOption = Annotated[
 class StackArguments:
     """The caching stack and the model that it serves."""
 
-    model: str | None = option("The model whose KV cache is simulated.  [default: the preset's, or llama3.1-8b]")
+    model: str | None = option(
+        "The model whose KV cache is simulated.  [default: the preset's, or llama3.1-8b]"
+    )
     kv_dtype: KvDtype = None
     preset: str = option("The caching stack to imitate: a name, or a .toml file.", "mlperf")
     gpu: str | None = option(
-        "GPU: a100, h100, h200, b200, l40s, mi300x, or instant, which takes no time.  [default: the preset's: h100; "
-        "instant for mlperf]"
+        "GPU: a100, h100, h200, b200, l40s, mi300x, or instant, which takes no time.  [default: the"
+        " preset's: h100; instant for mlperf]"
     )
-    settings: list[str] | None = option("Change a knob of the preset.", None, "--set", metavar="KEY=VALUE")
+    settings: list[str] | None = option(
+        "Change a knob of the preset.", None, "--set", metavar="KEY=VALUE"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +387,9 @@ class StoringArguments(StackArguments):
 class RunArguments:
     """Where the simulation ends, its seed, and its ranks."""
 
-    duration: str | None = option("Virtual time.  [default: the preset's, 60s, 1h of checkpoints, or all of FILE]")
+    duration: str | None = option(
+        "Virtual time.  [default: the preset's, 60s, 1h of checkpoints, or all of FILE]"
+    )
     max_requests: MaxRequests = None
     seed: Seed = 42
     tensor_parallel: TensorParallel = 1
@@ -289,20 +399,33 @@ class RunArguments:
 class FleetArguments:
     """Nodes that serve side by side; None for what was not given."""
 
-    nodes: int | None = option("Serving nodes, each with tiers of its own.  [default: the preset's, or 1]", min=1)
-    router: str | None = option(
-        f"Which node serves a request: {', '.join(Router)}.  [default: the preset's, or round-robin]"
+    nodes: int | None = option(
+        "Serving nodes, each with tiers of its own.  [default: the preset's, or 1]", min=1
     )
-    rack_nodes: int | None = option("Nodes that share each tier of scope=rack.  [default: the preset's, or 8]", min=1)
+    router: str | None = option(
+        f"Which node serves a request: {', '.join(Router)}.  [default: the preset's, or"
+        " round-robin]"
+    )
+    rack_nodes: int | None = option(
+        "Nodes that share each tier of scope=rack.  [default: the preset's, or 8]", min=1
+    )
 
     prefill_nodes: int | None = option(
-        "Number of nodes that only compute prompts, and send their KV cache to the others over a link.", min=1
+        "Number of nodes that only compute prompts, and send their KV cache to the others over a"
+        " link.",
+        min=1,
     )
 
     def check(self, preset: Preset) -> None:
-        """Raise ConfigError if anything was said of several nodes, and `preset` has one that nobody asked for."""
-        for name, value in given(self, "nodes").items() if preset.fleet.nodes == 1 != self.nodes else ():
-            raise ConfigError(f"{flag_of(name)} {value} needs several nodes: add --nodes, such as --nodes 8")
+        """Raise ConfigError if anything was said of several nodes, and `preset` has one that nobody
+        asked for.
+        """
+        for name, value in (
+            given(self, "nodes").items() if preset.fleet.nodes == 1 != self.nodes else ()
+        ):
+            raise ConfigError(
+                f"{flag_of(name)} {value} needs several nodes: add --nodes, such as --nodes 8"
+            )
 
     def over(self, stack: StackArguments) -> StackArguments:
         """Return `stack` with what was given as settings before its own."""
@@ -317,9 +440,11 @@ EventOption = Annotated[
     typer.Option(
         "--event",
         metavar="TIME:EVENT",
-        help="Inject an event: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, "
-        "engine-restart:N:DURATION, drive-replaced:N[:TIER], store-unreachable:DURATION, "
-        "rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated.",
+        help=(
+            "Inject an event: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, "
+            "engine-restart:N:DURATION, drive-replaced:N[:TIER], store-unreachable:DURATION, "
+            "rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated."
+        ),
     ),
 ]
 
@@ -333,7 +458,8 @@ class DriveArguments:
         parse=positive("--drive-size", parse_bytes),
     )
     endurance: Endurance | None = option(
-        "Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or its TBW, such as 14PB.",
+        "Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or its TBW,"
+        " such as 14PB.",
         parse=parse_endurance,
     )
 
@@ -343,14 +469,18 @@ class DriveArguments:
 
         for name in given(self) if drive_of(preset) is None else ():
             tiers = ", ".join(tier.name for tier in preset.tiers)
-            raise ConfigError(f"{flag_of(name)}: none of the tiers {tiers} is a drive: memory and buckets do not wear")
+            raise ConfigError(
+                f"{flag_of(name)}: none of the tiers {tiers} is a drive: memory and buckets do not"
+                " wear"
+            )
 
     def wear(self, preset: Preset, stats: dict[str, Any], span_ns: int) -> list[dict[str, Any]]:
-        """Return what each tier below memory is written a day, and how that wears the slowest drive of them.
+        """Return what each tier below memory is written a day, and how that wears the slowest drive
+        of them.
 
-        Of a tier that each node of a fleet, or each rack, has its own of, it is the mean of these. What was written
-        before the start is not of that rate. A drive that is rated, and whose size was not said, is as large as the
-        tier. Nothing of a trace without a span.
+        Of a tier that each node of a fleet, or each rack, has its own of, it is the mean of these.
+        What was written before the start is not of that rate. A drive that is rated, and whose size
+        was not said, is as large as the tier. Nothing of a trace without a span.
         """
         from kvtrace.curves.points import drive_of
 
@@ -360,11 +490,19 @@ class DriveArguments:
                 continue
             instances, written = of.get("instances", 1), of["written_bytes"] - of["populated_bytes"]
             per_day = written * SECONDS_PER_DAY * NS_PER_S // span_ns // instances
-            size_bytes = (self.drive_size or (tier.capacity_bytes if rated else None)) if t == drive else None
+            size_bytes = (
+                (self.drive_size or (tier.capacity_bytes if rated else None))
+                if t == drive
+                else None
+            )
             worn = {"name": tier.name, "written_bytes_per_day": per_day}
             worn["drive_writes_per_day"] = per_day / size_bytes if size_bytes else None
             worn |= {"instances": instances} if instances > 1 else {}
-            worn |= {"years_of_life": rated.life_years(size_bytes, per_day)} if rated and t == drive else {}
+            worn |= (
+                {"years_of_life": rated.life_years(size_bytes, per_day)}
+                if rated and t == drive
+                else {}
+            )
             found.append(worn)
         return found
 
@@ -391,7 +529,10 @@ class Scenario:
         return Simulation(self.preset, self.model, self.load, ranks=self.ranks)
 
     def span_ns(self, simulation: Simulation) -> int | None:
-        """Return over how long requests arrive, as far as it is known so far: to the last one, or to the end."""
+        """Return over how long requests arrive, as far as it is known so far.
+
+        To the last one, or to the end.
+        """
         requests, most = self.load.requests, self.config["max_requests"]
         duration_ns: int | None = self.config["duration_ns"]
         if requests is None:
@@ -418,8 +559,8 @@ def prepare(
 ) -> Scenario:
     """Return the simulation that was asked for.
 
-    `gpu` is what computes if neither `stack` nor its settings say; `read` reads the file; `events` are
-    as --event has them.
+    `gpu` is what computes if neither `stack` nor its settings say; `read` reads the file; `events`
+    are as --event has them.
     """
     from kvtrace.model import serving
     from kvtrace.requests.requests import Turns, choose
@@ -430,7 +571,10 @@ def prepare(
 
     users.check(source, file)
     if turns is not None and file is None:
-        raise ConfigError(f"--turns {turns} is for the sessions of a FILE to read; without one, users are synthetic")
+        raise ConfigError(
+            f"--turns {turns} is for the sessions of a FILE to read; without one, users are"
+            " synthetic"
+        )
     settings, ranks = stack.settings or (), run.tensor_parallel
     preset = load_preset(stack.preset, settings)
     asked = None if file is None else read(source, file, run.seed, run.max_requests)
@@ -456,7 +600,10 @@ def prepare(
     count = users.users or preset.load.users or USERS
     if workload.overlap:
         if requests is not None:
-            raise ConfigError("workload.overlap needs synthetic users without a rate: leave out it, or FILE and rate")
+            raise ConfigError(
+                "workload.overlap needs synthetic users without a rate: leave out it, or FILE and"
+                " rate"
+            )
         assert until_ns is not None, "without a file there is a duration"
         requests = make_overlapping(
             *(count, until_ns, shape.max_context_tokens, run.seed),
@@ -494,11 +641,17 @@ def prepare(
 
 
 def _check_users(workload: Workload, file: Path | None, without: Path | str | None) -> None:
-    """Refuse knobs of synthetic users where there are none; `without` is what has users who wait for no answer."""
+    """Refuse knobs of synthetic users where there are none.
+
+    `without` is what has users who wait for no answer.
+    """
     if workload.user_kind is not None and file:
-        raise ConfigError(f"workload.user_kind={workload.user_kind} needs synthetic users: leave it, or {file}, out")
+        raise ConfigError(
+            f"workload.user_kind={workload.user_kind} needs synthetic users: leave it, or"
+            f" {file}, out"
+        )
     if workload.think_time is not None and without:
         raise ConfigError(
-            f"workload.think_time={workload.think_time} needs synthetic users who wait for answers: leave it, or "
-            f"{without}, out"
+            f"workload.think_time={workload.think_time} needs synthetic users who wait for answers:"
+            f" leave it, or {without}, out"
         )

@@ -1,6 +1,9 @@
-"""Many configurations beside each other: those of a study (which is best, and what each knob does), or of a price list.
+"""Many configurations beside each other.
 
-A plan is a study of all that a price list offers: which cache a fleet should have, and what it costs a month.
+Those of a study (which is best, and what each knob does), or of a price list.
+
+A plan is a study of all that a price list offers: which cache a fleet should have, and what it
+costs a month.
 """
 
 from __future__ import annotations
@@ -36,31 +39,44 @@ if TYPE_CHECKING:
 
 
 TABLE, PAGE, TRACES = "results.parquet", "study.html", "traces"
-Workers = Annotated[int | None, typer.Option(min=1, max=4096, help="Simulations at a time.  [default: a core each]")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=4096, help="Simulations at a time.  [default: a core each]")
+]
 Scheduler = Annotated[
-    str | None, typer.Option(help="Simulate on the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786.")
+    str | None,
+    typer.Option(
+        help="Simulate on the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786."
+    ),
 ]
 
 
 # Long: two thirds are its options and its help.
 def study(
-    file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="The study: what to simulate, as TOML.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="STUDY.TOML", help="The study: what to simulate, as TOML.")
+    ],
     output: Path = option(
-        f"A folder for {TABLE}, {PAGE}, and the state to resume an interrupted study.", Path("study"), "-o --output"
+        f"A folder for {TABLE}, {PAGE}, and the state to resume an interrupted study.",
+        Path("study"),
+        "-o --output",
     ),
     target_hit: common.TargetHit = None,
     target_ttft: common.TargetTtft = None,
     workers: Workers = None,
     scheduler: Scheduler = None,
-    with_traces: bool = option(f"Also write each configuration's trace, below {TRACES}/.", False, "--with-traces"),
+    with_traces: bool = option(
+        f"Also write each configuration's trace, below {TRACES}/.", False, "--with-traces"
+    ),
     only_list: bool = option("Print the configurations without simulating them.", False, "--list"),
     as_json: common.AsJson = False,
 ) -> None:
-    """Simulate many configurations, each once, and say which is best, which is cheap enough, and what each knob does.
+    """Simulate many configurations, each once, and say which is best, which is cheap enough, and
+    what each knob does.
 
-    STUDY.TOML has options of gen and knobs: under [base] what all have, under [grid] lists of values (every combination
-    is simulated), or one [[configuration]] after another; under [price] what tiers cost, such as nvme = "0.1/GiB".
-    What is done is kept: the same command goes on where it stopped, and a larger study simulates only what is new.
+    STUDY.TOML has options of gen and knobs: under [base] what all have, under [grid] lists of
+    values (every combination is simulated), or one [[configuration]] after another; under [price]
+    what tiers cost, such as nvme = "0.1/GiB". What is done is kept: the same command goes on where
+    it stopped, and a larger study simulates only what is new.
 
     \b
     kvtrace study study.toml -o study/
@@ -75,7 +91,10 @@ def study(
     target = common.parse_target(target_hit, target_ttft)
     options = frozenset(gen_options())
     wanted = read_study(
-        file, options, common.StackArguments().preset, lambda tier, text: common.price_of_byte(text, f"{file}: {tier}")
+        file,
+        options,
+        common.StackArguments().preset,
+        lambda tier, text: common.price_of_byte(text, f"{file}: {tier}"),
     )
     for one in wanted.configurations:
         try:
@@ -90,14 +109,18 @@ def study(
             typer.echo("\n".join([f"{len(listed)} configurations", *listed]))
         return
     with noted_interrupt(output, len(wanted.configurations)) as results:
-        simulate_all(wanted.configurations, output, results, workers, scheduler, with_traces=with_traces)
+        simulate_all(
+            wanted.configurations, output, results, workers, scheduler, with_traces=with_traces
+        )
     rows = rows_of(wanted, results)
     found = findings(wanted, rows, target)
     write(output / TABLE, wanted, rows, ["kvtrace", "study", str(file)])
     if not found.candidates:
         error = found.failed[0].found if found.failed else None
         why = getattr(error, "error", "no request looks up anything")
-        raise ConfigError(f"{file}: no result from any of {len(rows)} configurations; the first: {why}")
+        raise ConfigError(
+            f"{file}: no result from any of {len(rows)} configurations; the first: {why}"
+        )
     try:
         check_drawing(Path(PAGE), "the page")
     except ProbeUnavailable as error:
@@ -159,16 +182,28 @@ def simulate(task: Task) -> Simulated:
                 read=partial(_read, task.file_sha256), events=asked.event or (),
             )  # fmt: skip
             asked.fleet.check(scenario.preset)
-            stack = Stack(scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns)
+            stack = Stack(
+                scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns
+            )
             bounds = stack.with_chains()
             simulation = replace(scenario, load=bounds.load).simulation()
         meter = Meter(simulation, keeps_rows=task.trace is not None)
         if task.trace is None:
             simulation.run(meter)
         else:
-            trace_output.write(Path(task.trace), simulation, scenario.config, ["kvtrace", "gen", *task.argv])
-    found = simulated(simulation, meter, scenario.span_ns(simulation), asked.drive.endurance, asked.drive.drive_size)
-    has_bound = scenario.preset.fleet.nodes == 1 and not asked.event  # what begins again looks up again
+            trace_output.write(
+                Path(task.trace), simulation, scenario.config, ["kvtrace", "gen", *task.argv]
+            )
+    found = simulated(
+        simulation,
+        meter,
+        scenario.span_ns(simulation),
+        asked.drive.endurance,
+        asked.drive.drive_size,
+    )
+    has_bound = (
+        scenario.preset.fleet.nodes == 1 and not asked.event
+    )  # what begins again looks up again
     optimum = bounds.optimum({}) if has_bound else None
     notes = scenario.preset.memory_notes(scenario.model, scenario.ranks)
     return replace(found, optimal_hit_ratio=optimum, notes=tuple(notes))
@@ -179,7 +214,11 @@ _PREPARING = Lock()
 
 @lru_cache(maxsize=2)
 def _read(
-    sha256: str | None, source: common.SourceArguments, path: Path, seed: int, max_requests: int | None
+    sha256: str | None,
+    source: common.SourceArguments,
+    path: Path,
+    seed: int,
+    max_requests: int | None,
 ) -> Requests:
     """Return the requests of a file with that hash, which one configuration after another asks for."""
     from kvtrace.study.study import files_sha256
@@ -198,7 +237,10 @@ def simulate_all(
     *,
     with_traces: bool = False,
 ) -> None:
-    """Fill `results`, by configuration: what was kept, then what is simulated now, as it is ready."""
+    """Fill `results`, by configuration.
+
+    What was kept, then what is simulated now, as it is ready.
+    """
     from kvtrace.study.run import Failed, Task, by_dask, here
     from kvtrace.study.study import FILE, Results, files_sha256, key_of
 
@@ -218,11 +260,16 @@ def simulate_all(
         if len(numbers[key]) == 1 or trace is not None:
             file = one.knobs.get(FILE)
             sha256 = None if file is None else files_sha256(Path(str(file)))
-            tasks.append(Task(key, one.argv, str(Path.cwd()), sha256, str(trace) if trace else None))
+            tasks.append(
+                Task(key, one.argv, str(Path.cwd()), sha256, str(trace) if trace else None)
+            )
     if done := sum(one.number in results for one in wanted):
         log(f"note: {done} of {len(wanted)} configurations were simulated before")
     if scheduler and workers:
-        raise ConfigError("--workers is for this machine, --scheduler has workers of its own; leave one of the two out")
+        raise ConfigError(
+            "--workers is for this machine, --scheduler has workers of its own; leave one of the"
+            " two out"
+        )
     count = workers or os.cpu_count() or 1
     made = by_dask(tasks, simulate, scheduler) if scheduler else here(tasks, simulate, count)
     with progress("simulating", len(tasks)) as tick:
@@ -240,7 +287,10 @@ def noted_interrupt(output: Path, count: int) -> Iterator[dict[int, Result]]:
     try:
         yield results
     except (KeyboardInterrupt, SystemExit):
-        log(f"{len(results)} of {count} configurations are kept in {output}; the same command resumes with the others")
+        log(
+            f"{len(results)} of {count} configurations are kept in {output}; the same command"
+            " resumes with the others"
+        )
         raise
 
 
@@ -264,10 +314,16 @@ def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
         "best": candidate(found.best),
         "cheapest": candidate(found.cheapest),
         "not_exceeded": [candidate(of) for of in front(found.candidates, lambda of: of.hit_ratio)],
-        "sensitivity": [asdict(of) | {"swing": of.swing} for of in sensitivities(found.study, found.rows)],
+        "sensitivity": [
+            asdict(of) | {"swing": of.swing} for of in sensitivities(found.study, found.rows)
+        ],
         "rows": [
             {"configuration": row.configuration.number, "knobs": row.configuration.knobs}
-            | ({"error": row.found.error} if isinstance(row.found, Failed) else {"error": None, **asdict(row.found)})
+            | (
+                {"error": row.found.error}
+                if isinstance(row.found, Failed)
+                else {"error": None, **asdict(row.found)}
+            )
             | {"price": row.price}
             for row in found.rows
         ],
@@ -281,12 +337,18 @@ _OWN = {"preset", "router", "settings"}
 # Long: its options, and its help.
 def plan(
     context: typer.Context,
-    file: Annotated[Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
+    ] = None,
     *,
     target_hit: common.TargetHit = None,
     target_ttft: common.TargetTtft = None,
-    prices: Path | None = option("Price list: sizes, prices and speeds of media.  [default: examples of 2026]"),
-    output: Path = option(f"A folder for {TABLE}, and the state to resume from.", Path("plan"), "-o --output"),
+    prices: Path | None = option(
+        "Price list: sizes, prices and speeds of media.  [default: examples of 2026]"
+    ),
+    output: Path = option(
+        f"A folder for {TABLE}, and the state to resume from.", Path("plan"), "-o --output"
+    ),
     workers: Workers = None,
     scheduler: Scheduler = None,
     as_json: common.AsJson = False,
@@ -297,12 +359,15 @@ def plan(
     source: common.SourceArguments,
     turns: common.TurnsOption = None,
 ) -> None:
-    """Find the cache that reaches a target at the least cost a month: DRAM, drives or a shared store, and the router.
+    """Find the cache that reaches a target at the least cost a month.
 
-    Each fleet of the price list is a simulation as of gen, of lmcache-disk unless --preset says another stack, routed
-    by round-robin and by prefix unless --router says how, kept in the output folder: with other prices only what is new
-    is simulated. Drives are written off, or worn out sooner; a bucket is paid by request and byte. The answer is
-    simulated again with an engine that restarts, and with a node that is lost.
+    DRAM, drives or a shared store, and the router.
+
+    Each fleet of the price list is a simulation as of gen, of lmcache-disk unless --preset says
+    another stack, routed by round-robin and by prefix unless --router says how, kept in the output
+    folder: with other prices only what is new is simulated. Drives are written off, or worn out
+    sooner; a bucket is paid by request and byte. The answer is simulated again with an engine that
+    restarts, and with a node that is lost.
 
     \b
     kvtrace plan requests.jsonl --model llama3.1-70b --tp 4 --gpu h100 --nodes 8 --target-hit 60%
@@ -315,7 +380,9 @@ def plan(
 
     target = common.parse_target(target_hit, target_ttft)
     if target is None:
-        raise ConfigError("give the fleet a target, such as --target-hit 60% or --target-ttft p99=2s")
+        raise ConfigError(
+            "give the fleet a target, such as --target-hit 60% or --target-ttft p99=2s"
+        )
     listed = read_prices(prices or LIST)
     where = str(prices or LIST.name)
     of_byte = {
@@ -336,9 +403,14 @@ def plan(
     wanted = Plan(file, _for_gen(context, stack, source), presets, nodes, routers, listed, of_byte)
     offers = wanted.offers()
     if all(of.store is Below.NOTHING for of in offers):
-        raise ConfigError(f"{where}: no medium that {stack.preset} can use; list nvme or file, or object for {SOME}")
+        raise ConfigError(
+            f"{where}: no medium that {stack.preset} can use; list nvme or file, or object for"
+            f" {SOME}"
+        )
     with noted_interrupt(output, len(offers)) as results:
-        simulate = partial(simulate_all, output=output, results=results, workers=workers, scheduler=scheduler)
+        simulate = partial(
+            simulate_all, output=output, results=results, workers=workers, scheduler=scheduler
+        )
         found = _found(wanted, offers, target, simulate, results)
         lost: dict[str, Any] = {}
         for event, one in (wanted.losses(found.cheapest) if found.cheapest else {}).items():
@@ -350,8 +422,14 @@ def plan(
     write(output / TABLE, found.study, found.rows, ["kvtrace", "plan", *wanted.argv])
     for note in notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks):
         log(f"note: {note}")
-    said = as_json_of(found, output) | {"answer": wanted.first_line(found), "nodes": nodes, "currency": listed.currency}
-    said["events"] = {event: {"command": one.command, **asdict(of)} for event, (one, of) in lost.items()}
+    said = as_json_of(found, output) | {
+        "answer": wanted.first_line(found),
+        "nodes": nodes,
+        "currency": listed.currency,
+    }
+    said["events"] = {
+        event: {"command": one.command, **asdict(of)} for event, (one, of) in lost.items()
+    }
     answer(said, lambda: wanted.document(found, lost), as_json=as_json)
 
 
@@ -368,8 +446,14 @@ def _found(
 
     found = findings(wanted.study(offers), [], target)
     for at in range(0, len(offers), WAVE):
-        best = {kind: math.inf if of.cost is None else of.cost for kind, of in rivals_of(found).items()}
-        left = [of for of in offers[at : at + WAVE] if of.owned < best.get(kind_of(of.configuration.knobs), math.inf)]
+        best = {
+            kind: math.inf if of.cost is None else of.cost for kind, of in rivals_of(found).items()
+        }
+        left = [
+            of
+            for of in offers[at : at + WAVE]
+            if of.owned < best.get(kind_of(of.configuration.knobs), math.inf)
+        ]
         simulate([of.configuration for of in left])
         rows = [wanted.row(of, results[of.configuration.number]) for of in left]
         found = findings(found.study, found.rows + rows, target)
@@ -378,9 +462,13 @@ def _found(
     return found
 
 
-def _for_gen(context: typer.Context, stack: common.StackArguments, source: common.SourceArguments) -> tuple[str, ...]:
+def _for_gen(
+    context: typer.Context, stack: common.StackArguments, source: common.SourceArguments
+) -> tuple[str, ...]:
     """Return what was given of the arguments of `gen`, but for the stack's name and the router."""
-    said = [of for of in sys.argv[2:] if of != "--quiet"]  # which every command takes, but no parser knows
+    said = [
+        of for of in sys.argv[2:] if of != "--quiet"
+    ]  # which every command takes, but no parser knows
     known, given = set(gen_options()), context.command.make_parser(context).parse_args(said)[0]
     if source.source is not None:
         given = given | {"source": source.source}

@@ -1,4 +1,7 @@
-"""Tables: what a trace holds and whether it is valid; any source, or a live engine's events, into one; formats; merges.
+"""Tables.
+
+What a trace holds and whether it is valid; any source, or a live engine's events, into one;
+formats; merges.
 
 And what they are made with: the models and their bytes, the presets and their knobs.
 """
@@ -14,7 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from kvtrace.commands.options import AsJson, MaxRequests, Seed, SourceArguments, TensorParallel, TraceFile
+from kvtrace.commands.options import (
+    AsJson,
+    MaxRequests,
+    Seed,
+    SourceArguments,
+    TensorParallel,
+    TraceFile,
+)
 from kvtrace.core.app import command_line, emit_json, log, noted_signals, option, progress
 from kvtrace.core.config import as_text
 from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
@@ -23,24 +33,40 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import EVENTS, OBJECTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table
-from kvtrace.core.units import NS_PER_S, counted, format_count, parse_bytes, parse_duration_ns, positive, printable
+from kvtrace.core.units import (
+    NS_PER_S,
+    counted,
+    format_count,
+    parse_bytes,
+    parse_duration_ns,
+    positive,
+    printable,
+)
 
 if TYPE_CHECKING:
     from kvtrace.sim.presets.preset import Knob
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="A file of real requests; for some sources a directory or a glob.")],
-    output: Path = option("The requests table: *.parquet or *.csv.zst.", ..., "-o --output", writable=True),
+    file: Annotated[
+        Path,
+        typer.Argument(help="A file of real requests; for some sources a directory or a glob."),
+    ],
+    output: Path = option(
+        "The requests table: *.parquet or *.csv.zst.", ..., "-o --output", writable=True
+    ),
     max_requests: MaxRequests = None,
     seed: Seed = 42,
     as_json: AsJson = False,
     *,
     source: SourceArguments,
 ) -> None:
-    """Write a file of real requests as a requests table, and say what it holds: figures, gaps, oddities, nulls.
+    """Write a file of real requests as a requests table, and say what it holds.
 
-    `kvtrace gen requests.parquet` then makes the same trace as `kvtrace gen FILE --turns as-recorded`.
+    Figures, gaps, oddities, nulls.
+
+    `kvtrace gen requests.parquet` then makes the same trace as `kvtrace gen FILE --turns
+    as-recorded`.
 
     \b
     kvtrace import azure_2023_code.csv -o azure.parquet
@@ -52,7 +78,9 @@ def import_(
     with progress("writing", len(requests)) as tick:
         figures = own_table.write(output, requests, command_line(), seed, tick)
     if as_json:
-        emit_json({"file": str(output), "source": requests.origin, "notes": requests.notes, **figures})
+        emit_json(
+            {"file": str(output), "source": requests.origin, "notes": requests.notes, **figures}
+        )
         return
     for note in requests.notes:
         log(f"note: {note}")
@@ -62,9 +90,16 @@ def import_(
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="*.parquet, *.csv.zst, or an MLPerf trace CSV.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="*.parquet, *.csv.zst, or an MLPerf trace CSV.")
+    ],
     target: Annotated[
-        Path, typer.Argument(metavar="OUT", writable=True, help="*.parquet or *.csv.zst; with --to mlperf also *.csv.")
+        Path,
+        typer.Argument(
+            metavar="OUT",
+            writable=True,
+            help="*.parquet or *.csv.zst; with --to mlperf also *.csv.",
+        ),
     ],
     to: str = option("Format of OUT: native, or mlperf.", "native", metavar="FORMAT"),
 ) -> None:
@@ -108,7 +143,9 @@ def convert(
 
 def merge(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Two traces or more.")],
-    output: Path = option("The merged trace: *.parquet or *.csv.zst.", ..., "-o --output", writable=True),
+    output: Path = option(
+        "The merged trace: *.parquet or *.csv.zst.", ..., "-o --output", writable=True
+    ),
     shift: list[str] | None = option(
         "Delay the start of a trace, by its file's name: checkpoint=30s.", metavar="NAME=TIME"
     ),
@@ -118,9 +155,12 @@ def merge(
     requests_out: Path | None = option("Write the merged requests table here.", writable=True),
     as_json: AsJson = False,
 ) -> None:
-    """Lay traces over each other in time: tiers are matched by name, objects, requests and sessions stay apart.
+    """Lay traces over each other in time.
 
-    Each trace is called by its file's name without the suffix. What a checkpoint does to users' p99 is then one replay.
+    Tiers are matched by name, objects, requests and sessions stay apart.
+
+    Each trace is called by its file's name without the suffix. What a checkpoint does to users' p99
+    is then one replay.
 
     \b
     kvtrace merge kv.parquet checkpoint.parquet -o mixed.parquet
@@ -132,16 +172,24 @@ def merge(
     if len(traces) < 2:  # noqa: PLR2004 - one alone is merged with nothing
         raise ConfigError("name two traces or more to merge")
     names = {path: path.name.removesuffix(".csv.zst").removesuffix(".parquet") for path in traces}
-    if len(set(names.values())) != len(traces) or any(set(name) & set(" =") for name in names.values()):
+    if len(set(names.values())) != len(traces) or any(
+        set(name) & set(" =") for name in names.values()
+    ):
         said = ", ".join(names[path] for path in traces)
-        raise ConfigError(f"traces are named after their files: the names must differ, without spaces or =: {said}")
+        raise ConfigError(
+            "traces are named after their files: the names must differ, without spaces or =:"
+            f" {said}"
+        )
     later = _by_name(shift, "--shift", "30s", set(names.values()))
     tables = _by_name(requests, "--requests", "requests.parquet", set(names.values()))
     if (requests_out is None) != (not tables):
         raise ConfigError("--requests and --requests-out belong together; give both or neither")
     inputs = [
         merging.Input(
-            name, path, parse_duration_ns(later.get(name, "0")), Path(tables[name]) if name in tables else None
+            name,
+            path,
+            parse_duration_ns(later.get(name, "0")),
+            Path(tables[name]) if name in tables else None,
         )
         for path, name in names.items()
     ]
@@ -150,13 +198,19 @@ def merge(
     for path in written:
         if any(path.exists() and other.exists() and path.samefile(other) for other in read):
             raise ConfigError(f"{path} is an input; name another output")
-    with progress("merging", sum(open_table(path, TRACE).meta.rows or 0 for path in traces)) as tick:
+    with progress(
+        "merging", sum(open_table(path, TRACE).meta.rows or 0 for path in traces)
+    ) as tick:
         meta = merging.merge(inputs, output, command_line(), requests_out, tick)
     if as_json:
         emit_json({"file": str(output), "rows": meta.rows, "merged": meta.config["merged"]})
         return
     tiers = ", ".join(tier.name for tier in meta.tiers)
-    typer.echo(printable(f"{output}: {counted(meta.rows or 0, 'row')} of {', '.join(names.values())}, on {tiers}"))
+    typer.echo(
+        printable(
+            f"{output}: {counted(meta.rows or 0, 'row')} of {', '.join(names.values())}, on {tiers}"
+        )
+    )
 
 
 def _by_name(options: list[str] | None, flag: str, example: str, names: set[str]) -> dict[str, str]:
@@ -166,25 +220,35 @@ def _by_name(options: list[str] | None, flag: str, example: str, names: set[str]
         name, equals, value = said.partition("=")
         if name not in names or not equals or not value or name in found:
             known = ", ".join(sorted(names))
-            raise ConfigError(f"{flag} {said}: write NAME={example} once for a trace, which are {known}")
+            raise ConfigError(
+                f"{flag} {said}: write NAME={example} once for a trace, which are {known}"
+            )
         found[name] = value
     return found
 
 
 def record(
-    zmq: str = option("Endpoint where the engine publishes KV events, such as tcp://host:5557.", ...),
-    replay: str | None = option("The engine's replay socket, to request lost messages, such as tcp://host:5558."),
+    zmq: str = option(
+        "Endpoint where the engine publishes KV events, such as tcp://host:5557.", ...
+    ),
+    replay: str | None = option(
+        "The engine's replay socket, to request lost messages, such as tcp://host:5558."
+    ),
     topic: str = option("Topic prefix.", ""),
     duration: str | None = option("End after this time.  [default: with Ctrl-C]"),
     output: Path = option(
-        "The events table: *.parquet or *.csv.zst.", Path("events.parquet"), "-o --output", writable=True
+        "The events table: *.parquet or *.csv.zst.",
+        Path("events.parquet"),
+        "-o --output",
+        writable=True,
     ),
     as_json: AsJson = False,
 ) -> None:
     """Follow the KV events of a live vLLM or SGLang until Ctrl-C, and write them as a table.
 
-    vLLM publishes them with --kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq"}'. Blocks are
-    numbered; no token is kept. `kvtrace import events.parquet` makes requests of them.
+    vLLM publishes them with --kv-events-config '{"enable_kv_cache_events": true, "publisher":
+    "zmq"}'. Blocks are numbered; no token is kept. `kvtrace import events.parquet` makes requests
+    of them.
 
     \b
     kvtrace record --zmq tcp://localhost:5557 -o events.parquet
@@ -193,10 +257,14 @@ def record(
     from kvtrace.requests.record import Recorder, notes_of, stopwatch
 
     most_ns = math.inf if duration is None else positive("--duration", parse_duration_ns)(duration)
-    meta = describe(EVENTS, "kvtrace", command_line(), {"zmq": zmq, "replay": replay, "topic": topic})
+    meta = describe(
+        EVENTS, "kvtrace", command_line(), {"zmq": zmq, "replay": replay, "topic": topic}
+    )
     with noted_signals() as stopped, create(output, EVENTS, meta) as out:
         recorder = Recorder(zmq, replay, topic, out)
-        log(f"recording {zmq} until " + (f"{duration} are over or Ctrl-C" if duration else "Ctrl-C"))
+        log(
+            f"recording {zmq} until " + (f"{duration} are over or Ctrl-C" if duration else "Ctrl-C")
+        )
         passed_ns = stopwatch()
         with progress("events") as tick:
             heard = recorder.run(lambda: stopped() is not None or passed_ns() >= most_ns, tick)
@@ -211,11 +279,16 @@ def record(
         emit_json({"file": str(output), **msgspec.to_builtins(heard)})
         return
     counts = f"{counted(heard.events, 'event')} in {counted(heard.messages, 'message')}"
-    typer.echo(f"{output}: {counts}, {format_count(heard.lost)} lost, {format_count(heard.replayed)} replayed")
+    typer.echo(
+        f"{output}: {counts}, {format_count(heard.lost)} lost, {format_count(heard.replayed)}"
+        " replayed"
+    )
 
 
 def info(file: TraceFile, as_json: AsJson = False) -> None:
-    """Print what a trace holds: rows, span, operations and bytes by tier, op and phase, live bytes, hit ratios.
+    """Print what a trace holds.
+
+    Rows, span, operations and bytes by tier, op and phase, live bytes, hit ratios.
 
     \b
     kvtrace info t.parquet
@@ -254,7 +327,9 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
 
 
 def models(
-    model: Annotated[str | None, typer.Argument(help="A model, or a path to a config.json; without it, all.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="A model, or a path to a config.json; without it, all.")
+    ] = None,
     tensor_parallel: TensorParallel = 1,
     kv_dtype: str | None = option("Dtype of the cache: fp32, fp16, bf16, fp8, int8, fp8_ds_mla."),
     tokens: int = option("Tokens of the prefix to store and read.", 8192),
@@ -276,15 +351,21 @@ def models(
         listing = catalogue.listing()
         answer({"models": listing}, lambda: catalogue.listing_document(listing), as_json=as_json)
     else:
-        found = catalogue.describe_model(model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page))
+        found = catalogue.describe_model(
+            model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page)
+        )
         answer(found, lambda: catalogue.document(found), as_json=as_json)
 
 
 def presets(
-    preset: Annotated[str | None, typer.Argument(help="One of the presets; without it, all.", metavar="NAME")] = None,
+    preset: Annotated[
+        str | None, typer.Argument(help="One of the presets; without it, all.", metavar="NAME")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the presets and the engines they imitate, or print every knob of one: value, type, range, meaning.
+    """List the presets and the engines they imitate, or print every knob of one.
+
+    Value, type, range, meaning.
 
     \b
     kvtrace presets
@@ -311,7 +392,14 @@ def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
         kind = k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}"
         kind, meaning = fill(kind, 32, break_on_hyphens=False), fill(k.meaning, 64)
         rows.append([k.name, as_text(k.value), as_text(k.default), kind, meaning])
-    tables = [table_of("knobs, for --set KNOB=VALUE", Sheet.SUMMARY, "text: knob, value, default, type, meaning", rows)]
+    tables = [
+        table_of(
+            "knobs, for --set KNOB=VALUE",
+            Sheet.SUMMARY,
+            "text: knob, value, default, type, meaning",
+            rows,
+        )
+    ]
     basis, notes = facts["basis"], []
     if basis is not None:
         notes = [f"imitates {basis['engine']} {basis['version']}, read: {basis['read']}"]

@@ -1,7 +1,8 @@
 """What the three programs share, and the libraries that take long to import.
 
-Each of these is imported as something of it is first asked for: what needs none of them, a command's help among them,
-starts without. Who does need one imports its name from here, at the top of the file as any other.
+Each of these is imported as something of it is first asked for: what needs none of them, a
+command's help among them, starts without. Who does need one imports its name from here, at the top
+of the file as any other.
 """
 
 from __future__ import annotations
@@ -34,4 +35,6 @@ if TYPE_CHECKING:
     import zstandard
 else:
     duckdb, np, pl, zstandard = map(_Library, ("duckdb", "numpy", "polars", "zstandard"))
-    pa, pc, pa_csv, pq = map(_Library, ("pyarrow", "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet"))
+    pa, pc, pa_csv, pq = map(
+        _Library, ("pyarrow", "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet")
+    )

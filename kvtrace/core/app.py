@@ -1,4 +1,7 @@
-"""What the command lines of the three programs share: groups of options, errors in one line, JSON, progress."""
+"""What the command lines of the three programs share.
+
+Groups of options, errors in one line, JSON, progress.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,18 @@ from kvtrace.core.units import printable
 T = TypeVar("T")
 
 # typer's root of usage errors has no public name, and not the same place in all versions.
-UsageError = cast("type[typer.BadParameter]", next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError"))
+UsageError = cast(
+    "type[typer.BadParameter]",
+    next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError"),
+)
 """What the command line refuses."""
 INTERRUPTED = 130
 _HUNG_UP = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
 ENDING = (signal.SIGINT, signal.SIGTERM, *_HUNG_UP)
-"""Signals that ask a program to end; SIGHUP but where nohup has it ignored, SIGINT of a background job as well."""
+"""Signals that ask a program to end.
+
+SIGHUP but where nohup has it ignored, SIGINT of a background job as well.
+"""
 _GARBAGE_OBJECTS = 100_000
 _LONGEST_WORD = 200
 _READERS = ("duckdb", "_duckdb", "pyarrow", "polars")
@@ -42,7 +51,10 @@ _INTERRUPTED = "Query interrupted"
 """What DuckDB makes of a signal that comes while it works."""
 _NO_MEMORY = "out of memory: the machine, or a limit on this process (ulimit -v), has too little"
 _NO_THREAD = "can't start new thread"
-_TOO_LITTLE = ("failed to map segment", "not enough memory")  # the loader of libraries, and zstd through Arrow
+_TOO_LITTLE = (
+    "failed to map segment",
+    "not enough memory",
+)  # the loader of libraries, and zstd through Arrow
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
 """Which of the three runs."""
 NOTED: ContextVar[list[str]] = ContextVar("noted", default=[])  # noqa: B039 - never changed
@@ -51,41 +63,65 @@ QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 """Set by --quiet, which every command takes: of stderr, errors alone."""
 
 
-Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output: a file, or the content of a folder.")]
-"""Of a command whose output is a folder. Who marks a file's option `writable` has --force, and need not look at it."""
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Overwrite existing output: a file, or the content of a folder."),
+]
+"""Of a command whose output is a folder.
+
+Who marks a file's option `writable` has --force, and need not look at it.
+"""
 Plot = Annotated[
-    Path | None, typer.Option("--plot", writable=True, help="Draw a chart: a page (*.html), or *.svg, *.png or *.pdf.")
+    Path | None,
+    typer.Option(
+        "--plot", writable=True, help="Draw a chart: a page (*.html), or *.svg, *.png or *.pdf."
+    ),
 ]
 
 
 SECTIONS = {
-    "Source": "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit time-window "
-    "conversation-rate live-conversations cycle-ids cycles jitter time-scale scale scale-common scale-shift",
+    "Source": (
+        "source block-tokens time-unit tokenizer max-conversations max-input-tokens over-limit"
+        " time-window conversation-rate live-conversations cycle-ids cycles jitter time-scale scale"
+        " scale-common scale-shift"
+    ),
     "Arrivals": "turns request-rate arrivals burstiness amplitude day idle-cap start-ratio",
     "Model": "kv-dtype tp layers kv-heads head-dim chunk-tokens",
     "Fleet": "nodes router rack-nodes prefill-nodes event",
-    "Load": "as-fast-as-possible pool checkpoint-depth engine submitters buffered gds direct fsync fadvise layout "
-    "queue-depths speeds jobs ignore-streams node",
+    "Load": (
+        "as-fast-as-possible pool checkpoint-depth engine submitters buffered gds direct fsync"
+        " fadvise layout queue-depths speeds jobs ignore-streams node"
+    ),
     "Ranks": "mpi partition rank-timeout",
     "Limits": "from to busiest whole max-duration warmup on-error pause capacity stall-timeout",
-    "Target": "target destroy-data overwrite-signature discard precondition keep space huge-pages fio-version endpoint "
-    "balance retries request-timeout log-version bucket host hosts",
+    "Target": (
+        "target destroy-data overwrite-signature discard precondition keep space huge-pages"
+        " fio-version endpoint balance retries request-timeout log-version bucket host hosts"
+    ),
     "Data": "dedup-ratio compress-ratio",
-    "Checks": "verify criteria requests read-p99 dry-run break-rules check check-duration check-bytes check-null",
+    "Checks": (
+        "verify criteria requests read-p99 dry-run break-rules check check-duration check-bytes"
+        " check-null"
+    ),
     "Probes": "histograms-only",
     "Training": "ranks every mtbf",
     "Output": "requests-out drive-size endurance plot csv markdown force metrics",
 }
 """Of a command with many options, the section of each that `--help` leaves to `--help-all`."""
 METAVARS = {
-    "DURATION": "duration ttl scale-shift idle-cap jitter day every mtbf from to busiest max-duration check-duration "
-    "rank-timeout request-timeout stall-timeout pause read-p99 target-ttft",
+    "DURATION": (
+        "duration ttl scale-shift idle-cap jitter day every mtbf from to busiest max-duration"
+        " check-duration rank-timeout request-timeout stall-timeout pause read-p99 target-ttft"
+    ),
     "SIZE": "io-bytes pool capacity check-bytes drive-size space cpu disk",
     "SIZES": "dram nvme capacity-blocks",
     "RATE": "request-rate",
     "SHARE": "target-hit scale-common",
     "LIMIT": "limit warmup",
-    "NAME": "model preset gpu router source policy engine arrivals tokenizer layout bucket kv-dtype turns",
+    "NAME": (
+        "model preset gpu router source policy engine arrivals tokenizer layout bucket kv-dtype"
+        " turns"
+    ),
     "HOST:PORT": "host metrics",
 }
 """What stands for an option's value in help, where its type does not tell."""
@@ -99,15 +135,20 @@ RENAMED = {
     "--dir": "--tier nvme=",
 }
 """Former names of options, where a command has the new one."""
-_SECTION_OF = {f"--{name}": section for section, names in SECTIONS.items() for name in names.split()}
-_METAVAR_OF = {f"--{name}": metavar for metavar, names in METAVARS.items() for name in names.split()}
+_SECTION_OF = {
+    f"--{name}": section for section, names in SECTIONS.items() for name in names.split()
+}
+_METAVAR_OF = {
+    f"--{name}": metavar for metavar, names in METAVARS.items() for name in names.split()
+}
 _METAVAR_OF_TYPE = {int: "N", float: "X", Path: "PATH"}
 _MANY_OPTIONS = 12
 _ALL, _QUIET, _FORCE = "--help-all", "--quiet", "--force"
 
 
 class Command(TyperCommand):
-    """A command whose `--help` lists the common options, and `--help-all` the others, too, by what they are about.
+    """A command whose `--help` lists the common options, and `--help-all` the others, too, by what
+    they are about.
 
     A file that a parameter which is `writable` names is not written over without --force.
     """
@@ -128,21 +169,32 @@ class Command(TyperCommand):
             self.params.append(force)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take what every command takes: `--quiet`, and `--help-all` for `--help` with all options."""
+        """Take what every command takes.
+
+        `--quiet`, and `--help-all` for `--help` with all options.
+        """
         ours = args[: args.index("--")] if "--" in args else args
         known = {name for parameter in self.params for name in parameter.opts}
         for name in {arg.partition("=")[0] for arg in ours} & RENAMED.keys() - known:
             if RENAMED[name].split()[0] in known:
                 raise UsageError(f"{name} was renamed: use {RENAMED[name]}", ctx=ctx)
         ctx.meta[_ALL] = _ALL in ours
-        QUIET.set(_QUIET in ours if ctx.parent else QUIET.get())  # without a parent, a study asks what `gen` takes
-        left = super().parse_args(ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET])
+        QUIET.set(
+            _QUIET in ours if ctx.parent else QUIET.get()
+        )  # without a parent, a study asks what `gen` takes
+        left = super().parse_args(
+            ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET]
+        )
         for parameter in [] if ctx.resilient_parsing else self._written:
             from kvtrace.core.files import check_new
             from kvtrace.core.tables import SUFFIXES, objects_path
 
             named = ctx.params[parameter.name] or []
-            how = f"with {parameter.opts[0]}" if isinstance(parameter, TyperOption) else f"{parameter.metavar}"
+            how = (
+                f"with {parameter.opts[0]}"
+                if isinstance(parameter, TyperOption)
+                else f"{parameter.metavar}"
+            )
             for path in named if isinstance(named, list | tuple) else [named]:
                 # A trace's objects table, which would go with it, may be there alone.
                 for each in (path, *([objects_path(path)] if str(path).endswith(SUFFIXES) else [])):
@@ -155,18 +207,30 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options under their headings."""
-        records = [(parameter, parameter.get_help_record(ctx)) for parameter in self.get_params(ctx)]
+        records = [
+            (parameter, parameter.get_help_record(ctx)) for parameter in self.get_params(ctx)
+        ]
         arguments = [record for p, record in records if record and p.param_type_name == "argument"]
         options = [(p, record) for p, record in records if record and p.param_type_name == "option"]
-        sections: dict[str, list[Any]] = {"Arguments": arguments, "Options": [], **{name: [] for name in SECTIONS}}
+        sections: dict[str, list[Any]] = {
+            "Arguments": arguments,
+            "Options": [],
+            **{name: [] for name in SECTIONS},
+        }
         for parameter, record in options:
-            named = next((_SECTION_OF[name] for name in parameter.opts if name in _SECTION_OF), "Options")
+            named = next(
+                (_SECTION_OF[name] for name in parameter.opts if name in _SECTION_OF), "Options"
+            )
             sections[named if len(options) > _MANY_OPTIONS else "Options"].append(record)
-        sections["Options"].insert(-1, (_QUIET, "Print only errors on stderr: no notes, no progress."))
+        sections["Options"].insert(
+            -1, (_QUIET, "Print only errors on stderr: no notes, no progress.")
+        )
         others = [name for name in SECTIONS if sections[name]]
         if others and not ctx.meta.get(_ALL):
             more = sum(len(sections.pop(name)) for name in others)
-            sections["Options"].append((_ALL, f"Also show {more} more options: {', '.join(others).lower()}."))
+            sections["Options"].append(
+                (_ALL, f"Also show {more} more options: {', '.join(others).lower()}.")
+            )
         for name, listed in sections.items():
             if listed:
                 with formatter.section(name):
@@ -206,7 +270,8 @@ def command_of(function: Callable[..., Any], name: str) -> Any:
 def make_app(program: str, summary: str, epilog: str, *commands: str) -> typer.Typer:
     """Return the Typer application of `program`: plain help, shell completion, `--version`.
 
-    Each of `commands` is the `module:function` of one; an underscore behind the function is not of its name.
+    Each of `commands` is the `module:function` of one; an underscore behind the function is not of
+    its name.
     """
 
     class Commands(Group):
@@ -231,7 +296,11 @@ def make_app(program: str, summary: str, epilog: str, *commands: str) -> typer.T
     @app.callback()
     def root(
         _version: bool = typer.Option(
-            False, "--version", callback=show_version, is_eager=True, help="Print the version and exit."
+            False,
+            "--version",
+            callback=show_version,
+            is_eager=True,
+            help="Print the version and exit.",
         ),
     ) -> None:
         pass
@@ -241,22 +310,35 @@ def make_app(program: str, summary: str, epilog: str, *commands: str) -> typer.T
 
 
 def option(
-    text: str, default: Any = None, flags: str = "", *, parse: Callable[[Any], Any] | None = None, **how: Any
+    text: str,
+    default: Any = None,
+    flags: str = "",
+    *,
+    parse: Callable[[Any], Any] | None = None,
+    **how: Any,
 ) -> Any:
-    """Return what stands for the default of a command's parameter, or of a group's field, that is an option.
+    """Return what stands for the default of a command's parameter, or of a group's field, that is
+    an option.
 
-    `text` is its help, `flags` are its names if it is not called as the parameter; `how` goes to Typer. A default of
-    `...` means that it must be given. A field may have a function `parse`, which takes what is written and returns the
-    value: the option's type is that of the function's parameter, and its help says the default.
+    `text` is its help, `flags` are its names if it is not called as the parameter; `how` goes to
+    Typer. A default of `...` means that it must be given. A field may have a function `parse`,
+    which takes what is written and returns the value: the option's type is that of the function's
+    parameter, and its help says the default.
     """
-    return field(default=default, metadata={"option": typer.Option(*flags.split(), help=text, **how), "parse": parse})
+    return field(
+        default=default,
+        metadata={"option": typer.Option(*flags.split(), help=text, **how), "parse": parse},
+    )
 
 
 def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
-    """Return `command` as Typer takes it; an argument of a dataclass stands for the options among that class's fields.
+    """Return `command` as Typer takes it.
 
-    `--help` lists the fields in the place of the argument, and the command gets one instance. So a group is written
-    once, whichever commands take it, whole or, as `Annotated[ModelArguments, "model"]`, some fields of it:
+    An argument of a dataclass stands for the options among that class's fields.
+
+    `--help` lists the fields in the place of the argument, and the command gets one instance. So a
+    group is written once, whichever commands take it, whole or, as `Annotated[ModelArguments,
+    "model"]`, some fields of it:
 
         @dataclass(frozen=True, slots=True)
         class ModelArguments:
@@ -269,11 +351,16 @@ def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
         kind, *only = get_args(parameter.annotation) or (parameter.annotation,)
-        if isinstance(parameter.default, Field) or not (isinstance(kind, type) and is_dataclass(kind)):
+        if isinstance(parameter.default, Field) or not (
+            isinstance(kind, type) and is_dataclass(kind)
+        ):
             parameters.append(_said(parameter, parameter.default))
             continue
         groups[name] = kind, {}
-        own, known = inspect.signature(kind, eval_str=True).parameters, {of.name: of for of in fields(kind)}
+        own, known = (
+            inspect.signature(kind, eval_str=True).parameters,
+            {of.name: of for of in fields(kind)},
+        )
         for of, as_field in own.items():
             said = _said(as_field, known[of])
             if hasattr(said.annotation, "__metadata__") and (not only or of in only):
@@ -284,7 +371,11 @@ def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
     def run_command(**values: Any) -> T:
         for name, (kind, parsers) in groups.items():
             given = [(field, values.pop(field), parse) for field, parse in parsers.items()]
-            own = {f: parse(value) if parse else value for f, value, parse in given if value is not None or not parse}
+            own = {
+                f: parse(value) if parse else value
+                for f, value, parse in given
+                if value is not None or not parse
+            }
             values[name] = kind(**own)
         return command(**values)
 
@@ -306,7 +397,10 @@ def _said(parameter: inspect.Parameter, default: Any) -> inspect.Parameter:
 
 
 def run(app: typer.Typer, program: str) -> NoReturn:
-    """Run `app` and leave with its exit code; every error a user can cause is one line on stderr."""
+    """Run `app` and leave with its exit code.
+
+    Every error a user can cause is one line on stderr.
+    """
     PROGRAM.set(program)
     # As an exception, so that temporary files go on the way out.
     for number in ENDING[1:]:
@@ -341,7 +435,10 @@ def run(app: typer.Typer, program: str) -> NoReturn:
 
 
 def _fail_by_system(program: str, error: Exception) -> NoReturn:
-    """Leave for a fault of the system's, or of a file as a library finds it; raise `error` again if it is ours."""
+    """Leave for a fault of the system's, or of a file as a library finds it.
+
+    Raise `error` again if it is ours.
+    """
     is_out = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if is_out or any(words in str(error) for words in _TOO_LITTLE):
         _fail(program, _NO_MEMORY, OutOfMemory.exit_code)
@@ -356,18 +453,25 @@ def _fail_by_system(program: str, error: Exception) -> NoReturn:
     if isinstance(error, OSError) or type(error).__module__.split(".")[0] in _READERS:
         files = [name for name in sys.argv[1:] if os.path.exists(name)]  # noqa: PTH110 - a name may be no path at all
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        _fail(program, f"{', '.join(files) or 'input'}: cannot be read: {said}", TraceError.exit_code)
+        _fail(
+            program, f"{', '.join(files) or 'input'}: cannot be read: {said}", TraceError.exit_code
+        )
     raise error
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """End the process without the interpreter's own end, in which a library might wait for others that are gone."""
+    """End the process without the interpreter's own end, in which a library might wait for others
+    that are gone.
+    """
     sys.stdout.flush()
     os._exit(code)
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:
-    words = (word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}…" for word in message.split())
+    words = (
+        word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}…"
+        for word in message.split()
+    )
     typer.echo(f"{program}: error: {printable(' '.join(words))}", err=True)
     sys.exit(code)
 
@@ -393,7 +497,10 @@ def log(message: str) -> None:
 
 @contextmanager
 def progress(label: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """Yield a function that takes the amount done so far; shows a bar on stderr, if a terminal and not --quiet."""
+    """Yield a function that takes the amount done so far.
+
+    Shows a bar on stderr, if a terminal and not --quiet.
+    """
     if QUIET.get() or not sys.stderr.isatty():
         yield lambda _done: None
         return
@@ -415,7 +522,9 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
 
 @contextmanager
 def noted_signals() -> Iterator[Callable[[], str | None]]:
-    """Yield a function that names the signal that asked to stop, if one did; meanwhile neither ends the process.
+    """Yield a function that names the signal that asked to stop, if one did.
+
+    Meanwhile neither ends the process.
 
     Outside the main thread, which alone receives signals, there never is one.
     """

@@ -1,4 +1,7 @@
-"""Configuration: TOML into frozen structs that refuse unknown fields, single overrides, and a hash."""
+"""Configuration.
+
+TOML into frozen structs that refuse unknown fields, single overrides, and a hash.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The smallest and largest value of a knob, or of each in its list, as its type says: Annotated[int, Bounds(0, 9)].
+    """The smallest and largest value of a knob, or of each in its list, as its type says.
+
+    Annotated[int, Bounds(0, 9)].
 
     What is written as text, such as `10m`, is bounded by the number that `read` makes of it.
     """
@@ -56,18 +61,29 @@ def _bounds(hint: Any) -> Bounds | None:
 
 
 def check_bounds(holder: msgspec.Struct, where: str, prefix: str = "") -> None:
-    """Raise ConfigError, naming `where` and the knob as --set has it, for a value of `holder` that is out of bounds."""
+    """Raise ConfigError, naming `where` and the knob as --set has it, for a value of `holder` that
+    is out of bounds.
+    """
     for name in holder.__struct_fields__:
         value = getattr(holder, name)
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(one, msgspec.Struct):
-                check_bounds(one, where, f"{prefix}{name}.{f'{one.name}.' if hasattr(one, 'name') else ''}")
-            elif one is not None and name in (known := bounds_of(type(holder))) and (why := known[name].refusal(one)):
+                check_bounds(
+                    one, where, f"{prefix}{name}.{f'{one.name}.' if hasattr(one, 'name') else ''}"
+                )
+            elif (
+                one is not None
+                and name in (known := bounds_of(type(holder)))
+                and (why := known[name].refusal(one))
+            ):
                 raise ConfigError(f"{where}: {prefix}{name}{why}")
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of the TOML file at `path`; TraceError if it is missing, ConfigError if it is not TOML."""
+    """Return the tables of the TOML file at `path`.
+
+    TraceError if it is missing, ConfigError if it is not TOML.
+    """
     need_file(path)
     try:
         return _toml(path.read_text(encoding="utf-8"))
@@ -76,7 +92,10 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 def _toml(text: str) -> dict[str, Any]:
-    """Return what `text` holds; ValueError, of which TOML's and UTF-8's own are, if it cannot be read."""
+    """Return what `text` holds.
+
+    ValueError, of which TOML's and UTF-8's own are, if it cannot be read.
+    """
     # Python's parser takes memory by the square of a key's length in parts.
     if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
         raise ValueError(f"a line with more than {_MOST_DOTS} dots")
@@ -87,17 +106,25 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def to_struct(tree: dict[str, Any], kind: type[T], where: str) -> T:
-    """Return `tree` as a `kind`; ConfigError, naming the field and `where` it came from, if it does not fit."""
+    """Return `tree` as a `kind`.
+
+    ConfigError, naming the field and `where` it came from, if it does not fit.
+    """
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
         unknown = _UNKNOWN.search(str(error))
         names = _field_names(msgspec.inspect.type_info(kind)) if unknown else ()
-        raise ConfigError(f"{where}: {error}{nearest(unknown[1], names) if unknown else ''}") from None
+        raise ConfigError(
+            f"{where}: {error}{nearest(unknown[1], names) if unknown else ''}"
+        ) from None
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with those of `names` that begin with `name`, else the one most like it; or nothing.
+    """Return ".
+
+    Did you mean ...?" with those of `names` that begin with `name`, else the one most like it; or
+    nothing.
 
     Of dotted names the last part is compared, unless `name` is dotted, too; the outermost counts.
 
@@ -108,12 +135,16 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """
     by_depth = sorted(set(names), key=lambda each: (-each.count("."), each))
     whole = {each if "." in name else each.rpartition(".")[2]: each for each in by_depth}
-    found = [last for last in whole if last.startswith(name)] or difflib.get_close_matches(name, whole, n=1)
+    found = [last for last in whole if last.startswith(name)] or difflib.get_close_matches(
+        name, whole, n=1
+    )
     return f"; did you mean {' or '.join(whole[last] for last in found)}?" if found else ""
 
 
 def _field_names(kind: msgspec.inspect.Type, within: str = "") -> Iterator[str]:
-    """Yield the names of the fields of the struct `kind`, and of those that it holds, as --set has them."""
+    """Yield the names of the fields of the struct `kind`, and of those that it holds, as --set has
+    them.
+    """
     if isinstance(kind, msgspec.inspect.StructType):
         for field in kind.fields:
             yield within + field.encode_name
@@ -126,7 +157,9 @@ def _field_names(kind: msgspec.inspect.Type, within: str = "") -> Iterator[str]:
 
 
 def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """Return a copy of `tree` with each `a.b.c=value` of `settings` applied; values are TOML, else text.
+    """Return a copy of `tree` with each `a.b.c=value` of `settings` applied.
+
+    Values are TOML, else text.
 
     A list of tables is entered by the `name` of its entry: `tiers.nvme.capacity=2TiB`.
     """
@@ -134,7 +167,9 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not path:
-            raise ConfigError(f"--set {setting}: write it as KEY=VALUE, for example tiers.nvme.capacity=2TiB")
+            raise ConfigError(
+                f"--set {setting}: write it as KEY=VALUE, for example tiers.nvme.capacity=2TiB"
+            )
         *parents, leaf = path.strip().split(".")
         node: Any = tree
         for name in parents:
@@ -161,7 +196,8 @@ def _child(node: Any, name: str, setting: str) -> Any:
         if name in named:
             return named[name]
         raise ConfigError(
-            f"--set {setting}: no entry {name!r}; there is {', '.join(map(str, named))}{nearest(name, map(str, named))}"
+            f"--set {setting}: no entry {name!r}; there is"
+            f" {', '.join(map(str, named))}{nearest(name, map(str, named))}"
         )
     if isinstance(node, dict) and name in node:
         return node[name]

@@ -35,8 +35,17 @@ class TraceError(KvError):
 
     exit_code = 3
 
-    def __init__(self, message: str, *, path: object = None, row: int | None = None, column: str | None = None) -> None:
-        """Place `message` at `path`, `row` (0-based data row, or 1-based line for text) and `column`."""
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: object = None,
+        row: int | None = None,
+        column: str | None = None,
+    ) -> None:
+        """Place `message` at `path`, `row` (0-based data row, or 1-based line for text) and
+        `column`.
+        """
         self.path, self.row, self.column = path, row, column
         place = [str(path)] if path is not None else []
         if row is not None:
@@ -65,7 +74,10 @@ class ProbeUnavailable(KvError):  # noqa: N818 - it says what is so, and nothing
 
 
 class FailedOperations(KvError):  # noqa: N818 - it names a result, which is kept
-    """A replay reached its end, but operations failed or read corrupt blocks; its figures are of the others."""
+    """A replay reached its end, but operations failed or read corrupt blocks.
+
+    Its figures are of the others.
+    """
 
     exit_code = 6
 
@@ -84,14 +96,21 @@ def how_to_add(extra: str) -> str:
 def need_file(path: Path, advice: str = "") -> None:
     """Raise TraceError, with `advice`, unless `path` is a regular file."""
     if not path.is_file():
-        raise TraceError(("not a regular file" if path.exists() else "no such file") + advice, path=path)
+        raise TraceError(
+            ("not a regular file" if path.exists() else "no such file") + advice, path=path
+        )
 
 
-def refuse(is_wrong: Any, text: str, *values: Any, path: object, column: str, first_row: int = 0) -> None:
-    """Raise TraceError at the first row that `is_wrong`, a boolean array from row `first_row` of `path` on.
+def refuse(
+    is_wrong: Any, text: str, *values: Any, path: object, column: str, first_row: int = 0
+) -> None:
+    """Raise TraceError at the first row that `is_wrong`, a boolean array from row `first_row` of
+    `path` on.
 
     `text` says why, with a place for what each of `values` has there.
     """
     if is_wrong.any():
         at = int(is_wrong.argmax())
-        raise TraceError(text.format(*(of[at] for of in values)), path=path, row=first_row + at, column=column)
+        raise TraceError(
+            text.format(*(of[at] for of in values)), path=path, row=first_row + at, column=column
+        )

@@ -1,4 +1,6 @@
-"""JSON that others may have written, decoded with one line for whatever is wrong with it; outputs; memory that is left.
+"""JSON that others may have written, decoded with one line for whatever is wrong with it.
+
+Outputs; memory that is left.
 
 Outputs are written under a temporary name beside their final one, and renamed when whole.
 """
@@ -21,15 +23,22 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 def decode_json(
-    data: Any, kind: type[T] | msgspec.json.Decoder[T], path: object, *, row: int | None = None, misfit: str = "{}"
+    data: Any,
+    kind: type[T] | msgspec.json.Decoder[T],
+    path: object,
+    *,
+    row: int | None = None,
+    misfit: str = "{}",
 ) -> T:
     """Return the JSON in `data` (bytes) as a `kind`.
 
-    TraceError if it is no JSON, no UTF-8, nested too deeply, or no `kind`; it names `path`, `row` and the field, and
-    `misfit` says more, around what is wrong.
+    TraceError if it is no JSON, no UTF-8, nested too deeply, or no `kind`; it names `path`, `row`
+    and the field, and `misfit` says more, around what is wrong.
     """
     try:
-        return (kind if isinstance(kind, msgspec.json.Decoder) else msgspec.json.Decoder(kind)).decode(data)
+        return (
+            kind if isinstance(kind, msgspec.json.Decoder) else msgspec.json.Decoder(kind)
+        ).decode(data)
     except msgspec.ValidationError as error:
         message, field = place_of(error)
         raise TraceError(misfit.format(message), path=path, row=row, column=field) from None
@@ -43,14 +52,24 @@ def decode_json(
 
 
 def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
-    """Return the message of a msgspec error and the field it is about: "... - at `$.hash_ids[0]`" is about hash_ids."""
+    """Return the message of a msgspec error and the field it is about.
+
+    "... - at `$.hash_ids[0]`" is about hash_ids.
+    """
     message, _, place = str(error).partition(" - at `$")
-    names = [name for name in place.rstrip("`").replace("[", ".[").split(".") if name and not name.startswith("[")]
+    names = [
+        name
+        for name in place.rstrip("`").replace("[", ".[").split(".")
+        if name and not name.startswith("[")
+    ]
     return message, ".".join(names) or None
 
 
 def read_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T:
-    """Return the JSON file at `path` as a `kind`; TraceError as of `decode_json`, or if it cannot be read."""
+    """Return the JSON file at `path` as a `kind`.
+
+    TraceError as of `decode_json`, or if it cannot be read.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -66,16 +85,24 @@ def find_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T | None:
 
 
 def at(value: Any, *names: str) -> Any:
-    """Return the value at the path `names` in nested objects, of JSON or ours; null if there is none."""
+    """Return the value at the path `names` in nested objects, of JSON or ours.
+
+    Null if there is none.
+    """
     for name in names:
         value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
     return value
 
 
 def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
-    """Raise DeviceError if there is a file at `path` unless `is_forced`; it says `how` another is named."""
+    """Raise DeviceError if there is a file at `path` unless `is_forced`.
+
+    It says `how` another is named.
+    """
     if path.is_file() and not is_forced:
-        raise DeviceError(f"{path} exists already; name another {how}, or add --force to overwrite it")
+        raise DeviceError(
+            f"{path} exists already; name another {how}, or add --force to overwrite it"
+        )
 
 
 @contextmanager
@@ -123,18 +150,31 @@ def sys_text(path: Path) -> str | None:
 
 
 def available_bytes() -> int | None:
-    """Return the memory that this process can still have, by the kernel, its group's limit and `ulimit -v`, or null."""
+    """Return the memory that this process can still have, by the kernel, its group's limit and
+    `ulimit -v`, or null.
+    """
     lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
     found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     groups = (sys_text(Path("/proc/self/cgroup")) or "").splitlines()
-    own = Path("/sys/fs/cgroup", *(line.removeprefix("0::/") for line in groups if line.startswith("0::/")))
+    own = Path(
+        "/sys/fs/cgroup", *(line.removeprefix("0::/") for line in groups if line.startswith("0::/"))
+    )
     # Our control group (version 2), and those above it; file cache is given back first.
     for group in (own, *own.parents):
-        limit, used, stat = (sys_text(group / f"memory.{name}") for name in ("max", "current", "stat"))
+        limit, used, stat = (
+            sys_text(group / f"memory.{name}") for name in ("max", "current", "stat")
+        )
         if limit is not None and used is not None and limit.isdecimal():
-            cached = [int(line.split()[1]) for line in (stat or "").splitlines() if line.startswith("inactive_file ")]
+            cached = [
+                int(line.split()[1])
+                for line in (stat or "").splitlines()
+                if line.startswith("inactive_file ")
+            ]
             found.append(int(limit) - int(used) + sum(cached))
-    address_bytes, taken = resource.getrlimit(resource.RLIMIT_AS)[0], sys_text(Path("/proc/self/statm"))
+    address_bytes, taken = (
+        resource.getrlimit(resource.RLIMIT_AS)[0],
+        sys_text(Path("/proc/self/statm")),
+    )
     if address_bytes not in (resource.RLIM_INFINITY, -1) and taken is not None:
         found.append(address_bytes - int(taken.split()[0]) * resource.getpagesize())
     return max(0, min(found)) if found else None

@@ -1,4 +1,7 @@
-"""A window of a trace: from when on, and how many rows, how much trace time, or how many bytes moved."""
+"""A window of a trace.
+
+From when on, and how many rows, how much trace time, or how many bytes moved.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,19 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import DURATIONS_NS, parse_bytes, parse_duration_ns
 
 ALL, STEADIEST = "all", "steady:60s, else all"
-"""Of kvreplay's --window: the whole trace; and what drives are held against each other on by default."""
+"""Of kvreplay's --window.
+
+The whole trace; and what drives are held against each other on by default.
+"""
 _FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Where to begin, and where to stop: at the first bound that is reached; a null bound is none."""
+    """Where to begin, and where to stop.
+
+    At the first bound that is reached; a null bound is none.
+    """
 
     rows: int | None = None
     span_ns: int | None = None
@@ -26,7 +35,10 @@ class Limit:
     begin_ns: int = 0
     """From the first row."""
     busiest_ns: int | None = None
-    """Instead of a beginning: the window of this length that moves most; whoever reads rows finds it."""
+    """Instead of a beginning.
+
+    The window of this length that moves most; whoever reads rows finds it.
+    """
     part: str | None = None
     """The same for a later part of a trace, as kvreplay's --window names it."""
     node: int | None = None
@@ -43,13 +55,18 @@ class Limit:
         return said
 
     def within(self, other: Limit) -> Limit:
-        """Return the stricter of both limits, bound by bound; the window begins where this one does."""
+        """Return the stricter of both limits, bound by bound.
+
+        The window begins where this one does.
+        """
 
         def least(name: str) -> Any:
             both = getattr(self, name), getattr(other, name)
             return min((bound for bound in both if bound is not None), default=None)
 
-        return replace(self, rows=least("rows"), span_ns=least("span_ns"), moved_bytes=least("moved_bytes"))
+        return replace(
+            self, rows=least("rows"), span_ns=least("span_ns"), moved_bytes=least("moved_bytes")
+        )
 
 
 _STEPS = 20
@@ -57,7 +74,10 @@ _STEPS = 20
 
 
 def busiest_begin_ns(moves: Iterable[tuple[Any, Any]], length_ns: int) -> int:
-    """Return when the window of `length_ns` begins that moves most; `moves` are times, from 0, and bytes, as arrays."""
+    """Return when the window of `length_ns` begins that moves most.
+
+    `moves` are times, from 0, and bytes, as arrays.
+    """
     step = max(1, length_ns // _STEPS)
     moved = np.zeros(0, dtype=np.int64)
     for ts_ns, moved_bytes in moves:
@@ -70,7 +90,10 @@ def busiest_begin_ns(moves: Iterable[tuple[Any, Any]], length_ns: int) -> int:
 
 
 def parse_limit(text: str | None) -> Limit:
-    """Return the limit that `text` names: `10000` or `10000rows`, `30s` of trace time, or `2GiB` moved."""
+    """Return the limit that `text` names.
+
+    `10000` or `10000rows`, `30s` of trace time, or `2GiB` moved.
+    """
     if text is None:
         return Limit()
     match = _FORM.fullmatch(text)
@@ -79,10 +102,14 @@ def parse_limit(text: str | None) -> Limit:
     number, unit = match[1], match[2].lower()
     if unit in ("", "row", "rows"):
         if "." in number:
-            raise ConfigError(f"--limit {text!r}: rows must be whole; write for example 10000, 30s or 2GiB")
+            raise ConfigError(
+                f"--limit {text!r}: rows must be whole; write for example 10000, 30s or 2GiB"
+            )
         limit = Limit(rows=int(number))
     elif unit == "m":
-        raise ConfigError(f"--limit {text!r} could be minutes or MiB; write {number}min or {number}MiB")
+        raise ConfigError(
+            f"--limit {text!r} could be minutes or MiB; write {number}min or {number}MiB"
+        )
     elif unit in DURATIONS_NS:
         limit = Limit(span_ns=parse_duration_ns(text))
     else:

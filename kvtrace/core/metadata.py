@@ -34,12 +34,20 @@ class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacity_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """In a fleet, of each instance of it."""
     instance_nodes: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
-    """How many nodes of a fleet, in order, share one instance of it; absent where there is but one."""
+    """How many nodes of a fleet, in order, share one instance of it.
+
+    Absent where there is but one.
+    """
 
 
 def _record(title: str, counts: str, of_counts: Any = Count, /, **others: Any) -> Any:
-    """Return a struct all of whose fields must be there: `counts`, which are numbers or lists of them, and `others`."""
-    return msgspec.defstruct(title, [*((field, of_counts) for field in counts.split()), *others.items()])
+    """Return a struct all of whose fields must be there.
+
+    `counts`, which are numbers or lists of them, and `others`.
+    """
+    return msgspec.defstruct(
+        title, [*((field, of_counts) for field in counts.split()), *others.items()]
+    )
 
 
 def _list_of(kind: Any) -> Any:
@@ -49,7 +57,9 @@ def _list_of(kind: Any) -> Any:
 # What a simulation counted of a fleet, and around what happened to its nodes.
 _RATIOS = dict.fromkeys(("hit_ratio", "local_hit_ratio", "shared_hit_ratio"), float | None)
 _LISTS = list[Count]
-_BY_NODE = _record("ByNode", "requests computed_tokens computing_ns lookups local_hits shared_hits", _LISTS)
+_BY_NODE = _record(
+    "ByNode", "requests computed_tokens computing_ns lookups local_hits shared_hits", _LISTS
+)
 _IMBALANCE = _record("Imbalance", "", requests=float | None, computing_ns=float | None)
 _FLEET = _record(
     "Fleet", "computed_tokens duplicate_bytes", nodes=Annotated[int, msgspec.Meta(ge=1)], router=str, **_RATIOS,
@@ -61,7 +71,12 @@ _WINDOW = _record(
     tiers=_list_of(_record("TierAround", _AROUND_TIER, name=str)),
 )  # fmt: skip
 _AROUND = _record(
-    "Around", "at_ns over_ns", event=str, is_reached=bool, hits_back_ns=Count | None, windows=_list_of(_WINDOW)
+    "Around",
+    "at_ns over_ns",
+    event=str,
+    is_reached=bool,
+    hits_back_ns=Count | None,
+    windows=_list_of(_WINDOW),
 )
 _COURSE = _record("Course", "lookups local_hits shared_hits computed_tokens", _LISTS)
 _TIER_COURSE = _record("TierCourse", "read_bytes written_bytes", _LISTS, name=str)
@@ -70,7 +85,9 @@ _COUNTED = _record(
     over_time=_COURSE, tiers=Annotated[_list_of(_TIER_COURSE), msgspec.Meta(min_length=1)],
 )  # fmt: skip
 _AGAIN = _record("Again", "requests lookups hits of_lookups of_hits")
-_EVENTS: Any = msgspec.defstruct("Events", [("begun_again", _AGAIN | None, None)], bases=(_COUNTED,))
+_EVENTS: Any = msgspec.defstruct(
+    "Events", [("begun_again", _AGAIN | None, None)], bases=(_COUNTED,)
+)
 
 
 class _TierStats(msgspec.Struct):
@@ -116,7 +133,9 @@ class _Model(msgspec.Struct):
 
 
 class _Known(msgspec.Struct):
-    """The fields of the free parts of a Metadata that are looked at, with the types that they must have."""
+    """The fields of the free parts of a Metadata that are looked at, with the types that they must
+    have.
+    """
 
     stats: _Stats | None = None
     source: _Source | None = None
@@ -132,7 +151,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     version: str = "unknown"
     argv: list[str]
-    """The command, without its output options, so that one command gives the same bytes anywhere."""
+    """The command, without its output options, so that one command gives the same bytes anywhere.
+    """
     seed: int | None = None
     preset: str | None = None
     config: dict[str, Any] = {}
@@ -170,8 +190,14 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hit_ratio(self) -> float | None:
-        """The share of look-ups that any tier answered, as a simulation counted them; null if it does not say."""
-        hits, lookups = total([tier.get("hits") for tier in at(self.stats, "tiers") or ()]), at(self.stats, "lookups")
+        """The share of look-ups that any tier answered, as a simulation counted them.
+
+        Null if it does not say.
+        """
+        hits, lookups = (
+            total([tier.get("hits") for tier in at(self.stats, "tiers") or ()]),
+            at(self.stats, "lookups"),
+        )
         return hits / lookups if lookups and hits is not None else None
 
     def instances(self, tier: TierFacts) -> int:
@@ -181,23 +207,35 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
         return -(-int(self.fleet["nodes"]) // tier.instance_nodes)
 
     def __post_init__(self) -> None:
-        """Refuse what others could not work with, wherever it is read: a ValueError, or msgspec's own.
+        """Refuse what others could not work with, wherever it is read.
+
+        A ValueError, or msgspec's own.
 
         The free parts need not hold what a reader looks for, but if they do it has its type.
         """
         msgspec.convert({"stats": self.stats, "source": self.source, "model": self.model}, _Known)
         if len(self.tiers) > _MOST_TIERS:
             raise ValueError(f"{len(self.tiers)} tiers; {_MOST_TIERS} are the most")
-        names = (self.program, self.version, self.preset or "", self.config_sha256, *(t.name for t in self.tiers))
+        names = (
+            self.program,
+            self.version,
+            self.preset or "",
+            self.config_sha256,
+            *(t.name for t in self.tiers),
+        )
         for name in names:
             if not name.isprintable() or len(name) > _LONGEST_NAME:
                 raise ValueError(f"a name that is too long or cannot be printed: {name[:40]!r}")
 
 
-def describe(table: Table, program: str, argv: list[str], config: dict[str, Any], **fields: Any) -> Metadata:
+def describe(
+    table: Table, program: str, argv: list[str], config: dict[str, Any], **fields: Any
+) -> Metadata:
     """Return the metadata of a new `table` that `program` writes under `config`."""
     about: dict[str, Any] = {"table": table.name, "program": program, "version": __version__}
-    return Metadata(**about, argv=without_outputs(argv), config=config, config_sha256=sha256(config), **fields)
+    return Metadata(
+        **about, argv=without_outputs(argv), config=config, config_sha256=sha256(config), **fields
+    )
 
 
 def without_outputs(argv: list[str]) -> list[str]:
@@ -209,36 +247,56 @@ def without_outputs(argv: list[str]) -> list[str]:
             skip = False
         elif name in _OUTPUT_OPTIONS:
             skip = "=" not in argument
-        elif argument not in _BARE_OUTPUT_OPTIONS and (argument.startswith("--") or not argument.startswith("-o")):
+        elif argument not in _BARE_OUTPUT_OPTIONS and (
+            argument.startswith("--") or not argument.startswith("-o")
+        ):
             kept.append(argument)
     return kept
 
 
 def computing_notes(notes: list[str]) -> list[str]:
-    """Return those of a trace's `notes` without which its rates mean nothing: how long computing took, and stalls."""
+    """Return those of a trace's `notes` without which its rates mean nothing.
+
+    How long computing took, and stalls.
+    """
     return [note for note in notes if note.startswith(("computing", STALLS))]
 
 
 def first_tokens_ns(knobs: Mapping[str, Any], tokens: Any) -> Any:
-    """Return int64: how long the first so many `tokens` of prompts take to compute, by the knobs of a trace's preset.
+    """Return int64.
 
-    What is computed behind loaded tokens takes the difference of two of these; config.hierarchy has the knobs.
+    How long the first so many `tokens` of prompts take to compute, by the knobs of a trace's
+    preset.
+
+    What is computed behind loaded tokens takes the difference of two of these; config.hierarchy has
+    the knobs.
     """
     from kvtrace.core.native.library import I8, function
 
-    attention = [[int(a[name]) for name in _ATTENTION] for a in knobs.get("prefill_attention") or ()]
+    attention = [
+        [int(a[name]) for name in _ATTENTION] for a in knobs.get("prefill_attention") or ()
+    ]
     found = np.empty(len(tokens), np.int64)
     function("prefill_times", I8, int, int, I8, int, I8)(
-        *(np.array(attention, np.int64).reshape(-1, 3), len(attention), knobs["prefill_ns_per_token"]),
+        *(
+            np.array(attention, np.int64).reshape(-1, 3),
+            len(attention),
+            knobs["prefill_ns_per_token"],
+        ),
         *(np.ascontiguousarray(tokens, np.int64), len(tokens), found),
     )
     return found
 
 
 STALLS = "ENGINE WOULD STALL"
-"""So begins the note of requests in which the real engine waits for ever, and the simulation goes on."""
+"""So begins the note of requests in which the real engine waits for ever, and the simulation goes
+on.
+"""
 INSTANT_STORAGE = "simulated: storage latency is zero, and no tier queues"
-"""The note of a trace whose tiers have no model of time: no modelled time of its requests contains any of storage."""
+"""The note of a trace whose tiers have no model of time.
+
+No modelled time of its requests contains any of storage.
+"""
 
 
 def stream_notes(notes: list[str], tier: str) -> list[str]:
@@ -256,7 +314,8 @@ class _Names(msgspec.Struct):
 
 
 def study_names(meta: Metadata, path: object) -> dict[str, dict[str, str]]:
-    """Return what stands for the stars in the columns of the study that `meta` describes, as study_table takes it.
+    """Return what stands for the stars in the columns of the study that `meta` describes, as
+    study_table takes it.
 
     TraceError if it does not say so.
     """
@@ -272,10 +331,15 @@ class _Version(msgspec.Struct):
 
 
 def decode(data: bytes, path: object) -> Metadata:
-    """Return the metadata in `data`; TraceError if it is none, or of a schema version we do not know."""
+    """Return the metadata in `data`.
+
+    TraceError if it is none, or of a schema version we do not know.
+    """
     misfit = "its kvtrace metadata is damaged: {}"
     version = decode_json(data, _Version, path, misfit=misfit).schema_version
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
-        known = f"but this program reads versions 1 to {SCHEMA_VERSION}; use the kvtrace that wrote it"
+        known = (
+            f"but this program reads versions 1 to {SCHEMA_VERSION}; use the kvtrace that wrote it"
+        )
         raise TraceError(f"schema version {version}, {known}", path=path)
     return decode_json(data, Metadata, path, misfit=misfit)

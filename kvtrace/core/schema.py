@@ -1,4 +1,6 @@
-"""The contract between the programs: every table, its columns, their Arrow types, units and meanings.
+"""The contract between the programs.
+
+Every table, its columns, their Arrow types, units and meanings.
 
 This module is the only source. `schemas/*.json` and `schemas/README.md` are generated from it.
 """
@@ -15,9 +17,12 @@ from typing import Any, Final
 from kvtrace.core import np, pa
 
 SCHEMA_VERSION: Final = 2
-"""Raised when a column comes or changes its name, type or meaning; a reader refuses versions it does not know.
+"""Raised when a column comes or changes its name, type or meaning.
 
-A file has the lowest version that has its columns. Version 2: `node` and `stream`, which a file may lack.
+A reader refuses versions it does not know.
+
+A file has the lowest version that has its columns. Version 2: `node` and `stream`, which a file may
+lack.
 """
 
 MOST: Final = 1 << 62
@@ -55,7 +60,9 @@ class Phase(StrEnum):
 
 
 PHASE_MEANINGS: Final[dict[str, str]] = {
-    Phase.POPULATE: "before the start: written for later reads to find it, and what made room for that",
+    Phase.POPULATE: (
+        "before the start: written for later reads to find it, and what made room for that"
+    ),
     Phase.LOAD: "cached KV read for a request, before its prefill",
     Phase.PROMOTE: "copied to a faster tier because a request loaded it",
     Phase.PREFILL: "newly computed KV written to the tier it is computed in or first placed in",
@@ -67,7 +74,9 @@ PHASE_MEANINGS: Final[dict[str, str]] = {
     Phase.OTHER: "a reason that the imported source gives and this set does not know",
     Phase.SAVE: "a part of a training checkpoint written",
     Phase.RESTORE: "a part of a training checkpoint read back, after a failure",
-    Phase.COLLECT: "what lives of a bucket, read and written again so that the rest of it can be freed",
+    Phase.COLLECT: (
+        "what lives of a bucket, read and written again so that the rest of it can be freed"
+    ),
     Phase.LOSE: "lost with its node or drive: nobody deletes it, but nobody can read it any more",
 }
 
@@ -128,7 +137,10 @@ class Column:
 
     @property
     def most(self) -> int:
-        """The largest number that it may hold: far above any device's, and low enough to reckon with in 64 bits."""
+        """The largest number that it may hold.
+
+        Far above any device's, and low enough to reckon with in 64 bits.
+        """
         most = _MOST_OF.get(self.unit, MOST) if self.limit is None else self.limit
         return min(most, (1 << int(self.type.removeprefix("int")) - 1) - 1)
 
@@ -141,7 +153,10 @@ class Table:
     meaning: str
     columns: tuple[Column, ...]
     extras: tuple[Column, ...] = ()
-    """Columns that a file has only where they say something; one that lacks them is read with their defaults."""
+    """Columns that a file has only where they say something.
+
+    One that lacks them is read with their defaults.
+    """
 
     def column(self, name: str) -> Column:
         """Return the column called `name`, extra ones included; KeyError if there is none."""
@@ -297,12 +312,17 @@ EVENTS: Final = Table("events", "What an engine's KV cache said that it did, one
 ))
 # fmt: on
 
-TABLES: Final[dict[str, Table]] = {t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, SERVED, SERIES, BLOCKS, EVENTS)}
+TABLES: Final[dict[str, Table]] = {
+    t.name: t for t in (REQUESTS, TRACE, OBJECTS, OPS, SERVED, SERIES, BLOCKS, EVENTS)
+}
 
 
 @cache
 def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
-    """Return the Arrow schema of `table` and its `extras`; closed sets are dictionaries of int8 codes."""
+    """Return the Arrow schema of `table` and its `extras`.
+
+    Closed sets are dictionaries of int8 codes.
+    """
     types: dict[str, Any] = {
         **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
         **{name: getattr(pa, name)() for name in ("float64", "string")},
@@ -314,16 +334,22 @@ def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
 
 
 def enum_array(table: Table, column: str, codes: Any, nulls: Any = None) -> pa.DictionaryArray:
-    """Return the dictionary array of int8 `codes` into the closed set of `column`; `nulls` is a boolean mask."""
+    """Return the dictionary array of int8 `codes` into the closed set of `column`.
+
+    `nulls` is a boolean mask.
+    """
     names = pa.array(table.column(column).values, pa.string())
     return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8(), mask=nulls), names)
 
 
-def batch_of(table: Table, columns: Mapping[str, Any], extras: tuple[str, ...] = ()) -> pa.RecordBatch:
-    """Return rows of `table` and its `extras`, by column, as a record batch that shares the memory of arrays.
+def batch_of(
+    table: Table, columns: Mapping[str, Any], extras: tuple[str, ...] = ()
+) -> pa.RecordBatch:
+    """Return rows of `table` and its `extras`, by column, as a record batch that shares the memory
+    of arrays.
 
-    A column is an array of NumPy (of a closed set its codes; where it may be null, it is so at -1), one of Arrow, or
-    a list. One that is not there is null.
+    A column is an array of NumPy (of a closed set its codes; where it may be null, it is so at -1),
+    one of Arrow, or a list. One that is not there is null.
     """
     rows, arrays, schema = len(next(iter(columns.values()))), [], arrow_schema(table, extras)
     for field in schema:
@@ -342,13 +368,19 @@ def batch_of(table: Table, columns: Mapping[str, Any], extras: tuple[str, ...] =
 
 
 def objects_batch(ids: Any, keys: Any, kind: str, sizes: Any) -> pa.RecordBatch:
-    """Return rows of the table objects: `ids`, their `keys` and `sizes` in bytes, all of one `kind`."""
+    """Return rows of the table objects.
+
+    `ids`, their `keys` and `sizes` in bytes, all of one `kind`.
+    """
     kinds = [enum_code(OBJECTS, "kind", kind)] * len(keys)
     return batch_of(OBJECTS, {"object_id": ids, "key": keys, "kind": kinds, "size_bytes": sizes})
 
 
 def numbers(column: Any, kind: Any = "i8") -> Any:
-    """Return a column of an Arrow batch as NumPy's type `kind`: those of a closed set by their codes, nulls as -1."""
+    """Return a column of an Arrow batch as NumPy's type `kind`.
+
+    Those of a closed set by their codes, nulls as -1.
+    """
     column = getattr(column, "indices", column)
     if column.null_count:
         column = column.fill_null(-1)
@@ -418,9 +450,11 @@ STUDY: Final = Table("study", "What came of each configuration of a study, one r
 
 
 def study_table(names: Mapping[str, Mapping[str, str]]) -> Table:
-    """Return the table with a column for each name, in the place of those called after it, such as `knob.*`.
+    """Return the table with a column for each name, in the place of those called after it, such as
+    `knob.*`.
 
-    `names` has by such a name, `knob`, what stands for the star, and of which type that is; "" is the column's own.
+    `names` has by such a name, `knob`, what stands for the star, and of which type that is; "" is
+    the column's own.
     """
     columns: list[Column] = []
     for family, of in groupby(STUDY.columns, lambda column: column.name.partition(".*")[0]):
@@ -429,5 +463,7 @@ def study_table(names: Mapping[str, Mapping[str, str]]) -> Table:
             columns += listed
             continue
         for name, type_ in names.get(family, {}).items():
-            columns += [replace(c, name=c.name.replace("*", name, 1), type=type_ or c.type) for c in listed]
+            columns += [
+                replace(c, name=c.name.replace("*", name, 1), type=type_ or c.type) for c in listed
+            ]
     return replace(STUDY, columns=tuple(columns))

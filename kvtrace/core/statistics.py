@@ -1,4 +1,7 @@
-"""Figures that the three programs define alike: percentiles, histograms in slots, ratios of trials, wear."""
+"""Figures that the three programs define alike.
+
+Percentiles, histograms in slots, ratios of trials, wear.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,11 @@ def total(values: Sequence[_Number | None]) -> _Number | None:
 
 def mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of `values`; null if there are none, or one of them is not known."""
-    return None if None in values or not values else fmean(value for value in values if value is not None)
+    return (
+        None
+        if None in values or not values
+        else fmean(value for value in values if value is not None)
+    )
 
 
 def nearest_rank(count: int, part: int) -> int | None:
@@ -46,7 +53,10 @@ def nearest_rank(count: int, part: int) -> int | None:
 
 
 def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
-    """Return the value of ascending (value, count) pairs at `rank`, from 1; null if the rank is null."""
+    """Return the value of ascending (value, count) pairs at `rank`, from 1.
+
+    Null if the rank is null.
+    """
     done = 0
     for value, count in counted:
         done += count
@@ -70,7 +80,8 @@ class Slot(msgspec.Struct, frozen=True):
 
 def slot_of(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the slot of each value; none may be negative."""
-    # frexp's exponent is the number of bits; it rounds up only beyond 2**53, where a slot is 2**49 wide.
+    # frexp's exponent is the number of bits; it rounds up only beyond 2**53, where a slot is 2**49
+    # wide.
     bits = np.frexp(values.astype(np.float64))[1].astype(np.int64)
     shift = np.maximum(bits - 1 - _SUB_BITS, 0)
     slots: NDArray[np.int64] = (shift << _SUB_BITS) + (values >> shift)
@@ -78,7 +89,10 @@ def slot_of(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def bounds(slot: int, bits: int = _SUB_BITS) -> tuple[int, int]:
-    """Return the bounds of `slot`, of 2^`bits` for each power of two: its first value, and the first one beyond it."""
+    """Return the bounds of `slot`, of 2^`bits` for each power of two.
+
+    Its first value, and the first one beyond it.
+    """
     if slot < 2 << bits:
         return slot, slot + 1
     shift = (slot >> bits) - 1
@@ -102,17 +116,24 @@ SMALL: Final = 0.05
 """A difference that is worth more trials."""
 _MOST_TRIALS: Final = 1000
 _WIDEST: Final = 600.0
-"""Of an interval's half, in logarithms: what two trials that have nothing in common give is more than a float holds."""
+"""Of an interval's half, in logarithms.
+
+What two trials that have nothing in common give is more than a float holds.
+"""
 
 DEFINITION: Final = (
-    "ratio: of the medians; its interval: of the ratio of geometric means, by Welch's t on the trials' logarithms, so "
-    "wide that the intervals of all figures of the headline hold together at 95 %; differs: the interval does not hold "
-    "1; trials_needed: a side, for intervals of 5 % to each side, as far as these trials spread"
+    "ratio: of the medians; its interval: of the ratio of geometric means, by Welch's t on the"
+    " trials' logarithms, so wide that the intervals of all figures of the headline hold together"
+    " at 95 %; differs: the interval does not hold 1; trials_needed: a side, for intervals of 5 %"
+    " to each side, as far as these trials spread"
 )
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """How a figure compares with the same one of the first side; null where the trials do not tell."""
+    """How a figure compares with the same one of the first side.
+
+    Null where the trials do not tell.
+    """
 
     value: float | None
     """The ratio of the medians."""
@@ -127,10 +148,11 @@ UNKNOWN = Ratio(value=None, low=None, high=None, differs=None)
 
 
 def ratio(first: Sequence[float | None], other: Sequence[float | None], together: int = 1) -> Ratio:
-    """Return how the trials of `other` compare with those of `first`, a figure a trial, null where it is not known.
+    """Return how the trials of `other` compare with those of `first`, a figure a trial, null where
+    it is not known.
 
-    The interval holds the ratio, and is so wide that `together` such intervals are all right at CONFIDENCE
-    (Bonferroni). There is none if a side has one trial or a figure that is not above 0.
+    The interval holds the ratio, and is so wide that `together` such intervals are all right at
+    CONFIDENCE (Bonferroni). There is none if a side has one trial or a figure that is not above 0.
 
     >>> ratio([100.0, 101.0, 99.0], [120.0, 118.0, 122.0]).value
     1.2
@@ -145,21 +167,29 @@ def ratio(first: Sequence[float | None], other: Sequence[float | None], together
     parts = [variance(side) / len(side) for side in logs]
     reach, centre = 0.0, fmean(logs[1]) - fmean(logs[0])
     if error := math.sqrt(sum(parts)):
-        # Welch and Satterthwaite: as many degrees of freedom as the side of which less is known leaves.
-        freedom = sum(parts) ** 2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True))
+        # Welch and Satterthwaite: as many degrees of freedom as the side of which less is known
+        # leaves.
+        freedom = sum(parts) ** 2 / sum(
+            part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True)
+        )
         reach = min(_student(freedom, together) * error, _WIDEST)
     low, high = min(math.exp(centre - reach), value), max(math.exp(centre + reach), value)
     both = sum(variance(side) for side in logs)
-    reaches = ((n, _student(2 * n - 2, together) * math.sqrt(both / n)) for n in range(2, _MOST_TRIALS + 1))
+    reaches = (
+        (n, _student(2 * n - 2, together) * math.sqrt(both / n)) for n in range(2, _MOST_TRIALS + 1)
+    )
     needed = next((n for n, reach in reaches if reach <= math.log1p(SMALL)), None)
-    return Ratio(value=value, low=low, high=high, differs=not low <= 1 <= high, trials_needed=needed)
+    return Ratio(
+        value=value, low=low, high=high, differs=not low <= 1 <= high, trials_needed=needed
+    )
 
 
 @cache
 def _student(freedom: float, together: int) -> float:
     """Return the Student's t that is exceeded, to both sides, by 1 - CONFIDENCE over `together`.
 
-    By its area as an angle's: P(|T| < t) is the part below atan(t / sqrt(n)) of the integral of cos**(n - 1).
+    By its area as an angle's: P(|T| < t) is the part below atan(t / sqrt(n)) of the integral of
+    cos**(n - 1).
     """
     angles = np.linspace(0, math.pi / 2, 4001)
     heights = np.cos(angles) ** (freedom - 1)
@@ -174,7 +204,10 @@ _SHOWN_WORST = 3
 
 
 def spread(values: Sequence[float | None]) -> float | None:
-    """Return (greatest - least) / median; null with one trial, one that is not known, or a median of 0."""
+    """Return (greatest - least) / median.
+
+    Null with one trial, one that is not known, or a median of 0.
+    """
     known = [value for value in values if value is not None]
     if len(known) < max(len(values), 2) or not median(known):
         return None
@@ -182,7 +215,9 @@ def spread(values: Sequence[float | None]) -> float | None:
 
 
 def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
-    """Return a line that names the figures whose spread is above MAX_SPREAD, the worst first; none if there are none.
+    """Return a line that names the figures whose spread is above MAX_SPREAD, the worst first.
+
+    None if there are none.
 
     `spreads` has the name and the spread of each figure that should repeat.
     """
@@ -191,12 +226,18 @@ def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
         return []
     worst = ", ".join(f"{name} {found:.0%}" for found, name in bad[:_SHOWN_WORST])
     more = ", …" if len(bad) > _SHOWN_WORST else ""
-    share = f"{len(bad)} of {len(spreads)} figures that should repeat spread by more than {MAX_SPREAD:.0%}"
+    share = (
+        f"{len(bad)} of {len(spreads)} figures that should repeat spread by more than"
+        f" {MAX_SPREAD:.0%}"
+    )
     return [f"TRIALS DISAGREE: {share}: {worst}{more}"]
 
 
 def differing(sides: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same on all `sides`, one value a side; nested names are joined by a dot."""
+    """Return the settings that are not the same on all `sides`, one value a side.
+
+    Nested names are joined by a dot.
+    """
     flat = [_flat(side) for side in sides]
     names = dict.fromkeys(name for side in flat for name in side)
     values = {name: [side.get(name) for side in flat] for name in names}
@@ -214,7 +255,9 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 SECONDS_PER_DAY = 86_400
 DRAM: Final = ("cpu", "dram", "host")
-_DWPD = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE)
+_DWPD = re.compile(
+    r"\s*([0-9]+(?:\.[0-9]+)?)\s*DWPD\s*,\s*([0-9]+(?:\.[0-9]+)?)\s*y\s*", re.IGNORECASE
+)
 
 
 def is_memory(tier: str) -> bool:
@@ -224,20 +267,34 @@ def is_memory(tier: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Endurance:
-    """What a drive may be written in its life: so many of its own size a day over `years`, or `total_bytes`."""
+    """What a drive may be written in its life.
+
+    So many of its own size a day over `years`, or `total_bytes`.
+    """
 
     writes_per_day: float | None = None
     years: float | None = None
     total_bytes: int | None = None
 
     def rated_bytes(self, capacity_bytes: int | None) -> float | None:
-        """Return what a drive so large may be written; null if its size is not known, and counts."""
-        if self.total_bytes is not None or not self.writes_per_day or not self.years or capacity_bytes is None:
+        """Return what a drive so large may be written.
+
+        Null if its size is not known, and counts.
+        """
+        if (
+            self.total_bytes is not None
+            or not self.writes_per_day
+            or not self.years
+            or capacity_bytes is None
+        ):
             return self.total_bytes
         return self.writes_per_day * self.years * DAYS_PER_YEAR * capacity_bytes
 
     def life_years(self, capacity_bytes: int | None, written_bytes_per_day: float) -> float | None:
-        """Return how long a drive lasts that is written so much; null if nothing is, or its size is not known."""
+        """Return how long a drive lasts that is written so much.
+
+        Null if nothing is, or its size is not known.
+        """
         rated = self.rated_bytes(capacity_bytes)
         if rated is None or not written_bytes_per_day:
             return None
@@ -256,7 +313,9 @@ def parse_endurance(text: str | None) -> Endurance | None:
         try:
             found = Endurance(total_bytes=parse_bytes(text))
         except ConfigError as error:
-            raise ConfigError(f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})") from None
+            raise ConfigError(
+                f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})"
+            ) from None
         is_some = bool(found.total_bytes)
     if not is_some:
         raise ConfigError(f"--endurance {text}: must be > 0")

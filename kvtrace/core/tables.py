@@ -1,9 +1,10 @@
 """Read and write the tables of the contract as streams: Parquet, or zstd CSV, chosen by suffix.
 
-Both hold the same content, and a reader yields Arrow record batches of the exact schema, whatever the file. Parquet is
-zstd, with dictionaries for closed sets and text, and deltas for times and ids. CSV is for people and tools without it:
-line 1 is `# kvtrace` and the metadata as JSON, line 2 the header; the last line is `# end` and the final metadata,
-which tells a whole file from a truncated one. Null is an empty field; a list is `[1 2 3]`.
+Both hold the same content, and a reader yields Arrow record batches of the exact schema, whatever
+the file. Parquet is zstd, with dictionaries for closed sets and text, and deltas for times and ids.
+CSV is for people and tools without it: line 1 is `# kvtrace` and the metadata as JSON, line 2 the
+header; the last line is `# end` and the final metadata, which tells a whole file from a truncated
+one. Null is an empty field; a list is `[1 2 3]`.
 """
 
 from __future__ import annotations
@@ -23,17 +24,29 @@ from kvtrace.core import metadata, pa, pa_csv, pc, pl, pq, zstandard
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.schema import MOST, OPS, STUDY, TABLES, TRACE, Column, Table, arrow_schema, study_table
+from kvtrace.core.schema import (
+    MOST,
+    OPS,
+    STUDY,
+    TABLES,
+    TRACE,
+    Column,
+    Table,
+    arrow_schema,
+    study_table,
+)
 from kvtrace.core.units import INT64_MAX
 
 META_KEY = b"kvtrace"
 _CHECK_KEY = b"kvtrace.sha256"
 """Of the metadata's bytes; those of the rows are in checksums of the pages."""
-# Level 1 halves the file against level 0 at a third of level 3's cost (measured, 8 columns, 1 Mi-row groups).
+# Level 1 halves the file against level 0 at a third of level 3's cost (measured, 8 columns, 1
+# Mi-row groups).
 ZSTD_LEVEL = 1
 BATCH_ROWS = 1 << 14
-# Measured on 50 M trace rows: pages of pyarrow's 20,000 rows cost 15 % more time than pages as long as a row group,
-# and dictionaries of numbers a quarter more than plain numbers, which zstd makes as small.
+# Measured on 50 M trace rows: pages of pyarrow's 20,000 rows cost 15 % more time than pages as long
+# as a row group, and dictionaries of numbers a quarter more than plain numbers, which zstd makes as
+# small.
 _PAGE_ROWS = 1 << 20
 _PAGE_BYTES = 8 << 20
 _WRITE_ROWS = 1 << 16
@@ -46,7 +59,10 @@ MOST_ROWS_PER_BYTE = 1 << 16
 MOST_GROUP_BYTES = 512 << 20
 """Of a row group, some of which a reader may have to unpack at once; ours have some 20 MiB."""
 DENSE_SLACK = 1 << 24
-"""A trace's objects are numbered densely, hardly more than it has rows; more would take memory for damage's sake."""
+"""A trace's objects are numbered densely, hardly more than it has rows.
+
+More would take memory for damage's sake.
+"""
 
 
 class ParquetEncoder:
@@ -56,9 +72,11 @@ class ParquetEncoder:
         """Open `path` for rows of `table` with the columns `extras`."""
         columns = [*table.columns, *(table.column(name) for name in extras)]
         numbers = {
-            c.name: "DELTA_BINARY_PACKED"
-            if (c.unit in _DELTA_UNITS or c.name == _RISING) and c.type in ("int32", "int64")
-            else "PLAIN"
+            c.name: (
+                "DELTA_BINARY_PACKED"
+                if (c.unit in _DELTA_UNITS or c.name == _RISING) and c.type in ("int32", "int64")
+                else "PLAIN"
+            )
             for c in columns
             if c.type.startswith("int")
         }
@@ -78,13 +96,19 @@ class ParquetEncoder:
         )
 
     def write(self, table: pa.Table) -> None:
-        """Write `table` as one row group, or in some of 64 MiB where long lists of ids make it larger."""
-        self._writer.write_table(table, row_group_size=max(1, (table.num_rows << 26) // max(table.nbytes, 1 << 26)))
+        """Write `table` as one row group, or in some of 64 MiB where long lists of ids make it
+        larger.
+        """
+        self._writer.write_table(
+            table, row_group_size=max(1, (table.num_rows << 26) // max(table.nbytes, 1 << 26))
+        )
 
     def finish(self, meta: Metadata) -> None:
         """Put `meta` into the footer."""
         said = metadata.encode(meta)
-        self._writer.add_key_value_metadata({META_KEY: said, _CHECK_KEY: hashlib.sha256(said).hexdigest().encode()})
+        self._writer.add_key_value_metadata(
+            {META_KEY: said, _CHECK_KEY: hashlib.sha256(said).hexdigest().encode()}
+        )
 
     def close(self) -> None:
         """Write the footer and close the file."""
@@ -101,7 +125,10 @@ class Reader:
     meta: Metadata
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order, all columns or the named ones; extra ones that the file lacks have their default."""
+        """Yield the rows in order, all columns or the named ones.
+
+        Extra ones that the file lacks have their default.
+        """
         names = list(columns) if columns is not None else [*self.table.names, *self.extras]
         absent = {column.name for column in self.table.extras} - set(self.extras)
         # At least one, for its rows.
@@ -109,14 +136,21 @@ class Reader:
         check = RowCheck(self.table, self.meta, self.path)
         yield from self._read(held, names, check)
         if check.row != self.meta.rows:
-            raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path)
+            raise TraceError(
+                f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path
+            )
 
     def whole(self) -> pa.Table:
         """Return all rows at once; of tables that fit into memory."""
         return pa.Table.from_batches(self.batches(), arrow_schema(self.table, self.extras))
 
-    def _read(self, held: Sequence[str], names: Sequence[str], check: RowCheck) -> Iterator[pa.RecordBatch]:
-        """Yield what `check` makes of the columns `held`, which the file has: the columns `names`."""
+    def _read(
+        self, held: Sequence[str], names: Sequence[str], check: RowCheck
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what `check` makes of the columns `held`, which the file has.
+
+        The columns `names`.
+        """
         raise NotImplementedError
 
 
@@ -127,18 +161,26 @@ class ParquetReader(Reader):
         """Open `path`, check that it holds `table`, and read its metadata."""
         self.path = path
         try:
-            # Without buffering ahead, which takes 40 MB and no less time, a page of each column is in memory.
+            # Without buffering ahead, which takes 40 MB and no less time, a page of each column is
+            # in memory.
             self._file = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except MemoryError:
             # pyarrow's is one of its own errors too.
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise TraceError(f"not a readable Parquet file: {_first_line(error)}", path=path) from None
+            raise TraceError(
+                f"not a readable Parquet file: {_first_line(error)}", path=path
+            ) from None
         pairs = self._file.metadata.metadata or {}
         if META_KEY not in pairs:
-            raise TraceError("a Parquet file that kvtrace did not write: it has no kvtrace metadata", path=path)
+            raise TraceError(
+                "a Parquet file that kvtrace did not write: it has no kvtrace metadata", path=path
+            )
         # Tables of before have none.
-        if pairs.get(_CHECK_KEY, b"") not in (b"", hashlib.sha256(pairs[META_KEY]).hexdigest().encode()):
+        if pairs.get(_CHECK_KEY, b"") not in (
+            b"",
+            hashlib.sha256(pairs[META_KEY]).hexdigest().encode(),
+        ):
             raise TraceError("damaged: its metadata is not what was written", path=path)
         self.meta = metadata.decode(pairs[META_KEY], path)
         self.table = table_of(self.meta, table, path)
@@ -147,15 +189,26 @@ class ParquetReader(Reader):
         self._check_columns()
         footer, size = self._file.metadata, self.path.stat().st_size
         if self.meta.rows != footer.num_rows:
-            raise TraceError(f"its metadata says {self.meta.rows} rows, but it holds {footer.num_rows}", path=self.path)
+            raise TraceError(
+                f"its metadata says {self.meta.rows} rows, but it holds {footer.num_rows}",
+                path=self.path,
+            )
         groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
         if footer.num_rows != sum(group.num_rows for group in groups):
-            raise TraceError(f"its footer says {footer.num_rows} rows, but its row groups hold others", path=self.path)
+            raise TraceError(
+                f"its footer says {footer.num_rows} rows, but its row groups hold others",
+                path=self.path,
+            )
         if footer.num_rows > size * MOST_ROWS_PER_BYTE:
-            raise TraceError(f"its footer says {footer.num_rows} rows, which {size} bytes cannot hold", path=self.path)
+            raise TraceError(
+                f"its footer says {footer.num_rows} rows, which {size} bytes cannot hold",
+                path=self.path,
+            )
         # Of columns by themselves, Arrow ends the process where their statistics are damaged.
         if any(not 0 <= group.total_byte_size <= MOST_GROUP_BYTES for group in groups):
-            message = f"a row group unpacks to more than {MOST_GROUP_BYTES} bytes; write smaller ones"
+            message = (
+                f"a row group unpacks to more than {MOST_GROUP_BYTES} bytes; write smaller ones"
+            )
             raise TraceError(message, path=self.path)
 
     def _check_columns(self) -> None:
@@ -166,10 +219,16 @@ class ParquetReader(Reader):
             if index < 0:
                 raise TraceError("this column is missing", path=self.path, column=column.name)
             type_ = found.field(index).type
-            if not (pa.types.is_dictionary(type_) if column.type == "enum" else type_ == field.type):
-                raise TraceError(f"its type is {type_}, not {field.type}", path=self.path, column=column.name)
+            if not (
+                pa.types.is_dictionary(type_) if column.type == "enum" else type_ == field.type
+            ):
+                raise TraceError(
+                    f"its type is {type_}, not {field.type}", path=self.path, column=column.name
+                )
 
-    def _read(self, held: Sequence[str], names: Sequence[str], check: RowCheck) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, held: Sequence[str], names: Sequence[str], check: RowCheck
+    ) -> Iterator[pa.RecordBatch]:
         found = self._file.iter_batches(batch_size=BATCH_ROWS, columns=held, use_threads=False)
         try:
             for batch in found:
@@ -182,7 +241,9 @@ class ParquetReader(Reader):
 
 
 class RowCheck:
-    """Checks the rows of one table as they are read, whatever the file: types, nulls, closed sets, ranges, text.
+    """Checks the rows of one table as they are read, whatever the file.
+
+    Types, nulls, closed sets, ranges, text.
 
     No reader hands on a row that did not pass, so what works with rows need not look again.
     """
@@ -195,12 +256,15 @@ class RowCheck:
         """Of each column of bytes, so far."""
 
     def take(self, columns: Mapping[str, Any], names: Sequence[str]) -> pa.RecordBatch:
-        """Return the next rows, arrays by column name, as the columns `names` with the exact types of the table.
+        """Return the next rows, arrays by column name, as the columns `names` with the exact types
+        of the table.
 
-        A name that is not among the columns is that of an extra one, which gets its default. TraceError for a
-        null, value or text that its column may not hold.
+        A name that is not among the columns is that of an extra one, which gets its default.
+        TraceError for a null, value or text that its column may not hold.
         """
-        arrays = {name: self._column(array, self._table.column(name)) for name, array in columns.items()}
+        arrays = {
+            name: self._column(array, self._table.column(name)) for name, array in columns.items()
+        }
         known = arrow_schema(self._table, tuple(c.name for c in self._table.extras))
         schema = pa.schema([known.field(name) for name in names])
         rows = len(next(iter(arrays.values())))
@@ -224,8 +288,14 @@ class RowCheck:
                 at = pc.index(pc.is_finite(array), pa.scalar(value=False)).as_py()
                 raise self._fault(f"{array[at]} is no number", at, column)
             return array
-        if column.type == "enum" and pa.types.is_dictionary(array.type) and self._is_coded(array, column):
-            return pa.DictionaryArray.from_arrays(array.indices.cast(pa.int8()), array.dictionary, safe=False)
+        if (
+            column.type == "enum"
+            and pa.types.is_dictionary(array.type)
+            and self._is_coded(array, column)
+        ):
+            return pa.DictionaryArray.from_arrays(
+                array.indices.cast(pa.int8()), array.dictionary, safe=False
+            )
         try:
             # Arrow takes text as it stands in the file; whether it is UTF-8 is only looked at here.
             array.validate(full=True)
@@ -240,12 +310,22 @@ class RowCheck:
         least, most, allowed = column.least, column.most, "out of range"
         if self._table in (TRACE, OPS) and column.name == "tier":
             names = [tier.name for tier in self._meta.tiers]
-            most, allowed = len(names) - 1, f"no tier: the metadata names {', '.join(names) or 'none'}"
+            most, allowed = (
+                len(names) - 1,
+                f"no tier: the metadata names {', '.join(names) or 'none'}",
+            )
         elif self._table is TRACE and column.name == "object_id":
             rows = self._meta.rows or 0
-            most, allowed = rows + DENSE_SLACK, f"not a dense number from 0, in a file of {rows} rows"
+            most, allowed = (
+                rows + DENSE_SLACK,
+                f"not a dense number from 0, in a file of {rows} rows",
+            )
         if (least is not None and low < least) or high > most:
-            wrong = pc.greater(array, most) if least is None else pc.or_(pc.less(array, least), pc.greater(array, most))
+            wrong = (
+                pc.greater(array, most)
+                if least is None
+                else pc.or_(pc.less(array, least), pc.greater(array, most))
+            )
             at = pc.index(wrong, pa.scalar(value=True)).as_py()
             where = f"at most {most}" if least is None else f"from {least} to {most}"
             raise self._fault(f"{array[at]} is {allowed} ({where})", at, column)
@@ -257,7 +337,9 @@ class RowCheck:
                 raise self._fault("all up to these rows add up to over 4 EiB", 0, column)
 
     def _is_coded(self, array: Any, column: Column) -> bool:
-        """Return whether the codes of `array` are those of the column's closed set already, as in files of ours."""
+        """Return whether the codes of `array` are those of the column's closed set already, as in
+        files of ours.
+        """
         if not array.dictionary.equals(pa.array(column.values, pa.string())):
             return False
         low, high = pc.min_max(array.indices).as_py().values()
@@ -272,7 +354,9 @@ class RowCheck:
         if indices.null_count > array.null_count:
             unknown = pc.and_(indices.is_null(), array.is_valid())
             at = pc.index(unknown, pa.scalar(value=True)).as_py()
-            message = f"unknown value {array[at].as_py()!r}; it must be one of {', '.join(column.values)}"
+            message = (
+                f"unknown value {array[at].as_py()!r}; it must be one of {', '.join(column.values)}"
+            )
             raise self._fault(message, at, column)
         if indices.null_count and not column.nullable:
             raise self._fault("empty, but this column must have a value", 0, column)
@@ -283,12 +367,19 @@ class RowCheck:
 
 
 def table_of(meta: Metadata, wanted: Table | None, path: Path) -> Table:
-    """Return the table that `meta` describes; TraceError if it is none of ours, or not the `wanted` one."""
+    """Return the table that `meta` describes.
+
+    TraceError if it is none of ours, or not the `wanted` one.
+    """
     known = TABLES | {STUDY.name: STUDY}
     if meta.table not in known or (wanted is not None and meta.table != wanted.name):
         names = wanted.name if wanted is not None else ", ".join(known)
         raise TraceError(f"holds the table {meta.table!r}, where {names!r} is wanted", path=path)
-    return study_table(metadata.study_names(meta, path)) if meta.table == STUDY.name else known[meta.table]
+    return (
+        study_table(metadata.study_names(meta, path))
+        if meta.table == STUDY.name
+        else known[meta.table]
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -318,11 +409,13 @@ class CsvEncoder:
         """Open `path` for rows of `table` with the columns `extras`."""
         self._table = table
         self._file = path.open("wb")
-        self._stream = zstandard.ZstdCompressor(level=CSV_ZSTD_LEVEL, write_checksum=True).stream_writer(
-            self._file, closefd=False
-        )
+        self._stream = zstandard.ZstdCompressor(
+            level=CSV_ZSTD_LEVEL, write_checksum=True
+        ).stream_writer(self._file, closefd=False)
         head = f'{{"table":"{table.name}","schema_version":{table.version(extras)}}}'
-        self._stream.write(HEAD + head.encode() + b"\n" + ",".join([*table.names, *extras]).encode() + b"\n")
+        self._stream.write(
+            HEAD + head.encode() + b"\n" + ",".join([*table.names, *extras]).encode() + b"\n"
+        )
 
     def write(self, table: pa.Table) -> None:
         """Write the rows of `table`."""
@@ -368,7 +461,8 @@ class CsvReader(Reader):
                 "(an MLPerf trace? `kvtrace convert` reads that)",
                 path=path,
             )
-        # The first line names only table and version; what else a Metadata needs comes with the end line.
+        # The first line names only table and version; what else a Metadata needs comes with the end
+        # line.
         head = b'{"program":"","argv":[],' + first.removeprefix(HEAD).lstrip()[1:]
         self.meta = metadata.decode(head, path)
         self.table = table_of(self.meta, table, path)
@@ -384,17 +478,25 @@ class CsvReader(Reader):
             raise TraceError("truncated: its '# end' line is missing", path=self.path)
         self.meta = metadata.decode(block[start:].removeprefix(END), self.path)
 
-    def _read(self, held: Sequence[str], names: Sequence[str], check: RowCheck) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, held: Sequence[str], names: Sequence[str], check: RowCheck
+    ) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.table, self.extras)
         types = {name: _text_type(schema.field(name).type) for name in held}
         for block in _data_blocks(self.path):
-            for batch in read_csv(io.BytesIO(block), self._names, types, self.path, check.row).to_batches():
-                yield check.take({name: self._array(batch.column(name), name, check.row) for name in held}, names)
+            for batch in read_csv(
+                io.BytesIO(block), self._names, types, self.path, check.row
+            ).to_batches():
+                yield check.take(
+                    {name: self._array(batch.column(name), name, check.row) for name in held}, names
+                )
 
     def _array(self, array: Any, name: str, row: int) -> Any:
         if not self.table.column(name).type.startswith("list"):
             is_set = pa.types.is_dictionary(array.type)
-            return pa.DictionaryArray.from_arrays(array.indices, array.dictionary) if is_set else array
+            return (
+                pa.DictionaryArray.from_arrays(array.indices, array.dictionary) if is_set else array
+            )
         lists: list[list[int] | None] = []
         for index, text in enumerate(array.to_pylist()):
             numbers = None if text is None else _numbers(text)
@@ -406,7 +508,10 @@ class CsvReader(Reader):
 
 
 def _numbers(text: str) -> list[int] | None:
-    """Return the numbers of `[1 2 3]`; None if `text` is no such list, or one of them does not fit 64 bits."""
+    """Return the numbers of `[1 2 3]`.
+
+    None if `text` is no such list, or one of them does not fit 64 bits.
+    """
     if _LIST.fullmatch(text) is None:
         return None
     numbers = [int(n) for n in text[1:-1].split()]
@@ -428,10 +533,12 @@ def read_csv(
     has_nulls: bool = True,
     **how: Any,
 ) -> pa.Table:
-    """Return those of the columns `names` of CSV rows without a header that have `types`; with `has_nulls` "" is null.
+    """Return those of the columns `names` of CSV rows without a header that have `types`.
 
-    `how` are more of Arrow's ReadOptions. TraceError, placed in `path`, where a cell is not of its type: Arrow counts
-    rows from 1, which is `row` there, and columns from 0.
+    With `has_nulls` "" is null.
+
+    `how` are more of Arrow's ReadOptions. TraceError, placed in `path`, where a cell is not of its
+    type: Arrow counts rows from 1, which is `row` there, and columns from 0.
     """
     try:
         return pa_csv.read_csv(
@@ -468,7 +575,9 @@ def _data_blocks(path: Path) -> Iterator[bytes]:
 
 
 def line_blocks(text: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the `text` of `path`, which comes in pieces, in blocks that end with a line (the last one may not)."""
+    """Yield the `text` of `path`, which comes in pieces, in blocks that end with a line (the last
+    one may not).
+    """
     rest = b""
     for data in text:
         lines, newline, rest = (rest + data).rpartition(b"\n")
@@ -481,9 +590,12 @@ def line_blocks(text: Iterable[bytes], path: Path) -> Iterator[bytes]:
 
 
 def unpacked(path: Path) -> Iterator[bytes]:
-    """Yield what the zstd frames at `path` hold, some MiB at a time; the one way to unpack a whole file.
+    """Yield what the zstd frames at `path` hold, some MiB at a time.
 
-    TraceError if it is damaged or cut off, or unpacks to so much that it was made to fill a machine.
+    The one way to unpack a whole file.
+
+    TraceError if it is damaged or cut off, or unpacks to so much that it was made to fill a
+    machine.
     """
     frame, parts = None, []
     taken = done = given = 0
@@ -491,7 +603,10 @@ def unpacked(path: Path) -> Iterator[bytes]:
         while data := file.read(_UNPACK_BYTES):
             taken += len(data)
             while data:
-                frame = frame or zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).decompressobj()
+                frame = (
+                    frame
+                    or zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).decompressobj()
+                )
                 try:
                     parts.append(frame.decompress(data))
                 except zstandard.ZstdError as error:
@@ -499,7 +614,10 @@ def unpacked(path: Path) -> Iterator[bytes]:
                 done += len(parts[-1])
                 data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
             if done > _FREE_BYTES + taken * MOST_EXPANSION:
-                raise TraceError(f"unpacks to more than {MOST_EXPANSION} times its size: no table does", path=path)
+                raise TraceError(
+                    f"unpacks to more than {MOST_EXPANSION} times its size: no table does",
+                    path=path,
+                )
             if done - given >= BLOCK_BYTES:
                 yield b"".join(parts)
                 parts, given = [], done
@@ -510,19 +628,30 @@ def unpacked(path: Path) -> Iterator[bytes]:
 
 
 SUFFIXES = (".parquet", ".csv.zst")
-ROW_GROUP_ROWS = 1 << 18  # in memory until they are encoded; the footer of each group, 11 KB, until the end
+ROW_GROUP_ROWS = (
+    1 << 18
+)  # in memory until they are encoded; the footer of each group, 11 KB, until the end
 
 Encoder = ParquetEncoder | CsvEncoder
 """What a file format writes: whole row groups, then the metadata."""
 
 
 class Writer:
-    """A table being written; rows are gathered into row groups of one size, so bytes never depend on batches."""
+    """A table being written.
 
-    def __init__(self, table: Table, meta: Metadata, encoder: Encoder, extras: tuple[str, ...] = ()) -> None:
-        """Write rows of `table` with the columns `extras` through `encoder`, and `meta`, as of it, at the end."""
+    Rows are gathered into row groups of one size, so bytes never depend on batches.
+    """
+
+    def __init__(
+        self, table: Table, meta: Metadata, encoder: Encoder, extras: tuple[str, ...] = ()
+    ) -> None:
+        """Write rows of `table` with the columns `extras` through `encoder`, and `meta`, as of it,
+        at the end.
+        """
         self.table, self.rows = table, 0
-        self.meta = msgspec.structs.replace(meta, table=table.name, schema_version=table.version(extras))
+        self.meta = msgspec.structs.replace(
+            meta, table=table.name, schema_version=table.version(extras)
+        )
         self._encoder, self._extras, self._is_whole = encoder, extras, False
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
@@ -533,7 +662,9 @@ class Writer:
         return self.rows - self._pending_rows
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append `batch`, which must have exactly the table's schema, and the extra columns at its end."""
+        """Append `batch`, which must have exactly the table's schema, and the extra columns at its
+        end.
+        """
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self.rows += batch.num_rows
@@ -555,7 +686,8 @@ class Writer:
     def finish(self) -> None:
         """Write what is pending and the metadata with the row count; once is enough.
 
-        Who writes several files calls it on all of them first, so that no disk fills up after one has its name.
+        Who writes several files calls it on all of them first, so that no disk fills up after one
+        has its name.
         """
         if self._is_whole:
             return
@@ -567,8 +699,12 @@ class Writer:
 
 
 @contextmanager
-def create(path: Path | str, table: Table, meta: Metadata, extras: tuple[str, ...] = ()) -> Iterator[Writer]:
-    """Yield a `Writer` of `table` for `path`; the file appears there only if the block ends without an error.
+def create(
+    path: Path | str, table: Table, meta: Metadata, extras: tuple[str, ...] = ()
+) -> Iterator[Writer]:
+    """Yield a `Writer` of `table` for `path`.
+
+    The file appears there only if the block ends without an error.
 
     The file has those columns of the table's `extras` that are named here, in the table's order.
     """
@@ -587,7 +723,8 @@ def create(path: Path | str, table: Table, meta: Metadata, extras: tuple[str, ..
 def open_table(path: Path | str, table: Table | None = None) -> Reader:
     """Return a reader of the file at `path`, which must hold `table` if one is named.
 
-    TraceError if the file is missing, damaged, of another table, or of a schema version we do not know.
+    TraceError if the file is missing, damaged, of another table, or of a schema version we do not
+    know.
     """
     path = Path(path)
     if not path.is_file():
@@ -598,12 +735,14 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
 def checked(path: Path | str, table: Table | None = None) -> Reader:
     """Return a reader of the file at `path`, all of whose rows have been looked at.
 
-    For those who give the file itself to another program, such as DuckDB, which would take whatever stands in it.
-    TraceError as of `open_table`, or for a row that a reader refuses.
+    For those who give the file itself to another program, such as DuckDB, which would take whatever
+    stands in it. TraceError as of `open_table`, or for a row that a reader refuses.
     """
     reader = open_table(path, table)
     state = reader.path.stat()
-    _check_rows(reader.path, reader.table, state.st_mtime_ns, state.st_size, state.st_dev, state.st_ino)
+    _check_rows(
+        reader.path, reader.table, state.st_mtime_ns, state.st_size, state.st_dev, state.st_ino
+    )
     return reader
 
 
@@ -625,5 +764,9 @@ def _format(path: Path) -> str:
     for suffix in SUFFIXES:
         if path.name.endswith(suffix) and path.name != suffix:
             return suffix
-    what = "kvtrace gen FILE --source FORMAT reads requests; a trace is named" if path.exists() else "name it"
+    what = (
+        "kvtrace gen FILE --source FORMAT reads requests; a trace is named"
+        if path.exists()
+        else "name it"
+    )
     raise ConfigError(f"{path}: unknown file type; {what} *{' or *'.join(SUFFIXES)}")

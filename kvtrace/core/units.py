@@ -1,4 +1,7 @@
-"""The only place where units are converted: GB is 10^9 bytes, GiB is 2^30 bytes, times are nanoseconds."""
+"""The only place where units are converted.
+
+GB is 10^9 bytes, GiB is 2^30 bytes, times are nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ NS_PER_MS: Final = 10**6
 DAYS_PER_YEAR: Final = 365
 INT64_MAX: Final = 2**63 - 1
 _RATE = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*(?:/\s*([A-Za-zµ]+))?\s*")
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-zµ]*)\s*")
 
 
@@ -58,24 +63,39 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_duration_ns(text: str) -> int:
-    """Return the nanoseconds that `text` names, such as `60s`, `5m`, `250ms`; a bare number is seconds."""
+    """Return the nanoseconds that `text` names, such as `60s`, `5m`, `250ms`.
+
+    A bare number is seconds.
+    """
     return _parse(text, DURATIONS_NS, "a duration", "60s, 5m or 250ms", "s")
 
 
 def parse_rate_per_s(text: str) -> float:
-    """Return the rate per second that `text` names, such as `20/s`, `90/min`, `0.5`; a bare number is per second."""
+    """Return the rate per second that `text` names, such as `20/s`, `90/min`, `0.5`.
+
+    A bare number is per second.
+    """
     if (match := _RATE.fullmatch(text)) is None:
         raise ConfigError(f"{text!r} is not a rate; write for example 20/s, 90/min or 0.5")
     number, unit = match.groups()
     period_ns = DURATIONS_NS.get((unit or "s").lower())
     if period_ns is None:
-        raise ConfigError(f"unknown unit {unit!r} in {text!r}; use one of {', '.join(DURATIONS_NS)}")
+        raise ConfigError(
+            f"unknown unit {unit!r} in {text!r}; use one of {', '.join(DURATIONS_NS)}"
+        )
     return float(number) * NS_PER_S / period_ns
 
 
 def per_second(count: float | None, time_ns: float | None) -> float | None:
-    """Return the rate of so many in a time; null if one of them is not known, or none has passed."""
-    return count * NS_PER_S / time_ns if count is not None and time_ns is not None and time_ns > 0 else None
+    """Return the rate of so many in a time.
+
+    Null if one of them is not known, or none has passed.
+    """
+    return (
+        count * NS_PER_S / time_ns
+        if count is not None and time_ns is not None and time_ns > 0
+        else None
+    )
 
 
 def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
@@ -90,7 +110,8 @@ def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
 
 
 def format_bytes(count: float | None) -> str:
-    """Return `count` bytes in decimal units, as rates are and drives are sold, three significant digits.
+    """Return `count` bytes in decimal units, as rates are and drives are sold, three significant
+    digits.
 
     Null is a dash.
     """
@@ -98,12 +119,17 @@ def format_bytes(count: float | None) -> str:
 
 
 def format_io_size(count: int) -> str:
-    """Return the length of an I/O, a block or a page in binary units, as fio's bs= has them: 4 KiB, 1 MiB."""
+    """Return the length of an I/O, a block or a page in binary units, as fio's bs= has them.
+
+    4 KiB, 1 MiB.
+    """
     return _scaled(count, ("B", "KiB", "MiB", "GiB"), 1024).replace(".00 ", " ").replace(".0 ", " ")
 
 
 def _scaled(value: float | None, units: tuple[str, ...], step: int) -> str:
-    """Return `value` in the first of `units`, each `step` times the one before, in which it is less than `step`."""
+    """Return `value` in the first of `units`, each `step` times the one before, in which it is less
+    than `step`.
+    """
     if value is None:
         return "-"
     scaled, last = float(value), units[-1]
@@ -165,7 +191,9 @@ def _decimals(value: float) -> int:
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with what a terminal would act on, or turn around, as its code; files name things as they like.
+    r"""Return `text` with what a terminal would act on, or turn around, as its code.
+
+    Files name things as they like.
 
     >>> print(printable("a\x1b[2Jb"))
     a\u001b[2Jb

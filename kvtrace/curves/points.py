@@ -1,7 +1,7 @@
 """One simulation at given capacities of DRAM and NVMe: in full, or of samples of its objects.
 
-And what it came to, as `size` and `study` compare it: hits, tokens saved, and what each tier must do by the second of
-virtual time, and how that wears a drive.
+And what it came to, as `size` and `study` compare it: hits, tokens saved, and what each tier must
+do by the second of virtual time, and how that wears a drive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import DRAM, QUANTILES, SECONDS_PER_DAY, Endurance, is_memory, nearest_rank
+from kvtrace.core.statistics import (
+    DRAM,
+    QUANTILES,
+    SECONDS_PER_DAY,
+    Endurance,
+    is_memory,
+    nearest_rank,
+)
 from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
 from kvtrace.model.shape import ModelShape
@@ -41,7 +48,10 @@ class Timed:
     first_token: dict[str, Any] | None
 
     def first_token_ns(self, quantile: str) -> float | None:
-        """Return a quantile, as the counters name it, of the modelled times; null where it is not known."""
+        """Return a quantile, as the counters name it, of the modelled times.
+
+        Null where it is not known.
+        """
         return None if self.first_token is None else self.first_token["with_cache"][quantile]
 
 
@@ -60,11 +70,20 @@ class Counted(Timed):
     first_token: dict[str, Any] | None
     """Modelled times, with and without the cache; null if nothing takes time."""
     stalled_requests: int | None
-    """In which the engine waits for ever: what they load does not fit where it has to be at once; null of samples."""
+    """In which the engine waits for ever.
+
+    What they load does not fit where it has to be at once; null of samples.
+    """
     largest_load_bytes: int
-    """The most that a request loads through such a tier: with as much of it none stalls. Of samples: the ceiling's."""
+    """The most that a request loads through such a tier.
+
+    With as much of it none stalls. Of samples: the ceiling's.
+    """
     optimal_hit_ratio: float | None = None
-    """What no policy exceeds with as many bytes in all tiers (Belady); null where it is not known, as of a fleet."""
+    """What no policy exceeds with as many bytes in all tiers (Belady).
+
+    Null where it is not known, as of a fleet.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +97,10 @@ class Point(Counted):
     hit_ratio_error: float
     """How far it may be off, either way, estimated: 0 if all objects were simulated."""
     live_bytes: int | None
-    """At the end, in that tier which holds most of those whose capacity is asked for; null of samples."""
+    """At the end, in that tier which holds most of those whose capacity is asked for.
+
+    Null of samples.
+    """
     price: float | None = None
 
 
@@ -98,23 +120,35 @@ class Stack:
     endurance: Endurance | None = None
 
     def with_chains(self) -> Stack:
-        """Return the same with what its requests ask for worked out, once for all simulations, if they name objects."""
+        """Return the same with what its requests ask for worked out, once for all simulations, if
+        they name objects.
+        """
         requests = self.load.requests
         if requests is None or not requests.block_tokens or self.preset.entry is not Entry.CHUNK:
             return self
-        chains = chunk_chains(requests, self.preset.chunk_tokens, with_partial=self.preset.partial_chunks)
+        chains = chunk_chains(
+            requests, self.preset.chunk_tokens, with_partial=self.preset.partial_chunks
+        )
         return replace(self, load=replace(self.load, chains=chains))
 
     @property
     def roles(self) -> dict[str, int]:
-        """Which tier is the DRAM and which the NVMe whose capacity is asked for, as far as the preset has them."""
+        """Which tier is the DRAM and which the NVMe whose capacity is asked for, as far as the
+        preset has them.
+        """
         return roles_of(self.preset)
 
     @property
     def labels(self) -> dict[str, str]:
         """The display name of each role's tier."""
-        said, tiers = {"dram": "DRAM", "nvme": "NVMe"}, {role: self.preset.tiers[t] for role, t in self.roles.items()}
-        return {role: tier.name.upper() if is_store(tier) else said[role] for role, tier in tiers.items()}
+        said, tiers = (
+            {"dram": "DRAM", "nvme": "NVMe"},
+            {role: self.preset.tiers[t] for role, t in self.roles.items()},
+        )
+        return {
+            role: tier.name.upper() if is_store(tier) else said[role]
+            for role, tier in tiers.items()
+        }
 
     @property
     def chunk_bytes(self) -> int:
@@ -123,27 +157,42 @@ class Stack:
 
     @property
     def can_sample(self) -> bool:
-        """Whether samples of the objects stand for all: no time passes, and what is read of one is always all.
+        """Whether samples of the objects stand for all.
 
-        Not of those of what waits to be stored: a queue and a bucket hold so many objects, however few are sampled.
+        No time passes, and what is read of one is always all.
+
+        Not of those of what waits to be stored: a queue and a bucket hold so many objects, however
+        few are sampled.
         """
         preset = self.preset
         has_wholes = not (preset.decode_read_tokens or preset.partial_chunks)
-        is_plain = has_wholes and not any(t.policy is Policy.TTL or t.store_queue for t in preset.tiers)
-        is_ordered = self.load.chains is not None and self.load.waits is None and not has_times(preset)
+        is_plain = has_wholes and not any(
+            t.policy is Policy.TTL or t.store_queue for t in preset.tiers
+        )
+        is_ordered = (
+            self.load.chains is not None and self.load.waits is None and not has_times(preset)
+        )
         return is_ordered and is_plain and len(sizes_of(preset, self.model, self.ranks).pieces) == 1
 
     def at(self, capacities: Capacities, share: float = 1.0) -> Preset:
         """Return the preset with `capacities`, and of all its tiers a `share`."""
         tiers = list(self.preset.tiers)
         for role, capacity in capacities.items():
-            tiers[self.roles[role]] = msgspec.structs.replace(tiers[self.roles[role]], capacity=capacity)
+            tiers[self.roles[role]] = msgspec.structs.replace(
+                tiers[self.roles[role]], capacity=capacity
+            )
         if share < 1:
             tiers = [
-                t if t.capacity_bytes is None else msgspec.structs.replace(t, capacity=round(t.capacity_bytes * share))
+                (
+                    t
+                    if t.capacity_bytes is None
+                    else msgspec.structs.replace(t, capacity=round(t.capacity_bytes * share))
+                )
                 for t in tiers
             ]
-        least = max(1, round(self.preset.min_load_tokens * share)) if self.preset.min_load_tokens else 0
+        least = (
+            max(1, round(self.preset.min_load_tokens * share)) if self.preset.min_load_tokens else 0
+        )
         return msgspec.structs.replace(self.preset, tiers=tuple(tiers), min_load_tokens=least)
 
     def simulate(self, capacities: Capacities) -> Point:
@@ -177,12 +226,20 @@ class Stack:
         return simulation.stats() | {"optimal_hits": optimal.hits}
 
     def estimate(
-        self, capacities: Capacities, found: Sequence[Sampled], share: float, full: Point, unlimited: Sequence[Sampled]
+        self,
+        capacities: Capacities,
+        found: Sequence[Sampled],
+        share: float,
+        full: Point,
+        unlimited: Sequence[Sampled],
     ) -> Point:
-        """Return what the samples `found` suggest; `full` is the simulation of all objects without a bound.
+        """Return what the samples `found` suggest.
 
-        Without a bound the samples are wrong by what is known exactly, and in nearly the same way with one: so that is
-        taken off. The error is the larger of it and of the half-width of the 95 % confidence interval of their mean.
+        `full` is the simulation of all objects without a bound.
+
+        Without a bound the samples are wrong by what is known exactly, and in nearly the same way
+        with one: so that is taken off. The error is the larger of it and of the half-width of the
+        95 % confidence interval of their mean.
         """
         of_all = _ratios(unlimited, full.lookups * share)
         off = float(of_all.mean()) - full.hit_ratio
@@ -198,7 +255,9 @@ class Stack:
             hit_ratio_error=max(abs(off), float(ratios.std(ddof=1) * T95 / np.sqrt(len(found)))),
             live_bytes=None,
             stalled_requests=None,
-            optimal_hit_ratio=float(np.clip(optimal, ratio, full.hit_ratio)) if self._is_in_order else None,
+            optimal_hit_ratio=(
+                float(np.clip(optimal, ratio, full.hit_ratio)) if self._is_in_order else None
+            ),
             saved_tokens=round(ratio * full.lookups) * self.preset.chunk_tokens,
             tiers=[
                 self._estimated(t, of, tier.capacity_bytes, share, full)
@@ -207,20 +266,34 @@ class Stack:
         )
 
     def _estimated(
-        self, t: int, found: Sequence[dict[str, Any]], capacity_bytes: int | None, share: float, full: Point
+        self,
+        t: int,
+        found: Sequence[dict[str, Any]],
+        capacity_bytes: int | None,
+        share: float,
+        full: Point,
     ) -> TierDemand:
         """Return the demand on tier `t`; how its operations fall into seconds is not known."""
         counted = ("hits", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
-        total = {name: round(sum(of[name] for of in found) / len(found) / share) for name in counted}
+        total = {
+            name: round(sum(of[name] for of in found) / len(found) / share) for name in counted
+        }
         stats = {**total, "name": found[0]["name"], "hit_ratio": total["hits"] / full.lookups}
         sizes, span_s = sizes_of(self.preset, self.model, self.ranks), full.span_ns / NS_PER_S
         each = sizes.chunk_bytes / sizes.parts
-        amounts = [total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")]
-        rates = Rates(*(SecondRate(amount / span_s, None) if span_s else None for amount in amounts))
-        return tier_demand(stats, capacity_bytes, rates, self.endurance, is_drive=t == drive_of(self.preset))
+        amounts = [
+            total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")
+        ]
+        rates = Rates(
+            *(SecondRate(amount / span_s, None) if span_s else None for amount in amounts)
+        )
+        return tier_demand(
+            stats, capacity_bytes, rates, self.endurance, is_drive=t == drive_of(self.preset)
+        )
 
     def optimum(self, capacities: Capacities) -> float | None:
-        """Return the hit ratio that no policy exceeds with as many bytes in all tiers, each its own objects (Belady).
+        """Return the hit ratio that no policy exceeds with as many bytes in all tiers, each its own
+        objects (Belady).
 
         Null where the requests name no objects, or are not all served in the order of the file.
         """
@@ -252,35 +325,51 @@ class Stack:
 
 
 def roles_of(preset: Preset) -> dict[str, int]:
-    """Return which tier is the DRAM and which the NVMe, as far as `preset` has them: the slowest drive, else store."""
+    """Return which tier is the DRAM and which the NVMe, as far as `preset` has them.
+
+    The slowest drive, else store.
+    """
     names = [tier.name.lower() for tier in preset.tiers]
     dram = next((t for t, name in enumerate(names) if name in DRAM), None)
     stored = [t for t, name in enumerate(names) if not is_memory(name)]
     nvme = next(reversed(stored), None) if (drive := drive_of(preset)) is None else drive
     roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
     if not roles:
-        raise ConfigError(f"the tiers {', '.join(names)}: none is DRAM ({', '.join(DRAM)}) nor storage")
+        raise ConfigError(
+            f"the tiers {', '.join(names)}: none is DRAM ({', '.join(DRAM)}) nor storage"
+        )
     return roles
 
 
 def drive_of(preset: Preset) -> int | None:
-    """Return the tier that wears: the slowest that is neither memory nor an object store; null if there is none."""
+    """Return the tier that wears.
+
+    The slowest that is neither memory nor an object store; null if there is none.
+    """
     drives = [t for t, of in enumerate(preset.tiers) if not is_memory(of.name) and not is_store(of)]
     return drives[-1] if drives else None
 
 
 def is_store(tier: TierSetting) -> bool:
-    """Return whether `tier` is an object store: it asks for money by the request, or is called s3."""
+    """Return whether `tier` is an object store.
+
+    It asks for money by the request, or is called s3.
+    """
     return tier.has_price or tier.name.lower() == "s3"
 
 
-def _ratios(found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False) -> NDArray[np.float64]:
+def _ratios(
+    found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False
+) -> NDArray[np.float64]:
     """Return the hit ratio that each sample suggests, which should have `wanted` references.
 
-    If it has more or fewer, that is for a few much used objects, which nearly always hit: the difference is added to
-    the hits (SHARDS-adj).
+    If it has more or fewer, that is for a few much used objects, which nearly always hit: the
+    difference is added to the hits (SHARDS-adj).
     """
-    hits = [of["optimal_hits"] if is_optimal else sum(tier["hits"] for tier in of["tiers"]) for of in found]
+    hits = [
+        of["optimal_hits"] if is_optimal else sum(tier["hits"] for tier in of["tiers"])
+        for of in found
+    ]
     lookups = [of["lookups"] for of in found]
     ratios: NDArray[np.float64] = (np.array(hits) + wanted - np.array(lookups)) / wanted
     return ratios
@@ -296,11 +385,17 @@ class Simulated(Counted):
     live_bytes: list[int]
     """At the end, by tier."""
     load_ns: int
-    """How long requests came for: a month's costs are of this, so that what falls behind is not the cheaper for it."""
+    """How long requests came for.
+
+    A month's costs are of this, so that what falls behind is not the cheaper for it.
+    """
     imbalance: float | None = None
     """Requests of the busiest node over their mean; null of one node."""
     duplicate_bytes: int | None = None
-    """What nodes of a fleet hold at the end beside the first copy of each object; null of one node."""
+    """What nodes of a fleet hold at the end beside the first copy of each object.
+
+    Null of one node.
+    """
     drive_written_bytes: tuple[int, ...] = ()
     """To each drive that wears, node by node."""
     hits_back_ns: int | None = None
@@ -325,7 +420,11 @@ def simulated(
 
     The drive that wears is as large as its tier, unless `drive_bytes` are said.
     """
-    preset, stats, span_ns = simulation.preset, simulation.stats(), max(asked_ns or 0, simulation.last_io_ns)
+    preset, stats, span_ns = (
+        simulation.preset,
+        simulation.stats(),
+        max(asked_ns or 0, simulation.last_io_ns),
+    )
     drive = drive_of(preset)
     hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
     written: tuple[int, ...] = ()
@@ -335,7 +434,10 @@ def simulated(
         # What lay there before the start is not of the load.
         written = tuple((worn["written_bytes"] - worn["populated_bytes"]).tolist())
     return Simulated(
-        **{name: stats[name] for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")},
+        **{
+            name: stats[name]
+            for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")
+        },
         hit_ratio=hits / lookups if lookups else None,
         # What begins again may compute again what it had computed.
         saved_tokens=stats["input_tokens"] - simulation.world.total.missed_tokens,
@@ -348,7 +450,9 @@ def simulated(
                 drive_bytes=drive_bytes,
                 instances=preset.fleet.instances(tier.scope),
             )
-            for t, (of, tier, rates) in enumerate(zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True))
+            for t, (of, tier, rates) in enumerate(
+                zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True)
+            )
         ],
         live_bytes=[of["live_bytes"] for of in stats["tiers"]],
         stalled_requests=stats.get("stalled_requests", 0),
@@ -356,7 +460,9 @@ def simulated(
         imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
         duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
         drive_written_bytes=written,
-        hits_back_ns=next((of["hits_back_ns"] for of in stats.get("incidents", {}).get("around", [])), None),
+        hits_back_ns=next(
+            (of["hits_back_ns"] for of in stats.get("incidents", {}).get("around", [])), None
+        ),
     )
 
 
@@ -381,7 +487,10 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class TierDemand:
-    """Demand on one tier over the whole load; rates leave out what was populated before the start."""
+    """Demand on one tier over the whole load.
+
+    Rates leave out what was populated before the start.
+    """
 
     name: str
     capacity_bytes: int | None
@@ -393,11 +502,20 @@ class TierDemand:
     populated_bytes: int
     rates: Rates
     drive_writes_per_day: float | None
-    """What is written a day at this rate over the drive's size; null if that is not known, or the tier is no drive."""
+    """What is written a day at this rate over the drive's size.
+
+    Null if that is not known, or the tier is no drive.
+    """
     life_years: float | None
-    """At the endurance that was stated; null without one, if nothing is written, or if the tier is no drive."""
+    """At the endurance that was stated.
+
+    Null without one, if nothing is written, or if the tier is no drive.
+    """
     instances: int = 1
-    """How many of it there are in a fleet: figures are of all of them together, but for the capacity and the wear."""
+    """How many of it there are in a fleet.
+
+    Figures are of all of them together, but for the capacity and the wear.
+    """
 
     @property
     def total_bytes(self) -> int | None:
@@ -405,7 +523,9 @@ class TierDemand:
         return None if self.capacity_bytes is None else self.capacity_bytes * self.instances
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures by their names in tables, rates by the mean and by the p99 of per-second values."""
+        """Return the figures by their names in tables, rates by the mean and by the p99 of
+        per-second values.
+        """
         found = {name: getattr(self, name) for name in self.__slots__ if name != "rates"}
         for name in Rates.__slots__:
             rate: SecondRate | None = getattr(self.rates, name)
@@ -415,10 +535,15 @@ class TierDemand:
 
 
 class Meter:
-    """A sink of a simulation that has each tier's demand counted by the second, and keeps nothing else."""
+    """A sink of a simulation that has each tier's demand counted by the second, and keeps nothing
+    else.
+    """
 
     def __init__(self, simulation: Simulation, *, keeps_rows: bool = False) -> None:
-        """Count what `simulation` makes; rows are not made, unless they are kept, or incidents are told by them."""
+        """Count what `simulation` makes.
+
+        Rows are not made, unless they are kept, or incidents are told by them.
+        """
         self._simulation, world = simulation, simulation.world
         simulation.count_seconds(64)
         world.knobs.is_counted_alone = not keeps_rows and not len(world.found)
@@ -429,12 +554,22 @@ class Meter:
 
     def rates(self, span_ns: int) -> list[Rates]:
         """Return the rates of each tier over `span_ns`."""
-        counts = self._simulation.world.by_second.reshape(-1, len(self._simulation.preset.tiers), 2, 2)
-        seconds = max(int(np.flatnonzero(counts.any((1, 2, 3))).max(initial=-1)) + 1, -(-span_ns // NS_PER_S))
+        counts = self._simulation.world.by_second.reshape(
+            -1, len(self._simulation.preset.tiers), 2, 2
+        )
+        seconds = max(
+            int(np.flatnonzero(counts.any((1, 2, 3))).max(initial=-1)) + 1, -(-span_ns // NS_PER_S)
+        )
         by_tier = np.zeros((*counts.shape[1:], seconds), np.int64)
         by_tier[..., : len(counts)] = counts[:seconds].transpose(1, 2, 3, 0)
         return [
-            Rates(*(_rate(by_tier[t, way, what], span_ns / NS_PER_S) for what in (0, 1) for way in (0, 1)))
+            Rates(
+                *(
+                    _rate(by_tier[t, way, what], span_ns / NS_PER_S)
+                    for what in (0, 1)
+                    for way in (0, 1)
+                )
+            )
             for t in range(len(by_tier))
         ]
 
@@ -443,7 +578,10 @@ def _rate(by_second: Any, span_s: float) -> SecondRate | None:
     if not span_s:
         return None
     rank = nearest_rank(len(by_second), QUANTILES["p99"])
-    return SecondRate(float(by_second.sum()) / span_s, None if rank is None else float(np.sort(by_second)[rank - 1]))
+    return SecondRate(
+        float(by_second.sum()) / span_s,
+        None if rank is None else float(np.sort(by_second)[rank - 1]),
+    )
 
 
 def tier_demand(
@@ -456,19 +594,33 @@ def tier_demand(
     drive_bytes: int | None = None,
     instances: int = 1,
 ) -> TierDemand:
-    """Return the demand on a tier with the counters `stats`, at `rates`; what is no drive does not wear.
+    """Return the demand on a tier with the counters `stats`, at `rates`.
+
+    What is no drive does not wear.
 
     The drive is as large as the tier, unless its size is said; each instance of the tier has one.
     """
     worn_bytes, per_day = drive_bytes or capacity_bytes, None
     if is_drive and rates.write_bytes_per_s is not None:
         per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
-    counted = ("name", "hits", "hit_ratio", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
+    counted = (
+        "name",
+        "hits",
+        "hit_ratio",
+        "read_bytes",
+        "written_bytes",
+        "deleted_bytes",
+        "populated_bytes",
+    )
     return TierDemand(
         **{name: stats[name] for name in counted},
         capacity_bytes=capacity_bytes,
         rates=rates,
         drive_writes_per_day=per_day / worn_bytes if per_day is not None and worn_bytes else None,
-        life_years=None if per_day is None or endurance is None else endurance.life_years(worn_bytes, per_day),
+        life_years=(
+            None
+            if per_day is None or endurance is None
+            else endurance.life_years(worn_bytes, per_day)
+        ),
         instances=instances,
     )

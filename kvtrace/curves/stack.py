@@ -1,14 +1,17 @@
-"""Hits and inserts against capacity: of one cache at given capacities, and of LRU at every capacity in one pass.
+"""Hits and inserts against capacity.
 
-No policy can exceed Belady's optimum, which knows all references beforehand: a full cache gives up what is used next
-the latest, the incoming object included, which is then not stored; what is not used again is not stored at all (L. A.
-Belady, IBM Systems Journal, 1966; R. L. Mattson et al., 1970). Objects are of one size. Prompts are prefixes, so that a
-later block of a prompt is never used before an earlier one: the optimum gives up the later ones first, and all that it
-finds is in the leading run of a request.
+Of one cache at given capacities, and of LRU at every capacity in one pass.
 
-Where the whole takes too long, samples of the objects estimate both. An object is in a sample if its hash says so, and
-so are then all references to it, served by a cache smaller by the same share (spatial sampling: Waldspurger et al.,
-SHARDS, FAST 2015).
+No policy can exceed Belady's optimum, which knows all references beforehand: a full cache gives up
+what is used next the latest, the incoming object included, which is then not stored; what is not
+used again is not stored at all (L. A. Belady, IBM Systems Journal, 1966; R. L. Mattson et al.,
+1970). Objects are of one size. Prompts are prefixes, so that a later block of a prompt is never
+used before an earlier one: the optimum gives up the later ones first, and all that it finds is in
+the leading run of a request.
+
+Where the whole takes too long, samples of the objects estimate both. An object is in a sample if
+its hash says so, and so are then all references to it, served by a cache smaller by the same share
+(spatial sampling: Waldspurger et al., SHARDS, FAST 2015).
 """
 
 from __future__ import annotations
@@ -50,13 +53,15 @@ def policy_uses(
     arrival_ns: NDArray[np.int64] | None = None,
     ttl_ns: int = 0,
 ) -> list[Uses]:
-    """Return, for each capacity (None: unlimited), what a cache with `policy` does with `chains` in order.
+    """Return, for each capacity (None.
 
-    Capacities are in objects, or in whatever `sizes` gives for each object. Each request touches its objects in
-    order: one that is there is used, one that is not is inserted, after as many as must have left; one larger than
-    the cache is not inserted. Hits are the leading run of each request: the objects found there before the first
-    that is not. Only TTL looks at `arrival_ns`, the time of each request, and `ttl_ns`. OPTIMAL is Belady's optimum,
-    for objects of one size.
+    Unlimited), what a cache with `policy` does with `chains` in order.
+
+    Capacities are in objects, or in whatever `sizes` gives for each object. Each request touches
+    its objects in order: one that is there is used, one that is not is inserted, after as many as
+    must have left; one larger than the cache is not inserted. Hits are the leading run of each
+    request: the objects found there before the first that is not. Only TTL looks at `arrival_ns`,
+    the time of each request, and `ttl_ns`. OPTIMAL is Belady's optimum, for objects of one size.
     """
     if policy == OPTIMAL:
         if sizes is not None:
@@ -75,7 +80,12 @@ def policy_uses(
     found = []
     for capacity in capacities:
         limit, uses = UNBOUNDED if capacity is None else capacity, np.zeros(2, np.int64)
-        world = World(offsets=chains.offsets, chains=chains.slots, arrival_ns=arrival_ns, slots=new_slots(sizes))
+        world = World(
+            offsets=chains.offsets,
+            chains=chains.slots,
+            arrival_ns=arrival_ns,
+            slots=new_slots(sizes),
+        )
         world.tiers, world.queues = new_tiers([limit], [limit])
         world.links, world.notes = new_links(count, 1, has_policies=True)
         world.tiers["ttl_ns"] = ttl_ns
@@ -87,7 +97,10 @@ def policy_uses(
 
 @dataclass(frozen=True, slots=True)
 class LruCurve:
-    """What an LRU cache of c objects does, for every c from 0 to all of them: arrays indexed by c."""
+    """What an LRU cache of c objects does, for every c from 0 to all of them.
+
+    Arrays indexed by c.
+    """
 
     references: int
     hits: NDArray[np.int64]
@@ -99,15 +112,19 @@ class LruCurve:
 def lru_curve(chains: Chains) -> LruCurve:
     """Return hits and inserts of LRU over `chains` at every capacity, exactly, in one pass.
 
-    LRU is a stack algorithm: a cache of c objects holds those whose stack distance (the number of distinct
-    objects since, itself included) is at most c. A reference is in the leading run if that is so of it and of
-    all before it in its request, that is, if the largest distance so far is at most c. (Mattson et al., 1970.)
+    LRU is a stack algorithm: a cache of c objects holds those whose stack distance (the number of
+    distinct objects since, itself included) is at most c. A reference is in the leading run if that
+    is so of it and of all before it in its request, that is, if the largest distance so far is at
+    most c. (Mattson et al., 1970.)
     """
     count, references, requests = len(chains.tokens), len(chains.slots), len(chains.offsets) - 1
-    # By distance: of references, as the largest so far in their request and by itself; the last is that of first ones.
+    # By distance: of references, as the largest so far in their request and by itself; the last is
+    # that of first ones.
     leading, own = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
     tree, last = np.zeros(references + 1, np.int32), np.full(count, NONE)
-    _find_distances(chains.offsets, requests, chains.slots, references, count, tree, last, leading, own)
+    _find_distances(
+        chains.offsets, requests, chains.slots, references, count, tree, last, leading, own
+    )
     hits, present = np.cumsum(leading[:-1]), np.cumsum(own[:-1])
     return LruCurve(len(chains.slots), hits, len(chains.slots) - present)
 
@@ -120,14 +137,21 @@ _use_optimally = function("use_optimally", I8, int, I4, I8, I1, EVENT, int, I8)
 
 
 def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]:
-    """Return, for each capacity in objects (None: unlimited), what the optimal cache does with `chains` in order."""
+    """Return, for each capacity in objects (None.
+
+    Unlimited), what the optimal cache does with `chains` in order.
+    """
     references, count = len(chains.slots), len(chains.tokens)
     following = np.empty(references, np.int64)
     _find_following(chains.slots, references, np.full(count, NONE), following)
     found = []
     for capacity in capacities:
         limit = UNBOUNDED if capacity is None else capacity
-        live, heap, uses = np.zeros(count, np.int8), np.empty(references, EVENT), np.zeros(2, np.int64)
+        live, heap, uses = (
+            np.zeros(count, np.int8),
+            np.empty(references, EVENT),
+            np.zeros(2, np.int64),
+        )
         requests = len(chains.offsets) - 1
         _use_optimally(chains.offsets, requests, chains.slots, following, live, heap, limit, uses)
         found.append(Uses(*uses.tolist()))
@@ -143,7 +167,9 @@ T95 = 3.182
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a cache of `capacity` objects does with all references, as samples of the objects suggest."""
+    """What a cache of `capacity` objects does with all references, as samples of the objects
+    suggest.
+    """
 
     capacity: int
     hits: float
@@ -157,14 +183,18 @@ class Estimate:
     """Of all samples together."""
 
 
-def estimate(chains: Chains, capacities: Sequence[int], policy: str, lru: LruCurve, *, rate: float) -> list[Estimate]:
-    """Estimate what a cache with `policy` does at each capacity in objects, from samples of a share `rate` each.
+def estimate(
+    chains: Chains, capacities: Sequence[int], policy: str, lru: LruCurve, *, rate: float
+) -> list[Estimate]:
+    """Estimate what a cache with `policy` does at each capacity in objects, from samples of a share
+    `rate` each.
 
-    `lru` is what LRU does with the same references, which is known exactly. Samples that hold too few of the much
-    used objects, or too many, are wrong on LRU in nearly the same way, and so that is taken off. The error is the
-    larger of what was taken off and of the half-width of the 95 % confidence interval of the mean of SAMPLES
-    samples. A leading run is that of the sampled objects of a request, which is longer than the true one where a
-    cache keeps later objects of a prompt and not earlier ones; of that, too, what LRU has is taken off.
+    `lru` is what LRU does with the same references, which is known exactly. Samples that hold too
+    few of the much used objects, or too many, are wrong on LRU in nearly the same way, and so that
+    is taken off. The error is the larger of what was taken off and of the half-width of the 95 %
+    confidence interval of the mean of SAMPLES samples. A leading run is that of the sampled objects
+    of a request, which is longer than the true one where a cache keeps later objects of a prompt
+    and not earlier ones; of that, too, what LRU has is taken off.
     """
     if policy == Policy.TTL:
         raise ValueError("ttl depends on time, not on capacity alone: use policy_uses")
@@ -191,7 +221,15 @@ def estimate(chains: Chains, capacities: Sequence[int], policy: str, lru: LruCur
     error = np.maximum(spread, np.abs(exact - theirs))
     mean = np.clip(ours + (exact - theirs) * told, 0.0, most)
     return [
-        Estimate(c, float(m[0]), lru.references - float(m[1]), float(e[0]), float(e[1]), share, references)
+        Estimate(
+            c,
+            float(m[0]),
+            lru.references - float(m[1]),
+            float(e[0]),
+            float(e[1]),
+            share,
+            references,
+        )
         for c, m, e in zip(capacities, mean, error, strict=True)
     ]
 
@@ -199,10 +237,13 @@ def estimate(chains: Chains, capacities: Sequence[int], policy: str, lru: LruCur
 def _scaled(
     sample: Chains, references: int, share: float, capacities: Sequence[int], policy: str
 ) -> NDArray[np.float64]:
-    """Return [capacities, 2]: of all `references`, those in a leading run and those that were there.
+    """Return [capacities, 2].
 
-    If a sample has more references than its share, or fewer, that is for a few much used objects, which nearly always
-    hit: so the difference is taken off both, or added (the same paper's SHARDS-adj).
+    Of all `references`, those in a leading run and those that were there.
+
+    If a sample has more references than its share, or fewer, that is for a few much used objects,
+    which nearly always hit: so the difference is taken off both, or added (the same paper's
+    SHARDS-adj).
     """
     found: list[Uses] = policy_uses(sample, [max(1, round(c * share)) for c in capacities], policy)
     missing = references * share - len(sample.slots)
@@ -214,6 +255,21 @@ def _scaled(
 def sample_of(chains: Chains, below: int, seed: int) -> Chains:
     """Return the references to the objects whose hash is one of the first `below` of HASH_VALUES."""
     requests, objects = len(chains.offsets) - 1, len(chains.tokens)
-    offsets, kept, number = np.empty_like(chains.offsets), np.empty_like(chains.slots), np.empty(objects, np.int32)
-    _sample_chains(chains.offsets, requests, chains.slots, objects, seed, below, HASH_VALUES, number, offsets, kept)
+    offsets, kept, number = (
+        np.empty_like(chains.offsets),
+        np.empty_like(chains.slots),
+        np.empty(objects, np.int32),
+    )
+    _sample_chains(
+        chains.offsets,
+        requests,
+        chains.slots,
+        objects,
+        seed,
+        below,
+        HASH_VALUES,
+        number,
+        offsets,
+        kept,
+    )
     return Chains(offsets, kept[: offsets[-1]].copy(), chains.tokens[number != NONE])

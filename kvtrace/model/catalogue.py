@@ -1,6 +1,9 @@
-"""Models by name: those of models.toml, any Hugging Face config.json, and the one that an engine's log names.
+"""Models by name.
 
-And what `kvtrace models` shows: the list of them, and the arithmetic of one, as values and as documents.
+Those of models.toml, any Hugging Face config.json, and the one that an engine's log names.
+
+And what `kvtrace models` shows: the list of them, and the arithmetic of one, as values and as
+documents.
 """
 
 from __future__ import annotations
@@ -14,7 +17,15 @@ from typing import Any, Final
 import msgspec
 
 from kvtrace.core.config import load_toml, to_struct
-from kvtrace.core.document.document import Chapter, Document, ReportColumn, ReportTable, Sheet, Unit, columns_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    ReportTable,
+    Sheet,
+    Unit,
+    columns_of,
+)
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import counted, format_count, format_io_size
 from kvtrace.model import shape as shapes
@@ -29,7 +40,8 @@ _ANY_CONTEXT_TOKENS = 2**31
 def load_models() -> dict[str, shapes.ModelShape]:
     """Return every model we ship, by name."""
     models = {
-        name: to_struct(tree, shapes.ModelShape, f"models.toml: {name}") for name, tree in load_toml(_TABLE).items()
+        name: to_struct(tree, shapes.ModelShape, f"models.toml: {name}")
+        for name, tree in load_toml(_TABLE).items()
     }
     for name, model in models.items():
         shapes.check(model, f"models.toml: {name}")
@@ -39,14 +51,19 @@ def load_models() -> dict[str, shapes.ModelShape]:
 def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
     """Return the model called `name`, or that of the Hugging Face config.json at that path.
 
-    A name is one of ours, or a Hugging Face one such as meta-llama/Llama-3.1-70B-Instruct. `kv_dtype` replaces the
-    dtype of the cache. ConfigError, with the nearest names, if there is no such model.
+    A name is one of ours, or a Hugging Face one such as meta-llama/Llama-3.1-70B-Instruct.
+    `kv_dtype` replaces the dtype of the cache. ConfigError, with the nearest names, if there is no
+    such model.
     """
     models, path = load_models(), Path(name)
     if name not in models and (name.endswith(".json") or path.is_dir()):
         return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
     # Its maker, its case and how it was tuned do not count.
-    own = name if name in models else next((own for own in models if _plain(own) == _plain(name)), None)
+    own = (
+        name
+        if name in models
+        else next((own for own in models if _plain(own) == _plain(name)), None)
+    )
     if own is not None:
         if kv_dtype is None:
             return models[own]
@@ -59,11 +76,16 @@ def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
     near = difflib.get_close_matches(_plain(name), {_plain(model): model for model in models}, n=3)
     nearest = [model for model in models if _plain(model) in near]
     hint = f"the nearest are {', '.join(nearest)}" if nearest else f"known are {', '.join(models)}"
-    raise ConfigError(f"unknown model {name!r}; {hint}, or a path to a config.json (`kvtrace models` lists all)")
+    raise ConfigError(
+        f"unknown model {name!r}; {hint}, or a path to a config.json (`kvtrace models` lists all)"
+    )
 
 
 def _plain(name: str) -> str:
-    """Return `name` without its maker, capitals, hyphens and tuning: meta-llama/Llama-3.1-70B-Instruct: llama3.170b."""
+    """Return `name` without its maker, capitals, hyphens and tuning.
+
+    Meta-llama/Llama-3.1-70B-Instruct: llama3.170b.
+    """
     words = re.split(r"[-_ ]+", name.rsplit("/", 1)[-1].lower().removeprefix("meta-"))
     while len(words) > 1 and words[-1] in _TUNED:
         words.pop()
@@ -71,9 +93,12 @@ def _plain(name: str) -> str:
 
 
 def logged_model(origin: dict[str, Any]) -> tuple[str, shapes.ModelShape] | None:
-    """Return the model that a source's `origin` names and its shape; None if it does not say what a token takes.
+    """Return the model that a source's `origin` names and its shape.
 
-    Of the shape only the bytes are known, and those of one rank: each of several ranks stores as many.
+    None if it does not say what a token takes.
+
+    Of the shape only the bytes are known, and those of one rank: each of several ranks stores as
+    many.
     """
     said = origin.get("model") or (origin.get("of") or {}).get("model")
     if not isinstance(said, dict):
@@ -87,14 +112,22 @@ def logged_model(origin: dict[str, Any]) -> tuple[str, shapes.ModelShape] | None
         groups=(group,),
         max_context_tokens=_ANY_CONTEXT_TOKENS,
         kv_dtype=shapes.KvDtype.INT8,
-        notes=(f"{size} bytes of KV a token and rank, as logged; how they divide into layers and heads is not known",),
+        notes=(
+            (
+                f"{size} bytes of KV a token and rank, as logged; how they divide into layers and"
+                " heads is not known"
+            ),
+        ),
     )
     shapes.check(shape, f"the logged model {name}")
     try:
         known = find_model(name)
     except ConfigError:
         return name, shape
-    weights = {n: getattr(known, n) for n in ("parameters", "active_parameters", "weight_bytes", "max_context_tokens")}
+    weights = {
+        n: getattr(known, n)
+        for n in ("parameters", "active_parameters", "weight_bytes", "max_context_tokens")
+    }
     return name, msgspec.structs.replace(shape, computed_as=known.groups, **weights)
 
 
@@ -120,13 +153,21 @@ def listing() -> list[dict[str, Any]]:
 
 
 def _token_bytes(model: shapes.ModelShape) -> dict[str, int]:
-    sizes = ("bytes_per_token", "growing_bytes_per_token", "windowed_bytes_per_token", "state_bytes")
+    sizes = (
+        "bytes_per_token",
+        "growing_bytes_per_token",
+        "windowed_bytes_per_token",
+        "state_bytes",
+    )
     return {name: getattr(shapes, name)(model) for name in sizes}
 
 
 def listing_document(models: list[dict[str, Any]]) -> Document:
     """Return `listing` as a document of one table; null where a model has no such layers."""
-    bytes_of = {"growing_bytes_per_token": "growing, B/token", "windowed_bytes_per_token": "windowed, B/token"}
+    bytes_of = {
+        "growing_bytes_per_token": "growing, B/token",
+        "windowed_bytes_per_token": "windowed, B/token",
+    }
     headings = bytes_of | {"state_bytes": "state, B", "max_context_tokens": "context, tokens"}
     columns = columns_of("text: name = model; count: layers; text: kv_dtype = dtype")
     columns += [ReportColumn(name, heading, Unit.COUNT) for name, heading in headings.items()]
@@ -138,7 +179,8 @@ def listing_document(models: list[dict[str, Any]]) -> Document:
 def describe_model(
     name: str, kv_dtype: str | None, ranks: int, tokens: int, chunk_tokens: int, page_bytes: int
 ) -> dict[str, Any]:
-    """Return what `tokens` tokens of the model `name` take on `ranks` ranks, in chunks of `chunk_tokens`.
+    """Return what `tokens` tokens of the model `name` take on `ranks` ranks, in chunks of
+    `chunk_tokens`.
 
     Sizes are for all ranks together unless a name says otherwise. ConfigError for what cannot be.
     """
@@ -151,12 +193,20 @@ def describe_model(
         if not 0 < value <= most:
             raise ConfigError(f"{option} {value}: must be > 0, and at most {most}")
     model = find_model(name, kv_dtype)
-    options: dict[str, Any] = {"ranks": ranks, "chunk_tokens": chunk_tokens, "page_bytes": page_bytes}
+    options: dict[str, Any] = {
+        "ranks": ranks,
+        "chunk_tokens": chunk_tokens,
+        "page_bytes": page_bytes,
+    }
     chunks = tokens // chunk_tokens
     return {
         "model": name,
         "source": model.source,
-        "notes": [*model.notes, *_split_notes(model, ranks), *model.entry_notes(chunk_tokens, ranks)],
+        "notes": [
+            *model.notes,
+            *_split_notes(model, ranks),
+            *model.entry_notes(chunk_tokens, ranks),
+        ],
         "kv_dtype": str(model.kv_dtype),
         "max_context_tokens": model.max_context_tokens,
         "groups": [_group(model, g, ranks) for g in model.groups],
@@ -183,13 +233,17 @@ def describe_model(
         "tokens": tokens,
         "chunks": chunks,
         "stored_dense_bytes": shapes.stored_bytes(model, tokens, **options),
-        **dict.fromkeys(("stored_windowed_bytes", "read_bytes"), shapes.read_bytes(model, tokens, **options)),
+        **dict.fromkeys(
+            ("stored_windowed_bytes", "read_bytes"), shapes.read_bytes(model, tokens, **options)
+        ),
     }
 
 
 def _group(model: shapes.ModelShape, group: Any, ranks: int) -> dict[str, Any]:
     is_state = isinstance(group, shapes.Recurrent)
-    name, size = ("state_bytes", group.state_bytes) if is_state else ("bytes_per_token", group.token_bytes)
+    name, size = (
+        ("state_bytes", group.state_bytes) if is_state else ("bytes_per_token", group.token_bytes)
+    )
     of = () if is_state else (model.kv_dtype,)
     return {
         **msgspec.to_builtins(group),
@@ -204,8 +258,8 @@ def _split_notes(model: shapes.ModelShape, ranks: int) -> list[str]:
     held = (g for g in model.groups if not isinstance(g, shapes.Latent | shapes.Indexer))
     counts = {g.heads if isinstance(g, shapes.Recurrent) else g.kv_heads for g in held}
     return [
-        f"{heads} heads do not split evenly over {ranks} ranks, which engines refuse: each rank is charged "
-        f"{shapes.share(heads, ranks)}"
+        f"{heads} heads do not split evenly over {ranks} ranks, which engines refuse: each rank is"
+        f" charged {shapes.share(heads, ranks)}"
         for heads in sorted(counts)
         if heads % ranks and ranks % heads
     ]
@@ -216,10 +270,21 @@ def document(d: dict[str, Any]) -> Document:
     chapters = [Chapter("A token, before any tensor-parallel split", [_layers(d, "")])]
     if d["ranks"] > 1:
         total = d["bytes_per_token_per_rank"] * d["stored_ranks"]
-        who = "rank 0 stores, the same latent on all" if d["stored_ranks"] < d["ranks"] else f"{d['ranks']} ranks store"
-        stored = f"{who}: {format_count(total)} B a token, replication factor {d['replication_factor']:g}"
+        who = (
+            "rank 0 stores, the same latent on all"
+            if d["stored_ranks"] < d["ranks"]
+            else f"{d['ranks']} ranks store"
+        )
+        stored = (
+            f"{who}: {format_count(total)} B a token, replication factor"
+            f" {d['replication_factor']:g}"
+        )
         chapters.append(
-            Chapter(f"A token on each of {d['ranks']} tensor-parallel ranks", [_layers(d, "_per_rank")], [stored])
+            Chapter(
+                f"A token on each of {d['ranks']} tensor-parallel ranks",
+                [_layers(d, "_per_rank")],
+                [stored],
+            )
         )
     page = "" if d["page_bytes"] == 1 else f", padded to pages of {format_io_size(d['page_bytes'])}"
     rest = d["tokens"] - d["chunks"] * d["chunk_tokens"]
@@ -237,7 +302,9 @@ def document(d: dict[str, Any]) -> Document:
         Chapter(f"A chunk of {counted(d['chunk_tokens'], 'token')}{page}", [_objects(d)]),
         Chapter(prefix, [taken], [f"chunks that a read needs: {needs}"] if is_windowed else []),
     ]
-    headline = f"KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens"
+    headline = (
+        f"KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens"
+    )
     return Document(d["model"], f"{headline}\nfrom {d['source']}", chapters, d["notes"])
 
 
@@ -245,11 +312,15 @@ def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
     token, state = f"bytes_per_token{suffix}", f"state_bytes{suffix}"
     rows = []
     for g in d["groups"]:
-        window = f", window {format_count(g['window_tokens'])} tokens" if "window_tokens" in g else ""
+        window = (
+            f", window {format_count(g['window_tokens'])} tokens" if "window_tokens" in g else ""
+        )
         rows.append([f"{g['kind']}{window}", g[f"formula{suffix}"], g.get(token), g.get(state)])
     if sum(token in g for g in d["groups"]) > 1:
         rows.append(["together", "", d[token], None])
-    columns = columns_of(f"text: layers, formula = bytes; count: {token} = B a token, {state} = B a state")
+    columns = columns_of(
+        f"text: layers, formula = bytes; count: {token} = B a token, {state} = B a state"
+    )
     if not any(state in g for g in d["groups"]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return ReportTable("", Sheet.SUMMARY, columns, rows)

@@ -1,11 +1,13 @@
-"""A model from its Hugging Face config.json: what it says of its layers, heads and dtype, and nothing guessed.
+"""A model from its Hugging Face config.json.
 
-Fields as the classes of transformers and the releases themselves use them. What would change the cache and is
-not understood here is a ConfigError that names the field.
+What it says of its layers, heads and dtype, and nothing guessed.
 
-In order: what the model's cache is; which kind each layer is, and what recurrent ones keep (models say it in many ways:
-one function a way); what a config.json leaves to its class (defaults of transformers, older names); how many parameters
-there are, near enough for how long they compute.
+Fields as the classes of transformers and the releases themselves use them. What would change the
+cache and is not understood here is a ConfigError that names the field.
+
+In order: what the model's cache is; which kind each layer is, and what recurrent ones keep (models
+say it in many ways: one function a way); what a config.json leaves to its class (defaults of
+transformers, older names); how many parameters there are, near enough for how long they compute.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ _HARMLESS = re.compile(
 def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
     """Return the shape of the model that the config.json at `path` describes.
 
-    `kv_dtype` replaces the dtype of the cache. ConfigError names the file and the field that cannot be used.
+    `kv_dtype` replaces the dtype of the cache. ConfigError names the file and the field that cannot
+    be used.
     """
     need_file(path)
     try:
@@ -70,9 +73,16 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
     groups = _groups(text, model_dtype, notes)
     for name, value in text.tree.items():
         is_set = value not in (None, False, 0, [], {}, "")
-        if is_set and name not in text.used and _SUSPECT.search(name) and not _HARMLESS.search(name):
+        if (
+            is_set
+            and name not in text.used
+            and _SUSPECT.search(name)
+            and not _HARMLESS.search(name)
+        ):
             raise text.error(
-                name, "may change what is cached, and is not supported; if it does not, remove it from a copy"
+                name,
+                "may change what is cached, and is not supported; if it does not, remove it from a"
+                " copy",
             )
     if text.known("num_nextn_predict_layers", 0) or text.known("mtp_num_hidden_layers", 0):
         notes.append("multi-token-prediction layers are not counted")
@@ -93,7 +103,9 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
     return model
 
 
-def _groups(text: Fields, model_dtype: shapes.KvDtype, notes: list[str]) -> tuple[shapes.Layers, ...]:
+def _groups(
+    text: Fields, model_dtype: shapes.KvDtype, notes: list[str]
+) -> tuple[shapes.Layers, ...]:
     kinds = layer_kinds(text, notes)
     # Latent and recurrent layers have these fields too, and do not go by them.
     text.use("num_key_value_heads")
@@ -113,7 +125,9 @@ def _groups(text: Fields, model_dtype: shapes.KvDtype, notes: list[str]) -> tupl
     ):
         if counts[kind]:
             if is_latent:
-                raise text.error("kv_lora_rank", f"latent attention with {kind} layers is not supported")
+                raise text.error(
+                    "kv_lora_rank", f"latent attention with {kind} layers is not supported"
+                )
             heads = _heads(text, is_full=False)
             groups.append(struct(layers=counts[kind], window_tokens=text.integer(name), **heads))
     if counts[LayerKind.RECURRENT]:
@@ -124,25 +138,41 @@ def _groups(text: Fields, model_dtype: shapes.KvDtype, notes: list[str]) -> tupl
 
 
 def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
-    """Return what a group has of heads: those of queries and of keys, a key's width, and a value's if it differs."""
+    """Return what a group has of heads.
+
+    Those of queries and of keys, a key's width, and a value's if it differs.
+    """
     kind = text.text("model_type") or ""
     heads_field, query_field = "num_key_value_heads", "num_attention_heads"
-    # Gemma 4: its full layers have widths of their own, and heads of their own where keys are values.
-    if is_full and text.get("attention_k_eq_v") and text.get("num_global_key_value_heads") is not None:
+    # Gemma 4: its full layers have widths of their own, and heads of their own where keys are
+    # values.
+    if (
+        is_full
+        and text.get("attention_k_eq_v")
+        and text.get("num_global_key_value_heads") is not None
+    ):
         heads_field = "num_global_key_value_heads"
     if text.get(heads_field) is None and kind in _MULTI_HEAD_DEFAULT:
         heads_field = "num_attention_heads"
-    width_field = "global_head_dim" if is_full and text.get("global_head_dim") is not None else "head_dim"
+    width_field = (
+        "global_head_dim" if is_full and text.get("global_head_dim") is not None else "head_dim"
+    )
     value_field = "v_head_dim"
     text.use("num_global_key_value_heads", "global_head_dim")
     # MiMo: its windowed layers have heads and widths of their own.
     if not is_full and text.get("swa_num_key_value_heads") is not None:
-        heads_field, width_field, value_field = "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim"
+        heads_field, width_field, value_field = (
+            "swa_num_key_value_heads",
+            "swa_head_dim",
+            "swa_v_head_dim",
+        )
         query_field = "swa_num_attention_heads"
     heads = text.integer(heads_field)
     if text.get("head_dim") is None and text.get("attention_head_dim") is not None:
         width_field = "attention_head_dim"
-    width = _plain_head_dim(text, kind) if text.get(width_field) is None else text.integer(width_field)
+    width = (
+        _plain_head_dim(text, kind) if text.get(width_field) is None else text.integer(width_field)
+    )
     value = text.known(value_field)
     return {
         "query_heads": text.known(query_field),
@@ -156,20 +186,30 @@ def _plain_head_dim(text: Fields, kind: str) -> int:
     if kind not in _PLAIN_HEAD_DIM:
         raise text.error(
             "head_dim",
-            f"is missing, and what a {kind or 'model without model_type'} means by that is not known here; add it",
+            f"is missing, and what a {kind or 'model without model_type'} means by that is not"
+            " known here; add it",
         )
     hidden, heads = text.integer("hidden_size"), text.integer("num_attention_heads")
     if hidden % heads:
-        raise text.error("head_dim", f"is missing, and hidden_size(={hidden}) is no multiple of {heads} heads; add it")
+        raise text.error(
+            "head_dim",
+            f"is missing, and hidden_size(={hidden}) is no multiple of {heads} heads; add it",
+        )
     return hidden // heads
 
 
 def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.Layers]:
     rope = text.integer("qk_rope_head_dim", least=0)
-    names = {"query_heads": "num_attention_heads", "nope_dim": "qk_nope_head_dim", "value_dim": "v_head_dim"}
+    names = {
+        "query_heads": "num_attention_heads",
+        "nope_dim": "qk_nope_head_dim",
+        "value_dim": "v_head_dim",
+    }
     widths = {name: text.known(field) for name, field in names.items()}
     groups: list[shapes.Layers] = [
-        shapes.Latent(layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope, **widths)
+        shapes.Latent(
+            layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope, **widths
+        )
     ]
     if text.get("index_head_dim") is None:
         if text.get("index_topk") is not None:
@@ -178,22 +218,35 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.La
     width = text.integer("index_head_dim")
     if width % shapes.INDEX_SCALE_VALUES:
         raise text.error(
-            "index_head_dim", f"{width} is not a multiple of the {shapes.INDEX_SCALE_VALUES} values to a scale"
+            "index_head_dim",
+            f"{width} is not a multiple of the {shapes.INDEX_SCALE_VALUES} values to a scale",
         )
     indexers = layers
     types = text.get("indexer_types")
     if types is not None:
-        if not isinstance(types, list) or len(types) != len(kinds) or any(t not in ("full", "shared") for t in types):
-            raise text.error("indexer_types", f"must be `full` or `shared` for each of {len(kinds)} layers")
+        if (
+            not isinstance(types, list)
+            or len(types) != len(kinds)
+            or any(t not in ("full", "shared") for t in types)
+        ):
+            raise text.error(
+                "indexer_types", f"must be `full` or `shared` for each of {len(kinds)} layers"
+            )
         indexers = types.count("full")
         text.use("index_topk_freq", "index_skip_topk_offset")
     elif text.get("index_topk_freq") == 1:
         text.use("index_skip_topk_offset")
     elif text.get("index_topk_freq") is not None:
-        raise text.error("index_topk_freq", "which layers share an indexer is not said: add indexer_types")
+        raise text.error(
+            "index_topk_freq", "which layers share an indexer is not said: add indexer_types"
+        )
     if indexers:
         heads, top_tokens = text.known("index_n_heads"), text.known("index_topk")
-        groups.append(shapes.Indexer(layers=indexers, index_dim=width, query_heads=heads, top_tokens=top_tokens))
+        groups.append(
+            shapes.Indexer(
+                layers=indexers, index_dim=width, query_heads=heads, top_tokens=top_tokens
+            )
+        )
     return groups
 
 
@@ -202,23 +255,32 @@ def _model_dtype(text: Fields, config: Fields, notes: list[str]) -> shapes.KvDty
         for name in ("dtype", "torch_dtype"):
             if fields.get(name) is not None:
                 return shapes.parse_dtype(fields.text(name) or "", f"{fields.where}: {name}")
-    notes.append("config.json names no dtype (torch_dtype): taken as bf16, as such models are released; or --kv-dtype")
+    notes.append(
+        "config.json names no dtype (torch_dtype): taken as bf16, as such models are released; or"
+        " --kv-dtype"
+    )
     return shapes.KvDtype.BF16
 
 
-def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: shapes.KvDtype) -> shapes.KvDtype:
+def _kv_dtype(
+    chosen: str | None, config: Fields, text: Fields, model_dtype: shapes.KvDtype
+) -> shapes.KvDtype:
     if chosen is not None:
         return shapes.parse_dtype(chosen, "--kv-dtype")
     quantised = config.nested("quantization_config") or text.nested("quantization_config")
     if quantised is None:
         return model_dtype
     if isinstance(quantised.get("kv_cache_scheme"), str):
-        return shapes.parse_dtype(quantised.text("kv_cache_scheme") or "", f"{quantised.where}: kv_cache_scheme")
+        return shapes.parse_dtype(
+            quantised.text("kv_cache_scheme") or "", f"{quantised.where}: kv_cache_scheme"
+        )
     if (scheme := quantised.nested("kv_cache_scheme")) is not None:
         found = {("float", 8): shapes.KvDtype.FP8, ("int", 8): shapes.KvDtype.INT8}
         key = (scheme.text("type"), scheme.integer("num_bits"))
         if key not in found:
-            raise quantised.error("kv_cache_scheme", f"unknown scheme {key}: say it with --kv-dtype")
+            raise quantised.error(
+                "kv_cache_scheme", f"unknown scheme {key}: say it with --kv-dtype"
+            )
         return found[key]
     if (algorithm := quantised.text("kv_cache_quant_algo")) is not None:
         return shapes.parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
@@ -227,7 +289,9 @@ def _kv_dtype(chosen: str | None, config: Fields, text: Fields, model_dtype: sha
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """An object of a JSON file that records which fields were read, so that unread ones can be refused."""
+    """An object of a JSON file that records which fields were read, so that unread ones can be
+    refused.
+    """
 
     tree: dict[str, Any]
     where: str
@@ -247,7 +311,10 @@ class Fields:
         return self.tree.get(name)
 
     def integer(self, name: str, least: int = 1) -> int:
-        """Return the whole number `name`; ConfigError if it is absent, something else, or less than `least`."""
+        """Return the whole number `name`.
+
+        ConfigError if it is absent, something else, or less than `least`.
+        """
         value = self.get(name)
         if value is None:
             raise self.error(name, "is missing")
@@ -260,14 +327,20 @@ class Fields:
         return None if self.get(name) is None else self.integer(name, least)
 
     def text(self, name: str) -> str | None:
-        """Return the text `name`, None if it is absent or null; ConfigError if it is something else."""
+        """Return the text `name`, None if it is absent or null.
+
+        ConfigError if it is something else.
+        """
         value = self.get(name)
         if value is not None and not isinstance(value, str):
             raise self.error(name, f"must be text, not {value!r}")
         return value
 
     def nested(self, name: str) -> Fields | None:
-        """Return the object `name`, None if it is absent or null; ConfigError if it is something else."""
+        """Return the object `name`, None if it is absent or null.
+
+        ConfigError if it is something else.
+        """
         value = self.get(name)
         if value is None:
             return None
@@ -278,7 +351,9 @@ class Fields:
     def numbers(self, name: str) -> list[int]:
         """Return the list of whole numbers `name`; ConfigError if it is something else."""
         value = self.get(name)
-        if not isinstance(value, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+        if not isinstance(value, list) or not all(
+            isinstance(v, int) and not isinstance(v, bool) for v in value
+        ):
             raise self.error(name, f"must be a list of whole numbers, not {value!r}")
         return value
 
@@ -311,9 +386,14 @@ _NO_ROPE_INTERVAL = 4
 
 
 def layer_kinds(text: Fields, notes: list[str]) -> list[LayerKind]:
-    """Return the kind of each layer that keeps a cache of its own, in order; `notes` takes what to know."""
+    """Return the kind of each layer that keeps a cache of its own, in order.
+
+    `notes` takes what to know.
+    """
     if text.tree.get("compress_ratios"):
-        raise text.error("compress_ratios", "may change what is cached: compressed attention is not supported")
+        raise text.error(
+            "compress_ratios", "may change what is cached: compressed attention is not supported"
+        )
     layers = text.integer("num_hidden_layers")
     if layers > _MOST_LAYERS:
         raise text.error("num_hidden_layers", f"{layers}; at most {_MOST_LAYERS}")
@@ -321,7 +401,9 @@ def layer_kinds(text: Fields, notes: list[str]) -> list[LayerKind]:
     if shared := text.known("num_kv_shared_layers", 0):
         if shared >= layers:
             raise text.error("num_kv_shared_layers", f"{shared} of {layers} layers cannot share")
-        notes.append(f"the last {shared} layers share the cache of earlier ones (num_kv_shared_layers)")
+        notes.append(
+            f"the last {shared} layers share the cache of earlier ones (num_kv_shared_layers)"
+        )
         kinds = kinds[:-shared]
     return kinds
 
@@ -335,15 +417,24 @@ attn_layer_period full_attention_interval attention_chunk_size sliding_window
 
 def _said(text: Fields, layers: int) -> list[LayerKind]:  # noqa: C901, PLR0911, PLR0912 - a case a way
     # SmolLM 3 lists layers without rotary positions, which cache all the same.
-    text.use("no_rope_layers", "no_rope_layer_interval", "full_attention_interval", "attention_chunk_size")
+    text.use(
+        "no_rope_layers",
+        "no_rope_layer_interval",
+        "full_attention_interval",
+        "attention_chunk_size",
+    )
     way = next((name for name in _WAYS.split() if text.get(name) is not None), "")
     match way:
         case "layer_types" | "layers_block_type":
             names = text.get(way)
             if not isinstance(names, list) or len(names) != layers:
                 raise text.error(way, f"must name each of {layers} layers")
-            if unknown := [name for name in names if not isinstance(name, str) or name not in _NAMED]:
-                raise text.error(way, f"unknown kind of layer {unknown[0]!r}; known are {', '.join(_NAMED)}")
+            if unknown := [
+                name for name in names if not isinstance(name, str) or name not in _NAMED
+            ]:
+                raise text.error(
+                    way, f"unknown kind of layer {unknown[0]!r}; known are {', '.join(_NAMED)}"
+                )
             return [_NAMED[name] for name in names]
         case "hybrid_override_pattern":
             letters = text.text(way) or ""
@@ -352,22 +443,34 @@ def _said(text: Fields, layers: int) -> list[LayerKind]:  # noqa: C901, PLR0911,
             return [_LETTERS[letter] for letter in letters]
         case "attn_type_list":
             if text.numbers(way) != [1] * layers:
-                raise text.error(way, f"only 1 (softmax attention) for each of {layers} layers is supported")
+                raise text.error(
+                    way, f"only 1 (softmax attention) for each of {layers} layers is supported"
+                )
         case "linear_attn_config":  # of Kimi Linear, which counts its layers from 1
             config = text.nested(way)
             assert config is not None, "it is the way"
             full, recurrent = config.numbers("full_attn_layers"), config.numbers("kda_layers")
             if sorted(full + recurrent) != list(range(1, layers + 1)):
-                raise config.error("kda_layers", f"with full_attn_layers must name each of 1 to {layers} once")
-            return [LayerKind.FULL if n in set(full) else LayerKind.RECURRENT for n in range(1, layers + 1)]
+                raise config.error(
+                    "kda_layers", f"with full_attn_layers must name each of 1 to {layers} once"
+                )
+            return [
+                LayerKind.FULL if n in set(full) else LayerKind.RECURRENT
+                for n in range(1, layers + 1)
+            ]
         case "attn_layer_indices":
             full = text.numbers(way)
             if not set(full) <= set(range(layers)):
                 raise text.error(way, f"must be layers, from 0 to {layers - 1}")
-            return [LayerKind.FULL if n in set(full) else LayerKind.RECURRENT for n in range(layers)]
+            return [
+                LayerKind.FULL if n in set(full) else LayerKind.RECURRENT for n in range(layers)
+            ]
         case "attn_layer_period":  # of Jamba: of so many layers the one at the offset is attention
             period, offset = text.integer(way), text.integer("attn_layer_offset", least=0)
-            return [LayerKind.FULL if n % period == offset else LayerKind.RECURRENT for n in range(layers)]
+            return [
+                LayerKind.FULL if n % period == offset else LayerKind.RECURRENT
+                for n in range(layers)
+            ]
         case "full_attention_interval":
             if text.get("linear_num_value_heads") is None:
                 raise text.error(way, "says where full layers are, but not what the others are")
@@ -381,13 +484,23 @@ def _said(text: Fields, layers: int) -> list[LayerKind]:  # noqa: C901, PLR0911,
 
 def _llama4(text: Fields, layers: int) -> list[LayerKind]:
     if text.text("model_type") != "llama4_text":
-        raise text.error("attention_chunk_size", "which layers it is for is not said: add layer_types")
+        raise text.error(
+            "attention_chunk_size", "which layers it is for is not said: add layer_types"
+        )
     flags = text.get("no_rope_layers")
     if not flags:
         interval = text.known("no_rope_layer_interval")
-        return _every(_NO_ROPE_INTERVAL if interval is None else interval, layers, LayerKind.CHUNKED)
-    if not isinstance(flags, list) or len(flags) != layers or any(flag not in (0, 1) for flag in flags):
-        raise text.error("no_rope_layers", f"must be 0 (full) or 1 (chunked) for each of {layers} layers")
+        return _every(
+            _NO_ROPE_INTERVAL if interval is None else interval, layers, LayerKind.CHUNKED
+        )
+    if (
+        not isinstance(flags, list)
+        or len(flags) != layers
+        or any(flag not in (0, 1) for flag in flags)
+    ):
+        raise text.error(
+            "no_rope_layers", f"must be 0 (full) or 1 (chunked) for each of {layers} layers"
+        )
     return [LayerKind.CHUNKED if flag else LayerKind.FULL for flag in flags]
 
 
@@ -404,7 +517,10 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
             letters = text.text(name) or ""
             if not letters or set(letters) - set("LG"):
                 raise text.error(name, f"must be a number, or letters L and G, not {letters!r}")
-            kinds = [LayerKind.SLIDING if letters[n % len(letters)] == "L" else LayerKind.FULL for n in range(layers)]
+            kinds = [
+                LayerKind.SLIDING if letters[n % len(letters)] == "L" else LayerKind.FULL
+                for n in range(layers)
+            ]
             return [*kinds[:-1], LayerKind.FULL]
         if text.get(name) is not None:
             return _every(text.integer(name), layers, LayerKind.SLIDING)
@@ -419,8 +535,9 @@ def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
     return [LayerKind.FULL if (n + 1) % interval == 0 else other for n in range(layers)]
 
 
-# Heads, their width, state, groups, convolution kernel: of a gated delta net; of Mamba 2 as Nemotron-H names them, and
-# as Bamba and Granite do. Then those of Kimi's delta attention, which stand in an object of their own.
+# Heads, their width, state, groups, convolution kernel: of a gated delta net; of Mamba 2 as
+# Nemotron-H names them, and as Bamba and Granite do. Then those of Kimi's delta attention, which
+# stand in an object of their own.
 _RECURRENT = [names.split() for names in (
     "linear_num_value_heads linear_value_head_dim linear_key_head_dim linear_num_key_heads linear_conv_kernel_dim",
     "mamba_num_heads mamba_head_dim ssm_state_size n_groups conv_kernel",
@@ -429,8 +546,13 @@ _RECURRENT = [names.split() for names in (
 _KDA = ["num_heads", "head_dim", "head_dim", "num_heads", "short_conv_kernel_size"]
 
 
-def recurrent_layers(text: Fields, layers: int, conv_dtype: shapes.KvDtype, notes: list[str]) -> shapes.Recurrent:
-    """Return the group of `layers` recurrent layers; ConfigError if it is of a kind not known here."""
+def recurrent_layers(
+    text: Fields, layers: int, conv_dtype: shapes.KvDtype, notes: list[str]
+) -> shapes.Recurrent:
+    """Return the group of `layers` recurrent layers.
+
+    ConfigError if it is of a kind not known here.
+    """
     of, state_dtype, default = text, conv_dtype, "vLLM's default"
     names = next((n for n in _RECURRENT if text.get(n[0]) is not None), None)
     if names is None and (kda := text.nested("linear_attn_config")) is not None:
@@ -440,13 +562,23 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: shapes.KvDtype, note
             raise of.error(names[1], "must be a whole number, not 'auto'")
         heads, width, state, groups, kernel = (of.integer(n) for n in names)
     elif text.get("mamba_expand") is not None and text.get("mamba_d_head") is None:
-        # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its convolution's own.
+        # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its
+        # convolution's own.
         heads, groups, width = text.integer("mamba_expand") * text.integer("hidden_size"), 0, 1
         state, kernel = text.integer("mamba_d_state"), text.integer("mamba_d_conv")
     else:
-        raise text.error("layer_types", "what its recurrent layers keep is not said in a form known here")
+        raise text.error(
+            "layer_types", "what its recurrent layers keep is not said in a form known here"
+        )
     taps = kernel - 1
-    said = next((name for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype") if text.text(name) is not None), None)
+    said = next(
+        (
+            name
+            for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+            if text.text(name) is not None
+        ),
+        None,
+    )
     if said is None:
         why = f"{default}: config.json does not say (mamba_ssm_dtype)"
         notes.append(f"recurrent states are taken as {state_dtype}, {why}")
@@ -464,7 +596,8 @@ def recurrent_layers(text: Fields, layers: int, conv_dtype: shapes.KvDtype, note
     )
 
 
-# What each class of transformers takes for a field that a config.json leaves out; released files rely on it.
+# What each class of transformers takes for a field that a config.json leaves out; released files
+# rely on it.
 _DEFAULTS: Final[dict[str, dict[str, int]]] = {
     "gemma3_text": {
         "num_attention_heads": 8,
@@ -480,7 +613,8 @@ _DEFAULTS: Final[dict[str, dict[str, int]]] = {
 }
 
 
-# The names by which Falcon was released before transformers had it, and whether all of that name are of the new layout.
+# The names by which Falcon was released before transformers had it, and whether all of that name
+# are of the new layout.
 _FALCON: Final = {"falcon": False, "RefinedWeb": True, "RefinedWebModel": False}
 _OLD_NAMES: Final = {
     "n_layer": "num_hidden_layers",
@@ -499,18 +633,27 @@ def completed(text: Fields, notes: list[str]) -> Fields:
         if old in tree:
             tree.setdefault(name, tree[old])
     if kind in _FALCON:
-        tree.setdefault("num_key_value_heads", _falcon_heads(Fields(tree, text.where), is_new=_FALCON[kind]))
+        tree.setdefault(
+            "num_key_value_heads", _falcon_heads(Fields(tree, text.where), is_new=_FALCON[kind])
+        )
         text.use("multi_query", "new_decoder_architecture", "num_kv_heads")
         kind = "falcon"
     if kind == "nemotron_h" and "num_hidden_layers" not in tree:
-        tree["num_hidden_layers"] = len(tree.get("layers_block_type") or tree.get("hybrid_override_pattern") or ())
+        tree["num_hidden_layers"] = len(
+            tree.get("layers_block_type") or tree.get("hybrid_override_pattern") or ()
+        )
     if kind == "nemotron-nas":
         tree |= _of_blocks(text)
     if kind == "mimo_v2_flash":
         # It marks its windowed layers by 1.
-        names, flags = {0: "full_attention", 1: "sliding_attention"}, text.numbers("hybrid_layer_pattern")
+        names, flags = (
+            {0: "full_attention", 1: "sliding_attention"},
+            text.numbers("hybrid_layer_pattern"),
+        )
         if set(flags) - set(names):
-            raise text.error("hybrid_layer_pattern", "must be 0 (full) or 1 (sliding) for each layer")
+            raise text.error(
+                "hybrid_layer_pattern", "must be 0 (full) or 1 (sliding) for each layer"
+            )
         tree.setdefault("layer_types", [names[flag] for flag in flags])
         text.use("sliding_window_size")
     defaults = {n: value for n, value in _DEFAULTS.get(kind, {}).items() if n not in tree}
@@ -524,7 +667,10 @@ def completed(text: Fields, notes: list[str]) -> Fields:
 
 
 def _falcon_heads(text: Fields, *, is_new: bool) -> int:
-    """Falcon names its key-value heads in the new layout only; before it there is one, or one a head."""
+    """Falcon names its key-value heads in the new layout only.
+
+    Before it there is one, or one a head.
+    """
     if is_new or text.get("new_decoder_architecture"):
         return text.integer("num_kv_heads")
     is_single = text.get("multi_query")
@@ -532,7 +678,10 @@ def _falcon_heads(text: Fields, *, is_new: bool) -> int:
 
 
 def _of_blocks(text: Fields) -> dict[str, Any]:
-    """Nemotron's searched models (NAS) say each layer's attention and network: which have none, and their widths."""
+    """Nemotron's searched models (NAS) say each layer's attention and network.
+
+    Which have none, and their widths.
+    """
     blocks = text.get("block_configs")
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise text.error("block_configs", "must be a list of one object a layer")
@@ -544,16 +693,26 @@ def _of_blocks(text: Fields) -> dict[str, Any]:
         attention, network = of.nested("attention"), of.nested("ffn")
         if attention is None:
             raise of.error("attention", "is missing")
-        if unlike := [n for n in ("window_length", "num_sink_tokens", "sparsify") if attention.get(n) is not None]:
+        if unlike := [
+            n
+            for n in ("window_length", "num_sink_tokens", "sparsify")
+            if attention.get(n) is not None
+        ]:
             raise attention.error(unlike[0], "may change what is cached, and is not supported")
         is_none = bool(attention.get("no_op") or attention.get("replace_with_linear"))
         names.append("mlp" if is_none else "full_attention")
         if not is_none:
             groups.add(attention.integer("n_heads_in_group"))
         multiple = network.get("ffn_mult") if network is not None else None
-        inner += int(2 * multiple * text.integer("hidden_size") / 3) if isinstance(multiple, int | float) else 0
+        inner += (
+            int(2 * multiple * text.integer("hidden_size") / 3)
+            if isinstance(multiple, int | float)
+            else 0
+        )
     if len(groups) != 1:
-        raise text.error("block_configs", f"one n_heads_in_group is supported, not {sorted(groups)}")
+        raise text.error(
+            "block_configs", f"one n_heads_in_group is supported, not {sorted(groups)}"
+        )
     return {
         "layers_block_type": names,
         "num_key_value_heads": text.integer("num_attention_heads") // groups.pop(),
@@ -571,8 +730,8 @@ _GATED, _PLAIN = 3, 2
 def count_parameters(fields: Fields) -> tuple[int, int]:
     """Return all parameters and those active for a token; zeros if the usual fields are not there.
 
-    Attention, recurrence, feed-forward networks, experts and embeddings are counted; biases, norms, routers and what
-    else is special to a family are left out.
+    Attention, recurrence, feed-forward networks, experts and embeddings are counted; biases, norms,
+    routers and what else is special to a family are left out.
     """
     text = Fields(fields.tree, fields.where)  # What is read here does not count as understood.
     hidden, heads = _count(text, "hidden_size"), _count(text, "num_attention_heads")
@@ -582,7 +741,9 @@ def count_parameters(fields: Fields) -> tuple[int, int]:
     # A token looks its embedding up, but computes with all of the output's.
     common = 2 * _count(text, "vocab_size") * hidden
     common += kinds.count(LayerKind.RECURRENT) * _recurrence(text, hidden)
-    common += sum(k not in (LayerKind.RECURRENT, LayerKind.NONE) for k in kinds) * _attention(text, hidden, heads)
+    common += sum(k not in (LayerKind.RECURRENT, LayerKind.NONE) for k in kinds) * _attention(
+        text, hidden, heads
+    )
     dense, sparse = _networks(text, kinds)
     inner = _count(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim") or 4 * hidden
     common += dense * _matrices(text) * hidden * inner

@@ -1,9 +1,12 @@
-"""How long a GPU takes to compute a prompt token and a decode step: a roofline of peak FLOPs and memory bandwidth.
+"""How long a GPU takes to compute a prompt token and a decode step.
 
-Prefill is bound by arithmetic: 2 FLOPs a token for each parameter that is active, and in attention 2 for each element
-of a query and of a value, for each key that the query attends to. A decode step makes one token for
-each request of the batch, and reads all weights once and each request's KV cache: it takes what that takes, or what
-the FLOPs of all its tokens take, if that is longer. What is left out, and where it is from: docs/concepts/computing.md.
+A roofline of peak FLOPs and memory bandwidth.
+
+Prefill is bound by arithmetic: 2 FLOPs a token for each parameter that is active, and in attention
+2 for each element of a query and of a value, for each key that the query attends to. A decode step
+makes one token for each request of the batch, and reads all weights once and each request's KV
+cache: it takes what that takes, or what the FLOPs of all its tokens take, if that is longer. What
+is left out, and where it is from: docs/concepts/computing.md.
 """
 
 from __future__ import annotations
@@ -31,8 +34,11 @@ FS_PER_S: Final = 10**15
 COMPUTING: Final = ("prefill_ns_per_token", "decode_ns_per_token")
 ATTENTION: Final = "prefill_attention"
 BATCH: Final = ("decode_active_ns", "decode_compute_ns", "decode_bandwidth", "step_tokens")
-"""The knobs of a preset that say how long computing takes; by ATTENTION a token of a prompt depends on those before it,
-by BATCH a decode step on its batch, and on the prompt that is computed meanwhile."""
+"""The knobs of a preset that say how long computing takes.
+
+By ATTENTION a token of a prompt depends on those before it, by BATCH a decode step on its batch,
+and on the prompt that is computed meanwhile.
+"""
 
 
 class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +63,9 @@ class Accelerator:
     memory_bytes: int
     """As large as data sheets say, whose GB are GiB here."""
     step_tokens: int
-    """Of a step, by default of vLLM's server (max_num_batched_tokens), which goes by the GPU's memory."""
+    """Of a step, by default of vLLM's server (max_num_batched_tokens), which goes by the GPU's
+    memory.
+    """
     source: str
 
 
@@ -65,25 +73,31 @@ GPUS: Final = {
     "a100": Accelerator(312e12, 2.039e12, 80 << 30, 2048, "NVIDIA A100 80GB SXM data sheet"),
     "h100": Accelerator(989e12, 3.35e12, 80 << 30, 8192, "NVIDIA H100 SXM data sheet"),
     "h200": Accelerator(989e12, 4.8e12, 141 << 30, 8192, "NVIDIA H200 SXM data sheet"),
-    "b200": Accelerator(2250e12, 8.0e12, 180 << 30, 16384, "NVIDIA HGX B200 data sheet, one of eight"),
+    "b200": Accelerator(
+        2250e12, 8.0e12, 180 << 30, 16384, "NVIDIA HGX B200 data sheet, one of eight"
+    ),
     "l40s": Accelerator(362e12, 0.864e12, 48 << 30, 2048, "NVIDIA L40S data sheet"),
     "mi300x": Accelerator(1307e12, 5.3e12, 192 << 30, 16384, "AMD Instinct MI300X data sheet"),
 }
 
 
 def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
-    """Return the knobs of a preset that say how long `model` computes on `ranks` of `gpu`; see sim/presets/preset.py.
+    """Return the knobs of a preset that say how long `model` computes on `ranks` of `gpu`.
+
+    See sim/presets/preset.py.
 
     ConfigError for an unknown `gpu`, or a model whose parameters are not known.
     """
     if gpu == INSTANT:
         return {"prefill_ns_per_token": 0, "decode_ns_per_token": 0}
     if gpu not in GPUS:
-        raise ConfigError(f"unknown GPU {gpu!r}; known are {', '.join(GPUS)}, and {INSTANT} for no time at all")
+        raise ConfigError(
+            f"unknown GPU {gpu!r}; known are {', '.join(GPUS)}, and {INSTANT} for no time at all"
+        )
     if not model.parameters:
         raise ConfigError(
-            "the model's number of parameters is not known, so computing cannot be modelled: give --set "
-            f"prefill_ns_per_token=… and --set decode_ns_per_token=…, or use --gpu {INSTANT}"
+            "the model's number of parameters is not known, so computing cannot be modelled: give"
+            f" --set prefill_ns_per_token=… and --set decode_ns_per_token=…, or use --gpu {INSTANT}"
         )
     flops_per_s = GPUS[gpu].flops_per_s * FLOPS_SHARE * ranks
     bytes_per_s = GPUS[gpu].bytes_per_s * BANDWIDTH_SHARE
@@ -94,7 +108,10 @@ def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
         return max(1, math.ceil(parameters * model.weight_bytes / (bytes_per_s * ranks) * NS_PER_S))
 
     pair_fs = FS_PER_S / (GPUS[gpu].flops_per_s * FLOPS_SHARE)
-    attention = [Attention(math.ceil(flops * pair_fs), *span) for span, flops in attention_flops(model, ranks).items()]
+    attention = [
+        Attention(math.ceil(flops * pair_fs), *span)
+        for span, flops in attention_flops(model, ranks).items()
+    ]
     return {
         "prefill_ns_per_token": compute_ns,
         ATTENTION: msgspec.to_builtins(attention),
@@ -107,11 +124,12 @@ def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
 
 
 def attention_flops(model: ModelShape, ranks: int) -> dict[tuple[int, bool], int]:
-    """Return the FLOPs that a rank does for each query and each key that it attends to, of all its heads and layers.
+    """Return the FLOPs that a rank does for each query and each key that it attends to, of all its
+    heads and layers.
 
-    By the span of these keys (see Attention); empty if not all query heads are known. A latent is expanded to heads
-    where all keys are attended to; those that an indexer picks are attended to as they are, and every rank has all of
-    the indexer.
+    By the span of these keys (see Attention); empty if not all query heads are known. A latent is
+    expanded to heads where all keys are attended to; those that an indexer picks are attended to as
+    they are, and every rank has all of the indexer.
     """
     groups = [g for g in model.computed_as or model.groups if not isinstance(g, Recurrent)]
     top_tokens = next((g.top_tokens for g in groups if isinstance(g, Indexer)), 0)
@@ -135,7 +153,9 @@ def attention_flops(model: ModelShape, ranks: int) -> dict[tuple[int, bool], int
 
 
 def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
-    """Return how long a decode step takes that reads `kv_bytes` of the cache of `batch` requests on each rank."""
+    """Return how long a decode step takes that reads `kv_bytes` of the cache of `batch` requests on
+    each rank.
+    """
     weights: int = knobs["decode_ns_per_token"]
     if knobs["decode_active_ns"]:
         weights = min(weights, batch * knobs["decode_active_ns"])
@@ -149,16 +169,29 @@ def describe(
 ) -> dict[str, Any]:
     """Return the serving model as the metadata and the summary have it.
 
-    `knobs` are those of the preset that say how long computing takes, `expected` what the roofline gave for them; those
-    that differ were said by the preset or the user.
+    `knobs` are those of the preset that say how long computing takes, `expected` what the roofline
+    gave for them; those that differ were said by the preset or the user.
     """
-    tokens, prompts = EXAMPLE_TOKENS, [min(n, model.max_context_tokens) for n in (EXAMPLE_TOKENS, LONG_TOKENS)]
-    prefills = [{"tokens": n, "ns": int(ns)} for n, ns in zip(prompts, first_tokens_ns(knobs, prompts), strict=True)]
-    kv_bytes = sum(
-        min(tokens, p.window_tokens or tokens) * p.bytes_per_token + 2 * p.state_bytes for p in pieces(model, ranks)
+    tokens, prompts = (
+        EXAMPLE_TOKENS,
+        [min(n, model.max_context_tokens) for n in (EXAMPLE_TOKENS, LONG_TOKENS)],
     )
-    examples = [{"batch": n, "tokens": tokens, "step_ns": step_ns(knobs, n, n * kv_bytes)} for n in (1, 32)]
-    said = [name for name in (*COMPUTING, ATTENTION, *BATCH) if (knobs[name] or 0) != (expected.get(name) or 0)]
+    prefills = [
+        {"tokens": n, "ns": int(ns)}
+        for n, ns in zip(prompts, first_tokens_ns(knobs, prompts), strict=True)
+    ]
+    kv_bytes = sum(
+        min(tokens, p.window_tokens or tokens) * p.bytes_per_token + 2 * p.state_bytes
+        for p in pieces(model, ranks)
+    )
+    examples = [
+        {"batch": n, "tokens": tokens, "step_ns": step_ns(knobs, n, n * kv_bytes)} for n in (1, 32)
+    ]
+    said = [
+        name
+        for name in (*COMPUTING, ATTENTION, *BATCH)
+        if (knobs[name] or 0) != (expected.get(name) or 0)
+    ]
     # Who says how long a token or a step takes has said that it depends on nothing else.
     implied = (ATTENTION,) * (COMPUTING[0] in said) + BATCH * (COMPUTING[1] in said)
     said = [name for name in said if name not in implied or knobs[name]]
@@ -168,7 +201,9 @@ def describe(
         "tensor_parallel": ranks,
         **{name: value for name, value in knobs.items() if name != ATTENTION},
         **attention,
-        "prefill_tokens_per_s": round(prompts[0] * NS_PER_S / prefills[0]["ns"]) if prefills[0]["ns"] else None,
+        "prefill_tokens_per_s": (
+            round(prompts[0] * NS_PER_S / prefills[0]["ns"]) if prefills[0]["ns"] else None
+        ),
         "decode_steps": examples if any(knobs[name] for name in BATCH) else None,
         "overridden": said,
         "source": GPUS[gpu].source if gpu in GPUS else None,
@@ -177,9 +212,14 @@ def describe(
 
 def in_words(serving: dict[str, Any]) -> str:
     """Return one line that says how long computing takes, and where that is from."""
-    prefill, step_ns, steps = (serving[of] for of in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps"))
+    prefill, step_ns, steps = (
+        serving[of] for of in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps")
+    )
     if not prefill and not step_ns:
-        return "computing is not modelled: requests come as fast as storage and users let them (--gpu instant)"
+        return (
+            "computing is not modelled: requests come as fast as storage and users let them (--gpu"
+            " instant)"
+        )
     said = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill takes no time"
     if ATTENTION in serving:
         short, long = serving["prefills"]
@@ -192,20 +232,29 @@ def in_words(serving: dict[str, Any]) -> str:
     if prefill:
         said += ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
         if serving["prefill_in_turn"] and serving["step_tokens"]:
-            said += f" in steps of {format_count(serving['step_tokens'])} tokens, which answers wait for"
+            said += (
+                f" in steps of {format_count(serving['step_tokens'])} tokens, which answers"
+                " wait for"
+            )
         elif step_ns:
             said += ", as if no answers were generated meanwhile"
     if steps:
         alone, batch = steps
         said += (
-            f"; decode step {format_duration(alone['step_ns'])} alone, {format_duration(batch['step_ns'])} in a batch "
-            f"of {batch['batch']}, with {format_count(batch['tokens'])} tokens each"
+            f"; decode step {format_duration(alone['step_ns'])} alone,"
+            f" {format_duration(batch['step_ns'])} in a batch of {batch['batch']}, with"
+            f" {format_count(batch['tokens'])} tokens each"
         )
     else:
-        said += f"; decode step {format_duration(step_ns)}, whatever the batch" if step_ns else "; decode takes no time"
+        said += (
+            f"; decode step {format_duration(step_ns)}, whatever the batch"
+            if step_ns
+            else "; decode takes no time"
+        )
     if serving["overridden"] or serving["source"] is None:
         return f"computing (as the preset or --set says): {said}"
     return (
-        f"computing ({serving['gpu']} x {serving['tensor_parallel']}, {serving['source']}; roofline at "
-        f"{FLOPS_SHARE:.0%} of its bf16 FLOPs and {BANDWIDTH_SHARE:.0%} of its bandwidth): {said}"
+        f"computing ({serving['gpu']} x {serving['tensor_parallel']}, {serving['source']}; roofline"
+        f" at {FLOPS_SHARE:.0%} of its bf16 FLOPs and {BANDWIDTH_SHARE:.0%} of its bandwidth):"
+        f" {said}"
     )

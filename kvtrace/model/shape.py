@@ -1,9 +1,11 @@
 """Model shapes and the KV bytes they take: what turns tokens into bytes, stored and read apart.
 
-A model is groups of equal layers. What a chunk of tokens leaves in storage is one piece for all layers that
-need every token, one for each group that needs a window only, and one state for the recurrent layers.
+A model is groups of equal layers. What a chunk of tokens leaves in storage is one piece for all
+layers that need every token, one for each group that needs a window only, and one state for the
+recurrent layers.
 
-Each kind of layer says what it keeps for the tokens it has seen: elements, bytes, and how ranks share them.
+Each kind of layer says what it keeps for the tokens it has seen: elements, bytes, and how ranks
+share them.
 """
 
 from __future__ import annotations
@@ -31,11 +33,20 @@ class KvDtype(StrEnum):
 
     @property
     def element_bytes(self) -> int:
-        """Bytes an element; ValueError for the packed latent, which is a record of mixed elements."""
+        """Bytes an element.
+
+        ValueError for the packed latent, which is a record of mixed elements.
+        """
         return _ELEMENT_BYTES[self]
 
 
-_ELEMENT_BYTES = {KvDtype.FP32: 4, KvDtype.FP16: 2, KvDtype.BF16: 2, KvDtype.FP8: 1, KvDtype.INT8: 1}
+_ELEMENT_BYTES = {
+    KvDtype.FP32: 4,
+    KvDtype.FP16: 2,
+    KvDtype.BF16: 2,
+    KvDtype.FP8: 1,
+    KvDtype.INT8: 1,
+}
 _ALIASES = {
     **dict.fromkeys(("float32", "float"), KvDtype.FP32),
     **dict.fromkeys(("float16", "half"), KvDtype.FP16),
@@ -50,7 +61,10 @@ INDEX_SCALE_VALUES = 128
 
 
 def parse_dtype(name: str, where: str) -> KvDtype:
-    """Return the dtype called `name`, also as vLLM or torch call it; ConfigError, naming `where`, if unknown."""
+    """Return the dtype called `name`, also as vLLM or torch call it.
+
+    ConfigError, naming `where`, if unknown.
+    """
     plain = name.removeprefix("torch.").lower()
     if plain in _ALIASES:
         return _ALIASES[plain]
@@ -62,7 +76,10 @@ def parse_dtype(name: str, where: str) -> KvDtype:
 
 
 def share(count: int, ranks: int) -> int:
-    """Return how many of `count` heads the fullest of `ranks` ranks holds: at least one, so heads replicate."""
+    """Return how many of `count` heads the fullest of `ranks` ranks holds.
+
+    At least one, so heads replicate.
+    """
     return max(1, -(-count // ranks))
 
 
@@ -73,7 +90,10 @@ class _Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Width of a key; of a value too, without `value_dim`."""
     value_dim: int | None = None
     query_heads: int | None = None
-    """num_attention_heads, by which attention takes time; null where it is not known, as in the next two kinds."""
+    """num_attention_heads, by which attention takes time.
+
+    Null where it is not known, as in the next two kinds.
+    """
 
     def token_bytes(self, dtype: KvDtype, ranks: int) -> int:
         """Return the bytes a token takes on one of `ranks` ranks, in all layers of the group."""
@@ -90,27 +110,49 @@ class _Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         width = f"2 (K, V) x {heads} heads x {self.head_dim}"
         if self.value_dim not in (None, self.head_dim):
             width = f"{heads} heads x ({self.head_dim} K + {self.value_dim} V)"
-        return f"{self.layers} layers x {width.replace(' 1 heads', ' 1 head')} x {dtype.element_bytes} B"
+        return (
+            f"{self.layers} layers x {width.replace(' 1 heads', ' 1 head')} x"
+            f" {dtype.element_bytes} B"
+        )
 
 
-class Full(_Heads, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="full"):
-    """Attention over every earlier token: multi-head, grouped-query or multi-query, by its `kv_heads`."""
+class Full(
+    _Heads, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="full"
+):
+    """Attention over every earlier token.
+
+    Multi-head, grouped-query or multi-query, by its `kv_heads`.
+    """
 
 
-class Sliding(_Heads, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="sliding"):
+class Sliding(
+    _Heads, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="sliding"
+):
     """Attention over the last `window_tokens` tokens only."""
 
     window_tokens: int
 
 
-class Chunked(_Heads, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="chunked"):
+class Chunked(
+    _Heads, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="chunked"
+):
     """Attention within aligned spans of `window_tokens` tokens, as in Llama 4."""
 
     window_tokens: int
 
 
-class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="mla"):
-    """Multi-head latent attention: one compressed vector and one rotary key, the same on every rank."""
+class Latent(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="kind",
+    tag="mla",
+):
+    """Multi-head latent attention.
+
+    One compressed vector and one rotary key, the same on every rank.
+    """
 
     layers: int
     latent_dim: int
@@ -119,7 +161,10 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """qk_rope_head_dim."""
     query_heads: int | None = None
     nope_dim: int | None = None
-    """qk_nope_head_dim: with `rope_dim` the width of a head's query, and of its key where the latent is expanded."""
+    """qk_nope_head_dim.
+
+    With `rope_dim` the width of a head's query, and of its key where the latent is expanded.
+    """
     value_dim: int | None = None
     """v_head_dim: likewise that of a value."""
 
@@ -132,12 +177,28 @@ class Latent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def formula(self, dtype: KvDtype, ranks: int) -> str:  # noqa: ARG002 - the same on every rank
         """Return `token_bytes` as a product to read."""
         if dtype is KvDtype.FP8_DS_MLA:
-            return f"{self.layers} layers x {DS_MLA_RECORD_BYTES} B (512 fp8 + 4 fp32 scales + 64 bf16)"
-        return f"{self.layers} layers x ({self.latent_dim} latent + {self.rope_dim} rotary) x {dtype.element_bytes} B"
+            return (
+                f"{self.layers} layers x {DS_MLA_RECORD_BYTES} B (512 fp8 + 4 fp32 scales + 64"
+                " bf16)"
+            )
+        return (
+            f"{self.layers} layers x ({self.latent_dim} latent + {self.rope_dim} rotary) x"
+            f" {dtype.element_bytes} B"
+        )
 
 
-class Indexer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="indexer"):
-    """The keys with which DeepSeek sparse attention picks tokens: fp8 with fp32 scales whatever the cache's dtype."""
+class Indexer(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="kind",
+    tag="indexer",
+):
+    """The keys with which DeepSeek sparse attention picks tokens.
+
+    Fp8 with fp32 scales whatever the cache's dtype.
+    """
 
     layers: int
     index_dim: int
@@ -157,12 +218,19 @@ class Indexer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Recurrent(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="recurrent"
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    tag_field="kind",
+    tag="recurrent",
 ):
-    """A state of fixed size instead of tokens: Mamba 2, gated delta net (GDN), Kimi delta attention (KDA).
+    """A state of fixed size instead of tokens.
 
-    A layer keeps a matrix for each head and the last inputs of a short convolution: some go with the heads, some
-    with the key groups. Shapes as in vLLM's `mamba_utils`.
+    Mamba 2, gated delta net (GDN), Kimi delta attention (KDA).
+
+    A layer keeps a matrix for each head and the last inputs of a short convolution: some go with
+    the heads, some with the key groups. Shapes as in vLLM's `mamba_utils`.
     """
 
     layers: int
@@ -189,8 +257,9 @@ class Recurrent(
         heads, groups = share(self.heads, ranks), share(self.groups, ranks)
         conv = heads * self.conv_head_elements + groups * self.conv_group_elements
         return (
-            f"{self.layers} layers x ({heads} heads x {self.head_elements:,} x {self.state_dtype.element_bytes} B"
-            f" + convolution {conv:,} x {self.conv_dtype.element_bytes} B)"
+            f"{self.layers} layers x ({heads} heads x {self.head_elements:,} x"
+            f" {self.state_dtype.element_bytes} B + convolution {conv:,} x"
+            f" {self.conv_dtype.element_bytes} B)"
         )
 
 
@@ -218,7 +287,9 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     weight_bytes: float = 2.0
     """Bytes a parameter takes in the GPU's memory, as released."""
     computed_as: tuple[Layers, ...] = ()
-    """The layers by which it computes, where `groups` have their bytes alone, as an engine logs them."""
+    """The layers by which it computes, where `groups` have their bytes alone, as an engine logs
+    them.
+    """
 
     @property
     def layers(self) -> int:
@@ -226,21 +297,29 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return sum(g.layers for g in self.groups if not isinstance(g, Indexer))
 
     def entry_notes(self, chunk_tokens: int, ranks: int) -> list[str]:
-        """Return what is to be said of whole turns (0), or of chunks that are stored with a recurrent state each.
+        """Return what is to be said of whole turns (0), or of chunks that are stored with a
+        recurrent state each.
 
-        vLLM gives both kinds of layers pages of one size: a block has as many tokens, a multiple of 16, as take an
-        attention layer what a recurrent one's state takes.
+        vLLM gives both kinds of layers pages of one size: a block has as many tokens, a multiple of
+        16, as take an attention layer what a recurrent one's state takes.
         """
         if not chunk_tokens:
-            note = "turn entries charge every attention layer for every token, and hold no recurrent states"
+            note = (
+                "turn entries charge every attention layer for every token, and hold no recurrent"
+                " states"
+            )
             return [note] * ({piece.kind for piece in pieces(self)} != {PieceKind.GROWING})
         recurrent = sum(g.layers for g in self.groups if isinstance(g, Recurrent))
-        size, token_bytes = state_bytes(self, ranks), bytes_per_token_per_rank(self, ranks) * max(1, recurrent)
+        size, token_bytes = (
+            state_bytes(self, ranks),
+            bytes_per_token_per_rank(self, ranks) * max(1, recurrent),
+        )
         least = -(-size * (self.layers - recurrent) // (token_bytes * 16)) * 16
         note = (
-            f"each chunk of {chunk_tokens} tokens is stored with a recurrent state of {format_bytes(size)}; vLLM makes "
-            f"the blocks of such a model as long as its state is large: {least:,} tokens (--set chunk_tokens={least}, "
-            "or the next multiple of FILE's blocks)"
+            f"each chunk of {chunk_tokens} tokens is stored with a recurrent state of"
+            f" {format_bytes(size)}; vLLM makes the blocks of such a model as long as its state is"
+            f" large: {least:,} tokens (--set chunk_tokens={least}, or the next multiple of FILE's"
+            " blocks)"
         )
         return [note] * (chunk_tokens < least)
 
@@ -257,7 +336,9 @@ class PieceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of the cache, of one rank, that reads need by a rule of its own and that is stored as its own objects."""
+    """A part of the cache, of one rank, that reads need by a rule of its own and that is stored as
+    its own objects.
+    """
 
     kind: PieceKind
     bytes_per_token: int
@@ -284,7 +365,10 @@ class Piece:
 
 
 def check(model: ModelShape, where: str) -> None:
-    """Raise ConfigError, naming `where`, if `model` cannot be: sizes that are not > 0, layouts that do not fit."""
+    """Raise ConfigError, naming `where`, if `model` cannot be.
+
+    Sizes that are not > 0, layouts that do not fit.
+    """
     for complaint in _complaints(model):
         raise ConfigError(f"{where}: {complaint}")
 
@@ -304,7 +388,8 @@ def _complaints(model: ModelShape) -> Iterator[str]:
     if len({isinstance(g, Latent | Indexer) for g in groups}) > 1:
         yield "latent attention and attention with heads in one model are not supported"
     fits = all(
-        isinstance(g, Indexer) or (isinstance(g, Latent) and (g.latent_dim, g.rope_dim) == _DS_MLA_SHAPE)
+        isinstance(g, Indexer)
+        or (isinstance(g, Latent) and (g.latent_dim, g.rope_dim) == _DS_MLA_SHAPE)
         for g in groups
     )
     if model.kv_dtype is KvDtype.FP8_DS_MLA and not fits:
@@ -326,31 +411,45 @@ def growing_bytes_per_token(model: ModelShape) -> int:
 
 
 def windowed_bytes_per_token(model: ModelShape) -> int:
-    """Return the KV bytes one token occupies in sliding-window and chunked layers, before any split."""
+    """Return the KV bytes one token occupies in sliding-window and chunked layers, before any
+    split.
+    """
     return bytes_per_token(model) - growing_bytes_per_token(model)
 
 
 def bytes_per_token_per_rank(model: ModelShape, ranks: int) -> int:
-    """Return the KV bytes one token occupies on each of `ranks` tensor-parallel ranks, every layer charged.
+    """Return the KV bytes one token occupies on each of `ranks` tensor-parallel ranks, every layer
+    charged.
 
-    Key-value heads are split; with more ranks than heads each rank holds one whole head, so heads are
-    replicated. A latent (MLA) is the same on every rank and is never divided.
+    Key-value heads are split; with more ranks than heads each rank holds one whole head, so heads
+    are replicated. A latent (MLA) is the same on every rank and is never divided.
     """
     return sum(p.bytes_per_token for p in pieces(model, ranks))
 
 
 def stored_ranks(model: ModelShape, ranks: int) -> int:
-    """Return how many ranks store an object of their own: one under MLA, whose latent is the same on all."""
+    """Return how many ranks store an object of their own.
+
+    One under MLA, whose latent is the same on all.
+    """
     return 1 if any(isinstance(g, Latent) for g in model.groups) else ranks
 
 
 def replication(model: ModelShape, ranks: int) -> float:
-    """Return how many times what `ranks` ranks store holds what one rank would; 1.0 without replicated heads."""
-    return bytes_per_token_per_rank(model, ranks) * stored_ranks(model, ranks) / bytes_per_token(model)
+    """Return how many times what `ranks` ranks store holds what one rank would.
+
+    1.0 without replicated heads.
+    """
+    return (
+        bytes_per_token_per_rank(model, ranks) * stored_ranks(model, ranks) / bytes_per_token(model)
+    )
 
 
 def state_bytes(model: ModelShape, ranks: int = 1) -> int:
-    """Return the bytes of one recurrent state on each of `ranks` ranks; all of them store it, also under MLA."""
+    """Return the bytes of one recurrent state on each of `ranks` ranks.
+
+    All of them store it, also under MLA.
+    """
     return sum(g.state_bytes(ranks) for g in model.groups if isinstance(g, Recurrent))
 
 
@@ -360,7 +459,9 @@ def pieces(model: ModelShape, ranks: int = 1) -> tuple[Piece, ...]:
         raise ValueError(f"ranks(={ranks}) must be > 0")
     dtype, copies = model.kv_dtype, stored_ranks(model, ranks)
     found = []
-    growing = sum(g.token_bytes(dtype, ranks) for g in model.groups if isinstance(g, Full | Latent | Indexer))
+    growing = sum(
+        g.token_bytes(dtype, ranks) for g in model.groups if isinstance(g, Full | Latent | Indexer)
+    )
     if growing:
         found.append(Piece(PieceKind.GROWING, growing, 0, None, copies))
     for g in model.groups:
@@ -378,26 +479,37 @@ def pad(size_bytes: int, page_bytes: int) -> int:
 
 
 def chunk_bytes(model: ModelShape, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1) -> int:
-    """Return what one chunk takes on disk for all ranks, each piece of each rank padded to whole pages."""
+    """Return what one chunk takes on disk for all ranks, each piece of each rank padded to whole
+    pages.
+    """
     return sum(p.copies * pad(p.size_bytes(chunk_tokens), page_bytes) for p in pieces(model, ranks))
 
 
-def stored_bytes(model: ModelShape, tokens: int, *, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1) -> int:
+def stored_bytes(
+    model: ModelShape, tokens: int, *, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1
+) -> int:
     """Return what a prefix of `tokens` tokens takes on disk, for all ranks together.
 
-    Only whole chunks are stored, each with a state of its own, and each piece of each padded to whole pages.
+    Only whole chunks are stored, each with a state of its own, and each piece of each padded to
+    whole pages.
     """
     return tokens // chunk_tokens * chunk_bytes(model, chunk_tokens, ranks, page_bytes)
 
 
-def read_bytes(model: ModelShape, tokens: int, *, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1) -> int:
-    """Return what must be read to resume behind a prefix of `tokens` tokens, for all ranks together.
+def read_bytes(
+    model: ModelShape, tokens: int, *, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1
+) -> int:
+    """Return what must be read to resume behind a prefix of `tokens` tokens, for all ranks
+    together.
 
-    Layers that need every token are read whole. Sliding-window layers are read for the last ceil(W / C) chunks
-    of C tokens, chunked layers back to where their span began (nothing if it just ended), states once. Latents
-    are read once and broadcast. If no more than that is kept, it is what is stored, too.
+    Layers that need every token are read whole. Sliding-window layers are read for the last ceil(W
+    / C) chunks of C tokens, chunked layers back to where their span began (nothing if it just
+    ended), states once. Latents are read once and broadcast. If no more than that is kept, it is
+    what is stored, too.
     """
     return sum(
-        p.copies * p.needed_chunks(tokens // chunk_tokens, chunk_tokens) * pad(p.size_bytes(chunk_tokens), page_bytes)
+        p.copies
+        * p.needed_chunks(tokens // chunk_tokens, chunk_tokens)
+        * pad(p.size_bytes(chunk_tokens), page_bytes)
         for p in pieces(model, ranks)
     )

@@ -1,4 +1,7 @@
-"""What the simulation knows, as Python lays it out and reads it: the records and constants of world.h."""
+"""What the simulation knows, as Python lays it out and reads it.
+
+The records and constants of world.h.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ ACTOR, CONVERSATION, CONTEXT, ITEM = map(WORLD.dtype, ("Actor", "Conversation", 
 PIECE, ATTENTION = map(WORLD.dtype, ("Piece", "Attention"))
 FIRST_TOKEN, FOUND, HAPPENING = map(WORLD.dtype, ("FirstToken", "Found", "Happening"))
 EVENT, BATCH, ASKED = map(WORLD.dtype, ("Event", "Batch", "Asked"))
-FOLLOWER, WAITING, USER, NODE, COPY = map(WORLD.dtype, ("Follower", "Waiting", "User", "Node", "Copy"))
+FOLLOWER, WAITING, USER, NODE, COPY = map(
+    WORLD.dtype, ("Follower", "Waiting", "User", "Node", "Copy")
+)
 
 
 class World(Structure):

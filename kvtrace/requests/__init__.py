@@ -1,1 +1,4 @@
-"""Where requests come from: files of real requests, each format with a `read` and `is_own`, and synthetic users."""
+"""Where requests come from.
+
+Files of real requests, each format with a `read` and `is_own`, and synthetic users.
+"""

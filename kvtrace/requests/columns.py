@@ -1,7 +1,9 @@
-"""Published request traces whose columns or fields become ours: a table of columns, Qwen-Bailian, ServeGen's clients.
+"""Published request traces whose columns or fields become ours.
 
-Azure and BurstGPT differ in what they call their columns, which are read by name as Arrow columns, each error placed by
-file, line and column.
+A table of columns, Qwen-Bailian, ServeGen's clients.
+
+Azure and BurstGPT differ in what they call their columns, which are read by name as Arrow columns,
+each error placed by file, line and column.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from kvtrace.requests import requests as reading
 FIRST_LINE = 2
 _BLOCK_BYTES = 4 << 20
 _MAX_S = 2**31
-_NO_SESSIONS = "the source has no sessions, turns or block ids: they are null, and no request reuses another's cache"
+_NO_SESSIONS = (
+    "the source has no sessions, turns or block ids: they are null, and no request reuses another's"
+    " cache"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +66,20 @@ class Columns:
         return start.columns >= {self.time, self.input, self.output}
 
     def read(self, path: Path) -> reading.Requests:
-        """Return the requests of the file at `path`, or of all that a directory or a glob names, by name.
+        """Return the requests of the file at `path`, or of all that a directory or a glob names, by
+        name.
 
-        Prompts of one session are taken to carry their history. Rows out of order are sorted, and counted in the notes.
-        TraceError if a column is missing, a cell is empty or does not fit, some dates have a zone and some none, or
-        nothing but failures is left.
+        Prompts of one session are taken to carry their history. Rows out of order are sorted, and
+        counted in the notes. TraceError if a column is missing, a cell is empty or does not fit,
+        some dates have a zone and some none, or nothing but failures is left.
         """
-        tables = [self._table(one) for one in (reading.files_of(path, self.files) if self.files else [path])]
-        times, inputs, outputs = (np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True))
+        tables = [
+            self._table(one)
+            for one in (reading.files_of(path, self.files) if self.files else [path])
+        ]
+        times, inputs, outputs = (
+            np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True)
+        )
         kept = np.argsort(times, kind="stable")
         facts: dict[str, Any] = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
         facts["files"] = [table.path.name for table in tables]
@@ -78,39 +89,64 @@ class Columns:
             if not len(kept):
                 raise TraceError(f"holds no request that succeeded ({self.output} > 0)", path=path)
         if int(times[kept[-1]]) - int(times[kept[0]]) > reading.MAX_NS:
-            raise TraceError("its times span more than a trace's clock can hold", path=path, column=self.time)
+            raise TraceError(
+                "its times span more than a trace's clock can hold", path=path, column=self.time
+            )
         arrivals, prompts, answers = times[kept] - times[kept[0]], inputs[kept], outputs[kept]
         sessions = _session_numbers(tables, self.session)
         if sessions is not None:
             sessions = sessions[kept]
-            sessions[sessions != reading.NONE] = reading.dense(sessions[sessions != reading.NONE])[0]
+            sessions[sessions != reading.NONE] = reading.dense(sessions[sessions != reading.NONE])[
+                0
+            ]
         facts["conversations"] = None if sessions is None else int(sessions.max()) + 1
-        images = [int(t.arrays[self.images].fill_null(0).to_numpy().sum()) for t in tables if self.images in t.arrays]
+        images = [
+            int(t.arrays[self.images].fill_null(0).to_numpy().sum())
+            for t in tables
+            if self.images in t.arrays
+        ]
         wrong = sum(
-            int(np.count_nonzero(numbers(t.arrays[self.total]) != t.tokens(self.input) + t.tokens(self.output)))
+            int(
+                np.count_nonzero(
+                    numbers(t.arrays[self.total]) != t.tokens(self.input) + t.tokens(self.output)
+                )
+            )
             for t in tables
             if self.total in t.arrays
         )
         unknown = sorted({name for t in tables for name in t.others if name not in self.unused})
-        facts |= {"images": sum(images) if images else None, "wrong_totals": wrong, "unknown_columns": unknown}
+        facts |= {
+            "images": sum(images) if images else None,
+            "wrong_totals": wrong,
+            "unknown_columns": unknown,
+        }
         after, before = reading.successive(sessions)
         shorter = np.count_nonzero(prompts[after] < prompts[before] + answers[before])
         notes = self._notes(facts, int(shorter))
-        origin = reading.origin_of(self.kind, path, reading.sha256_of(*(t.path for t in tables)), len(kept), 0, **facts)
+        origin = reading.origin_of(
+            self.kind, path, reading.sha256_of(*(t.path for t in tables)), len(kept), 0, **facts
+        )
         turns = None if sessions is None else reading.turns_of(sessions)
-        return reading.without_blocks(arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns)
+        return reading.without_blocks(
+            arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns
+        )
 
     def _table(self, path: Path) -> ColumnsRead:
         names = header_of(path)
         if missing := [name for name in (self.time, self.input, self.output) if name not in names]:
-            why = f"the header has no {' nor '.join(map(repr, missing))}; it reads {','.join(names)[:200]}"
+            why = (
+                f"the header has no {' nor '.join(map(repr, missing))}; it reads"
+                f" {','.join(names)[:200]}"
+            )
             raise TraceError(why, path=path, row=1)
         if twice := [name for name in names if name and names.count(name) > 1]:
             raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
         zone = "UTC" if not self.is_seconds and _has_zone(path, names.index(self.time)) else None
         required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
         required |= dict.fromkeys((self.input, self.output), pa.int64())
-        optional = dict.fromkeys((self.images, self.total), pa.int64()) | {self.session: pa.string()}
+        optional = dict.fromkeys((self.images, self.total), pa.int64()) | {
+            self.session: pa.string()
+        }
         types = required | {name: kind for name, kind in optional.items() if name and name in names}
         read = read_csv(path, names, types, path, 1, skip_rows=1, block_size=_BLOCK_BYTES)
         if not read.num_rows:
@@ -119,54 +155,85 @@ class Columns:
         found = ColumnsRead(path, arrays, tuple(n for n in names if n not in types))
         for name in required:
             is_empty = found.arrays[name].is_null().to_numpy()
-            refuse(is_empty, "empty, but it must have a value", path=path, column=name, first_row=FIRST_LINE)
+            refuse(
+                is_empty,
+                "empty, but it must have a value",
+                path=path,
+                column=name,
+                first_row=FIRST_LINE,
+            )
         return found
 
     def _counts(self, table: ColumnsRead) -> tuple[reading.Ints, reading.Ints, reading.Ints]:
-        """Return the arrivals of the table's rows on the file's own clock, and the tokens of prompts and answers."""
+        """Return the arrivals of the table's rows on the file's own clock, and the tokens of
+        prompts and answers.
+        """
         tokens = table.tokens(self.input), table.tokens(self.output)
         if not self.is_seconds:
             return table.arrays[self.time].cast(pa.int64()).to_numpy(), *tokens
         seconds = table.arrays[self.time].to_numpy()
         # Not a number fails every comparison.
-        table.refuse(self.time, ~((seconds >= 0) & (seconds <= _MAX_S)), seconds, f"must be from 0 to {_MAX_S} seconds")
+        table.refuse(
+            self.time,
+            ~((seconds >= 0) & (seconds <= _MAX_S)),
+            seconds,
+            f"must be from 0 to {_MAX_S} seconds",
+        )
         return np.rint(seconds * NS_PER_S).astype(np.int64), *tokens
 
     def _notes(self, facts: Mapping[str, Any], shorter: int) -> list[str]:
         of_sessions = (
-            f"the source has no block ids: prompts of one {self.session} are taken to carry their history, "
-            "which the source does not say"
+            f"the source has no block ids: prompts of one {self.session} are taken to carry their"
+            " history, which the source does not say"
         )
         notes = [_NO_SESSIONS if facts["conversations"] is None else of_sessions]
         notes += reading.counted(
-            (shorter, "later prompts are shorter than the turn before them: they cannot carry it all")
+            (
+                shorter,
+                "later prompts are shorter than the turn before them: they cannot carry it all",
+            )
         )
         if facts["images"] is not None:
-            how = f"are not simulated beyond the source's own {self.input}, whose image share is unknown"
+            how = (
+                f"are not simulated beyond the source's own {self.input}, whose image share is"
+                " unknown"
+            )
             notes.append(f"{facts['images']} images {how}")
-        notes += reading.counted((facts.get("failures", 0), "failed requests (no response tokens) were dropped"))
+        notes += reading.counted(
+            (facts.get("failures", 0), "failed requests (no response tokens) were dropped")
+        )
         if (files := len(facts["files"])) > 1:
             notes.append(f"{files} files were merged on one clock, seconds from the first day")
         notes += reading.backwards_notes(facts["out_of_order"])
-        notes += reading.counted((facts["wrong_totals"], "rows have a total that is not request plus response tokens"))
+        notes += reading.counted(
+            (facts["wrong_totals"], "rows have a total that is not request plus response tokens")
+        )
         if facts["unknown_columns"]:
             notes.append(f"unknown columns were not read: {', '.join(facts['unknown_columns'])}")
         return notes
 
 
 azure = Columns("azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", images="NumImages")
-"""Azure LLM inference CSVs (2023, 2024, multimodal 2025): arrival and lengths, no conversations and no ids."""
+"""Azure LLM inference CSVs (2023, 2024, multimodal 2025).
+
+Arrival and lengths, no conversations and no ids.
+"""
 burstgpt = Columns(
     *("burstgpt", "Timestamp", "Request tokens", "Response tokens", True, "*.csv", "Session ID"),
     total="Total tokens",
     unused=("Elapsed time", "Model", "Log Type"),
     has_failures=True,
 )
-"""BurstGPT CSVs: arrival and lengths in whole seconds; newer files also name sessions. No block ids."""
+"""BurstGPT CSVs.
+
+Arrival and lengths in whole seconds; newer files also name sessions. No block ids.
+"""
 
 
 def _has_zone(path: Path, index: int) -> bool:
-    """Return whether the first cell of the column `index` of the CSV at `path` has a zone, as `+00:00` or `Z`."""
+    """Return whether the first cell of the column `index` of the CSV at `path` has a zone, as
+    `+00:00` or `Z`.
+    """
     with path.open("rb") as file:
         file.readline()
         cells = file.readline(1 << 16).decode(errors="replace").split(",")
@@ -176,12 +243,20 @@ def _has_zone(path: Path, index: int) -> bool:
 
 
 def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> reading.Ints | None:
-    """Return a number for each session of all files together, NONE where a row has none; None if no row has one."""
+    """Return a number for each session of all files together, NONE where a row has none.
+
+    None if no row has one.
+    """
     if not any(name in t.arrays for t in tables):
         return None
-    rows = (pa.nulls(len(t), pa.string()) if name not in t.arrays else t.arrays[name].combine_chunks() for t in tables)
+    rows = (
+        pa.nulls(len(t), pa.string()) if name not in t.arrays else t.arrays[name].combine_chunks()
+        for t in tables
+    )
     codes = pa.chunked_array(list(rows), pa.string()).combine_chunks().dictionary_encode().indices
-    numbers: reading.Ints = codes.fill_null(reading.NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers: reading.Ints = (
+        codes.fill_null(reading.NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
     return None if (numbers == reading.NONE).all() else numbers
 
 
@@ -205,11 +280,13 @@ class _Chat(msgspec.Struct):
 def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
-    A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's `turn` less 1.
-    Prompts have ids for all their blocks, or for whole blocks only. TraceError if a line is not such an object, its ids
-    do not fit its length, a chat is there twice, or time goes backwards.
+    A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's
+    `turn` less 1. Prompts have ids for all their blocks, or for whole blocks only. TraceError if a
+    line is not such an object, its ids do not fit its length, a chat is there twice, or time goes
+    backwards.
 
-    Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token block ids.
+    Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token
+    block ids.
     """
     lines, found, latest_ns = reading.JsonLines(path, _Chat), reading.Gathered(has_numbers=True), 0
     chats: dict[int, tuple[int, int, int]] = {}
@@ -220,7 +297,9 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
         time_ns = round(line.timestamp * NS_PER_S)
         if time_ns < latest_ns:
             when = f"from {latest_ns / NS_PER_S:g} to {line.timestamp:g} s"
-            raise lines.fault(f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp")
+            raise lines.fault(
+                f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp"
+            )
         latest_ns = time_ns
         lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number)
         if line.chat_id in chats:
@@ -234,13 +313,27 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
             before, session, asked_ns = parent
             waits.append((len(found), before, time_ns - asked_ns, False))
         chats[line.chat_id] = len(found), session, time_ns
-        found.add(time_ns, line.input_length, line.output_length, line.hash_ids, session, turn=line.turn - 1)
-    facts = {"conversations": conversations, "orphans": orphans, "types": dict(sorted(types.items()))}
+        found.add(
+            time_ns,
+            line.input_length,
+            line.output_length,
+            line.hash_ids,
+            session,
+            turn=line.turn - 1,
+        )
+    facts = {
+        "conversations": conversations,
+        "orphans": orphans,
+        "types": dict(sorted(types.items())),
+    }
     unknown = sorted(name for name in types if name not in TYPES)
     alone = "each starts a conversation of its own here, and keeps its turn number"
     notes = reading.counted(
         (orphans, f"requests name a parent that is not before them in the file: {alone}"),
-        (sum(types[name] for name in unknown), f"requests are of unknown types: {', '.join(unknown)}"),
+        (
+            sum(types[name] for name in unknown),
+            f"requests are of unknown types: {', '.join(unknown)}",
+        ),
     )
     requests = found.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
     return replace(requests, waits=reading.Waits.of(len(requests), waits))
@@ -261,48 +354,69 @@ def servegen(
     time_window_ns: tuple[int, int] = (0, 600 * NS_PER_S),
     request_rate_per_s: float | None = None,
 ) -> reading.Requests:
-    """Return requests as `rng` draws them of the clients in the directory at `path`, in a window of their days.
+    """Return requests as `rng` draws them of the clients in the directory at `path`, in a window of
+    their days.
 
-    Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals are of its law and mean,
-    lengths of its newest histograms. With `request_rate_per_s` all clients are slower or faster alike. TraceError if
-    there is no client, a line or histogram is not such, or nothing is asked for in the window.
+    Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals are
+    of its law and mean, lengths of its newest histograms. With `request_rate_per_s` all clients are
+    slower or faster alike. TraceError if there is no client, a line or histogram is not such, or
+    nothing is asked for in the window.
 
-    ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`, language and reasoning.
-    A client is when it asks how often, by which law, and histograms of its lengths; requests are drawn of that.
+    ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`,
+    language and reasoning. A client is when it asks how often, by which law, and histograms of its
+    lengths; requests are drawn of that.
     """
     if request_rate_per_s is not None and request_rate_per_s <= 0:
         raise ConfigError(f"request rate(={request_rate_per_s:g}) must be > 0 a second")
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
     traces = sorted(reading.files_of(path, _CLIENTS), key=lambda one: (len(one.name), one.name))
-    datasets = {trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")) for trace in traces}
+    datasets = {
+        trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json"))
+        for trace in traces
+    }
     stretches: list[tuple[float, float, float, str, float, Any]] = []
     for trace in traces:
         asked = list(_stretches(trace, begin_s, end_s))
         known = _histograms(datasets[trace]) if asked else {}
-        stretches += [(*of, known.get(max((at for at in known if at <= of[0]), default=-1))) for of in asked]
+        stretches += [
+            (*of, known.get(max((at for at in known if at <= of[0]), default=-1))) for of in asked
+        ]
     if not stretches:
-        raise TraceError(f"its {len(traces)} clients ask for nothing from {begin_s:g} to {end_s:g} s", path=path)
+        raise TraceError(
+            f"its {len(traces)} clients ask for nothing from {begin_s:g} to {end_s:g} s", path=path
+        )
     told = [of for of in stretches if of[-1] is not None]
     mean_per_s = sum(rate * (end - begin) for begin, end, rate, *_ in told) / (end_s - begin_s)
     factor = request_rate_per_s / mean_per_s if request_rate_per_s is not None and told else 1.0
     if mean_per_s * factor * (end_s - begin_s) > _MOST_REQUESTS:
-        raise TraceError(f"more than {_MOST_REQUESTS} requests in the window: a shorter --time-window", path=path)
+        raise TraceError(
+            f"more than {_MOST_REQUESTS} requests in the window: a shorter --time-window", path=path
+        )
     parts: list[tuple[Any, reading.Ints, reading.Ints]] = []
     for begin, end, rate, law, shape, lengths in told:
         times = begin + _renewals(rng, rate * factor, end - begin, law, shape)
         drawn = [rng.choice(values, len(times), p=shares) for values, shares in lengths]
         parts.append((times, drawn[0], drawn[1]))
     if not sum(len(times) for times, *_ in parts):
-        raise TraceError("nothing was drawn in the window: a longer --time-window, or another seed", path=path)
+        raise TraceError(
+            "nothing was drawn in the window: a longer --time-window, or another seed", path=path
+        )
     times, inputs, outputs = (np.concatenate(of) for of in zip(*parts, strict=True))
     order = np.argsort(times, kind="stable")
     arrivals = np.rint((times[order] - begin_s) * NS_PER_S).astype(np.int64)
     files = [one for trace in traces for one in (trace, datasets[trace]) if one.exists()]
-    facts = {"clients": len(traces), "time_window_ns": [start_ns, length_ns], "request_rate_per_s": mean_per_s * factor}
+    facts = {
+        "clients": len(traces),
+        "time_window_ns": [start_ns, length_ns],
+        "request_rate_per_s": mean_per_s * factor,
+    }
     left = len(stretches) - len(told)
     notes = [
-        f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths are drawn",
+        (
+            f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths"
+            " are drawn"
+        ),
         "it has no joint distribution of prompts and answers: lengths are drawn independently",
         _NO_SESSIONS,
         *reading.counted((left, "stretches of clients without histograms of lengths are left out")),
@@ -312,30 +426,48 @@ def servegen(
     return reading.without_blocks(arrivals - arrivals[0], prompts, answers, origin, tuple(notes))
 
 
-def _stretches(path: Path, begin_s: float, end_s: float) -> Iterator[tuple[float, float, float, str, float]]:
-    """Yield what of a client's file lies in the window: from, to, requests a second, law of intervals, its shape."""
+def _stretches(
+    path: Path, begin_s: float, end_s: float
+) -> Iterator[tuple[float, float, float, str, float]]:
+    """Yield what of a client's file lies in the window.
+
+    From, to, requests a second, law of intervals, its shape.
+    """
     need_file(path)
     rows: list[tuple[float, float, str, float]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8", errors="replace").splitlines(), 1
+    ):
         cells = line.strip().split(",")
         try:
             at_s, rate, _, shape, _ = (float(cells[at]) for at in (0, 1, 2, 4, 5))
         except (ValueError, IndexError):
-            raise TraceError("not start, rate, cv, law and its two parameters", path=path, row=number) from None
+            raise TraceError(
+                "not start, rate, cv, law and its two parameters", path=path, row=number
+            ) from None
         law = cells[3]
-        is_wrong = not 0 <= rate < math.inf or (law and not _LAWS.get(law, math.inf) <= shape < math.inf)
+        is_wrong = not 0 <= rate < math.inf or (
+            law and not _LAWS.get(law, math.inf) <= shape < math.inf
+        )
         if is_wrong or not (rows[-1][0] if rows else -1) < at_s <= _MAX_S:
-            raise TraceError(f"{','.join(cells)[:80]!r} is not a stretch of a client", path=path, row=number)
+            raise TraceError(
+                f"{','.join(cells)[:80]!r} is not a stretch of a client", path=path, row=number
+            )
         rows.append((at_s, rate if law else 0.0, law, shape))
     # The last stretch is as long as the one before it.
-    ends = [of[0] for of in rows[1:]] + [2 * rows[-1][0] - rows[-2][0] if len(rows) > 1 else math.inf]
+    ends = [of[0] for of in rows[1:]] + [
+        2 * rows[-1][0] - rows[-2][0] if len(rows) > 1 else math.inf
+    ]
     for (at_s, rate, law, shape), next_s in zip(rows, ends, strict=False):
         if rate and max(at_s, begin_s) < min(next_s, end_s):
             yield max(at_s, begin_s), min(next_s, end_s), rate, law, shape
 
 
 def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
-    """Return a client's histograms by the second from which they hold: values and shares of prompts, and of answers."""
+    """Return a client's histograms by the second from which they hold.
+
+    Values and shares of prompts, and of answers.
+    """
     found = {}
     for at_s, fields in read_json(path, dict[int, dict[str, str]]).items():
         pair = []
@@ -344,35 +476,54 @@ def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
                 why = f"no {name} but {', '.join(fields)}: requests with images are not read"
                 raise TraceError(why, path=path, column=str(at_s))
             text = _NUMBERED.sub(rb'"\1":', fields[name].encode())
-            of = decode_json(text, dict[int, float], path, misfit=f"{name} at {at_s} is no histogram: {{}}")
+            of = decode_json(
+                text, dict[int, float], path, misfit=f"{name} at {at_s} is no histogram: {{}}"
+            )
             values, shares = np.array(list(of), dtype=np.int64), np.array(list(of.values()))
-            is_one = len(of) == 0 or bool(shares.min() >= 0 and np.isclose(shares.sum(), 1, atol=_ROUNDED))
-            if not is_one or values.min(initial=0) < 0 or values.max(initial=0) > reading.MAX_TOKENS:
-                raise TraceError(f"{name} at {at_s} is no histogram of tokens", path=path, column=str(at_s))
+            is_one = len(of) == 0 or bool(
+                shares.min() >= 0 and np.isclose(shares.sum(), 1, atol=_ROUNDED)
+            )
+            if (
+                not is_one
+                or values.min(initial=0) < 0
+                or values.max(initial=0) > reading.MAX_TOKENS
+            ):
+                raise TraceError(
+                    f"{name} at {at_s} is no histogram of tokens", path=path, column=str(at_s)
+                )
             pair.append((values, shares / shares.sum() if len(of) else shares))
         if all(len(values) for values, _ in pair):
             found[at_s] = pair
     return found
 
 
-def _renewals(rng: np.random.Generator, rate_per_s: float, length_s: float, law: str, shape: float) -> Any:
-    """Return times within so many seconds whose intervals are of `law` with that shape, as if it had always run.
+def _renewals(
+    rng: np.random.Generator, rate_per_s: float, length_s: float, law: str, shape: float
+) -> Any:
+    """Return times within so many seconds whose intervals are of `law` with that shape, as if it
+    had always run.
 
-    So their rate is exactly that, in expectation; begun with an arrival, bursty ones would have more.
+    So their rate is exactly that, in expectation; begun with an arrival, bursty ones would have
+    more.
     """
     mean, draw = (shape, rng.gamma) if law == "Gamma" else (math.gamma(1 + 1 / shape), rng.weibull)
-    # What is left, at a random moment, of the interval it falls in: long ones are met more often, as in users.py.
+    # What is left, at a random moment, of the interval it falls in: long ones are met more often,
+    # as in users.py.
     met = rng.gamma(shape + 1) if law == "Gamma" else rng.gamma(1 + 1 / shape) ** (1 / shape)
     found = np.array([rng.random() * met / (mean * rate_per_s)])
     while found[-1] < length_s:
         count = int(rate_per_s * (length_s - found[-1]) * 1.1) + 16
-        found = np.append(found, found[-1] + np.cumsum(draw(shape, size=count)) / (mean * rate_per_s))
+        found = np.append(
+            found, found[-1] + np.cumsum(draw(shape, size=count)) / (mean * rate_per_s)
+        )
     return found[found < length_s]
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnsRead:
-    """The columns read from one file, Arrow chunked arrays by name, and the names of those that were not."""
+    """The columns read from one file, Arrow chunked arrays by name, and the names of those that
+    were not.
+    """
 
     path: Path
     arrays: dict[str, Any]
@@ -386,7 +537,10 @@ class ColumnsRead:
         """Return the token counts of column `name`; TraceError if one is negative or too large."""
         values: reading.Ints = self.arrays[name].to_numpy()
         self.refuse(
-            name, (values < 0) | (values > reading.MAX_TOKENS), values, f"must be from 0 to {reading.MAX_TOKENS} tokens"
+            name,
+            (values < 0) | (values > reading.MAX_TOKENS),
+            values,
+            f"must be from 0 to {reading.MAX_TOKENS} tokens",
         )
         return values
 
@@ -396,7 +550,10 @@ class ColumnsRead:
 
 
 def header_of(path: Path) -> list[str]:
-    """Return the names in the first line of the CSV at `path`; TraceError if it is empty or no text."""
+    """Return the names in the first line of the CSV at `path`.
+
+    TraceError if it is empty or no text.
+    """
     need_file(path)
     with path.open("rb") as file:
         line = file.readline(1 << 16)

@@ -1,4 +1,7 @@
-"""What serving engines log of their requests: Dynamo, OpenTelemetry, LMCache's lookups, storage calls and chats."""
+"""What serving engines log of their requests.
+
+Dynamo, OpenTelemetry, LMCache's lookups, storage calls and chats.
+"""
 
 from __future__ import annotations
 
@@ -48,15 +51,19 @@ class _DynamoLine(msgspec.Struct):
     agent_context: _Agent | None = None
 
 
-@reading.source(lambda start: start.text.startswith(b"{") and f'"{DYNAMO_SCHEMA}"'.encode() in start.text)
+@reading.source(
+    lambda start: start.text.startswith(b"{") and f'"{DYNAMO_SCHEMA}"'.encode() in start.text
+)
 def dynamo(path: Path) -> reading.Requests:
-    """Return the requests of the Dynamo trace at `path`, each a request_end; arrivals are request_received_ms.
+    """Return the requests of the Dynamo trace at `path`, each a request_end.
+
+    Arrivals are request_received_ms.
 
     TraceError if a line is not such an event, hashes do not fit a length, or block sizes differ.
 
-    NVIDIA Dynamo's request trace (`dynamo.request.trace.v1`): an event a line, of which request_end is a request.
-    Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in a request), and sessions of
-    agents.
+    NVIDIA Dynamo's request trace (`dynamo.request.trace.v1`): an event a line, of which request_end
+    is a request. Dynamo gives the hashes of whole prefixes where it traces for replay (`replay` in
+    a request), and sessions of agents.
     """
     lines, found = reading.JsonLines(path, _DynamoLine, name_fields=True), reading.Gathered()
     others, unplaced, block_tokens = Counter[str](), 0, 0
@@ -77,7 +84,8 @@ def dynamo(path: Path) -> reading.Requests:
         hashes, whole = len(replay.input_sequence_hashes), replay.input_length // block_tokens
         if hashes not in (whole, -(-replay.input_length // block_tokens)):
             why = (
-                f"{hashes} hashes, but {replay.input_length} tokens in blocks of {block_tokens} make {whole} whole ones"
+                f"{hashes} hashes, but {replay.input_length} tokens in blocks of {block_tokens}"
+                f" make {whole} whole ones"
             )
             raise lines.fault(why, number, "request.replay.input_sequence_hashes")
         session = line.agent_context.session_id if line.agent_context else None
@@ -86,14 +94,23 @@ def dynamo(path: Path) -> reading.Requests:
         tokens = replay.input_length, request.output_tokens or 0
         found.add(time_ns, *tokens, replay.input_sequence_hashes, session, answered_ns)
     if not found and unplaced:
-        why = f"none of its {unplaced} requests says its prompt's blocks: Dynamo has to trace for replay"
+        why = (
+            f"none of its {unplaced} requests says its prompt's blocks: Dynamo has to trace for"
+            " replay"
+        )
         raise TraceError(why, path=path)
-    notes = reading.counted((unplaced, "requests without `replay`, whose prompts are unknown, are left out"))
+    notes = reading.counted(
+        (unplaced, "requests without `replay`, whose prompts are unknown, are left out")
+    )
     if others:
         named = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
-        notes.append(f"events that are not used: {named}; so no wait of an agent for its tools or sub-agents")
+        notes.append(
+            f"events that are not used: {named}; so no wait of an agent for its tools or sub-agents"
+        )
     notes += reading.unused_notes(lines.fields, _DynamoLine)
-    return found.requests("dynamo", path, lines.sha256, block_tokens, notes, requests_left_out=unplaced)
+    return found.requests(
+        "dynamo", path, lines.sha256, block_tokens, notes, requests_left_out=unplaced
+    )
 
 
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
@@ -131,37 +148,63 @@ def otel(path: Path) -> reading.Requests:
 
     TraceError if a line is not OTLP JSON, or a span's time or tokens are no count.
 
-    OpenTelemetry spans of generative AI, as lines of OTLP JSON: when requests came and how long they were. Collectors
-    write such lines (the file exporter). Spans say no more of a prompt than its length, so nothing is reused but within
-    a conversation.
+    OpenTelemetry spans of generative AI, as lines of OTLP JSON: when requests came and how long
+    they were. Collectors write such lines (the file exporter). Spans say no more of a prompt than
+    its length, so nothing is reused but within a conversation.
     """
     lines, found, others, cached = reading.JsonLines(path, _OtelLine), reading.Gathered(), 0, 0
     for number, line in lines:
-        for span in (s for r in line.resource_spans for scope in r.scope_spans for s in scope.spans):
-            of = {OLD_NAMES.get(a.key, a.key): next(iter(a.value.values()), None) for a in span.attributes}
+        for span in (
+            s for r in line.resource_spans for scope in r.scope_spans for s in scope.spans
+        ):
+            of = {
+                OLD_NAMES.get(a.key, a.key): next(iter(a.value.values()), None)
+                for a in span.attributes
+            }
             if INPUT not in of:
                 others += 1
                 continue
-            asked, answered = (_count(of.get(name), name, lines, number) for name in (INPUT, OUTPUT))
+            asked, answered = (
+                _count(of.get(name), name, lines, number) for name in (INPUT, OUTPUT)
+            )
             cached += _count(of.get(CACHED), CACHED, lines, number)
-            time_ns = _count(span.start_time_unix_nano, "startTimeUnixNano", lines, number, 1, 2**63 - 1)
-            end_ns = _count(span.end_time_unix_nano, "endTimeUnixNano", lines, number, most=2**63 - 1)
+            time_ns = _count(
+                span.start_time_unix_nano, "startTimeUnixNano", lines, number, 1, 2**63 - 1
+            )
+            end_ns = _count(
+                span.end_time_unix_nano, "endTimeUnixNano", lines, number, most=2**63 - 1
+            )
             session = of.get(CONVERSATION)
             name = None if session is None else str(session)
             found.add(time_ns, asked, answered, session=name, answered_ns=end_ns)
     if not found:
         raise TraceError(f"none of its {others} spans has {INPUT}", path=path)
-    notes = ["spans give lengths only: there are no block ids, and prompts share a prefix only within a conversation"]
+    notes = [
+        (
+            "spans give lengths only: there are no block ids, and prompts share a prefix only within a"
+            " conversation"
+        )
+    ]
     notes += reading.counted((others, f"spans without {INPUT} are left out"))
     if cached:
-        notes.append(f"the {cached} input tokens that spans say were read from a cache are not used")
+        notes.append(
+            f"the {cached} input tokens that spans say were read from a cache are not used"
+        )
     return found.requests("otel", path, lines.sha256, 0, notes, spans_left_out=others)
 
 
 def _count(
-    value: Any, name: str, lines: reading.JsonLines[Any], number: int, least: int = 0, most: int = reading.MAX_TOKENS
+    value: Any,
+    name: str,
+    lines: reading.JsonLines[Any],
+    number: int,
+    least: int = 0,
+    most: int = reading.MAX_TOKENS,
 ) -> int:
-    """Return `value`, which OTLP JSON writes as text or a number, as a count; a missing one is 0."""
+    """Return `value`, which OTLP JSON writes as text or a number, as a count.
+
+    A missing one is 0.
+    """
     try:
         count = 0 if value is None else int(value)
     except (TypeError, ValueError):
@@ -189,13 +232,15 @@ class _Lookup(msgspec.Struct):
 
 @reading.source(lambda start: start.is_json_with("chunk_hashes", "seq_len"))
 def lookup_log(path: Path) -> reading.Requests:
-    """Return the requests of the log at `path`, or of all `lookup_hashes_*.jsonl` in that directory, by name.
+    """Return the requests of the log at `path`, or of all `lookup_hashes_*.jsonl` in that
+    directory, by name.
 
-    TraceError if a line is no such lookup, has more hashes than its prompt has full chunks, or is of another model or
-    chunk size than those before it.
+    TraceError if a line is no such lookup, has more hashes than its prompt has full chunks, or is
+    of another model or chunk size than those before it.
 
-    LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of their KV. LMCache's
-    server writes it with `--lookup-hash-log-dir`: a line for each prompt that it looks up, with its full chunks.
+    LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of
+    their KV. LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that
+    it looks up, with its full chunks.
     """
     paths = reading.files_of(path, LOOKUP_FILES)
     found, first, ids, repeated, unused = reading.Gathered(), None, set[str](), 0, set[str]()
@@ -205,14 +250,24 @@ def lookup_log(path: Path) -> reading.Requests:
             first = first or line
             chunks, most = len(line.chunk_hashes), line.seq_len // line.chunk_size
             if chunks > most:
-                why = f"{chunks} hashes, but {line.seq_len} tokens in chunks of {line.chunk_size} make {most} full ones"
+                why = (
+                    f"{chunks} hashes, but {line.seq_len} tokens in chunks of {line.chunk_size}"
+                    f" make {most} full ones"
+                )
                 raise lines.fault(why, number, "chunk_hashes")
             if len(set(line.chunk_hashes)) < chunks:
-                raise lines.fault("a hash appears twice, but a hash names one whole prefix", number, "chunk_hashes")
+                raise lines.fault(
+                    "a hash appears twice, but a hash names one whole prefix",
+                    number,
+                    "chunk_hashes",
+                )
             for name in ("model_name", "chunk_size"):
                 mine, of_first = getattr(line, name), getattr(first, name)
                 if mine != of_first:
-                    why = f"{mine!r} after {of_first!r}: one file may hold one model's requests; split it by {name}"
+                    why = (
+                        f"{mine!r} after {of_first!r}: one file may hold one model's requests;"
+                        f" split it by {name}"
+                    )
                     raise lines.fault(why, number, name)
             repeated += bool(line.request_id) and line.request_id in ids
             ids.add(line.request_id)
@@ -222,11 +277,17 @@ def lookup_log(path: Path) -> reading.Requests:
         raise TraceError("holds no request", path=path)
     size_bytes = chunk_bytes(first.shapes, first.dtypes)
     model = model_of(first.model_name, size_bytes, first.chunk_size)
-    notes = ["the log does not say how long answers are: output_tokens is 0, and nothing is decoded"]
-    notes += reading.counted((repeated, "lookups are of a request that was looked up before: each is a request here"))
+    notes = [
+        "the log does not say how long answers are: output_tokens is 0, and nothing is decoded"
+    ]
+    notes += reading.counted(
+        (repeated, "lookups are of a request that was looked up before: each is a request here")
+    )
     notes += reading.unused_notes(unused, _Lookup)
     facts = {"files": [p.name for p in paths], "model": model, "repeated_lookups": repeated}
-    return found.requests("lmcache-lookup", path, reading.sha256_of(*paths), first.chunk_size, notes, **facts)
+    return found.requests(
+        "lmcache-lookup", path, reading.sha256_of(*paths), first.chunk_size, notes, **facts
+    )
 
 
 CHAT_FILES = "*.openai_chat.jsonl"
@@ -242,12 +303,14 @@ class _Chat(msgspec.Struct):
 
 @reading.source(lambda start: start.is_json_with("timestamp", "input"))
 def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> reading.Requests:
-    """Return the requests of the chats at `path`, or of all `*.openai_chat.jsonl` in that directory, by name.
+    """Return the requests of the chats at `path`, or of all `*.openai_chat.jsonl` in that
+    directory, by name.
 
     TraceError if a line is no such request; ConfigError if there is no such tokenizer.
 
-    LMCache's traces of agents (`*.openai_chat.jsonl`): a request a line, its prompt and answer as text. They are in
-    LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are not in the order of time.
+    LMCache's traces of agents (`*.openai_chat.jsonl`): a request a line, its prompt and answer as
+    text. They are in LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are
+    not in the order of time.
     """
     paths = reading.files_of(path, CHAT_FILES)
     encode, per_token, words = encoder(tokenizer)
@@ -258,17 +321,27 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
             inputs, outputs = (-(-len(text) // per_token) for text in (units, answer))
             if max(inputs, outputs) > reading.MAX_TOKENS:
                 raise lines.fault(f"a text of more than {reading.MAX_TOKENS} tokens", number, None)
-            found.add(line.timestamp * NS_PER_US, inputs, outputs, pieces(units, each), line.session_id)
+            found.add(
+                line.timestamp * NS_PER_US, inputs, outputs, pieces(units, each), line.session_id
+            )
     notes = [
         f"the source has no token counts: they are {words}",
-        f"the source has no block ids: {block_tokens} tokens of equal text behind equal text are one block",
+        (
+            f"the source has no block ids: {block_tokens} tokens of equal text behind equal text"
+            " are one block"
+        ),
     ]
     facts = {"files": [one.name for one in paths], "tokenizer": words}
-    return found.requests("lmcache-chat", path, reading.sha256_of(*paths), block_tokens, notes, **facts)
+    return found.requests(
+        "lmcache-chat", path, reading.sha256_of(*paths), block_tokens, notes, **facts
+    )
 
 
 def pieces(units: Sequence[Any], each: int) -> Iterator[Sequence[Any]]:
-    """Yield the whole pieces of `units` that have `each` of them: the names of blocks by what is in them."""
+    """Yield the whole pieces of `units` that have `each` of them.
+
+    The names of blocks by what is in them.
+    """
     return (units[at : at + each] for at in range(0, len(units) - each + 1, each))
 
 
@@ -288,11 +361,12 @@ _VLLM_ANSWER = re.compile(rf"(?:output: {_QUOTED}, )?(?:output{_IDS}|finish_reas
 def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> reading.Requests:
     """Return the requests of the log at `path`, as `vllm serve --enable-log-requests` prints it.
 
-    Prompts are in it with `VLLM_LOGGING_LEVEL=DEBUG`, or in releases of before; answers with `--enable-log-outputs`.
-    TraceError if a line about a request is cut off or damaged, or no prompt is in the log; ConfigError if no such
-    tokenizer.
+    Prompts are in it with `VLLM_LOGGING_LEVEL=DEBUG`, or in releases of before; answers with
+    `--enable-log-outputs`. TraceError if a line about a request is cut off or damaged, or no prompt
+    is in the log; ConfigError if no such tokenizer.
 
-    What vLLM prints of requests: their prompts by token ids or as text, and their answers. It names no sessions.
+    What vLLM prints of requests: their prompts by token ids or as text, and their answers. It names
+    no sessions.
     """
     log, known, texts = _Log(path, object), dict[str, _Logged](), 0
     encode, per_token, words = encoder(tokenizer)
@@ -321,13 +395,24 @@ def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> 
             said.input_tokens = len(said.units)
     kept = [said for said in known.values() if said.units]
     if known and not kept:
-        why = "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG, beside --enable-log-requests"
+        why = (
+            "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG, beside"
+            " --enable-log-requests"
+        )
         raise TraceError(why, path=path)
-    notes = ["the log says neither year nor zone, and times of whole seconds; --max-log-len would have cut prompts"]
+    notes = [
+        (
+            "the log says neither year nor zone, and times of whole seconds; --max-log-len would have"
+            " cut prompts"
+        )
+    ]
     notes += reading.counted(
         (texts, f"prompts are logged as text alone, whose tokens are {words}"),
         (len(known) - len(kept), "requests without their prompts are left out"),
-        (sum(said.output_tokens is None for said in kept), "requests have no answer in the log: output_tokens is 0"),
+        (
+            sum(said.output_tokens is None for said in kept),
+            "requests have no answer in the log: output_tokens is 0",
+        ),
     )
     return log.requests("vllm-log", kept, block_tokens, notes)
 
@@ -339,15 +424,19 @@ _CONVERSATION = re.compile(rf"""conversation_id(?:=|": ){_QUOTED}""")
 _LONGEST_S = 2.0**31
 
 
-@reading.source(lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text)
+@reading.source(
+    lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text
+)
 def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
-    """Return the requests of the log at `path`, as SGLang prints it with `--log-requests`, as text or as JSON.
+    """Return the requests of the log at `path`, as SGLang prints it with `--log-requests`, as text
+    or as JSON.
 
-    Each is a line that it finished, which says how long prompt and answer were, and when it came; with
-    `--log-requests-level 3` also the token ids of the prompt. TraceError if such a line is cut off or damaged, or says
-    neither when it came nor when it was written.
+    Each is a line that it finished, which says how long prompt and answer were, and when it came;
+    with `--log-requests-level 3` also the token ids of the prompt. TraceError if such a line is cut
+    off or damaged, or says neither when it came nor when it was written.
 
-    What SGLang prints as requests finish: lengths and times; conversations where the client names them.
+    What SGLang prints as requests finish: lengths and times; conversations where the client names
+    them.
     """
     log, found, cached, cut = _Log(path, object), list[_Logged](), 0, 0
     for number, line in log:
@@ -356,28 +445,53 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
         at = max(line.rfind("'meta_info': {"), line.rfind('"meta_info": {'))
         if at < 0 or not line.rstrip().endswith("}}"):
             raise log.fault("cut off within what it says of the request", number, "meta_info")
-        meta = {"cached_tokens": 0.0} | {name: float(value) for name, value in _NUMBER.findall(line[at:])}
+        meta = {"cached_tokens": 0.0} | {
+            name: float(value) for name, value in _NUMBER.findall(line[at:])
+        }
         for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
             if not 0 <= meta.get(name, -1) <= reading.MAX_TOKENS:
                 raise log.fault(
-                    f"{meta.get(name)} must be from 0 to {reading.MAX_TOKENS} tokens", number, f"meta_info.{name}"
+                    f"{meta.get(name)} must be from 0 to {reading.MAX_TOKENS} tokens",
+                    number,
+                    f"meta_info.{name}",
                 )
         tokens = int(meta["prompt_tokens"])
-        given, named, when = _INPUT_IDS.search(line, 0, at), _CONVERSATION.search(line, 0, at), _TIME.search(line)
-        units = decode_json(f"[{given[1]}]".encode(), tuple[int, ...], path, row=number) if given else None
+        given, named, when = (
+            _INPUT_IDS.search(line, 0, at),
+            _CONVERSATION.search(line, 0, at),
+            _TIME.search(line),
+        )
+        units = (
+            decode_json(f"[{given[1]}]".encode(), tuple[int, ...], path, row=number)
+            if given
+            else None
+        )
         if units is not None and len(units) != tokens:
-            raise log.fault(f"{len(units)} input_ids, but {tokens} prompt_tokens", number, "input_ids")
+            raise log.fault(
+                f"{len(units)} input_ids, but {tokens} prompt_tokens", number, "input_ids"
+            )
         took_ns = round(min(max(0.0, meta.get("e2e_latency", 0.0)), _LONGEST_S) * NS_PER_S)
         if 0 < meta.get("request_received_ts", 0) < _LONGEST_S:
             asked_ns = round(meta["request_received_ts"] * NS_PER_S)
         elif when is None:
-            raise log.fault("neither request_received_ts nor the time of the line", number, "meta_info")
+            raise log.fault(
+                "neither request_received_ts nor the time of the line", number, "meta_info"
+            )
         else:
             asked_ns = reading.wall_ns(when[0].replace(" ", "T"), log, number, "time") - took_ns
-        cached, cut = cached + int(meta["cached_tokens"]), cut + (units is None and "input_ids" in line[:at])
+        cached, cut = (
+            cached + int(meta["cached_tokens"]),
+            cut + (units is None and "input_ids" in line[:at]),
+        )
         session = log.text(named[1], number) if named else None
-        found.append(_Logged(asked_ns, asked_ns + took_ns, units, tokens, int(meta["completion_tokens"]), session))
-    notes = reading.counted((cut, "prompts are logged in part: their blocks are not known (--log-requests-level 3)"))
+        found.append(
+            _Logged(
+                asked_ns, asked_ns + took_ns, units, tokens, int(meta["completion_tokens"]), session
+            )
+        )
+    notes = reading.counted(
+        (cut, "prompts are logged in part: their blocks are not known (--log-requests-level 3)")
+    )
     if cached:
         notes.append(f"the {cached} prompt tokens that SGLang found in its own cache are not used")
     return log.requests("sglang-log", found, block_tokens, notes)
@@ -417,27 +531,55 @@ class _Log(reading.JsonLines[Any]):
         return found
 
     def ns(self, text: str, number: int) -> int:
-        """Return the time of such as 12-31 23:59:59, without a year: they go on, with a 29 February if one is there."""
+        """Return the time of such as 12-31 23:59:59, without a year.
+
+        They go on, with a 29 February if one is there.
+        """
         self._is_leap |= text.startswith("02-29")
         at, new_year = (
-            reading.wall_ns(f"2024-{day}", self, number, "time") for day in (text.replace(" ", "T"), "01-01")
+            reading.wall_ns(f"2024-{day}", self, number, "time")
+            for day in (text.replace(" ", "T"), "01-01")
         )
         in_year = at - new_year - _DAY_NS * (not self._is_leap and text >= "03")
-        self._last_ns = in_year + max(0, self._last_ns - in_year + _YEAR_NS // 2) // _YEAR_NS * _YEAR_NS
+        self._last_ns = (
+            in_year + max(0, self._last_ns - in_year + _YEAR_NS // 2) // _YEAR_NS * _YEAR_NS
+        )
         return self._last_ns
 
-    def requests(self, kind: str, logged: list[_Logged], block_tokens: int, notes: list[str]) -> reading.Requests:
-        """Return the requests `logged`: with blocks by the token ids of prompts, if any has its own in the log."""
-        block, found = block_tokens if any(said.units is not None for said in logged) else 0, reading.Gathered()
+    def requests(
+        self, kind: str, logged: list[_Logged], block_tokens: int, notes: list[str]
+    ) -> reading.Requests:
+        """Return the requests `logged`.
+
+        With blocks by the token ids of prompts, if any has its own in the log.
+        """
+        block, found = (
+            block_tokens if any(said.units is not None for said in logged) else 0,
+            reading.Gathered(),
+        )
         for said in logged:
             chain = pieces(said.units or (), block_tokens)
-            found.add(said.asked_ns, said.input_tokens, said.output_tokens or 0, chain, said.session, said.answered_ns)
+            found.add(
+                said.asked_ns,
+                said.input_tokens,
+                said.output_tokens or 0,
+                chain,
+                said.session,
+                said.answered_ns,
+            )
         if block:
-            shared = f"the log has no block ids: {block} equal tokens behind equal tokens are one block"
+            shared = (
+                f"the log has no block ids: {block} equal tokens behind equal tokens are one block"
+            )
         elif any(said.session is not None for said in logged):
-            shared = "the log has no prompt's tokens: prompts share a prefix only within a conversation"
+            shared = (
+                "the log has no prompt's tokens: prompts share a prefix only within a conversation"
+            )
         else:
-            shared = "the log has no prompt's tokens and no conversation: no request reuses another's cache"
+            shared = (
+                "the log has no prompt's tokens and no conversation: no request reuses another's"
+                " cache"
+            )
         return found.requests(kind, self.path, self.sha256, block, [shared, *notes])
 
 
@@ -488,13 +630,16 @@ class _Spec(msgspec.Struct):
 
 @reading.source(lambda start: start.path.suffix == ".lct" and _MAGIC in start.text[:256])
 def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Requests:
-    """Return a request for each prefetch of the trace at `path`; its chunks are `block_tokens` long, 256 by default.
+    """Return a request for each prefetch of the trace at `path`.
 
-    The trace gives full chunks and neither the tokens after them nor answers. TraceError if the file is not such a
-    trace, is cut off, or no shape in it has a dimension of `block_tokens`.
+    Its chunks are `block_tokens` long, 256 by default.
 
-    LMCache's storage trace (`.lct`): the calls of its storage manager, of which each prefetch is a prompt looked up.
-    The file is frames of a 4-byte big-endian length and so many bytes of MessagePack: a header, then a record a call.
+    The trace gives full chunks and neither the tokens after them nor answers. TraceError if the
+    file is not such a trace, is cut off, or no shape in it has a dimension of `block_tokens`.
+
+    LMCache's storage trace (`.lct`): the calls of its storage manager, of which each prefetch is a
+    prompt looked up. The file is frames of a 4-byte big-endian length and so many bytes of
+    MessagePack: a header, then a record a call.
     """
     chunk_tokens = block_tokens or CHUNK_TOKENS
     need_file(path)
@@ -507,14 +652,19 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
             spec = msgspec.convert(_bare(record.args).get("spec"), _Spec)
         except msgspec.ValidationError as error:
             message, place = place_of(error)
-            raise TraceError(message, path=path, row=number, column=f"spec.{place}" if place else "spec") from None
+            raise TraceError(
+                message, path=path, row=number, column=f"spec.{place}" if place else "spec"
+            ) from None
         groups = [g for g in spec.key_groups if g.keys]
         if not groups:
             continue
         first = first or groups
         whole = next((g for g in groups if g.sliding_window_size == _WHOLE_PREFIX), groups[0])
         if whole.keys[0].model_name != first[0].keys[0].model_name:
-            why = f"{whole.keys[0].model_name!r} after {first[0].keys[0].model_name!r}: a trace of two models"
+            why = (
+                f"{whole.keys[0].model_name!r} after {first[0].keys[0].model_name!r}: a trace of"
+                " two models"
+            )
             raise TraceError(why, path=path, row=number, column="model_name")
         chain = [key.chunk_hash for key in whole.keys]
         found.add(round(record.t_mono * NS_PER_S), len(chain) * chunk_tokens, 0, chain)
@@ -522,7 +672,10 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
         raise TraceError("holds no prefetch, and so no prompts", path=path)
     dimensions = {size for group in first for shape in group.layout_desc.shapes for size in shape}
     if chunk_tokens not in dimensions:
-        why = f"no tensor has a dimension of {chunk_tokens} tokens, only {sorted(dimensions)}: say --block-tokens"
+        why = (
+            f"no tensor has a dimension of {chunk_tokens} tokens, only {sorted(dimensions)}: say"
+            " --block-tokens"
+        )
         raise TraceError(why, path=path)
     sizes = [
         chunk_bytes(g.layout_desc.shapes, g.layout_desc.dtypes)
@@ -531,16 +684,26 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
     ]
     known = None if None in sizes else sum(size or 0 for size in sizes)
     notes = [
-        "the trace has full chunks only: prompts end with their last one, output_tokens is 0, and nothing is decoded",
+        (
+            "the trace has full chunks only: prompts end with their last one, output_tokens is 0,"
+            " and nothing is decoded"
+        ),
         f"a chunk is taken as {chunk_tokens} tokens (--block-tokens)",
     ]
     model = model_of(first[0].keys[0].model_name, known, chunk_tokens)
-    facts = {"model": model, "ranks": len({g.keys[0].kv_rank for g in first}), "records_not_used": unused}
+    facts = {
+        "model": model,
+        "ranks": len({g.keys[0].kv_rank for g in first}),
+        "records_not_used": unused,
+    }
     return found.requests("lmcache-trace", path, digest.hexdigest(), chunk_tokens, notes, **facts)
 
 
 def _bare(value: Any) -> Any:
-    """Return `value` without the tags {"__t__": type, "v": value} that LMCache wraps its own types in."""
+    """Return `value` without the tags {"__t__".
+
+    Type, "v": value} that LMCache wraps its own types in.
+    """
     if isinstance(value, dict):
         if "__t__" in value:
             return _bare(value.get("v"))
@@ -558,7 +721,9 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
             length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else _MOST_BYTES + 1
             at += _LENGTH.size + length
             if length > _MOST_BYTES or at > size:
-                raise TraceError("the file ends within this record, or is damaged", path=path, row=number)
+                raise TraceError(
+                    "the file ends within this record, or is damaged", path=path, row=number
+                )
             frame = file.read(length)
             digest.update(prefix)
             digest.update(frame)
@@ -566,7 +731,9 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
                 if number:
                     yield number, records.decode(frame)
                 elif (head := header.decode(frame)) != _Header(_MAGIC, 1, "storage"):
-                    what = f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
+                    what = (
+                        f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
+                    )
                     raise TraceError(f"{what}, where we read LMCT, 1 and storage", path=path)
             except msgspec.ValidationError as error:
                 message, place = place_of(error)
@@ -577,7 +744,9 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
 
 
 ITEM_BYTES: Final = {
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "uint8", "int8"), 1),
+    **dict.fromkeys(
+        ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "uint8", "int8"), 1
+    ),
     **dict.fromkeys(("bfloat16", "float16", "half", "int16", "uint16"), 2),
     **dict.fromkeys(("float32", "float", "int32"), 4),
     **dict.fromkeys(("float64", "int64"), 8),
@@ -586,7 +755,10 @@ ITEM_BYTES: Final = {
 
 
 def chunk_bytes(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int | None:
-    """Return the bytes of tensors of these `shapes` and `dtypes`; None if a dtype is unknown or nothing is given."""
+    """Return the bytes of tensors of these `shapes` and `dtypes`.
+
+    None if a dtype is unknown or nothing is given.
+    """
     sizes = [ITEM_BYTES.get(name.removeprefix("torch.")) for name in dtypes]
     if not shapes or len(shapes) != len(sizes) or any(size is None for size in sizes):
         return None
@@ -594,9 +766,14 @@ def chunk_bytes(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int |
 
 
 def model_of(name: str, size_bytes: int | None, chunk_tokens: int) -> dict[str, Any]:
-    """Return what the origin of a source says of the model: its name, and the KV bytes that one rank stores of a token.
+    """Return what the origin of a source says of the model.
+
+    Its name, and the KV bytes that one rank stores of a token.
 
     The bytes are None where the log does not say them, or where they are no whole number.
     """
     whole = size_bytes is not None and size_bytes > 0 and size_bytes % chunk_tokens == 0
-    return {"name": name, "kv_bytes_per_token_per_rank": size_bytes // chunk_tokens if whole and size_bytes else None}
+    return {
+        "name": name,
+        "kv_bytes_per_token_per_rank": size_bytes // chunk_tokens if whole and size_bytes else None,
+    }

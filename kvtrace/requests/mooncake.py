@@ -1,8 +1,10 @@
-"""Mooncake JSONL request traces (FAST'25 release): arrival, lengths, and the prefix chain as global block ids.
+"""Mooncake JSONL request traces (FAST'25 release).
 
-Rows may name sessions, as AIPerf's and Dynamo's do. A later turn may then say only how long after the turn before it
-comes (`delay`), and only what it adds to the prompt: its prompt is all earlier inputs and outputs of its session and
-that.
+Arrival, lengths, and the prefix chain as global block ids.
+
+Rows may name sessions, as AIPerf's and Dynamo's do. A later turn may then say only how long after
+the turn before it comes (`delay`), and only what it adds to the prompt: its prompt is all earlier
+inputs and outputs of its session and that.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from kvtrace.requests import requests as reading
 
 BLOCK_TOKENS = 512
 TIME_UNITS_NS = {"ms": NS_PER_MS, "s": NS_PER_S}
-# Above this many requests a second, milliseconds have most likely been taken for seconds or the reverse.
+# Above this many requests a second, milliseconds have most likely been taken for seconds or the
+# reverse.
 _SUSPICIOUS_PER_S = 1000.0
 
 _Time = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
@@ -38,22 +41,30 @@ class _Line(msgspec.Struct):
 
 
 def is_own(start: reading.Start) -> bool:
-    """Return whether the file is a Mooncake trace: its first line is a request without a chat_id, and no event."""
+    """Return whether the file is a Mooncake trace.
+
+    Its first line is a request without a chat_id, and no event.
+    """
 
     def has(*names: bytes) -> bool:
         return any(b'"%b"' % name in start.line for name in names)
 
-    is_request = has(b"timestamp", b"session_id") and has(b"hash_ids", b"session_id") and has(b"input_length")
+    is_request = (
+        has(b"timestamp", b"session_id")
+        and has(b"hash_ids", b"session_id")
+        and has(b"input_length")
+    )
     return start.text.startswith(b"{") and is_request and not has(b"chat_id", b"event_type")
 
 
 def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) -> reading.Requests:
     """Return the requests of the Mooncake JSONL file at `path`; times are in `time_unit`.
 
-    Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is checked against it.
-    Rows may name a `session_id`, and its later turns a `delay` in place of a timestamp and what they add in place of a
-    whole prompt. Rows of sessions may stand in any order of time, and lack ids: their blocks are their own. TraceError
-    if a line is not such an object, its chain does not fit its length, or time goes backwards.
+    Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is
+    checked against it. Rows may name a `session_id`, and its later turns a `delay` in place of a
+    timestamp and what they add in place of a whole prompt. Rows of sessions may stand in any order
+    of time, and lack ids: their blocks are their own. TraceError if a line is not such an object,
+    its chain does not fit its length, or time goes backwards.
     """
     if time_unit not in TIME_UNITS_NS:
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")
@@ -68,14 +79,21 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         before_ns = last_ns if line.session_id is None else sessions.last_ns(line.session_id)
         if time_ns is not None and time_ns < before_ns:
             when = f"from {before_ns / scale:g} to {line.timestamp:g} {time_unit}"
-            raise lines.fault(f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp")
+            raise lines.fault(
+                f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp"
+            )
         last_ns = last_ns if time_ns is None else max(last_ns, time_ns)
         delay_ns = None if line.delay is None else round(line.delay * scale)
         if (delay_ns or 0) > reading.MAX_NS:
-            raise lines.fault(f"{line.delay:g} {time_unit} is beyond the clock of a trace", number, "delay")
+            raise lines.fault(
+                f"{line.delay:g} {time_unit} is beyond the clock of a trace", number, "delay"
+            )
         arrival_ns = sessions.add(line.session_id, time_ns, delay_ns, line.hash_ids)
         if arrival_ns > reading.MAX_NS:
-            why = f"{arrival_ns / scale:g} {time_unit} is beyond the clock of a trace; another time unit? (--time-unit)"
+            why = (
+                f"{arrival_ns / scale:g} {time_unit} is beyond the clock of a trace; another time"
+                " unit? (--time-unit)"
+            )
             raise lines.fault(why, number, "timestamp")
         times.append(arrival_ns)
         inputs.append(line.input_length)
@@ -96,7 +114,11 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     facts: dict[str, Any] = {"time_unit": time_unit, "block_references": len(all_ids)}
     facts |= {"conversations": len(sessions)} if len(sessions) else {}
     origin = reading.origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
-    notes = (*sessions.notes(), *_notes(arrivals, time_unit, unanswered), *reading.unused_notes(lines.fields, _Line))
+    notes = (
+        *sessions.notes(),
+        *_notes(arrivals, time_unit, unanswered),
+        *reading.unused_notes(lines.fields, _Line),
+    )
     columns = (prompts[order], answers[order], offsets, all_ids)
     more = sessions.columns(order, arrivals[0])
     return reading.Requests(arrivals - arrivals[0], *columns, block_tokens, origin, notes, **more)
@@ -104,26 +126,34 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
 
 def _check(line: _Line, block_tokens: int, lines: reading.JsonLines[_Line], number: int) -> None:
     if line.block_size not in (None, block_tokens):
-        raise lines.fault(f"{line.block_size}, but blocks are of {block_tokens} tokens", number, "block_size")
+        raise lines.fault(
+            f"{line.block_size}, but blocks are of {block_tokens} tokens", number, "block_size"
+        )
     if line.timestamp is None and line.session_id is None:
         raise lines.fault("missing required field `timestamp`, and no session_id", number, None)
     if line.hash_ids is None:
         if line.session_id is not None:
             return
         raise lines.fault("missing required field `hash_ids`, and no session_id", number, None)
-    lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number, may_lack_last=False)
+    lines.check_ids(
+        len(line.hash_ids), line.input_length, block_tokens, number, may_lack_last=False
+    )
     if len(set(line.hash_ids)) < len(line.hash_ids):
-        raise lines.fault("an id appears twice, but an id names one whole prefix", number, "hash_ids")
+        raise lines.fault(
+            "an id appears twice, but an id names one whole prefix", number, "hash_ids"
+        )
 
 
 def _notes(arrivals: reading.Ints, time_unit: str, unanswered: int) -> tuple[str, ...]:
-    notes = reading.counted((unanswered, "rows have no output_length: it is 0, and nothing is decoded"))
+    notes = reading.counted(
+        (unanswered, "rows have no output_length: it is 0, and nothing is decoded")
+    )
     span_s = (arrivals[-1] - arrivals[0]) / 1e9
     if span_s and len(arrivals) / span_s > _SUSPICIOUS_PER_S:
         other = next(unit for unit in TIME_UNITS_NS if unit != time_unit)
         notes.append(
-            f"timestamps were read as {time_unit}, which makes {len(arrivals) / span_s:,.0f} requests a second: "
-            f"if they are in {other}, use --time-unit {other}"
+            f"timestamps were read as {time_unit}, which makes {len(arrivals) / span_s:,.0f}"
+            f" requests a second: if they are in {other}, use --time-unit {other}"
         )
     return tuple(notes)
 
@@ -145,7 +175,9 @@ class Sessions:
     def __init__(self) -> None:
         """Start without any."""
         self.number, self.turn, self.answered = array("q"), array("q"), array("q")
-        self.untimed = self.first_untimed = self.later = self.delays = self.unnamed = self._continued = 0
+        self.untimed = self.first_untimed = self.later = self.delays = self.unnamed = (
+            self._continued
+        ) = 0
         self._known: dict[str | int, _Session] = {}
 
     def __len__(self) -> int:
@@ -156,8 +188,17 @@ class Sessions:
         """Return when the last turn of the session `name` arrives; 0 before its first."""
         return self._known[name].last_ns if name in self._known else 0
 
-    def add(self, name: str | int | None, time_ns: int | None, delay_ns: int | None, ids: list[int] | None) -> int:
-        """Enter the next row, of the session `name`; return when it arrives: at `time_ns`, or after its last turn."""
+    def add(
+        self,
+        name: str | int | None,
+        time_ns: int | None,
+        delay_ns: int | None,
+        ids: list[int] | None,
+    ) -> int:
+        """Enter the next row, of the session `name`.
+
+        Return when it arrives: at `time_ns`, or after its last turn.
+        """
         if name is None:
             self.number.append(reading.NONE)
             self.turn.append(reading.NONE)
@@ -187,17 +228,26 @@ class Sessions:
 
     @property
     def is_delta(self) -> bool:
-        """Whether later turns say what they add: most of them do not begin with their session's first block."""
+        """Whether later turns say what they add.
+
+        Most of them do not begin with their session's first block.
+        """
         return 2 * self._continued < self.later
 
     def whole(
-        self, inputs: reading.Ints, outputs: reading.Ints, chains: list[array[int]], block_tokens: int
+        self,
+        inputs: reading.Ints,
+        outputs: reading.Ints,
+        chains: list[array[int]],
+        block_tokens: int,
     ) -> tuple[reading.Ints, int]:
-        """Make the rows' `chains` and the returned inputs those of whole prompts; and the first row too long, or NONE.
+        """Make the rows' `chains` and the returned inputs those of whole prompts.
 
-        The whole blocks of a session's first prompt keep their ids, which other sessions may share. From its first
-        answer on a session is its own, and so are its blocks, which get new ids; a partial last one gets none. Rows of
-        a file whose prompts are whole stay as they are.
+        And the first row too long, or NONE.
+
+        The whole blocks of a session's first prompt keep their ids, which other sessions may share.
+        From its first answer on a session is its own, and so are its blocks, which get new ids; a
+        partial last one gets none. Rows of a file whose prompts are whole stay as they are.
         """
         free = 1 + max((max(chain) for chain in chains if chain), default=-1)
         if not self.is_delta:
@@ -224,7 +274,10 @@ class Sessions:
         return whole, reading.NONE
 
     def columns(self, order: reading.Ints, start_ns: int) -> dict[str, Any]:
-        """Return what Requests has of sessions, by `order` and from `start_ns` on; nothing if no row names one."""
+        """Return what Requests has of sessions, by `order` and from `start_ns` on.
+
+        Nothing if no row names one.
+        """
         if not self._known:
             return {}
         found: dict[str, Any] = {
@@ -233,32 +286,45 @@ class Sessions:
         }
         if self.delays:
             found["answered_ns"] = reading.column(self.answered)[order] - start_ns
-            found["pause"] = "the file's delay, and where a turn has none, the time between arrivals"
+            found["pause"] = (
+                "the file's delay, and where a turn has none, the time between arrivals"
+            )
         return found | ({"untimed": self._untimed_note} if self.untimed else {})
 
     @property
     def _untimed_note(self) -> str:
         return (
-            f"{self.untimed} later turns have no timestamp: they arrive their delay after the turn before them "
-            "arrived; how long an answer took is not in the file"
+            f"{self.untimed} later turns have no timestamp: they arrive their delay after the turn"
+            " before them arrived; how long an answer took is not in the file"
         )
 
     def notes(self) -> list[str]:
         """Return what was assumed of the file's sessions."""
         if not self._known:
-            return ["the source has no sessions or turns: they are null, and reuse comes from block ids alone"]
-        how = f"{self._continued} of {self.later} later turns begin with their session's first block"
+            return [
+                (
+                    "the source has no sessions or turns: they are null, and reuse comes from block ids"
+                    " alone"
+                )
+            ]
+        how = (
+            f"{self._continued} of {self.later} later turns begin with their session's first block"
+        )
         notes = [f"sessions are the file's session_id, and their prompts are whole: {how}"]
         if self.is_delta:
             notes[0] = (
-                f"input_length of a session's later turns is taken as what they add ({how}): prompts are all earlier "
-                "inputs and outputs and that, and blocks after a session's first prompt are its own"
+                f"input_length of a session's later turns is taken as what they add ({how}):"
+                " prompts are all earlier inputs and outputs and that, and blocks after a"
+                " session's first prompt are its own"
             )
         if self.untimed:
             notes.append(self._untimed_note)
         return notes + reading.counted(
             (self.first_untimed, "first turns have no timestamp: they arrive at 0"),
-            (self.unnamed, "rows have no hash_ids: what they ask for is shared within their session only"),
+            (
+                self.unnamed,
+                "rows have no hash_ids: what they ask for is shared within their session only",
+            ),
         )
 
 
@@ -289,20 +355,26 @@ class _AgenticLine(msgspec.Struct):
 
 @reading.source(lambda start: start.is_json_with(AGENTIC_SCHEMA))
 def agentic_mooncake(path: Path) -> reading.Requests:
-    """Return the requests of the file at `path`, and which wait for which to be dispatched or to complete.
+    """Return the requests of the file at `path`, and which wait for which to be dispatched or to
+    complete.
 
-    As recorded, a request arrives at its `not_before_ms`, or its delay after the last request that it depends on; that
-    is taken to complete as it arrives, for the file does not say how long requests took. TraceError if the header is
-    not of version 2, a line is not such a request, or it depends on a later one.
+    As recorded, a request arrives at its `not_before_ms`, or its delay after the last request that
+    it depends on; that is taken to complete as it arrives, for the file does not say how long
+    requests took. TraceError if the header is not of version 2, a line is not such a request, or it
+    depends on a later one.
 
-    Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that wait for others.
+    Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that
+    wait for others.
     """
     lines = reading.JsonLines(path, _AgenticLine, name_fields=True)
     rows = iter(lines)
     number, head = next(rows, (0, _AgenticLine()))
     if head.schema != AGENTIC_SCHEMA or head.version != _AGENTIC_VERSION or head.block_size is None:
         raise lines.fault(
-            f"its first line must be of {AGENTIC_SCHEMA}, version {_AGENTIC_VERSION}, with a block_size", number, None
+            f"its first line must be of {AGENTIC_SCHEMA}, version {_AGENTIC_VERSION}, with a"
+            " block_size",
+            number,
+            None,
         )
     found, is_local = reading.Gathered(), head.hash_id_scope == "local"
     arrivals: dict[str, tuple[int, int]] = {}
@@ -321,7 +393,10 @@ def agentic_mooncake(path: Path) -> reading.Requests:
             if other.request_id not in arrivals:
                 why = f"depends on {other.request_id!r}, which is not before it"
                 raise lines.fault(why, number, "dependencies")
-            (before, before_ns), delay_ns = arrivals[other.request_id], round(other.delay_ms * NS_PER_MS)
+            (before, before_ns), delay_ns = (
+                arrivals[other.request_id],
+                round(other.delay_ms * NS_PER_MS),
+            )
             time_ns = max(time_ns, before_ns + delay_ns)
             waits.append((len(found), before, delay_ns, other.trigger == "dispatch"))
         if time_ns > reading.MAX_NS:
@@ -335,8 +410,9 @@ def agentic_mooncake(path: Path) -> reading.Requests:
     notes, untimed = [], ""
     if completions:
         untimed = (
-            f"{completions} of the waits of {graph.followers} requests are for another to complete: the file does not "
-            "say how long requests took, so they arrive their delay after it arrived"
+            f"{completions} of the waits of {graph.followers} requests are for another to complete:"
+            " the file does not say how long requests took, so they arrive their delay after it"
+            " arrived"
         )
         notes.append(untimed)
     if is_local:

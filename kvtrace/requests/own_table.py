@@ -1,4 +1,6 @@
-"""The requests table of the contract, as a source and as the output of `kvtrace import`: an exact round trip.
+"""The requests table of the contract, as a source and as the output of `kvtrace import`.
+
+An exact round trip.
 
 With the figures of a source: counts, span, reuse, gaps, oddities.
 """
@@ -38,35 +40,60 @@ def read(path: Path) -> reading.Requests:
         raise TraceError("holds no request", path=path)
     block_tokens = source.get("block_tokens") or 0
     lengths, ids = _blocks(table.column("block_ids"), path, has_ids=bool(block_tokens))
-    found = {name: numbers(table.column(name).combine_chunks()) for name in REQUESTS.names if name != "block_ids"}
+    found = {
+        name: numbers(table.column(name).combine_chunks())
+        for name in REQUESTS.names
+        if name != "block_ids"
+    }
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     _check(found, offsets, block_tokens, path)
-    origin = reading.origin_of("requests", path, reading.sha256_of(path), table.num_rows, block_tokens, of=source)
+    origin = reading.origin_of(
+        "requests", path, reading.sha256_of(path), table.num_rows, block_tokens, of=source
+    )
     tokens, notes = (found["input_tokens"], found["output_tokens"]), tuple(reader.meta.notes)
     more: dict[str, Any] = {
-        name: (None if (found[name] == reading.NONE).all() else found[name]) for name in ("session_id", "turn", "qos")
+        name: None if (found[name] == reading.NONE).all() else found[name]
+        for name in ("session_id", "turn", "qos")
     }
     more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
-    return reading.Requests(found["arrival_ns"], *tokens, offsets, ids, block_tokens, origin, notes, **more)
+    return reading.Requests(
+        found["arrival_ns"], *tokens, offsets, ids, block_tokens, origin, notes, **more
+    )
 
 
 def _blocks(lists: Any, path: Path, *, has_ids: bool) -> tuple[reading.Ints, reading.Ints]:
-    """Return how many ids each request has, by the column `lists` of a table, and the ids; all have some, or none."""
+    """Return how many ids each request has, by the column `lists` of a table, and the ids.
+
+    All have some, or none.
+    """
     is_wrong = (lists.is_null() if has_ids else lists.is_valid()).to_numpy()
-    why = "null, but the source has block ids" if has_ids else "ids, but the metadata's source has no block_tokens"
+    why = (
+        "null, but the source has block ids"
+        if has_ids
+        else "ids, but the metadata's source has no block_tokens"
+    )
     refuse(is_wrong, why, path=path, column="block_ids")
     if not has_ids:
         return np.zeros(len(lists), dtype=np.int64), np.zeros(0, dtype=np.int64)
-    return pc.list_value_length(lists).to_numpy().astype(np.int64), pc.list_flatten(lists).to_numpy()
+    return (
+        pc.list_value_length(lists).to_numpy().astype(np.int64),
+        pc.list_flatten(lists).to_numpy(),
+    )
 
 
-def _check(found: dict[str, reading.Ints], offsets: reading.Ints, block_tokens: int, path: Path) -> None:
+def _check(
+    found: dict[str, reading.Ints], offsets: reading.Ints, block_tokens: int, path: Path
+) -> None:
 
     def no(is_wrong: Any, name: str, why: str) -> None:
         refuse(is_wrong, f"{{}} {why}", found[name], path=path, column=name)
 
     n = len(found["arrival_ns"])
-    no(found["request_id"] != np.arange(n), "request_id", "where requests are numbered from 0, one by one")
+    no(
+        found["request_id"] != np.arange(n),
+        "request_id",
+        "where requests are numbered from 0, one by one",
+    )
     no(found["arrival_ns"] > reading.MAX_NS, "arrival_ns", "is beyond the clock of a trace")
     no(np.diff(found["arrival_ns"], prepend=0) < 0, "arrival_ns", "goes back in time")
     for name in ("input_tokens", "output_tokens"):
@@ -76,7 +103,11 @@ def _check(found: dict[str, reading.Ints], offsets: reading.Ints, block_tokens: 
         counts = np.diff(offsets)
         whole = found["input_tokens"] // block_tokens
         most = -(-found["input_tokens"] // block_tokens)
-        no((counts < whole) | (counts > most), "input_tokens", "tokens do not fit the number of block_ids")
+        no(
+            (counts < whole) | (counts > most),
+            "input_tokens",
+            "tokens do not fit the number of block_ids",
+        )
 
 
 GAP_INTERVALS = 100
@@ -89,20 +120,30 @@ unanswered unasked unknown_speakers
 
 
 def account(requests: reading.Requests) -> dict[str, Any]:
-    """Return the figures of `requests`: counts, span, tokens, conversations, block reuse, gaps, oddities, nulls.
+    """Return the figures of `requests`.
 
-    `block_reuse` is the share of block references to a block that an earlier reference named; with prefix chains
-    it equals the hit ratio of an unlimited cache. It is null without block ids.
+    Counts, span, tokens, conversations, block reuse, gaps, oddities, nulls.
+
+    `block_reuse` is the share of block references to a block that an earlier reference named; with
+    prefix chains it equals the hit ratio of an unlimited cache. It is null without block ids.
     """
     span_ns = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
     n = len(requests)
     references = len(requests.block_ids)
     distinct = len(np.unique(requests.block_ids)) if requests.block_tokens else None
     sessions = requests.session_id
-    gaps: dict[str, Any] = {"count": 0, "total_ns": 0, "longest_ns": None, "longest_starts_ns": None}
+    gaps: dict[str, Any] = {
+        "count": 0,
+        "total_ns": 0,
+        "longest_ns": None,
+        "longest_starts_ns": None,
+    }
     if span_ns:
         intervals = np.diff(requests.arrival_ns)
-        is_gap, longest = intervals >= GAP_INTERVALS * (span_ns / len(intervals)), int(np.argmax(intervals))
+        is_gap, longest = (
+            intervals >= GAP_INTERVALS * (span_ns / len(intervals)),
+            int(np.argmax(intervals)),
+        )
         gaps = {
             "count": int(np.count_nonzero(is_gap)),
             "total_ns": int(intervals[is_gap].sum()),
@@ -111,7 +152,11 @@ def account(requests: reading.Requests) -> dict[str, Any]:
         }
     nulls = {
         name: n if values is None else int(np.count_nonzero(values == reading.NONE))
-        for name, values in (("session_id", sessions), ("turn", requests.turn), ("qos", requests.qos))
+        for name, values in (
+            ("session_id", sessions),
+            ("turn", requests.turn),
+            ("qos", requests.qos),
+        )
     }
     nulls["block_ids"] = 0 if requests.block_tokens else n
     return {
@@ -120,20 +165,30 @@ def account(requests: reading.Requests) -> dict[str, Any]:
         "requests_per_s": (n - 1) / (span_ns / 1e9) if span_ns else None,
         "input_tokens": _tokens(requests.input_tokens),
         "output_tokens": _tokens(requests.output_tokens),
-        "conversations": None if sessions is None else len(np.unique(sessions[sessions != reading.NONE])),
+        "conversations": (
+            None if sessions is None else len(np.unique(sessions[sessions != reading.NONE]))
+        ),
         "block_tokens": requests.block_tokens or None,
         "block_references": references if requests.block_tokens else None,
         "distinct_blocks": distinct,
         "block_reuse": 1 - distinct / references if distinct is not None and references else None,
         "gaps": gaps,
-        "oddities": {name: requests.origin[name] for name in _COUNTED.split() if requests.origin.get(name)},
+        "oddities": {
+            name: requests.origin[name] for name in _COUNTED.split() if requests.origin.get(name)
+        },
         "nulls": {name: count for name, count in nulls.items() if count},
     }
 
 
 def _tokens(values: reading.Ints) -> dict[str, Any]:
     median, p95 = np.percentile(values, [50, 95], method="inverted_cdf").tolist()
-    return {"sum": int(values.sum()), "mean": float(values.mean()), "p50": median, "p95": p95, "max": int(values.max())}
+    return {
+        "sum": int(values.sum()),
+        "mean": float(values.mean()),
+        "p50": median,
+        "p95": p95,
+        "max": int(values.max()),
+    }
 
 
 def write(
@@ -147,7 +202,9 @@ def write(
     figures = account(requests)
     source, notes = requests.origin, list(requests.notes)
     config = {"source": source, "seed": seed}
-    meta = describe(REQUESTS, "kvtrace", argv, config, seed=seed, source=source, notes=notes, stats=figures)
+    meta = describe(
+        REQUESTS, "kvtrace", argv, config, seed=seed, source=source, notes=notes, stats=figures
+    )
     with create(path, REQUESTS, meta) as out:
         for batch in reading.batches(requests):
             out.write(batch)
@@ -160,25 +217,46 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
 
     def tokens(name: str) -> str:
         of = figures[name]
-        return f"mean {of['mean']:,.1f}, p50 {of['p50']:,}, p95 {of['p95']:,}, max {of['max']:,}, sum {of['sum']:,}"
+        return (
+            f"mean {of['mean']:,.1f}, p50 {of['p50']:,}, p95 {of['p95']:,}, max {of['max']:,}, sum"
+            f" {of['sum']:,}"
+        )
 
     rate, gaps, blocks = figures["requests_per_s"], figures["gaps"], "none"
     if figures["block_tokens"] is not None:
         reuse = "-" if figures["block_reuse"] is None else f"{100 * figures['block_reuse']:.2f} %"
-        references, distinct = format_count(figures["block_references"]), format_count(figures["distinct_blocks"])
-        blocks = f"{references} of {figures['block_tokens']} tokens, {distinct} distinct, reuse {reuse}"
+        references, distinct = (
+            format_count(figures["block_references"]),
+            format_count(figures["distinct_blocks"]),
+        )
+        blocks = (
+            f"{references} of {figures['block_tokens']} tokens, {distinct} distinct, reuse {reuse}"
+        )
     found = [
         ("requests", format_count(figures["requests"])),
-        ("span", format_duration(figures["span_ns"]) + ("" if rate is None else f", {rate:.3g} requests/s")),
+        (
+            "span",
+            format_duration(figures["span_ns"])
+            + ("" if rate is None else f", {rate:.3g} requests/s"),
+        ),
         ("input tokens", tokens("input_tokens")),
         ("output tokens", tokens("output_tokens")),
-        ("conversations", "none" if figures["conversations"] is None else format_count(figures["conversations"])),
+        (
+            "conversations",
+            "none" if figures["conversations"] is None else format_count(figures["conversations"]),
+        ),
         ("blocks", blocks),
         ("longest interval", format_duration(gaps["longest_ns"])),
-        (f"gaps ({GAP_INTERVALS} mean intervals)", f"{gaps['count']}, {format_duration(gaps['total_ns'])} in all"),
+        (
+            f"gaps ({GAP_INTERVALS} mean intervals)",
+            f"{gaps['count']}, {format_duration(gaps['total_ns'])} in all",
+        ),
     ]
     found += [
-        (name.replace("_", " "), (", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"))
+        (
+            name.replace("_", " "),
+            (", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"),
+        )
         for name, value in figures["oddities"].items()
     ]
     if nulls := [f"{name} in {counted(count, 'row')}" for name, count in figures["nulls"].items()]:

@@ -1,12 +1,15 @@
-"""The KV events that vLLM and SGLang publish: followed over ZeroMQ, kept as rows, and read as requests.
+"""The KV events that vLLM and SGLang publish.
 
-They come in order, and what was missed is asked for again. A message, in MessagePack, is [time, [events], rank]. An
-event is a map with its type in it, or in older releases an array that begins with it:
-https://docs.vllm.ai/en/stable/examples/online_serving/kv_events_subscriber/
+Followed over ZeroMQ, kept as rows, and read as requests.
 
-The engine says what it stored, not what was asked: who stored which blocks behind which prefix. A run of stores, each
-behind the block that the one before ended in, is taken as one request: stores of several blocks as its prompt, computed
-chunk by chunk, stores of a single block after that as its answer.
+They come in order, and what was missed is asked for again. A message, in MessagePack, is [time,
+[events], rank]. An event is a map with its type in it, or in older releases an array that begins
+with it: https://docs.vllm.ai/en/stable/examples/online_serving/kv_events_subscriber/
+
+The engine says what it stored, not what was asked: who stored which blocks behind which prefix. A
+run of stores, each behind the block that the one before ended in, is taken as one request: stores
+of several blocks as its prompt, computed chunk by chunk, stores of a single block after that as its
+answer.
 """
 
 from __future__ import annotations
@@ -71,7 +74,9 @@ class Recorder:
         context = self._stack.enter_context(zmq.Context())
         self._subscriber = self._open(context, zmq.SUB, endpoint, "--zmq")
         self._subscriber.setsockopt_string(zmq.SUBSCRIBE, topic)
-        self._replay = None if replay is None else self._open(context, zmq.DEALER, replay, "--replay")
+        self._replay = (
+            None if replay is None else self._open(context, zmq.DEALER, replay, "--replay")
+        )
 
     _next: int | None
     """The number that the next message must have; None before the first."""
@@ -80,7 +85,8 @@ class Recorder:
 
     def _open(self, context: Any, kind: int, endpoint: str, option: str) -> Any:
         socket = self._stack.enter_context(context.socket(kind))
-        # A publisher drops what a slow subscriber has no room for: none is dropped here for want of room.
+        # A publisher drops what a slow subscriber has no room for: none is dropped here for want of
+        # room.
         socket.setsockopt(self._zmq.RCVHWM, 0)
         socket.setsockopt(self._zmq.LINGER, 0)
         try:
@@ -134,14 +140,19 @@ class Recorder:
             self._flush()
 
     def _ask(self, start: int, stop: int | None) -> int:
-        """Enter the messages from `start` on, before `stop`, that the engine still has; return how many it had."""
+        """Enter the messages from `start` on, before `stop`, that the engine still has.
+
+        Return how many it had.
+        """
         if self._replay is None:
             return 0
         self._replay.send_multipart([b"", start.to_bytes(8, "big")])
         had, deadline = 0, time.monotonic() + _REPLAY_MS / 1000
         while self._replay.poll(max(0, int((deadline - time.monotonic()) * 1000))):
             frames = self._replay.recv_multipart()
-            number = int.from_bytes(frames[-2], "big", signed=True) if len(frames) == _FRAMES else _END
+            number = (
+                int.from_bytes(frames[-2], "big", signed=True) if len(frames) == _FRAMES else _END
+            )
             if number == _END:
                 break
             if (self._next is None or number >= self._next) and (stop is None or number < stop):
@@ -165,11 +176,19 @@ def notes_of(heard: Recorded, unknown: dict[str, int]) -> list[str]:
     """Return what was missed, for people and for the file's metadata."""
     notes = []
     if heard.first:
-        notes.append(f"the first message heard is number {heard.first}: what the engine published before is not here")
+        notes.append(
+            f"the first message heard is number {heard.first}: what the engine published before is"
+            " not here"
+        )
     notes += counted((heard.lost, "messages were lost: blocks stored in them are missing"))
     if heard.restarts:
-        notes.append(f"the numbers began again {heard.restarts} times: the engine was restarted, and its cache empty")
-    unread = ((count, f"events of type {name!r} were not read") for name, count in sorted(unknown.items()))
+        notes.append(
+            f"the numbers began again {heard.restarts} times: the engine was restarted, and its"
+            " cache empty"
+        )
+    unread = (
+        (count, f"events of type {name!r} were not read") for name, count in sorted(unknown.items())
+    )
     return notes + counted((heard.unreadable, "messages were not batches of KV events"), *unread)
 
 
@@ -179,7 +198,15 @@ _KINDS: Final = {
     "AllBlocksCleared": CacheEvent.CLEARED,
 }
 _ORDER: Final = {
-    "BlockStored": ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name"),
+    "BlockStored": (
+        "block_hashes",
+        "parent_block_hash",
+        "token_ids",
+        "block_size",
+        "lora_id",
+        "medium",
+        "lora_name",
+    ),
     "BlockRemoved": ("block_hashes", "medium"),
     "AllBlocksCleared": (),
 }
@@ -211,7 +238,9 @@ class EventRows:
     unknown: Counter[str] = field(default_factory=Counter)
     """How many events were of each type that this reads none of."""
     _ids: dict[_Hash, int] = field(default_factory=dict)
-    _columns: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in EVENTS.names})
+    _columns: dict[str, list[Any]] = field(
+        default_factory=lambda: {name: [] for name in EVENTS.names}
+    )
     _decoder: Any = field(default_factory=lambda: msgspec.msgpack.Decoder(_Batch))
 
     def __len__(self) -> int:
@@ -219,15 +248,22 @@ class EventRows:
         return len(self._columns["ts_ns"])
 
     def add(self, sequence: int, payload: bytes) -> int:
-        """Append the events of the message `sequence` and return how many; ValueError if it is no such message."""
+        """Append the events of the message `sequence` and return how many.
+
+        ValueError if it is no such message.
+        """
         try:
             batch = self._decoder.decode(payload)
             events = [msgspec.convert(_as_map(event), _Event) for event in batch.events]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
             raise ValueError(f"message {sequence} is not a batch of KV events: {error}") from None
-        hashes = (one for event in events for one in (*event.block_hashes, event.parent_block_hash or 0))
+        hashes = (
+            one for event in events for one in (*event.block_hashes, event.parent_block_hash or 0)
+        )
         if wrong := [one for one in hashes if not isinstance(one, int | bytes | str)]:
-            raise ValueError(f"message {sequence} is not a batch of KV events: {wrong[0]!r} is not a block hash")
+            raise ValueError(
+                f"message {sequence} is not a batch of KV events: {wrong[0]!r} is not a block hash"
+            )
         known = [event for event in events if event.type in _KINDS]
         self.unknown.update(event.type for event in events if event.type not in _KINDS)
         for event in known:
@@ -238,8 +274,14 @@ class EventRows:
                 "rank": batch.rank,
                 "event": enum_code(EVENTS, "event", _KINDS[event.type]),
                 "medium": event.medium,
-                "block_ids": None if event.type == "AllBlocksCleared" else [self._id(h) for h in event.block_hashes],
-                "parent_id": None if event.parent_block_hash is None else self._id(event.parent_block_hash),
+                "block_ids": (
+                    None
+                    if event.type == "AllBlocksCleared"
+                    else [self._id(h) for h in event.block_hashes]
+                ),
+                "parent_id": (
+                    None if event.parent_block_hash is None else self._id(event.parent_block_hash)
+                ),
                 "block_tokens": event.block_size if stored else None,
                 "group": event.group_idx,
                 "session": event.session_id,
@@ -267,7 +309,10 @@ def _as_map(event: Any) -> Any:
 
 
 MOST_PAUSE_NS: Final = 2 * NS_PER_S
-"""A store this long after the one before it is another request's: the next turn of a conversation."""
+"""A store this long after the one before it is another request's.
+
+The next turn of a conversation.
+"""
 
 
 @dataclass(slots=True)
@@ -306,12 +351,23 @@ def read(path: Path) -> Requests:
 
     TraceError if the file is no events table, or its blocks are of several sizes.
     """
-    reader, requests, sizes, unknown_parents, not_used = open_table(path, EVENTS), list[_Asked](), set[int](), 0, 0
+    reader, requests, sizes, unknown_parents, not_used = (
+        open_table(path, EVENTS),
+        list[_Asked](),
+        set[int](),
+        0,
+        0,
+    )
     by_last: dict[int, _Asked] = {}
     """By the last block of each request so far, the request."""
     before: dict[int, int | None] = {}
     """Of each block that was seen stored, the one that it stands behind."""
-    for row in (row for batch in reader.batches() for row in batch.to_pylist() if row["event"] == CacheEvent.STORED):
+    for row in (
+        row
+        for batch in reader.batches()
+        for row in batch.to_pylist()
+        if row["event"] == CacheEvent.STORED
+    ):
         ids, parent, now = row["block_ids"], row["parent_id"], row["ts_ns"]
         if row["medium"] not in (None, "GPU") or row["group"] not in (None, 0) or not ids:
             not_used += 1
@@ -337,18 +393,31 @@ def read(path: Path) -> Requests:
     if not requests:
         raise TraceError("holds no stored block, and so no request", path=path)
     if len(sizes) != 1 or 0 in sizes:
-        raise TraceError(f"blocks of {sorted(sizes)} tokens: a file may hold one size above 0", path=path)
+        raise TraceError(
+            f"blocks of {sorted(sizes)} tokens: a file may hold one size above 0", path=path
+        )
     block_tokens, found = sizes.pop(), Gathered()
     for asked in requests:
         tokens = len(asked.prompt) * block_tokens, len(asked.answer) * block_tokens
         found.add(asked.first_ns, *tokens, asked.prompt, asked.session, answered_ns=asked.last_ns)
-    how = "a request arrives when its first block is stored, prompts and answers count whole blocks only"
+    how = (
+        "a request arrives when its first block is stored, prompts and answers count whole blocks"
+        " only"
+    )
     notes = [
         *reader.meta.notes,
-        f"the engine says what it stored: {how}, and which stores are a prompt's and which an answer's is estimated",
-        "a prompt wholly in the GPU's cache stored nothing and is not here, unless the engine reported in full",
+        (
+            f"the engine says what it stored: {how}, and which stores are a prompt's and which an"
+            " answer's is estimated"
+        ),
+        (
+            "a prompt wholly in the GPU's cache stored nothing and is not here, unless the engine"
+            " reported in full"
+        ),
     ]
     if unknown_parents:
-        notes.append(f"{unknown_parents} prompts follow a block that was not seen stored: they begin with it")
+        notes.append(
+            f"{unknown_parents} prompts follow a block that was not seen stored: they begin with it"
+        )
     facts = {"unknown_parents": unknown_parents, "stores_not_used": not_used}
     return found.requests("kv-events", path, sha256_of(path), block_tokens, notes, **facts)

@@ -1,13 +1,17 @@
-"""Every request source by name: its options, whether it draws, and how its files are known and read.
+"""Every request source by name.
+
+Its options, whether it draws, and how its files are known and read.
 
 A new source is one file here and one line in SOURCES. The file has two functions:
 
     read(path, [rng,] **options) -> Requests     the requests at `path`; `rng` only if the line says that it draws
     is_own(start: Start) -> bool                 whether a file that starts so is one of its files
 
-A file that reads several formats has a function under `@source` for each, named after a colon: "columns:bailian".
+A file that reads several formats has a function under `@source` for each, named after a colon:
+"columns:bailian".
 
-No source is imported before it is asked for, so that a command's help can name them all and stays quick.
+No source is imported before it is asked for, so that a command's help can name them all and stays
+quick.
 """
 
 from __future__ import annotations
@@ -33,10 +37,15 @@ class Source:
 
     name: str
     module: str = ""
-    """Its module in this folder, and after a colon its SourceFormat there; empty: a module called by its name."""
+    """Its module in this folder, and after a colon its SourceFormat there.
+
+    Empty: a module called by its name.
+    """
     files: str = ""
-    """The pattern of the files that it reads together from a directory, or those of another glob; empty if it reads
-    single files only."""
+    """The pattern of the files that it reads together from a directory, or those of another glob.
+
+    Empty if it reads single files only.
+    """
 
     def load(self) -> Any:
         """Return what has its `read` and `is_own`: a module, or a SourceFormat of one."""
@@ -46,7 +55,9 @@ class Source:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What its `read` takes beside the path: options of the command line, there without `_per_s` and `_ns`.
+        """What its `read` takes beside the path.
+
+        Options of the command line, there without `_per_s` and `_ns`.
 
         And `rng`, a random generator, if it draws what its files lack, such as times.
         """
@@ -77,7 +88,9 @@ SOURCES: Final[dict[str, Source]] = {
         Source("requests", "own_table"),
     )
 }
-"""In the order of the help text, which is also the order in which they are asked whether a file is theirs."""
+"""In the order of the help text, which is also the order in which they are asked whether a file is
+theirs.
+"""
 
 
 _PACKED = {b"\x1f\x8b": "gunzip", ZSTD_MAGIC: "unzstd", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
@@ -85,7 +98,10 @@ _PACKED = {b"\x1f\x8b": "gunzip", ZSTD_MAGIC: "unzstd", b"BZh": "bunzip2", b"PK\
 
 
 def refuse_packed(path: Path) -> None:
-    """Raise TraceError of a compressed file, unless it is a table of ours: what others write is read as text."""
+    """Raise TraceError of a compressed file, unless it is a table of ours.
+
+    What others write is read as text.
+    """
     if not path.is_file() or path.name.endswith(".csv.zst"):
         return
     with path.open("rb") as file:
@@ -95,8 +111,12 @@ def refuse_packed(path: Path) -> None:
             raise TraceError(f"compressed: unpack it first, {program} {path.name}", path=path)
 
 
-def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, seed: int) -> Requests:
-    """Return the requests of `path`, a source of `kind`, reshaped as `wanted`; all that is drawn comes from `seed`.
+def read(
+    kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, seed: int
+) -> Requests:
+    """Return the requests of `path`, a source of `kind`, reshaped as `wanted`.
+
+    All that is drawn comes from `seed`.
 
     An option that is None was not given: the source has its own default. ConfigError if the kind is
     unknown, or does not take an option; TraceError if the file is not what it should be.
@@ -105,7 +125,10 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
 
     if kind not in SOURCES:
         raise ConfigError(f"unknown source {kind!r}; known are {', '.join(SOURCES)}")
-    source, given = SOURCES[kind], {name: value for name, value in options.items() if value is not None}
+    source, given = (
+        SOURCES[kind],
+        {name: value for name, value in options.items() if value is not None},
+    )
     for name in given:
         if name not in source.options:
             takers = ", ".join(other.name for other in SOURCES.values() if name in other.options)
@@ -122,11 +145,13 @@ def read(kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, s
 def detect(path: Path) -> str:
     """Return the name of the source that `path` is, from its name and its first bytes.
 
-    TraceError if there is no such file; ConfigError if no source recognises it, or its directory holds the files of
-    several.
+    TraceError if there is no such file; ConfigError if no source recognises it, or its directory
+    holds the files of several.
     """
     if path.is_dir():
-        firsts = [(s.name, min(path.glob(s.files), default=None)) for s in SOURCES.values() if s.files]
+        firsts = [
+            (s.name, min(path.glob(s.files), default=None)) for s in SOURCES.values() if s.files
+        ]
         kinds = [kind for kind, first in firsts if first is not None and _of_file(first) == kind]
         found = kinds[0] if len(kinds) == 1 else None
     elif not path.exists() and any(c in path.name for c in "*?["):
@@ -136,7 +161,9 @@ def detect(path: Path) -> str:
     else:
         found = _of_file(path)
     if found is None:
-        raise ConfigError(f"the format of {path} is unknown: name it with --source, one of {', '.join(SOURCES)}")
+        raise ConfigError(
+            f"the format of {path} is unknown: name it with --source, one of {', '.join(SOURCES)}"
+        )
     return found
 
 

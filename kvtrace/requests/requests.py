@@ -1,12 +1,16 @@
-"""Requests: the columns that every source fills, who waits for whom, what several sources share, what reshapes them.
+"""Requests.
 
-Shared are the limits, JSONL files as typed rows, prefix chains from block ids, and requests gathered from a log.
-Whatever a source's ids stand for, ours stand for whole prefixes. Some sources hash each block together with all before
-it, some hash its content alone. The simulation needs the former, so ids that are seen behind different prefixes are
-renamed by the prefix they end.
+The columns that every source fills, who waits for whom, what several sources share, what reshapes
+them.
 
-Of any source times are scaled, requests repeated and superposed, prompts limited, arrivals jittered, each recorded in
-the notes. A turn that follows comes a pause after the simulated answer before it, instead of at its recorded time.
+Shared are the limits, JSONL files as typed rows, prefix chains from block ids, and requests
+gathered from a log. Whatever a source's ids stand for, ours stand for whole prefixes. Some sources
+hash each block together with all before it, some hash its content alone. The simulation needs the
+former, so ids that are seen behind different prefixes are renamed by the prefix they end.
+
+Of any source times are scaled, requests repeated and superposed, prompts limited, arrivals
+jittered, each recorded in the notes. A turn that follows comes a pause after the simulated answer
+before it, instead of at its recorded time.
 """
 
 from __future__ import annotations
@@ -41,10 +45,10 @@ class Requests:
     """The requests of a file, as columns in order of arrival; the n-th row is request n.
 
     `block_ids[block_offsets[n]:block_offsets[n + 1]]` is the prefix chain of request n, a block of
-    `block_tokens` tokens each. The last block may be partial, or the source may give ids to whole blocks only:
-    then the last `input_tokens` modulo `block_tokens` tokens of a prompt have no id, and nothing can reuse them.
-    A source without ids has `block_tokens` 0 and no blocks; its requests share a prefix only within a session,
-    whose prompts carry their history.
+    `block_tokens` tokens each. The last block may be partial, or the source may give ids to whole
+    blocks only: then the last `input_tokens` modulo `block_tokens` tokens of a prompt have no id,
+    and nothing can reuse them. A source without ids has `block_tokens` 0 and no blocks; its
+    requests share a prefix only within a session, whose prompts carry their history.
 
     Two prompts of 20 and 40 tokens in blocks of 16, which share their first block::
 
@@ -69,31 +73,48 @@ class Requests:
     turn: Ints | None = None
     """Which turn of its conversation each request is, from 0; None or NONE likewise."""
     qos: Ints | None = None
-    """The service class asked for, a code of the requests table's closed set; None or NONE likewise."""
+    """The service class asked for, a code of the requests table's closed set.
+
+    None or NONE likewise.
+    """
     kind: Ints | None = None
     """The kind of user, a code of the requests table's closed set; None if all are `trace`."""
     answered_ns: Ints | None = None
-    """When each answer ended, as recorded, for the turn after it to follow; the arrival where the source does not say.
-    None if it never does."""
+    """When each answer ended, as recorded, for the turn after it to follow.
+
+    The arrival where the source does not say. None if it never does.
+    """
     waits: Waits | None = None
-    """Which requests follow which, where the source says; None: each the one before it of its session."""
+    """Which requests follow which, where the source says.
+
+    None: each the one before it of its session.
+    """
     pause: str = ""
-    """What the source takes the time between an answer and the turn after it from, for the notes; empty: from its
-    recorded times."""
+    """What the source takes the time between an answer and the turn after it from, for the notes.
+
+    Empty: from its recorded times.
+    """
     untimed: str = ""
-    """The one of `notes` that says how the arrivals of turns were made up, if the file has none: they only follow."""
+    """The one of `notes` that says how the arrivals of turns were made up, if the file has none.
+
+    They only follow.
+    """
 
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.arrival_ns)
 
     def check_shared(self) -> None:
-        """Raise ConfigError if nothing says which prompts share a prefix: hits could only be assumed to be none."""
+        """Raise ConfigError if nothing says which prompts share a prefix.
+
+        Hits could only be assumed to be none.
+        """
         if not self.block_tokens and self.session_id is None and self.waits is None:
             raise ConfigError(
-                f"{self.origin.get('kind', 'the source')}: it does not say which prompts share a prefix (no block ids, "
-                "no sessions), so hits cannot be known; name a source that does, such as mooncake, bailian or agentic, "
-                "or leave FILE out for synthetic users"
+                f"{self.origin.get('kind', 'the source')}: it does not say which prompts share a"
+                " prefix (no block ids, no sessions), so hits cannot be known; name a source that"
+                " does, such as mooncake, bailian or agentic, or leave FILE out for synthetic"
+                " users"
             )
 
 
@@ -103,7 +124,9 @@ MAX_NS: Final = 2**61
 # Chunks smaller than a block are numbered within it, and that product must fit 64 bits.
 MAX_BLOCK_ID: Final = 2**52
 _START_BYTES = 1 << 16
-_CLOCK = re.compile(r"(?:19|20|21)\d\d-\d\d-\d\d([T ][0-9:.]+)?")  # 64 bits of ns go from 1678 to 2262
+_CLOCK = re.compile(
+    r"(?:19|20|21)\d\d-\d\d-\d\d([T ][0-9:.]+)?"
+)  # 64 bits of ns go from 1678 to 2262
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_ID)]
@@ -111,9 +134,20 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=2**31)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
 
-def origin_of(kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: Any) -> dict[str, Any]:
-    """Return what the metadata records of a source: the fields that every source has, then its own `facts`."""
-    base = {"kind": kind, "file": path.name, "sha256": sha256, "requests": requests, "block_tokens": block_tokens}
+def origin_of(
+    kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: Any
+) -> dict[str, Any]:
+    """Return what the metadata records of a source.
+
+    The fields that every source has, then its own `facts`.
+    """
+    base = {
+        "kind": kind,
+        "file": path.name,
+        "sha256": sha256,
+        "requests": requests,
+        "block_tokens": block_tokens,
+    }
     return base | facts
 
 
@@ -125,7 +159,10 @@ def without_blocks(
     notes: tuple[str, ...],
     **more: Any,
 ) -> Requests:
-    """Return the requests of a source without block ids; `more` are session_id, turn, qos and kind, if it has them."""
+    """Return the requests of a source without block ids.
+
+    `more` are session_id, turn, qos and kind, if it has them.
+    """
     offsets, ids = np.zeros(len(arrival_ns) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
     return Requests(arrival_ns, input_tokens, output_tokens, offsets, ids, 0, origin, notes, **more)
 
@@ -142,7 +179,10 @@ def dense(values: Ints) -> tuple[Ints, int]:
 
 
 def runs_of(values: Ints, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-    """Return the runs of `values` of these `lengths` from `starts` on, one after the other: their offsets, and they."""
+    """Return the runs of `values` of these `lengths` from `starts` on, one after the other.
+
+    Their offsets, and they.
+    """
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     return offsets, values[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)]
 
@@ -157,7 +197,8 @@ def sha256_of(*paths: Path) -> str:
 
 
 def files_of(path: Path, pattern: str) -> list[Path]:
-    """Return the file at `path`, or those that `pattern` matches in that directory, or `path` as a glob, by name.
+    """Return the file at `path`, or those that `pattern` matches in that directory, or `path` as a
+    glob, by name.
 
     TraceError if there is none.
     """
@@ -179,7 +220,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first 64 KiB of a file, from which a source recognises its format; no byte order mark, no leading blanks."""
+    """The first 64 KiB of a file, from which a source recognises its format.
+
+    No byte order mark, no leading blanks.
+    """
 
     path: Path
     text: bytes
@@ -191,7 +235,9 @@ class Start:
 
     def is_json_with(self, *names: str) -> bool:
         """Return whether the first line is a JSON object that holds all of `names`, quoted."""
-        return self.text.startswith(b"{") and all(f'"{name}"'.encode() in self.line for name in names)
+        return self.text.startswith(b"{") and all(
+            f'"{name}"'.encode() in self.line for name in names
+        )
 
     @property
     def columns(self) -> set[str]:
@@ -207,10 +253,12 @@ def start_of(path: Path) -> Start:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Requests that come after others: the k-th wait is of request `row[k]` for `before[k]`, which has a lower number.
+    """Requests that come after others.
 
-    A request with several waits comes when the last of them is over (a join), and not before its `not_before_ns`.
-    One without any comes at its recorded time.
+    The k-th wait is of request `row[k]` for `before[k]`, which has a lower number.
+
+    A request with several waits comes when the last of them is over (a join), and not before its
+    `not_before_ns`. One without any comes at its recorded time.
     """
 
     row: Ints
@@ -223,8 +271,15 @@ class Waits:
     """[requests]"""
 
     @classmethod
-    def of(cls, requests: int, waits: Iterable[tuple[int, int, int, bool]], not_before_ns: Ints | None = None) -> Self:
-        """Return the waits of so many `requests` from tuples of (row, before, delay_ns, is_of_start)."""
+    def of(
+        cls,
+        requests: int,
+        waits: Iterable[tuple[int, int, int, bool]],
+        not_before_ns: Ints | None = None,
+    ) -> Self:
+        """Return the waits of so many `requests` from tuples of (row, before, delay_ns,
+        is_of_start).
+        """
         table = np.array([tuple(map(int, wait)) for wait in waits], dtype=np.int64).reshape(-1, 4)
         least = np.zeros(requests, dtype=np.int64) if not_before_ns is None else not_before_ns
         return cls(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(bool), least)
@@ -239,7 +294,8 @@ class Waits:
         return len(np.unique(self.row))
 
     def kept(self, rows: Ints, since_ns: int = 0) -> Self:
-        """Return what is left with the requests `rows` alone, in that order, on a clock that starts at `since_ns`.
+        """Return what is left with the requests `rows` alone, in that order, on a clock that starts
+        at `since_ns`.
 
         A wait for a request that is not among them is dropped.
         """
@@ -254,28 +310,47 @@ class Waits:
         count, which = len(self.not_before_ns), np.tile(np.arange(len(self)), len(shifts_ns))
         copy = np.repeat(np.arange(len(shifts_ns)), len(self)) * count
         return self._chosen(
-            which, self.row[which] + copy, self.before[which] + copy, shifted(self.not_before_ns, shifts_ns)
+            which,
+            self.row[which] + copy,
+            self.before[which] + copy,
+            shifted(self.not_before_ns, shifts_ns),
         )
 
     def scaled(self, factor: float) -> Self:
         """Return the waits with all times multiplied."""
-        delays, least = (np.rint(times * factor).astype(np.int64) for times in (self.delay_ns, self.not_before_ns))
+        delays, least = (
+            np.rint(times * factor).astype(np.int64)
+            for times in (self.delay_ns, self.not_before_ns)
+        )
         return replace(self, delay_ns=delays, not_before_ns=least)
 
     def _chosen(self, which: Ints, row: Ints, before: Ints, least: Ints) -> Self:
         times = self.delay_ns[which], self.is_of_start[which]
-        return replace(self, row=row, before=before, delay_ns=times[0], is_of_start=times[1], not_before_ns=least)
+        return replace(
+            self,
+            row=row,
+            before=before,
+            delay_ns=times[0],
+            is_of_start=times[1],
+            not_before_ns=least,
+        )
 
 
 class SourceFormat(NamedTuple):
-    """One format among several that a module reads; a module of one format has these as functions."""
+    """One format among several that a module reads.
+
+    A module of one format has these as functions.
+    """
 
     read: Callable[..., Requests]
     is_own: Callable[[Start], bool]
 
 
 def source(is_own: Callable[[Start], bool]) -> Callable[[Callable[..., Requests]], SourceFormat]:
-    """Make a format of the function that reads it, which is called as the format is; `is_own` recognises its files."""
+    """Make a format of the function that reads it, which is called as the format is.
+
+    `is_own` recognises its files.
+    """
     return lambda read: SourceFormat(read, is_own)
 
 
@@ -290,7 +365,8 @@ class JsonLines(Generic[T]):
     def __init__(self, path: Path, kind: type[T], *, name_fields: bool = False) -> None:
         """Read `path`, a `kind` (a msgspec struct) a line; blank lines are skipped.
 
-        With `name_fields`, `fields` are the names that the first thousand lines use, those that no `T` has included.
+        With `name_fields`, `fields` are the names that the first thousand lines use, those that no
+        `T` has included.
         """
         need_file(path)
         self.path = path
@@ -308,11 +384,17 @@ class JsonLines(Generic[T]):
         """Return a TraceError about the field `column` of line `number`."""
         return TraceError(message, path=self.path, row=number, column=column)
 
-    def check_ids(self, ids: int, tokens: int, block_tokens: int, number: int, *, may_lack_last: bool = True) -> None:
-        """Raise TraceError for line `number` unless so many `ids` are of its `tokens`, a partial last block aside."""
+    def check_ids(
+        self, ids: int, tokens: int, block_tokens: int, number: int, *, may_lack_last: bool = True
+    ) -> None:
+        """Raise TraceError for line `number` unless so many `ids` are of its `tokens`, a partial
+        last block aside.
+        """
         wanted = -(-tokens // block_tokens)
         if ids != wanted and not (may_lack_last and ids == tokens // block_tokens):
-            needs = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {wanted}"
+            needs = (
+                f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {wanted}"
+            )
             raise self.fault(f"{needs}; another block size? (--block-tokens)", number, "hash_ids")
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
@@ -330,11 +412,16 @@ class JsonLines(Generic[T]):
 
 
 def wall_ns(text: str, lines: JsonLines[Any], number: int, column: str) -> int:
-    """Return the ns since 1970 of the ISO time `text`, without zone or of UTC; TraceError, placed, if it is none."""
+    """Return the ns since 1970 of the ISO time `text`, without zone or of UTC.
+
+    TraceError, placed, if it is none.
+    """
     plain = text.removesuffix("Z").removesuffix("+00:00")
     try:
         # NumPy would take another zone, and warn; and "NaT" or nothing as a time.
-        return int(np.datetime64(plain if _CLOCK.fullmatch(plain) else "none", "ns").astype(np.int64))
+        return int(
+            np.datetime64(plain if _CLOCK.fullmatch(plain) else "none", "ns").astype(np.int64)
+        )
     except (ValueError, OverflowError):
         raise lines.fault(f"{text!r} is no time", number, column) from None
 
@@ -345,7 +432,10 @@ def counted(*counts: tuple[int, str]) -> list[str]:
 
 
 def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
-    """Return the note that names the `fields` of a file's rows that `used` has not; nothing if it has all."""
+    """Return the note that names the `fields` of a file's rows that `used` has not.
+
+    Nothing if it has all.
+    """
     left = sorted(fields.difference(used.__struct_fields__))
     return [f"fields of the file that are not used: {', '.join(left)}"] if left else []
 
@@ -363,10 +453,12 @@ _START = -1
 
 
 def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
-    """Return `ids` such that an equal id means an equal prefix, and how many ids had several prefixes.
+    """Return `ids` such that an equal id means an equal prefix, and how many ids had several
+    prefixes.
 
-    Request n has `ids[offsets[n]:offsets[n + 1]]`. If every id always follows the same id, they are prefix
-    chains already and are returned as they are. Else each block is named by (name of the prefix before it, its id).
+    Request n has `ids[offsets[n]:offsets[n + 1]]`. If every id always follows the same id, they are
+    prefix chains already and are returned as they are. Else each block is named by (name of the
+    prefix before it, its id).
     """
     before = np.empty_like(ids)
     before[1:] = ids[:-1]
@@ -389,7 +481,8 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     for place in range(int(ordered_lengths[0])):
         alive = int(np.searchsorted(-ordered_lengths, -place, side="left"))
         at = starts[:alive] + place
-        # A prefix number is below the count of blocks, so the pair fits 64 bits while their product does.
+        # A prefix number is below the count of blocks, so the pair fits 64 bits while their product
+        # does.
         found, count = dense((prefix[:alive] + 1) * distinct + numbers[at])
         prefix[:alive] = names[at] = found + used
         used += count
@@ -398,11 +491,16 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
 
 def backwards_notes(times: int) -> list[str]:
     """Return what is to be said of a file whose times go back so often; nothing of none."""
-    return [f"times went backwards {times} times: the requests were sorted by arrival"] if times else []
+    return (
+        [f"times went backwards {times} times: the requests were sorted by arrival"]
+        if times
+        else []
+    )
 
 
 class Gathered:
-    """Requests in the order in which an engine's log has them, made into columns in order of arrival.
+    """Requests in the order in which an engine's log has them, made into columns in order of
+    arrival.
 
     Engines name blocks by hashes of any length, of bytes or text, and log times of a wall clock.
     """
@@ -429,23 +527,41 @@ class Gathered:
         answered_ns: int | None = None,
         turn: int = NONE,
     ) -> None:
-        """Append a request that arrived at `time_ns` of any clock, with the names of its prompt's blocks.
+        """Append a request that arrived at `time_ns` of any clock, with the names of its prompt's
+        blocks.
 
-        Its answer ended at `answered_ns`, if the log says when; `turn` is said of all requests or of none.
+        Its answer ended at `answered_ns`, if the log says when; `turn` is said of all requests or
+        of none.
         """
         self._times.append(time_ns)
-        self._answered.append(time_ns if answered_ns is None else max(time_ns, min(answered_ns, 2**63 - 1)))
+        self._answered.append(
+            time_ns if answered_ns is None else max(time_ns, min(answered_ns, 2**63 - 1))
+        )
         self._inputs.append(input_tokens)
         self._outputs.append(output_tokens)
-        numbers: Any = chain if self._has_numbers else [self._ids.setdefault(name, len(self._ids)) for name in chain]
+        numbers: Any = (
+            chain
+            if self._has_numbers
+            else [self._ids.setdefault(name, len(self._ids)) for name in chain]
+        )
         self._chains.append(array("q", numbers))
         self._turns.append(turn)
-        self._sessions.append(NONE if session is None else self._names.setdefault(session, len(self._names)))
+        self._sessions.append(
+            NONE if session is None else self._names.setdefault(session, len(self._names))
+        )
 
     def requests(
-        self, kind: str, path: Path, sha256: str, block_tokens: int, notes: Iterable[str] = (), **facts: Any
+        self,
+        kind: str,
+        path: Path,
+        sha256: str,
+        block_tokens: int,
+        notes: Iterable[str] = (),
+        **facts: Any,
     ) -> Requests:
-        """Return the requests in order of arrival, from 0 ns on; turns that were not said are numbered in that order.
+        """Return the requests in order of arrival, from 0 ns on.
+
+        Turns that were not said are numbered in that order.
 
         TraceError if there is none, or they span more than a trace's clock holds.
         """
@@ -462,9 +578,16 @@ class Gathered:
         said = list(notes)
         if block_tokens:
             unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
-            facts |= {"block_references": len(ids), "rechained_ids": ambiguous, "unnamed_tokens": unnamed}
+            facts |= {
+                "block_references": len(ids),
+                "rechained_ids": ambiguous,
+                "unnamed_tokens": unnamed,
+            }
             said += counted(
-                (ambiguous, "block ids occur after more than one prefix, and were renamed by prefix"),
+                (
+                    ambiguous,
+                    "block ids occur after more than one prefix, and were renamed by prefix",
+                ),
                 (unnamed, "tokens at the ends of prompts have no block id and are never reused"),
             )
         place: dict[str, Any] = {}
@@ -476,14 +599,19 @@ class Gathered:
             known = np.flatnonzero(sessions != NONE)
             sessions[known] = dense(sessions[known])[0]
             turns = column(self._turns)[order]
-            place |= {"session_id": sessions, "turn": turns_of(sessions) if (turns == NONE).all() else turns}
+            place |= {
+                "session_id": sessions,
+                "turn": turns_of(sessions) if (turns == NONE).all() else turns,
+            }
             facts.setdefault("conversations", len(self._names))
         origin = origin_of(kind, path, sha256, len(arrivals), block_tokens, **facts)
         tokens = (inputs, outputs, offsets, ids)
         return Requests(arrivals - arrivals[0], *tokens, block_tokens, origin, tuple(said), **place)
 
     def in_order(self, waits: Waits) -> Waits:
-        """Return `waits` between requests as they were appended as those between the same in order of arrival."""
+        """Return `waits` between requests as they were appended as those between the same in order
+        of arrival.
+        """
         return waits.kept(np.argsort(column(self._times), kind="stable"), since_ns=min(self._times))
 
 
@@ -492,7 +620,9 @@ def turns_of(sessions: Ints) -> Ints:
     turns = np.full(len(sessions), NONE, dtype=np.int64)
     known = np.flatnonzero(sessions != NONE)
     by_session = known[np.argsort(sessions[known], kind="stable")]
-    turns[by_session] = np.arange(len(known)) - np.searchsorted(sessions[by_session], sessions[by_session])
+    turns[by_session] = np.arange(len(known)) - np.searchsorted(
+        sessions[by_session], sessions[by_session]
+    )
     return turns
 
 
@@ -525,7 +655,10 @@ class OverLimit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """How to transform a source, in this order: limit prompts, jitter, scale times, repeat, superpose, cut."""
+    """How to transform a source, in this order.
+
+    Limit prompts, jitter, scale times, repeat, superpose, cut.
+    """
 
     max_input_tokens: int | None = None
     over_limit: OverLimit = OverLimit.DROP
@@ -538,7 +671,8 @@ class Reshaping:
     scale: int = 1
     """So many copies over each other, with blocks and sessions of their own."""
     scale_common: float = 0.0
-    """But for the most used prefixes, which make up at most this share of all references to blocks."""
+    """But for the most used prefixes, which make up at most this share of all references to blocks.
+    """
     scale_shift_ns: int = SCALE_SHIFT_NS
     """Each copy but the first comes later, by up to so much."""
     max_requests: int | None = None
@@ -554,25 +688,38 @@ class Reshaping:
         for name in ("jitter_ns", "scale_shift_ns"):
             if getattr(self, name) < 0:
                 raise ConfigError(
-                    f"{name.removesuffix('_ns').replace('_', ' ')}(={getattr(self, name)} ns) must be >= 0"
+                    f"{name.removesuffix('_ns').replace('_', ' ')}(={getattr(self, name)} ns) must"
+                    " be >= 0"
                 )
         if not 0 <= self.scale_common <= 1:
             raise ConfigError(f"scale common(={self.scale_common:g}) must be from 0 to 1")
         if self.scale == 1 and (self.scale_common or self.scale_shift_ns != SCALE_SHIFT_NS):
-            raise ConfigError("scale common and scale shift are for copies: add --scale, such as 64")
+            raise ConfigError(
+                "scale common and scale shift are for copies: add --scale, such as 64"
+            )
         if self.over_limit is not OverLimit.DROP and self.max_input_tokens is None:
-            raise ConfigError(f"--over-limit {self.over_limit} needs the limit: give --max-input-tokens, such as 8192")
+            raise ConfigError(
+                f"--over-limit {self.over_limit} needs the limit: give --max-input-tokens, such as"
+                " 8192"
+            )
         if self.cycle_ids is not CycleIds.DISTINCT and self.cycles == 1:
-            raise ConfigError(f"--cycle-ids {self.cycle_ids} is for later cycles: add --cycles, such as 2")
+            raise ConfigError(
+                f"--cycle-ids {self.cycle_ids} is for later cycles: add --cycles, such as 2"
+            )
 
     def as_config(self) -> dict[str, Any]:
         """Return the fields that are not at their defaults."""
         plain = msgspec.to_builtins(Reshaping())
-        return {name: value for name, value in msgspec.to_builtins(self).items() if value != plain[name]}
+        return {
+            name: value for name, value in msgspec.to_builtins(self).items() if value != plain[name]
+        }
 
 
 def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> Requests:
-    """Return `requests` transformed as `wanted`, with a note for each change; `rng` draws jitter and shifts."""
+    """Return `requests` transformed as `wanted`, with a note for each change.
+
+    `rng` draws jitter and shifts.
+    """
     if wanted.max_input_tokens is not None:
         requests = _limit(requests, wanted.max_input_tokens, wanted.over_limit)
     if wanted.jitter_ns:
@@ -586,22 +733,31 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
         answered = None if requests.answered_ns is None else requests.answered_ns + moves
         requests = _noted(
             replace(requests, arrival_ns=times + moves, answered_ns=answered),
-            f"times were spread evenly at random over ticks of {format_duration(wanted.jitter_ns)}, in the same order",
+            f"times were spread evenly at random over ticks of {format_duration(wanted.jitter_ns)},"
+            " in the same order",
         )
     if (factor := wanted.time_scale) != 1:
         if float(requests.arrival_ns[-1]) * factor > MAX_NS:
             raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
-        times, answered, waits = np.rint(requests.arrival_ns * factor), requests.answered_ns, requests.waits
+        times, answered, waits = (
+            np.rint(requests.arrival_ns * factor),
+            requests.answered_ns,
+            requests.waits,
+        )
         if answered is not None:
             answered = np.rint(np.clip(answered * factor, -MAX_NS, MAX_NS)).astype(np.int64)
         waits = None if waits is None else waits.scaled(factor)
-        requests = replace(requests, arrival_ns=times.astype(np.int64), answered_ns=answered, waits=waits)
+        requests = replace(
+            requests, arrival_ns=times.astype(np.int64), answered_ns=answered, waits=waits
+        )
         requests = _noted(requests, f"times were multiplied by {factor:g}")
     if wanted.cycles > 1:
         limit = wanted.max_requests if wanted.scale == 1 else None
         requests = _repeat(requests, wanted.cycles, wanted.cycle_ids, limit)
     if wanted.scale > 1:
-        requests = superpose(requests, wanted.scale, wanted.scale_common, wanted.scale_shift_ns, rng)
+        requests = superpose(
+            requests, wanted.scale, wanted.scale_common, wanted.scale_shift_ns, rng
+        )
     if wanted.max_requests is not None and wanted.max_requests < len(requests):
         cut = f"cut after {wanted.max_requests} request{'s' * (wanted.max_requests > 1)}"
         requests = _noted(take(requests, np.arange(wanted.max_requests)), cut)
@@ -613,8 +769,19 @@ def take(requests: Requests, rows: Ints) -> Requests:
     """Return the requests of `rows`, in that order, with their blocks."""
     starts, ends = requests.block_offsets[rows], requests.block_offsets[rows + 1]
     offsets, ids = runs_of(requests.block_ids, starts, ends - starts)
-    names = ("arrival_ns", "input_tokens", "output_tokens", "session_id", "turn", "qos", "kind", "answered_ns")
-    taken: dict[str, Any] = {name: of[rows] for name in names if (of := getattr(requests, name)) is not None}
+    names = (
+        "arrival_ns",
+        "input_tokens",
+        "output_tokens",
+        "session_id",
+        "turn",
+        "qos",
+        "kind",
+        "answered_ns",
+    )
+    taken: dict[str, Any] = {
+        name: of[rows] for name in names if (of := getattr(requests, name)) is not None
+    }
     waits = None if requests.waits is None else requests.waits.kept(rows)
     return replace(requests, block_offsets=offsets, block_ids=ids, waits=waits, **taken)
 
@@ -625,7 +792,10 @@ BATCH_ROWS = 1 << 16
 def batches(
     requests: Requests, count: int | None = None, arrivals: tuple[Ints, Ints] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield `requests` as record batches of their table: the first `count`, all, or those of `arrivals`, then."""
+    """Yield `requests` as record batches of their table.
+
+    The first `count`, all, or those of `arrivals`, then.
+    """
     stop = len(requests if arrivals is None else arrivals[0]) if count is None else count
     names = ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
     requests = replace(requests, waits=None)  # which the table has not
@@ -636,7 +806,9 @@ def batches(
         columns["request_id"] = np.arange(start, end)
         if arrivals is not None:
             columns["arrival_ns"] = arrivals[1][start:end]
-        columns.setdefault("kind", np.full(end - start, enum_code(REQUESTS, "kind", RequestKind.TRACE)))
+        columns.setdefault(
+            "kind", np.full(end - start, enum_code(REQUESTS, "kind", RequestKind.TRACE))
+        )
         if part.block_tokens:
             offsets = pa.array(part.block_offsets, pa.int32())
             columns["block_ids"] = pa.ListArray.from_arrays(offsets, pa.array(part.block_ids))
@@ -656,19 +828,29 @@ def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
         kept = np.flatnonzero(~is_over)
         if not len(kept):
             raise ConfigError(f"max input tokens(={limit}): every prompt is longer")
-        note = f"{count} prompts over {limit} tokens were dropped, which leaves gaps in their conversations"
+        note = (
+            f"{count} prompts over {limit} tokens were dropped, which leaves gaps in their"
+            " conversations"
+        )
         return _noted(take(requests, kept), note)
     lengths = np.diff(requests.block_offsets)
     if requests.block_tokens:
-        lengths = np.minimum(lengths, -(-np.minimum(requests.input_tokens, limit) // requests.block_tokens))
+        lengths = np.minimum(
+            lengths, -(-np.minimum(requests.input_tokens, limit) // requests.block_tokens)
+        )
     offsets, ids = runs_of(requests.block_ids, requests.block_offsets[:-1], lengths)
     tokens = np.minimum(requests.input_tokens, limit)
     clipped = replace(requests, input_tokens=tokens, block_offsets=offsets, block_ids=ids)
-    return _noted(clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}")
+    return _noted(
+        clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}"
+    )
 
 
 def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | None) -> Requests:
-    """Return `requests` `cycles` times over; a cycle starts one mean interval after the last request before it."""
+    """Return `requests` `cycles` times over.
+
+    A cycle starts one mean interval after the last request before it.
+    """
     n = len(requests)
     span = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
     period = span + (round(span / (n - 1)) if span else NS_PER_S)
@@ -679,11 +861,16 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
     if cycle_ids is CycleIds.DISTINCT and requests.block_tokens:
         numbers, count = dense(requests.block_ids)
         if count * needed > MAX_BLOCK_ID:
-            raise ConfigError(f"cycles(={cycles}) of {count} blocks are more than a trace can number")
+            raise ConfigError(
+                f"cycles(={cycles}) of {count} blocks are more than a trace can number"
+            )
     repeated = _copied(requests, np.arange(needed) * period, lambda cycle: numbers + cycle * count)
     blocks = f", with {cycle_ids} block ids" if requests.block_tokens else ""
     new = "; each time its conversations are new ones" if requests.session_id is not None else ""
-    return _noted(repeated, f"the requests are repeated {cycles} times, {format_duration(period)} apart{blocks}{new}")
+    return _noted(
+        repeated,
+        f"the requests are repeated {cycles} times, {format_duration(period)} apart{blocks}{new}",
+    )
 
 
 def shifted(times: Ints, shifts_ns: Ints) -> Ints:
@@ -710,7 +897,9 @@ def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) 
     ids = np.empty(offsets[-1], dtype=np.int64)
     within = np.arange(len(requests.block_ids)) - np.repeat(requests.block_offsets[:-1], lengths)
     for copy in range(len(shifts_ns)):
-        ids[np.repeat(offsets[place[copy * count : (copy + 1) * count]], lengths) + within] = ids_of(copy)
+        ids[np.repeat(offsets[place[copy * count : (copy + 1) * count]], lengths) + within] = (
+            ids_of(copy)
+        )
     columns = {name: of for name in _COLUMNS if (of := getattr(requests, name)) is not None}
     more: dict[str, Any] = {name: of[order % count] for name, of in columns.items()}
     if (sessions := requests.session_id) is not None:
@@ -734,11 +923,14 @@ def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) 
 _PARTS = 10**9
 
 
-def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng: np.random.Generator) -> Requests:
+def superpose(
+    requests: Requests, copies: int, common: float, shift_ns: int, rng: np.random.Generator
+) -> Requests:
     """Return `requests` and copies of them, `copies` in all, in order of arrival.
 
-    Each copy but the first comes later by what `rng` draws for it, evenly up to `shift_ns`. Its sessions are its own,
-    and its blocks, but for the most used ones that make up at most a share `common` of all references.
+    Each copy but the first comes later by what `rng` draws for it, evenly up to `shift_ns`. Its
+    sessions are its own, and its blocks, but for the most used ones that make up at most a share
+    `common` of all references.
     """
     count, references = len(requests), len(requests.block_ids)
     if common and not requests.block_tokens:
@@ -762,13 +954,22 @@ def superpose(requests: Requests, copies: int, common: float, shift_ns: int, rng
         raise ConfigError(f"scale(={copies}) of {names} blocks are more than a trace can number")
     # Common blocks keep their numbers, then come those of each copy.
     every = _copied(
-        requests, shifts, lambda copy: np.where(is_common, np.arange(names), names + copy * owned + own)[numbers]
+        requests,
+        shifts,
+        lambda copy: np.where(is_common, np.arange(names), names + copy * owned + own)[numbers],
     )
-    share = f"{100 * int(uses[most_used].sum()) / max(references, 1):.1f} % of all references to blocks"
+    share = (
+        f"{100 * int(uses[most_used].sum()) / max(references, 1):.1f} % of all references to blocks"
+    )
     note = (
-        f"the requests are superposed {copies} times, each copy later by up to {format_duration(shift_ns)}"
+        f"the requests are superposed {copies} times, each copy later by up to"
+        f" {format_duration(shift_ns)}"
         + ("; its sessions are its own" if requests.session_id is not None else "")
-        + (f"; its blocks too, but for the most used prefixes, {share}" if requests.block_tokens else "")
+        + (
+            f"; its blocks too, but for the most used prefixes, {share}"
+            if requests.block_tokens
+            else ""
+        )
     )
     return _noted(every, note)
 
@@ -793,29 +994,39 @@ def choose(requests: Requests, turns: Turns | None) -> tuple[Requests, Waits | N
     waits = waits_of(requests)
     if not len(waits):
         if is_asked:
-            raise ConfigError("--turns follow: no request has a turn of its session before it; leave the option out")
+            raise ConfigError(
+                "--turns follow: no request has a turn of its session before it; leave the"
+                " option out"
+            )
         return requests, None
     pause = requests.pause
     if not pause and requests.answered_ns is None:
-        pause = "the recorded time between their arrivals, in which the answer's own time is: the source lacks that"
+        pause = (
+            "the recorded time between their arrivals, in which the answer's own time is: the"
+            " source lacks that"
+        )
     note = (
-        f"closed loop: {waits.followers} of {len(requests)} requests follow others and arrive a pause after the "
-        "simulated answer before them ended, the others at their recorded time; the pause is "
-        f"{pause or 'the recorded time from the end of that answer on'}"
+        f"closed loop: {waits.followers} of {len(requests)} requests follow others and arrive a"
+        " pause after the simulated answer before them ended, the others at their recorded time;"
+        f" the pause is {pause or 'the recorded time from the end of that answer on'}"
     )
     notes = tuple(of for of in requests.notes if of != requests.untimed)
     return replace(requests, notes=(*notes, note)), waits
 
 
 def waits_of(requests: Requests) -> Waits:
-    """Return which requests follow which: as the source says, or each the one before it of its session.
+    """Return which requests follow which.
 
-    The pause is the recorded time from the end of the one answer to the arrival of the next turn, none if that came
-    earlier; where the end is not recorded, from the one arrival to the next.
+    As the source says, or each the one before it of its session.
+
+    The pause is the recorded time from the end of the one answer to the arrival of the next turn,
+    none if that came earlier; where the end is not recorded, from the one arrival to the next.
     """
     if requests.waits is not None:
         return requests.waits
     arrivals, (row, before) = requests.arrival_ns, successive(requests.session_id)
     ended = arrivals if requests.answered_ns is None else requests.answered_ns
     delay = np.maximum(0, arrivals[row] - ended[before])
-    return Waits(row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64))
+    return Waits(
+        row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64)
+    )

@@ -1,21 +1,25 @@
-"""Synthetic users: chatbot, coding and document users who take turns in conversations, what they share, when they ask.
+"""Synthetic users.
 
-The templates are those of the MLPerf Storage KV-cache benchmark. In a closed loop a user's next turn waits for the
-answer to the last one and then for a think time. Every number is drawn from (seed, user, how many were drawn before),
-so one user's turns never depend on another's.
+Chatbot, coding and document users who take turns in conversations, what they share, when they ask.
 
-Or users ask on without waiting for answers, served by class, as the MLPerf benchmark's program has it: each at its own
-pace. What is asked waits, by class of service and then by time, for one of as many servers as there are users; a server
-is busy for as long as its answer takes to generate. Where more is asked than is served, the lower classes hardly are.
+The templates are those of the MLPerf Storage KV-cache benchmark. In a closed loop a user's next
+turn waits for the answer to the last one and then for a think time. Every number is drawn from
+(seed, user, how many were drawn before), so one user's turns never depend on another's.
 
-What they share, system prompts and documents, and which half of a serving node they load, is off by default;
-`--set workload.prompt_share=0.2` turns some on.
+Or users ask on without waiting for answers, served by class, as the MLPerf benchmark's program has
+it: each at its own pace. What is asked waits, by class of service and then by time, for one of as
+many servers as there are users; a server is busy for as long as its answer takes to generate. Where
+more is asked than is served, the lower classes hardly are.
 
-In an open loop arrivals are evenly spaced, Poisson, bursty (gamma) or diurnal, and wait for nobody. Every process that
-is drawn has its rate exactly, in expectation, over any window: it begins in the midst of an interval, as if it had
-always run. (Begun with an arrival, bursty ones would have more.) The turns are those of the closed loop's users. Which
-conversation the n-th request belongs to, and how long it is, depends on the seed and on how many conversations go on,
-not on its time: another process of arrivals asks the same, at other times.
+What they share, system prompts and documents, and which half of a serving node they load, is off by
+default; `--set workload.prompt_share=0.2` turns some on.
+
+In an open loop arrivals are evenly spaced, Poisson, bursty (gamma) or diurnal, and wait for nobody.
+Every process that is drawn has its rate exactly, in expectation, over any window: it begins in the
+midst of an interval, as if it had always run. (Begun with an arrival, bursty ones would have more.)
+The turns are those of the closed loop's users. Which conversation the n-th request belongs to, and
+how long it is, depends on the seed and on how many conversations go on, not on its time: another
+process of arrivals asks the same, at other times.
 """
 
 from __future__ import annotations
@@ -38,7 +42,14 @@ from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
-from kvtrace.core.units import DURATIONS_NS, NS_PER_MS, NS_PER_S, NS_PER_US, format_duration, parse_duration_ns
+from kvtrace.core.units import (
+    DURATIONS_NS,
+    NS_PER_MS,
+    NS_PER_S,
+    NS_PER_US,
+    format_duration,
+    parse_duration_ns,
+)
 from kvtrace.native.records import USER, WORLD
 from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, without_blocks
 
@@ -68,17 +79,21 @@ def make_users(
 ) -> tuple[Any, Any]:
     """Return `count` users, USER records, and when each first asks, int64 ns; all from `seed`.
 
-    Without `kind` each is of any with the same chance; `mean_think_ns` replaces the think times of the kinds.
+    Without `kind` each is of any with the same chance; `mean_think_ns` replaces the think times of
+    the kinds.
     """
     users, starts = np.zeros(count, USER), np.zeros(count, dtype=np.int64)
     chosen = TEMPLATES if kind is None else {kind: TEMPLATES[kind]}
     templates = np.array(
-        [[*values, enum_code(REQUESTS, "kind", name)] for name, values in chosen.items()], dtype=np.int64
+        [[*values, enum_code(REQUESTS, "kind", name)] for name, values in chosen.items()],
+        dtype=np.int64,
     )
     if mean_think_ns is not None:
         # Every kind's shortest and longest are a third and five thirds of their mean.
         templates[:, 4:6] = mean_think_ns // 3, 5 * mean_think_ns // 3
-    qos = np.array([[enum_code(REQUESTS, "qos", name), upto] for name, upto in QOS_SHARES], dtype=np.int64)
+    qos = np.array(
+        [[enum_code(REQUESTS, "qos", name), upto] for name, upto in QOS_SHARES], dtype=np.int64
+    )
     _make_users(users, starts, count, templates, len(templates), qos, seed)
     return users, starts
 
@@ -101,17 +116,23 @@ def make_overlapping(
     kind: RequestKind | None = None,
     mean_think_ns: int | None = None,
 ) -> Requests:
-    """Return the requests of `count` users that as many servers begin before `until_ns`, each when it is begun.
+    """Return the requests of `count` users that as many servers begin before `until_ns`, each when
+    it is begun.
 
     ConfigError if they ask too often for a table, or not at all.
     """
     users, starts = make_users(count, seed, kind=kind, mean_think_ns=mean_think_ns)
     asked = np.empty(_ROOM, _ASKED)
-    while (rows := _ask(asked, len(asked), users.copy(), starts, count, seed, until_ns, max_context_tokens)) > len(
-        asked
-    ):
+    while (
+        rows := _ask(
+            asked, len(asked), users.copy(), starts, count, seed, until_ns, max_context_tokens
+        )
+    ) > len(asked):
         if rows > _MOST_ASKED:
-            raise ConfigError(f"{count} users ask more than {_MOST_ASKED:,} times: shorten --duration or take fewer")
+            raise ConfigError(
+                f"{count} users ask more than {_MOST_ASKED:,} times: shorten --duration or take"
+                " fewer"
+            )
         asked = np.empty(2 * len(asked), _ASKED)
     asked = asked[:rows]
     # Classes are served in the order of the contract's closed set.
@@ -119,19 +140,27 @@ def make_overlapping(
     asked = asked[np.argsort(asked["time_ns"], kind="stable")]
     begun, times = _serve(asked, count, until_ns, decode_ns_per_token, max_requests)
     if not begun:
-        raise ConfigError(f"no user asks within {format_duration(until_ns)} with seed {seed}: raise the duration")
+        raise ConfigError(
+            f"no user asks within {format_duration(until_ns)} with seed {seed}: raise the duration"
+        )
     return _requests(asked[begun], np.array(times), users, rows, decode_ns_per_token)
 
 
 def _serve(
     asked: Any, servers: int, until_ns: int, decode_ns_per_token: int, most: int | None
 ) -> tuple[list[int], list[int]]:
-    """Return which of `asked` are begun, in order, and when: a free server takes the first class's oldest."""
+    """Return which of `asked` are begun, in order, and when.
+
+    A free server takes the first class's oldest.
+    """
     times, holds_ns = asked["time_ns"].tolist(), (asked["output"] * decode_ns_per_token).tolist()
     queues = [deque(np.flatnonzero(asked["rank"] == rank).tolist()) for rank in range(len(Qos))]
     free_ns, begun, begun_ns = [0] * servers, list[int](), list[int]()
     while waiting := [queue for queue in queues if queue]:
-        queue = next((of for of in waiting if times[of[0]] <= free_ns[0]), min(waiting, key=lambda of: times[of[0]]))
+        queue = next(
+            (of for of in waiting if times[of[0]] <= free_ns[0]),
+            min(waiting, key=lambda of: times[of[0]]),
+        )
         at_ns = max(free_ns[0], times[queue[0]])
         if at_ns >= until_ns or len(begun) == most:
             break
@@ -141,11 +170,18 @@ def _serve(
     return begun, begun_ns
 
 
-def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int) -> Requests:
-    """Return `served`, in the order in which they were begun, as requests; conversations are numbered as they begin."""
+def _requests(
+    served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int
+) -> Requests:
+    """Return `served`, in the order in which they were begun, as requests.
+
+    Conversations are numbered as they begin.
+    """
     wide = pa.array(served["user"] * (1 << 32) + served["conversation"])
     session = wide.dictionary_encode().indices.to_numpy().astype(np.int64)
-    by_class = {str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(Qos)}
+    by_class = {
+        str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(Qos)
+    }
     origin: dict[str, Any] = {
         "kind": "overlapping",
         "users": len(users),
@@ -158,12 +194,14 @@ def _requests(served: Any, times: Any, users: Any, asked: int, decode_ns_per_tok
     shares = ", ".join(f"{number} {name}" for name, number in by_class.items())
     notes = (
         (
-            f"users do not wait for answers: they ask {asked} times, and {len(served)} requests of "
-            f"{origin['served_users']} of {len(users)} users are served ({shares}), each from when it is begun"
+            f"users do not wait for answers: they ask {asked} times, and {len(served)} requests of"
+            f" {origin['served_users']} of {len(users)} users are served ({shares}), each from when"
+            " it is begun"
         ),
         (
-            f"a server is held for {decode_ns_per_token / 1e6:g} ms a token of its answer: what storage and prompts "
-            "take, and what is decoded beside it, does not delay who is served next"
+            f"a server is held for {decode_ns_per_token / 1e6:g} ms a token of its answer: what"
+            " storage and prompts take, and what is decoded beside it, does not delay who is"
+            " served next"
         ),
         "the source has no block ids: prompts share a prefix within their conversation only",
     )
@@ -182,7 +220,8 @@ _Items = Annotated[int, Bounds(1, MAX_ITEMS)]
 _ItemTokens = Annotated[int, Bounds(1, 10**7)]
 _Share = Annotated[float, Bounds(0, 1)]
 _ThinkTime = Annotated[str, Bounds(1, 24 * 3600 * 10**9, "> 0, and at most 24h", parse_duration_ns)]
-# As in the MLPerf Storage KV-cache benchmark: lengths of documents, shorter ones for large models, and a chunk's bytes.
+# As in the MLPerf Storage KV-cache benchmark: lengths of documents, shorter ones for large models,
+# and a chunk's bytes.
 DOCUMENT_TOKENS, DOCUMENT_TOKENS_LARGE = (4000, 12_000), (1024, 4096)
 LARGE_LAYERS = 64
 MAX_DOCUMENT_CHUNK_BYTES = 256 << 20
@@ -193,10 +232,16 @@ class ServingMode(StrEnum):
 
     BOTH = "prefill-decode"
     PREFILL_ONLY = "prefill-only"
-    """Every prompt is computed and stored; nothing is looked up or read, and what is there already is not stored twice.
-    Another node generates the answer, which takes its time."""
+    """Every prompt is computed and stored.
+
+    Nothing is looked up or read, and what is there already is not stored twice. Another node
+    generates the answer, which takes its time.
+    """
     DECODE_ONLY = "decode-only"
-    """Every request continues one of its user's entries, which are there from the start; nothing is stored."""
+    """Every request continues one of its user's entries, which are there from the start.
+
+    Nothing is stored.
+    """
 
 
 class UserKind(StrEnum):
@@ -226,11 +271,16 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     user_kind: UserKind | None = None
     """What all synthetic users are; without it each is any of the three with the same chance."""
     think_time: _ThinkTime | None = None
-    """How long synthetic users think before their next turn, on average over users, such as `30s`: each user's own is
-    from a third of it to five thirds. Without it 0.3 s (chatbot), 0.6 s (coding) and 0.9 s (document): the load of a
-    benchmark, not of people."""
+    """How long synthetic users think before their next turn, on average over users, such as `30s`.
+
+    Each user's own is from a third of it to five thirds. Without it 0.3 s (chatbot), 0.6 s (coding)
+    and 0.9 s (document): the load of a benchmark, not of people.
+    """
     overlap: bool = False
-    """Users ask on without waiting for answers; their requests wait by class of service for one of as many servers."""
+    """Users ask on without waiting for answers.
+
+    Their requests wait by class of service for one of as many servers.
+    """
     prompt_share: _Share = 0.0
     """The share of conversations that begin with one of the system prompts."""
     prompt_tokens: tuple[_ItemTokens, ...] = (512, 1024, 2048)
@@ -240,7 +290,10 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     rag_documents: _Items = 100
     """How many documents there are."""
     rag_document_tokens: tuple[_ItemTokens, _ItemTokens] | None = None
-    """Shortest and longest; by default 4,000 to 12,000, or 1,024 to 4,096 for models of 64 layers and more."""
+    """Shortest and longest.
+
+    By default 4,000 to 12,000, or 1,024 to 4,096 for models of 64 layers and more.
+    """
     rag_chunk_tokens: _ItemTokens = 512
     """Tokens of a document's chunk; with entry=turn none is larger than 256 MiB."""
     rag_top_chunks: Annotated[int, Bounds(1, 1000)] = 5
@@ -281,22 +334,33 @@ class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Virtual time, likewise, such as `300s`."""
 
 
-def complaints_of_workload(workload: Workload, chunk_tokens: int, *, stores_generated: bool) -> Iterator[str]:
-    """Yield what does not hold of the knobs of `workload` together; `chunk_tokens` is 0 for entry=turn."""
+def complaints_of_workload(
+    workload: Workload, chunk_tokens: int, *, stores_generated: bool
+) -> Iterator[str]:
+    """Yield what does not hold of the knobs of `workload` together.
+
+    `chunk_tokens` is 0 for entry=turn.
+    """
     mode = workload.mode
     if not workload.prompt_tokens:
         yield "workload.prompt_tokens(=[]) must be some lengths"
     low, high = workload.rag_document_tokens or DOCUMENT_TOKENS
     if low > high:
         yield f"workload.rag_document_tokens(={[low, high]}) must be shortest and longest"
-    used = {"rag_chunk_tokens": workload.rag_share, "decode_entry_tokens": mode is ServingMode.DECODE_ONLY}
+    used = {
+        "rag_chunk_tokens": workload.rag_share,
+        "decode_entry_tokens": mode is ServingMode.DECODE_ONLY,
+    }
     for name in (name for name, is_used in used.items() if is_used):
         value = getattr(workload, name)
         if chunk_tokens and value % chunk_tokens:
             multiple = f"must be a multiple of chunk_tokens(={chunk_tokens})"
             yield f"workload.{name}(={value}) {multiple}: only full ones are stored"
     if workload.overlap and (workload.shares or mode is not ServingMode.BOTH):
-        yield "workload.overlap works without prompts, documents and modes: leave the others of workload out"
+        yield (
+            "workload.overlap works without prompts, documents and modes: leave the others of"
+            " workload out"
+        )
     if mode is not ServingMode.BOTH and stores_generated:
         yield f"workload.mode={mode} stores no generated tokens: leave store_generated out"
     if mode is not ServingMode.BOTH and workload.rag_share:
@@ -310,30 +374,37 @@ def workload_notes(workload: Workload) -> list[str]:
     found = []
     if workload.prompt_share:
         found.append(
-            f"{workload.prompt_share:g} of all conversations begin with one of {len(workload.prompt_tokens)} system "
-            "prompts, which all users share: the first request to need one stores it, as does the next after it is lost"
+            f"{workload.prompt_share:g} of all conversations begin with one of"
+            f" {len(workload.prompt_tokens)} system prompts, which all users share: the first"
+            " request to need one stores it, as does the next after it is lost"
         )
     if workload.rag_share:
         found.append(
-            f"{workload.rag_share:g} of all requests retrieve {workload.rag_top_chunks} chunks of one of "
-            f"{workload.rag_documents} documents, populated at the start and stored again when lost; a chunk's KV is "
-            "assumed reusable at any position, so it is not part of a prefix, and later turns do not include it"
+            f"{workload.rag_share:g} of all requests retrieve {workload.rag_top_chunks} chunks of"
+            f" one of {workload.rag_documents} documents, populated at the start and stored again"
+            " when lost; a chunk's KV is assumed reusable at any position, so it is not part of a"
+            " prefix, and later turns do not include it"
         )
     if workload.mode is ServingMode.PREFILL_ONLY:
         found.append(
-            "prefill only: nothing is looked up or loaded; answers are generated elsewhere and take their time"
+            "prefill only: nothing is looked up or loaded; answers are generated elsewhere and take"
+            " their time"
         )
     if workload.mode is ServingMode.DECODE_ONLY:
         found.append(
-            f"decode only: each request continues one of its user's {workload.decode_entries} entries of "
-            f"{workload.decode_entry_tokens} tokens, populated at the start; one that is lost is not computed again"
+            f"decode only: each request continues one of its user's {workload.decode_entries}"
+            f" entries of {workload.decode_entry_tokens} tokens, populated at the start; one that"
+            " is lost is not computed again"
         )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The items that all users share, or that are there from the start: prompts, documents' chunks, users' entries."""
+    """The items that all users share, or that are there from the start.
+
+    Prompts, documents' chunks, users' entries.
+    """
 
     tokens: NDArray[np.int64]
     prompts: int
@@ -349,7 +420,10 @@ class Library:
         return int(self.document_first[-1])
 
     def kinds(self, entry: str) -> list[tuple[str, int, int]]:
-        """Return the kinds of objects that items hold, `entry` being that of users' entries: kind, first item, end."""
+        """Return the kinds of objects that items hold, `entry` being that of users' entries.
+
+        Kind, first item, end.
+        """
         bounds = pairwise([0, self.prompts, self.first_entry, len(self.tokens)])
         found = zip(("prompt", "document", entry), bounds, strict=True)
         return [(kind, first, end) for kind, (first, end) in found if first < end]
@@ -358,7 +432,10 @@ class Library:
 def library_of(
     workload: Workload, users: int, layers: int, bytes_per_token: int, *, is_turn: bool, seed: int
 ) -> Library:
-    """Return the items that `users` share or that exist from the start; document lengths are drawn from `seed`."""
+    """Return the items that `users` share or that exist from the start.
+
+    Document lengths are drawn from `seed`.
+    """
     parts = [np.array(workload.prompt_tokens if workload.prompt_share else (), dtype=np.int64)]
     prompts = len(parts[0])
     first, weight = [prompts], np.zeros(0, dtype=np.int64)
@@ -372,14 +449,20 @@ def library_of(
         for tokens in lengths.tolist():
             parts.append(np.minimum(chunk, np.arange(tokens, 0, -chunk)))
             first.append(first[-1] + len(parts[-1]))
-        ranks, is_zipf = np.arange(1, len(lengths) + 1), workload.rag_document_popularity is Popularity.ZIPF
+        ranks, is_zipf = (
+            np.arange(1, len(lengths) + 1),
+            workload.rag_document_popularity is Popularity.ZIPF,
+        )
         # Whole weights: without floats every machine draws the same.
         weight = np.cumsum(ZIPF_WEIGHT // ranks if is_zipf else np.ones_like(ranks))
     if workload.mode is ServingMode.DECODE_ONLY:
         parts.append(np.full(users * workload.decode_entries, workload.decode_entry_tokens))
     found = np.concatenate(parts)
     if len(found) > MAX_ITEMS:
-        raise ConfigError(f"the workload has {len(found)} prompts, document chunks and entries; at most {MAX_ITEMS}")
+        raise ConfigError(
+            f"the workload has {len(found)} prompts, document chunks and entries; at most"
+            f" {MAX_ITEMS}"
+        )
     return Library(found, prompts, np.array(first, dtype=np.int64), weight)
 
 
@@ -420,13 +503,18 @@ class ArrivalProcess:
             raise ConfigError(f"request rate(={self.rate_per_s:g}) must be > 0 a second")
         if self.process is Process.GAMMA:
             if self.burstiness is None:
-                raise ConfigError("gamma arrivals need a burstiness, the intervals' coefficient of variation")
+                raise ConfigError(
+                    "gamma arrivals need a burstiness, the intervals' coefficient of variation"
+                )
             if not MIN_BURSTINESS <= self.burstiness <= MAX_BURSTINESS:
                 raise ConfigError(
-                    f"burstiness(={self.burstiness:g}) must be from {MIN_BURSTINESS:g} to {MAX_BURSTINESS:g}"
+                    f"burstiness(={self.burstiness:g}) must be from {MIN_BURSTINESS:g} to"
+                    f" {MAX_BURSTINESS:g}"
                 )
         elif self.burstiness is not None:
-            raise ConfigError(f"burstiness(={self.burstiness:g}) is for gamma arrivals, not for {self.process}")
+            raise ConfigError(
+                f"burstiness(={self.burstiness:g}) is for gamma arrivals, not for {self.process}"
+            )
         if not 0 <= self.amplitude <= 1:
             raise ConfigError(f"amplitude(={self.amplitude:g}) must be from 0 to 1")
         if self.day_ns < NS_PER_US:
@@ -442,21 +530,25 @@ class ArrivalProcess:
         return self.rate_per_s * length
 
     def times_ns(self, seed: int, until_ns: int, limit: int | None = None) -> Ints:
-        """Return when requests arrive, ns, in order, from 0 to before `until_ns`, the first `limit` of them.
+        """Return when requests arrive, ns, in order, from 0 to before `until_ns`, the first `limit`
+        of them.
 
-        Times are whole microseconds. A longer window or a larger limit begins with the same arrivals. ConfigError if
-        there would be more than MAX_REQUESTS, or `until_ns` is beyond the clock.
+        Times are whole microseconds. A longer window or a larger limit begins with the same
+        arrivals. ConfigError if there would be more than MAX_REQUESTS, or `until_ns` is beyond the
+        clock.
         """
         if until_ns > MAX_NS:
             raise ConfigError(f"{format_duration(until_ns)} is longer than a trace's clock")
         count = min(self.expected(until_ns), MAX_REQUESTS + 1 if limit is None else limit)
         if count > MAX_REQUESTS:
             raise ConfigError(
-                f"{self.rate_per_s:g} requests a second for {format_duration(until_ns)} are more than "
-                f"{MAX_REQUESTS} requests: lower one of the two, or set a maximum of requests"
+                f"{self.rate_per_s:g} requests a second for {format_duration(until_ns)} are more"
+                f" than {MAX_REQUESTS} requests: lower one of the two, or set a maximum of requests"
             )
         if self.process is Process.CONSTANT:
-            even_us = np.rint(np.arange(math.ceil(count)) * (NS_PER_S // NS_PER_US) / self.rate_per_s).astype(np.int64)
+            even_us = np.rint(
+                np.arange(math.ceil(count)) * (NS_PER_S // NS_PER_US) / self.rate_per_s
+            ).astype(np.int64)
             return even_us[even_us * NS_PER_US < until_ns] * NS_PER_US
         found: list[Ints] = []
         total = 0
@@ -474,19 +566,28 @@ class ArrivalProcess:
         if self.process is Process.DIURNAL:
             low, high = (f"{self.rate_per_s * (1 + way * self.amplitude):g}" for way in (-1, 1))
             return (
-                f"at random (Poisson) at a rate that is a sine over a day of {format_duration(self.day_ns)}: {rate} "
-                f"on average and at the start, {high} a quarter of a day later, {low} after three quarters"
+                "at random (Poisson) at a rate that is a sine over a day of"
+                f" {format_duration(self.day_ns)}: {rate} on average and at the start, {high} a"
+                f" quarter of a day later, {low} after three quarters"
             )
         if self.process is Process.GAMMA:
-            return f"{rate} with gamma intervals, coefficient of variation {self.burstiness:g} (1 is Poisson)"
-        return f"evenly, {rate} from 0" if self.process is Process.CONSTANT else f"at random (Poisson), {rate}"
+            return (
+                f"{rate} with gamma intervals, coefficient of variation {self.burstiness:g} (1 is"
+                " Poisson)"
+            )
+        return (
+            f"evenly, {rate} from 0"
+            if self.process is Process.CONSTANT
+            else f"at random (Poisson), {rate}"
+        )
 
     def _drawn(self, rng: np.random.Generator) -> Iterator[Floats]:
         """Yield times, µs, block after block, without end."""
         shape = 1.0 if self.burstiness is None else 1 / (self.burstiness * self.burstiness)
         peak = 1 + self.amplitude if self.process is Process.DIURNAL else 1.0
         scale_us = NS_PER_S // NS_PER_US / (self.rate_per_s * peak * shape)
-        # What is left, at a random moment, of the interval it falls in: long ones are met more often.
+        # What is left, at a random moment, of the interval it falls in: long ones are met more
+        # often.
         now_us = rng.random() * rng.standard_gamma(shape + 1) * scale_us
         while True:
             gaps = rng.standard_gamma(shape, _BLOCK)
@@ -500,7 +601,10 @@ class ArrivalProcess:
 
 
 def sine_of_turns(turns: Floats) -> Floats:
-    """Return sin(2π `turns`) to 1e-11, from sums and products alone: the same on every machine and C library."""
+    """Return sin(2π `turns`) to 1e-11, from sums and products alone.
+
+    The same on every machine and C library.
+    """
     folded = np.abs((turns - 0.25) % 1.0 - 0.5) - 0.25
     angle = folded * math.tau
     square, sine = angle * angle, np.zeros_like(angle)
@@ -526,23 +630,28 @@ def make_open_loop(
     max_requests: int | None = None,
     user_kind: RequestKind | None = None,
 ) -> Requests:
-    """Return the requests that arrive before `until_ns`, each the next turn of one of `live_conversations`.
+    """Return the requests that arrive before `until_ns`, each the next turn of one of
+    `live_conversations`.
 
-    The conversation is any with the same chance; one that ends makes way for one of a new user. All users are of
-    `user_kind`, or mixed. ConfigError if a count cannot be, or nothing arrives.
+    The conversation is any with the same chance; one that ends makes way for one of a new user. All
+    users are of `user_kind`, or mixed. ConfigError if a count cannot be, or nothing arrives.
     """
     if not 1 <= live_conversations <= MAX_LIVE:
         raise ConfigError(f"live conversations(={live_conversations}) must be from 1 to {MAX_LIVE}")
     times = arrivals.times_ns(seed, until_ns, max_requests)
     if not len(times):
         raise ConfigError(
-            f"no request arrives within {format_duration(until_ns)} at {arrivals.rate_per_s:g} a second with seed "
-            f"{seed}: raise the duration or the rate"
+            f"no request arrives within {format_duration(until_ns)} at {arrivals.rate_per_s:g} a"
+            f" second with seed {seed}: raise the duration or the rate"
         )
     turns = _turns(len(times), live_conversations, max_context_tokens, seed, user_kind)
     over = int(np.count_nonzero(turns["input"] + turns["output"] > max_context_tokens))
     is_even = arrivals.process is Process.CONSTANT
-    day = (arrivals.day_ns, arrivals.amplitude) if arrivals.process is Process.DIURNAL else (None, None)
+    day = (
+        (arrivals.day_ns, arrivals.amplitude)
+        if arrivals.process is Process.DIURNAL
+        else (None, None)
+    )
     origin = {
         "kind": "open-loop",
         "requests": len(times),
@@ -559,49 +668,60 @@ def make_open_loop(
         "over_context": over,
         "generator": None if is_even else f"PCG64, numpy {np.__version__}",
     }
-    session, turn, inputs, outputs, qos, kind = (np.ascontiguousarray(turns[name]) for name in _TURN.names or ())
+    session, turn, inputs, outputs, qos, kind = (
+        np.ascontiguousarray(turns[name]) for name in _TURN.names or ()
+    )
     notes = _notes(arrivals, origin, max_context_tokens)
     more = {"session_id": session, "turn": turn, "qos": qos, "kind": kind}
     return without_blocks(times, inputs, outputs, origin, notes, **more)
 
 
-def _turns(count: int, live: int, max_context_tokens: int, seed: int, kind: RequestKind | None) -> Any:
+def _turns(
+    count: int, live: int, max_context_tokens: int, seed: int, kind: RequestKind | None
+) -> Any:
     """Return `count` turns; conversations are numbered as they begin."""
     turns, places = np.empty(count, _TURN), np.zeros(live, _PLACE)
     places["user"] = NONE
     progress = np.zeros(2, dtype=np.int64)
     users, _ = make_users(min(count, live) + count // 4 + 1, seed, kind=kind)
-    while not _take_turns(*(turns, count, places, live, progress, users, len(users)), seed, max_context_tokens):
+    while not _take_turns(
+        *(turns, count, places, live, progress, users, len(users)), seed, max_context_tokens
+    ):
         more, _ = make_users(2 * len(users), seed, kind=kind)
         more[: len(users)] = users
         users = more
     return turns
 
 
-def _notes(arrivals: ArrivalProcess, origin: dict[str, Any], max_context_tokens: int) -> tuple[str, ...]:
+def _notes(
+    arrivals: ArrivalProcess, origin: dict[str, Any], max_context_tokens: int
+) -> tuple[str, ...]:
     live, generator = origin["live_conversations"], origin["generator"]
     pause = f"{live / arrivals.rate_per_s:g} s"
     cut = (
-        "cut to whole microseconds, so that the last digits of C libraries do not show; they are drawn with "
-        f"{generator}, and another numpy may draw others"
+        "cut to whole microseconds, so that the last digits of C libraries do not show; they are"
+        f" drawn with {generator}, and another numpy may draw others"
     )
     notes = (
         (
-            f"open loop: requests arrive {arrivals.describe()}, whatever the system does: a turn may come before the "
-            "answer to the one before it"
+            f"open loop: requests arrive {arrivals.describe()}, whatever the system does: a turn"
+            " may come before the answer to the one before it"
         ),
         (
-            f"each request is the next turn of one of {live} conversations, any with the same chance: {pause} "
-            "on average between turns of one; none has begun at the start"
+            f"each request is the next turn of one of {live} conversations, any with the same"
+            f" chance: {pause} on average between turns of one; none has begun at the start"
         ),
         (
-            f"a conversation ends after each turn with a chance of {1000 - CONTINUE_PER_MILLE} in 1000, after "
-            f"{MAX_TURNS} turns, or when the next would not fit {max_context_tokens} tokens of context; then "
-            "a new user begins one"
+            f"a conversation ends after each turn with a chance of {1000 - CONTINUE_PER_MILLE} in"
+            f" 1000, after {MAX_TURNS} turns, or when the next would not fit {max_context_tokens}"
+            " tokens of context; then a new user begins one"
         ),
         "the source has no block ids: prompts share a prefix within their conversation only",
         f"times are {'rounded to whole microseconds' if generator is None else cut}",
     )
     if not origin["over_context"]:
         return notes
-    return (*notes, f"{origin['over_context']} first turns do not fit {max_context_tokens} tokens of context")
+    return (
+        *notes,
+        f"{origin['over_context']} first turns do not fit {max_context_tokens} tokens of context",
+    )

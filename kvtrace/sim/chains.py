@@ -28,7 +28,8 @@ _forget = function("table_free", StructAt)
 class Chains:
     """The objects of each request, in prompt order, numbered densely by first appearance.
 
-    `slots[offsets[n]:offsets[n + 1]]` are the objects of request n; object k holds `tokens[k]` tokens.
+    `slots[offsets[n]:offsets[n + 1]]` are the objects of request n; object k holds `tokens[k]`
+    tokens.
     """
 
     offsets: NDArray[np.int64]
@@ -49,17 +50,20 @@ def block_chains(requests: Requests) -> Chains:
 
 
 def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = False) -> Chains:
-    """Return the chunks of `chunk_tokens` tokens of each prompt, a partial last one only if so said.
+    """Return the chunks of `chunk_tokens` tokens of each prompt, a partial last one only if so
+    said.
 
-    Block ids are prefix-chained, so a chunk is named by the last block it reaches into and its place there, and a
-    partial one by its tokens besides. The end of a prompt that has no block id makes no chunk. Without ids, a chunk is
-    named by its conversation (or its request, if it has none) and its place.
+    Block ids are prefix-chained, so a chunk is named by the last block it reaches into and its
+    place there, and a partial one by its tokens besides. The end of a prompt that has no block id
+    makes no chunk. Without ids, a chunk is named by its conversation (or its request, if it has
+    none) and its place.
     """
     tokens, block, ids = requests.input_tokens, requests.block_tokens, requests.block_ids
     if block:
         if block % chunk_tokens and chunk_tokens % block:
             raise ConfigError(
-                f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's blocks of {block} tokens"
+                f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's"
+                f" blocks of {block} tokens"
             )
         tokens = np.minimum(tokens, np.diff(requests.block_offsets) * block)
     partial = tokens % chunk_tokens * (with_partial & (tokens == requests.input_tokens))
@@ -73,24 +77,34 @@ def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = 
     bounds = np.unique(np.concatenate([starts, np.array([0, len(offsets) - 1])])).tolist()
     for first, end in pairwise(bounds):
         of = counts[first:end]
-        place = np.arange(offsets[end] - offsets[first]) - np.repeat(offsets[first:end] - offsets[first], of)
+        place = np.arange(offsets[end] - offsets[first]) - np.repeat(
+            offsets[first:end] - offsets[first], of
+        )
         if owner is not None:
             numbers.add(np.repeat(owner[first:end], of) * (int(counts.max(initial=0)) + 1) + place)
             continue
         last_block = ((place + 1) * chunk_tokens - 1) // block
         if with_partial:
-            last_block = np.minimum(last_block, np.repeat(np.diff(requests.block_offsets)[first:end] - 1, of))
+            last_block = np.minimum(
+                last_block, np.repeat(np.diff(requests.block_offsets)[first:end] - 1, of)
+            )
         per_block = max(1, block // chunk_tokens)
-        names = ids[np.repeat(requests.block_offsets[first:end], of) + last_block] * per_block + place % per_block
+        names = (
+            ids[np.repeat(requests.block_offsets[first:end], of) + last_block] * per_block
+            + place % per_block
+        )
         if with_partial:
             names *= chunk_tokens
-            names[np.cumsum(of)[partial[first:end] > 0] - 1] += partial[first:end][partial[first:end] > 0]
+            names[np.cumsum(of)[partial[first:end] > 0] - 1] += partial[first:end][
+                partial[first:end] > 0
+            ]
         numbers.add(names)
     return numbers.chains(offsets, chunk_tokens)
 
 
 def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
-    """Return a dense number for each request that only the requests of its conversation share, and how many there are.
+    """Return a dense number for each request that only the requests of its conversation share, and
+    how many there are.
 
     A request of no conversation has one of its own.
     """
@@ -102,7 +116,10 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
 
 
 def grown(array: Any, wanted: int, fill: int) -> Any:
-    """Return `array` with at least `wanted` rows, new ones of `fill`; it grows to twice its length or more."""
+    """Return `array` with at least `wanted` rows, new ones of `fill`.
+
+    It grows to twice its length or more.
+    """
     if wanted <= len(array):
         return array
     more = max(wanted - len(array), len(array))
@@ -110,7 +127,10 @@ def grown(array: Any, wanted: int, fill: int) -> Any:
 
 
 class Numbers:
-    """Gives names, int64, numbers from 0 by first appearance: 4 bytes a name, and 16 to 32 more a distinct one."""
+    """Gives names, int64, numbers from 0 by first appearance.
+
+    4 bytes a name, and 16 to 32 more a distinct one.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.count = self._done = 0
@@ -123,7 +143,9 @@ class Numbers:
         self.count = int(_number(self._known, names, len(names), self.found[self._done :]))
         self._done += len(names)
         if self.count > MAX_OBJECTS:
-            raise ConfigError(f"more than {MAX_OBJECTS} objects, which are the most that fit a simulation")
+            raise ConfigError(
+                f"more than {MAX_OBJECTS} objects, which are the most that fit a simulation"
+            )
 
     def of(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the numbers of `names`."""

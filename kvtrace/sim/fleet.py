@@ -1,9 +1,13 @@
-"""A fleet: what happens to it at a time, its nodes and their tiers before the start, what it counted at the end.
+"""A fleet.
 
-What happens (nodes and racks lost and joined, drives replaced, the store out of reach) is written TIME:KIND and what it
-is about, `300s:node-lost:7`. All are laid out before the start as steps, one a node or tier, which the simulation takes
-at their times (`native/fleet.c`). What the fleet did before, during and after each is counted as it is simulated, in
-stretches of a second that also end where a window of an event does.
+What happens to it at a time, its nodes and their tiers before the start, what it counted at the
+end.
+
+What happens (nodes and racks lost and joined, drives replaced, the store out of reach) is written
+TIME:KIND and what it is about, `300s:node-lost:7`. All are laid out before the start as steps, one
+a node or tier, which the simulation takes at their times (`native/fleet.c`). What the fleet did
+before, during and after each is counted as it is simulated, in stretches of a second that also end
+where a window of an event does.
 """
 
 from __future__ import annotations
@@ -30,8 +34,11 @@ class Kind(StrEnum):
     """The kinds of incidents, as --event has them behind a time."""
 
     NODE_LOST = "node-lost:NODE"
-    """A node is gone, and all that lay in its own tiers. Its running requests start again on other nodes; if none is
-    up, they and all new ones wait for one."""
+    """A node is gone, and all that lay in its own tiers.
+
+    Its running requests start again on other nodes; if none is up, they and all new ones wait for
+    one.
+    """
     NODE_JOINED = "node-joined:NODE"
     """A node comes, its tiers empty: one that was lost, or a new one that was not there before."""
     RACK_LOST = "rack-lost:RACK"
@@ -39,12 +46,18 @@ class Kind(StrEnum):
     RACK_JOINED = "rack-joined:RACK"
     """All nodes of a rack that are not there come."""
     ENGINE_RESTART = "engine-restart:NODE:DURATION"
-    """The engine of a node restarts, and the node is away for a time. What lay in its memory is lost; its drives keep
-    what they hold, and the engine finds it again. Its running requests start again on other nodes."""
+    """The engine of a node restarts, and the node is away for a time.
+
+    What lay in its memory is lost; its drives keep what they hold, and the engine finds it again.
+    Its running requests start again on other nodes.
+    """
     DRIVE_REPLACED = "drive-replaced:NODE[:TIER]"
     """The drive of a node is empty from now on; its slowest own tier, or the tier named."""
     STORE_UNREACHABLE = "store-unreachable:DURATION"
-    """For a time nothing is found in the slowest tier, and nothing stored; what it holds is there again afterwards."""
+    """For a time nothing is found in the slowest tier, and nothing stored.
+
+    What it holds is there again afterwards.
+    """
     ROLLING_RESTART = "rolling-restart:DURATION[:NODES]"
     """Each node in turn, or so many at once, is lost for a time, and joins as the next are lost."""
 
@@ -75,7 +88,10 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Move:
-    """One step of an incident at a time; of steps at one time, those that bring something back go first."""
+    """One step of an incident at a time.
+
+    Of steps at one time, those that bring something back go first.
+    """
 
     at_ns: int
     is_loss: bool
@@ -87,11 +103,16 @@ class Move:
 
 
 def parse_all(texts: Sequence[str], until_ns: int | None) -> tuple[Incident, ...]:
-    """Return the incidents that `texts` say; ConfigError for one that no simulation up to `until_ns` comes to."""
+    """Return the incidents that `texts` say.
+
+    ConfigError for one that no simulation up to `until_ns` comes to.
+    """
     found = tuple(parse(text) for text in texts)
     for incident in found:
         if until_ns is not None and incident.at_ns >= until_ns:
-            raise ConfigError(f"--event {incident.text}: the simulation ends at {format_duration(until_ns)}")
+            raise ConfigError(
+                f"--event {incident.text}: the simulation ends at {format_duration(until_ns)}"
+            )
     return found
 
 
@@ -102,7 +123,9 @@ def parse(text: str) -> Incident:
     kinds = {kind.partition(":")[0]: kind for kind in Kind}
     if name not in kinds:
         forms = ", ".join(f"TIME:{kind}" for kind in Kind)
-        raise ConfigError(f"--event {text}: no such event{nearest(name, list(kinds))}; write {forms}")
+        raise ConfigError(
+            f"--event {text}: no such event{nearest(name, list(kinds))}; write {forms}"
+        )
     kind, form = kinds[name], f"--event {text}: write TIME:{kinds[name]}"
     parts = kind.replace("[:", ":[").split(":")[1:]
     if not sum(not part.startswith("[") for part in parts) <= len(arguments) <= len(parts):
@@ -114,7 +137,10 @@ def parse(text: str) -> Incident:
         raise ConfigError(f"--event {text}: {error}") from None
     if "DURATION" in said and lasts_ns == 0:
         raise ConfigError(f"--event {text}: {said['DURATION']} must be > 0")
-    place, nodes = (_number(of, form) for of in (said.get("NODE", said.get("RACK", "0")), said.get("NODES", "1")))
+    place, nodes = (
+        _number(of, form)
+        for of in (said.get("NODE", said.get("RACK", "0")), said.get("NODES", "1"))
+    )
     if nodes == 0:
         raise ConfigError(f"--event {text}: at least 1 node restarts at once")
     return Incident(text, at_ns, kind, place, lasts_ns, said.get("TIER"), nodes)
@@ -126,7 +152,9 @@ def _number(text: str, form: str) -> int:
     return int(text)
 
 
-def steps_of(incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[TierSetting]) -> list[Move]:
+def steps_of(
+    incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[TierSetting]
+) -> list[Move]:
     """Return what is done when, in order; ConfigError, naming `--event`, for what cannot be."""
     found: list[tuple[Move, Incident]] = []
     racks = fleet.instances(Scope.RACK)
@@ -134,10 +162,16 @@ def steps_of(incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence
         of, place = f"--event {incident.text}: there is no", incident.place
         if incident.kind in (Kind.RACK_LOST, Kind.RACK_JOINED):
             if place >= racks:
-                known = f"{fleet.nodes} nodes, {fleet.rack_nodes} a rack, are racks 0 to {racks - 1}"
+                known = (
+                    f"{fleet.nodes} nodes, {fleet.rack_nodes} a rack, are racks 0 to {racks - 1}"
+                )
                 raise ConfigError(f"{of} rack {place}: {known}")
         elif place >= fleet.nodes:
-            known = f"0 to {fleet.nodes - 1} (--nodes {fleet.nodes})" if fleet.nodes > 1 else "0 alone (--nodes 1)"
+            known = (
+                f"0 to {fleet.nodes - 1} (--nodes {fleet.nodes})"
+                if fleet.nodes > 1
+                else "0 alone (--nodes 1)"
+            )
             raise ConfigError(f"{of} node {place}: nodes are {known}")
         found += [(step, incident) for step in _steps(incident, fleet, tiers)]
     found.sort(key=lambda of: (of[0].at_ns, of[0].is_loss))
@@ -177,8 +211,8 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
         case Kind.STORE_UNREACHABLE:
             if fleet.nodes > 1 and tiers[-1].scope is not Scope.FLEET:
                 raise ConfigError(
-                    f"--event {incident.text}: the slowest tier, {tiers[-1].name}, is shared by no more than a "
-                    f"{tiers[-1].scope}: set tiers.{tiers[-1].name}.scope=fleet"
+                    f"--event {incident.text}: the slowest tier, {tiers[-1].name}, is shared by no"
+                    f" more than a {tiers[-1].scope}: set tiers.{tiers[-1].name}.scope=fleet"
                 )
             yield Move(at_ns, True, records.GONE, 0, len(tiers) - 1)
             yield Move(at_ns + incident.lasts_ns, False, records.BACK, 0, len(tiers) - 1)
@@ -216,30 +250,56 @@ def _check_order(found: Sequence[tuple[Move, Incident]], fleet: FleetSetting) ->
     for at, (step, incident) in enumerate(found):
         is_rack = incident.kind in (Kind.RACK_JOINED, Kind.RACK_LOST)
         if step.kind == records.JOINED:
-            wrong = f"node {step.place} is in the fleet already" if step.place not in gone and not is_rack else ""
+            wrong = (
+                f"node {step.place} is in the fleet already"
+                if step.place not in gone and not is_rack
+                else ""
+            )
             gone.discard(step.place)
         elif step.kind in (records.LOST, records.EMPTIED):
-            wrong = f"node {step.place} is not in the fleet" if step.place in gone and not is_rack else ""
+            wrong = (
+                f"node {step.place} is not in the fleet"
+                if step.place in gone and not is_rack
+                else ""
+            )
             gone |= {step.place} if step.kind == records.LOST else set()
         else:
-            wrong = "the store is out of reach already" if is_gone == (step.kind == records.GONE) else ""
+            wrong = (
+                "the store is out of reach already"
+                if is_gone == (step.kind == records.GONE)
+                else ""
+            )
             is_gone = step.kind == records.GONE
         if wrong:
             raise ConfigError(f"--event {incident.text}: {wrong} at {format_duration(step.at_ns)}")
         if at + 1 == len(found) or found[at + 1][0].at_ns > step.at_ns:
-            _check_served(incident, gone, fleet, is_last=all(of.kind != records.JOINED for of, _ in found[at + 1 :]))
+            _check_served(
+                incident,
+                gone,
+                fleet,
+                is_last=all(of.kind != records.JOINED for of, _ in found[at + 1 :]),
+            )
 
 
-def _check_served(incident: Incident, gone: set[int], fleet: FleetSetting, *, is_last: bool) -> None:
+def _check_served(
+    incident: Incident, gone: set[int], fleet: FleetSetting, *, is_last: bool
+) -> None:
     """Refuse a fleet without nodes for good, or one of two pools of which one has none."""
     if is_last and len(gone) == fleet.nodes:
-        raise ConfigError(f"--event {incident.text}: no node is left, and none joins later: add TIME:node-joined:NODE")
+        raise ConfigError(
+            f"--event {incident.text}: no node is left, and none joins later: add"
+            " TIME:node-joined:NODE"
+        )
     if fleet.is_disaggregated:
-        pools = {"compute prompts": range(fleet.prefill_nodes), "generate": range(fleet.prefill_nodes, fleet.nodes)}
+        pools = {
+            "compute prompts": range(fleet.prefill_nodes),
+            "generate": range(fleet.prefill_nodes, fleet.nodes),
+        }
         for what, nodes in pools.items():
             if gone.issuperset(nodes):
                 raise ConfigError(
-                    f"--event {incident.text}: none of the nodes that {what} would be left; at least one must stay"
+                    f"--event {incident.text}: none of the nodes that {what} would be left; at"
+                    " least one must stay"
                 )
 
 
@@ -253,7 +313,10 @@ MOST_POINTS: Final = 150
 """Of a series over the whole time."""
 OF_REQUESTS: Final = tuple(name for name in records.FOUND.names or () if name != "ts_ns")
 OF_AGAIN: Final = ("requests", "lookups", "hits", "of_lookups", "of_hits")
-"""Of requests that began again, each time: how many, their look-ups and hits, and of how many of all requests."""
+"""Of requests that began again, each time.
+
+How many, their look-ups and hits, and of how many of all requests.
+"""
 OF_TIERS: Final = ("reads", "read_bytes", "writes", "written_bytes", "lost_bytes")
 _CODES = {op: enum_code(TRACE, "op", op) for op in Op}
 _POPULATE, _LOSE = (enum_code(TRACE, "phase", phase) for phase in (Phase.POPULATE, Phase.LOSE))
@@ -262,7 +325,9 @@ _POPULATE, _LOSE = (enum_code(TRACE, "phase", phase) for phase in (Phase.POPULAT
 class IncidentCounters:
     """Counts, around each incident, hits, computed tokens, and reads and writes of the tiers."""
 
-    def __init__(self, incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[str]) -> None:
+    def __init__(
+        self, incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[str]
+    ) -> None:
         self._incidents, self._fleet, self._tiers = incidents, fleet, tiers
         ends = {0} | {t % NS_PER_S for of in incidents for t in (of.at_ns, of.end_ns(fleet))}
         self._parts = np.array(sorted(ends))
@@ -278,14 +343,19 @@ class IncidentCounters:
         at = self._stretch(found["ts_ns"])
         rows_at = self._stretch(rows["ts_ns"])
         stretches = max(at.max(initial=-1), rows_at.max(initial=-1)) + 1
-        self._requests, self._storage = grown(self._requests, stretches, 0), grown(self._storage, stretches, 0)
+        self._requests, self._storage = (
+            grown(self._requests, stretches, 0),
+            grown(self._storage, stretches, 0),
+        )
         for column, name in enumerate(OF_REQUESTS):
             np.add.at(self._requests[:, column], at, found[name])
         hits, again = found["local_hits"] + found["shared_hits"], found["restarted"] > 0
         counts = (again, found["lookups"][again], hits[again], found["lookups"], hits)
         self._again += np.array([count.sum() for count in counts])
         op, phase, length = rows["op"], rows["phase"], rows["length_bytes"]
-        is_read, is_written = ((op == _CODES[of]) & (phase != _POPULATE) for of in (Op.READ, Op.WRITE))
+        is_read, is_written = (
+            (op == _CODES[of]) & (phase != _POPULATE) for of in (Op.READ, Op.WRITE)
+        )
         kinds = ((is_read, 0, 1), (is_written, 2, 3), (phase == _LOSE, None, 4))
         # The link of a disaggregated fleet is a tier after all others.
         is_tier = rows["tier"] < len(self._tiers)
@@ -301,30 +371,46 @@ class IncidentCounters:
         return ts_ns // NS_PER_S * len(self._parts) + parts
 
     def stats(self, end_ns: int) -> dict[str, Any]:
-        """Return the counters as the metadata carries them, of a simulation that ends then; nothing without events."""
+        """Return the counters as the metadata carries them, of a simulation that ends then.
+
+        Nothing without events.
+        """
         if not self._incidents:
             return {}
         self._end_ns = end_ns
         stretches = (end_ns // NS_PER_S + 1) * len(self._parts)
-        self._requests, self._storage = grown(self._requests, stretches, 0), grown(self._storage, stretches, 0)
+        self._requests, self._storage = (
+            grown(self._requests, stretches, 0),
+            grown(self._storage, stretches, 0),
+        )
         seconds = max(1, -(-end_ns // NS_PER_S))
         step = max(1, -(-seconds // MOST_POINTS))
         starts = np.arange(0, seconds, step) * len(self._parts)
-        end = max(seconds * len(self._parts), int(self._stretch(end_ns)) + 1)  # what is last may come as it ends
+        end = max(
+            seconds * len(self._parts), int(self._stretch(end_ns)) + 1
+        )  # what is last may come as it ends
         requests = np.add.reduceat(self._requests[:end], starts)
-        tiers = np.add.reduceat(self._storage[:end], starts).reshape(len(starts), len(self._tiers), -1)
+        tiers = np.add.reduceat(self._storage[:end], starts).reshape(
+            len(starts), len(self._tiers), -1
+        )
         return {
-            "incidents": {"around": [self._of(incident, end_ns) for incident in self._incidents]}
-            | {
-                "begun_again": dict(zip(OF_AGAIN, self._again.tolist(), strict=True)),
-                "step_ns": step * NS_PER_S,
-                "end_ns": end_ns,
-                "over_time": {name: requests[:, column].tolist() for column, name in enumerate(OF_REQUESTS)},
-                "tiers": [
-                    {"name": name} | {of: tiers[:, t, column].tolist() for column, of in enumerate(OF_TIERS)}
-                    for t, name in enumerate(self._tiers)
-                ],
-            }
+            "incidents": (
+                {"around": [self._of(incident, end_ns) for incident in self._incidents]}
+                | {
+                    "begun_again": dict(zip(OF_AGAIN, self._again.tolist(), strict=True)),
+                    "step_ns": step * NS_PER_S,
+                    "end_ns": end_ns,
+                    "over_time": {
+                        name: requests[:, column].tolist()
+                        for column, name in enumerate(OF_REQUESTS)
+                    },
+                    "tiers": [
+                        {"name": name}
+                        | {of: tiers[:, t, column].tolist() for column, of in enumerate(OF_TIERS)}
+                        for t, name in enumerate(self._tiers)
+                    ],
+                }
+            )
         }
 
     def _of(self, incident: Incident, end_ns: int) -> dict[str, Any]:
@@ -351,7 +437,9 @@ class IncidentCounters:
         found, storage = self._between(first_ns, last_ns)
         each = (-1, len(self._tiers), len(OF_TIERS))
         # The most in a second from the start of the window on.
-        seconds = np.add.reduceat(storage, np.arange(0, len(storage), len(self._parts))).reshape(each)
+        seconds = np.add.reduceat(storage, np.arange(0, len(storage), len(self._parts))).reshape(
+            each
+        )
         return {
             "window": name,
             "from_ns": first_ns,
@@ -362,19 +450,30 @@ class IncidentCounters:
                 {"name": tier}
                 | dict(zip(OF_TIERS, of.tolist(), strict=True))
                 | {"peak_read_bytes": int(most[1]), "peak_written_bytes": int(most[3])}
-                for tier, of, most in zip(self._tiers, seconds.sum(axis=0), seconds.max(axis=0), strict=True)
+                for tier, of, most in zip(
+                    self._tiers, seconds.sum(axis=0), seconds.max(axis=0), strict=True
+                )
             ],
         }
 
     def _between(self, first_ns: int, last_ns: int) -> tuple[dict[str, int], Any]:
-        """Return what requests found in a window, and its stretches of storage: all that are left, if it ends last."""
+        """Return what requests found in a window, and its stretches of storage.
+
+        All that are left, if it ends last.
+        """
         first, last = self._stretch(np.array([first_ns, last_ns])).tolist()
         of = slice(first, None if last_ns == self._end_ns else last)
-        return dict(zip(OF_REQUESTS, self._requests[of].sum(axis=0).tolist(), strict=True)), self._storage[of]
+        return (
+            dict(zip(OF_REQUESTS, self._requests[of].sum(axis=0).tolist(), strict=True)),
+            self._storage[of],
+        )
 
 
 def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the windows around what happens from `at_ns` to `over_ns`: name, start and end; none after the end."""
+    """Yield the windows around what happens from `at_ns` to `over_ns`.
+
+    Name, start and end; none after the end.
+    """
     if 0 < at_ns <= end_ns:
         yield "before", max(0, at_ns - WINDOW_NS), at_ns
     if over_ns > at_ns and at_ns < end_ns:
@@ -385,10 +484,18 @@ def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, 
             yield f"minute {k + 1} after", start, min(start + WINDOW_NS, end_ns)
 
 
-def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scope], rows: int) -> None:
-    """Set up the nodes of `setting`, each with its own tiers as `scopes` says; `rows` is the size of the buffers."""
+def set_fleet(
+    world: records.World, setting: FleetSetting, scopes: Sequence[Scope], rows: int
+) -> None:
+    """Set up the nodes of `setting`, each with its own tiers as `scopes` says.
+
+    `rows` is the size of the buffers.
+    """
     fleet, knobs, count = world.fleet, world.knobs, setting.nodes
-    fleet.count, fleet.entrances = count, setting.prefill_nodes if setting.is_disaggregated else count
+    fleet.count, fleet.entrances = (
+        count,
+        setting.prefill_nodes if setting.is_disaggregated else count,
+    )
     fleet.link_bytes_per_s = bytes_of(setting.link_bandwidth) or 0
     fleet.rack_nodes = setting.rack_nodes
     fleet.nodes, fleet.batches = np.zeros(count, records.NODE), np.zeros(count, records.BATCH)
@@ -402,7 +509,9 @@ def set_fleet(world: records.World, setting: FleetSetting, scopes: Sequence[Scop
     fleet.racked = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.RACK)
     fleet.router = setting.router.address()
     weights = (setting.prefill_weight, setting.prefix_weight, setting.load_weight)
-    fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (round(1_000_000 * weight) for weight in weights)
+    fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (
+        round(1_000_000 * weight) for weight in weights
+    )
     fleet.load_threshold = setting.load_threshold
     fleet.runs = np.zeros(2 * count, np.int64)
     fleet.row_nodes = np.empty(rows, np.int32)
@@ -417,7 +526,9 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
     if not steps:
         return
     fleet, control = world.fleet, world.control
-    world.happenings = np.array([(s.at_ns, s.kind, s.place, s.tier) for s in steps], records.HAPPENING)
+    world.happenings = np.array(
+        [(s.at_ns, s.kind, s.place, s.tier) for s in steps], records.HAPPENING
+    )
     world.found = np.empty(rows, records.FOUND)
     control.happen_ns = steps[0].at_ns
     fleet.nodes["is_up"][absent(steps)] = 0
@@ -434,7 +545,10 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
 
 
 def all_tiers(world: records.World) -> tuple[Any, Any]:
-    """Return the tiers of all places, records.TIER, by place and tier, nodes first; and for each if it is one."""
+    """Return the tiers of all places, records.TIER, by place and tier, nodes first.
+
+    And for each if it is one.
+    """
     fleet, tiers = world.fleet, world.tiers
     if fleet.count <= 1 or not len(fleet.tiers):
         return tiers.reshape(1, -1).copy(), np.ones((1, len(tiers)), bool)
@@ -444,7 +558,9 @@ def all_tiers(world: records.World) -> tuple[Any, Any]:
     for t in range(len(tiers)):
         place = fleet.count + node // fleet.rack_nodes if fleet.racked & 1 << t else node
         if fleet.scoped & 1 << t:
-            is_one[slice(fleet.count, None) if fleet.racked & 1 << t else slice(fleet.count), t] = True
+            is_one[slice(fleet.count, None) if fleet.racked & 1 << t else slice(fleet.count), t] = (
+                True
+            )
             found[place, t] = tiers[t]
         else:
             is_one[0, t] = True
@@ -452,7 +568,15 @@ def all_tiers(world: records.World) -> tuple[Any, Any]:
     return found, is_one
 
 
-BY_NODE = ("requests", "input_tokens", "computed_tokens", "computing_ns", "lookups", "local_hits", "shared_hits")
+BY_NODE = (
+    "requests",
+    "input_tokens",
+    "computed_tokens",
+    "computing_ns",
+    "lookups",
+    "local_hits",
+    "shared_hits",
+)
 
 
 def stats(setting: FleetSetting, world: records.World) -> dict[str, Any]:
@@ -462,7 +586,9 @@ def stats(setting: FleetSetting, world: records.World) -> dict[str, Any]:
     nodes, routed = world.fleet.nodes, world.fleet.nodes[: world.fleet.entrances]
     total = {name: int(nodes[name].sum()) for name in BY_NODE}
     slots = world.slots
-    copies = slots[(slots["place"] > 0) & (slots["place"] <= world.fleet.count) & (slots["live"] != 0)]
+    copies = slots[
+        (slots["place"] > 0) & (slots["place"] <= world.fleet.count) & (slots["live"] != 0)
+    ]
     homes, counts = np.unique(copies["home"], return_counts=True)
     return {
         "fleet": {
@@ -476,7 +602,11 @@ def stats(setting: FleetSetting, world: records.World) -> dict[str, Any]:
             **({"link_bytes": int(nodes["sent_bytes"].sum())} if setting.is_disaggregated else {}),
             "imbalance": {
                 # 1 is even: of the nodes that the router chooses from.
-                name: float(routed[name].max()) / float(routed[name].mean()) if routed[name].any() else None
+                name: (
+                    float(routed[name].max()) / float(routed[name].mean())
+                    if routed[name].any()
+                    else None
+                )
                 for name in ("requests", "computing_ns")
             },
             "by_node": {name: nodes[name].tolist() for name in BY_NODE},

@@ -1,7 +1,9 @@
-"""Turn what a simulation makes into the trace, objects and requests tables, and say in them what made them.
+"""Turn what a simulation makes into the trace, objects and requests tables, and say in them what
+made them.
 
-The simulation goes on in its thread while another one encodes what it made before. Which writes a drive is told to keep
-together (FDP handles, write hints) is told from the rows, once these are made: nothing that is simulated depends on it.
+The simulation goes on in its thread while another one encodes what it made before. Which writes a
+drive is told to keep together (FDP handles, write hints) is told from the rows, once these are
+made: nothing that is simulated depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ import numpy as np
 from kvtrace.core import metadata, pa
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
-from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
+from kvtrace.core.schema import (
+    OBJECTS,
+    REQUESTS,
+    TRACE,
+    Op,
+    Phase,
+    batch_of,
+    enum_code,
+    objects_batch,
+)
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.model.serving import in_words
 from kvtrace.model.shape import ModelShape
@@ -38,8 +49,8 @@ FLEET = ("node",)
 STREAMED = ("stream",)
 """The extra column of a trace whose writes are told apart."""
 _OBJECT_ROWS = 1 << 18
-# Of rows that wait to be encoded, each some 45 bytes: about as many as are encoded at once, a row group, so that
-# neither thread often waits for the other.
+# Of rows that wait to be encoded, each some 45 bytes: about as many as are encoded at once, a row
+# group, so that neither thread often waits for the other.
 _WAITING_ROWS = ROW_GROUP_ROWS
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _KEY_DIGITS = 12
@@ -53,13 +64,20 @@ def write(
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
 ) -> Metadata:
-    """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if wanted.
+    """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if
+    wanted.
 
-    The metadata say that `argv` asked for it, under `config`. Nothing appears under a final name unless all is whole.
+    The metadata say that `argv` asked for it, under `config`. Nothing appears under a final name
+    unless all is whole.
     """
     requests, meta = simulation.load.requests, _metadata(simulation, config, argv)
-    if requests_path is not None and requests_path.absolute() in (path.absolute(), objects_path(path).absolute()):
-        raise ConfigError(f"--requests-out {requests_path}: the trace or its objects go there; name another file")
+    if requests_path is not None and requests_path.absolute() in (
+        path.absolute(),
+        objects_path(path).absolute(),
+    ):
+        raise ConfigError(
+            f"--requests-out {requests_path}: the trace or its objects go there; name another file"
+        )
     with ExitStack() as stack:
         # The trace is entered first and so renamed last: when it is there, all is there.
         are_apart = any(tier.streams is not Streams.NONE for tier in simulation.preset.tiers)
@@ -71,11 +89,15 @@ def write(
         for shared, sizes in simulation.library_object_bytes():
             each = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
             for start in range(0, len(each), _OBJECT_ROWS):
-                objects.write(object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS]))
+                objects.write(
+                    object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS])
+                )
         _run(simulation, trace, objects, log, labels, progress)
         if requests is not None and log is not None:
             load, arrivals = simulation.load, simulation.arrivals()
-            recorded = min(int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests)
+            recorded = min(
+                int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests
+            )
             for batch in batches(requests, recorded if arrivals is None else None, arrivals):
                 log.write(batch)
         stats, stalls = simulation.stats(), []
@@ -83,8 +105,14 @@ def write(
             stats["tiers"] = [tier | labels.counts(t) for t, tier in enumerate(stats["tiers"])]
         if stalled := stats.get("stalled_requests"):
             tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
-            which = f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier {tier} holds"
-            end = f"a real engine would never finish them, the simulation does: raise tiers.{tier}.capacity"
+            which = (
+                f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier"
+                f" {tier} holds"
+            )
+            end = (
+                "a real engine would never finish them, the simulation does: raise"
+                f" tiers.{tier}.capacity"
+            )
             stalls = [f"{STALLS}: {which}; {end}"]
         for writer in filter(None, (trace, objects, log)):
             writer.update(stats=stats, notes=stalls + writer.meta.notes)
@@ -110,14 +138,20 @@ def _run(
         if labels is None:
             trace.write(trace_batch(flush.rows, extras))
         else:
-            trace.write(trace_batch(flush.rows | {"stream": labels.label(flush)}, extras + STREAMED))
+            trace.write(
+                trace_batch(flush.rows | {"stream": labels.label(flush)}, extras + STREAMED)
+            )
         # Those of one kind that follow each other go together.
         sizes = flush.object_bytes
         is_other = np.zeros(len(sizes), np.int8) if flush.is_other is None else flush.is_other
         for start, end in pairwise([*np.flatnonzero(np.diff(is_other, prepend=-1)), len(sizes)]):
-            objects.write(object_batch(objects.rows, "other" if is_other[start] else kind, sizes[start:end]))
+            objects.write(
+                object_batch(objects.rows, "other" if is_other[start] else kind, sizes[start:end])
+            )
         if log is not None and len(flush.log):
-            log.write(batch_of(REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names}))
+            log.write(
+                batch_of(REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names})
+            )
         taken.append((trace.rows, flush))
         # Memory is given back once what it holds is encoded.
         while taken and taken[0][0] <= trace.encoded_rows:
@@ -141,7 +175,8 @@ def trace_batch(rows: dict[str, Any], extras: tuple[str, ...] = ()) -> pa.Record
 
 
 def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
-    """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record batch.
+    """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record
+    batch.
 
     Their keys are `kind`/ and the id in hexadecimal digits.
     """
@@ -159,7 +194,12 @@ def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
 def notes_of(preset: Preset, model: ModelShape, requests: Requests | None, ranks: int) -> list[str]:
     """Return what there is to know of the requests, of the model, and of what is stored of it."""
     notes = model.entry_notes(preset.chunk_tokens * (preset.entry is Entry.CHUNK), ranks)
-    return [*(requests.notes if requests else ()), *model.notes, *notes, *preset.memory_notes(model, ranks)]
+    return [
+        *(requests.notes if requests else ()),
+        *model.notes,
+        *notes,
+        *preset.memory_notes(model, ranks),
+    ]
 
 
 def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Metadata:
@@ -174,22 +214,31 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
     }
     notes = notes_of(preset, model, requests, config.get("tensor_parallel", 1))
     has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
-    notes.append("simulated: storage latency is what the tiers' service model says" if has_service else INSTANT_STORAGE)
+    notes.append(
+        "simulated: storage latency is what the tiers' service model says"
+        if has_service
+        else INSTANT_STORAGE
+    )
     if any(of.kind not in LOSING_NOTHING for of in simulation.load.incidents):
-        notes.append("data lost with a node or a drive appears as deletes of phase=lose; no I/O was issued")
+        notes.append(
+            "data lost with a node or a drive appears as deletes of phase=lose; no I/O was issued"
+        )
     notes += [
         f"streams: writes to {tier.name} are separated by {tier.streams} (column stream)"
         for tier in preset.tiers
         if tier.streams is not Streams.NONE
     ]
     notes += [
-        f"{tier.name}: the engine keeps all objects in one file: --tier {tier.name}=FILE.dat replays them so; a folder "
-        "gets a file for each, which takes longer"
+        f"{tier.name}: the engine keeps all objects in one file: --tier {tier.name}=FILE.dat"
+        " replays them so; a folder gets a file for each, which takes longer"
         for tier in preset.tiers
         if tier.in_one_file
     ]
     if any(tier.policy is Policy.TTL for tier in preset.tiers):
-        notes.append("the trace ends with its last operation: what expires later (policy ttl) is live at the end")
+        notes.append(
+            "the trace ends with its last operation: what expires later (policy ttl) is live at"
+            " the end"
+        )
     if preset.store_generated and requests:
         notes.append("generated tokens are not stored: the source names no blocks for them")
     return metadata.describe(
@@ -207,7 +256,13 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
     )
 
 
-_AGES: Final = (("under 1 s", 1), ("under 10 s", 10), ("under 1 min", 60), ("under 10 min", 600), ("under 1 h", 3600))
+_AGES: Final = (
+    ("under 1 s", 1),
+    ("under 10 s", 10),
+    ("under 1 min", 60),
+    ("under 10 min", 600),
+    ("under 1 h", 3600),
+)
 _PHASES: Final = {
     "computed": (Phase.PREFILL, Phase.STORE),
     "generated": (Phase.DECODE,),
@@ -225,7 +280,10 @@ CLASSES: Final[dict[Streams, tuple[str, ...]]] = {
     Streams.AGE: (*(name for name, _ in _AGES), "older"),
     Streams.OBJECT_KIND: _KINDS,
 }
-"""What streams tell apart, in the order of their numbers; empty where numbers are assigned in turn."""
+"""What streams tell apart, in the order of their numbers.
+
+Empty where numbers are assigned in turn.
+"""
 _COLUMNS: Final = {Streams.USER_KIND: "kind", Streams.QOS: "qos", Streams.SESSION: "session_id"}
 """Those that go by whom a write serves, and what the requests say of that."""
 
@@ -242,8 +300,9 @@ class StreamLabels:
             if requests is not None and column is not None and getattr(requests, column) is None:
                 file = requests.origin.get("file", "the file")
                 raise ConfigError(
-                    f"tiers.{tier.name}.streams={tier.streams}: the requests of {file} have no {column}; streams may "
-                    f"be {', '.join(s for s in Streams if s not in _COLUMNS)} here"
+                    f"tiers.{tier.name}.streams={tier.streams}: the requests of {file} have no"
+                    f" {column}; streams may be"
+                    f" {', '.join(s for s in Streams if s not in _COLUMNS)} here"
                 )
         self._streams = [tier.streams for tier in settings]
         self._counts = np.array([tier.stream_count for tier in settings])
@@ -253,18 +312,26 @@ class StreamLabels:
         self._owners, self._first_ns = dict(self._asked), none
         """Of each object, for whom it was written last, and when first."""
         parts, there = simulation.sizes.parts, simulation.library_object_bytes()
-        kinds = [np.full(len(sizes) * parts, _KINDS.index(of) if of in _KINDS else 0) for of, sizes in there]
+        kinds = [
+            np.full(len(sizes) * parts, _KINDS.index(of) if of in _KINDS else 0)
+            for of, sizes in there
+        ]
         self._kinds = np.concatenate([none, *kinds])
         self._objects, self._requests = len(self._kinds), 0
         """How many of each are known."""
-        self._tally = np.zeros((len(settings), max(tier.stream_count for tier in settings), 2), np.int64)
+        self._tally = np.zeros(
+            (len(settings), max(tier.stream_count for tier in settings), 2), np.int64
+        )
 
     def label(self, flush: Flush) -> Any:
         """Return the stream of each row of `flush`, int16; NONE where it has none."""
         self._note(flush)
         rows, found = flush.rows, np.full(len(flush.rows["op"]), NONE, np.int16)
         writes = np.flatnonzero(rows["op"] == enum_code(TRACE, "op", Op.WRITE))
-        write = {name: rows[name][writes] for name in ("ts_ns", "tier", "phase", "object_id", "request_id")}
+        write = {
+            name: rows[name][writes]
+            for name in ("ts_ns", "tier", "phase", "object_id", "request_id")
+        }
         for of in set(self._streams) - {Streams.NONE}:
             classes = self._classes(of, write)
             for t in (t for t, streams in enumerate(self._streams) if streams is of):
@@ -301,15 +368,25 @@ class StreamLabels:
             self._kinds = grown(self._kinds, self._objects, 0)
             if flush.is_other is not None:
                 self._kinds[first : self._objects] = flush.is_other * _KINDS.index("bucket")
-        requests, arrivals, known = self._simulation.load.requests, self._simulation.arrivals(), self._requests
-        last = known + len(flush.log) - 1 if requests is None else int(flush.rows["request_id"].max(initial=NONE))
+        requests, arrivals, known = (
+            self._simulation.load.requests,
+            self._simulation.arrivals(),
+            self._requests,
+        )
+        last = (
+            known + len(flush.log) - 1
+            if requests is None
+            else int(flush.rows["request_id"].max(initial=NONE))
+        )
         self._requests = max(known, last + 1)
         new = slice(known, self._requests)
         for of, name in ((of, _COLUMNS[of]) for of in self._asked):
             self._owners[of] = grown(self._owners[of], self._objects, NONE)
             self._asked[of] = grown(self._asked[of], self._requests, NONE)
             rows = new if arrivals is None else arrivals[0][new]
-            self._asked[of][new] = flush.log[name] if requests is None else getattr(requests, name)[rows]
+            self._asked[of][new] = (
+                flush.log[name] if requests is None else getattr(requests, name)[rows]
+            )
 
     def _classes(self, of: Streams, write: dict[str, Any]) -> Any:
         found = np.zeros(len(write["tier"]), np.int64)
@@ -327,7 +404,8 @@ class StreamLabels:
             serves = write["request_id"] != NONE
             order = np.argsort(write["object_id"], kind="stable")
             objects, mine = write["object_id"][order], serves[order]
-            # Of each write the place of the last one before it, of the same object, that serves a request.
+            # Of each write the place of the last one before it, of the same object, that serves a
+            # request.
             places = np.maximum.accumulate(np.where(mine, np.arange(len(order)), NONE))
             is_known = places >= np.searchsorted(objects, objects)
             classes = owners[objects]
@@ -339,5 +417,8 @@ class StreamLabels:
 
 
 _PHASE_CLASS: Final = np.array(
-    [next((n for n, of in enumerate(_PHASES.values()) if phase in of), NONE) for phase in TRACE.column("phase").values]
+    [
+        next((n for n, of in enumerate(_PHASES.values()) if phase in of), NONE)
+        for phase in TRACE.column("phase").values
+    ]
 )

@@ -1,20 +1,25 @@
-"""The eviction policies by name. To add one: a line in `Policy`, and a file of its name in `kvtrace/native/policies/`.
+"""The eviction policies by name.
 
-The file has some of these operations, called for tier `t` only if it has the policy; each begins with its name, and
-one that is not there is fifo's (fifo.c), which goes through one list from the newest to the oldest:
+To add one: a line in `Policy`, and a file of its name in `kvtrace/native/policies/`.
+
+The file has some of these operations, called for tier `t` only if it has the policy; each begins
+with its name, and one that is not there is fifo's (fifo.c), which goes through one list from the
+newest to the oldest:
 
     EXPORT void mru_on_hit(World *w, int64_t t, int64_t slot, int64_t);      // `slot`, live in tier `t`, was used
     EXPORT void mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now);   // `slot` is now live in tier `t`
     EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t);  // which slot makes room; it is removed
     EXPORT void mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted);    // `slot` leaves tier `t`
 
-A policy that remembers what it evicted (ghosts) also has `forget`: `slot`, live in no tier, is given to another object.
-`tiers.c` has the lists, World.links and World.notes what a policy may keep of each slot. One that goes by requests has
-`on_look_up(n, end)`: one named `chain[:n]`, found `chain[:end]`; `takes(known, is_full)`: whether an offer, of which so
-many objects are there, is to find room; `on_stored(n, before)`: it has; `on_empty(0, is_end)`: all of the tier is gone.
+A policy that remembers what it evicted (ghosts) also has `forget`: `slot`, live in no tier, is
+given to another object. `tiers.c` has the lists, World.links and World.notes what a policy may keep
+of each slot. One that goes by requests has `on_look_up(n, end)`: one named `chain[:n]`, found
+`chain[:end]`; `takes(known, is_full)`: whether an offer, of which so many objects are there, is to
+find room; `on_stored(n, before)`: it has; `on_empty(0, is_end)`: all of the tier is gone.
 
-All policies count bytes, need no clock but TTL, and draw no random numbers. LRU has no file: it is in tiers.c.
-Compared with libcachesim 0.3.5, the same references give the same hits, objects of any sizes:
+All policies count bytes, need no clock but TTL, and draw no random numbers. LRU has no file: it is
+in tiers.c. Compared with libcachesim 0.3.5, the same references give the same hits, objects of any
+sizes:
 
 - lru; fifo; clock (one bit); sieve; lfu (a count starts anew with each insertion, ties go to what has had its count
   for longest) are the same.
@@ -25,8 +30,8 @@ Compared with libcachesim 0.3.5, the same references give the same hits, objects
   object's size, so that objects of one size do as in the paper (Megiddo and Modha, FAST 2003), whatever that size.
 - ttl: what is written expires `ttl` later, read or not; to make room, what expires first leaves first.
 
-A ghost is forgotten when its slot is given back, that is when nobody can ask for it any more; what leaves its tier
-other than by eviction never becomes one.
+A ghost is forgotten when its slot is given back, that is when nobody can ask for it any more; what
+leaves its tier other than by eviction never becomes one.
 """
 
 from __future__ import annotations
@@ -35,7 +40,17 @@ from enum import StrEnum
 
 from kvtrace.core.native.library import address_of
 
-_OPERATIONS = ("on_hit", "on_insert", "choose", "on_remove", "forget", "takes", "on_look_up", "on_stored", "on_empty")
+_OPERATIONS = (
+    "on_hit",
+    "on_insert",
+    "choose",
+    "on_remove",
+    "forget",
+    "takes",
+    "on_look_up",
+    "on_stored",
+    "on_empty",
+)
 
 
 class Policy(StrEnum):
@@ -44,22 +59,33 @@ class Policy(StrEnum):
     LRU = "lru"
     """The one not used for longest."""
     LFU = "lfu"
-    """The one used least often since it was written; of several, the one that has been so for longest."""
+    """The one used least often since it was written.
+
+    Of several, the one that has been so for longest.
+    """
     FIFO = "fifo"
     """The one written first."""
     CLOCK = "clock"
     """As fifo, but one that was used is spared once for it."""
     S3FIFO = "s3fifo"
-    """New ones pass through a tenth of the tier, and stay if used twice there, or asked for again soon after."""
+    """New ones pass through a tenth of the tier, and stay if used twice there, or asked for again
+    soon after.
+    """
     SIEVE = "sieve"
     """A hand goes from old to new, over and over, past those used since it last came by."""
     ARC = "arc"
     """Those used once and those used more often share the tier as the misses of either suggest."""
     SAE = "sae"
-    """vLLM's session-aware eviction (its pull request 50422): what one request stored last of the session that scores
-    least by use and prefix depth; what would be a session that scores less is refused. Needs whole_offers."""
+    """vLLM's session-aware eviction (its pull request 50422).
+
+    What one request stored last of the session that scores least by use and prefix depth; what
+    would be a session that scores less is refused. Needs whole_offers.
+    """
     TTL = "ttl"
-    """The one written first; and each is deleted `ttl` after it was written, whatever room there is."""
+    """The one written first.
+
+    And each is deleted `ttl` after it was written, whatever room there is.
+    """
 
     @property
     def keeps_ghosts(self) -> bool:
@@ -70,4 +96,7 @@ class Policy(StrEnum):
         """Return where its operations are, by the tier's fields for them; all 0 for LRU."""
         if self is Policy.LRU:
             return dict.fromkeys(_OPERATIONS, 0)
-        return {name: address_of(f"{self}_{name}") or address_of(f"{Policy.FIFO}_{name}") for name in _OPERATIONS}
+        return {
+            name: address_of(f"{self}_{name}") or address_of(f"{Policy.FIFO}_{name}")
+            for name in _OPERATIONS
+        }

@@ -1,16 +1,21 @@
-"""Run a simulation in virtual time and stream what it does: requests in, trace rows out, counters at the end.
+"""Run a simulation in virtual time and stream what it does.
 
-First a preset, a model and a load are laid out as the World that the compiled simulation starts with, and its tables.
+Requests in, trace rows out, counters at the end.
 
-A row adds 0.03 bytes to its memory, a first token 16. A chunk that may still be asked for takes 8, and while it is live
-in a tier that may delete it 48, and 8 a tier, more (16 a tier more if any policy is not LRU), with an eighth of that
-for room to grow; tables that grow do so by moving their pages (GrowableTables). In a fleet that is 68, and 8 a tier,
-for the chunk and for each node that has it; 8 in all again while only one node has it, in a tier that deletes nothing.
-An entry of a turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with the
-policies s3fifo and arc, with which every block of a file counts as one that may still be asked for. Of a tier with an
-admission filter, or streams by other than phase, each object ever offered or written takes 8; with the policy sae, each
-ever named up to 32. Requests of a file take about 100 each, 4 a reference to a block, 12 a distinct block; where turns
-follow, 60 more a request and 60 a wait.
+First a preset, a model and a load are laid out as the World that the compiled simulation starts
+with, and its tables.
+
+A row adds 0.03 bytes to its memory, a first token 16. A chunk that may still be asked for takes 8,
+and while it is live in a tier that may delete it 48, and 8 a tier, more (16 a tier more if any
+policy is not LRU), with an eighth of that for room to grow; tables that grow do so by moving their
+pages (GrowableTables). In a fleet that is 68, and 8 a tier, for the chunk and for each node that
+has it; 8 in all again while only one node has it, in a tier that deletes nothing. An entry of a
+turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with
+the policies s3fifo and arc, with which every block of a file counts as one that may still be asked
+for. Of a tier with an admission filter, or streams by other than phase, each object ever offered or
+written takes 8; with the policy sae, each ever named up to 32. Requests of a file take about 100
+each, 4 a reference to a block, 12 a distinct block; where turns follow, 60 more a request and 60 a
+wait.
 """
 
 from __future__ import annotations
@@ -32,7 +37,13 @@ from kvtrace.core.native.library import StructAt, function, held_back
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import format_bytes
-from kvtrace.model.shape import ModelShape, PieceKind, bytes_per_token_per_rank, pieces, stored_ranks
+from kvtrace.model.shape import (
+    ModelShape,
+    PieceKind,
+    bytes_per_token_per_rank,
+    pieces,
+    stored_ranks,
+)
 from kvtrace.native import records
 from kvtrace.native.records import World
 from kvtrace.requests.requests import Requests, Waits
@@ -57,7 +68,10 @@ class Load:
 
     requests: Requests | None = None
     chains: Chains | None = None
-    """What `requests` ask for, where it is known already, or a sample of it; else worked out from their blocks."""
+    """What `requests` ask for, where it is known already, or a sample of it.
+
+    Else worked out from their blocks.
+    """
     users: int = 0
     seed: int = 0
     until_ns: int = FOREVER_NS
@@ -91,7 +105,10 @@ class Sizes:
         return self.ranks * self.layers
 
     def of(self, tokens: Any, chunk_tokens: int) -> tuple[Any, Any]:
-        """Return of how many objects items of so many `tokens` consist, and the bytes of each; see Knobs."""
+        """Return of how many objects items of so many `tokens` consist, and the bytes of each.
+
+        See Knobs.
+        """
         if chunk_tokens:
             return tokens // chunk_tokens, np.full(len(tokens), self.chunk_bytes)
         return np.ones_like(tokens), tokens * self.bytes_per_token
@@ -103,22 +120,42 @@ def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
     layers = -(-model.layers // preset.layers_per_object) if preset.layers_per_object else 1
     kinds, tokens = list(PieceKind), preset.chunk_tokens
     rows = [
-        (copies * p.size_bytes(tokens), kinds.index(p.kind), p.window_tokens or 0, p.bytes_per_token, p.state_bytes)
+        (
+            copies * p.size_bytes(tokens),
+            kinds.index(p.kind),
+            p.window_tokens or 0,
+            p.bytes_per_token,
+            p.state_bytes,
+        )
         for p in pieces(model, ranks)
         for copies in [ranks if preset.each_rank_stores else p.copies]
     ]
     table = np.array(rows, records.PIECE)
     if layers > 1 and len(table) > 1:
-        raise ConfigError("layers_per_object needs a model whose layers are all alike: this one has several kinds")
+        raise ConfigError(
+            "layers_per_object needs a model whose layers are all alike: this one has several kinds"
+        )
     if preset.partial_chunks and [of.kind for of in pieces(model, ranks)] != [PieceKind.GROWING]:
-        raise ConfigError("partial_chunks needs a model all of whose layers grow with the prompt: this one has others")
+        raise ConfigError(
+            "partial_chunks needs a model all of whose layers grow with the prompt: this one has"
+            " others"
+        )
     objects = 1 if preset.merge_ranks else stored
     parts, pad = objects * layers, preset.pad_bytes
     chunk_bytes = -(-int(table["bytes"].sum()) // (parts * pad)) * pad * parts
-    return Sizes(bytes_per_token_per_rank(model, ranks) * stored, chunk_bytes, table, objects, ranks // stored, layers)
+    return Sizes(
+        bytes_per_token_per_rank(model, ranks) * stored,
+        chunk_bytes,
+        table,
+        objects,
+        ranks // stored,
+        layers,
+    )
 
 
-def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes, rows: int) -> World:
+def make_world(
+    preset: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes, rows: int
+) -> World:
     """Return the state of a simulation before its start; `rows` is the size of the buffers."""
     requests = load.requests
     count = load.users if requests is None else ROOM
@@ -140,7 +177,10 @@ def make_world(preset: Preset, model: ModelShape, load: Load, library: Library, 
     world.heap = np.zeros(count + 1, records.EVENT)
     asked = preset.workload
     world.users, starts = make_users(
-        load.users if requests is None else 0, load.seed, kind=asked.request_kind, mean_think_ns=asked.mean_think_ns
+        load.users if requests is None else 0,
+        load.seed,
+        kind=asked.request_kind,
+        mean_think_ns=asked.mean_think_ns,
     )
     # Each user first asks at its time; what is in order is a heap.
     order = np.argsort(starts, kind="stable")
@@ -167,32 +207,46 @@ def has_times(preset: Preset) -> bool:
     return preset.has_prefill or any(any(t.rates_bytes_per_s) for t in preset.tiers)
 
 
-def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes) -> None:
+def _set_knobs(
+    knobs: Any, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes
+) -> None:
     w, requests, is_chunk = p.workload, load.requests, p.entry is Entry.CHUNK
     knobs.source = records.USERS
     if requests is not None:
-        knobs.source = records.CHAINS if is_chunk and requests.block_tokens else records.CONVERSATIONS
+        knobs.source = (
+            records.CHAINS if is_chunk and requests.block_tokens else records.CONVERSATIONS
+        )
     knobs.keeps_ghosts = any(tier.policy.keeps_ghosts for tier in p.tiers)
     knobs.endless = sum(
-        1 << t for t, tier in enumerate(p.tiers) if tier.capacity_bytes is None and tier.policy is not Policy.TTL
+        1 << t
+        for t, tier in enumerate(p.tiers)
+        if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
     knobs.whole = next((t for t, tier in enumerate(p.tiers) if tier.whole_offers), 0)
-    knobs.filtered = sum(1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS)
+    knobs.filtered = sum(
+        1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS
+    )
     knobs.queued = sum(1 << t for t, tier in enumerate(p.tiers) if tier.store_queue)
     knobs.bucketed = sum(1 << t for t, tier in enumerate(p.tiers) if tier.bucket_objects)
-    # An entry of a turn, or a partial chunk, has a size of its own; decoding holds on to a slot; who remembers what it
-    # gave up, or has to store it yet, too.
-    knobs.is_packed = is_chunk and not (p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued or p.partial_chunks)
+    # An entry of a turn, or a partial chunk, has a size of its own; decoding holds on to a slot;
+    # who remembers what it gave up, or has to store it yet, too.
+    knobs.is_packed = is_chunk and not (
+        p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued or p.partial_chunks
+    )
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
     knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
-    knobs.acts_alone = any(t.policy is Policy.TTL or t.evict_every or t.store_queue for t in p.tiers)
+    knobs.acts_alone = any(
+        t.policy is Policy.TTL or t.evict_every or t.store_queue for t in p.tiers
+    )
     knobs.loads_backwards = any(tier.loads_backwards or tier.loads_twice for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
     knobs.promotion = list(Promotion).index(p.promotion)
     knobs.is_exclusive, knobs.keeps_age = p.exclusive, p.demotion_keeps_age
-    knobs.uses_backwards = any((tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers)
+    knobs.uses_backwards = any(
+        (tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers
+    )
     knobs.min_load_tokens = p.min_load_tokens
     knobs.offer_tokens, knobs.offers_hits = p.offer_tokens, p.offers_hits
     knobs.looks_past_miss = any(tier.looks_past_miss for tier in p.tiers)
@@ -202,7 +256,10 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
     knobs.partial_unit = sizes.parts * p.pad_bytes if p.partial_chunks else 0
     knobs.decode_read_tokens, knobs.reads_at_once = p.decode_read_tokens, p.decode_reads_at_once
     knobs.prefill_only_from_tokens = p.prefill_only_from_tokens
-    knobs.prefill_ns_per_token, knobs.decode_ns_per_token = p.prefill_ns_per_token, p.decode_ns_per_token
+    knobs.prefill_ns_per_token, knobs.decode_ns_per_token = (
+        p.prefill_ns_per_token,
+        p.decode_ns_per_token,
+    )
     knobs.prefill_in_turn, knobs.is_batched = p.prefill_in_turn, p.is_batched
     knobs.step_tokens = p.step_tokens * (p.prefill_in_turn and p.has_prefill)
     knobs.is_bounded = bool(p.gpu_bytes and knobs.step_tokens)
@@ -221,8 +278,22 @@ def _set_knobs(knobs: Any, p: Preset, model: ModelShape, load: Load, library: Li
 
 
 _AS_NAMED = (
-    *("bucket_objects", "bucket_key_bytes", "bucket_meta_bytes", "admission_count", "concurrency", "looks_past_miss"),
-    *("request_reads", "request_writes", "loads_backwards", "stores_backwards", "loads_whole", "fits_at_once"),
+    *(
+        "bucket_objects",
+        "bucket_key_bytes",
+        "bucket_meta_bytes",
+        "admission_count",
+        "concurrency",
+        "looks_past_miss",
+    ),
+    *(
+        "request_reads",
+        "request_writes",
+        "loads_backwards",
+        "stores_backwards",
+        "loads_whole",
+        "fits_at_once",
+    ),
 )
 
 
@@ -236,12 +307,18 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
         for name in _AS_NAMED:
             of[name] = getattr(tier, name)
         of["heartbeat_ns"], of["bucket_bytes"] = ns_of(tier.heartbeat), bytes_of(tier.bucket_bytes)
-        of["collect_share"], of["admission"] = tier.bucket_gc or 0, list(Admission).index(tier.admission)
+        of["collect_share"], of["admission"] = (
+            tier.bucket_gc or 0,
+            list(Admission).index(tier.admission),
+        )
         of["decay_ns"] = ns_of(tier.admission_decay)
         of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
         of["ttl_ns"], of["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
         of["rate"] = tier.rates_bytes_per_s
-        of["is_whole"], of["readers"] = tier.takes_whole, sizes.sharers if tier.each_rank_reads else 1
+        of["is_whole"], of["readers"] = (
+            tier.takes_whole,
+            sizes.sharers if tier.each_rank_reads else 1,
+        )
         of["recency"] = list(Recency).index(tier.recency or preset.recency)
         of["loads_twice"] = tier.loads_twice and tier.policy is Policy.LFU
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
@@ -249,11 +326,17 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
         if tier.evict_every and tier.capacity_bytes is not None:
             of["trigger"] = int(tier.capacity_bytes * tier.high_watermark)
             of["low"] = min(of["low"], of["trigger"])
-            of["evict_every_ns"], of["evict_ppm"] = ns_of(tier.evict_every), round(1_000_000 * (tier.evict_share or 0))
+            of["evict_every_ns"], of["evict_ppm"] = (
+                ns_of(tier.evict_every),
+                round(1_000_000 * (tier.evict_share or 0)),
+            )
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
-    """Point the tiers to the C functions of their policies; every node and rack has such tiers, still empty."""
+    """Point the tiers to the C functions of their policies.
+
+    Every node and rack has such tiers, still empty.
+    """
     for of, policy in zip(world.tiers, policies, strict=True):
         for name, address in policy.addresses().items():
             of[name] = address
@@ -263,23 +346,37 @@ def set_policies(world: World, policies: Sequence[Policy]) -> None:
         places.tiers = np.tile(world.tiers, count + racks)
         # Each place has a queue of its own.
         last = places.tiers[len(world.tiers) - 1 :: len(world.tiers)]
-        last["queue_first"] = np.concatenate([np.arange(count), np.arange(racks)]) * last["queue_limit"]
+        last["queue_first"] = (
+            np.concatenate([np.arange(count), np.arange(racks)]) * last["queue_limit"]
+        )
         places.queues = np.tile(world.queues, count + racks)
 
 
 def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
-    """Make the library's items, and slots: theirs first, which are held for ever, and as many free ones as usual."""
+    """Make the library's items, and slots.
+
+    Theirs first, which are held for ever, and as many free ones as usual.
+    """
     objects, each = sizes.of(library.tokens, world.knobs.chunk_tokens)
     items = np.zeros(len(library.tokens), records.ITEM)
-    items["tokens"], items["objects"], items["first"] = library.tokens, objects, np.cumsum(objects) - objects
+    items["tokens"], items["objects"], items["first"] = (
+        library.tokens,
+        objects,
+        np.cumsum(objects) - objects,
+    )
     of_items = np.repeat(each, objects)
     used = len(of_items)
-    world.items, world.slots = items, new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)]))
+    world.items, world.slots = (
+        items,
+        new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)])),
+    )
     world.slots["held"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
     world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
-    world.pins = np.zeros(used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN)
+    world.pins = np.zeros(
+        used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN
+    )
     world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
     world.members = np.empty(used + ROOM if world.knobs.bucketed else 0, records.MEMBER)
     world.documents, world.document_weight = library.document_first, library.document_weight
@@ -287,7 +384,10 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
 
 
 def _set_requests(world: World, load: Load) -> None:
-    """Say what the prompts of the requests consist of: conversations, or chains of objects that they name."""
+    """Say what the prompts of the requests consist of.
+
+    Conversations, or chains of objects that they name.
+    """
     requests = load.requests
     if requests is None:
         world.contexts = np.zeros(load.users, records.CONTEXT)
@@ -296,7 +396,9 @@ def _set_requests(world: World, load: Load) -> None:
     world.output_tokens = requests.output_tokens
     if world.knobs.source == records.CHAINS:
         is_partial = world.knobs.partial_unit > 0
-        chains = load.chains or chunk_chains(requests, world.knobs.chunk_tokens, with_partial=is_partial)
+        chains = load.chains or chunk_chains(
+            requests, world.knobs.chunk_tokens, with_partial=is_partial
+        )
         world.offsets, world.chains = chains.offsets, chains.slots
         world.object_uses = chains.uses.copy()
         if world.fleet.count > 1:
@@ -310,20 +412,33 @@ def _set_requests(world: World, load: Load) -> None:
 
 
 def _follow(following: Any, waits: Waits, arrival_ns: Any) -> int:
-    """Let requests wait as `waits` says; return how many wait for none, and so come at `arrival_ns`, in order."""
+    """Let requests wait as `waits` says.
+
+    Return how many wait for none, and so come at `arrival_ns`, in order.
+    """
     count, order = len(arrival_ns), np.argsort(waits.before, kind="stable")
     ends = np.cumsum(np.bincount(waits.before, minlength=count))
     following.first = np.concatenate([np.zeros(1, np.int64), ends])
     following.followers = np.zeros(len(waits), records.FOLLOWER)
-    for name, values in (("request", waits.row), ("delay_ns", waits.delay_ns), ("is_of_start", waits.is_of_start)):
+    for name, values in (
+        ("request", waits.row),
+        ("delay_ns", waits.delay_ns),
+        ("is_of_start", waits.is_of_start),
+    ):
         following.followers[name] = values[order]
     following.waiting = np.zeros(count, records.WAITING)
-    following.coming, following.came = np.zeros(count, records.EVENT), np.zeros(count, records.EVENT)
+    following.coming, following.came = (
+        np.zeros(count, records.EVENT),
+        np.zeros(count, records.EVENT),
+    )
     following.waiting["left"] = np.bincount(waits.row, minlength=count)
     following.waiting["ready_ns"] = waits.not_before_ns
     firsts = np.flatnonzero(following.waiting["left"] == 0)
     # What is in order is a heap.
-    following.coming["when"][: len(firsts)], following.coming["actor"][: len(firsts)] = arrival_ns[firsts], firsts
+    following.coming["when"][: len(firsts)], following.coming["actor"][: len(firsts)] = (
+        arrival_ns[firsts],
+        firsts,
+    )
     return len(firsts)
 
 
@@ -334,12 +449,17 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
         capacity = tier.capacity_bytes
         high = 1.0 if tier.evict_every else tier.high_watermark
         limits.append(records.UNBOUNDED if capacity is None else int(capacity * high))
-        largest.append(records.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction))
+        largest.append(
+            records.UNBOUNDED if capacity is None else int(capacity * tier.max_object_fraction)
+        )
     return limits, largest
 
 
 def check_memory(more_bytes: int) -> None:
-    """Raise OutOfMemory unless there is memory for `more_bytes`: the kernel would end this process without a word."""
+    """Raise OutOfMemory unless there is memory for `more_bytes`.
+
+    The kernel would end this process without a word.
+    """
     left = available_bytes()
     if left is not None and left < more_bytes:
         taken = format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
@@ -354,7 +474,10 @@ def make_rows(columns: Any, rows: int) -> None:
 
 
 class GrowableTables:
-    """The memory of tables that grow: its pages are moved, for copying gigabytes takes longer than filling them."""
+    """The memory of tables that grow.
+
+    Its pages are moved, for copying gigabytes takes longer than filling them.
+    """
 
     def __init__(self) -> None:
         self._memory: dict[str, mmap.mmap] = {}
@@ -374,10 +497,13 @@ class GrowableTables:
                     setattr(owner, name, np.empty(0, dtype))
                     memory.resize(size_bytes)
                 except BufferError:
-                    # A view that waits to be collected, or is another thread's: it keeps what it sees.
+                    # A view that waits to be collected, or is another thread's: it keeps what it
+                    # sees.
                     table, memory = np.frombuffer(memory, dtype), None
             if memory is None:
-                memory = self._memory[name] = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                memory = self._memory[name] = mmap.mmap(
+                    -1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+                )
                 with suppress(OSError):  # of a kernel without huge pages
                     memory.madvise(mmap.MADV_HUGEPAGE)
                 np.frombuffer(memory, dtype)[:count] = table
@@ -388,11 +514,15 @@ class GrowableTables:
 
 
 def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
-    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their lists.
+    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their
+    lists.
 
     They are LRU, and service takes no time.
     """
-    tiers, queues = np.zeros(len(limits), records.TIER), np.zeros(len(limits) * records.QUEUES, records.QUEUE)
+    tiers, queues = (
+        np.zeros(len(limits), records.TIER),
+        np.zeros(len(limits) * records.QUEUES, records.QUEUE),
+    )
     tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
     tiers["hand"] = tiers["goal"] = records.NONE
     queues["head"] = queues["tail"] = records.NONE
@@ -407,7 +537,9 @@ def new_slots(sizes: Any) -> Any:
 
 
 def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
-    """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is not LRU."""
+    """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is
+    not LRU.
+    """
     notes = np.zeros(slots * tiers if has_policies else 0, records.NOTE)
     notes["place"] = records.NONE
     return np.full(slots * tiers, records.NONE, records.LINK), notes
@@ -415,8 +547,14 @@ def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
 
 ROWS = 1 << 18
 _FEW = 1 << 18
-"""Up to so many slots, tables double; from there on they grow by an eighth: their pages are moved, not copied."""
-_simulate, _finish = function("simulate", StructAt, returns=int), function("finish", StructAt, int, returns=int)
+"""Up to so many slots, tables double.
+
+From there on they grow by an eighth: their pages are moved, not copied.
+"""
+_simulate, _finish = (
+    function("simulate", StructAt, returns=int),
+    function("finish", StructAt, int, returns=int),
+)
 _ASK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int64, ctypes.c_int64)
 SPARE = 2
 """Buffers of so many rows that are kept to be used again."""
@@ -427,11 +565,17 @@ class Flush:
     """The output of the simulation since the last flush; the receiver may keep the arrays."""
 
     rows: dict[str, Any]
-    """Trace rows, an array a column of world.h's RowColumns; request and stage NONE for background work."""
+    """Trace rows, an array a column of world.h's RowColumns.
+
+    Request and stage NONE for background work.
+    """
     object_bytes: Any
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
     is_other: Any
-    """int8 beside `object_bytes`: 1 for buckets and the files beside them; None if none ever are."""
+    """int8 beside `object_bytes`.
+
+    1 for buckets and the files beside them; None if none ever are.
+    """
     log: Any
     """Requests of users, records.ASKED."""
     now_ns: int
@@ -444,15 +588,20 @@ class Flush:
 
 
 class Simulation:
-    """One hierarchy, one load: `run` streams its rows to a sink; `stats` are the counters afterwards."""
+    """One hierarchy, one load.
 
-    def __init__(self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS) -> None:
+    `run` streams its rows to a sink; `stats` are the counters afterwards.
+    """
+
+    def __init__(
+        self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS
+    ) -> None:
         """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
         self.preset, self.model, self.load = preset, model, load
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
-                "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for synthetic users: "
-                "leave them out, or FILE and --request-rate"
+                "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for"
+                " synthetic users: leave them out, or FILE and --request-rate"
             )
         self._first_tokens: list[Any] = []
         self._tables = GrowableTables()
@@ -467,9 +616,13 @@ class Simulation:
             seed=load.seed,
         )
         if preset.partial_chunks and (load.requests is None or not load.requests.block_tokens):
-            raise ConfigError("partial_chunks needs a file whose requests name the blocks of their prompts")
+            raise ConfigError(
+                "partial_chunks needs a file whose requests name the blocks of their prompts"
+            )
         self.world = make_world(preset, model, load, self.library, self.sizes, rows)
-        self._incidents_seen = IncidentCounters(load.incidents, preset.fleet, [tier.name for tier in preset.tiers])
+        self._incidents_seen = IncidentCounters(
+            load.incidents, preset.fleet, [tier.name for tier in preset.tiers]
+        )
 
     @property
     def last_io_ns(self) -> int:
@@ -482,22 +635,33 @@ class Simulation:
         return self.world.control.now
 
     def arrivals(self) -> tuple[Any, Any] | None:
-        """Return which requests of the file arrived, in order, and when, ns; None if all arrive at their times."""
+        """Return which requests of the file arrived, in order, and when, ns.
+
+        None if all arrive at their times.
+        """
         if self.load.waits is None:
             return None
         came = self.world.following.came[: self.world.control.arrived]
         return came["actor"], came["when"]
 
     def library_object_bytes(self) -> list[tuple[str, Any]]:
-        """Return the first objects, those of system prompts, documents and entries: kind, and int64 sizes."""
+        """Return the first objects, those of system prompts, documents and entries.
+
+        Kind, and int64 sizes.
+        """
         knobs, found = self.world.knobs, []
         for kind, first, end in self.library.kinds(self.preset.entry.value):
             objects, each = self.sizes.of(self.library.tokens[first:end], knobs.chunk_tokens)
             found.append((kind, np.repeat(each, objects)))
         return found
 
-    def run(self, sink: Callable[[Flush], None], progress: Callable[[float], None] = lambda _ns: None) -> None:
-        """Simulate to the end, once; `sink` takes the rows, flush by flush, `progress` the virtual time, ns."""
+    def run(
+        self, sink: Callable[[Flush], None], progress: Callable[[float], None] = lambda _ns: None
+    ) -> None:
+        """Simulate to the end, once.
+
+        `sink` takes the rows, flush by flush, `progress` the virtual time, ns.
+        """
         set_policies(self.world, [tier.policy for tier in self.preset.tiers])
         failed: list[BaseException] = []
 
@@ -525,8 +689,12 @@ class Simulation:
         self.world.ask = ctypes.cast(ask, ctypes.c_void_p).value
         with held_back() as signals:
             is_ended = _simulate(self.world) and answer(records.FLUSH, 0)
-            # As they are at the end: what is counted from here on, of those who wait, is of no account.
-            self.places, self._fleet_stats = fleet.all_tiers(self.world), fleet.stats(self.preset.fleet, self.world)
+            # As they are at the end: what is counted from here on, of those who wait, is of no
+            # account.
+            self.places, self._fleet_stats = (
+                fleet.all_tiers(self.world),
+                fleet.stats(self.preset.fleet, self.world),
+            )
             asked[records.FLUSH] = lambda _need: self._flush()
             is_ended = _finish(self.world, is_ended)
         if failed or not (is_ended or signals):
@@ -565,18 +733,27 @@ class Simulation:
         return flush
 
     def give_back(self, flush: Flush) -> None:
-        """Take the arrays of `flush` to write later rows into: new ones cost a page fault for each 4 KiB."""
+        """Take the arrays of `flush` to write later rows into.
+
+        New ones cost a page fault for each 4 KiB.
+        """
         if flush.capacity_rows == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
             self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
 
     def count_seconds(self, seconds: int) -> None:
-        """Count what tiers read and write in each second; at first, and further on for at least so many."""
+        """Count what tiers read and write in each second.
+
+        At first, and further on for at least so many.
+        """
         counts, of_second = self.world.by_second, 4 * len(self.world.tiers)
         more = max(of_second * seconds, 2 * len(counts)) - len(counts)
         self.world.by_second = np.concatenate([counts, np.zeros(more, np.int64)])
 
     def _grow_slots(self, need: int) -> None:
-        """Double a few slots, or add an eighth of many, or as many as are needed; the new ones are free."""
+        """Double a few slots, or add an eighth of many, or as many as are needed.
+
+        The new ones are free.
+        """
         now, control = self.world, self.world.control
         old, count, tiers = len(now.slots), control.free, len(now.tiers)
         more = max(min(old, _FEW), old // 8, need)
@@ -606,7 +783,10 @@ class Simulation:
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_chain(self, need: int) -> None:
-        self.world.chain, self.world.where = np.empty(2 * need, np.int64), np.empty(2 * need, np.int8)
+        self.world.chain, self.world.where = (
+            np.empty(2 * need, np.int64),
+            np.empty(2 * need, np.int8),
+        )
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""
@@ -625,16 +805,30 @@ class Simulation:
                 ordered = np.sort(first_tokens[f"{kind}_ns"])
                 # Each a time that occurred; null where there are too few for it.
                 first_token[kind] = {
-                    f"{name}_ns": int(ordered[rank - 1]) if (rank := nearest_rank(len(ordered), part)) else None
+                    f"{name}_ns": (
+                        int(ordered[rank - 1])
+                        if (rank := nearest_rank(len(ordered), part))
+                        else None
+                    )
                     for name, part in QUANTILES.items()
                 }
         takes_whole = any(tier.takes_whole for tier in preset.tiers)
-        lookups, decoded, prefills = (getattr(total, name) for name in ("lookups", "decoded_tokens", "prefills"))
+        lookups, decoded, prefills = (
+            getattr(total, name) for name in ("lookups", "decoded_tokens", "prefills")
+        )
         hits = [of_all(t, "hits") for t in range(len(preset.tiers))]
         per_tier = [
-            {"name": tier.name, "hits": hits[t], "hit_ratio": hits[t] / lookups if lookups else None}
+            {
+                "name": tier.name,
+                "hits": hits[t],
+                "hit_ratio": hits[t] / lookups if lookups else None,
+            }
             | {name: of_all(t, name) for name in _counted(tier)}
-            | ({} if setting.nodes == 1 else {"scope": str(tier.scope), "instances": setting.instances(tier.scope)})
+            | (
+                {}
+                if setting.nodes == 1
+                else {"scope": str(tier.scope), "instances": setting.instances(tier.scope)}
+            )
             for t, tier in enumerate(preset.tiers)
         ]
         return {
@@ -652,12 +846,22 @@ class Simulation:
             },
             "decode_misses": total.decode_misses,
             "unplaced_objects": total.unplaced,
-            **({"offers": {of: getattr(total, name) for of, name in _OFFERS.items()}} if takes_whole else {}),
-            **({"stalled_requests": total.stalled} if any(tier.loads_whole for tier in preset.tiers) else {}),
+            **(
+                {"offers": {of: getattr(total, name) for of, name in _OFFERS.items()}}
+                if takes_whole
+                else {}
+            ),
+            **(
+                {"stalled_requests": total.stalled}
+                if any(tier.loads_whole for tier in preset.tiers)
+                else {}
+            ),
             "first_token": first_token,
             "tiers": per_tier,
             **self._fleet_stats,
-            **self._incidents_seen.stats(self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns),
+            **self._incidents_seen.stats(
+                self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns
+            ),
         }
 
 
@@ -666,19 +870,35 @@ _COUNTS = ("requests", "input_tokens", "output_tokens", "lookups", "lookup_bytes
 
 def _counted(tier: TierSetting) -> Iterator[str]:
     """Yield the fields of records.TIER that say something of `tier`."""
-    yield from ("hit_bytes", "read_bytes", "written_bytes", "populated_bytes", "deleted_bytes", "live_bytes")
+    yield from (
+        "hit_bytes",
+        "read_bytes",
+        "written_bytes",
+        "populated_bytes",
+        "deleted_bytes",
+        "live_bytes",
+    )
     if tier.admission is not Admission.ALWAYS:
         yield from ("refused_objects", "refused_bytes")
     if tier.looks_past_miss:
         yield "file_lookups"
     if tier.store_queue:
-        yield from ("dropped_objects", "dropped_bytes", "lost_objects", "lost_bytes", "waiting_objects")
+        yield from (
+            "dropped_objects",
+            "dropped_bytes",
+            "lost_objects",
+            "lost_bytes",
+            "waiting_objects",
+        )
     if tier.bucket_gc is not None:
         yield "collected_bytes"
 
 
 def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
-    """Return the look-ups of shared objects, which all look-ups include; null if the workload has none."""
+    """Return the look-ups of shared objects, which all look-ups include.
+
+    Null if the workload has none.
+    """
     if not share:
         return None
     lookups, hits = getattr(total, f"{kind}_lookups"), getattr(total, f"{kind}_hits")

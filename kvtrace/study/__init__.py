@@ -1,1 +1,4 @@
-"""A study: many configurations, each simulated once, on all cores, compared in one table and one answer."""
+"""A study.
+
+Many configurations, each simulated once, on all cores, compared in one table and one answer.
+"""

@@ -1,7 +1,7 @@
 """What a study comes to, and that as a document.
 
-The answer in a sentence, the best configurations, the cheapest that is good enough, what each knob does, and all of
-them.
+The answer in a sentence, the best configurations, the cheapest that is good enough, what each knob
+does, and all of them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,31 @@ def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
     more = len(found.candidates) - len(shown)
     note = f"{more} more; results.parquet has all" if more else ""
     title = (
-        "best first" if found.target is None else "the target reached, the cheapest first; then the others by hit ratio"
+        "best first"
+        if found.target is None
+        else "the target reached, the cheapest first; then the others by hit ratio"
     )
     chapters = [doc.Chapter("", [_candidate_table(found, title, shown, note)])]
     if (costs := _cost_table(found)) is not None:
         chapters.append(doc.Chapter("What a hit costs", [costs]))
     if strongest:
-        chapters.append(doc.Chapter("What each knob does", [_knobs_table(strongest)], [_HOW_SENSITIVE]))
+        chapters.append(
+            doc.Chapter("What each knob does", [_knobs_table(strongest)], [_HOW_SENSITIVE])
+        )
     if is_page:
         # Of the pairs that do most those of which a map can be read.
         sizes = {key: len(values) for key, values in found.study.axes.items()}
-        pairs = [(a.key, b.key) for a, b in combinations(strongest, 2) if sizes[a.key] * sizes[b.key] <= _MOST_CELLS]
+        pairs = [
+            (a.key, b.key)
+            for a, b in combinations(strongest, 2)
+            if sizes[a.key] * sizes[b.key] <= _MOST_CELLS
+        ]
         if maps := [_map(found, *pair) for pair in pairs[:_MOST_MAPS]]:
-            chapters.append(doc.Chapter("Two knobs at a time", maps, ["mean hit ratio over all else that varies"]))
+            chapters.append(
+                doc.Chapter(
+                    "Two knobs at a time", maps, ["mean hit ratio over all else that varies"]
+                )
+            )
         every = _configurations(found, found.rows, _ALL_SPEC)
         chapters.append(doc.Chapter("All configurations", [every], is_folded=True))
     best, done, of = found.best, len(found.rows), len(found.study.configurations)
@@ -64,20 +76,32 @@ def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
         warnings.append(f"{' and '.join(worn)}: no tier is a drive; memory and buckets do not wear")
     if found.failed:
         error = next(row.found.error for row in found.failed if isinstance(row.found, Failed))
-        warnings.append(f"{len(found.failed)} of {done} configurations failed, the first with: {error}")
-        chapters.append(doc.Chapter("Failed", [_configurations(found, found.failed, "text: error")]))
+        warnings.append(
+            f"{len(found.failed)} of {done} configurations failed, the first with: {error}"
+        )
+        chapters.append(
+            doc.Chapter("Failed", [_configurations(found, found.failed, "text: error")])
+        )
     highlights = [
         doc.Highlight("best hit ratio", best.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
-        doc.Highlight("prompt tokens computed again", best.recomputed_tokens, doc.Unit.COUNT, "at the best hit ratio"),
+        doc.Highlight(
+            "prompt tokens computed again",
+            best.recomputed_tokens,
+            doc.Unit.COUNT,
+            "at the best hit ratio",
+        ),
     ]
     if best.cost is not None:
-        highlights.append(doc.Highlight(found.study.cost_name, best.cost, _cost_unit(found), "of the best"))
+        highlights.append(
+            doc.Highlight(found.study.cost_name, best.cost, _cost_unit(found), "of the best")
+        )
     return doc.Document(name, first_line(found), chapters, notes, highlights, warnings)
 
 
 _HOW_SENSITIVE = (
-    "a knob's swing: mean hit ratio at its best value less that at its worst, over groups of configurations that are "
-    "equal in all else; at most: the largest difference within one such group"
+    "a knob's swing: mean hit ratio at its best value less that at its worst, over groups of"
+    " configurations that are equal in all else; at most: the largest difference within one such"
+    " group"
 )
 
 
@@ -106,14 +130,23 @@ def _candidate_table(
     keyed = [doc.ReportColumn(f"knob.{key}", key) for key in keys]
     cost = doc.ReportColumn("cost", found.study.cost_name, _cost_unit(found))
     columns = [*keyed, *(column for column in figures if column.name in known), cost]
-    rows = [{f"knob.{key}": as_text(of.knobs.get(key)) for key in keys} | _figures(of) for of in shown]
-    return doc.table_of(title, doc.Sheet.SUMMARY, columns, rows, note, charts=tuple(charts), keys=len(keys))
+    rows = [
+        {f"knob.{key}": as_text(of.knobs.get(key)) for key in keys} | _figures(of) for of in shown
+    ]
+    return doc.table_of(
+        title, doc.Sheet.SUMMARY, columns, rows, note, charts=tuple(charts), keys=len(keys)
+    )
 
 
 def _figures(of: Candidate) -> dict[str, Any]:
     tiers = [row.figures.tiers for row in of.rows if row.figures]
     storage = [each[-1] for each in tiers if not is_memory(each[-1].name)]
-    drives = [tier for each in tiers for tier in each if (tier.drive_writes_per_day, tier.life_years) != (None, None)]
+    drives = [
+        tier
+        for each in tiers
+        for tier in each
+        if (tier.drive_writes_per_day, tier.life_years) != (None, None)
+    ]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
     return {
@@ -121,15 +154,23 @@ def _figures(of: Candidate) -> dict[str, Any]:
         "read_p99": mean([rate.p99_second for rate in reads]),
         "written": mean([rate.mean for rate in writes]),
         "written_p99": mean([rate.p99_second for rate in writes]),
-        "optimal_hit_ratio": mean([row.figures.optimal_hit_ratio for row in of.rows if row.figures]),
+        "optimal_hit_ratio": mean(
+            [row.figures.optimal_hit_ratio for row in of.rows if row.figures]
+        ),
         "drive_writes_per_day": mean([tier.drive_writes_per_day for tier in drives]),
         "life_years": mean([tier.life_years for tier in drives]),
-        **{name: getattr(of, name) for name in ("hit_ratio", "recomputed_tokens", "first_token_p99_ns", "cost")},
+        **{
+            name: getattr(of, name)
+            for name in ("hit_ratio", "recomputed_tokens", "first_token_p99_ns", "cost")
+        },
     }
 
 
 def _cost_table(found: Findings) -> doc.ReportTable | None:
-    """Return those that nothing of their cost exceeds, with charts; None where costs do not differ."""
+    """Return those that nothing of their cost exceeds, with charts.
+
+    None where costs do not differ.
+    """
     if len({of.cost for of in found.candidates if of.cost is not None}) < 2:  # noqa: PLR2004 - no axis
         return None
 
@@ -139,12 +180,21 @@ def _cost_table(found: Findings) -> doc.ReportTable | None:
     charts = [_cost_chart(found, hits, "hit ratio", doc.Unit.SHARE)]
     if any(of.first_token_p99_ns is not None for of in found.candidates):
         soonest = "p99 to the first token", doc.Unit.NS
-        charts.append(_cost_chart(found, lambda of: of.first_token_p99_ns and -of.first_token_p99_ns, *soonest))
-    note = f"Configurations that none of the same or a lower {found.study.cost_name} exceeds in hits (Pareto)."
+        charts.append(
+            _cost_chart(
+                found, lambda of: of.first_token_p99_ns and -of.first_token_p99_ns, *soonest
+            )
+        )
+    note = (
+        f"Configurations that none of the same or a lower {found.study.cost_name} exceeds in hits"
+        " (Pareto)."
+    )
     return _candidate_table(found, "", front(found.candidates, hits), note, charts)
 
 
-def _cost_chart(found: Findings, gain: Callable[[Candidate], float | None], name: str, unit: doc.Unit) -> doc.Chart:
+def _cost_chart(
+    found: Findings, gain: Callable[[Candidate], float | None], name: str, unit: doc.Unit
+) -> doc.Chart:
     keys = found.study.varied
     known = [of for of in found.candidates if of.cost is not None and gain(of) is not None]
     parts = {"configurations": known, "not exceeded": front(found.candidates, gain)}
@@ -153,14 +203,18 @@ def _cost_chart(found: Findings, gain: Callable[[Candidate], float | None], name
             label,
             [of.cost or 0.0 for of in listed],
             [abs(gain(of) or 0.0) for of in listed],
-            texts=[", ".join(f"{key}={as_text(of.knobs.get(key))}" for key in keys) for of in listed],
+            texts=[
+                ", ".join(f"{key}={as_text(of.knobs.get(key))}" for key in keys) for of in listed
+            ],
             is_joined=label != "configurations",
         )
         for label, listed in parts.items()
     ]
     title = f"{name} against {found.study.cost_name}"
     cost = found.study.cost_name
-    return doc.Chart(title, doc.ChartShape.POINTS, _cost_unit(found), unit, series, x_title=cost, y_title=name)
+    return doc.Chart(
+        title, doc.ChartShape.POINTS, _cost_unit(found), unit, series, x_title=cost, y_title=name
+    )
 
 
 def _knobs_table(found: Sequence[Sensitivity]) -> doc.ReportTable:
@@ -171,7 +225,10 @@ def _knobs_table(found: Sequence[Sensitivity]) -> doc.ReportTable:
     rows = [
         [
             *(of.key, 100 * of.swing, 100 * of.most),
-            *(pick(of.means, key=of.means.__getitem__) if of.swing else None for pick in (max, min)),
+            *(
+                pick(of.means, key=of.means.__getitem__) if of.swing else None
+                for pick in (max, min)
+            ),
             of.groups,
         ]
         for of in found
@@ -191,10 +248,17 @@ def _map(found: Findings, along: str, up: str) -> doc.ReportTable:
     xs, ys = ([as_text(value) for value in found.study.axes[key]] for key in (along, up))
     ratios: dict[tuple[str, str], list[float]] = {}
     for of in found.candidates:
-        ratios.setdefault((as_text(of.knobs.get(along)), as_text(of.knobs.get(up))), []).append(of.hit_ratio)
+        ratios.setdefault((as_text(of.knobs.get(along)), as_text(of.knobs.get(up))), []).append(
+            of.hit_ratio
+        )
     means = {at: fmean(each) for at, each in ratios.items()}
     least, most = min(means.values()), max(means.values())
-    cells = [(float(x), float(y), means[a, b]) for x, a in enumerate(xs) for y, b in enumerate(ys) if (a, b) in means]
+    cells = [
+        (float(x), float(y), means[a, b])
+        for x, a in enumerate(xs)
+        for y, b in enumerate(ys)
+        if (a, b) in means
+    ]
     series = doc.Series(
         "hit ratio",
         [x for x, _, _ in cells],
@@ -207,7 +271,10 @@ def _map(found: Findings, along: str, up: str) -> doc.ReportTable:
         *(title, doc.ChartShape.MAP, doc.Unit.TEXT, doc.Unit.TEXT, [series]),
         x_names=tuple(xs), y_names=tuple(ys), x_title=along, y_title=up,
     )  # fmt: skip
-    columns = [doc.ReportColumn("value", f"{up} \\ {along}"), *(doc.ReportColumn(x, x, doc.Unit.SHARE) for x in xs)]
+    columns = [
+        doc.ReportColumn("value", f"{up} \\ {along}"),
+        *(doc.ReportColumn(x, x, doc.Unit.SHARE) for x in xs),
+    ]
     rows = [[y, *(means.get((x, y)) for x in xs)] for y in ys]
     return doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows, (chart,))
 
@@ -222,17 +289,26 @@ _ALL_SPEC: Final = """
 
 def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> doc.ReportTable:
     keys = list(found.study.axes)
-    keyed = [*doc.columns_of("count: configuration"), *(doc.ReportColumn(f"knob.{key}", key) for key in keys)]
+    keyed = [
+        *doc.columns_of("count: configuration"),
+        *(doc.ReportColumn(f"knob.{key}", key) for key in keys),
+    ]
     names = ("hit_ratio", "requests", "input_tokens", "recomputed_tokens")
     cells = [
-        {"configuration": row.configuration.number, "capacity": row.capacity_bytes, "price": row.price}
+        {
+            "configuration": row.configuration.number,
+            "capacity": row.capacity_bytes,
+            "price": row.price,
+        }
         | {f"knob.{key}": as_text(row.configuration.knobs.get(key)) for key in keys}
         | {name: getattr(row.figures, name, None) for name in names}
         | {name: row.first_token_ns(f"{name}_ns") for name in ("p50", "p99")}
         | {"error": getattr(row.found, "error", None)}
         for row in rows
     ]
-    return doc.table_of("", doc.Sheet.SUMMARY, [*keyed, *doc.columns_of(spec)], cells, keys=len(keyed))
+    return doc.table_of(
+        "", doc.Sheet.SUMMARY, [*keyed, *doc.columns_of(spec)], cells, keys=len(keyed)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +324,10 @@ class Candidate(Timed):
     """The price, or without prices the bytes of all tiers; null where it is not known."""
 
     def first_token_ns(self, quantile: str) -> float | None:
-        """Return a quantile of the modelled times to the first token; null where a seed does not tell it."""
+        """Return a quantile of the modelled times to the first token.
+
+        Null where a seed does not tell it.
+        """
         return mean([row.first_token_ns(quantile) for row in self.rows])
 
     @property
@@ -266,7 +345,8 @@ class Candidate(Timed):
 class Sensitivity:
     """What changing one knob alone does to the hit ratio.
 
-    Of those groups of configurations that are equal but for the knob, and have a result for each of its values.
+    Of those groups of configurations that are equal but for the knob, and have a result for each of
+    its values.
     """
 
     key: str
@@ -300,16 +380,25 @@ class Findings:
     @property
     def cheapest(self) -> Candidate | None:
         """The cheapest that meets the target; null if none does, or its cost is not known."""
-        good = [of for of in self.candidates if self.target and of.cost is not None and self.target.is_met(of)]
+        good = [
+            of
+            for of in self.candidates
+            if self.target and of.cost is not None and self.target.is_met(of)
+        ]
         return min(good, key=lambda of: (_known(of.cost), -of.hit_ratio, of.number), default=None)
 
     @property
     def nearest(self) -> Candidate | None:
-        """The candidate nearest to the target; null if that is a time to the first token, and none tells it."""
+        """The candidate nearest to the target.
+
+        Null if that is a time to the first token, and none tells it.
+        """
         if self.target is None or self.target.first_token is None:
             return self.best
         quantile, _ = self.target.first_token
-        times = [(ns, of) for of in self.candidates if (ns := of.first_token_ns(quantile)) is not None]
+        times = [
+            (ns, of) for of in self.candidates if (ns := of.first_token_ns(quantile)) is not None
+        ]
         return min(times, key=lambda timed: timed[0], default=(None, None))[1]
 
     @property
@@ -323,14 +412,20 @@ def findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findi
     by_knobs: dict[tuple[tuple[str, Value], ...], list[StudyRow]] = {}
     for row in rows:
         if row.figures is not None and row.figures.hit_ratio is not None:
-            knobs = tuple((key, value) for key, value in row.configuration.knobs.items() if key != SEED)
+            knobs = tuple(
+                (key, value) for key, value in row.configuration.knobs.items() if key != SEED
+            )
             by_knobs.setdefault(knobs, []).append(row)
     found = [
         Candidate(
             number=of[0].configuration.number,
             knobs=dict(knobs),
             rows=of,
-            hit_ratio=fmean(row.figures.hit_ratio for row in of if row.figures and row.figures.hit_ratio is not None),
+            hit_ratio=fmean(
+                row.figures.hit_ratio
+                for row in of
+                if row.figures and row.figures.hit_ratio is not None
+            ),
             cost=of[0].price if study.has_prices else of[0].capacity_bytes,
         )
         for knobs, of in by_knobs.items()
@@ -338,7 +433,13 @@ def findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findi
 
     def order(of: Candidate) -> tuple[bool, float, float, float, int]:
         is_good = target is not None and of.cost is not None and target.is_met(of)
-        return (not is_good, _known(of.cost) if is_good else 0.0, -of.hit_ratio, _known(of.cost), of.number)
+        return (
+            not is_good,
+            _known(of.cost) if is_good else 0.0,
+            -of.hit_ratio,
+            _known(of.cost),
+            of.number,
+        )
 
     return Findings(study, rows, sorted(found, key=order), target)
 
@@ -347,10 +448,16 @@ def _known(cost: float | None) -> float:
     return float("inf") if cost is None else cost
 
 
-def front(candidates: Sequence[Candidate], gain: Callable[[Candidate], float | None]) -> list[Candidate]:
-    """Return those candidates that none of the same or a lower cost exceeds in `gain`, the cheapest first (Pareto)."""
+def front(
+    candidates: Sequence[Candidate], gain: Callable[[Candidate], float | None]
+) -> list[Candidate]:
+    """Return those candidates that none of the same or a lower cost exceeds in `gain`, the cheapest
+    first (Pareto).
+    """
     known = [
-        (of.cost, -worth, of.number, of) for of in candidates if of.cost is not None and (worth := gain(of)) is not None
+        (of.cost, -worth, of.number, of)
+        for of in candidates
+        if of.cost is not None and (worth := gain(of)) is not None
     ]
     found: list[Candidate] = []
     most = float("-inf")
@@ -362,7 +469,10 @@ def front(candidates: Sequence[Candidate], gain: Callable[[Candidate], float | N
 
 
 def sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
-    """Return what each knob that differs does, but for the seed and those that never differ alone; strongest first."""
+    """Return what each knob that differs does, but for the seed and those that never differ alone.
+
+    Strongest first.
+    """
     ratios = [
         (row.configuration.knobs, row.figures.hit_ratio)
         for row in rows
@@ -386,8 +496,12 @@ def sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
 def first_line(found: Findings) -> str:
     """Return the answer in one sentence."""
     best, cheapest, target = found.best, found.cheapest, found.target
-    answers = (None if of is None else of.rows[0].configuration for of in (best, cheapest, found.nearest))
-    at_best, at_cheapest, nearest = (None if one is None else one.named(found.study.varied) for one in answers)
+    answers = (
+        None if of is None else of.rows[0].configuration for of in (best, cheapest, found.nearest)
+    )
+    at_best, at_cheapest, nearest = (
+        None if one is None else one.named(found.study.varied) for one in answers
+    )
     line = f"best hit ratio {_ratio(best)} at {at_best}{_cost_of(found, best)}{stalls_of(best)}"
     if target is None:
         return line
@@ -409,7 +523,11 @@ def stalls_of(of: Candidate) -> str:
 
 
 def _ratio(of: Candidate) -> str:
-    each = [row.figures.hit_ratio for row in of.rows if row.figures and row.figures.hit_ratio is not None]
+    each = [
+        row.figures.hit_ratio
+        for row in of.rows
+        if row.figures and row.figures.hit_ratio is not None
+    ]
     line = f"{100 * of.hit_ratio:.1f} %"
     if (seeds := len({row.configuration.knobs.get(SEED) for row in of.rows})) > 1:
         line += f" ({100 * min(each):.1f} to {100 * max(each):.1f} over {seeds} seeds)"

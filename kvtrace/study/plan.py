@@ -1,8 +1,11 @@
-"""Which cache a fleet should have: DRAM, and drives in its nodes, a shared file store or a bucket, priced a month.
+"""Which cache a fleet should have.
 
-A plan is a study of all that a price list offers. Of each kind of store with each router the cheapest to own is
-simulated first, until nothing is left that could be cheaper than its best: what the wear of drives and the requests of
-a bucket cost is known when it is simulated. Sizes between those of the list are not looked for: nobody sells them.
+DRAM, and drives in its nodes, a shared file store or a bucket, priced a month.
+
+A plan is a study of all that a price list offers. Of each kind of store with each router the
+cheapest to own is simulated first, until nothing is left that could be cheaper than its best: what
+the wear of drives and the requests of a bucket cost is known when it is simulated. Sizes between
+those of the list are not looked for: nobody sells them.
 """
 
 from __future__ import annotations
@@ -16,7 +19,15 @@ from typing import Final
 import msgspec
 
 from kvtrace.core.config import load_toml, to_struct
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, Unit, show, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportTable,
+    Sheet,
+    Unit,
+    show,
+    table_of,
+)
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
@@ -85,27 +96,44 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def media(self) -> dict[Below, Medium]:
         """What is listed below DRAM, and nothing at all, which costs nothing."""
         nothing = Medium(source="")
-        listed = {Below.NVME: self.nvme, Below.FILE: self.file, Below.OBJECT: self.object, Below.NOTHING: nothing}
+        listed = {
+            Below.NVME: self.nvme,
+            Below.FILE: self.file,
+            Below.OBJECT: self.object,
+            Below.NOTHING: nothing,
+        }
         return {store: medium for store, medium in listed.items() if medium is not None}
 
 
 def read_prices(path: Path) -> Prices:
-    """Return the price list at `path`; ConfigError, naming it and the field, if it is not what it should be."""
+    """Return the price list at `path`.
+
+    ConfigError, naming it and the field, if it is not what it should be.
+    """
     found = to_struct(load_toml(path), Prices, str(path))
     if found.years <= 0:
         raise ConfigError(f"{path}: years: must be > 0")
     bought = {"dram": found.dram, "nvme": found.nvme, "file": found.file}
     for name, medium in bought.items():
         if medium is not None and not (medium.sizes and medium.price):
-            raise ConfigError(f'{path}: {name}: say its sizes, such as ["960GB"], and its price, such as "0.33/GB"')
+            raise ConfigError(
+                f'{path}: {name}: say its sizes, such as ["960GB"], and its price, such as'
+                ' "0.33/GB"'
+            )
     return found
 
 
 def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
-    """Return the stack `name` with each store that it can have; ConfigError if it stores nothing below memory."""
+    """Return the stack `name` with each store that it can have.
+
+    ConfigError if it stores nothing below memory.
+    """
     preset = load_preset(name, ())
     if is_memory((last := preset.tiers[-1]).name):
-        raise ConfigError(f"--preset {name}: it stores nothing below {last.name}; take one that does: --preset {SOME}")
+        raise ConfigError(
+            f"--preset {name}: it stores nothing below {last.name}; take one that does: --preset"
+            f" {SOME}"
+        )
     own = (Below.OBJECT,) if is_store(last) else (Below.NVME, Below.FILE)
     bucket = OBJECT_PRESETS.get(name)
     more = {} if bucket is None else {Below.OBJECT: (bucket, load_preset(bucket, ()))}
@@ -144,7 +172,10 @@ class Plan:
     """Of a byte, as the price list writes prices."""
 
     def offers(self) -> list[Offer]:
-        """Return all that can be bought, the cheapest to own first; ConfigError if a --set says otherwise of it."""
+        """Return all that can be bought, the cheapest to own first.
+
+        ConfigError if a --set says otherwise of it.
+        """
         found = [
             self._offer(store, medium, router, dram, size)
             for store, medium in self.prices.media.items() if store in self.presets
@@ -153,16 +184,29 @@ class Plan:
             for size in (["-"] if store in (Below.OBJECT, Below.NOTHING) else medium.sizes)
         ]  # fmt: skip
         found.sort(key=lambda of: (of.owned, of.configuration.argv))
-        own = {part.partition("=")[0] for of in found for part in of.configuration.argv[len(self.argv) :]}
+        own = {
+            part.partition("=")[0]
+            for of in found
+            for part in of.configuration.argv[len(self.argv) :]
+        }
         for said in self.argv:
             if "=" in said and said.partition("=")[0].strip() in {"fleet.router", *own}:
-                raise ConfigError(f"--set {said}: a plan sets that itself; use --router, or --prices for media")
-        return [replace(of, configuration=replace(of.configuration, number=n)) for n, of in enumerate(found)]
+                raise ConfigError(
+                    f"--set {said}: a plan sets that itself; use --router, or --prices for media"
+                )
+        return [
+            replace(of, configuration=replace(of.configuration, number=n))
+            for n, of in enumerate(found)
+        ]
 
     def _offer(self, store: Below, medium: Medium, router: str, dram: str, size: str) -> Offer:
         name, preset = self.presets[store]
         tiers, stored, is_bought = preset.tiers, preset.tiers[-1].name, size != "-"
-        settings = {f"{tiers[at].name}.capacity": dram for role, at in roles_of(preset).items() if role == "dram"}
+        settings = {
+            f"{tiers[at].name}.capacity": dram
+            for role, at in roles_of(preset).items()
+            if role == "dram"
+        }
         if is_bought:
             settings[f"{stored}.capacity"] = size
         else:
@@ -172,10 +216,15 @@ class Plan:
             settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}
         if self.nodes > 1 and store is not Below.NOTHING:
             settings[f"{stored}.scope"] = "node" if store is Below.NVME else "fleet"
-        speeds = {speed: getattr(medium, speed) for speed in ("read_bandwidth", "write_bandwidth", "latency")}
+        speeds = {
+            speed: getattr(medium, speed)
+            for speed in ("read_bandwidth", "write_bandwidth", "latency")
+        }
         settings |= {f"{stored}.{speed}": of for speed, of in speeds.items() if of is not None}
         argv = (*self.argv, "--preset", name, *(("--router", router) if self.nodes > 1 else ()))
-        argv += tuple(part for key, of in settings.items() for part in ("--set", f"tiers.{key}={of}"))
+        argv += tuple(
+            part for key, of in settings.items() for part in ("--set", f"tiers.{key}={of}")
+        )
         shown: dict[str, Value] = dict(zip(KEYS, (str(store), router, dram, size), strict=True))
         dram_cost = self._month(self.prices.dram, dram) * self.nodes
         size_cost = self._month(medium, size) * (self.nodes if store is Below.NVME else 1)
@@ -191,7 +240,11 @@ class Plan:
         """Return what such a size costs a month, written off; nothing of what is not bought."""
         if medium.price is None or size == "-":
             return 0.0
-        return self.byte_prices[medium.price] * parse_bytes(size) / (_MONTHS_A_YEAR * self.prices.years)
+        return (
+            self.byte_prices[medium.price]
+            * parse_bytes(size)
+            / (_MONTHS_A_YEAR * self.prices.years)
+        )
 
     def row(self, offer: Offer, found: Result) -> StudyRow:
         """Return `offer` with what it costs a month at the load's rate, kept up."""
@@ -201,25 +254,42 @@ class Plan:
         if offer.store is Below.OBJECT:
             rates, stored = found.tiers[-1].rates, found.live_bytes[-1]
             faster = found.span_ns / max(1, found.load_ns)
-            requests = [0.0 if rate is None else rate.mean * faster for rate in (rates.reads_per_s, rates.writes_per_s)]
+            requests = [
+                0.0 if rate is None else rate.mean * faster
+                for rate in (rates.reads_per_s, rates.writes_per_s)
+            ]
             priced = TierSetting("", **{price: getattr(medium, price) for price in PRICES})
             cost = priced.monthly_cost(requests[0], requests[1], MONTH_S, stored)
             storage = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
         elif lives := [life for _, life in self._wear(offer.configuration, found)]:
             # A drive that is worn out before it is written off is bought again.
-            storage *= sum(max(1.0, self.prices.years / life) if life else 1.0 for life in lives) / len(lives)
-        return StudyRow(offer.configuration, found, offer.dram_cost + storage, (offer.dram_cost, storage))
+            storage *= sum(
+                max(1.0, self.prices.years / life) if life else 1.0 for life in lives
+            ) / len(lives)
+        return StudyRow(
+            offer.configuration, found, offer.dram_cost + storage, (offer.dram_cost, storage)
+        )
 
-    def _wear(self, configuration: Configuration, found: Simulated) -> list[tuple[float, float | None]]:
-        """Return how often a day each drive is written at the load's rate, and how many years that lasts.
+    def _wear(
+        self, configuration: Configuration, found: Simulated
+    ) -> list[tuple[float, float | None]]:
+        """Return how often a day each drive is written at the load's rate, and how many years that
+        lasts.
 
-        The most written comes last; nothing where no drive is. Without an endurance, or a write, no years are known.
+        The most written comes last; nothing where no drive is. Without an endurance, or a write, no
+        years are known.
         """
-        medium, size = self.prices.media[Below(str(configuration.knobs[STORE]))], str(configuration.knobs[SIZE])
+        medium, size = (
+            self.prices.media[Below(str(configuration.knobs[STORE]))],
+            str(configuration.knobs[SIZE]),
+        )
         if size == "-":
             return []
         size_bytes, endurance = parse_bytes(size), parse_endurance(medium.endurance)
-        a_day = [written * NS_PER_S * SECONDS_PER_DAY / max(1, found.load_ns) for written in found.drive_written_bytes]
+        a_day = [
+            written * NS_PER_S * SECONDS_PER_DAY / max(1, found.load_ns)
+            for written in found.drive_written_bytes
+        ]
         return [
             (of / size_bytes, None if endurance is None else endurance.life_years(size_bytes, of))
             for of in sorted(a_day)
@@ -237,7 +307,8 @@ class Plan:
         at_s = load_s // 2
         events = {"an engine restarts": [f"{at_s}s:engine-restart:0:{AWAY_S}s"]}
         if self.nodes > 1:
-            # It is replaced after the end of a short load, and no simulation takes an event after its end.
+            # It is replaced after the end of a short load, and no simulation takes an event after
+            # its end.
             back = [f"{at_s + GONE_S}s:node-joined:0"] if at_s + GONE_S < load_s else []
             events["a node is lost"] = [f"{at_s}s:node-lost:0", *back]
         found = {}
@@ -246,19 +317,30 @@ class Plan:
             found[name] = replace(self._configured(argv, row.configuration.knobs), number=-number)
         return found
 
-    def document(self, found: Findings, lost: Mapping[str, tuple[Configuration, Simulated]]) -> Document:
+    def document(
+        self, found: Findings, lost: Mapping[str, tuple[Configuration, Simulated]]
+    ) -> Document:
         """Return what was found, and what `losses` cost, by name."""
         best = found.cheapest
         if best is None:
             return Document(
-                "", self.first_line(found), [Chapter("", [self._table("the nearest", [found.nearest or found.best])])]
+                "",
+                self.first_line(found),
+                [Chapter("", [self._table("the nearest", [found.nearest or found.best])])],
             )
         (row,) = best.rows
         same = {key: best.knobs[key] for key in (STORE, DRAM, SIZE)}.items()
         routed = [of for of in found.candidates if of is not best and same <= of.knobs.items()]
         rivals = list(rivals_of(found).values())
-        listed = {"the cheapest of each store with each router": rivals, "the same with another router": routed}
-        if found.target is not None and found.target.hit_ratio is not None and best.cost is not None:
+        listed = {
+            "the cheapest of each store with each router": rivals,
+            "the same with another router": routed,
+        }
+        if (
+            found.target is not None
+            and found.target.hit_ratio is not None
+            and best.cost is not None
+        ):
             almost = replace(found.target, hit_ratio=found.target.hit_ratio - POINTS)
             cheaper = [of for of in found.candidates if of.cost is not None and of.cost < best.cost]
             nearly = [of for of in front(cheaper, lambda of: of.hit_ratio) if almost.is_met(of)]
@@ -273,7 +355,11 @@ class Plan:
             title = f"an engine is away for {AWAY_S} s, and its memory is then empty"
             if self.nodes > 1:
                 is_back = any(":node-joined:" in one.command for one, _ in lost.values())
-                until = f"comes back empty after {GONE_S} s" if is_back else "is not back before the load ends"
+                until = (
+                    f"comes back empty after {GONE_S} s"
+                    if is_back
+                    else "is not back before the load ends"
+                )
                 title += f"; a lost node {until}"
             rows = [
                 {
@@ -286,23 +372,44 @@ class Plan:
                 for name, (_, of) in {"nothing happens": (None, usual), **lost}.items()
             ]  # fmt: skip
             tables.append(table_of(title, Sheet.SUMMARY, spec, rows))
-        shown = {of.number: of.rows[0].configuration for candidates in listed.values() for of in candidates}
-        commands = [f"{', '.join(str(one.knobs[key]) for key in KEYS)}: {one.command}" for one in shown.values()]
+        shown = {
+            of.number: of.rows[0].configuration
+            for candidates in listed.values()
+            for of in candidates
+        }
+        commands = [
+            f"{', '.join(str(one.knobs[key]) for key in KEYS)}: {one.command}"
+            for one in shown.values()
+        ]
         commands += [f"{name}: {one.command}" for name, (one, _) in lost.items()]
-        chapters = [Chapter("", tables, self._notes(found, row)), Chapter("Commands that simulate each", [], commands)]
+        chapters = [
+            Chapter("", tables, self._notes(found, row)),
+            Chapter("Commands that simulate each", [], commands),
+        ]
         return Document("", self.first_line(found), chapters)
 
     def first_line(self, found: Findings) -> str:
         """Return the answer in one sentence."""
         best, target = found.cheapest, found.target
-        wanted = "" if target is None else f"{'target ' * (target.hit_ratio is not None)}{target.in_words()}"
+        wanted = (
+            ""
+            if target is None
+            else f"{'target ' * (target.hit_ratio is not None)}{target.in_words()}"
+        )
         if best is None:
-            answer = f"nothing in the price list reaches the {wanted}" if found.nearest else f"{wanted}: {UNKNOWN_TIME}"
+            answer = (
+                f"nothing in the price list reaches the {wanted}"
+                if found.nearest
+                else f"{wanted}: {UNKNOWN_TIME}"
+            )
             return f"{answer}: the nearest is {self._said(found, found.nearest or found.best)}"
         return f"{self._said(found, best)} (target {wanted.removeprefix('target ')})"
 
     def _said(self, found: Findings, of: Candidate) -> str:
-        store, size = Below(str(of.knobs[STORE])), "" if of.knobs[SIZE] == "-" else f" of {of.knobs[SIZE]}"
+        store, size = (
+            Below(str(of.knobs[STORE])),
+            "" if of.knobs[SIZE] == "-" else f" of {of.knobs[SIZE]}",
+        )
         nodes = f"{self.nodes} nodes, router {of.knobs[ROUTER]}" if self.nodes > 1 else "1 node"
         dram = "" if of.knobs[DRAM] == "-" else f"{of.knobs[DRAM]} of DRAM a node and "
         quantile, _ = (found.target and found.target.first_token) or ("p99_ns", 0)
@@ -337,7 +444,9 @@ class Plan:
     def _notes(self, found: Findings, row: StudyRow) -> list[str]:
         of = row.figures
         done, listed = len(found.rows), len(found.study.configurations)
-        rest = "; the others cost more to own than the cheapest of their kind" if done < listed else ""
+        rest = (
+            "; the others cost more to own than the cheapest of their kind" if done < listed else ""
+        )
         lines = [f"{done} of {listed} fleets of the price list are simulated{rest}"]
         most: dict[tuple[Value, ...], float] = {}
         for each in found.candidates:
@@ -347,13 +456,24 @@ class Plan:
             for kind, hits in most.items() if kind not in rivals_of(found)
         ]  # fmt: skip
         if of is not None and of.first_token is not None:
-            p50, p99 = (format_duration(of.first_token["without_cache"][name]) for name in ("p50_ns", "p99_ns"))
-            lines.append(f"times to the first token are modelled; without any hit p50 {p50}, p99 {p99}")
+            p50, p99 = (
+                format_duration(of.first_token["without_cache"][name])
+                for name in ("p50_ns", "p99_ns")
+            )
+            lines.append(
+                f"times to the first token are modelled; without any hit p50 {p50}, p99 {p99}"
+            )
         years = f"written off over {self.prices.years:g} years, or sooner if the load wears it out"
         kept = "a bucket is counted by what FILE leaves in it"
-        lines.append(f"costs and wear at the load's rate, kept up: what is bought is {years}; {kept}")
-        media = {"DRAM": self.prices.dram} | {str(store): medium for store, medium in self.prices.media.items()}
-        return lines + [f"prices of {name}: {medium.source}" for name, medium in media.items() if medium.source]
+        lines.append(
+            f"costs and wear at the load's rate, kept up: what is bought is {years}; {kept}"
+        )
+        media = {"DRAM": self.prices.dram} | {
+            str(store): medium for store, medium in self.prices.media.items()
+        }
+        return lines + [
+            f"prices of {name}: {medium.source}" for name, medium in media.items() if medium.source
+        ]
 
 
 def kind_of(knobs: Mapping[str, Value]) -> tuple[Value, ...]:
@@ -362,7 +482,9 @@ def kind_of(knobs: Mapping[str, Value]) -> tuple[Value, ...]:
 
 
 def rivals_of(found: Findings) -> dict[tuple[Value, ...], Candidate]:
-    """Return the cheapest that reaches the target of each store with each router, the cheapest first."""
+    """Return the cheapest that reaches the target of each store with each router, the cheapest
+    first.
+    """
     kinds: dict[tuple[Value, ...], Candidate] = {}
     # Those that meet the target come first, the cheapest before the others.
     for of in found.candidates:

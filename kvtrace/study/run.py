@@ -1,4 +1,6 @@
-"""Simulations on all cores of this machine, or on a cluster by Dask; what fails is its error, and the rest goes on.
+"""Simulations on all cores of this machine, or on a cluster by Dask.
+
+What fails is its error, and the rest goes on.
 
 And what came of them as one Parquet table: the same bytes however many workers made them.
 """
@@ -60,7 +62,10 @@ Simulate = Callable[[Task], Simulated]
 
 
 def here(tasks: Sequence[Task], simulate: Simulate, workers: int) -> Iterator[tuple[Task, Result]]:
-    """Yield each task with its result, as they are ready, of so many threads: compiled code needs no interpreter."""
+    """Yield each task with its result, as they are ready, of so many threads.
+
+    Compiled code needs no interpreter.
+    """
     left: SimpleQueue[Task] = SimpleQueue()
     made: SimpleQueue[tuple[Task, Result]] = SimpleQueue()
     for task in tasks:
@@ -76,7 +81,9 @@ def here(tasks: Sequence[Task], simulate: Simulate, workers: int) -> Iterator[tu
 
     for _ in range(min(workers, len(tasks))):
         # Daemons: Ctrl-C waits for no simulation.
-        Thread(target=copy_context().run, args=(work,), daemon=True).start()  # as quiet as what starts it
+        Thread(
+            target=copy_context().run, args=(work,), daemon=True
+        ).start()  # as quiet as what starts it
     for _ in tasks:
         yield made.get()
 
@@ -94,20 +101,25 @@ def attempt(simulate: Simulate, task: Task) -> Result:
         return Failed(f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})")
 
 
-def by_dask(tasks: Sequence[Task], simulate: Simulate, scheduler: str) -> Iterator[tuple[Task, Result]]:
+def by_dask(
+    tasks: Sequence[Task], simulate: Simulate, scheduler: str
+) -> Iterator[tuple[Task, Result]]:
     """Yield each task with its result, as they are ready, of the cluster `scheduler`.
 
-    ProbeUnavailable if Dask is missing; ConfigError if there is no such scheduler, or its workers have another version
-    of this program.
+    ProbeUnavailable if Dask is missing; ConfigError if there is no such scheduler, or its workers
+    have another version of this program.
     """
     if find_spec("distributed") is None:
         raise ProbeUnavailable(f"--scheduler needs Dask: {how_to_add('dask')}")
     from distributed import as_completed
 
     with _client(scheduler) as client:
-        # Keys of their own: what another run of the same study left on a scheduler is not asked for.
+        # Keys of their own: what another run of the same study left on a scheduler is not asked
+        # for.
         started = {
-            client.submit(attempt, simulate, task, key=f"{task.key}-{os.getpid()}-{number}", pure=False): task
+            client.submit(
+                attempt, simulate, task, key=f"{task.key}-{os.getpid()}-{number}", pure=False
+            ): task
             for number, task in enumerate(tasks)
         }
         for future in as_completed(list(started)):
@@ -138,16 +150,28 @@ def _client(scheduler: str) -> Iterator[Client]:
                 f"--scheduler {scheduler}: its workers lack {error.name}; install the same there"
             ) from None
         if not found:
-            raise ConfigError(f"--scheduler {scheduler}: it has no workers; start some with `dask worker {scheduler}`")
+            raise ConfigError(
+                f"--scheduler {scheduler}: it has no workers; start some with `dask worker"
+                f" {scheduler}`"
+            )
         if other := [worker for worker, digest in found.items() if digest != program_sha256()]:
             raise ConfigError(
-                f"--scheduler {scheduler}: {other[0]} has another kvtrace than this one; install the same"
+                f"--scheduler {scheduler}: {other[0]} has another kvtrace than this one; install"
+                " the same"
             )
         yield client
 
 
 _COUNTED = (
-    *("requests", "lookups", "hit_ratio", "input_tokens", "recomputed_tokens", "output_tokens", "span_ns"),
+    *(
+        "requests",
+        "lookups",
+        "hit_ratio",
+        "input_tokens",
+        "recomputed_tokens",
+        "output_tokens",
+        "span_ns",
+    ),
     *("imbalance", "duplicate_bytes"),
 )
 
@@ -159,7 +183,10 @@ class StudyRow:
     configuration: Configuration
     found: Result
     price: float | None = None
-    """Of its tiers, 0 if it has none with a price; null without prices, or if one that has a price has no bound."""
+    """Of its tiers, 0 if it has none with a price.
+
+    Null without prices, or if one that has a price has no bound.
+    """
     parts: tuple[float, ...] = ()
     """What that is the sum of, where several things cost."""
 
@@ -175,7 +202,10 @@ class StudyRow:
         return None if None in capacities else sum(of or 0 for of in capacities)
 
     def first_token_ns(self, name: str) -> float | None:
-        """Return a percentile of the modelled time to the first token; null where it is not known."""
+        """Return a percentile of the modelled time to the first token.
+
+        Null where it is not known.
+        """
         return self.figures.first_token_ns(name) if self.figures else None
 
 
@@ -184,8 +214,15 @@ def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
     rows = []
     for one in study.configurations:
         if (found := results.get(one.number)) is not None:
-            tiers = [] if isinstance(found, Failed) else [of for of in found.tiers if of.name in study.price]
-            costs = [None if of.total_bytes is None else study.price[of.name] * of.total_bytes for of in tiers]
+            tiers = (
+                []
+                if isinstance(found, Failed)
+                else [of for of in found.tiers if of.name in study.price]
+            )
+            costs = [
+                None if of.total_bytes is None else study.price[of.name] * of.total_bytes
+                for of in tiers
+            ]
             is_known = costs or isinstance(found, Failed) or not study.price
             rows.append(StudyRow(one, found, total(costs) if is_known else 0.0))
     return rows
@@ -193,18 +230,31 @@ def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
 
 def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -> None:
     """Write `rows` to `path`, aside and renamed."""
-    tiers = list(dict.fromkeys(tier.name for row in rows if row.figures for tier in row.figures.tiers))
-    kinds = {key: _kind([one.knobs[key] for one in study.configurations if key in one.knobs]) for key in study.keys}
+    tiers = list(
+        dict.fromkeys(tier.name for row in rows if row.figures for tier in row.figures.tiers)
+    )
+    kinds = {
+        key: _kind([one.knobs[key] for one in study.configurations if key in one.knobs])
+        for key in study.keys
+    }
     table = study_table({"knob": kinds, "tier": dict.fromkeys(tiers, "")})
     config = {"knobs": kinds, "price": study.price, "configurations": len(study.configurations)}
-    meta = describe(table, "kvtrace", argv, config, tiers=[TierFacts(name) for name in tiers], is_simulated=True)
+    meta = describe(
+        table, "kvtrace", argv, config, tiers=[TierFacts(name) for name in tiers], is_simulated=True
+    )
     with create(path, table, meta) as out:
-        out.write(pa.RecordBatch.from_pylist([dict(_cells(row, kinds)) for row in rows], arrow_schema(table)))
+        out.write(
+            pa.RecordBatch.from_pylist(
+                [dict(_cells(row, kinds)) for row in rows], arrow_schema(table)
+            )
+        )
 
 
 def _kind(values: Sequence[Value]) -> str:
     kinds = {type(value) for value in values}
-    if kinds == {int} and all(-(1 << 62) <= value <= 1 << 62 for value in values if isinstance(value, int)):
+    if kinds == {int} and all(
+        -(1 << 62) <= value <= 1 << 62 for value in values if isinstance(value, int)
+    ):
         return "int64"
     return "float64" if kinds <= {int, float} else "string"
 

@@ -14,7 +14,8 @@
     [price]                       # of a tier
     nvme = "0.1/GiB"
 
-What is simulated is kept by what was asked for, so that a study goes on where it stopped, and grows.
+What is simulated is kept by what was asked for, so that a study goes on where it stopped, and
+grows.
 
 A key is `file`, an option of `gen` without its dashes, or a knob as `--set` names it.
 """
@@ -111,8 +112,14 @@ class Study:
 
     @property
     def axes(self) -> dict[str, list[Value | None]]:
-        """The options and knobs that differ, with their values in the order of the file; null where one has none."""
-        values = {key: list(dict.fromkeys(one.knobs.get(key) for one in self.configurations)) for key in self.keys}
+        """The options and knobs that differ, with their values in the order of the file.
+
+        Null where one has none.
+        """
+        values = {
+            key: list(dict.fromkeys(one.knobs.get(key) for one in self.configurations))
+            for key in self.keys
+        }
         return {key: of for key, of in values.items() if len(of) > 1}
 
     @property
@@ -121,15 +128,21 @@ class Study:
         return [key for key in self.axes if key != SEED]
 
 
-def read_study(path: Path, options: Collection[str], default_preset: str, price: Callable[[str, str], float]) -> Study:
-    """Return the study at `path`; `options` are those of `gen`, and `price` reads the price of a tier.
+def read_study(
+    path: Path, options: Collection[str], default_preset: str, price: Callable[[str, str], float]
+) -> Study:
+    """Return the study at `path`.
+
+    `options` are those of `gen`, and `price` reads the price of a tier.
 
     ConfigError if the file, or a key of it, is not what it should be; it names both.
     """
     said = to_struct(load_toml(path), StudyFile, str(path))
     base = _flat(path, "base", said.base)
     axes = _flat(path, "grid", said.grid)
-    listed = [_flat(path, f"configuration {at}", one) for at, one in enumerate(said.configuration, 1)] or [{}]
+    listed = [
+        _flat(path, f"configuration {at}", one) for at, one in enumerate(said.configuration, 1)
+    ] or [{}]
     for key, values in axes.items():
         if not isinstance(values, list) or not values:
             example = "..." if isinstance(values, list) else as_text(values)
@@ -137,14 +150,21 @@ def read_study(path: Path, options: Collection[str], default_preset: str, price:
             raise ConfigError(f"{path}: grid: {key}: write a list of values, such as [{example}]")
         for one in values:
             _check_value(path, "grid", key, one)
-    for where, given in (("base", base), *((f"configuration {at}", one) for at, one in enumerate(listed, 1))):
+    for where, given in (
+        ("base", base),
+        *((f"configuration {at}", one) for at, one in enumerate(listed, 1)),
+    ):
         for key, value in given.items():
             _check_value(path, where, key, value)
             if key in axes:
-                raise ConfigError(f"{path}: {where}: {key} is in the grid too; leave one of the two out")
+                raise ConfigError(
+                    f"{path}: {where}: {key} is in the grid too; leave one of the two out"
+                )
     count = len(listed) * math.prod(len(values) for values in axes.values())
     if count > MOST_CONFIGURATIONS:
-        raise ConfigError(f"{path}: {count:,} configurations; at most {MOST_CONFIGURATIONS:,} make a study")
+        raise ConfigError(
+            f"{path}: {count:,} configurations; at most {MOST_CONFIGURATIONS:,} make a study"
+        )
     drawn = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
     knobs = [base | one | of for one in listed for of in drawn]
     presets = {str(one.get("preset", default_preset)) for one in knobs}
@@ -152,11 +172,19 @@ def read_study(path: Path, options: Collection[str], default_preset: str, price:
                  options, presets)  # fmt: skip
     prices = {tier: price(tier, text) for tier, text in said.price.items()}
     tiers = {
-        name.split(".")[1] for preset in presets for name in _knob_names(path, preset) if name.startswith("tiers.")
+        name.split(".")[1]
+        for preset in presets
+        for name in _knob_names(path, preset)
+        if name.startswith("tiers.")
     }
     for tier in prices.keys() - tiers if prices else ():
-        raise ConfigError(f"{path}: price: {tier} is not a tier of its presets; theirs are {', '.join(sorted(tiers))}")
-    return Study(path, [Configuration(n, of, _argv(of, options)) for n, of in enumerate(knobs)], prices)
+        raise ConfigError(
+            f"{path}: price: {tier} is not a tier of its presets; theirs are"
+            f" {', '.join(sorted(tiers))}"
+        )
+    return Study(
+        path, [Configuration(n, of, _argv(of, options)) for n, of in enumerate(knobs)], prices
+    )
 
 
 def _flat(path: Path, where: str, tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -180,13 +208,17 @@ def _check_value(path: Path, where: str, key: str, value: Any) -> None:
         return
     if isinstance(value, list) and where != "grid":
         raise ConfigError(f"{path}: {where}: {key} has a list of values; write it under [grid]")
-    raise ConfigError(f"{path}: {where}: {key}: {value} is neither text, a number, nor true or false")
+    raise ConfigError(
+        f"{path}: {where}: {key}: {value} is neither text, a number, nor true or false"
+    )
 
 
 def _check_names(
     path: Path, parts: dict[str, dict[str, Any]], options: Collection[str], presets: Collection[str]
 ) -> None:
-    """Raise ConfigError at the first key that is neither an option of gen nor a knob of any of `presets`."""
+    """Raise ConfigError at the first key that is neither an option of gen nor a knob of any of
+    `presets`.
+    """
     names = {FILE, *options}
     for part, given in parts.items():
         for key in given:
@@ -194,9 +226,12 @@ def _check_names(
                 continue
             knobs = set().union(*(_knob_names(path, preset) for preset in presets))
             if key not in knobs:
-                which = f"preset {next(iter(presets))}" if len(presets) == 1 else "any of its presets"
+                which = (
+                    f"preset {next(iter(presets))}" if len(presets) == 1 else "any of its presets"
+                )
                 raise ConfigError(
-                    f"{path}: {part}: {key} is no option of gen, nor a knob of {which}{nearest(key, names | knobs)}"
+                    f"{path}: {part}: {key} is no option of gen, nor a knob of"
+                    f" {which}{nearest(key, names | knobs)}"
                 )
 
 
@@ -214,7 +249,11 @@ def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
     file = [as_text(knobs[FILE])] if FILE in knobs else []
     given = [part for key, flag in flags.items() for part in (flag, as_text(knobs[key]))]
     settings = [key for key in knobs if key not in flags and key != FILE]
-    return (*file, *given, *(part for key in settings for part in ("--set", f"{key}={as_text(knobs[key])}")))
+    return (
+        *file,
+        *given,
+        *(part for key in settings for part in ("--set", f"{key}={as_text(knobs[key])}")),
+    )
 
 
 FOLDER = "simulated"
@@ -227,7 +266,10 @@ class _Kept(msgspec.Struct, frozen=True):
     sha256: str
     found: Simulated
     trace: tuple[str, int] | None = None
-    """The file of the trace that was written with it, and when (mtime_ns): another may stand there since."""
+    """The file of the trace that was written with it, and when (mtime_ns).
+
+    Another may stand there since.
+    """
 
 
 class Results:
@@ -242,12 +284,17 @@ class Results:
             raise DeviceError(f"{self._folder}: {error.strerror or error}") from None
 
     def load(self, key: str, trace: Path | None) -> Simulated | None:
-        """Return what was kept under `key`; None, to simulate again, if nothing was, or it or its `trace` changed."""
+        """Return what was kept under `key`.
+
+        None, to simulate again, if nothing was, or it or its `trace` changed.
+        """
         try:
             kept = read_json(self._folder / f"{key}.json", _Kept)
         except TraceError:
             return None
-        is_whole = kept.sha256 == sha256(kept.found) and (trace is None or kept.trace == _state(trace))
+        is_whole = kept.sha256 == sha256(kept.found) and (
+            trace is None or kept.trace == _state(trace)
+        )
         return kept.found if is_whole else None
 
     def store(self, key: str, found: Simulated, trace: Path | None) -> None:
@@ -260,8 +307,14 @@ def _state(trace: Path | None) -> tuple[str, int] | None:
 
 
 def key_of(configuration: Configuration) -> str:
-    """Return the hash of all that the result depends on: what is asked for, the bytes of its files, and the program."""
-    asked = {"argv": configuration.argv, "files": [files_sha256(path) for path in _files(configuration.knobs)]}
+    """Return the hash of all that the result depends on.
+
+    What is asked for, the bytes of its files, and the program.
+    """
+    asked = {
+        "argv": configuration.argv,
+        "files": [files_sha256(path) for path in _files(configuration.knobs)],
+    }
     return sha256({**asked, "program": program_sha256()})[:32]
 
 
@@ -276,7 +329,10 @@ def _files(knobs: dict[str, Value]) -> Iterator[Path]:
 
 
 def files_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, or of those in a directory or that a pattern matches; TraceError if none is."""
+    """Return the SHA-256 of a file, or of those in a directory or that a pattern matches.
+
+    TraceError if none is.
+    """
     found = [one.absolute() for one in files_of(path, "*") if one.is_file()]
     return _sha256(tuple((one, one.stat().st_mtime_ns, one.stat().st_size) for one in found))
 
@@ -289,7 +345,10 @@ def _sha256(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 @cache
 def program_sha256() -> str:
-    """Return the SHA-256 of all that makes a result: our sources, and the libraries that draw and compile."""
+    """Return the SHA-256 of all that makes a result.
+
+    Our sources, and the libraries that draw and compile.
+    """
     digest = hashlib.sha256(f"{__version__} {version('numpy')} {sources_sha256()}".encode())
     for path in sorted(path for kind in ("*.py", "*.toml") for path in _ROOT.rglob(kind)):
         digest.update(path.read_bytes())

@@ -1,7 +1,10 @@
-"""A training run's checkpoints as a trace and its objects table: when it saves, fails and restores, who writes what.
+"""A training run's checkpoints as a trace and its objects table.
 
-A checkpoint is a request: stage by stage its marker is read, all ranks move their parts, the marker is written, and
-what is no longer kept is deleted. So each save waits for the one before it, in whatever order rows are submitted.
+When it saves, fails and restores, who writes what.
+
+A checkpoint is a request: stage by stage its marker is read, all ranks move their parts, the marker
+is written, and what is no longer kept is deleted. So each save waits for the one before it, in
+whatever order rows are submitted.
 """
 
 from __future__ import annotations
@@ -20,12 +23,20 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path
-from kvtrace.core.units import counted, format_bytes, format_count, format_duration, parse_duration_ns
+from kvtrace.core.units import (
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+    parse_duration_ns,
+)
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.presets.preset import DESCRIPTION, MOST_EVENTS, TRAINING, Training, WrittenBy
 
 _READ, _WRITE, _DELETE = (enum_code(TRACE, "op", op) for op in (Op.READ, Op.WRITE, Op.DELETE))
-_SAVE, _RESTORE, _EVICT = (enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE, Phase.EVICT))
+_SAVE, _RESTORE, _EVICT = (
+    enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE, Phase.EVICT)
+)
 _MARKER = 0
 """The object that names the newest checkpoint, as trainers keep one."""
 MARKER_BYTES = 4096
@@ -87,7 +98,10 @@ class Saving:
 
 
 def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], None]) -> Metadata:
-    """Write the trace of `job` to `path`, and its objects table beside it; return the trace's metadata."""
+    """Write the trace of `job` to `path`, and its objects table beside it.
+
+    Return the trace's metadata.
+    """
     is_several = job.training.ranks > job.training.ranks_per_node
     extras = ("node",) if is_several else ()
     config = {
@@ -138,18 +152,25 @@ def notes(job: Saving) -> Iterator[str]:
     training = job.training
     size, ranks = int(job.sizes.sum()), format_count(training.ranks)
     yield (
-        f"{DESCRIPTION}; a checkpoint is {format_bytes(size)}: {format_count(job.model['parameters'])} "
-        f"parameters of {training.weight_bytes:g} bytes, and {training.optimizer_bytes:g} of the optimizer"
+        f"{DESCRIPTION}; a checkpoint is {format_bytes(size)}:"
+        f" {format_count(job.model['parameters'])} parameters of {training.weight_bytes:g} bytes,"
+        f" and {training.optimizer_bytes:g} of the optimizer"
     )
     if training.placement is WrittenBy.RANK0:
-        yield f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is not storage I/O"
+        yield (
+            f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is not"
+            " storage I/O"
+        )
     else:
         yield f"{ranks} ranks write and read equal parts, all at once"
     yield (
-        "simulated: all I/O of a save or restore is due at one time; how long it takes, and training waits, is "
-        "for a replay to measure"
+        "simulated: all I/O of a save or restore is due at one time; how long it takes, and"
+        " training waits, is for a replay to measure"
     )
-    yield f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it after a save: assumed"
+    yield (
+        f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it"
+        " after a save: assumed"
+    )
 
 
 def _rows(job: Saving) -> Iterator[dict[str, Any]]:
@@ -166,7 +187,9 @@ def _rows(job: Saving) -> Iterator[dict[str, Any]]:
         if event.is_save:
             steps.append((_WRITE, phase, [_MARKER], [MARKER_BYTES], [0]))
             if 0 < job.training.keep <= event.checkpoint:
-                steps.append((_DELETE, _EVICT, objects - job.training.keep * len(sizes), sizes, ranks))
+                steps.append(
+                    (_DELETE, _EVICT, objects - job.training.keep * len(sizes), sizes, ranks)
+                )
         lengths = [len(step[2]) for step in steps]
         count = sum(lengths)
         yield {
@@ -187,22 +210,37 @@ def document(summary: dict[str, Any]) -> Document:
     """Return what `kvtrace gen --preset checkpoint` made as a document."""
     found, training = summary["stats"]["checkpoint"], summary["training"]
     headline = (
-        f"{counted(found['saves'], 'save')} of {format_bytes(found['checkpoint_bytes'])} and "
-        f"{counted(found['restores'], 'restore')}: {counted(summary['rows'], 'row')}, model {summary['model']}, "
-        f"{counted(training['ranks'], 'rank')} ({training['placement']}), seed {summary['seed']}"
+        f"{counted(found['saves'], 'save')} of {format_bytes(found['checkpoint_bytes'])} and"
+        f" {counted(found['restores'], 'restore')}: {counted(summary['rows'], 'row')}, model"
+        f" {summary['model']}, {counted(training['ranks'], 'rank')} ({training['placement']}), seed"
+        f" {summary['seed']}"
     )
     rows = [{"part": part} | of for part, of in summary["parts"].items()]
-    spec = "text: part; count: objects = objects a checkpoint; bytes: bytes = a checkpoint, largest_bytes = largest"
-    notes = [", ".join(f"{format_bytes(found[f'{way}_bytes'])} {way} in all" for way in ("written", "read"))]
+    spec = (
+        "text: part; count: objects = objects a checkpoint; bytes: bytes = a checkpoint,"
+        " largest_bytes = largest"
+    )
+    notes = [
+        ", ".join(
+            f"{format_bytes(found[f'{way}_bytes'])} {way} in all" for way in ("written", "read")
+        )
+    ]
     if found["failures"]:
         notes.append(
-            f"{counted(found['failures'], 'failure')}, {format_duration(found['lost_ns'])} of training lost to them"
+            f"{counted(found['failures'], 'failure')}, {format_duration(found['lost_ns'])} of"
+            " training lost to them"
         )
-    return Document(summary["file"], headline, [Chapter("", [table_of("parts", Sheet.SUMMARY, spec, rows)], notes)])
+    return Document(
+        summary["file"],
+        headline,
+        [Chapter("", [table_of("parts", Sheet.SUMMARY, spec, rows)], notes)],
+    )
 
 
 def shard_bytes(training: Training, parameters: int) -> dict[str, list[int]]:
-    """Return the bytes that each writer writes, by part: weights and, if there is any, the optimizer's state.
+    """Return the bytes that each writer writes, by part.
+
+    Weights and, if there is any, the optimizer's state.
 
     The parts of a part differ by a byte at most, and add up to all of it.
     """
@@ -213,7 +251,10 @@ def shard_bytes(training: Training, parameters: int) -> dict[str, list[int]]:
         if not total:
             continue
         if total < writers:
-            raise ConfigError(f"{total} bytes of {part} are less than a byte for each of {writers} ranks; use fewer")
+            raise ConfigError(
+                f"{total} bytes of {part} are less than a byte for each of {writers} ranks; use"
+                " fewer"
+            )
         found[part] = [total // writers + (rank < total % writers) for rank in range(writers)]
     return found
 
@@ -224,12 +265,18 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
     ConfigError if that is more often than a trace could be made of.
     """
     if until_ns // training.every_ns > MOST_EVENTS:
-        raise ConfigError(f"--every {training.every} over that duration is more than {MOST_EVENTS:,} saves")
+        raise ConfigError(
+            f"--every {training.every} over that duration is more than {MOST_EVENTS:,} saves"
+        )
     course = Course([])
     rng = np.random.default_rng(seed)
 
     def until_failure_ns() -> int | None:
-        return None if training.mtbf is None else 1 + int(rng.exponential(parse_duration_ns(training.mtbf)))
+        return (
+            None
+            if training.mtbf is None
+            else 1 + int(rng.exponential(parse_duration_ns(training.mtbf)))
+        )
 
     now, saves, failure_ns = 0, 0, until_failure_ns()
     while True:
@@ -239,7 +286,10 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
             if failed > until_ns:
                 return course
             if course.failures == MOST_EVENTS:
-                raise ConfigError(f"--mtbf {training.mtbf} over that duration is more than {MOST_EVENTS:,} failures")
+                raise ConfigError(
+                    f"--mtbf {training.mtbf} over that duration is more than {MOST_EVENTS:,}"
+                    " failures"
+                )
             course.failures += 1
             course.lost_ns += failure_ns
             now = failed + parse_duration_ns(training.restart)

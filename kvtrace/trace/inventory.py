@@ -1,7 +1,8 @@
-"""What a trace holds, counted in one pass over its rows, and whether its rows and its objects table are consistent.
+"""What a trace holds, counted in one pass over its rows, and whether its rows and its objects table
+are consistent.
 
-Only the hit ratios are the trace's own claims, made by the simulation. Last, what an object store would ask for the
-trace's requests, and for what they leave there, each month.
+Only the hit ratios are the trace's own claims, made by the simulation. Last, what an object store
+would ask for the trace's requests, and for what they leave there, each month.
 """
 
 from __future__ import annotations
@@ -23,16 +24,29 @@ from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
-from kvtrace.core.units import INT64_MAX, NS_PER_S, counted, format_bytes, format_count, format_duration
+from kvtrace.core.units import (
+    INT64_MAX,
+    NS_PER_S,
+    counted,
+    format_bytes,
+    format_count,
+    format_duration,
+)
 from kvtrace.native.records import WORLD
 from kvtrace.sim.chains import Numbers, grown
 from kvtrace.sim.presets.tier import MONTH_S, TierSetting
 
-_RETRIEVE, _DOCUMENT = enum_code(TRACE, "phase", Phase.RETRIEVE), enum_code(OBJECTS, "kind", "document")
+_RETRIEVE, _DOCUMENT = (
+    enum_code(TRACE, "phase", Phase.RETRIEVE),
+    enum_code(OBJECTS, "kind", "document"),
+)
 
 
 def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
-    """Count a trace in one pass: rows, span, objects, operations and bytes, peak live bytes, hit ratios."""
+    """Count a trace in one pass.
+
+    Rows, span, objects, operations and bytes, peak live bytes, hit ratios.
+    """
     meta = reader.meta
     ledger = Ledger(meta.tiers, meta.rows or 0, reader.path, is_strict=False)
     ops, phases = TRACE.column("op").values, TRACE.column("phase").values
@@ -82,7 +96,8 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
     op, phase = (batch.column(n).indices.to_numpy() for n in ("op", "phase"))
     cell = (tier * counts.shape[1] + op) * counts.shape[2] + phase
     counts += np.bincount(cell, minlength=counts.size).reshape(counts.shape)
-    # bincount's weights are doubles, which lose bytes over 2^53: add whole numbers per cell instead.
+    # bincount's weights are doubles, which lose bytes over 2^53: add whole numbers per cell
+    # instead.
     np.add.at(sizes.reshape(-1), cell, batch.column("length_bytes").to_numpy())
 
 
@@ -93,12 +108,12 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     if asked > (named or 0):  # a prompt that fills no chunk, and finds none, moves nothing
         said = f"I/O of {format_count(named or 0)} of {counted(asked, 'request')}"
     headline = (
-        f"{counted(found['rows'], 'row')} over {format_duration(found['span_ns'])}, "
-        f"{counted(found['objects'], 'object')}, {said}\n"
-        f"made by {meta.program} {meta.version}, preset {meta.preset or '-'}, model {meta.model_name or '-'}, "
-        f"seed {'-' if meta.seed is None else meta.seed}, source {(meta.source or {}).get('kind', '-')}\n"
-        f"{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'}"
-        f"; configuration {meta.config_sha256[:12]}"
+        f"{counted(found['rows'], 'row')} over {format_duration(found['span_ns'])},"
+        f" {counted(found['objects'], 'object')}, {said}\nmade by {meta.program} {meta.version},"
+        f" preset {meta.preset or '-'}, model {meta.model_name or '-'}, seed"
+        f" {'-' if meta.seed is None else meta.seed}, source"
+        f" {(meta.source or {}).get('kind', '-')}\n{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'};"
+        f" configuration {meta.config_sha256[:12]}"
     )
     operations = "text: tier, op, phase; count: operations; bytes: bytes"
     tiers = """
@@ -111,9 +126,11 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
             **tier,
             "capacity_bytes": _capacity(tier),
             # Where nothing is deleted, the peak is what was written: an upper bound.
-            "peak_live_bytes": Cell(f"≤ {format_bytes(tier['peak_live_bytes'])}", Unit.TEXT)
-            if tier["is_upper_bound"]
-            else tier["peak_live_bytes"],
+            "peak_live_bytes": (
+                Cell(f"≤ {format_bytes(tier['peak_live_bytes'])}", Unit.TEXT)
+                if tier["is_upper_bound"]
+                else tier["peak_live_bytes"]
+            ),
         }
         for tier in found["tiers"]
     ]
@@ -137,13 +154,16 @@ def _capacity(tier: dict[str, Any]) -> Any:
         return Cell("unbounded", Unit.TEXT)
     if nodes is None:
         return capacity
-    return Cell(f"{format_bytes(capacity)} {'a node' if nodes == 1 else f'for {nodes} nodes'}", Unit.TEXT)
+    return Cell(
+        f"{format_bytes(capacity)} {'a node' if nodes == 1 else f'for {nodes} nodes'}", Unit.TEXT
+    )
 
 
 def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bool]:
     """Replay the rows of a trace against what must be live, and check its objects table.
 
-    Returns the final books and whether there was such a table; TraceError at the first that cannot be.
+    Returns the final books and whether there was such a table; TraceError at the first that cannot
+    be.
     """
     meta = reader.meta
     ledger = Ledger(meta.tiers, meta.rows or 0, reader.path)
@@ -153,11 +173,13 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
         is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
         documents.update(batch.column("object_id").to_numpy()[is_retrieved].tolist())
         progress(float(ledger.rows))
-    for live, tier in zip(ledger.live_bytes.tolist(), (meta.stats or {}).get("tiers") or [], strict=False):
+    for live, tier in zip(
+        ledger.live_bytes.tolist(), (meta.stats or {}).get("tiers") or [], strict=False
+    ):
         if tier.get("live_bytes") not in (None, live):
             raise TraceError(
-                f"tier {tier['name']} ends with {live} bytes live, but the simulation counted {tier['live_bytes']}: "
-                "rows are missing",
+                f"tier {tier['name']} ends with {live} bytes live, but the simulation counted"
+                f" {tier['live_bytes']}: rows are missing",
                 path=reader.path,
             )
     beside = objects_path(reader.path)
@@ -169,26 +191,52 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
 def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int]) -> None:
     """Raise TraceError at the first row of the objects table that contradicts the trace.
 
-    `extents[o]` are the bytes that object o has in the trace, above 0 if it is ever written; `documents` are retrieved.
-    What the trace never wrote may be listed all the same: no tier took it.
+    `extents[o]` are the bytes that object o has in the trace, above 0 if it is ever written;
+    `documents` are retrieved. What the trace never wrote may be listed all the same: no tier took
+    it.
     """
-    wanted, kind_names = np.array(sorted(documents), dtype=np.int64), np.array(OBJECTS.column("kind").values)
+    wanted, kind_names = (
+        np.array(sorted(documents), dtype=np.int64),
+        np.array(OBJECTS.column("kind").values),
+    )
     row, before, is_listed = 0, -1, np.zeros(len(extents), dtype=bool)
     for batch in reader.batches():
         ids, kinds = (numbers(batch.column(name)) for name in ("object_id", "kind"))
         sizes = batch.column("size_bytes")
         wrong = "object {} is out of order, or twice in the table"
-        refuse(np.diff(ids, prepend=before) <= 0, wrong, ids, path=reader.path, column="object_id", first_row=row)
+        refuse(
+            np.diff(ids, prepend=before) <= 0,
+            wrong,
+            ids,
+            path=reader.path,
+            column="object_id",
+            first_row=row,
+        )
         is_known = ids < len(extents)
         is_listed[ids[is_known]] = True
         written = np.zeros(len(ids), dtype=np.int64)
         written[is_known] = extents[ids[is_known]]
-        is_other = sizes.is_valid().to_numpy(zero_copy_only=False) & (written > 0) & (numbers(sizes) != written)
+        is_other = (
+            sizes.is_valid().to_numpy(zero_copy_only=False)
+            & (written > 0)
+            & (numbers(sizes) != written)
+        )
         wrong = "object {} is {} bytes here, but {} in the trace"
-        refuse(is_other, wrong, ids, sizes, written, path=reader.path, column="size_bytes", first_row=row)
+        refuse(
+            is_other,
+            wrong,
+            ids,
+            sizes,
+            written,
+            path=reader.path,
+            column="size_bytes",
+            first_row=row,
+        )
         is_other = np.isin(ids, wanted) & (kinds != _DOCUMENT)
         wrong = "object {} is a {} here, but the trace retrieves it as a document"
-        refuse(is_other, wrong, ids, kind_names[kinds], path=reader.path, column="kind", first_row=row)
+        refuse(
+            is_other, wrong, ids, kind_names[kinds], path=reader.path, column="kind", first_row=row
+        )
         row, before = row + len(ids), int(ids[-1]) if len(ids) else before
     missing = np.flatnonzero((extents > 0) & ~is_listed)
     if len(missing):
@@ -200,15 +248,18 @@ def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
     requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
     puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
     return (
-        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs {requests:,.2f}, "
-        f"{format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f} ({basis})"
+        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs"
+        f" {requests:,.2f}, {format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f}"
+        f" ({basis})"
     )
 
 
 def monthly_costs(
     trace: Path, tiers: Sequence[TierSetting], stats: dict[str, Any], span_ns: int | None
 ) -> list[dict[str, Any]]:
-    """Return what each tier with a price costs a month at the rate of `trace`; nothing of a trace without a span.
+    """Return what each tier with a price costs a month at the rate of `trace`.
+
+    Nothing of a trace without a span.
 
     A row is a request. What is stored is what lies there when the trace ends.
     """
@@ -219,9 +270,14 @@ def monthly_costs(
     for batch in open_table(trace, TRACE).batches(("tier", "op", "phase", "length_bytes")):
         _count(batch, counts, np.zeros_like(counts))
     counts[:, :, enum_code(TRACE, "phase", Phase.POPULATE)] = 0
-    reads, writes = (counts[:, enum_code(TRACE, "op", op)].sum(axis=1).tolist() for op in (Op.READ, Op.WRITE))
+    reads, writes = (
+        counts[:, enum_code(TRACE, "op", op)].sum(axis=1).tolist() for op in (Op.READ, Op.WRITE)
+    )
     months = MONTH_S * NS_PER_S / span_ns
-    return [tiers[t].monthly_cost(reads[t], writes[t], months, stats["tiers"][t]["live_bytes"]) for t in priced]
+    return [
+        tiers[t].monthly_cost(reads[t], writes[t], months, stats["tiers"][t]["live_bytes"])
+        for t in priced
+    ]
 
 
 FAULTS: Final = {
@@ -245,31 +301,46 @@ FAULTS: Final = {
 
 
 class Ledger:
-    """Live bytes by tier and object, and the stage each request has reached; feed it batches in order.
+    """Live bytes by tier and object, and the stage each request has reached.
 
-    A lenient ledger (`is_strict` false) takes traces without deletes or stages, to count what is live.
+    Feed it batches in order.
+
+    A lenient ledger (`is_strict` false) takes traces without deletes or stages, to count what is
+    live.
     """
 
     def __init__(
-        self, tiers: list[TierFacts], total_rows: int, path: Path | None = None, *, is_strict: bool = True
+        self,
+        tiers: list[TierFacts],
+        total_rows: int,
+        path: Path | None = None,
+        *,
+        is_strict: bool = True,
     ) -> None:
         """Start with nothing live in `tiers`; of a trace of so many rows, at `path` for errors."""
         self.tiers, self.path, self._total_rows = tiers, path, total_rows
         self.rows = 0
-        self._books = Structure(WORLD, "Books", is_strict=is_strict, instances=np.zeros(len(tiers), np.int64))
+        self._books = Structure(
+            WORLD, "Books", is_strict=is_strict, instances=np.zeros(len(tiers), np.int64)
+        )
         self._books.tiers = np.zeros(len(tiers), WORLD.dtype("TierBooks"))
         self._books.tiers["capacity_bytes"] = [
             INT64_MAX if tier.capacity_bytes is None else tier.capacity_bytes for tier in tiers
         ]
         # In a trace of several nodes: how many of them, in order, share an instance of each tier.
-        nodes = [_ALL_NODES if tier.instance_nodes is UNSET else tier.instance_nodes for tier in tiers]
+        nodes = [
+            _ALL_NODES if tier.instance_nodes is UNSET else tier.instance_nodes for tier in tiers
+        ]
         self._shared = np.array(nodes, np.int64) if set(nodes) - {_ALL_NODES} else None
         self._instances, self._cells = Numbers(0), Numbers(0)
         """Of the instances of tiers, and of what each object is in each of them."""
 
     @property
     def extents(self) -> Any:
-        """int64: the bytes that each object had in any tier, at its largest; -1 if no row names it."""
+        """int64.
+
+        The bytes that each object had in any tier, at its largest; -1 if no row names it.
+        """
         return self._books.extents
 
     @property
@@ -294,18 +365,29 @@ class Ledger:
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Enter the rows of `batch`; TraceError at the first that cannot be."""
-        columns = {name: np.ascontiguousarray(numbers(batch.column(name), kind)) for name, kind in _COLUMNS.items()}
+        columns = {
+            name: np.ascontiguousarray(numbers(batch.column(name), kind))
+            for name, kind in _COLUMNS.items()
+        }
         books = self._books
         instance = tier = columns["tier"].astype(np.int64)
         cell = columns["object_id"] * len(self.tiers) + tier
         if self._shared is not None:
-            node = batch.column("node").to_numpy().astype(np.int64) if "node" in batch.schema.names else 0
+            node = (
+                batch.column("node").to_numpy().astype(np.int64)
+                if "node" in batch.schema.names
+                else 0
+            )
             place = node // self._shared[tier] * (len(self.tiers) + 1) + tier
             instance = self._instances.of(place).astype(np.int64)
-            cell = self._cells.of((instance << _OBJECT_BITS) + columns["object_id"]).astype(np.int64)
+            cell = self._cells.of((instance << _OBJECT_BITS) + columns["object_id"]).astype(
+                np.int64
+            )
             books.instances = grown(books.instances, self._instances.count, 0)
         books.sizes = grown(books.sizes, int(cell.max(initial=-1)) + 1, 0)
-        objects, requests = (int(columns[name].max(initial=-1)) + 1 for name in ("object_id", "request_id"))
+        objects, requests = (
+            int(columns[name].max(initial=-1)) + 1 for name in ("object_id", "request_id")
+        )
         books.extents = grown(books.extents, objects, -1)
         books.stages = grown(books.stages, min(requests, self._total_rows + DENSE_SLACK), -1)
         if code := _enter(books, batch.num_rows, *columns.values(), cell, instance):

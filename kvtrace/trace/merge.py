@@ -1,7 +1,9 @@
-"""Lay traces over each other in time: their rows in one order, tiers matched by name, all else kept apart.
+"""Lay traces over each other in time.
 
-Objects, requests and sessions of each get numbers of their own, so that no operation of one waits for another's. Rows
-are merged batch by batch, in bounded memory.
+Their rows in one order, tiers matched by name, all else kept apart.
+
+Objects, requests and sessions of each get numbers of their own, so that no operation of one waits
+for another's. Rows are merged batch by batch, in bounded memory.
 """
 
 from __future__ import annotations
@@ -82,10 +84,11 @@ def merge(
     requests_output: Path | None = None,
     progress: Callable[[float], None] = lambda _rows: None,
 ) -> Metadata:
-    """Write the traces of `inputs` as one to `output`, its objects table beside it and their requests if wanted.
+    """Write the traces of `inputs` as one to `output`, its objects table beside it and their
+    requests if wanted.
 
-    Rows of equal time are in the order of `inputs`, as far as they are read together. ConfigError if names, tiers
-    or outputs do not go together.
+    Rows of equal time are in the order of `inputs`, as far as they are read together. ConfigError
+    if names, tiers or outputs do not go together.
     """
     sources = []
     for given in inputs:
@@ -93,7 +96,10 @@ def merge(
         listed = open_table(beside, OBJECTS) if beside.is_file() else None
         table = None if given.requests is None else open_table(given.requests, REQUESTS)
         if table is not None and table.meta.config_sha256 != own.meta.config_sha256:
-            raise ConfigError(f"--requests {given.name}={given.requests}: from another simulation than {given.path}")
+            raise ConfigError(
+                f"--requests {given.name}={given.requests}: from another simulation than"
+                f" {given.path}"
+            )
         sources.append(_Source(given, own, listed, table))
     tiers = _match_tiers(sources)
     _number(sources)
@@ -117,13 +123,18 @@ def merge(
             trace.write(batch)
             progress(float(trace.rows))
         if lacking:
-            trace.update(notes=[*trace.meta.notes, f"no objects table: {', '.join(lacking)} has none"])
+            trace.update(
+                notes=[*trace.meta.notes, f"no objects table: {', '.join(lacking)} has none"]
+            )
         trace.finish()
     return trace.meta
 
 
 def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
-    """Return the tiers of all, each after those that any of the traces has before it; note which each one's are."""
+    """Return the tiers of all, each after those that any of the traces has before it.
+
+    Note which each one's are.
+    """
     before: dict[str, set[str]] = {}
     for source in sources:
         own = [tier.name for tier in source.trace.meta.tiers]
@@ -131,10 +142,16 @@ def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
             before.setdefault(name, set()).update(own[:at])
     names: list[str] = []
     while len(names) < len(before):
-        found = next((name for name, of in before.items() if name not in names and of <= set(names)), None)
+        found = next(
+            (name for name, of in before.items() if name not in names and of <= set(names)), None
+        )
         if found is None:
-            orders = "; ".join(", ".join(t.name for t in source.trace.meta.tiers) for source in sources)
-            raise ConfigError(f"the traces have their tiers in orders that contradict each other: {orders}")
+            orders = "; ".join(
+                ", ".join(t.name for t in source.trace.meta.tiers) for source in sources
+            )
+            raise ConfigError(
+                f"the traces have their tiers in orders that contradict each other: {orders}"
+            )
         names.append(found)
     bounds: dict[str, list[int | None]] = {name: [] for name in names}
     nodes: dict[str, set[Any]] = {name: set() for name in names}
@@ -145,9 +162,14 @@ def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
             # What is no fleet's is of the first node.
             nodes[tier.name] |= set() if source.trace.meta.fleet is None else {tier.instance_nodes}
     if unlike := next((name for name, of in nodes.items() if len(of) > 1), None):
-        raise ConfigError(f"tier {unlike} has other numbers of nodes in each fleet; merge traces of equal fleets")
+        raise ConfigError(
+            f"tier {unlike} has other numbers of nodes in each fleet; merge traces of equal fleets"
+        )
     # Each keeps to its own part; together they hold no more than all of them.
-    most = {name: None if None in of else sum(b for b in of if b is not None) for name, of in bounds.items()}
+    most = {
+        name: None if None in of else sum(b for b in of if b is not None)
+        for name, of in bounds.items()
+    }
     return [TierFacts(name, most[name], next(iter(nodes[name]), UNSET)) for name in names]
 
 
@@ -156,25 +178,39 @@ def _number(sources: list[_Source]) -> None:
     added = dict.fromkeys(("object_id", "request_id", "session_id", "block_ids"), 0)
     for source in sources:
         count = dict.fromkeys(added, 0)
-        for reader in (of for of in (source.trace, source.objects, source.requests) if of is not None):
+        for reader in (
+            of for of in (source.trace, source.objects, source.requests) if of is not None
+        ):
             for name in set(added).intersection(reader.table.names):
                 for batch in reader.batches([name]):
                     values = batch.column(0).flatten() if name == "block_ids" else batch.column(0)
                     if (most := pc.max(values).as_py()) is not None:
                         count[name] = max(count[name], most + 1)
         source.count = count
-        source.first = {**added, "ts_ns": source.given.shift_ns, "arrival_ns": source.given.shift_ns}
+        source.first = {
+            **added,
+            "ts_ns": source.given.shift_ns,
+            "arrival_ns": source.given.shift_ns,
+        }
         for name in added:
             added[name] += count[name]
     if added["object_id"] > _MOST_OBJECTS:
-        raise ConfigError(f"{added['object_id']:,} objects together are more than a replay can number")
+        raise ConfigError(
+            f"{added['object_id']:,} objects together are more than a replay can number"
+        )
 
 
-def _in_order(readers: list[tuple[_Source, Reader]], table: Table, extras: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def _in_order(
+    readers: list[tuple[_Source, Reader]], table: Table, extras: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all readers by time; each one's keep their order."""
     time, columns = _TIMES[table.name], [*table.names, *extras]
-    left = [(batches, next(batches, None)) for batches in (_moved(*of, columns, time) for of in readers)]
-    while heads := [(batches, head, head.column(time).to_numpy()) for batches, head in left if head is not None]:
+    left = [
+        (batches, next(batches, None)) for batches in (_moved(*of, columns, time) for of in readers)
+    ]
+    while heads := [
+        (batches, head, head.column(time).to_numpy()) for batches, head in left if head is not None
+    ]:
         # All up to here are known: no later batch begins before it.
         until = min(int(times[-1]) for *_, times in heads)
         counts = [int(np.searchsorted(times, until, side="right")) for *_, times in heads]
@@ -183,13 +219,20 @@ def _in_order(readers: list[tuple[_Source, Reader]], table: Table, extras: tuple
             (batches, head.slice(count) if count < head.num_rows else next(batches, None))
             for (batches, head, _), count in zip(heads, counts, strict=True)
         ]
-        order = np.argsort(np.concatenate([part.column(time).to_numpy() for part in parts]), kind="stable")
+        order = np.argsort(
+            np.concatenate([part.column(time).to_numpy() for part in parts]), kind="stable"
+        )
         rows = pa.Table.from_batches(parts, arrow_schema(table, extras))
         yield from rows.take(order).combine_chunks().to_batches()
 
 
-def _moved(source: _Source, reader: Reader, columns: list[str], time: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a table with their new numbers and times; TraceError at one that is earlier than one before."""
+def _moved(
+    source: _Source, reader: Reader, columns: list[str], time: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table with their new numbers and times.
+
+    TraceError at one that is earlier than one before.
+    """
     last_ns = row = 0
     for batch in reader.batches(columns):
         times = batch.column(time).to_numpy()
@@ -206,7 +249,8 @@ def _moved(source: _Source, reader: Reader, columns: list[str], time: str) -> It
 def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -> Metadata:
     """Return the metadata of each table.
 
-    What is said of one simulation (its model, configuration and counters) is that of the only trace of a KV cache.
+    What is said of one simulation (its model, configuration and counters) is that of the only trace
+    of a KV cache.
     """
     metas = [source.trace.meta for source in sources]
     caches = [meta for meta in metas if "hierarchy" in meta.config]
@@ -228,16 +272,21 @@ def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -
     # Readers look among the notes for those on computing, by how they begin.
     notes = list(main.notes) if main else []
     others = [source for source in sources if source.trace.meta is not main]
-    notes += [f"{source.given.name}: {note}" for source in others for note in source.trace.meta.notes]
+    notes += [
+        f"{source.given.name}: {note}" for source in others for note in source.trace.meta.notes
+    ]
     shifted = [s.given for s in sources if s.given.shift_ns]
     notes += [f"{given.name} begins {format_duration(given.shift_ns)} later" for given in shifted]
-    # The counters are those of the only KV cache, its tiers in the order of all, and of the only training run.
+    # The counters are those of the only KV cache, its tiers in the order of all, and of the only
+    # training run.
     stats: dict[str, Any] = dict(main.stats or {}) if main is not None else {}
     if counted := stats.get("tiers"):
         # What is live at the end is more than it counted.
         by_name = {tier.get("name"): {**tier, "live_bytes": None} for tier in counted}
         stats["tiers"] = [by_name.get(tier.name, {"name": tier.name}) for tier in tiers]
-    training = [meta.stats["checkpoint"] for meta in metas if meta.stats and "checkpoint" in meta.stats]
+    training = [
+        meta.stats["checkpoint"] for meta in metas if meta.stats and "checkpoint" in meta.stats
+    ]
     if len(training) == 1:
         stats["checkpoint"] = training[0]
     return describe(

@@ -1,10 +1,13 @@
-"""The trace CSV of the MLPerf Storage KV-cache benchmark (`--io-trace-log`): read into our trace, and written.
+"""The trace CSV of the MLPerf Storage KV-cache benchmark (`--io-trace-log`).
 
-Its six columns have no delete, offset, request, stage or rank, so those are null or absent after an import,
-and an export says what it leaves out. Its clock is Unix seconds with six decimals.
+Read into our trace, and written.
 
-Keys, of which there may be millions, are numbered by first appearance in little memory: a key is known by 64 bits of
-its hash, and 64 more that must be equal too. The keys themselves are kept one behind the other, as Arrow has them.
+Its six columns have no delete, offset, request, stage or rank, so those are null or absent after an
+import, and an export says what it leaves out. Its clock is Unix seconds with six decimals.
+
+Keys, of which there may be millions, are numbered by first appearance in little memory: a key is
+known by 64 bits of its hash, and 64 more that must be equal too. The keys themselves are kept one
+behind the other, as Arrow has them.
 """
 
 from __future__ import annotations
@@ -21,8 +24,26 @@ from kvtrace.core import pa, pl, zstandard
 from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.schema import MOST, MOST_BYTES, OBJECTS, TRACE, Op, Phase, batch_of, enum_code, objects_batch
-from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, objects_path, open_table, read_csv, unpacked
+from kvtrace.core.schema import (
+    MOST,
+    MOST_BYTES,
+    OBJECTS,
+    TRACE,
+    Op,
+    Phase,
+    batch_of,
+    enum_code,
+    objects_batch,
+)
+from kvtrace.core.tables import (
+    BLOCK_BYTES,
+    create,
+    line_blocks,
+    objects_path,
+    open_table,
+    read_csv,
+    unpacked,
+)
 from kvtrace.core.units import NS_PER_S, counted, format_duration
 from kvtrace.sim.chains import Numbers, grown
 
@@ -65,11 +86,16 @@ class Import:
     last_ns: int = 0
 
     def number(self, names: pa.StringArray) -> Any:
-        """Return the int64 numbers of keys that differ from each other; new ones get the next numbers."""
+        """Return the int64 numbers of keys that differ from each other.
+
+        New ones get the next numbers.
+        """
         series = pl.Series(values=pl.from_arrow(names))
         low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in (1, 2))
         before, ids = self.numbers.count, self.numbers.of(low).astype(np.int64)
-        self.sizes, self.others = (grown(of, self.numbers.count, 0) for of in (self.sizes, self.others))
+        self.sizes, self.others = (
+            grown(of, self.numbers.count, 0) for of in (self.sizes, self.others)
+        )
         is_new = ids >= before
         self.others[ids[is_new]] = high[is_new]
         if (self.others[ids] != high).any():
@@ -79,32 +105,53 @@ class Import:
 
     def notes(self) -> list[str]:
         """Return the notes of the imported trace."""
-        notes = ["imported from an MLPerf trace: it has no deletes, offsets or ranks; requests and stages are null"]
+        notes = [
+            (
+                "imported from an MLPerf trace: it has no deletes, offsets or ranks; requests and"
+                " stages are null"
+            )
+        ]
         if self.raised_rows:
             notes.append(
-                f"{self.raised_rows} of {self.rows} rows had a time earlier than the row before, by "
-                f"{format_duration(self.raised_most_ns)} at most; their times were raised to the row before"
+                f"{self.raised_rows} of {self.rows} rows had a time earlier than the row before, by"
+                f" {format_duration(self.raised_most_ns)} at most; their times were raised to the"
+                " row before"
             )
-        notes += [f"phase {name!r} ({counted(n, 'row')}) is 'other' here" for name, n in self.other_phases.items()]
+        notes += [
+            f"phase {name!r} ({counted(n, 'row')}) is 'other' here"
+            for name, n in self.other_phases.items()
+        ]
         return notes
 
 
-def read_into(source: Path, target: Path, argv: list[str], progress: Callable[[float], None]) -> Import:
-    """Convert the MLPerf CSV at `source` to the trace at `target`, with its objects table beside it."""
+def read_into(
+    source: Path, target: Path, argv: list[str], progress: Callable[[float], None]
+) -> Import:
+    """Convert the MLPerf CSV at `source` to the trace at `target`, with its objects table beside
+    it.
+    """
     tiers = [TierFacts(name) for name in _TIERS.values()]
     origin = {"kind": "mlperf-csv", "file": source.name}
     meta = describe(TRACE, "kvtrace", argv, {"import": origin}, tiers=tiers, source=origin)
     with create(objects_path(target), OBJECTS, meta) as objects, create(target, TRACE, meta) as out:
         state = Import()
         text = pa.dictionary(pa.int32(), pa.string())
-        types = dict(zip(HEADER.split(","), (pa.float64(), text, pa.int64(), text, pa.string(), text), strict=True))
+        types = dict(
+            zip(
+                HEADER.split(","),
+                (pa.float64(), text, pa.int64(), text, pa.string(), text),
+                strict=True,
+            )
+        )
         for block, row in _blocks(source):
             rows = read_csv(io.BytesIO(block), list(types), types, source, row, has_nulls=False)
             out.write(_convert(rows.combine_chunks(), state, source))
             progress(float(state.rows))
         for names in state.names:
             first, end = objects.rows, objects.rows + len(names)
-            objects.write(objects_batch(np.arange(first, end), names, "other", state.sizes[first:end]))
+            objects.write(
+                objects_batch(np.arange(first, end), names, "other", state.sizes[first:end])
+            )
         for writer in (out, objects):
             writer.update(notes=state.notes(), source=origin | {"first_unix_ns": state.first_ns})
     return state
@@ -134,18 +181,49 @@ def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
-    n, frame = rows.num_rows, pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(pl.Categorical).cast(pl.String))
+    n, frame = (
+        rows.num_rows,
+        pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(pl.Categorical).cast(pl.String)),
+    )
     sizes, seconds = rows["Object_Size_Bytes"].to_numpy(), rows["Timestamp"].to_numpy()
-    refuse(sizes < 0, "a negative size", path=path, column="Object_Size_Bytes", first_row=state.rows)
-    refuse(sizes > MOST_BYTES, "more than 1 PiB", path=path, column="Object_Size_Bytes", first_row=state.rows)
-    refuse((frame["Key"] == "").to_numpy(), "empty: write a name", path=path, column="Key", first_row=state.rows)
+    refuse(
+        sizes < 0, "a negative size", path=path, column="Object_Size_Bytes", first_row=state.rows
+    )
+    refuse(
+        sizes > MOST_BYTES,
+        "more than 1 PiB",
+        path=path,
+        column="Object_Size_Bytes",
+        first_row=state.rows,
+    )
+    refuse(
+        (frame["Key"] == "").to_numpy(),
+        "empty: write a name",
+        path=path,
+        column="Key",
+        first_row=state.rows,
+    )
     is_wrong = ~((seconds >= 0) & (seconds <= _MAX_SECONDS))
-    refuse(is_wrong, "{:g} is no Unix time", seconds, path=path, column="Timestamp", first_row=state.rows)
+    refuse(
+        is_wrong,
+        "{:g} is no Unix time",
+        seconds,
+        path=path,
+        column="Timestamp",
+        first_row=state.rows,
+    )
 
     def codes(name: str, known: dict[str, int]) -> Any:
         found = frame[name].replace_strict(known, default=None, return_dtype=pl.Int8)
         why = f"unknown value {{!r}}; it must be one of {', '.join(known)}"
-        refuse(found.is_null().to_numpy(), why, frame[name], path=path, column=name, first_row=state.rows)
+        refuse(
+            found.is_null().to_numpy(),
+            why,
+            frame[name],
+            path=path,
+            column=name,
+            first_row=state.rows,
+        )
         return found.to_numpy()
 
     keys = rows["Key"].combine_chunks().dictionary_encode()
@@ -167,23 +245,35 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
 
 
 def _phases(frame: Any, ops: Any, state: Import) -> Any:
-    """Return phase codes; a phase that starts like a known one is that one, any other is `other` and counted."""
+    """Return phase codes.
+
+    A phase that starts like a known one is that one, any other is `other` and counted.
+    """
     code = {phase: pl.lit(enum_code(TRACE, "phase", phase), pl.Int8) for phase in Phase}
     starts = pl.col("Phase").str.starts_with
     known = (pl.when(starts(prefix)).then(code[phase]) for prefix, phase in _PHASES)
     found = frame.select("Phase", found=pl.coalesce(*known, code[Phase.OTHER]))
-    others = found.filter(pl.col("found") == code[Phase.OTHER]).group_by("Phase", maintain_order=True).len()
+    others = (
+        found.filter(pl.col("found") == code[Phase.OTHER])
+        .group_by("Phase", maintain_order=True)
+        .len()
+    )
     for name, count in others.rows():
         state.other_phases[name] = state.other_phases.get(name, 0) + count
     result = found["found"].to_numpy().copy()
     # What it reads for a prefill is cached KV.
-    is_load = (result == enum_code(TRACE, "phase", Phase.PREFILL)) & (ops == enum_code(TRACE, "op", Op.READ))
+    is_load = (result == enum_code(TRACE, "phase", Phase.PREFILL)) & (
+        ops == enum_code(TRACE, "op", Op.READ)
+    )
     result[is_load] = enum_code(TRACE, "phase", Phase.LOAD)
     return result
 
 
 def _times(seconds: Any, state: Import) -> Any:
-    """Return ns from the first row, never decreasing; a double holds today's Unix time to well under 1 µs."""
+    """Return ns from the first row, never decreasing.
+
+    A double holds today's Unix time to well under 1 µs.
+    """
     times = np.round(seconds * 1e6).astype(np.int64) * 1000
     if state.first_ns is None and len(times):
         state.first_ns = int(times[0])
@@ -197,28 +287,53 @@ def _times(seconds: Any, state: Import) -> Any:
 
 
 def write_from(source: Path, target: Path, progress: Callable[[float], None]) -> dict[str, int]:
-    """Convert the trace at `source` to MLPerf CSV at `target` (zstd if it ends so); return what was lost, counted."""
+    """Convert the trace at `source` to MLPerf CSV at `target` (zstd if it ends so).
+
+    Return what was lost, counted.
+    """
     reader = open_table(source, TRACE)
     if len(reader.meta.tiers) > len(_TIERS):
-        raise TraceError(f"it has {len(reader.meta.tiers)} tiers; the MLPerf format has {len(_TIERS)}", path=source)
+        raise TraceError(
+            f"it has {len(reader.meta.tiers)} tiers; the MLPerf format has {len(_TIERS)}",
+            path=source,
+        )
     keys = _keys(source)
     # An imported trace gets its own clock back.
     first_us = ((reader.meta.source or {}).get("first_unix_ns") or 0) // 1000
-    lost = {"deletes": 0, "request ids": 0, "offsets": 0, "phases": 0, "ranks": 0, "sub-microsecond times": 0}
+    lost = {
+        "deletes": 0,
+        "request ids": 0,
+        "offsets": 0,
+        "phases": 0,
+        "ranks": 0,
+        "sub-microsecond times": 0,
+    }
     lost |= {f"{name}s": 0 for name in reader.extras}
     rows = 0
     packer = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
     with (
         aside(target) as temporary,
-        zstandard.open(temporary, "wb", cctx=packer) if target.name.endswith(".zst") else temporary.open("wb") as out,
+        (
+            zstandard.open(temporary, "wb", cctx=packer)
+            if target.name.endswith(".zst")
+            else temporary.open("wb")
+        ) as out,
     ):
         out.write(HEADER.encode() + b"\n")
         for batch in reader.batches():
-            frame = pl.DataFrame(pl.from_arrow(batch)).with_columns(pl.col("op", "phase").cast(pl.String))
+            frame = pl.DataFrame(pl.from_arrow(batch)).with_columns(
+                pl.col("op", "phase").cast(pl.String)
+            )
             is_deleted = pl.col("op") == Op.DELETE
             # What "Prefill" comes back as.
-            kept = pl.when(pl.col("op") == Op.READ).then(pl.lit(Phase.LOAD)).otherwise(pl.lit(Phase.PREFILL))
-            is_lost = (pl.col("phase") != kept) & ~pl.col("phase").is_in([*_EXPORT_PHASES]) & ~is_deleted
+            kept = (
+                pl.when(pl.col("op") == Op.READ)
+                .then(pl.lit(Phase.LOAD))
+                .otherwise(pl.lit(Phase.PREFILL))
+            )
+            is_lost = (
+                (pl.col("phase") != kept) & ~pl.col("phase").is_in([*_EXPORT_PHASES]) & ~is_deleted
+            )
             counts = frame.select(
                 is_deleted.sum(),
                 pl.col("request_id").is_not_null().sum(),
@@ -226,11 +341,16 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
                 is_lost.sum().alias("p"),
                 (pl.col("rank") > 0).sum(),
                 (pl.col("ts_ns") % 1000 != 0).sum(),
-                *(pl.col(name).ne_missing(TRACE.column(name).default).sum() for name in reader.extras),
+                *(
+                    pl.col(name).ne_missing(TRACE.column(name).default).sum()
+                    for name in reader.extras
+                ),
             ).row(0)
             lost = {name: lost[name] + int(count) for name, count in zip(lost, counts, strict=True)}
             text = io.BytesIO()
-            _mlperf_rows(frame.filter(~is_deleted), keys, first_us).write_csv(text, include_header=False)
+            _mlperf_rows(frame.filter(~is_deleted), keys, first_us).write_csv(
+                text, include_header=False
+            )
             out.write(text.getbuffer())
             rows += batch.num_rows
             progress(float(rows))
@@ -238,11 +358,15 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
 
 
 def _keys(source: Path) -> Any:
-    """Return the keys of the trace's objects as a polars series, null where there is none, or None without any."""
+    """Return the keys of the trace's objects as a polars series, null where there is none, or None
+    without any.
+    """
     path = objects_path(source)
     if not path.exists():
         return None
-    objects = pl.DataFrame(pl.from_arrow(open_table(path, OBJECTS).whole().select(["object_id", "key"])))
+    objects = pl.DataFrame(
+        pl.from_arrow(open_table(path, OBJECTS).whole().select(["object_id", "key"]))
+    )
     ids = objects["object_id"]
     if len(ids) and (ids[0] != 0 or ids[-1] != len(ids) - 1):
         every = pl.DataFrame({"object_id": pl.int_range(int(ids.to_numpy().max()) + 1, eager=True)})
@@ -252,7 +376,9 @@ def _keys(source: Path) -> Any:
 
 def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
     us = pl.col("ts_ns") // 1000 + first_us
-    phase = pl.col("phase").replace_strict(dict(_EXPORT_PHASES), default="Prefill", return_dtype=pl.String)
+    phase = pl.col("phase").replace_strict(
+        dict(_EXPORT_PHASES), default="Prefill", return_dtype=pl.String
+    )
     key: Any = pl.format("object/{}", pl.col("object_id"))
     if keys is not None:
         known = keys.gather(frame["object_id"], null_on_oob=True).alias("key")

@@ -1,20 +1,25 @@
-"""Record what LMCache's engine writes, reads and deletes for requests of a Mooncake trace (for tests/golden/engines).
+"""Record what LMCache's engine writes, reads and deletes for requests of a Mooncake trace (for
+tests/golden/engines).
 
-Run where LMCache is installed (0.5.6 made those here), with torch for the CPU, and an empty folder for its files:
+Run where LMCache is installed (0.5.6 made those here), with torch for the CPU, and an empty folder
+for its files:
 
     PYTHONHASHSEED=0 python tests/engines/drive_lmcache.py TRACE OUT.txt.gz --dir EMPTY --requests 200 \
         --cpu-chunks 128 --disk-chunks 4096
 
-The model has 256 bytes of KV a token. A request does what LMCache's vLLM adapter does: look-up with pins, retrieve,
-unpin, store of what was not found; the next one waits until all of it is on disk. A line of OUT is operation, request,
-first object, step to the next, and how many; an object is named by the request that first had it and its place. Within
-a request reads are in order, as far as the threads that do them are, writes and deletes in order of name.
+The model has 256 bytes of KV a token. A request does what LMCache's vLLM adapter does: look-up with
+pins, retrieve, unpin, store of what was not found; the next one waits until all of it is on disk. A
+line of OUT is operation, request, first object, step to the next, and how many; an object is named
+by the request that first had it and its place. Within a request reads are in order, as far as the
+threads that do them are, writes and deletes in order of name.
 
-With --ranks N there are so many workers of tensor parallelism, each an engine with a pool and a disk limit of so many
-chunks, and files of its own; a hit is what all of them find, as LMCache's look-up client has it. Of an object's place
-in the request and its rank, which is in its file's name, the recording has place * N + rank.
+With --ranks N there are so many workers of tensor parallelism, each an engine with a pool and a
+disk limit of so many chunks, and files of its own; a hit is what all of them find, as LMCache's
+look-up client has it. Of an object's place in the request and its rank, which is in its file's
+name, the recording has place * N + rank.
 
---trace-out T.parquet has a hook in LMCache's disk backend write our trace besides (trace_hook.py; needs pyarrow).
+--trace-out T.parquet has a hook in LMCache's disk backend write our trace besides (trace_hook.py;
+needs pyarrow).
 """
 
 import argparse
@@ -57,9 +62,16 @@ def engine(asked, rank):
         use_layerwise=False, lmcache_instance_id=f"golden{rank}",
     )  # fmt: skip
     shape = (1, 2, CHUNK, 1, 64)
-    metadata = LMCacheMetadata("tiny", asked.ranks, asked.ranks, rank, rank, torch.bfloat16, shape, role="worker")
+    metadata = LMCacheMetadata(
+        "tiny", asked.ranks, asked.ranks, rank, rank, torch.bfloat16, shape, role="worker"
+    )
     made = LMCacheEngineBuilder.get_or_create(
-        f"golden{rank}", config, metadata, MockGPUConnector(kv_shape=shape), lambda *_: None, lambda o, _: o
+        f"golden{rank}",
+        config,
+        metadata,
+        MockGPUConnector(kv_shape=shape),
+        lambda *_: None,
+        lambda o, _: o,
     )
     made.post_init()
     return made
@@ -81,7 +93,9 @@ class Record:
 
     def lines(self):
         """Yield the recording, runs of neighbours as one line."""
-        for (request, operation), group in groupby(sorted(self.done, key=lambda o: o[:2]), key=lambda o: o[:2]):
+        for (request, operation), group in groupby(
+            sorted(self.done, key=lambda o: o[:2]), key=lambda o: o[:2]
+        ):
             objects = [self.names[name] for _, _, name in group]
             if operation != "read":
                 objects.sort()
@@ -123,7 +137,11 @@ def serve(ranks, record, hook, request, tokens):
 def main():
     asked = options()
     asked.dir = asked.dir.resolve()
-    ranks, record, hook = [engine(asked, rank) for rank in range(asked.ranks)], Record(asked.dir), TraceHook()
+    ranks, record, hook = (
+        [engine(asked, rank) for rank in range(asked.ranks)],
+        Record(asked.dir),
+        TraceHook(),
+    )
     if asked.trace_out:
         disk = ranks[0].storage_manager.storage_backends["LocalDiskBackend"]
         hook_lmcache_disk(disk, hook, lambda path: record.names[Path(path).name])
@@ -132,7 +150,11 @@ def main():
             if request == asked.requests:
                 break
             row = json.loads(line)
-            tokens = [token for block in row["hash_ids"] for token in range(block * BLOCK, (block + 1) * BLOCK)]
+            tokens = [
+                token
+                for block in row["hash_ids"]
+                for token in range(block * BLOCK, (block + 1) * BLOCK)
+            ]
             serve(ranks, record, hook, request, tokens[: row["input_length"]])
     with gzip.GzipFile(asked.out, "wb", 9, mtime=0) as out:
         out.writelines(line.encode() for line in record.lines())

@@ -1,14 +1,17 @@
-"""Record which files SGLang's HiCache writes, reads and removes with several ranks, for requests of a Mooncake trace.
+"""Record which files SGLang's HiCache writes, reads and removes with several ranks, for requests of
+a Mooncake trace.
 
-Run where torch and sglang are installed (0.5.23, without what it needs), with an empty folder for its files:
+Run where torch and sglang are installed (0.5.23, without what it needs), with an empty folder for
+its files:
 
     python tests/engines/drive_sglang_ranks.py TRACE OUT.txt.gz --dir EMPTY --requests 70 --ranks 2 --max-size 12582912
 
-Each rank of tensor parallelism is a process of its own, joined by gloo, with SGLang's controller (which looks up,
-agrees on the hits of all ranks, reads and writes in its threads), its HiCacheFile and evictor of so many bytes; what
-they import of the rest is a stub, the scheduler's part of a prefetch is ours, and no pool in host memory stands before
-the files. --mla has a latent, which is the same on all ranks. A line of OUT is operation, request, first object, step
-to the next, and how many; an object is named by the request that first had it and its place, of each rank's own files
+Each rank of tensor parallelism is a process of its own, joined by gloo, with SGLang's controller
+(which looks up, agrees on the hits of all ranks, reads and writes in its threads), its HiCacheFile
+and evictor of so many bytes; what they import of the rest is a stub, the scheduler's part of a
+prefetch is ours, and no pool in host memory stands before the files. --mla has a latent, which is
+the same on all ranks. A line of OUT is operation, request, first object, step to the next, and how
+many; an object is named by the request that first had it and its place, of each rank's own files
 place * ranks + rank. Of a request come first what one rank did, then what the next did.
 """
 
@@ -44,7 +47,11 @@ class Anything(types.ModuleType):
         """Return a class of that name."""
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(name, (), {"__init__": lambda *_, **__: None, "__class_getitem__": classmethod(lambda c, _: c)})
+        made = type(
+            name,
+            (),
+            {"__init__": lambda *_, **__: None, "__class_getitem__": classmethod(lambda c, _: c)},
+        )
         setattr(self, name, made)
         return made
 
@@ -64,7 +71,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         path = self._folder.joinpath(*name.split(".")[1:])
         inner = path / "__init__.py"
-        return importlib.util.spec_from_file_location(name, inner if inner.exists() else path.with_suffix(".py"))
+        return importlib.util.spec_from_file_location(
+            name, inner if inner.exists() else path.with_suffix(".py")
+        )
 
     def create_module(self, spec):
         """Make a stub."""
@@ -100,7 +109,9 @@ class Pool:
 
 def controller(asked, rank):
     """Return SGLang's controller of a rank, with files in `asked.dir`."""
-    sys.meta_path.insert(0, Finder(Path(importlib.util.find_spec("sglang").submodule_search_locations[0])))
+    sys.meta_path.insert(
+        0, Finder(Path(importlib.util.find_spec("sglang").submodule_search_locations[0]))
+    )
 
     def known(module, **names):
         vars(importlib.import_module(module)).update(names)
@@ -121,9 +132,17 @@ def controller(asked, rank):
     known(f"{CACHE}.utils", get_storage_hash_str=lambda keys, *_, **__: list(keys))
     known("sglang.srt.managers")
     made = importlib.import_module(f"{CACHE}.hybrid_cache.hybrid_cache_controller")
-    kind = importlib.import_module(f"{CACHE}.memory_pool").MLATokenToKVPool if asked.mla else types.SimpleNamespace
+    kind = (
+        importlib.import_module(f"{CACHE}.memory_pool").MLATokenToKVPool
+        if asked.mla
+        else types.SimpleNamespace
+    )
     device = kind()
-    device.device, device.layer_num, device.register_layer_transfer_counter = "cpu", 0, lambda _: None
+    device.device, device.layer_num, device.register_layer_transfer_counter = (
+        "cpu",
+        0,
+        lambda _: None,
+    )
     return made.HybridCacheController(
         types.SimpleNamespace(get_kvcache=lambda: device), Pool(), PAGE_TOKENS, distributed.group.WORLD, None,
         write_policy="write_through", storage_backend="file", prefetch_threshold=PREFETCH_TOKENS, model_name="m",
@@ -136,7 +155,13 @@ class Watch:
 
     def __init__(self, folder, copies):
         """Watch the files in `folder`, of which a page has so many `copies`."""
-        self.done, self.names, self.request, self._folder, self._copies = [], {}, -1, str(folder), copies
+        self.done, self.names, self.request, self._folder, self._copies = (
+            [],
+            {},
+            -1,
+            str(folder),
+            copies,
+        )
         sys.addaudithook(self._heard)
 
     def _heard(self, event, args):
@@ -150,7 +175,9 @@ class Watch:
 
 
 def serve(made, keys):
-    """Do what the scheduler does for a prompt of so many pages, and wait until its files are written."""
+    """Do what the scheduler does for a prompt of so many pages, and wait until its files are
+    written.
+    """
     operation = made.prefetch(types.SimpleNamespace(rid="r"), keys)
     hit = made.prefetch_hit_queue.get().storage_hit_count
     pages = hit // PAGE_TOKENS if hit >= made.prefetch_threshold else 0
@@ -168,7 +195,9 @@ def serve(made, keys):
 
 def work(rank, asked, rows):
     """Serve the requests as one rank; the first writes what all recorded."""
-    distributed.init_process_group("gloo", init_method=f"file://{asked.dir}.meet", rank=rank, world_size=asked.ranks)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{asked.dir}.meet", rank=rank, world_size=asked.ranks
+    )
     made, watch = controller(asked, rank), Watch(asked.dir, 1 if asked.mla else asked.ranks)
     for number, row in enumerate(rows):
         keys = [f"{block}_{page}" for block in row["hash_ids"] for page in range(BLOCK_PAGES)]

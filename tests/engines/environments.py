@@ -1,6 +1,9 @@
-"""Set the engines' environments up below .engines/, beside the project's own: `environments.py lmcache sglang`.
+"""Set the engines' environments up below .engines/, beside the project's own.
 
-Each engine's packages are pinned. What cannot be installed leaves its reason, by which its tests skip.
+`environments.py lmcache sglang`.
+
+Each engine's packages are pinned. What cannot be installed leaves its reason, by which its tests
+skip.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ def version(engine: str) -> str:
 def why_absent(engine: str) -> str | None:
     """Return why `engine` cannot be driven here, or None if it can."""
     try:
-        is_ready = (BELOW / f"{engine}.ready").read_text() == _digest(engine) and ENGINES[engine].python.exists()
+        is_ready = (BELOW / f"{engine}.ready").read_text() == _digest(engine) and ENGINES[
+            engine
+        ].python.exists()
     except FileNotFoundError:
         is_ready = False
     if is_ready:
@@ -76,7 +81,11 @@ def set_up(engine: str) -> None:
     """Install `engine`, or write down why that failed."""
     wanted, ready, failed = ENGINES[engine], BELOW / f"{engine}.ready", BELOW / f"{engine}.failed"
     pip = [str(wanted.python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    steps = [] if wanted.python.exists() else [[sys.executable, "-m", "venv", str(BELOW / wanted.folder)]]
+    steps = (
+        []
+        if wanted.python.exists()
+        else [[sys.executable, "-m", "venv", str(BELOW / wanted.folder)]]
+    )
     if wanted.packages:
         steps.append([*pip, "install", *wanted.packages])
     if _pinned(engine):
@@ -85,7 +94,9 @@ def set_up(engine: str) -> None:
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
-            why = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
+            why = [
+                line for line in done.stderr.splitlines() if line.startswith("ERROR")
+            ] or done.stderr.splitlines()
             failed.write_text(why[-1] if why else f"{step[0]} ended with {done.returncode}")
             return
     ready.write_text(_digest(engine))
@@ -99,9 +110,16 @@ def main(engines: list[str]) -> None:
     BELOW.mkdir(exist_ok=True)
     for engine in engines:
         if why_absent(engine) is not None:
-            print(f"{engine} {version(engine)}: downloads {ENGINES[engine].download}, once", flush=True)
+            print(
+                f"{engine} {version(engine)}: downloads {ENGINES[engine].download}, once",
+                flush=True,
+            )
             set_up(engine)
-        print(why_absent(engine) or f"{engine} {version(engine)} is in {ENGINES[engine].python.parents[1]}", flush=True)
+        print(
+            why_absent(engine)
+            or f"{engine} {version(engine)} is in {ENGINES[engine].python.parents[1]}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

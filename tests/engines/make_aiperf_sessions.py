@@ -1,7 +1,9 @@
-"""Write sessions of AIPerf's agentic-code synthesizer (aiperf 0.13.0) as its own package writes Mooncake rows.
+"""Write sessions of AIPerf's agentic-code synthesizer (aiperf 0.13.0) as its own package writes
+Mooncake rows.
 
-Run with aiperf importable: `python make_aiperf_sessions.py OUT.jsonl`. Its defaults make prompts of 100,000 tokens and
-more, of which this takes the first sessions and turns, so that the sample stays small.
+Run with aiperf importable: `python make_aiperf_sessions.py OUT.jsonl`. Its defaults make prompts of
+100,000 tokens and more, of which this takes the first sessions and turns, so that the sample stays
+small.
 """
 
 import json
@@ -19,7 +21,10 @@ SESSIONS, TURNS = 6, 5
 config = SessionDistributionConfig()
 sessions = SessionSynthesizer(config, seed=42).synthesize_sessions(SESSIONS)
 with tempfile.TemporaryDirectory() as folder:
-    rows = [json.loads(line) for line in write_dataset(sessions, Path(folder), config, seed=42)[0].open()]
+    rows = [
+        json.loads(line)
+        for line in write_dataset(sessions, Path(folder), config, seed=42)[0].open()
+    ]
 taken: dict[str, int] = {}
 with Path(sys.argv[1]).open("w") as out:
     for row in rows:

@@ -1,8 +1,10 @@
-"""Write the samples `lookup_hashes_*.jsonl` and `prompts.lct` of tests/golden/engines with LMCache's own code.
+"""Write the samples `lookup_hashes_*.jsonl` and `prompts.lct` of tests/golden/engines with
+LMCache's own code.
 
-Run where LMCache is installed (0.5.6 made those here): python tests/engines/make_lmcache_logs.py OUT. The prompts are
-three conversations of four turns over one system prompt; chunks are of 256 tokens. LMCache's own simulator of its
-lookup log says what an unlimited cache hits: `lmcache tool cache-simulator`.
+Run where LMCache is installed (0.5.6 made those here): python tests/engines/make_lmcache_logs.py
+OUT. The prompts are three conversations of four turns over one system prompt; chunks are of 256
+tokens. LMCache's own simulator of its lookup log says what an unlimited cache hits: `lmcache tool
+cache-simulator`.
 """
 
 import sys
@@ -31,7 +33,10 @@ STORAGE_MANAGER = "lmcache.v1.distributed.storage_manager.StorageManager"
 
 
 def prompts():
-    """Yield (second, conversation, tokens): turns of three conversations, 10 s apart, over one system prompt."""
+    """Yield (second, conversation, tokens).
+
+    Turns of three conversations, 10 s apart, over one system prompt.
+    """
     system = list(range(1000))
     histories = {name: [*system, *range(10_000 * name, 10_000 * name + 300)] for name in (1, 2, 3)}
     for turn in range(4):
@@ -58,17 +63,26 @@ def main(out: Path) -> None:
             "shapes": [list(s) for s in LAYOUT.shapes],
         }
         wall = 1_790_000_000.0 + second
-        event = Event(event_type=EventType.MP_LOOKUP, session_id=name, metadata=lookup, timestamp=wall)
+        event = Event(
+            event_type=EventType.MP_LOOKUP, session_id=name, metadata=lookup, timestamp=wall
+        )
         log.get_subscriptions()[EventType.MP_LOOKUP](event)
         keys = [[ObjectKey(h, MODEL, rank) for h in hashes] for rank in (0, 1)]
         groups = [GroupedObjectKeys(keys=k, object_group_id=0, layout_desc=LAYOUT) for k in keys]
         calls = {
-            "submit_prefetch_task": {"spec": PrefetchTaskSpec(groups), "external_request_id": name, "skip_l2": False},
+            "submit_prefetch_task": {
+                "spec": PrefetchTaskSpec(groups),
+                "external_request_id": name,
+                "skip_l2": False,
+            },
             "reserve_write": {"keys": keys[0], "layout_desc": LAYOUT},
         }
         for call, args in calls.items():
             recorder.write_record(
-                f"{STORAGE_MANAGER}.{call}", args, t_wall=wall, t_mono=recorder._t_mono_start + second
+                f"{STORAGE_MANAGER}.{call}",
+                args,
+                t_wall=wall,
+                t_mono=recorder._t_mono_start + second,
             )
     log.shutdown()
     recorder.close()

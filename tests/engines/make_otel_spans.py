@@ -1,6 +1,7 @@
 """Write the sample `spans.jsonl` of tests/golden/engines with OpenTelemetry's own SDK and encoder.
 
-Run where opentelemetry-sdk and opentelemetry-exporter-otlp are installed: python tests/engines/make_otel_spans.py OUT.
+Run where opentelemetry-sdk and opentelemetry-exporter-otlp are installed: python
+tests/engines/make_otel_spans.py OUT.
 """
 
 import json
@@ -21,7 +22,9 @@ def main(out: Path) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("sample")
-    for number, (conversation, asked, answered) in enumerate([("a", 100, 20), ("b", 50, 5), ("a", 150, 30)]):
+    for number, (conversation, asked, answered) in enumerate(
+        [("a", 100, 20), ("b", 50, 5), ("a", 150, 30)]
+    ):
         span = tracer.start_span("chat", start_time=BEGIN_NS + number * 10**9)
         span.set_attribute("gen_ai.usage.input_tokens", asked)
         span.set_attribute("gen_ai.usage.output_tokens", answered)
@@ -31,7 +34,9 @@ def main(out: Path) -> None:
     tracer.start_span("execute_tool", start_time=BEGIN_NS).end(end_time=BEGIN_NS + 1)
     spans = exporter.get_finished_spans()
     lines = [MessageToDict(encode_spans(spans[at : at + 2])) for at in (0, 2)]
-    (out / "spans.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (out / "spans.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

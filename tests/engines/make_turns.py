@@ -1,9 +1,12 @@
-"""Write the trace `turns.jsonl` of tests/golden/engines/lmcache: conversations that go on, so that much is reused.
+"""Write the trace `turns.jsonl` of tests/golden/engines/lmcache.
+
+Conversations that go on, so that much is reused.
 
     python tests/engines/make_turns.py OUT
 
-Each of 160 requests goes on with one of the last 12 conversations, or begins one over one of three system prompts, and
-adds one to ten blocks of 512 tokens, in the form of a Mooncake trace; the block it ends in is rarely full.
+Each of 160 requests goes on with one of the last 12 conversations, or begins one over one of three
+system prompts, and adds one to ten blocks of 512 tokens, in the form of a Mooncake trace; the block
+it ends in is rarely full.
 """
 
 import json
@@ -30,7 +33,12 @@ def turns(draw):
         new += more
         missing = draw.randint(0, BLOCK - 1)
         length = len(blocks) * BLOCK - missing
-        yield {"timestamp": now, "input_length": length, "output_length": draw.randint(1, 50), "hash_ids": list(blocks)}
+        yield {
+            "timestamp": now,
+            "input_length": length,
+            "output_length": draw.randint(1, 50),
+            "hash_ids": list(blocks),
+        }
         if missing:
             blocks.pop()  # it will be another, with what comes next in it
         if len(blocks) > LONGEST:

@@ -1,4 +1,6 @@
-"""The table of docs/validation.md that `make engines` writes, so that no figure in it is copied by hand."""
+"""The table of docs/validation.md that `make engines` writes, so that no figure in it is copied by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ def pair(real: int, ours: int) -> str:
 
 
 def merged(text: str, rows: list[Row]) -> str:
-    """Return the page `text` with `rows` in its table; rows of what was not run now stay as they were."""
+    """Return the page `text` with `rows` in its table.
+
+    Rows of what was not run now stay as they were.
+    """
     before, _, rest = text.partition(BEGIN + "\n")
     table, _, after = rest.partition(END)
     found: dict[tuple[str, ...], str] = {}

@@ -1,9 +1,11 @@
-"""The engines' own code, driven now, beside what our presets say of the same requests: `make engines`.
+"""The engines' own code, driven now, beside what our presets say of the same requests.
 
-LMCache, SGLang and Mooncake run as a user runs them, by `kvreplay engine`; a request's operations are counted in its
-run and in our trace. Of vLLM, which wants a GPU for the rest, programs beside this one drive scheduler, connector and
-storage. What came out goes into docs/validation.md. Within LMCache and vLLM a hook writes a trace with
-examples/write_trace.py, which our programs read.
+`make engines`.
+
+LMCache, SGLang and Mooncake run as a user runs them, by `kvreplay engine`; a request's operations
+are counted in its run and in our trace. Of vLLM, which wants a GPU for the rest, programs beside
+this one drive scheduler, connector and storage. What came out goes into docs/validation.md. Within
+LMCache and vLLM a hook writes a trace with examples/write_trace.py, which our programs read.
 """
 
 from __future__ import annotations
@@ -63,11 +65,18 @@ def rows():
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     published = TRACES / CONVERSATION
-    return published if published.is_file() else synthetic.write(tmp_path_factory.mktemp("trace") / "own.jsonl", 400)
+    return (
+        published
+        if published.is_file()
+        else synthetic.write(tmp_path_factory.mktemp("trace") / "own.jsonl", 400)
+    )
 
 
 def served(tmp_path, engine, trace, count, *options):
-    """Let an engine serve the first `count` requests; return its run's rows: operation, request, key, bytes."""
+    """Let an engine serve the first `count` requests.
+
+    Return its run's rows: operation, request, key, bytes.
+    """
     reason = environments.why_absent(engine)
     if reason is not None:
         pytest.skip(reason)
@@ -75,9 +84,15 @@ def served(tmp_path, engine, trace, count, *options):
     drive.mkdir()
     where = ("--tier", f"nvme={drive}", "-o", run, "--python", environments.ENGINES[engine].python)
     run_cli("kvreplay", "engine", engine, trace, "--requests", count, *where, *GEOMETRY, *options)
-    ops, keys = read_table(run / "ops.parquet", OPS), read_table(run / "trace.objects.parquet", OBJECTS)["key"]
+    ops, keys = (
+        read_table(run / "ops.parquet", OPS),
+        read_table(run / "trace.objects.parquet", OBJECTS)["key"],
+    )
     columns = (ops[name].to_pylist() for name in ("op", "request_id", "object_id", "bytes"))
-    return [(op, request, str(keys[number]), size) for op, request, number, size in zip(*columns, strict=True)]
+    return [
+        (op, request, str(keys[number]), size)
+        for op, request, number, size in zip(*columns, strict=True)
+    ]
 
 
 def compared(real, ours, count):
@@ -92,7 +107,9 @@ def compared(real, ours, count):
 
 def totals(real, ours, count):
     return [
-        table.pair(sum(real[n, op] for n in range(count)), sum(ours[n][op, DISK] for n in range(count)))
+        table.pair(
+            sum(real[n, op] for n in range(count)), sum(ours[n][op, DISK] for n in range(count))
+        )
         for op in OPERATIONS
     ]
 
@@ -121,7 +138,10 @@ CASES = {
                                         {"gpu": 0, "cpu": 4 * MIB, "nvme": 9 * MIB}),
 }  # fmt: skip
 GAPS = {f"lmcache-disk, {UNFULL}, {HARD}": {(65, "read"): (5, 4)}}
-"""Where LMCache's pool has gaps between chunks of unlike sizes, and gives up more: see test_partial_chunks.py."""
+"""Where LMCache's pool has gaps between chunks of unlike sizes, and gives up more.
+
+See test_partial_chunks.py.
+"""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -132,10 +152,17 @@ def test_each_request_writes_reads_and_deletes_as_often(monkeypatch, tmp_path, r
         assert adversarial.write(trace) == count
     policy = next((each for each in ("LFU", "FIFO") if each in name), "LRU")
     monkeypatch.setenv("LMCACHE_CACHE_POLICY", policy)
-    settings = [] if engine != "lmcache" else [f"tiers.{t}.policy={policy.lower()}" for t in ("cpu", "nvme")]
+    settings = (
+        []
+        if engine != "lmcache"
+        else [f"tiers.{t}.policy={policy.lower()}" for t in ("cpu", "nvme")]
+    )
     if UNFULL in name:
         monkeypatch.setenv("LMCACHE_SAVE_UNFULL_CHUNK", "true")
-        settings += ["partial_chunks=true", "pad_bytes=4096"]  # a file of fewer bytes counts as so many
+        settings += [
+            "partial_chunks=true",
+            "pad_bytes=4096",
+        ]  # a file of fewer bytes counts as so many
     did = served(tmp_path, engine, trace, count, *options)
     settings += [f"tiers.{tier}.capacity={size}" for tier, size in sizes.items()]
     ours = counted(simulated(monkeypatch, tmp_path, preset, count, settings, trace=str(trace)))
@@ -143,13 +170,17 @@ def test_each_request_writes_reads_and_deletes_as_often(monkeypatch, tmp_path, r
     wrong = compared(real, ours, count)
     by_chance = ""
     if UNFULL in name:
-        # Which chunks of a prompt its threads end first is chance, and the last is smaller: now and then one more has
-        # to go for the next, and one less later.
+        # Which chunks of a prompt its threads end first is chance, and the last is smaller: now and
+        # then one more has to go for the next, and one less later.
         ahead = [real[n, "delete"] - ours[n]["delete", DISK] for n in range(count)]
         assert max(abs(sum(ahead[: n + 1])) for n in range(count)) <= 1
         wrong = {at: counts for at, counts in wrong.items() if at[1] != "delete"}
         by_chance = "; deletes by chance of its threads one sooner or later"
-    differs = f"in {counted_words(len({request for request, _ in wrong}), 'request')}" if wrong else "in no request"
+    differs = (
+        f"in {counted_words(len({request for request, _ in wrong}), 'request')}"
+        if wrong
+        else "in no request"
+    )
     rows.append((f"`{preset}`{name.removeprefix(preset)}", f"{engine} {environments.version(engine)}", f"{count}",
                  *totals(real, ours, count), differs + by_chance))  # fmt: skip
     assert wrong == GAPS.get(name, {})
@@ -165,22 +196,30 @@ KEY_BYTES = 64
 
 
 def paced(tmp_path, trace, puts, run):
-    """Return the trace of the requests that put so many pages each, each as far behind the one before as that took."""
+    """Return the trace of the requests that put so many pages each, each as far behind the one
+    before as that took.
+    """
     ops = read_table(run / "ops.parquet", OPS)
     whole_ms = max(when for when in ops["completed_ns"].to_pylist() if when is not None) // 10**6
     lines = Path(TRACES / trace).read_text().splitlines()[: len(puts)]
     times = [whole_ms * sum(puts[:n]) // sum(puts) for n in range(len(puts))]
     out = tmp_path / "paced.jsonl"
     timed = zip(times, lines, strict=True)
-    out.write_text("".join(json.dumps(json.loads(line) | {"timestamp": time}) + "\n" for time, line in timed))
+    out.write_text(
+        "".join(json.dumps(json.loads(line) | {"timestamp": time}) + "\n" for time, line in timed)
+    )
     return out
 
 
 def pages_and_buckets(trace, page):
-    """Return how many pages our trace writes to the disk, and in how many buckets, each with a .meta behind it."""
+    """Return how many pages our trace writes to the disk, and in how many buckets, each with a
+    .meta behind it.
+    """
     rows = read_table(trace, TRACE)
     columns = (rows[name].to_pylist() for name in ("op", "tier", "length_bytes"))
-    sizes = [size for op, tier, size in zip(*columns, strict=True) if (op, tier) == ("write", DISK)][::2]
+    sizes = [
+        size for op, tier, size in zip(*columns, strict=True) if (op, tier) == ("write", DISK)
+    ][::2]
     return sum(size // page for size in sizes), len(sizes)
 
 
@@ -190,10 +229,14 @@ def test_mooncake_writes_buckets_of_pages_and_their_meta(monkeypatch, tmp_path, 
     did = served(tmp_path, "mooncake", trace, count, "--cpu", 64 * MIB)
     page = PAGE_TOKENS * TOKEN_BYTES
     settings = ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={64 * MIB}", "tiers.nvme.heartbeat=1s"]
-    ours = counted(simulated(monkeypatch, tmp_path, "mooncake-store", count, settings, trace=str(trace)))
+    ours = counted(
+        simulated(monkeypatch, tmp_path, "mooncake-store", count, settings, trace=str(trace))
+    )
     puts = [ours[n]["write", CPU] for n in range(count)]
     again = paced(tmp_path, trace, puts, tmp_path / "run")
-    ours = counted(simulated(monkeypatch, tmp_path, "mooncake-store", count, settings, trace=str(again)))
+    ours = counted(
+        simulated(monkeypatch, tmp_path, "mooncake-store", count, settings, trace=str(again))
+    )
     our_pages, our_buckets = pages_and_buckets(tmp_path / "t.parquet", page)
     writes, sizes = defaultdict(list), Counter()
     for op, _request, key, size in did:
@@ -225,14 +268,20 @@ def test_two_ranks_of_lmcache_write_and_read_the_same_chunks(monkeypatch, tmp_pa
     options = ("--ranks", ranks, "--cpu-chunks", pool, "--disk-chunks", disk)
     real = recorded(driven(tmp_path, "drive_lmcache.py", trace, count, *options, engine="lmcache"))
     sizes = {"gpu": 0, "cpu": pool * ranks, "nvme": disk * ranks}
-    settings = [f"tiers.{tier}.capacity={chunks * chunk * TOKEN_BYTES}" for tier, chunks in sizes.items()]
+    settings = [
+        f"tiers.{tier}.capacity={chunks * chunk * TOKEN_BYTES}" for tier, chunks in sizes.items()
+    ]
     ours = moved(
         simulated(monkeypatch, tmp_path, "lmcache-disk", count, settings, trace=trace, ranks=ranks),
         first_had(count, chunk, trace, ranks),
     )
-    # Threads write a prompt's chunks, so that which of them are the oldest is chance: of deletes the number.
+    # Threads write a prompt's chunks, so that which of them are the oldest is chance: of deletes
+    # the number.
     how = {"write": sorted, "read": sorted, "delete": len}
-    differs = {n: [op for op in OPERATIONS if how[op](real[n][op]) != how[op](ours[n][op, DISK])] for n in range(count)}
+    differs = {
+        n: [op for op in OPERATIONS if how[op](real[n][op]) != how[op](ours[n][op, DISK])]
+        for n in range(count)
+    }
     files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
     rows.append((f"`lmcache-disk`, two ranks, {HARD}", f"lmcache {environments.version('lmcache')}", f"{count}", *files,
                  said(differs, "the same chunks of each rank")))  # fmt: skip
@@ -246,16 +295,28 @@ AT_END = "recency=at-end"
 
 
 def driven(tmp_path, program, trace, count, *options, engine="vllm"):
-    """Let the program beside this one drive an engine with `count` requests; return where its recording is."""
+    """Let the program beside this one drive an engine with `count` requests.
+
+    Return where its recording is.
+    """
     reason = environments.why_absent(engine)
     if reason is not None:
         pytest.skip(reason)
     drive = tmp_path / "drive"
     drive.mkdir()
-    command = [environments.ENGINES[engine].python, Path(__file__).with_name(program), trace, tmp_path / "real.txt.gz"]
+    command = [
+        environments.ENGINES[engine].python,
+        Path(__file__).with_name(program),
+        trace,
+        tmp_path / "real.txt.gz",
+    ]
     command += ["--dir", drive, "--requests", count, *options]
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "0"}
-    done = subprocess.run(list(map(str, command)), env=own, capture_output=True, text=True, check=False)
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "PYTHONHASHSEED": "0"
+    }
+    done = subprocess.run(
+        list(map(str, command)), env=own, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return tmp_path / "real"
 
@@ -269,7 +330,8 @@ def in_memory(real, ours):
     """Return the table's cells of what vLLM's CPU tier and ours wrote, loaded and gave up."""
     return [
         table.pair(amount(real, "store", "promote"), amount(ours, ("write", CPU))),
-        table.pair(amount(real, "load"), amount(ours, ("read", CPU), ("read", DISK))) + " to the GPU",
+        table.pair(amount(real, "load"), amount(ours, ("read", CPU), ("read", DISK)))
+        + " to the GPU",
         table.pair(amount(real, "evict"), amount(ours, ("delete", CPU))),
     ]
 
@@ -281,15 +343,24 @@ def test_two_ranks_of_sglang_agree_on_hits_and_each_reads_a_latent_that_one_wrot
     trace, ranks, most = tmp_path / "hard.jsonl", 2, 12 * MIB
     count, copies = adversarial.write(trace), 1 if is_latent else ranks
     options = ("--ranks", ranks, "--max-size", most, *(["--mla"] if is_latent else []))
-    real = recorded(driven(tmp_path, "drive_sglang_ranks.py", trace, count, *options, engine="sglang"))
+    real = recorded(
+        driven(tmp_path, "drive_sglang_ranks.py", trace, count, *options, engine="sglang")
+    )
     # Each rank's evictor counts its own files.
-    settings = ["tiers.gpu.capacity=0", "tiers.cpu.capacity=0", f"tiers.nvme.capacity={most * copies}"]
+    settings = [
+        "tiers.gpu.capacity=0",
+        "tiers.cpu.capacity=0",
+        f"tiers.nvme.capacity={most * copies}",
+    ]
     ours = moved(
         simulated(monkeypatch, tmp_path, "sglang-hicache", count, settings, trace=trace, ranks=ranks,
                   is_latent=is_latent),
         first_had(count, PAGE_TOKENS, trace, copies),
     )  # fmt: skip
-    differs = {n: [op for op in OPERATIONS if sorted(real[n][op]) != sorted(ours[n][op, DISK])] for n in range(count)}
+    differs = {
+        n: [op for op in OPERATIONS if sorted(real[n][op]) != sorted(ours[n][op, DISK])]
+        for n in range(count)
+    }
     files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
     kind, whose = (", latent", "each read by both") if is_latent else ("", "of each rank")
     rows.append((f"`sglang-hicache`, two ranks{kind}, {HARD}", f"sglang {environments.version('sglang')}", f"{count}",
@@ -310,16 +381,31 @@ def test_two_ranks_of_vllm_have_a_place_each_in_a_row_that_is_a_file_and_a_laten
     # Rows are whole pages: two ranks of 2,560 bytes need two, a latent of as many one.
     trace, ranks, of_rank, token_bytes = tmp_path / "hard.jsonl", 2, 2560, 160
     count, row, places = adversarial.write(trace), *((4096, [1]) if is_latent else (8192, [1, 2]))
-    options = [*options, "--ranks", ranks, "--token-bytes", token_bytes, *(["--mla"] if is_latent else [])]
-    real = recorded(driven(tmp_path, "drive_vllm_offload.py", trace, count, "--cpu-bytes", 2048 * row, *options))
+    options = [
+        *options,
+        "--ranks",
+        ranks,
+        "--token-bytes",
+        token_bytes,
+        *(["--mla"] if is_latent else []),
+    ]
+    real = recorded(
+        driven(tmp_path, "drive_vllm_offload.py", trace, count, "--cpu-bytes", 2048 * row, *options)
+    )
     settings = [AT_END, "tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * row}"]
     ours = moved(
         simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace, ranks=ranks, is_latent=is_latent,
                   token_bytes=token_bytes),
         first_had(count, VLLM_BLOCK_TOKENS, trace),
     )  # fmt: skip
-    in_files = {n: [op for op in OPERATIONS if sorted(real[n][op]) != sorted(ours[n][op, DISK])] for n in range(count)}
-    in_dram = {n: blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=True) for n in range(count)}
+    in_files = {
+        n: [op for op in OPERATIONS if sorted(real[n][op]) != sorted(ours[n][op, DISK])]
+        for n in range(count)
+    }
+    in_dram = {
+        n: blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=True)
+        for n in range(count)
+    }
     named = f"`{preset}`, `{AT_END}`, two ranks{', latent' if is_latent else ''}, {HARD}"
     engine, same = f"vllm {environments.version('vllm')}", "the same blocks, of as many bytes"
     if "--fs" in options:
@@ -331,37 +417,52 @@ def test_two_ranks_of_vllm_have_a_place_each_in_a_row_that_is_a_file_and_a_laten
     assert set(read_table(tmp_path / "t.parquet", TRACE)["length_bytes"].to_pylist()) == {row}
     held = {path.read_bytes() for path in (tmp_path / "drive").rglob("*.bin")}
     assert held == (
-        {b"".join(bytes([of]) * of_rank for of in places).ljust(row, b"\0")} if "--fs" in options else set()
+        {b"".join(bytes([of]) * of_rank for of in places).ljust(row, b"\0")}
+        if "--fs" in options
+        else set()
     )
 
 
 @pytest.mark.parametrize("is_hard", [False, True])
 @pytest.mark.parametrize(
-    ("preset", "cpu_blocks", "options"), [("vllm-fs", 2048, ["--fs"]), ("vllm-offload-cpu", 4096, [])]
+    ("preset", "cpu_blocks", "options"),
+    [("vllm-fs", 2048, ["--fs"]), ("vllm-offload-cpu", 4096, [])],
 )
-def test_vllm_moves_the_same_blocks(monkeypatch, tmp_path, rows, trace, preset, cpu_blocks, options, is_hard):
+def test_vllm_moves_the_same_blocks(
+    monkeypatch, tmp_path, rows, trace, preset, cpu_blocks, options, is_hard
+):
     count, block = 100, VLLM_BLOCK_TOKENS * TOKEN_BYTES
     if is_hard:
         trace, cpu_blocks = tmp_path / "hard.jsonl", 2048
         count = adversarial.write(trace)
-    real = recorded(driven(tmp_path, "drive_vllm_offload.py", trace, count, "--cpu-blocks", cpu_blocks, *options))
+    real = recorded(
+        driven(
+            tmp_path, "drive_vllm_offload.py", trace, count, "--cpu-blocks", cpu_blocks, *options
+        )
+    )
     settings = [AT_END, "tiers.gpu.capacity=0", f"tiers.cpu.capacity={cpu_blocks * block}"]
     ours = moved(
         simulated(monkeypatch, tmp_path, preset, count, settings, trace=str(trace)),
         first_had(count, VLLM_BLOCK_TOKENS, trace),
     )
     in_files = {
-        n: [op for op in OPERATIONS if Counter(real[n][op]) != Counter(ours[n][op, DISK])] for n in range(count)
+        n: [op for op in OPERATIONS if Counter(real[n][op]) != Counter(ours[n][op, DISK])]
+        for n in range(count)
     }
     # What it brings up in rounds comes in another order.
-    in_dram = {n: blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=is_hard) for n in range(count)}
+    in_dram = {
+        n: blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=is_hard)
+        for n in range(count)
+    }
     named, engine = (
         f"`{preset}`, `{AT_END}`{f', {HARD}' if is_hard else ''}",
         f"vllm {environments.version('vllm')}",
     )
     if options:
         files = [table.pair(amount(real, op), amount(ours, (op, DISK))) for op in OPERATIONS]
-        rows.append((f"{named}: files", engine, f"{count}", *files, said(in_files, "the same blocks")))
+        rows.append(
+            (f"{named}: files", engine, f"{count}", *files, said(in_files, "the same blocks"))
+        )
     same = "the same blocks" if is_hard else "the same blocks, stored and loaded in the same order"
     rows.append((f"{named}: DRAM", engine, f"{count}", *in_memory(real, ours), said(in_dram, same)))
     assert wrong(in_files) == wrong(in_dram) == {}
@@ -370,7 +471,9 @@ def test_vllm_moves_the_same_blocks(monkeypatch, tmp_path, rows, trace, preset, 
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_path, rows, trace, ranks):
+def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(
+    monkeypatch, tmp_path, rows, trace, ranks
+):
     # Of 150 requests the last: one of them finds in the file what the GPU no longer has.
     count, slots, layers = 60, 32768, 2
     requests, block = tmp_path / "requests.jsonl", layers * VLLM_BLOCK_TOKENS * TOKEN_BYTES * ranks
@@ -384,7 +487,8 @@ def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_
     of_two = simulated(monkeypatch, tmp_path, "vllm-disk", count, settings, layers=layers, trace=str(requests),
                        ranks=ranks, is_latent=ranks > 1)  # fmt: skip
     of_ranks = [
-        slots_taken([(*row, n // ranks) for *row, n in of_two if n % ranks == rank], 1) for rank in range(ranks)
+        slots_taken([(*row, n // ranks) for *row, n in of_two if n % ranks == rank], 1)
+        for rank in range(ranks)
     ]
     # The last two writes of a step come in the order of two buffers, not of the prompt.
     differs = {
@@ -392,11 +496,15 @@ def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_
             op
             for op, order in (("write", sorted), ("read", list))
             for rank, ours in enumerate(of_ranks)
-            if order(slot // ranks for slot in real[n][op] if slot % ranks == rank) != order(ours[n][op])
+            if order(slot // ranks for slot in real[n][op] if slot % ranks == rank)
+            != order(ours[n][op])
         ]
         for n in range(count)
     }
-    files = [table.pair(amount(real, op), sum(amount(ours, op) for ours in of_ranks)) for op in ("write", "read")]
+    files = [
+        table.pair(amount(real, op), sum(amount(ours, op) for ours in of_ranks))
+        for op in ("write", "read")
+    ]
     named = f"`vllm-disk`, {'two ranks, latent, ' if ranks > 1 else ''}{slots:,} slots"
     rows.append((named, f"vllm {environments.version('vllm')}", f"{count}", *files, "",
                  said(differs, "the same slots" + " of each rank" * (ranks > 1))))  # fmt: skip
@@ -405,7 +513,10 @@ def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_
 
 
 def test_vllms_scheduler_finds_for_prompts_that_wait_what_was_recorded(tmp_path):
-    """Under a virtual clock; tests/kvtrace/sim/test_engines.py holds our simulation against the recording."""
+    """Under a virtual clock.
+
+    Tests/kvtrace/sim/test_engines.py holds our simulation against the recording.
+    """
     trace, name = tmp_path / "together.jsonl", "vllm/vllm032-queue-gpu4096-together"
     count, then = adversarial.write(trace, adversarial.together), queued(name)
     options = ("--gpu-blocks", 4097, "--token-ns", *then)
@@ -422,8 +533,11 @@ WRITERS = {
     "vllm, files": ("vllm", "drive_vllm_offload.py", ("--cpu-blocks", 2048, "--fs"), "nvme", 4096,
                     "vllm/vllm032-fs-cpu2048-adversarial-ops", {op: (op,) for op in OPERATIONS}),
 }  # fmt: skip
-"""Engine, program that drives it, options; the tier that the hook writes, the bytes of an object; what was recorded in
-the repository of the same drive; and by which words a recording names what the trace says."""
+"""Engine, program that drives it, options.
+
+The tier that the hook writes, the bytes of an object; what was recorded in the repository of the
+same drive; and by which words a recording names what the trace says.
+"""
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -432,20 +546,32 @@ def test_a_hook_with_our_short_writer_within_the_engine_writes_what_was_recorded
     trace = TURNS if engine == "lmcache" else tmp_path / "hard.jsonl"
     count = 160 if engine == "lmcache" else adversarial.write(trace)
     written = tmp_path / "written.parquet"
-    now = recorded(driven(tmp_path, program, trace, count, *options, "--trace-out", written, engine=engine))
-    table, keys = read_table(written, TRACE), read_table(objects_path(written), OBJECTS)["key"].to_pylist()
+    now = recorded(
+        driven(tmp_path, program, trace, count, *options, "--trace-out", written, engine=engine)
+    )
+    table, keys = (
+        read_table(written, TRACE),
+        read_table(objects_path(written), OBJECTS)["key"].to_pylist(),
+    )
     found = defaultdict(lambda: defaultdict(list))
-    columns = (table[column].to_pylist() for column in ("request_id", "op", "object_id", "length_bytes"))
+    columns = (
+        table[column].to_pylist() for column in ("request_id", "op", "object_id", "length_bytes")
+    )
     for request, op, number, length in zip(*columns, strict=True):
         found[request][op].append(tuple(map(int, keys[number].split("-"))))
         assert length == size
-    # Of files a recording has an order only where they are read one at a time; the hook sees them as they come.
-    order = {op: list if tier == "cpu" or (op == "read" and engine == "lmcache") else sorted for op in OPERATIONS}
+    # Of files a recording has an order only where they are read one at a time; the hook sees them
+    # as they come.
+    order = {
+        op: list if tier == "cpu" or (op == "read" and engine == "lmcache") else sorted
+        for op in OPERATIONS
+    }
     for request in range(count):
         for op in OPERATIONS:
             recording = [one for word in words[op] for one in now[request][word]]
             assert order[op](found[request][op]) == order[op](recording), (request, op)
-    # The same drive as it was recorded for the repository: threads choose among the oldest, so of deletes the number.
+    # The same drive as it was recorded for the repository: threads choose among the oldest, so of
+    # deletes the number.
     then = recorded(before)
     for request in range(count):
         for op in OPERATIONS:
@@ -455,8 +581,13 @@ def test_a_hook_with_our_short_writer_within_the_engine_writes_what_was_recorded
     rows, run = len(table), tmp_path / "run"
     assert f"{rows:,} rows" in run_cli("kvtrace", "validate", written).stdout
     replay = run_cli("kvreplay", "run", written, "--tier", f"{tier}=null", "-o", run, "--json")
-    done = {figures["op"]: figures["operations"] for figures in json.loads(replay.stdout)["summary"]["figures"]}
-    assert done == {op: sum(len(of[op]) for of in found.values()) for op in OPERATIONS if op in done}
+    done = {
+        figures["op"]: figures["operations"]
+        for figures in json.loads(replay.stdout)["summary"]["figures"]
+    }
+    assert done == {
+        op: sum(len(of[op]) for of in found.values()) for op in OPERATIONS if op in done
+    }
     assert sum(done.values()) == rows
     run_cli("kvdistill", "fio", written, "--tier", tier, "-o", tmp_path / "jobs")
     assert (tmp_path / "jobs" / "stat.fio").is_file()
@@ -468,5 +599,8 @@ def wrong(differs):
 
 
 def said(differs, same):
-    """Return the table's last cell: in how many requests something `differs`, else what is the `same`."""
+    """Return the table's last cell.
+
+    In how many requests something `differs`, else what is the `same`.
+    """
     return f"in {len(wrong(differs))} requests" if wrong(differs) else f"in no request; {same}"

@@ -1,4 +1,6 @@
-"""What both drivers of vLLM share: prompts of a Mooncake trace, its scheduler over a made-up model, and the recording.
+"""What both drivers of vLLM share.
+
+Prompts of a Mooncake trace, its scheduler over a made-up model, and the recording.
 
 For the interpreter of vLLM's environment; imports of vllm come after `import_vllm`.
 """
@@ -31,7 +33,11 @@ STEPS = 200_000
 
 def import_vllm():
     """Import vLLM as it runs without a GPU, and return its version."""
-    os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "HF_HUB_OFFLINE": "1"}
+    os.environ |= {
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     from vllm import __version__, platforms
     from vllm.platforms.cpu import CpuPlatform
 
@@ -40,27 +46,35 @@ def import_vllm():
 
 
 def prompts(trace, count):
-    """Return the tokens of the first `count` requests: prompts share exactly the prefixes that their blocks share."""
+    """Return the tokens of the first `count` requests.
+
+    Prompts share exactly the prefixes that their blocks share.
+    """
     with trace.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line, _ in zip(lines, range(count), strict=False)]
     return [
-        [token for block in row["hash_ids"] for token in range(block * TRACE_BLOCK, (block + 1) * TRACE_BLOCK)][
-            : row["input_length"]
-        ]
+        [
+            token
+            for block in row["hash_ids"]
+            for token in range(block * TRACE_BLOCK, (block + 1) * TRACE_BLOCK)
+        ][: row["input_length"]]
         for row in rows
     ]
 
 
 class Engine:
-    """vLLM's scheduler with a connector, and what its worker tells it: one token a step for each request."""
+    """vLLM's scheduler with a connector, and what its worker tells it.
+
+    One token a step for each request.
+    """
 
     def __init__(self, folder, asked, *, connector, extra, layers, has_gpu_cache, token_bytes=LAYER_TOKEN_BYTES,
                  ranks=1, is_latent=False, gpu_blocks=None, sequences=1, budget=8192, answer=1):  # fmt: skip
         """Set vLLM up for prompts like `asked`, with its model's config in `folder`.
 
-        The GPU has `gpu_blocks`, else what one prompt needs; a step computes up to `budget` tokens of `sequences`. No
-        `answer` is longer than so many tokens.
-        Each of the `ranks` has so many `token_bytes` in a layer, of a head's keys and values or of a latent.
+        The GPU has `gpu_blocks`, else what one prompt needs; a step computes up to `budget` tokens
+        of `sequences`. No `answer` is longer than so many tokens. Each of the `ranks` has so many
+        `token_bytes` in a layer, of a head's keys and values or of a latent.
         """
         import torch
         from vllm.config import (
@@ -111,7 +125,8 @@ class Engine:
         self.config.scheduler_config.max_num_batched_tokens = budget
         names = [f"layer{n}" for n in range(layers)]
         of_layer = {"block_size": BLOCK, "num_kv_heads": 1, "dtype": torch.bfloat16}
-        # Two bytes an element; a latent as its layers have it (model_executor/layers/attention/mla_attention.py:1357).
+        # Two bytes an element; a latent as its layers have it
+        # (model_executor/layers/attention/mla_attention.py:1357).
         spec = (MLAAttentionSpec(head_size=token_bytes // 2, max_tp_shards=1, **of_layer) if is_latent else
                 FullAttentionSpec(head_size=token_bytes // 4, **of_layer))  # fmt: skip
         tensor = KVCacheTensor(size=page * layers * self.gpu_blocks, layers=names,
@@ -135,12 +150,19 @@ class Engine:
                        block_hasher=self._hasher)  # fmt: skip
 
     def answer(self, scheduled, received=(), worker=None):
-        """Tell the scheduler that a step is done: which requests' loads ended, and what the worker says."""
+        """Tell the scheduler that a step is done.
+
+        Which requests' loads ended, and what the worker says.
+        """
         from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
         ids, asked = list(scheduled.num_scheduled_tokens), self.scheduler.requests
-        tokens = [[7] if asked[name].num_computed_tokens >= asked[name].num_tokens else [] for name in ids]
-        said = KVConnectorOutput(finished_recving=set(received) or None, kv_connector_worker_meta=worker)
+        tokens = [
+            [7] if asked[name].num_computed_tokens >= asked[name].num_tokens else [] for name in ids
+        ]
+        said = KVConnectorOutput(
+            finished_recving=set(received) or None, kv_connector_worker_meta=worker
+        )
         output = ModelRunnerOutput(req_ids=ids, req_id_to_index={name: n for n, name in enumerate(ids)},
                                    sampled_token_ids=tokens,
                                    kv_connector_output=said if received or worker else None)  # fmt: skip
@@ -158,7 +180,9 @@ class Engine:
 
 
 class Recording:
-    """Operations in order, as lines of operation, request, group, first place, step to the next, and how many."""
+    """Operations in order, as lines of operation, request, group, first place, step to the next,
+    and how many.
+    """
 
     def __init__(self):
         """Record nothing yet, before the first request."""
@@ -170,7 +194,10 @@ class Recording:
             self._done.append((operation, self.request, group, place))
 
     def runs(self):
-        """Yield what was recorded, runs of neighbours as one: operation, request, group, place, step, count."""
+        """Yield what was recorded, runs of neighbours as one.
+
+        Operation, request, group, place, step, count.
+        """
         at, done = 0, self._done
         while at < len(done):
             kind, first = done[at][:3], done[at][3]
@@ -189,7 +216,10 @@ class Recording:
 
 
 def arguments():
-    """Return a parser of what each driver is told: the trace, the output, a folder for a config, how many requests."""
+    """Return a parser of what each driver is told.
+
+    The trace, the output, a folder for a config, how many requests.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("trace", type=Path)
     parser.add_argument("out", type=Path)

@@ -68,11 +68,19 @@ def with_a_run(rng: random.Random, folder: Path) -> Trial:
         "requests.parquet": whole("served", True),
     }  # fmt: skip
     if rng.random() < 0.4:
-        files |= {"blocks.parquet": whole("blocks", True), "probe.json": json.dumps(probe()).encode()}
+        files |= {
+            "blocks.parquet": whole("blocks", True),
+            "probe.json": json.dumps(probe()).encode(),
+        }
     for name, data in files.items():
         (run / name).write_bytes(data)
     victim = rng.choice(list(files))
-    tables = {"ops.parquet": OPS, "blocks.parquet": BLOCKS, "series.parquet": SERIES, "requests.parquet": SERVED}
+    tables = {
+        "ops.parquet": OPS,
+        "blocks.parquet": BLOCKS,
+        "series.parquet": SERIES,
+        "requests.parquet": SERVED,
+    }
     (run / victim).unlink()
     if rng.random() < 0.95:
         if victim in tables:
@@ -114,7 +122,14 @@ def with_an_import(rng: random.Random, folder: Path) -> Trial:
         (folder / name).write_bytes(made)
         names.append(name)
     json_ = ["--json"] if rng.random() < 0.5 else []
-    made_files = ["trace.parquet", "ops.parquet", "run.json", "probe.json", "blocks.parquet", "trace.objects.parquet"]
+    made_files = [
+        "trace.parquet",
+        "ops.parquet",
+        "run.json",
+        "probe.json",
+        "blocks.parquet",
+        "trace.objects.parquet",
+    ]
     argv = ["kvdistill", "import", kind, *names, "-o", "out", *json_]
     return Command(argv, [f"out/{name}" for name in made_files], "--json" in argv)
 
@@ -135,7 +150,9 @@ def with_requests(rng: random.Random, folder: Path) -> Trial:
 def with_a_preset(rng: random.Random, folder: Path) -> Trial:
     """Simulate with a damaged preset, override or option."""
     path = folder / "p.toml"
-    path.write_bytes(mutate.several(toml_of, seeds.PRESET, rng) if rng.random() < 0.5 else seeds.PRESET)
+    path.write_bytes(
+        mutate.several(toml_of, seeds.PRESET, rng) if rng.random() < 0.5 else seeds.PRESET
+    )
     argv = [
         "kvtrace",
         "gen",
@@ -154,9 +171,20 @@ def with_a_preset(rng: random.Random, folder: Path) -> Trial:
         argv += ["--set", setting(rng).replace("\x00", "")]
     if rng.random() < 0.3:
         option = rng.choice(
-            ("--drive-size", "--duration", "--seed", "--tp", "--model", "--gpu", "--burstiness", "--request-rate")
+            (
+                "--drive-size",
+                "--duration",
+                "--seed",
+                "--tp",
+                "--model",
+                "--gpu",
+                "--burstiness",
+                "--request-rate",
+            )
         )
-        value = rng.choice((str(mutate.number(rng)), rng.choice(mutate.FLOATS), rng.choice(mutate.HOSTILE)))
+        value = rng.choice(
+            (str(mutate.number(rng)), rng.choice(mutate.FLOATS), rng.choice(mutate.HOSTILE))
+        )
         argv += [option, value.replace("\x00", "").encode("utf-8", "replace").decode()]
     return Command(argv, ["g.parquet", "g.objects.parquet"])
 
@@ -166,7 +194,8 @@ def with_other_files(rng: random.Random, folder: Path) -> Trial:
     kind = rng.randrange(4)
     if kind == 0:
         return Command(
-            ["kvtrace", "convert", str(mlperf_file(rng, folder)), "c.parquet"], ["c.parquet", "c.objects.parquet"]
+            ["kvtrace", "convert", str(mlperf_file(rng, folder)), "c.parquet"],
+            ["c.parquet", "c.objects.parquet"],
         )
     if kind == 1:
         path = folder / "config.json"
@@ -187,9 +216,13 @@ def with_other_files(rng: random.Random, folder: Path) -> Trial:
         "status": "running",
     }
     (folder / "t.parquet").write_bytes(whole("trace", True))
-    (run / "run.partial.json").write_bytes(mutate.json_of(mutate.several(mutate.tree_of, partial, rng)))
+    (run / "run.partial.json").write_bytes(
+        mutate.json_of(mutate.several(mutate.tree_of, partial, rng))
+    )
     (run / "ops.partial.arrow").write_bytes(rng.randbytes(rng.randrange(2000)))
-    return Command(_argv(rng, ["kvreplay", "recover", "run"], ["kvdistill", "report", "run"]), ["run/run.json"])
+    return Command(
+        _argv(rng, ["kvreplay", "recover", "run"], ["kvdistill", "report", "run"]), ["run/run.json"]
+    )
 
 
 COMMANDS: tuple[tuple[Target, int], ...] = (
@@ -209,7 +242,11 @@ def _made(argv: list[str], files: dict[str, bytes], wanted: str) -> Any:
 @cache
 def probe() -> Any:
     """Return the content of a probe.json."""
-    return _made(["kvdistill", "import", "blkparse", "b.txt", "-o", "out"], seeds.IMPORTS["blkparse"], "out/probe.json")
+    return _made(
+        ["kvdistill", "import", "blkparse", "b.txt", "-o", "out"],
+        seeds.IMPORTS["blkparse"],
+        "out/probe.json",
+    )
 
 
 @cache

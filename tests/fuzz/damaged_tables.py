@@ -28,7 +28,15 @@ def _columns(rows: pa.Table, rng: random.Random) -> pa.Table:
     if kind == 1:
         return rows.append_column(rng.choice((name, "more", mutate.HOSTILE[2])), rows.column(at))
     if kind == 2:
-        types = (pa.float64(), pa.string(), pa.int8(), pa.uint64(), pa.binary(), pa.bool_(), pa.list_(pa.int64()))
+        types = (
+            pa.float64(),
+            pa.string(),
+            pa.int8(),
+            pa.uint64(),
+            pa.binary(),
+            pa.bool_(),
+            pa.list_(pa.int64()),
+        )
         return rows.set_column(at, name, pa.nulls(rows.num_rows, rng.choice(types)))
     if kind == 3:
         return rows.slice(rng.randrange(rows.num_rows), rng.choice((0, 1, 5)))
@@ -87,7 +95,8 @@ def csv_of(rows: pa.Table, table: Table, meta: bytes) -> bytes:
     text = [head, ",".join(rows.schema.names).encode() + b"\n"]
     for row in rows.to_pylist():
         cells = [
-            "" if v is None else f"[{' '.join(map(str, v))}]" if isinstance(v, list) else str(v) for v in row.values()
+            "" if v is None else f"[{' '.join(map(str, v))}]" if isinstance(v, list) else str(v)
+            for v in row.values()
         ]
         text.append(",".join(cells).encode() + b"\n")
     return b"".join((*text, b"# end ", meta, b"\n"))
@@ -95,7 +104,10 @@ def csv_of(rows: pa.Table, table: Table, meta: bytes) -> bytes:
 
 @dataclass
 class Damaged:
-    """A damaged table file, and the rows that it must have if it is taken; null if only its bytes tell."""
+    """A damaged table file, and the rows that it must have if it is taken.
+
+    Null if only its bytes tell.
+    """
 
     path: Path
     rows: pa.Table | None
@@ -126,7 +138,9 @@ def table_file(table: Table, rng: random.Random, folder: Path, name: str = "t") 
         return Damaged(path, rows)
     text = csv_of(rows, table, encoded)
     is_rows = kind >= 0.55
-    path.write_bytes(zstandard.compress(mutate.several(mutate.text_of, text, rng) if is_rows else text))
+    path.write_bytes(
+        zstandard.compress(mutate.several(mutate.text_of, text, rng) if is_rows else text)
+    )
     return Damaged(path, None if is_rows else rows)
 
 

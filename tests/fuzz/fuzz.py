@@ -1,9 +1,12 @@
-"""Try damaged and hostile input on every reader and command: `python tests/fuzz/fuzz.py --seconds 60`.
+"""Try damaged and hostile input on every reader and command.
 
-Each case is made of a seed and its number alone, so that `--seed S --case N` repeats it. Workers are forked from one
-process that has loaded everything; each has a limit on its memory, and an alarm. A case fails by a traceback, a hang, more
-than its memory, an exit code that is not documented, more than one line of error, control characters on the terminal, a
-file under its final name after a failure, or figures that are not sound.
+`python tests/fuzz/fuzz.py --seconds 60`.
+
+Each case is made of a seed and its number alone, so that `--seed S --case N` repeats it. Workers
+are forked from one process that has loaded everything; each has a limit on its memory, and an
+alarm. A case fails by a traceback, a hang, more than its memory, an exit code that is not
+documented, more than one line of error, control characters on the terminal, a file under its final
+name after a failure, or figures that are not sound.
 """
 
 from __future__ import annotations
@@ -111,7 +114,9 @@ def _run_command(trial: Any, folder: Path) -> None:
     before = {name for name in trial.outputs if (folder / name).exists()}
     done = run_cli(*trial.argv, check=False, cwd=folder)
     # A replay says what it needs before it begins, and may find less here.
-    is_foreseen = done.returncode == OutOfMemory.exit_code and "the replay needs about" in done.stderr
+    is_foreseen = (
+        done.returncode == OutOfMemory.exit_code and "the replay needs about" in done.stderr
+    )
     if done.returncode not in EXIT_CODES and not is_foreseen:
         raise Broken(f"exit code {done.returncode}: {done.stderr[-300:]!r}")
     for text in (done.stdout, done.stderr):
@@ -140,17 +145,26 @@ def _check_results(trial: Any, folder: Path, shown: str) -> None:
     if trial.is_json and not finite(json.loads(shown)):
         raise Broken("a number in its JSON is none")
     for path in folder.glob("report.csv"):
-        cells = [cell for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8"))) for cell in row]
+        cells = [
+            cell
+            for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
+            for cell in row
+        ]
         bad = next((cell for cell in cells if _FORMULA.match(cell)), None)
         if bad is not None:
             raise Broken(f"a spreadsheet would take a cell for a formula: {bad[:60]!r}")
     for path in folder.glob("jobs/*"):
-        if path.suffix in (".fio", ".yml", ".yaml") and "\n[evil]" in path.read_text(encoding="utf-8"):
+        if path.suffix in (".fio", ".yml", ".yaml") and "\n[evil]" in path.read_text(
+            encoding="utf-8"
+        ):
             raise Broken(f"a name made a section of {path.name}")
 
 
 def attempt(seed: int, case: int, folder: Path, share: float) -> tuple[Failure | None, bool]:
-    """Do one case in an empty `folder`; return how it failed, if it did, and whether it was a command."""
+    """Do one case in an empty `folder`.
+
+    Return how it failed, if it did, and whether it was a command.
+    """
     what, trial = "making the case", None
     try:
         what, trial = trial_of(seed, case, folder, share)
@@ -158,7 +172,10 @@ def attempt(seed: int, case: int, folder: Path, share: float) -> tuple[Failure |
         signal.alarm(WAIT_S)
         run_trial(trial, folder)
     except Hang:
-        why = "".join(traceback.format_stack()) + f"\nno end after {HANG_S} s of processor time, or {WAIT_S} s"
+        why = (
+            "".join(traceback.format_stack())
+            + f"\nno end after {HANG_S} s of processor time, or {WAIT_S} s"
+        )
     except (Exception, SystemExit):  # noqa: BLE001 - whatever it is, it is a finding
         why = traceback.format_exc()
     else:
@@ -179,15 +196,23 @@ def _empty(folder: Path) -> None:
 
 
 def _virtual_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    return (
+        int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        * resource.getpagesize()
+    )
 
 
 def _ring(*_: object) -> NoReturn:
     raise Hang
 
 
-def work(seed: int, first: int, step: int, last: int | None, slot: memoryview, out: int, share: float) -> NoReturn:
-    """Do the cases from `first` on; say of each in `slot` that it began, and write failures to `out`."""
+def work(
+    seed: int, first: int, step: int, last: int | None, slot: memoryview, out: int, share: float
+) -> NoReturn:
+    """Do the cases from `first` on.
+
+    Say of each in `slot` that it began, and write failures to `out`.
+    """
     for alarm in (signal.SIGALRM, signal.SIGPROF):
         signal.signal(alarm, _ring)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -209,7 +234,8 @@ def work(seed: int, first: int, step: int, last: int | None, slot: memoryview, o
             if failure is not None:
                 os.write(out, (json.dumps(vars(failure)) + "\n").encode())
             if failure is not None or done % 5000 == 0:
-                # A fresh one: what a failure, or thousands of cases, left in memory is no other case's.
+                # A fresh one: what a failure, or thousands of cases, left in memory is no other
+                # case's.
                 break
         _SLOT.pack_into(slot, 0, case, done, 0.0, readings, commands)
     os._exit(0)
@@ -247,7 +273,15 @@ class Pool:
         pid = os.fork()
         if pid == 0:
             try:
-                work(self.seed, case, self.count, self.last, self._slot(number), self._write, self.share)
+                work(
+                    self.seed,
+                    case,
+                    self.count,
+                    self.last,
+                    self._slot(number),
+                    self._write,
+                    self.share,
+                )
             except BaseException:  # noqa: BLE001 - the parent sees it by its exit code
                 os.write(2, traceback.format_exc().encode())
             os._exit(70)
@@ -272,7 +306,11 @@ class Pool:
                 continue
             self._workers.remove(worker)
             if status:
-                why = f"no end after {LOST_S} s" if is_lost else f"the process died: {_ending(status)}"
+                why = (
+                    f"no end after {LOST_S} s"
+                    if is_lost
+                    else f"the process died: {_ending(status)}"
+                )
                 found.append(Failure(self.seed, case, "a worker", "", why))
                 case += self.count
             found += self._reports()
@@ -308,8 +346,14 @@ def _ending(status: int) -> str:
 
 
 def warm(share: float) -> None:
-    """Load and compile what cases use, by the first cases of a seed of its own; in a worker, since threads do not fork."""
-    with tempfile.TemporaryDirectory(prefix="kvfuzz-", dir=_scratch()) as name, contextlib.chdir(name):
+    """Load and compile what cases use, by the first cases of a seed of its own.
+
+    In a worker, since threads do not fork.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="kvfuzz-", dir=_scratch()) as name,
+        contextlib.chdir(name),
+    ):
         for case in range(60):
             attempt(-1, case, Path(name), min(share * 8, 0.5))
             _empty(Path(name))
@@ -318,13 +362,17 @@ def warm(share: float) -> None:
 def main() -> int:
     """Fuzz, print failures and counts; return 1 if there was a failure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=None, help="repeats a run; drawn and printed if not given")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="repeats a run; drawn and printed if not given"
+    )
     parser.add_argument("--case", type=int, help="only this one, with its whole traceback")
     parser.add_argument("--first", type=int, default=0, help="the first case")
     parser.add_argument("--cases", type=int, help="how many")
     parser.add_argument("--seconds", type=float, default=60.0, help="for how long, without --cases")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--commands", type=float, default=0.05, help="share of cases that run a whole command")
+    parser.add_argument(
+        "--commands", type=float, default=0.05, help="share of cases that run a whole command"
+    )
     parser.add_argument("--most-failures", type=int, default=20)
     args = parser.parse_args()
     seed = int.from_bytes(os.urandom(4), "little") if args.seed is None else args.seed

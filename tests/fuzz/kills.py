@@ -1,9 +1,12 @@
-"""Kill commands at random moments, and look at what is left: `python tests/fuzz/kills.py --kills 200`.
+"""Kill commands at random moments, and look at what is left.
 
-A case is made of a seed and its number: which command, and when it is killed (SIGKILL, of its whole process group).
-Then: a file under its final name is the one that an undisturbed command writes, byte for byte, where these bytes are
-reproducible; what `kvreplay recover` makes of a run holds only rows of the trace, each once, with times in order; and
-the same command with --force ends well and has all rows. Prints a line a failed case, with how to repeat it.
+`python tests/fuzz/kills.py --kills 200`.
+
+A case is made of a seed and its number: which command, and when it is killed (SIGKILL, of its whole
+process group). Then: a file under its final name is the one that an undisturbed command writes,
+byte for byte, where these bytes are reproducible; what `kvreplay recover` makes of a run holds only
+rows of the trace, each once, with times in order; and the same command with --force ends well and
+has all rows. Prints a line a failed case, with how to repeat it.
 """
 
 from __future__ import annotations
@@ -71,7 +74,10 @@ class Command:
     is_reproducible: bool = False
     """Whether its files are the same bytes each time."""
     trace: str = ""
-    """The trace that it makes for itself and replays until the clock ends it; without, it replays all of `t.parquet`."""
+    """The trace that it makes for itself and replays until the clock ends it.
+
+    Without, it replays all of `t.parquet`.
+    """
 
 
 COMMANDS = {
@@ -103,13 +109,17 @@ def finish(command: Command, folder: Path, *extra: str) -> float:
     began = time.monotonic()
     with start(command, folder, *extra) as process:
         if process.wait(MOST_S):
-            raise FoundError(f"left with {process.returncode}: {(folder / 'said').read_text(errors='replace')[-600:]}")
+            raise FoundError(
+                f"left with {process.returncode}: {(folder / 'said').read_text(errors='replace')[-600:]}"
+            )
     return time.monotonic() - began
 
 
 def files(folder: Path) -> dict[str, str]:
     """Return the final files below `folder` with their hashes; not those that are written aside."""
-    found = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".tmp")]
+    found = [
+        path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".tmp")
+    ]
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in found
@@ -123,19 +133,29 @@ def rows_of(path: Path, columns: tuple[str, ...], table: object) -> Iterator[dic
 
 
 def check_rows(ops: Path, trace: list[dict[str, object]], *, is_whole: bool) -> int:
-    """Return how many rows the run's `ops` has; FoundError if one is not the trace's, or some are missing."""
+    """Return how many rows the run's `ops` has.
+
+    FoundError if one is not the trace's, or some are missing.
+    """
     columns = ("row", "op", "tier", "object_id", "submitted_ns", "completed_ns", "bytes")
     seen = Counter()
     for row in rows_of(ops, columns, OPS):
         seen[row["row"]] += 1
         of = trace[row["row"]]
         moved = 0 if row["op"] == "delete" else of["length_bytes"]
-        if any(row[name] != of[name] for name in ("op", "tier", "object_id")) or row["bytes"] not in (None, moved):
+        if any(row[name] != of[name] for name in ("op", "tier", "object_id")) or row[
+            "bytes"
+        ] not in (None, moved):
             raise FoundError(f"{ops}: row {row['row']} is {row}, in the trace {of}")
-        if None not in (row["submitted_ns"], row["completed_ns"]) and row["completed_ns"] < row["submitted_ns"]:
+        if (
+            None not in (row["submitted_ns"], row["completed_ns"])
+            and row["completed_ns"] < row["submitted_ns"]
+        ):
             raise FoundError(f"{ops}: row {row['row']} ends before it begins")
     if any(count > 1 for count in seen.values()):
-        raise FoundError(f"{ops}: rows come twice: {[row for row, count in seen.items() if count > 1][:5]}")
+        raise FoundError(
+            f"{ops}: rows come twice: {[row for row, count in seen.items() if count > 1][:5]}"
+        )
     if is_whole and not seen:
         raise FoundError(f"{ops}: no rows")
     return sum(seen.values())
@@ -160,9 +180,16 @@ def recovered(command: Command, folder: Path, trace: list[dict[str, object]]) ->
 
 
 def check(
-    name: str, folder: Path, wanted: dict[str, str], trace: list[dict[str, object]], whole: dict[str, int]
+    name: str,
+    folder: Path,
+    wanted: dict[str, str],
+    trace: list[dict[str, object]],
+    whole: dict[str, int],
 ) -> str:
-    """Look at what a kill left in `folder`, then run the command again; return what was seen, in a word."""
+    """Look at what a kill left in `folder`, then run the command again.
+
+    Return what was seen, in a word.
+    """
     command, out = COMMANDS[name], folder / "out"
     left = files(out) if out.exists() else {}
     word = "nothing" if not left else "all" if left.keys() >= wanted.keys() else "some"
@@ -203,7 +230,9 @@ def new_folder(at: Path, trace: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--case", type=int, help="this one alone")
@@ -211,14 +240,20 @@ def main() -> None:
     asked = parser.parse_args()
     names, failed, seen = asked.commands.split(","), 0, Counter()
     with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="kills-")))
+        place = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd(), prefix="kills-"))
+        )
         if "s3" in names and found_program("rclone") is None:
             names.remove("s3")
             print("s3: left out, rclone is not installed")
         if "s3" in names:
             (place / "store").mkdir()
             store = stack.enter_context(rclone(place / "store"))
-            os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": store.url}
+            os.environ |= {
+                "AWS_ACCESS_KEY_ID": KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET,
+                "AWS_ENDPOINT_URL": store.url,
+            }
             os.environ |= {"AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
         (place / "given").mkdir()
         finish(Command(("kvtrace", *GEN, "t.parquet")), place / "given")
@@ -231,14 +266,20 @@ def main() -> None:
             took = finish(COMMANDS[name], folder)
             out = folder / "out"
             rows = trace_of(folder / own) if (own := COMMANDS[name].trace) else trace
-            whole = {str(p.relative_to(out)): check_rows(p, rows, is_whole=True) for p in out.rglob("ops.parquet")}
+            whole = {
+                str(p.relative_to(out)): check_rows(p, rows, is_whole=True)
+                for p in out.rglob("ops.parquet")
+            }
             known[name] = took, files(out), whole
             print(f"{name}: {took:.1f} s undisturbed, {sum(whole.values())} rows", flush=True)
         for number in [asked.case] if asked.case is not None else range(asked.kills):
             draw = random.Random(f"{asked.seed} {number}")
             name = draw.choice(names)
             took, wanted, whole = known[name]
-            folder, after = new_folder(place / f"case-{number}", place / "given" / "t.parquet"), draw.uniform(0.1, took)
+            folder, after = (
+                new_folder(place / f"case-{number}", place / "given" / "t.parquet"),
+                draw.uniform(0.1, took),
+            )
             if name == "gen":
                 (folder / "out").mkdir()
             try:

@@ -1,4 +1,6 @@
-"""Damage done to inputs with their structure in mind: to bytes, lines and fields, trees of JSON, tables.
+"""Damage done to inputs with their structure in mind.
+
+To bytes, lines and fields, trees of JSON, tables.
 
 Each function takes what is whole and a random generator, and returns something that is almost that.
 """
@@ -15,7 +17,20 @@ NUMBERS = (
     0, 1, -1, 2, 127, 128, 255, 511, 513, 4096, 65_536, 2**31 - 2, 2**31 - 1, 2**31, -(2**31), 2**32, 2**50, 2**50 + 1,
     2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**64, 10**30, -(10**30),
 )  # fmt: skip
-FLOATS = ("0.0", "-0.0", "1e308", "-1e308", "5e-324", "1e999", "0.1", "1.5", "NaN", "Infinity", "-Infinity", "1e-400")
+FLOATS = (
+    "0.0",
+    "-0.0",
+    "1e308",
+    "-1e308",
+    "5e-324",
+    "1e999",
+    "0.1",
+    "1.5",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e-400",
+)
 HOSTILE = (
     "", " ", "\x00", "\x1b[2J\x1b]0;owned\x07", "\x9b31m", "a\nb", "\r\nkvtrace: error: fake", "\n[evil]\nfilename=/dev/null\n",
     "=cmd|' /C calc'!A0", "+1+1", "-1+1", "@SUM(A1)", "x" * 300, "x" * 100_000, "../../etc/passwd", "/dev/zero", "'; DROP",
@@ -54,7 +69,11 @@ def bytes_of(data: bytes, rng: random.Random) -> bytes:
         edge = rng.choice((b"\x00", b"\xff", b"\x80", b"\x7f")) * size
         return data[:at] + edge + data[at + size :]
     if kind == 6:
-        return data[:at] + rng.choice((b"\xff\xfe", b"\x00", b"\n", b"\xc3\x28", b"\xed\xa0\x80")) + data[at:]
+        return (
+            data[:at]
+            + rng.choice((b"\xff\xfe", b"\x00", b"\n", b"\xc3\x28", b"\xed\xa0\x80"))
+            + data[at:]
+        )
     return data + rng.choice((data, data[at:], b"\n", b"\x00" * 100))
 
 
@@ -96,7 +115,18 @@ def _token(rng: random.Random) -> bytes:
         return rng.choice(FLOATS).encode()
     if kind == 3:
         return rng.choice(HOSTILE).encode("utf-8", "surrogatepass")
-    return rng.choice((b"\xff\xfe\xfd", b"0x7fffffffffffffff", b"1_000", b" 12 ", b"1.", b"true", b"-", b"[" * 5000))
+    return rng.choice(
+        (
+            b"\xff\xfe\xfd",
+            b"0x7fffffffffffffff",
+            b"1_000",
+            b" 12 ",
+            b"1.",
+            b"true",
+            b"-",
+            b"[" * 5000,
+        )
+    )
 
 
 class Raw:
@@ -107,7 +137,10 @@ class Raw:
 
 
 def tree_of(tree: Any, rng: random.Random) -> Any:
-    """Return `tree`, values as of JSON, with one of its nodes replaced, removed or doubled; `json_of` encodes it."""
+    """Return `tree`, values as of JSON, with one of its nodes replaced, removed or doubled.
+
+    `json_of` encodes it.
+    """
     places: list[tuple[Any, Any]] = []
 
     def walk(node: Any) -> None:
@@ -131,7 +164,8 @@ def tree_of(tree: Any, rng: random.Random) -> Any:
     elif kind == 2:
         other, at = rng.choice(places)
         if not isinstance(
-            other.get(at) if isinstance(other, dict) else other[at] if at < len(other) else None, (dict, list)
+            other.get(at) if isinstance(other, dict) else other[at] if at < len(other) else None,
+            (dict, list),
         ):
             node[key] = other[at] if isinstance(other, list) or at in other else None
     else:
@@ -148,13 +182,30 @@ def _value(before: Any, rng: random.Random) -> Any:
     if kind == 4:
         return Raw(rng.choice(FLOATS).encode())
     if kind == 5:
-        return rng.choice((None, True, False, [], {}, [None], {"": None}, [before], {"a": before}, [[]], ""))
+        return rng.choice(
+            (None, True, False, [], {}, [None], {"": None}, [before], {"a": before}, [[]], "")
+        )
     if kind == 6:
         depth = rng.choice(DEPTH)
         is_list = rng.random() < 0.5
-        return Raw(b"[" * depth + b"]" * depth if is_list else b'{"a":' * depth + b"1" + b"}" * depth)
+        return Raw(
+            b"[" * depth + b"]" * depth if is_list else b'{"a":' * depth + b"1" + b"}" * depth
+        )
     if kind == 7:
-        return Raw(rng.choice((b'"\xff\xfe"', b'"\xed\xa0\x80"', b'"\\ud800"', b"nul", b"[", b'"', b"01", b"9" * 5000)))
+        return Raw(
+            rng.choice(
+                (
+                    b'"\xff\xfe"',
+                    b'"\xed\xa0\x80"',
+                    b'"\\ud800"',
+                    b"nul",
+                    b"[",
+                    b'"',
+                    b"01",
+                    b"9" * 5000,
+                )
+            )
+        )
     return str(before) if not isinstance(before, str) else len(before)
 
 

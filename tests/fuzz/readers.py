@@ -32,9 +32,14 @@ def read_table(rng: random.Random, folder: Path) -> Trial:
             if column.type.startswith("int"):
                 values = [v for v in found.column(column.name).to_pylist() if v is not None]
                 least = -(2**63) if column.least is None else column.least
-                need(all(least <= v <= column.most for v in values), f"{column.name} is out of range")
+                need(
+                    all(least <= v <= column.most for v in values), f"{column.name} is out of range"
+                )
         if given.rows is not None and reader.table is table:
-            need(found.to_pylist() == given.rows.select(table.names).to_pylist(), "other rows than were written")
+            need(
+                found.to_pylist() == given.rows.select(table.names).to_pylist(),
+                "other rows than were written",
+            )
 
     return Reading(call)
 
@@ -50,16 +55,33 @@ def read_bomb(rng: random.Random, folder: Path) -> Trial:
         part = rng.choice((b"\x00", b"\n", b"0,k,chunk,1\n", b"a")) * (1 << 20)
         packer = zstandard.ZstdCompressor().compressobj()
         path.write_bytes(
-            b"".join((packer.compress(head), *(packer.compress(part) for _ in range(BOMB_MIB)), packer.flush()))
+            b"".join(
+                (
+                    packer.compress(head),
+                    *(packer.compress(part) for _ in range(BOMB_MIB)),
+                    packer.flush(),
+                )
+            )
         )
     else:
         count = rng.choice((3, 300))
         size = (rng.choice((20, 40)) << 20) if count == 3 else 1
         ends = pa.array([size * n for n in range(count + 1)], pa.int32())
-        key = pa.Array.from_buffers(pa.string(), count, [None, ends.buffers()[1], pa.py_buffer(b"k" * size * count)])
-        columns = {"object_id": range(count), "key": key, "kind": ["chunk"] * count, "size_bytes": [1] * count}
+        key = pa.Array.from_buffers(
+            pa.string(), count, [None, ends.buffers()[1], pa.py_buffer(b"k" * size * count)]
+        )
+        columns = {
+            "object_id": range(count),
+            "key": key,
+            "kind": ["chunk"] * count,
+            "size_bytes": [1] * count,
+        }
         made = pa.table(columns).cast(pa.schema([rows.schema.field(n) for n in columns]))
-        path.write_bytes(parquet_of(made, mutate.json_of(meta | {"rows": rng.choice((count, 10**12, 2**62))}), rng))
+        path.write_bytes(
+            parquet_of(
+                made, mutate.json_of(meta | {"rows": rng.choice((count, 10**12, 2**62))}), rng
+            )
+        )
 
     def call() -> None:
         for _batch in open_table(path).batches():
@@ -117,12 +139,19 @@ def read_requests(rng: random.Random, folder: Path) -> Trial:
         found = read(source, path, {}, Reshaping(), 1)
         count = len(found)
         need(count > 0, "no request")
-        need((found.arrival_ns >= 0).all() and found.arrival_ns.max() <= MAX_NS, "times out of range")
+        need(
+            (found.arrival_ns >= 0).all() and found.arrival_ns.max() <= MAX_NS, "times out of range"
+        )
         need((found.arrival_ns[1:] >= found.arrival_ns[:-1]).all(), "times go back")
         for tokens in (found.input_tokens, found.output_tokens):
-            need(len(tokens) == count and (tokens >= 0).all() and tokens.max() <= MAX_TOKENS, "tokens out of range")
+            need(
+                len(tokens) == count and (tokens >= 0).all() and tokens.max() <= MAX_TOKENS,
+                "tokens out of range",
+            )
         need(
-            len(found.block_offsets) == count + 1 and found.block_offsets[-1] == len(found.block_ids), "ids do not fit"
+            len(found.block_offsets) == count + 1
+            and found.block_offsets[-1] == len(found.block_ids),
+            "ids do not fit",
         )
 
     return Reading(call)
@@ -161,7 +190,9 @@ def _engine_file(kind: str, rng: random.Random, folder: Path) -> Path:
         rows[at] = mutate.several(mutate.tree_of, rows[at], rng)
         data = b"\n".join(map(mutate.json_of, rows)) + b"\n"
     else:
-        data = mutate.several(mutate.bytes_of if path.suffix != ".jsonl" else mutate.text_of, data, rng)
+        data = mutate.several(
+            mutate.bytes_of if path.suffix != ".jsonl" else mutate.text_of, data, rng
+        )
     target = folder / path.name
     target.write_bytes(data)
     return target
@@ -180,7 +211,10 @@ def read_mlperf(rng: random.Random, folder: Path) -> Trial:
         except BaseException:
             need(not target.exists(), "a failed conversion leaves a trace")
             raise
-        need(sum(b.num_rows for b in open_table(target).batches()) == state.rows, "other rows than were read")
+        need(
+            sum(b.num_rows for b in open_table(target).batches()) == state.rows,
+            "other rows than were read",
+        )
 
     return Reading(call)
 
@@ -224,7 +258,17 @@ def setting(rng: random.Random) -> str:
         value = rng.choice(("[", "{", "{a=", "['", '"')) * rng.choice(mutate.DEPTH)
     elif kind == 3:
         name = rng.choice(
-            ("a." * 3000 + "b", ".", "", "tiers", "tiers.nvme", "tiers.0", name + ".x", "description", name + " ")
+            (
+                "a." * 3000 + "b",
+                ".",
+                "",
+                "tiers",
+                "tiers.nvme",
+                "tiers.0",
+                name + ".x",
+                "description",
+                name + " ",
+            )
         )
     return f"{name}={value}".encode("utf-8", "replace").decode()
 

@@ -1,4 +1,7 @@
-"""Small whole inputs of every kind that the programs read, made by code: what the fuzzer damages."""
+"""Small whole inputs of every kind that the programs read, made by code.
+
+What the fuzzer damages.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.schema import BLOCKS, EVENTS, OBJECTS, OPS, REQUESTS, SERIES, SERVED, TRACE, Table, arrow_schema
+from kvtrace.core.schema import (
+    BLOCKS,
+    EVENTS,
+    OBJECTS,
+    OPS,
+    REQUESTS,
+    SERIES,
+    SERVED,
+    TRACE,
+    Table,
+    arrow_schema,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "house"
 TIERS = ("gpu", "cpu", "nvme")
@@ -27,18 +41,41 @@ def _rows(table: Table) -> list[dict[str, Any]]:
         found = []
         for i in range(30):
             at, request = i * _MS, i // 3
-            common = {"phase": "store", "request_id": request, "stage": i % 3, "rank": 0, "offset_bytes": 0}
+            common = {
+                "phase": "store",
+                "request_id": request,
+                "stage": i % 3,
+                "rank": 0,
+                "offset_bytes": 0,
+            }
             found.append(
-                {"ts_ns": at, "op": "write", "tier": 2, "object_id": i, "length_bytes": 4096 * (1 + i % 5), **common}
+                {
+                    "ts_ns": at,
+                    "op": "write",
+                    "tier": 2,
+                    "object_id": i,
+                    "length_bytes": 4096 * (1 + i % 5),
+                    **common,
+                }
             )
             if i % 3 == 2:
-                read = {"op": "read", "phase": "load", "object_id": i - 2, "length_bytes": 4096 * (1 + (i - 2) % 5)}
+                read = {
+                    "op": "read",
+                    "phase": "load",
+                    "object_id": i - 2,
+                    "length_bytes": 4096 * (1 + (i - 2) % 5),
+                }
                 found.append({**found[-1], "ts_ns": at, **read})
         gone = {"op": "delete", "phase": "evict", "request_id": None, "stage": None}
         return [*found, {**found[0], "ts_ns": 31 * _MS, **gone}]
     if table is OBJECTS:
         return [
-            {"object_id": i, "key": f"chunk/{i:04x}", "kind": "chunk", "size_bytes": 4096 * (1 + i % 5)}
+            {
+                "object_id": i,
+                "key": f"chunk/{i:04x}",
+                "kind": "chunk",
+                "size_bytes": 4096 * (1 + i % 5),
+            }
             for i in range(30)
         ]
     if table is REQUESTS:
@@ -80,7 +117,12 @@ def _rows(table: Table) -> list[dict[str, Any]]:
 def table_of(table: Table) -> pa.Table:
     """Return the rows of `table` as Arrow."""
     schema = arrow_schema(table)
-    plain = pa.schema([pa.field(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type) for f in schema])
+    plain = pa.schema(
+        [
+            pa.field(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type)
+            for f in schema
+        ]
+    )
     return pa.Table.from_pylist(_rows(table), plain).cast(schema)
 
 
@@ -97,22 +139,41 @@ def meta_of(table: Table) -> dict[str, Any]:
     return msgspec.to_builtins(meta)  # type: ignore[no-any-return]
 
 
-TABLES = {t.name: (table_of(t), meta_of(t)) for t in (TRACE, OBJECTS, REQUESTS, OPS, SERVED, SERIES, BLOCKS, EVENTS)}
+TABLES = {
+    t.name: (table_of(t), meta_of(t))
+    for t in (TRACE, OBJECTS, REQUESTS, OPS, SERVED, SERIES, BLOCKS, EVENTS)
+}
 
 
 def _mooncake(i: int) -> str:
-    return json.dumps({"timestamp": i * 3000, "input_length": 1025, "output_length": 7, "hash_ids": [0, 1, 10 + i]})
+    return json.dumps(
+        {
+            "timestamp": i * 3000,
+            "input_length": 1025,
+            "output_length": 7,
+            "hash_ids": [0, 1, 10 + i],
+        }
+    )
 
 
 def _bailian(i: int) -> str:
-    row = {"chat_id": i, "parent_chat_id": i - 1 if i % 3 else -1, "timestamp": 1.5 * i, "input_length": 40}
-    return json.dumps(row | {"output_length": 5, "type": "text", "turn": i % 3 + 1, "hash_ids": [1, 2, 3 + i]})
+    row = {
+        "chat_id": i,
+        "parent_chat_id": i - 1 if i % 3 else -1,
+        "timestamp": 1.5 * i,
+        "input_length": 40,
+    }
+    return json.dumps(
+        row | {"output_length": 5, "type": "text", "turn": i % 3 + 1, "hash_ids": [1, 2, 3 + i]}
+    )
 
 
 SHAREGPT = [
     {
         "id": f"c{i}",
-        "conversations": [{"from": who, "value": "word " * (i + 3)} for who in ("human", "gpt", "human", "gpt")],
+        "conversations": [
+            {"from": who, "value": "word " * (i + 3)} for who in ("human", "gpt", "human", "gpt")
+        ],
     }
     for i in range(4)
 ]
@@ -125,10 +186,19 @@ AGENTIC = {
 
 
 def _tracelab(row: int) -> str:
-    events = [{"event_type": "user_message", "timestamp": f"2026-01-01T00:0{row}:00.5Z"}, {"event_type": "text"}]
+    events = [
+        {"event_type": "user_message", "timestamp": f"2026-01-01T00:0{row}:00.5Z"},
+        {"event_type": "text"},
+    ]
     counts = {"prefix_tokens": 600 * row, "newly_append_tokens": 600, "output_tokens": 9}
     return json.dumps(
-        {"session_id": f"s{row % 2}", "round_index": row, "provider": "codex", "timing_events": events} | counts
+        {
+            "session_id": f"s{row % 2}",
+            "round_index": row,
+            "provider": "codex",
+            "timing_events": events,
+        }
+        | counts
     )
 
 
@@ -147,7 +217,10 @@ REQUEST_TEXTS: dict[str, bytes] = {
 }
 MLPERF = lines(
     "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase",
-    *(f"1700000000.00000{i},{'Write' if i < 3 else 'Read'},4096,Tier-{i % 3},user_{i % 3},Decode" for i in range(8)),
+    *(
+        f"1700000000.00000{i},{'Write' if i < 3 else 'Read'},4096,Tier-{i % 3},user_{i % 3},Decode"
+        for i in range(8)
+    ),
 )
 MODEL = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4, "num_attention_heads": 8,
@@ -165,7 +238,13 @@ _AT = "2026-01-01T00:00:0"
 
 
 def _fio_job(name: str) -> dict[str, Any]:
-    times = {"min": 10, "max": 900, "mean": 400.5, "N": 200, "percentile": {"50.000000": 300, "99.000000": 880}}
+    times = {
+        "min": 10,
+        "max": 900,
+        "mean": 400.5,
+        "N": 200,
+        "percentile": {"50.000000": 300, "99.000000": 880},
+    }
     read = {
         "io_bytes": 819200, "bw_bytes": 409600, "iops": 100.0, "runtime": 2000, "total_ios": 200,
         "lat_ns": {"min": 0, "max": 1000, "mean": 500.0, "N": 200, "bins": {"100": 120, "300": 80}}, "clat_ns": times,

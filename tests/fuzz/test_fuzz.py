@@ -1,4 +1,7 @@
-"""A few hundred cases of the fuzzer by a fixed seed, and that it sees what it looks for. `make fuzz` tries more."""
+"""A few hundred cases of the fuzzer by a fixed seed, and that it sees what it looks for.
+
+`make fuzz` tries more.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ def fails_with(error):
     return Reading(call)
 
 
-@pytest.mark.parametrize("error", [ValueError("a traceback"), OutOfMemory("too much"), RecursionError()])
+@pytest.mark.parametrize(
+    "error", [ValueError("a traceback"), OutOfMemory("too much"), RecursionError()]
+)
 def test_what_no_reader_may_end_with_is_seen(tmp_path, error):
     with pytest.raises((Broken, type(error))):
         fuzz.run_trial(fails_with(error), tmp_path)

@@ -1,4 +1,7 @@
-"""Damaged and hostile traces, runs and results of other tools: one line each, and memory by their rows alone."""
+"""Damaged and hostile traces, runs and results of other tools.
+
+One line each, and memory by their rows alone.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,15 @@ def kvdistill(command, source, folder):
 @pytest.mark.star
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
-    ("at", "value", "column"), [(4, HUGE, "object_id"), (6, -1, "length_bytes"), (6, 1 << 62, "length_bytes")]
+    ("at", "value", "column"),
+    [(4, HUGE, "object_id"), (6, -1, "length_bytes"), (6, 1 << 62, "length_bytes")],
 )
 def test_a_row_of_a_trace_that_cannot_be_is_one_line(tmp_path, command, at, value, column):
     row = list(HAND[2])
     row[at] = value
-    done = kvdistill(command, write_trace(tmp_path / "t.parquet", [*HAND[:2], tuple(row), *HAND[3:]]), tmp_path)
+    done = kvdistill(
+        command, write_trace(tmp_path / "t.parquet", [*HAND[:2], tuple(row), *HAND[3:]]), tmp_path
+    )
     assert done.returncode == 3
     assert f"t.parquet, row 2, column {column}: {value} is " in done.stderr
     assert done.stderr.count("\n") == 1
@@ -46,7 +52,12 @@ def change_ops(run, name, value):
     schema = arrow_schema(OPS)
     import pyarrow as pa
 
-    plain = pa.schema([pa.field(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type) for f in schema])
+    plain = pa.schema(
+        [
+            pa.field(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type)
+            for f in schema
+        ]
+    )
     with create(run / "ops.parquet", OPS, reader.meta) as out:
         out.write(pa.Table.from_pylist(rows, plain).cast(schema).to_batches()[0])
 
@@ -91,7 +102,10 @@ def test_a_run_that_was_cut_off_names_the_command_that_recovers_it(tmp_path, com
     run = write_run(tmp_path / "run", [1000] * 5)
     (run / "run.json").rename(run / "run.partial.json")
     done = kvdistill(command, "run", tmp_path)
-    assert "that run is in progress or was killed; kvreplay recover run makes a partial run of it" in done.stderr
+    assert (
+        "that run is in progress or was killed; kvreplay recover run makes a partial run of it"
+        in done.stderr
+    )
     assert done.returncode == 3
 
 
@@ -100,9 +114,18 @@ def test_a_run_that_was_cut_off_names_the_command_that_recovers_it(tmp_path, com
     {"read": {"total_ios": 1}}, {"read": {"total_ios": 2**80}},
 ])  # fmt: skip
 def test_json_of_fio_with_nulls_and_wrong_types_is_one_line(tmp_path, changed):
-    job = {"jobname": None, "error": 0, "job options": None, "trim": None, "read": None, "write": None}
+    job = {
+        "jobname": None,
+        "error": 0,
+        "job options": None,
+        "trim": None,
+        "read": None,
+        "write": None,
+    }
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [None, job | changed], "disk_util": None}))
-    done = run_cli("kvdistill", "import", "fio-json", "o.json", "-o", "out", check=False, cwd=tmp_path)
+    done = run_cli(
+        "kvdistill", "import", "fio-json", "o.json", "-o", "out", check=False, cwd=tmp_path
+    )
     assert done.returncode == 3
     assert done.stderr.startswith("kvdistill: error: o.json")
     assert not (tmp_path / "out").exists()

@@ -1,8 +1,11 @@
-"""Run the engine's tests with its library built for gcc's sanitizers: `make sanitize`, part of `make check`.
+"""Run the engine's tests with its library built for gcc's sanitizers.
 
-`python tests/project/sanitize.py address` looks for bytes out of bounds or freed and for undefined behaviour, `thread`
-for data races; arguments behind `--` are pytest's, instead of the folders below. `analyzer` runs nothing: gcc looks for
-what is freed twice, leaks or is used after its end. A finding fails, and is printed.
+`make sanitize`, part of `make check`.
+
+`python tests/project/sanitize.py address` looks for bytes out of bounds or freed and for undefined
+behaviour, `thread` for data races; arguments behind `--` are pytest's, instead of the folders
+below. `analyzer` runs nothing: gcc looks for what is freed twice, leaks or is used after its end. A
+finding fails, and is printed.
 """
 
 from __future__ import annotations
@@ -16,16 +19,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {
-    "address": ["tests/kvreplay/engine", "tests/kvreplay/result", "tests/kvtrace/sim/test_fleet_oracle.py"],
+    "address": [
+        "tests/kvreplay/engine",
+        "tests/kvreplay/result",
+        "tests/kvtrace/sim/test_fleet_oracle.py",
+    ],
     "thread": ["tests/kvreplay/engine"],
 }
 FLAGS = {
-    "address": "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g",
+    "address": (
+        "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+        " -O1 -g"
+    ),
     "thread": "-fsanitize=thread -fno-omit-frame-pointer -O1 -g",
-    # Of pointers that may be NULL it warns where a tier's kind says that they are not.
-    # Memory whose place is named by more steps than so many (12 if nothing is said) is lost to it, as leaked.
-    "analyzer": "-fanalyzer --param=analyzer-max-svalue-depth=16 -Wno-analyzer-null-dereference "
-    "-Wno-analyzer-null-argument -Wno-analyzer-possible-null-dereference -Wno-analyzer-possible-null-argument",
+    # Of pointers that may be NULL it warns where a tier's kind says that they are not. Memory whose
+    # place is named by more steps than so many (12 if nothing is said) is lost to it, as leaked.
+    "analyzer": (
+        "-fanalyzer --param=analyzer-max-svalue-depth=16 -Wno-analyzer-null-dereference"
+        " -Wno-analyzer-null-argument -Wno-analyzer-possible-null-dereference"
+        " -Wno-analyzer-possible-null-argument"
+    ),
 }
 MOST_RANDOM_BITS = 28
 RUNTIMES = {"address": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
@@ -60,16 +73,22 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         library, log = Path(place, "libkvtrace.so"), Path(place, "found")
         build = os.environ | {"CC": "gcc", "CFLAGS": FLAGS[kind]}
-        subprocess.run([sys.executable, "hatch_build.py", str(library)], cwd=ROOT, env=build, check=True)
+        subprocess.run(
+            [sys.executable, "hatch_build.py", str(library)], cwd=ROOT, env=build, check=True
+        )
         if kind == "analyzer":
             return 0
         # Its shadow has no room for addresses that are more random than this.
-        is_too_random = int(Path("/proc/sys/vm/mmap_rnd_bits").read_text(encoding="ascii")) > MOST_RANDOM_BITS
+        is_too_random = (
+            int(Path("/proc/sys/vm/mmap_rnd_bits").read_text(encoding="ascii")) > MOST_RANDOM_BITS
+        )
         fixed = ["setarch", platform.machine(), "-R"] if kind == "thread" and is_too_random else []
         # Families whole, but for what is slow.
         which = ["--full", "-m", "not full", *(rest or TESTS[kind])]
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which]
-        code = subprocess.run([*fixed, *tests], cwd=ROOT, env=environment(kind, library, log), check=False).returncode
+        code = subprocess.run(
+            [*fixed, *tests], cwd=ROOT, env=environment(kind, library, log), check=False
+        ).returncode
         reports = sorted(Path(place).glob("found*"))
         for report in reports:
             sys.stdout.write(report.read_text(encoding="utf-8", errors="replace"))

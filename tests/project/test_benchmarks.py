@@ -1,4 +1,7 @@
-"""Figures of speed: the page is what was measured, a busy machine is refused, its figures never pass for quiet ones."""
+"""Figures of speed.
+
+The page is what was measured, a busy machine is refused, its figures never pass for quiet ones.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ TINY = {"KVTRACE_BENCH_TINY": "1"}
 
 def bench_quiet(*arguments: object, nice: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     command = [*nice, sys.executable, ROOT / "bench" / "quiet.py", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | TINY)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | TINY
+    )
 
 
 def test_the_page_is_what_was_measured():
@@ -34,7 +39,9 @@ def test_every_bench_that_keeps_figures_is_run():
     keeping = {
         path.stem.removeprefix("bench_")
         for path in (ROOT / "bench").glob("bench_*.py")
-        if re.search(r"figures\.keep|from bench_replay import .*compare", path.read_text(encoding="utf-8"))
+        if re.search(
+            r"figures\.keep|from bench_replay import .*compare", path.read_text(encoding="utf-8")
+        )
     }
     assert keeping == set(quiet.BENCHES)
 
@@ -42,7 +49,9 @@ def test_every_bench_that_keeps_figures_is_run():
 def test_a_busy_machine_is_refused_and_nothing_is_written(tmp_path):
     done = bench_quiet("study", "--load-limit", -1, "-o", tmp_path / "page.md")
     assert done.returncode == 1
-    assert re.search(r"the 1-minute load is [\d.]+, over -1: .*not begun: study; wait with --wait", done.stderr)
+    assert re.search(
+        r"the 1-minute load is [\d.]+, over -1: .*not begun: study; wait with --wait", done.stderr
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -61,8 +70,12 @@ def test_a_tiny_run_of_a_bench_is_kept_as_a_busy_one(tmp_path):
     assert not stored["quiet"]
     assert [row["rounds"] for row in stored["busy"]["live"]["rows"]] == [5, 5]
     text = page.read_text(encoding="utf-8")
-    assert text.index("## On a busy machine") < text.index("| live view, reads of 4 KiB at depth 32 |")
-    assert "`bench/bench_live.py`" in text.split("## On a busy machine")[0], "still not measured on a quiet one"
+    assert text.index("## On a busy machine") < text.index(
+        "| live view, reads of 4 KiB at depth 32 |"
+    )
+    assert "`bench/bench_live.py`" in text.split("## On a busy machine")[0], (
+        "still not measured on a quiet one"
+    )
 
 
 def test_fewer_than_three_rounds_are_no_figure(tmp_path, monkeypatch):
@@ -76,7 +89,15 @@ def test_a_table_of_words_is_on_the_page_as_it_was_kept(tmp_path, monkeypatch):
     monkeypatch.setenv(figures.KEPT, str(tmp_path / "kept"))
     figures.keep_table(["who", "how far"], [["ours", "1 %"]], "of two\n    runs")
     found = [json.loads(line) for line in (tmp_path / "kept").read_text().splitlines()]
-    run = {"command": "c", "date": "d", "commit": "e", "machine": "m", "load": 0, "others": 0, "rows": found}
+    run = {
+        "command": "c",
+        "date": "d",
+        "commit": "e",
+        "machine": "m",
+        "load": 0,
+        "others": 0,
+        "rows": found,
+    }
     page = quiet.page_of({"quiet": {"mlperf_spread": run}, "busy": {}})
     assert "\n| who | how far |\n|---|---|\n| ours | 1 % |\n\nof two runs\n" in page
     assert "| what | ours |" not in page, "no figure beside a peer"
@@ -87,7 +108,9 @@ def test_what_runs_issued_is_compared_as_far_as_the_shortest_came():
         return spread_of.Run(issued=list(issued), read=1.0, written=2.0, tokens_per_s=0.0)
 
     a, b, c = ("write", 1), ("read", 1), ("read", 2)
-    assert re.fullmatch(r"the same 2, in the same order \(\w{8}\)", spread_of.alike([run(a, b, c), run(a, b)]))
+    assert re.fullmatch(
+        r"the same 2, in the same order \(\w{8}\)", spread_of.alike([run(a, b, c), run(a, b)])
+    )
     assert spread_of.alike([run(a, b, c), run(b, a, c)]) == "100% of 3 are the same"
     assert spread_of.alike([run(a, b, c), run(a, c, a), run(a, a)]) == "50% of 2 are the same"
     assert spread_of.spread([1.0, 3.0]) == "70.7% (3.00)"

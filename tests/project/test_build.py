@@ -1,4 +1,7 @@
-"""How the replay engine's library is built: of the sources as they are, for every Python, and without a compiler."""
+"""How the replay engine's library is built.
+
+Of the sources as they are, for every Python, and without a compiler.
+"""
 
 from __future__ import annotations
 
@@ -39,18 +42,38 @@ def made_of(library: Path) -> str:
 
 def wheel_of(place: Path, source: Path, *options: str, **environment: str) -> Path:
     """Return the wheel that pip makes of `source`, in `place`."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *options, "--wheel-dir", place, source]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        *options,
+        "--wheel-dir",
+        place,
+        source,
+    ]
     subprocess.run(command, env=os.environ | environment, check=True)
     (found,) = place.glob("*.whl")
     return found
 
 
 def library_in(wheel: Path) -> Path:
-    """Return the library in `wheel`, laid beside it; there is one, and of the C only headers, which Python reads."""
+    """Return the library in `wheel`, laid beside it.
+
+    There is one, and of the C only headers, which Python reads.
+    """
     with zipfile.ZipFile(wheel) as inside:
-        native = [name for name in inside.namelist() if "/native/" in name and not name.endswith((".py", ".h"))]
+        native = [
+            name
+            for name in inside.namelist()
+            if "/native/" in name and not name.endswith((".py", ".h"))
+        ]
         assert native == ["kvtrace/core/native/libkvtrace.so"]
-        tags = inside.read(next(name for name in inside.namelist() if name.endswith(".dist-info/WHEEL"))).decode()
+        tags = inside.read(
+            next(name for name in inside.namelist() if name.endswith(".dist-info/WHEEL"))
+        ).decode()
         assert f"Tag: {wheel.stem.split('-', 2)[2]}\n" in tags
         assert "Root-Is-Purelib: false\n" in tags
         return Path(inside.extract(native[0], wheel.parent))
@@ -62,7 +85,9 @@ def test_the_library_is_of_the_sources_as_they_are(hook):
 
 def test_a_wheel_says_the_oldest_glibc_that_it_loads_with(hook):
     def tag(*versions: str) -> str:
-        return hook.platform_tag(b"\0".join([b"\x7fELF", *(v.encode() for v in versions), b""]), "x86_64")
+        return hook.platform_tag(
+            b"\0".join([b"\x7fELF", *(v.encode() for v in versions), b""]), "x86_64"
+        )
 
     assert tag("GLIBC_2.2.5", "GLIBC_2.9", "GLIBC_2.34") == "manylinux_2_34_x86_64"
     assert tag("GLIBC_2.2.5", "GLIBC_2.17") == "manylinux_2_28_x86_64", "older ones are not tried"
@@ -82,7 +107,16 @@ def test_one_wheel_is_for_every_python(hook, tmp_path):
 @pytest.mark.full
 def test_the_sdist_builds_with_no_compiler_on_the_path(hook, tmp_path):
     """Then Zig's comes from PyPI: 100 MB."""
-    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path / "sdist", ROOT]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--sdist",
+        "--no-isolation",
+        "--outdir",
+        tmp_path / "sdist",
+        ROOT,
+    ]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     (sdist,) = (tmp_path / "sdist").iterdir()
     programs = tmp_path / "bin"

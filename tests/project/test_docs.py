@@ -41,14 +41,21 @@ def test_the_commands_of_a_page_run_and_print_what_it_says(page, tmp_path):
 
 
 def assert_same_form(printed, shown):
-    """The page's tables are there by their headings, and figures of rows by the same names are of the same units."""
+    """The page's tables are there by their headings, and figures of rows by the same names are of
+    the same units.
+    """
     ours, theirs = tables_of(printed), tables_of(shown)
-    lacking = {headings for headings in theirs.keys() - ours.keys() if not headings.startswith(MAY_LACK)}
+    lacking = {
+        headings for headings in theirs.keys() - ours.keys() if not headings.startswith(MAY_LACK)
+    }
     assert not lacking, (lacking, list(ours))
     for headings in ours.keys() & theirs.keys():
         for names in ours[headings].keys() & theirs[headings].keys():
             pairs = zip(ours[headings][names], theirs[headings][names], strict=False)
-            assert all(a == b for a, b in pairs if a is not None and b is not None), (headings, names)
+            assert all(a == b for a, b in pairs if a is not None and b is not None), (
+                headings,
+                names,
+            )
 
 
 def test_another_unit_is_another_form():
@@ -61,7 +68,11 @@ def test_another_unit_is_another_form():
 
 def test_the_readme_shows_every_program_at_work():
     steps = steps_of((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert {line.split()[0] for step in steps for line in step.commands} >= {"kvtrace", "kvreplay", "kvdistill"}
+    assert {line.split()[0] for step in steps for line in step.commands} >= {
+        "kvtrace",
+        "kvreplay",
+        "kvdistill",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +92,20 @@ def site(tmp_path_factory):
 @pytest.mark.parametrize("page", ["index.html", "how-to/size.html"])
 def test_the_sites_search_works_from_a_file(site, page, tmp_path):
     """A browser starts no worker there; from a server it is the theme's own, with this index."""
-    assert shown(f"{(site / page).as_uri()}?q=endurance", tmp_path).count("md-search-result__item") > 1
+    assert (
+        shown(f"{(site / page).as_uri()}?q=endurance", tmp_path).count("md-search-result__item") > 1
+    )
     assert "endurance" in (site / "search" / "search_index.json").read_text(encoding="utf-8")
 
 
 @pytest.mark.full
 def test_the_site_is_built_without_a_warning(site):
     pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
-    assert {"tutorials/drive-vendor.html", "reference/commands.html", "reference/tables.html"} <= pages
+    assert {
+        "tutorials/drive-vendor.html",
+        "reference/commands.html",
+        "reference/tables.html",
+    } <= pages
     # No page of it needs another host.
     text = (site / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"<(?:script|link)[^>]*(?:src|href)=\"https?://(?!github)", text)

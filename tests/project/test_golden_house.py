@@ -1,6 +1,7 @@
 """The outputs are what they were: traces, reports and jobs against `tests/golden/house`.
 
-These hold while the inside is rebuilt. Who changes an output on purpose writes them anew: see `transcripts`.
+These hold while the inside is rebuilt. Who changes an output on purpose writes them anew: see
+`transcripts`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def test_every_preset_is_compared():
     expected = golden("presets")
     assert list(expected) == [name for name, _ in transcripts.preset_cases()]
     assert {name.split("/")[0] for name in expected} == set(preset_names())
-    assert {name: case["argv"] for name, case in expected.items()} == dict(transcripts.preset_cases())
+    assert {name: case["argv"] for name, case in expected.items()} == dict(
+        transcripts.preset_cases()
+    )
 
 
 @pytest.mark.parametrize("name", [*transcripts.COMMANDS])

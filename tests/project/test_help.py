@@ -17,13 +17,24 @@ PROGRAMS = ("kvtrace", "kvreplay", "kvdistill")
 
 @functools.cache
 def commands():
-    groups = [(of, typer.main.get_command(importlib.import_module(f"{of}.cli").app)) for of in PROGRAMS]
-    return [(program, name, group.get_command(None, name)) for program, group in groups for name in group.commands]
+    groups = [
+        (of, typer.main.get_command(importlib.import_module(f"{of}.cli").app)) for of in PROGRAMS
+    ]
+    return [
+        (program, name, group.get_command(None, name))
+        for program, group in groups
+        for name in group.commands
+    ]
 
 
 def test_each_option_that_a_heading_names_exists():
     named = {f"--{name}" for names in SECTIONS.values() for name in names.split()}
-    known = {option for _, _, command in commands() for parameter in command.params for option in parameter.opts}
+    known = {
+        option
+        for _, _, command in commands()
+        for parameter in command.params
+        for option in parameter.opts
+    }
     assert named <= known
 
 
@@ -53,7 +64,9 @@ def test_help_shows_the_common_options_and_how_many_others_there_are(program, na
     listed, others = flags_in(text), re.search(r"Also show (\d+) more options", text)
     assert len(listed) <= MOST_COMMON
     assert len(flags_in(whole)) == len(listed) + (int(others[1]) - 1 if others else 0)
-    assert not re.search(r"<(str|int|float|path|int range|float range)>", whole.partition("\nOptions:")[2])
+    assert not re.search(
+        r"<(str|int|float|path|int range|float range)>", whole.partition("\nOptions:")[2]
+    )
 
 
 def test_the_common_options_come_first():
@@ -71,7 +84,12 @@ def test_the_common_options_come_first():
         "Probes",
         "Output",
     ]
-    assert text.index("--tier") < text.index("--queue-depth") < text.index("Load:") < text.index("--fsync")
+    assert (
+        text.index("--tier")
+        < text.index("--queue-depth")
+        < text.index("Load:")
+        < text.index("--fsync")
+    )
 
 
 def test_a_quiet_command_says_errors_alone_on_stderr(tmp_path):
@@ -82,7 +100,9 @@ def test_a_quiet_command_says_errors_alone_on_stderr(tmp_path):
     assert "31 rows" in done.stdout
     line = '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]}\n'
     (tmp_path / "r.jsonl").write_text(line + line)
-    (tmp_path / "s.toml").write_text('[base]\npreset = "lmcache-disk"\nfile = "r.jsonl"\n[grid]\nseed = [1]\n')
+    (tmp_path / "s.toml").write_text(
+        '[base]\npreset = "lmcache-disk"\nfile = "r.jsonl"\n[grid]\nseed = [1]\n'
+    )
     study = ("kvtrace", "study", "s.toml", "--workers", "1")
     assert "note: " in run_cli(*study, cwd=tmp_path).stderr
     (tmp_path / "r.jsonl").write_text(3 * line)  # what has been read once is not read again

@@ -1,4 +1,7 @@
-"""No command writes over what is there without --force: the rule is one, in `kvtrace.core.app`, for files."""
+"""No command writes over what is there without --force.
+
+The rule is one, in `kvtrace.core.app`, for files.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from test_help import commands
 OUTPUTS = {"--output", "--plot", "--requests-out", "--html", "--fio", "OUT"}
 """What outputs are called; `OUT` is an argument."""
 GO_ON = {("kvtrace", "study"), ("kvtrace", "plan")}
-"""Their folder is there to go on with: it keeps what was simulated, and a table of it is made anew."""
+"""Their folder is there to go on with.
+
+It keeps what was simulated, and a table of it is made anew.
+"""
 
 
 def outputs():
@@ -20,14 +26,21 @@ def outputs():
             flags = {*parameter.opts, parameter.metavar or ""}
             if flags & OUTPUTS:
                 said = (parameter.help or "").lower()
-                yield program, name, parameter, any(word in said for word in ("folder", "directory", "where results"))
+                yield (
+                    program,
+                    name,
+                    parameter,
+                    any(word in said for word in ("folder", "directory", "where results")),
+                )
 
 
 def is_marked(parameter):
     return parameter.type_descriptor.parameter_info.writable
 
 
-FILES = [(program, name, of.opts[-1]) for program, name, of, is_folder in outputs() if not is_folder]
+FILES = [
+    (program, name, of.opts[-1]) for program, name, of, is_folder in outputs() if not is_folder
+]
 NEEDED = {"--zmq": "tcp://localhost:1"}
 """Of options without a default, values that do no harm."""
 AT_ONCE = {"record": ["--duration", "0s"]}
@@ -60,7 +73,9 @@ def test_a_file_that_is_there_stays_as_it_is(tmp_path, monkeypatch, program, nam
     assert refused.stderr.count("\n") == 1
     if (program, name) != ("kvtrace", "gen"):
         # With it, something else is wrong: there is nothing to read.
-        assert "is there already" not in run_cli(program, name, *argv, "--force", check=False).stderr
+        assert (
+            "is there already" not in run_cli(program, name, *argv, "--force", check=False).stderr
+        )
     assert "--force" in run_cli(program, name, "--help-all").stdout
 
 
@@ -84,8 +99,10 @@ FOLDERS = {
     ("kvreplay", "sweep"): ["{trace}", "--tier", "nvme={drive}"],
     ("kvreplay", "scorecard"): ["{drive}"],
 }
-"""Commands whose output is a folder, with arguments that are well; engines, probes and MLPerf's options need more than
-a test has, and ask the same function."""
+"""Commands whose output is a folder, with arguments that are well.
+
+Engines, probes and MLPerf's options need more than a test has, and ask the same function.
+"""
 
 
 @pytest.mark.parametrize(("program", "name"), FOLDERS)
@@ -102,7 +119,8 @@ def test_a_folder_with_an_earlier_result_is_asked_for(tmp_path, program, name):
         (folder / "run.json").write_text('{"program": "kvreplay"}')
     before = {path: path.read_bytes() for path in folder.iterdir()}
     argv = [
-        part.format(trace=trace, drive=drive, other=tmp_path / "other", iolog=iolog) for part in FOLDERS[program, name]
+        part.format(trace=trace, drive=drive, other=tmp_path / "other", iolog=iolog)
+        for part in FOLDERS[program, name]
     ]
     refused = run_cli(program, name, *argv, "-o", folder, check=False)
     assert (refused.returncode, "--force" in refused.stderr) == (4, True), refused.stderr
@@ -111,4 +129,8 @@ def test_a_folder_with_an_earlier_result_is_asked_for(tmp_path, program, name):
 
 def test_each_folder_is_of_a_command_that_asks():
     found = {(program, name) for program, name, _, is_folder in outputs() if is_folder}
-    assert found - set(FOLDERS) - GO_ON == {("kvreplay", "engine"), ("kvreplay", "mlperf"), ("kvreplay", "probe")}
+    assert found - set(FOLDERS) - GO_ON == {
+        ("kvreplay", "engine"),
+        ("kvreplay", "mlperf"),
+        ("kvreplay", "probe"),
+    }

@@ -38,7 +38,10 @@ def test_the_conda_recipe_says_what_pyproject_says():
     recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
     project = PROJECT["project"]
     assert recipe["context"]["version"] == __version__
-    assert (recipe["package"]["name"], recipe["about"]["summary"]) == (project["name"], project["description"])
+    assert (recipe["package"]["name"], recipe["about"]["summary"]) == (
+        project["name"],
+        project["description"],
+    )
     assert recipe["about"]["license"] == project["license"]
     wanted = {f"python {project['requires-python']}"}
     for one in project["dependencies"]:
@@ -52,8 +55,16 @@ def test_the_conda_recipe_says_what_pyproject_says():
 def test_the_container_has_all_that_the_wheel_is_made_of_and_runs_as_nobody_s_root():
     copied = {source for word, rest in STEPS if word == "COPY" for source in rest.split()[:-1]}
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert {*wheel["packages"], wheel["hooks"]["custom"]["path"], "pyproject.toml", "README.md", "LICENSE"} <= copied
-    assert all((ROOT / source).exists() for source in copied if not source.startswith(("--from", "/")))
+    assert {
+        *wheel["packages"],
+        wheel["hooks"]["custom"]["path"],
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+    } <= copied
+    assert all(
+        (ROOT / source).exists() for source in copied if not source.startswith(("--from", "/"))
+    )
     assert [rest for word, rest in STEPS if word == "USER"] == ["kvtrace"]
     final = STEPS[[word for word, _ in STEPS].index("FROM", 3) :]
     assert "gcc" not in str(final), "the compiler stays behind"
@@ -63,8 +74,14 @@ def test_the_container_has_all_that_the_wheel_is_made_of_and_runs_as_nobody_s_ro
 
 def completed(shell: list[str], tmp_path: Path, program: str, word: str) -> str:
     # A home of its own: no shell's files, and nothing of ours is written to one.
-    env = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TERM": "dumb"}
-    done = subprocess.run([*shell, program, word], capture_output=True, text=True, check=True, env=env, timeout=60)
+    env = {
+        "HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TERM": "dumb",
+    }
+    done = subprocess.run(
+        [*shell, program, word], capture_output=True, text=True, check=True, env=env, timeout=60
+    )
     return done.stdout
 
 
@@ -72,7 +89,9 @@ def completed(shell: list[str], tmp_path: Path, program: str, word: str) -> str:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_bash_completes_a_command(program, tmp_path):
     word, command = VERBS[program]
-    assert completed(["bash", "--norc", "-c", BASH, "bash"], tmp_path, program, word).split() == [command]
+    assert completed(["bash", "--norc", "-c", BASH, "bash"], tmp_path, program, word).split() == [
+        command
+    ]
 
 
 @pytest.mark.first(program=1)
@@ -89,7 +108,9 @@ def test_fish_completes_a_command(program, tmp_path):
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_program_prints_a_script_that_the_shell_takes(program, shell, tmp_path):
-    printed = completed(["env", f"_{program.upper()}_COMPLETE=source_{shell}"], tmp_path, program, "")
+    printed = completed(
+        ["env", f"_{program.upper()}_COMPLETE=source_{shell}"], tmp_path, program, ""
+    )
     assert f"_{program.upper()}_COMPLETE=complete_{shell}" in printed
     if shutil.which(shell) is not None:
         script = tmp_path / "script"

@@ -1,4 +1,7 @@
-"""Numbers that others published: the page is what the stored figures make, and rows that run here still make them."""
+"""Numbers that others published.
+
+The page is what the stored figures make, and rows that run here still make them.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,16 @@ def test_every_row_has_a_source_a_command_and_a_verdict():
     results = published.read_results()
     for name, row in ROWS.items():
         assert "](https://" in row.source.format(**published.read().sources), name
-        assert all(line.split()[0] in ("kvtrace", "kvdistill", "head") for line in row.commands), name
-        assert published.verdict(row, results.rows[name].ours).startswith(("equal", "differs: ")), name
-    assert all("](https://" in one.source.format(**published.read().sources) for one in published.read().lacked)
+        assert all(line.split()[0] in ("kvtrace", "kvdistill", "head") for line in row.commands), (
+            name
+        )
+        assert published.verdict(row, results.rows[name].ours).startswith(("equal", "differs: ")), (
+            name
+        )
+    assert all(
+        "](https://" in one.source.format(**published.read().sources)
+        for one in published.read().lacked
+    )
 
 
 def test_a_figure_that_differs_without_a_reason_or_with_one_for_nothing_is_refused():
@@ -55,11 +65,14 @@ def check(data: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.full
 def test_without_files_the_models_run_and_all_other_rows_are_said_not_to(tmp_path):
     done = check(tmp_path)
-    assert (done.returncode, len(done.stdout.splitlines()) + len(done.stderr.splitlines())) == (0, len(ROWS)), (
-        done.stderr
-    )
+    assert (done.returncode, len(done.stdout.splitlines()) + len(done.stderr.splitlines())) == (
+        0,
+        len(ROWS),
+    ), done.stderr
     assert "bytes of vLLM's blocks: 11.12 GiB\n" in done.stdout
-    assert f"agentic: hits: not run, {tmp_path}/kv-cache-tester/traces is not there\n" in done.stderr
+    assert (
+        f"agentic: hits: not run, {tmp_path}/kv-cache-tester/traces is not there\n" in done.stderr
+    )
 
 
 @pytest.mark.full
@@ -69,6 +82,8 @@ def test_rows_of_files_that_are_here_make_the_stored_figures(tmp_path):
         (tmp_path / name).symlink_to(TRACES / ours)
     done = check(tmp_path)
     assert done.returncode == 0, done.stdout
-    assert "LRU curve, last half: 3.6 %; 4.5 %; 4.5 %; 5.6 %; 18.8 %; 35.6 %; 39.8 %\n" in done.stdout
+    assert (
+        "LRU curve, last half: 3.6 %; 4.5 %; 4.5 %; 5.6 %; 18.8 %; 35.6 %; 39.8 %\n" in done.stdout
+    )
     not_run = [line.split(" is not there")[0].rsplit("/")[-1] for line in done.stderr.splitlines()]
     assert set(not_run) == {"synthetic_trace.jsonl", "traces"}

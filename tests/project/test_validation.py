@@ -16,12 +16,18 @@ import validate  # noqa: E402 - beside the page that it writes
 
 PAGE = validate.PAGE.read_text(encoding="utf-8")
 BEFORE, CLAIMS, AFTER = validate.split(PAGE)
-TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+TARGETS = set(
+    re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+)
 
 
 def exists(program: str) -> bool:
     first, *more = program.split()
-    return more[0] in TARGETS if first == "make" else (ROOT / first).is_file() or (ROOT / first / "cli.py").is_file()
+    return (
+        more[0] in TARGETS
+        if first == "make"
+        else (ROOT / first).is_file() or (ROOT / first / "cli.py").is_file()
+    )
 
 
 def test_the_table_is_read_whole_and_written_as_it_was():
@@ -50,10 +56,16 @@ def test_a_claim_without_a_test_or_command_is_told_from_one_with():
 def test_what_is_not_run_keeps_its_date():
     old, now = "2026-01-01 at 00000000 on A", "2026-02-02 at 11111111 on B"
     assert validate.cell(Counter({"passed": 3}), now, old) == now
-    assert validate.cell(Counter({"skipped: needs root": 3}), now, old) == f"{old}; not run here: needs root"
+    assert (
+        validate.cell(Counter({"skipped: needs root": 3}), now, old)
+        == f"{old}; not run here: needs root"
+    )
     some = Counter({"passed": 2, "skipped: absent (/a/b)": 1})
     assert validate.cell(some, now, old) == f"{now}, 1 of 3 tests not run here: absent"
-    assert validate.cell(Counter({"passed": 2, "failed": 1}), now, old) == f"{now}: FAILED, 1 of 3 tests"
+    assert (
+        validate.cell(Counter({"passed": 2, "failed": 1}), now, old)
+        == f"{now}: FAILED, 1 of 3 tests"
+    )
 
 
 def test_a_machine_is_named_once():

@@ -1,7 +1,10 @@
-"""What the programs make of fixed inputs, as hashes and scrubbed text: the golden data of `test_golden_house`.
+"""What the programs make of fixed inputs, as hashes and scrubbed text.
 
-`PYTHONPATH=tests/support python tests/project/transcripts.py --write` writes the goldens anew, `--write NAME` one of
-them, and `--record` the two runs that reports are made of (these measure, so that theirs must be written anew as well).
+The golden data of `test_golden_house`.
+
+`PYTHONPATH=tests/support python tests/project/transcripts.py --write` writes the goldens anew,
+`--write NAME` one of them, and `--record` the two runs that reports are made of (these measure, so
+that theirs must be written anew as well).
 """
 
 from __future__ import annotations
@@ -67,7 +70,12 @@ def run(main: Callable[[], Any], *args: object, folder: Path) -> tuple[int, str,
     out, err = io.StringIO(), io.StringIO()
     code = 0
     try:
-        with pytest.MonkeyPatch.context() as patch, chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            chdir(folder),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
             patch.setattr(sys, "argv", [main.__module__.split(".", maxsplit=1)[0], *map(str, args)])
             # Tables are as wide as the terminal.
             patch.setenv("COLUMNS", "100")
@@ -90,15 +98,27 @@ def preset_cases() -> Iterator[tuple[str, list[str]]]:
                 at = arguments.index("--duration")
                 kept = arguments[:at] + arguments[at + 2 :]
             yield f"{preset}/{source}", [*kept, *own, "--preset", preset]
-        tight = [f"tiers.{name}.capacity={size}" for name, size in CAPACITIES.items() if name != LACKING.get(preset)]
-        yield f"{preset}/tight", [*TIGHT, *(a for knob in tight for a in ("--set", knob)), "--preset", preset]
+        tight = [
+            f"tiers.{name}.capacity={size}"
+            for name, size in CAPACITIES.items()
+            if name != LACKING.get(preset)
+        ]
+        yield (
+            f"{preset}/tight",
+            [*TIGHT, *(a for knob in tight for a in ("--set", knob)), "--preset", preset],
+        )
 
 
 def generated(arguments: list[str], folder: Path) -> dict[str, Any]:
-    """Return what `kvtrace gen` makes of `arguments`: tables by column, and metadata; or the line that refuses."""
+    """Return what `kvtrace gen` makes of `arguments`.
+
+    Tables by column, and metadata; or the line that refuses.
+    """
     if "first.jsonl" in arguments:
         with MOONCAKE.open(encoding="utf-8") as lines:
-            (folder / "first.jsonl").write_text("".join(line for _, line in zip(range(2000), lines, strict=False)))
+            (folder / "first.jsonl").write_text(
+                "".join(line for _, line in zip(range(2000), lines, strict=False))
+            )
     written = ["-o", "t.parquet", "--requests-out", "r.parquet", "--json"]
     code, out, err = run(kvtrace, "gen", *arguments, *written, folder=folder)
     if code:
@@ -108,16 +128,23 @@ def generated(arguments: list[str], folder: Path) -> dict[str, Any]:
 
 
 def table_hashes(path: Path) -> dict[str, Any]:
-    """Return the row count, a hash of each column, and the metadata but for what names versions and commands."""
+    """Return the row count, a hash of each column, and the metadata but for what names versions and
+    commands.
+    """
     file = pq.ParquetFile(path)
     hashes = {name: hashlib.sha256() for name in file.schema_arrow.names}
     nulls = {name: hashlib.sha256() for name in hashes}
     for batch in file.iter_batches():
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            nulls[name].update(np.asarray(column.is_null().to_numpy(zero_copy_only=False)).tobytes())
+            nulls[name].update(
+                np.asarray(column.is_null().to_numpy(zero_copy_only=False)).tobytes()
+            )
             hashes[name].update(canonical(column))
     columns = {
-        name: f"{file.schema_arrow.field(name).type} {hashed.hexdigest()} {nulls[name].hexdigest()[:16]}"
+        name: (
+            f"{file.schema_arrow.field(name).type} {hashed.hexdigest()}"
+            f" {nulls[name].hexdigest()[:16]}"
+        )
         for name, hashed in hashes.items()
     }
     meta = json.loads(file.metadata.metadata[b"kvtrace"])
@@ -125,7 +152,11 @@ def table_hashes(path: Path) -> dict[str, Any]:
     shown = {key: kept[key] for key in ("config_sha256", "tiers", "notes", "stats")}
     if path.name != "t.parquet":
         shown = {}
-    return {"rows": file.metadata.num_rows, "columns": columns, "meta": shown | {"sha256": json_hash(kept)}}
+    return {
+        "rows": file.metadata.num_rows,
+        "columns": columns,
+        "meta": shown | {"sha256": json_hash(kept)},
+    }
 
 
 def json_hash(value: Any) -> str:
@@ -134,16 +165,24 @@ def json_hash(value: Any) -> str:
 
 
 def canonical(column: Any) -> bytes:
-    """Return bytes that depend on the values of `column` alone, not on how they are held; nulls are 0."""
+    """Return bytes that depend on the values of `column` alone, not on how they are held.
+
+    Nulls are 0.
+    """
     if pa.types.is_dictionary(column.type):
-        names = [hashlib.sha256(str(name).encode()).digest()[:8] for name in column.dictionary.to_pylist()]
+        names = [
+            hashlib.sha256(str(name).encode()).digest()[:8]
+            for name in column.dictionary.to_pylist()
+        ]
         table = np.array([int.from_bytes(name, "little") for name in [*names, b""]], np.uint64)
         codes = column.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
         return table[codes].tobytes()
     if pa.types.is_string(column.type) or pa.types.is_list(column.type):
         return "".join(f"{value}\n" for value in column.to_pylist()).encode()
     if pa.types.is_boolean(column.type):
-        return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), np.uint8).tobytes()
+        return np.asarray(
+            column.fill_null(False).to_numpy(zero_copy_only=False), np.uint8
+        ).tobytes()
     return np.ascontiguousarray(column.fill_null(0).to_numpy(zero_copy_only=False)).tobytes()
 
 
@@ -175,7 +214,18 @@ JOBS: dict[str, list[str]] = {
     "profile of the trace": ["profile", "t.parquet", "--tier", "nvme", "-o", "out/profile.json"],
     "profile of the run": ["profile", "run", "-o", "out/profile.json"],
     "fio": ["fio", "t.parquet", "--tier", "nvme", "-o", "out", "--fio-version", "3.36"],
-    "fio of the run": ["fio", "run", "-o", "out", "--fio-version", "3.36", "--jobs", "4", "--log-version", "3"],
+    "fio of the run": [
+        "fio",
+        "run",
+        "-o",
+        "out",
+        "--fio-version",
+        "3.36",
+        "--jobs",
+        "4",
+        "--log-version",
+        "3",
+    ],
     "reports": ["report", "run", "-o", "out/run.md", "-o", "out/run.csv"],
     "reports of both": ["report", "run", "run2", "-o", "out/both.md", "-o", "out/both.csv"],
     "warp": ["warp", "t.parquet", "--tier", "nvme", "-o", "out"],
@@ -188,7 +238,9 @@ HASHED = ("report of both", "report as Markdown", "report as CSV")
 
 
 def measured(folder: Path) -> Path:
-    """Copy the recorded runs and their trace below `folder`, so that nothing is written into the goldens."""
+    """Copy the recorded runs and their trace below `folder`, so that nothing is written into the
+    goldens.
+    """
     for name in ("run", "run2"):
         shutil.copytree(GOLDEN / name, folder / name)
     for path in GOLDEN.glob("*.parquet"):
@@ -234,8 +286,13 @@ def queried(folder: Path) -> dict[str, Any]:
     names = [entry["name"] for entry in json.loads(out)]
     found: dict[str, Any] = {}
     for name in names:
-        for source in (["run", "run2", "t.parquet", "t.objects.parquet", "requests.parquet"], ["t.parquet"]):
-            code, out, err = run(kvdistill, "sql", *source, "--query", name, "--json", folder=folder)
+        for source in (
+            ["run", "run2", "t.parquet", "t.objects.parquet", "requests.parquet"],
+            ["t.parquet"],
+        ):
+            code, out, err = run(
+                kvdistill, "sql", *source, "--query", name, "--json", folder=folder
+            )
             said = scrubbed(err if code else out, folder)
             answer = said.splitlines()[-1] if code else steady(json.loads(said))
             found[f"{name} of {source[0]}"] = [code, json_hash(answer)]
@@ -260,7 +317,12 @@ def distilled(name: str, folder: Path) -> dict[str, Any]:
             files[path.name] = text.splitlines()
         else:
             files[path.name] = hashlib.sha256(data if text is None else text.encode()).hexdigest()
-    found: dict[str, Any] = {"argv": JOBS[name], "code": code, "files": files, "out": scrubbed(out, folder)}
+    found: dict[str, Any] = {
+        "argv": JOBS[name],
+        "code": code,
+        "files": files,
+        "out": scrubbed(out, folder),
+    }
     return found if code == 0 else found | {"error": scrubbed(err, folder).splitlines()[-1:]}
 
 
@@ -268,7 +330,10 @@ def distilled(name: str, folder: Path) -> dict[str, Any]:
 
 
 def record() -> None:
-    """Measure the runs anew, on a scratch folder beside them; what describes this machine is left out."""
+    """Measure the runs anew, on a scratch folder beside them.
+
+    What describes this machine is left out.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = ["-o", "t.parquet", "--requests-out", "requests.parquet"]
@@ -276,7 +341,19 @@ def record() -> None:
         (folder / "scratch").mkdir()
         common = ["run", "t.parquet", "--tier", "nvme=scratch", "--requests", "requests.parquet"]
         done.append(run(kvreplay, *common, "-o", "run", folder=folder))
-        done.append(run(kvreplay, *common, "--tier", "cpu=ram", "--queue-depth", "2", "-o", "run2", folder=folder))
+        done.append(
+            run(
+                kvreplay,
+                *common,
+                "--tier",
+                "cpu=ram",
+                "--queue-depth",
+                "2",
+                "-o",
+                "run2",
+                folder=folder,
+            )
+        )
         for code, _, err in done:
             assert code == 0, err
         for measured_run in ("run", "run2"):
@@ -298,7 +375,9 @@ def in_folder(made: Callable[..., Any], *args: Any) -> Any:
 
 
 MAKERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "presets": lambda: {name: in_folder(generated, arguments) for name, arguments in preset_cases()},
+    "presets": lambda: {
+        name: in_folder(generated, arguments) for name, arguments in preset_cases()
+    },
     "reports": lambda: {name: in_folder(answered, name) for name in COMMANDS},
     "sql": lambda: in_folder(queried),
     "jobs": lambda: {name: in_folder(distilled, name) for name in JOBS},

@@ -1,11 +1,14 @@
-"""Write a Mooncake trace that is hard on a cache: more than it holds in turn, branches, sessions that grow, repeats.
+"""Write a Mooncake trace that is hard on a cache.
+
+More than it holds in turn, branches, sessions that grow, repeats.
 
     python tests/support/adversarial.py OUT [sessions|together]
 
-For a DRAM of 64 blocks of 512 tokens: three rounds of six prompts of 16 blocks each, branches of one root, sessions
-that take turns and grow, then any of these again, cut short or gone on with. `sessions`, for a DRAM of 48 blocks: 2,000
-short prompts, of sessions that grow and end, their roots, earlier ones, and ones that nobody asks for again.
-`together`: 400 prompts, eight each second at once, which are equal or begin alike.
+For a DRAM of 64 blocks of 512 tokens: three rounds of six prompts of 16 blocks each, branches of
+one root, sessions that take turns and grow, then any of these again, cut short or gone on with.
+`sessions`, for a DRAM of 48 blocks: 2,000 short prompts, of sessions that grow and end, their
+roots, earlier ones, and ones that nobody asks for again. `together`: 400 prompts, eight each second
+at once, which are equal or begin alike.
 """
 
 from __future__ import annotations
@@ -83,7 +86,11 @@ def together(draw: random.Random) -> Iterator[list[int]]:
         prompt = draw.choice(heads) + new(draw.randint(0, 16))
         is_equal, copies = draw.random() < 0.5, draw.choice([2, 4, 8])
         for n in range(8):
-            yield prompt + new(0 if is_equal else draw.randint(0, 6)) if n < copies else draw.choice(heads) + new(3)
+            yield (
+                prompt + new(0 if is_equal else draw.randint(0, 6))
+                if n < copies
+                else draw.choice(heads) + new(3)
+            )
         heads[draw.randrange(6)] = prompt[:8]
 
 
@@ -94,11 +101,18 @@ def write(path: Path, made_by: Callable[[random.Random], Iterator[list[int]]] = 
     lines = []
     for number, blocks in enumerate(made_by(draw)):
         tokens = len(blocks) * BLOCK - draw.choice([0, 0, 1, 200])
-        row = {"timestamp": 1000 * (number // at_once), "input_length": tokens, "output_length": 1, "hash_ids": blocks}
+        row = {
+            "timestamp": 1000 * (number // at_once),
+            "input_length": tokens,
+            "output_length": 1,
+            "hash_ids": blocks,
+        }
         lines.append(json.dumps(row) + "\n")
     path.write_text("".join(lines), encoding="utf-8")
     return len(lines)
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), {"sessions": sessions, "together": together}.get(sys.argv[-1], prompts))
+    write(
+        Path(sys.argv[1]), {"sessions": sessions, "together": together}.get(sys.argv[-1], prompts)
+    )

@@ -20,7 +20,10 @@ def write_blocks(
     pids: list[int] | None = None,
     took_ns: int = MS // 10,
 ) -> Path:
-    """Write requests of (ms when queued, flags, first byte, bytes), each of `took_ns`, to `path`; return it."""
+    """Write requests of (ms when queued, flags, first byte, bytes), each of `took_ns`, to `path`.
+
+    Return it.
+    """
     schema, queued = arrow_schema(BLOCKS), [int(ms * MS) for ms, *_ in rows]
     columns = {
         "insert_ns": queued, "issue_ns": queued, "complete_ns": [ns + took_ns for ns in queued],

@@ -11,8 +11,8 @@ _FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
 ]  # fmt: skip
-# Errors, what was fetched or refused, whether anything sticks out to the side, and which charts were drawn: every one,
-# wherever it stands, for all that is folded is opened first.
+# Errors, what was fetched or refused, whether anything sticks out to the side, and which charts
+# were drawn: every one, wherever it stands, for all that is folded is opened first.
 _WATCH = """<script>window.seen=[];
 addEventListener('error',e=>seen.push(e.message));addEventListener('unhandledrejection',e=>seen.push(String(e.reason)));
 document.addEventListener('securitypolicyviolation',e=>seen.push('refused '+e.blockedURI))</script>"""
@@ -26,13 +26,18 @@ document.querySelectorAll('details').forEach(d=>d.open=true);tell();setInterval(
 
 
 _BUDGETS_MS = (4_000, 20_000, 100_000)
-"""Of the page's own time: a busy machine draws fewer frames in it, and a chart is drawn in the first that shows it."""
+"""Of the page's own time.
+
+A busy machine draws fewer frames in it, and a chart is drawn in the first that shows it.
+"""
 LEAST_WIDTH = 500
 """A window is no narrower."""
 
 
 def watch(text, folder, *, width, is_dark=False):
-    """Return what the page `text` saw of itself in a window `width` wide, and what it said on the console."""
+    """Return what the page `text` saw of itself in a window `width` wide, and what it said on the
+    console.
+    """
     page = folder / "watched.html"
     watched = text.replace("<head>", f"<head>{_WATCH}", 1).replace("</body>", f"{_TELL}</body>")
     page.write_text(watched if width >= LEAST_WIDTH else framed(watched, width), encoding="utf-8")
@@ -40,19 +45,23 @@ def watch(text, folder, *, width, is_dark=False):
     # As high as the page, so that each chart is in sight, and is drawn.
     size = f"--window-size={max(width, LEAST_WIDTH)},{_HEIGHT}"
     for budget in _BUDGETS_MS:
-        done = _chromium(folder, scheme, size, f"--virtual-time-budget={budget}", "--dump-dom", page)
+        done = _chromium(
+            folder, scheme, size, f"--virtual-time-budget={budget}", "--dump-dom", page
+        )
         said = re.findall(r'CONSOLE[^"]*"(.*?)", source', done.stderr)
-        found = json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1].replace("&amp;", "&")) | {"said": said}
+        found = json.loads(
+            re.search(r"<title>(.*?)</title>", done.stdout)[1].replace("&amp;", "&")
+        ) | {"said": said}
         if found["drawn"] == found.pop("figures"):
             break
     return found
 
 
 def height_above(text, folder, selector, *, width):
-    """Return how far below the top of the page `text` the first element of `selector` begins, in pixels."""
-    told = (
-        f"setInterval(()=>document.title=document.querySelector('{selector}').getBoundingClientRect().top+scrollY,50)"
-    )
+    """Return how far below the top of the page `text` the first element of `selector` begins, in
+    pixels.
+    """
+    told = f"setInterval(()=>document.title=document.querySelector('{selector}').getBoundingClientRect().top+scrollY,50)"
     page = folder / "measured.html"
     seen = text.replace("</body>", f"<script>{told}</script></body>")
     page.write_text(seen if width >= LEAST_WIDTH else framed(seen, width), encoding="utf-8")
@@ -62,13 +71,19 @@ def height_above(text, folder, selector, *, width):
 
 
 def framed(text, width):
-    """Return a page that shows `text` in a frame `width` wide, as narrow as a phone, and has its title."""
+    """Return a page that shows `text` in a frame `width` wide, as narrow as a phone, and has its
+    title.
+    """
     inside = text.replace("&", "&amp;").replace('"', "&quot;")
-    frame = f'<iframe width="{width}" height="{_HEIGHT}" style="border:0" srcdoc="{inside}"></iframe>'
-    told = "setInterval(()=>document.title=document.querySelector('iframe').contentDocument.title,50)"
+    frame = (
+        f'<iframe width="{width}" height="{_HEIGHT}" style="border:0" srcdoc="{inside}"></iframe>'
+    )
+    told = (
+        "setInterval(()=>document.title=document.querySelector('iframe').contentDocument.title,50)"
+    )
     return (
-        '<!doctype html><html><head><meta charset="utf-8"><title>{}</title></head><body style="margin:0">'
-        f"{frame}<script>{told}</script></body></html>"
+        '<!doctype html><html><head><meta charset="utf-8"><title>{}</title></head><body'
+        f' style="margin:0">{frame}<script>{told}</script></body></html>'
     )
 
 

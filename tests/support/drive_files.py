@@ -20,12 +20,26 @@ OPERATIONS = 20_000
 
 
 def usual_ns(size: int, depth: int, share: float, op: int) -> float:
-    """Return a mean service time: a power of the size and of the depth, writes quicker, mixes slower."""
-    return 50_000 * (size / 4096) ** 0.6 * depth**0.7 * (0.8 if op else 1.0) * (1.2 if 0 < share < 1 else 1.0)
+    """Return a mean service time.
+
+    A power of the size and of the depth, writes quicker, mixes slower.
+    """
+    return (
+        50_000
+        * (size / 4096) ** 0.6
+        * depth**0.7
+        * (0.8 if op else 1.0)
+        * (1.2 if 0 < share < 1 else 1.0)
+    )
 
 
 def cell(
-    size: int, depth: int, share: float, spread: float = 0.4, mean_ns: Callable[..., float] = usual_ns, held: float = 1
+    size: int,
+    depth: int,
+    share: float,
+    spread: float = 0.4,
+    mean_ns: Callable[..., float] = usual_ns,
+    held: float = 1,
 ) -> DriveCell:
     """Return a cell of lognormal times; `held` is how much longer a place of the queue is taken."""
     rng = np.random.default_rng([size, depth, int(share * 10)])

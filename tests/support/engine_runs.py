@@ -1,7 +1,8 @@
-"""What engines' own code did for requests of a real trace, beside what our trace says of the same requests.
+"""What engines' own code did for requests of a real trace, beside what our trace says of the same
+requests.
 
-`tests/golden/engines` holds the recordings. An object is named by the request that first had it and its place in that
-request's prompt, in chunks of the engine.
+`tests/golden/engines` holds the recordings. An object is named by the request that first had it and
+its place in that request's prompt, in chunks of the engine.
 """
 
 from __future__ import annotations
@@ -30,18 +31,26 @@ Moves = dict[int, dict[Any, list[Object]]]
 
 
 def recorded(path: str | Path) -> Moves:
-    """Return what an engine did: lines of operation, request, first object, step to the next, and how many."""
+    """Return what an engine did.
+
+    Lines of operation, request, first object, step to the next, and how many.
+    """
     found: Moves = defaultdict(lambda: defaultdict(list))
     with gzip.open(ENGINES / f"{path}.txt.gz", "rt") as lines:
         for line in lines:
             operation, request, first, step, count = line.split()
             writer, place = map(int, first.split(":"))
-            found[int(request)][operation] += [(writer, place + int(step) * i) for i in range(int(count))]
+            found[int(request)][operation] += [
+                (writer, place + int(step) * i) for i in range(int(count))
+            ]
     return found
 
 
-def first_had(count: int, tokens: int, trace: str | Path = CONVERSATION, ranks: int = 1) -> list[Object]:
-    """Return the names of the objects of `tokens` that the first `count` requests have, in the order of our numbers.
+def first_had(
+    count: int, tokens: int, trace: str | Path = CONVERSATION, ranks: int = 1
+) -> list[Object]:
+    """Return the names of the objects of `tokens` that the first `count` requests have, in the
+    order of our numbers.
 
     With several `ranks` the place of one of them is place * ranks + rank.
     """
@@ -63,10 +72,13 @@ def simulated(
     trace: str | Path = CONVERSATION, ranks: int = 1, token_bytes: int = TOKEN_BYTES, is_latent: bool = False,
     gpu: str = "instant",
 ) -> list[tuple[str, int, int, int]]:  # fmt: skip
-    """Return what our trace of the first `count` requests holds: operation, tier, request, number of the object.
+    """Return what our trace of the first `count` requests holds.
 
-    Each of the `ranks` has `token_bytes` of a token, and layer: of heads of its own, or of a latent, the same on all.
-    What makes room has no request: it is of the one whose operation comes after it, the last if none does.
+    Operation, tier, request, number of the object.
+
+    Each of the `ranks` has `token_bytes` of a token, and layer: of heads of its own, or of a
+    latent, the same on all. What makes room has no request: it is of the one whose operation comes
+    after it, the last if none does.
     """
     model = json.loads((ENGINES / "tinier-config.json").read_text())
     config, out = folder / "config.json", folder / "t.parquet"
@@ -76,11 +88,32 @@ def simulated(
         widths = {"kv_lora_rank": token_bytes // 2 - LATENT_ROPE, "qk_rope_head_dim": LATENT_ROPE}
         shape |= widths | {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]}
     config.write_text(json.dumps(model | shape))
-    options = ["--source", "mooncake", "--limit", count, "--preset", preset, "--gpu", gpu, "--tp", ranks]
+    options = [
+        "--source",
+        "mooncake",
+        "--limit",
+        count,
+        "--preset",
+        preset,
+        "--gpu",
+        gpu,
+        "--tp",
+        ranks,
+    ]
     options += [part for setting in settings for part in ("--set", setting)]
-    assert kvtrace(monkeypatch, "gen", TRACES / trace, *options, "--model", config, "-o", out, "--force") == 0
+    assert (
+        kvtrace(
+            monkeypatch, "gen", TRACES / trace, *options, "--model", config, "-o", out, "--force"
+        )
+        == 0
+    )
     table = read_table(out, TRACE)
-    rows = list(zip(*(table[name].to_pylist() for name in ("op", "tier", "request_id", "object_id")), strict=True))
+    rows = list(
+        zip(
+            *(table[name].to_pylist() for name in ("op", "tier", "request_id", "object_id")),
+            strict=True,
+        )
+    )
     request = max(of for _, _, of, _ in rows if of is not None)
     found = []
     for op, tier, of, number in reversed(rows):
@@ -106,11 +139,17 @@ def moved(rows: list[tuple[str, int, int, int]], names: list[Object]) -> Moves:
 
 
 def blocks_that_differ(
-    did: dict[Any, list[Object]], done: dict[Any, list[Object]], *, is_ordered: bool, in_rounds: bool = False
+    did: dict[Any, list[Object]],
+    done: dict[Any, list[Object]],
+    *,
+    is_ordered: bool,
+    in_rounds: bool = False,
 ) -> list[str]:
-    """Return what vLLM `did` and we have `done` with other blocks or in another order, in one request.
+    """Return what vLLM `did` and we have `done` with other blocks or in another order, in one
+    request.
 
-    Evictions need the same order only if `is_ordered`, and nothing does where it brings blocks up `in_rounds`.
+    Evictions need the same order only if `is_ordered`, and nothing does where it brings blocks up
+    `in_rounds`.
     """
     gone, given_up = done["delete", CPU], did["evict"]
     order: Any = sorted if in_rounds else list
@@ -124,7 +163,8 @@ def blocks_that_differ(
 
 
 def write_alike(path: Path, trace: str | Path, count: int, after: int = 0) -> int:
-    """Write up to `count` requests of `trace` that share more than their first block with another of its first 4,000.
+    """Write up to `count` requests of `trace` that share more than their first block with another
+    of its first 4,000.
 
     They are those after the first `after` of them. Return the tokens of the longest prompt.
     """
@@ -141,7 +181,10 @@ Slots = dict[int, dict[str, list[int]]]
 
 
 def recorded_slots(path: str | Path) -> Slots:
-    """Return the slots that vLLM used: lines of operation, request, first slot, how many (down), bytes of each."""
+    """Return the slots that vLLM used.
+
+    Lines of operation, request, first slot, how many (down), bytes of each.
+    """
     found: Slots = defaultdict(lambda: defaultdict(list))
     with gzip.open(ENGINES / f"{path}.txt.gz", "rt") as lines:
         for line in lines:
@@ -153,7 +196,10 @@ def recorded_slots(path: str | Path) -> Slots:
 
 
 def slots_taken(rows: list[tuple[str, int, int, int]], disk: int) -> Slots:
-    """Return the slots that our trace uses: an object takes that of what was deleted first, else the file's next."""
+    """Return the slots that our trace uses.
+
+    An object takes that of what was deleted first, else the file's next.
+    """
     found: Slots = defaultdict(lambda: defaultdict(list))
     slot_of: dict[int, int] = {}
     free: deque[int] = deque()
@@ -169,9 +215,12 @@ def slots_taken(rows: list[tuple[str, int, int, int]], disk: int) -> Slots:
 
 
 def queued(path: str | Path) -> dict[int, dict[int, tuple[int, ...]]]:
-    """Return what vLLM did at so many ns a token: of each request how long it waited, in ns, and the tokens found.
+    """Return what vLLM did at so many ns a token.
 
-    Where it generates answers, too: when their first and their last token came, in ns from its arrival.
+    Of each request how long it waited, in ns, and the tokens found.
+
+    Where it generates answers, too: when their first and their last token came, in ns from its
+    arrival.
     """
     found: dict[int, dict[int, tuple[int, ...]]] = defaultdict(dict)
     with gzip.open(ENGINES / f"{path}.txt.gz", "rt") as lines:
@@ -181,7 +230,9 @@ def queued(path: str | Path) -> dict[int, dict[int, tuple[int, ...]]]:
     return found
 
 
-def begun(trace: Path, out: Path, token_ns: int, step_tokens: int, block: int) -> dict[int, tuple[int, int]]:
+def begun(
+    trace: Path, out: Path, token_ns: int, step_tokens: int, block: int
+) -> dict[int, tuple[int, int]]:
     """Return the same of the trace `out` of ours; a request that writes nothing waits for -1.
 
     The first write is of the first step, of up to `step_tokens`, and shows when that began.

@@ -1,7 +1,9 @@
-"""The eviction policies, said again in plain Python: slow, obvious, and made without looking at the compiled ones.
+"""The eviction policies, said again in plain Python.
 
-A policy is told what is inserted, used and removed, and says which key is to make room for which. `limit` is in
-bytes, None without a bound.
+Slow, obvious, and made without looking at the compiled ones.
+
+A policy is told what is inserted, used and removed, and says which key is to make room for which.
+`limit` is in bytes, None without a bound.
 """
 
 # ruff: noqa: ARG002 - every policy is told the same, whether it needs it or not
@@ -42,7 +44,10 @@ class Fifo:
 
 class Lru(Fifo):
     runs: Callable[[int], bool] | None = None
-    """Whether a request runs with a key in a GPU's memory: it is then used again before it would go."""
+    """Whether a request runs with a key in a GPU's memory.
+
+    It is then used again before it would go.
+    """
 
     def hit(self, key: int) -> None:
         self.keys.remove(key)
@@ -148,7 +153,10 @@ class S3Fifo(Fifo):
 
 
 class Arc:
-    """`are_steps_sized`: the target moves by so many times the object's size (ours), not bytes (libcachesim's)."""
+    """`are_steps_sized`.
+
+    The target moves by so many times the object's size (ours), not bytes (libcachesim's).
+    """
 
     def __init__(self, limit: int | None, *, are_steps_sized: bool = True) -> None:
         self.limit = 2**62 if limit is None else limit

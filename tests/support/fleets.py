@@ -1,4 +1,7 @@
-"""A fleet said again in plain Python for the oracle: what a node knows of its requests, and the routers."""
+"""A fleet said again in plain Python for the oracle.
+
+What a node knows of its requests, and the routers.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,17 @@ class Node:
     def held_bytes(self, sizes: dict[int, int]) -> int:
         """Return what all that run need: what several have in common once."""
         uses = [key for keys in self.used.values() for key in keys]
-        return sum(self.held.values()) - sum(sizes[key] * (uses.count(key) - 1) for key in set(uses))
+        return sum(self.held.values()) - sum(
+            sizes[key] * (uses.count(key) - 1) for key in set(uses)
+        )
 
-    def take_memory(self, n: int, needed: int, keys: list[int], sizes: dict[int, int], limit: int | None) -> bool:
-        """Give `n` what it needs, which includes `keys` that are there; return whether there is that beside others."""
+    def take_memory(
+        self, n: int, needed: int, keys: list[int], sizes: dict[int, int], limit: int | None
+    ) -> bool:
+        """Give `n` what it needs, which includes `keys` that are there.
+
+        Return whether there is that beside others.
+        """
         is_alone = not self.held_bytes(sizes)
         self.held[n], self.used[n] = needed, keys
         if is_alone or limit is None or self.held_bytes(sizes) <= limit:
@@ -72,7 +82,12 @@ class Node:
 
 def draw(seed: int, user: int, number: int, low: int, high: int) -> int:
     """Splitmix64, mixed twice, of what is drawn by whom."""
-    x = seed * 0x9E3779B97F4A7C15 + user * 0xD1B54A32D192ED03 + number * 0x8CB92BA72F3D8DD7 + 0x2545F4914F6CDD1D
+    x = (
+        seed * 0x9E3779B97F4A7C15
+        + user * 0xD1B54A32D192ED03
+        + number * 0x8CB92BA72F3D8DD7
+        + 0x2545F4914F6CDD1D
+    )
     for _ in range(2):
         x = (x & MASK) ^ ((x & MASK) >> 30)
         x = x * 0xBF58476D1CE4E5B9 & MASK
@@ -83,7 +98,9 @@ def draw(seed: int, user: int, number: int, low: int, high: int) -> int:
 
 
 def found_tokens(oracle: Oracle, node: Node, plan: Plan) -> int:
-    """Return how many of the prompt's first tokens are in any tier that the node shares with nobody."""
+    """Return how many of the prompt's first tokens are in any tier that the node shares with
+    nobody.
+    """
     own = [tier for tier in node.tiers if tier.setting.scope is Scope.NODE]
     run = []
     for key in plan.chain:
@@ -112,7 +129,10 @@ def route(oracle: Oracle, plan: Plan, n: int) -> int:
     elif fleet.router is Router.LEAST_OUTSTANDING:
         node = min(nodes, key=lambda node: (len(node.prompts), node.turns, node.number))
     elif fleet.router is Router.SESSION:
-        node = max(nodes, key=lambda node: draw(oracle.seed, -(2**41) - node.number, plan.session, 0, 2**62))
+        node = max(
+            nodes,
+            key=lambda node: draw(oracle.seed, -(2**41) - node.number, plan.session, 0, 2**62),
+        )
     elif fleet.router is Router.PREFIX:
         prefill = round(fleet.prefill_weight * 10**6)
 

@@ -22,9 +22,24 @@ def batch_of(columns: dict[str, Any], first: int = 0, last: int | None = None) -
     """Return rows by the contract's names; what is not named is 0, or none."""
     count = len(columns["op"])
     none = {"request_id": np.full(count, -1), "stage": np.full(count, -1)}
-    names = ("ts_ns", "op", "tier", "phase", "object_id", "offset_bytes", "length_bytes", "request_id", "stage")
+    names = (
+        "ts_ns",
+        "op",
+        "tier",
+        "phase",
+        "object_id",
+        "offset_bytes",
+        "length_bytes",
+        "request_id",
+        "stage",
+    )
     every = {name: columns.get(name, none.get(name, np.zeros(count))) for name in names}
-    return Batch({n: np.ascontiguousarray(of[first:last], _KINDS.get(n, np.int64)) for n, of in every.items()})
+    return Batch(
+        {
+            n: np.ascontiguousarray(of[first:last], _KINDS.get(n, np.int64))
+            for n, of in every.items()
+        }
+    )
 
 
 def trace_residency(
@@ -37,9 +52,17 @@ def trace_residency(
     offset: Any = None,
     cuts: list[int] | None = None,
 ) -> Residency:
-    """Return what follows of rows that touch objects from `offset` (0 without) to `end`, in batches up to `cuts`."""
+    """Return what follows of rows that touch objects from `offset` (0 without) to `end`, in batches
+    up to `cuts`.
+    """
     start = np.zeros(len(op), np.int64) if offset is None else offset
-    columns = {"tier": tier, "op": op, "object_id": object_id, "offset_bytes": start, "length_bytes": end - start}
+    columns = {
+        "tier": tier,
+        "op": op,
+        "object_id": object_id,
+        "offset_bytes": start,
+        "length_bytes": end - start,
+    }
     ends = [0, *(cuts or []), len(op)]
 
     def intake() -> Intake:

@@ -1,6 +1,7 @@
 """A tree of kernel headers for BCC, on machines that have headers of another kernel than theirs.
 
-The headers are those of a package; the structures that the probes read are laid as the running kernel's BTF has them.
+The headers are those of a package; the structures that the probes read are laid as the running
+kernel's BTF has them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ BTF = Path("/sys/kernel/btf/vmlinux")
 REPLACED = ("blkdev", "blk-mq", "fdtable", "fs", "io_uring_types", "sched")
 _PART_BYTES = {1: 4, 3: 12, 14: 4, 17: 4}
 _MEMBER_BYTES = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
-"""Behind a type, by its kind (include/uapi/linux/btf.h): so many bytes, or so many for each member."""
+"""Behind a type, by its kind (include/uapi/linux/btf.h).
+
+So many bytes, or so many for each member.
+"""
 
 
 def offsets(data: bytes) -> dict[str, dict[str, int]]:
@@ -33,37 +37,53 @@ def offsets(data: bytes) -> dict[str, dict[str, int]]:
         at += 12
         members = []
         if kind in (4, 5):
-            for n, type_, bits in (struct.unpack_from("<3I", data, at + 12 * i) for i in range(count)):
+            for n, type_, bits in (
+                struct.unpack_from("<3I", data, at + 12 * i) for i in range(count)
+            ):
                 members.append((name(n), type_, (bits & 0xFFFFFF if has_bits else bits) // 8))
         found.append((name(named) if kind == 4 else "", members))
         at += _PART_BYTES.get(kind, 0) + _MEMBER_BYTES.get(kind, 0) * count
 
     def flat(members: list[tuple[str, int, int]]) -> dict[str, int]:
-        inner = [{k: off + v for k, v in flat(found[type_][1]).items()} for n, type_, off in members if not n]
-        return {n: off for n, _, off in members if n} | {k: v for part in inner for k, v in part.items()}
+        inner = [
+            {k: off + v for k, v in flat(found[type_][1]).items()}
+            for n, type_, off in members
+            if not n
+        ]
+        return {n: off for n, _, off in members if n} | {
+            k: v for part in inner for k, v in part.items()
+        }
 
     return {name: flat(members) for name, members in found if name}
 
 
 def structures() -> str:
-    """Return the structures that kernel.bpf.h names, with their members where the running kernel has them."""
+    """Return the structures that kernel.bpf.h names, with their members where the running kernel
+    has them.
+    """
     at, text = offsets(BTF.read_bytes()), (PROBES / "kernel.bpf.h").read_text(encoding="utf-8")
     parts = re.findall(r"^enum \w+ \{.*?\};", text, re.MULTILINE)
-    for name, body in re.findall(r"^struct (\w+) \{(.*?)\} RELOCATED;", text, re.MULTILINE | re.DOTALL):
+    for name, body in re.findall(
+        r"^struct (\w+) \{(.*?)\} RELOCATED;", text, re.MULTILINE | re.DOTALL
+    ):
         members = []
         for declared in filter(None, map(str.strip, body.split(";"))):
             kind, rest = re.fullmatch(r"((?:struct |enum |unsigned )?\w+) (.*)", declared).groups()
             for member in rest.split(","):
                 of = re.search(r"\w+", member)[0]
                 members.append(
-                    f"struct {{ char at_{of}[{at[name][of]}]; {kind} {member.strip()}; }} __attribute__((packed));"
+                    f"struct {{ char at_{of}[{at[name][of]}]; {kind} {member.strip()}; }}"
+                    " __attribute__((packed));"
                 )
         parts.append(f"struct {name} {{ union {{\n" + "\n".join(members) + "\n}; };")
     return "#pragma once\n#include <linux/types.h>\n" + "\n".join(parts) + "\n"
 
 
 def tree(at: Path, flags: list[str], packages: Path = Path("/usr/src")) -> Path | None:
-    """Make the tree in `at`, with the kernel's `flags` of requests; return it, or None without a package of headers."""
+    """Make the tree in `at`, with the kernel's `flags` of requests.
+
+    Return it, or None without a package of headers.
+    """
     sources = [*packages.glob("linux-headers-*-common"), *packages.glob("linux-headers-*-amd64")]
     if len(sources) < 2:
         return None
@@ -81,5 +101,8 @@ def tree(at: Path, flags: list[str], packages: Path = Path("/usr/src")) -> Path 
     (at / "include" / "linux" / "kvreplay.h").write_text(structures(), encoding="utf-8")
     bits = at / "include" / "linux" / "blk_types.h"
     bits.unlink()
-    bits.write_text("enum req_flag_bits {\n" + "".join(f"\t{name},\n" for name in flags) + "};\n", encoding="utf-8")
+    bits.write_text(
+        "enum req_flag_bits {\n" + "".join(f"\t{name},\n" for name in flags) + "};\n",
+        encoding="utf-8",
+    )
     return at

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 MS = 1_000_000
 US = 1000
 
-# Tier 2 (nvme): object 2 is read before it is written, so it lies first, at 0 (8 KiB). Object 0 (6000 bytes,
-# reserved 8 KiB) goes to 8 KiB, object 1 (3 MiB) to 16 KiB; the delete of 0 makes room for object 3 at 8 KiB.
+# Tier 2 (nvme): object 2 is read before it is written, so it lies first, at 0 (8 KiB). Object 0
+# (6000 bytes, reserved 8 KiB) goes to 8 KiB, object 1 (3 MiB) to 16 KiB; the delete of 0 makes room
+# for object 3 at 8 KiB.
 HAND: list[Row] = [
     (5 * MS, "write", 1, "store", 0, 0, 6000, 0, 0, 0),
     (10 * MS, "write", 2, "store", 0, 0, 6000, 0, 1, 0),
@@ -46,7 +47,9 @@ def write_hand(folder: Path) -> Path:
     return write_trace(folder / "hand.parquet", HAND, preset="by-hand")
 
 
-def distil_rows(folder: Path, rows: list[Row], limit: str | None = None, **meta: object) -> Distilled:
+def distil_rows(
+    folder: Path, rows: list[Row], limit: str | None = None, **meta: object
+) -> Distilled:
     """Distil tier nvme of `rows`, written as a trace into `folder`."""
     trace = write_trace(folder / "t.parquet", rows, **meta)
     return distil_source(trace, "nvme", Limit() if limit is None else parse_limit(limit), folder)
@@ -55,7 +58,18 @@ def distil_rows(folder: Path, rows: list[Row], limit: str | None = None, **meta:
 def io(ts_ms: float, op: str, object_id: int, length: int, **fields: int | None) -> Row:
     """Return a row on tier 2 with its own request; `request` and `stage` may be null."""
     request, stage = fields.get("request", object_id), fields.get("stage", 0)
-    return (int(ts_ms * MS), op, 2, "load", object_id, fields.get("offset", 0) or 0, length, request, stage, 0)
+    return (
+        int(ts_ms * MS),
+        op,
+        2,
+        "load",
+        object_id,
+        fields.get("offset", 0) or 0,
+        length,
+        request,
+        stage,
+        0,
+    )
 
 
 def change_run(folder, **changed):
@@ -66,14 +80,32 @@ def change_run(folder, **changed):
 
 def data_note(dedup_ratio, compress_ratio):
     """Return what run.json says of data of these ratios."""
-    made = {"block_bytes": 4096, "made_blocks": 0, "distinct_blocks": 0, "measured_dedup_ratio": None}
-    shape = {"dedup_ratio": dedup_ratio, "compress_ratio": compress_ratio, "random_bytes_per_512": 0} | made
-    note = {"generator": "dgen", "seed": 1, "piece_bytes": 4096, "note": "", "stamped_block_bytes": None}
+    made = {
+        "block_bytes": 4096,
+        "made_blocks": 0,
+        "distinct_blocks": 0,
+        "measured_dedup_ratio": None,
+    }
+    shape = {
+        "dedup_ratio": dedup_ratio,
+        "compress_ratio": compress_ratio,
+        "random_bytes_per_512": 0,
+    } | made
+    note = {
+        "generator": "dgen",
+        "seed": 1,
+        "piece_bytes": 4096,
+        "note": "",
+        "stamped_block_bytes": None,
+    }
     return note | {"shape": shape | {"measured_compress_ratio": 1.0}}
 
 
 def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
-    """Write a run of one 4 KiB read every millisecond, each 10 µs late; `outcome` may be one for each."""
+    """Write a run of one 4 KiB read every millisecond, each 10 µs late.
+
+    `outcome` may be one for each.
+    """
     n = len(latencies_ns)
     submitted = np.arange(n) * MS + 10_000
     columns = {
@@ -83,7 +115,10 @@ def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
     }  # fmt: skip
     said = {"op": "read", "phase": "load", "outcome": outcome, "engine": engine}
     said = {name: [each] * n if isinstance(each, str) else each for name, each in said.items()}
-    codes = {name: np.array([enum_code(OPS, name, one) for one in each], np.int8) for name, each in said.items()}
+    codes = {
+        name: np.array([enum_code(OPS, name, one) for one in each], np.int8)
+        for name, each in said.items()
+    }
     arrays = [
         enum_array(OPS, c.name, codes[c.name]) if c.type == "enum"
         else pa.array(columns[c.name], arrow_schema(OPS).field(c.name).type)
@@ -92,7 +127,12 @@ def write_run(folder, latencies_ns, outcome="ok", engine="threads", **summary):
     folder.mkdir()
     with create(folder / "ops.parquet", OPS, trace_meta(OPS)) as out:
         out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(OPS)))
-    made = run_file(msgspec.structs.replace(run_summary([], verdict="fine"), **summary), host={}, config={}, tiers={})
+    made = run_file(
+        msgspec.structs.replace(run_summary([], verdict="fine"), **summary),
+        host={},
+        config={},
+        tiers={},
+    )
     write_json(folder / "run.json", made)
     return folder
 
@@ -136,7 +176,9 @@ def closed(ops, depth, service, submit_ns, rng):
 
 
 def bursts(pauses_ms, ops):
-    """Return arrivals and completions of a closed loop of depth 16 that pauses so long after so many operations."""
+    """Return arrivals and completions of a closed loop of depth 16 that pauses so long after so
+    many operations.
+    """
     rng = np.random.default_rng(5)
     parts, start = [], 0
     for pause_ms, count in zip(pauses_ms, ops, strict=True):

@@ -1,11 +1,14 @@
-"""LMCache 0.5.6 with save_unfull_chunk=true in plain Python: how often each request writes, reads and deletes on disk.
+"""LMCache 0.5.6 with save_unfull_chunk=true in plain Python.
 
-Written from its code: the look-up (v1/cache_engine.py:1157, storage_backend/storage_manager.py:972) asks the pool for
-the leading run and the disk for what goes on, and makes both the most recent, last chunk first; what is read from disk
-takes a buffer of the pool (local_disk_backend.py:502), which gives up its oldest that the look-up has not pinned until
-one fits (local_cpu_backend.py:629); the store takes a buffer for each new chunk until none fits (cache_engine.py:510),
-and writes through. A prompt's last chunk is of the tokens that are left (token_database.py:355), and is named by all
-tokens before its end.
+How often each request writes, reads and deletes on disk.
+
+Written from its code: the look-up (v1/cache_engine.py:1157, storage_backend/storage_manager.py:972)
+asks the pool for the leading run and the disk for what goes on, and makes both the most recent,
+last chunk first; what is read from disk takes a buffer of the pool (local_disk_backend.py:502),
+which gives up its oldest that the look-up has not pinned until one fits (local_cpu_backend.py:629);
+the store takes a buffer for each new chunk until none fits (cache_engine.py:510), and writes
+through. A prompt's last chunk is of the tokens that are left (token_database.py:355), and is named
+by all tokens before its end.
 """
 
 from __future__ import annotations
@@ -60,7 +63,10 @@ class Addresses:
 
 
 class Amount(Addresses):
-    """The same as an amount of bytes, as a preset's pool is: all that is free is always in one piece."""
+    """The same as an amount of bytes, as a preset's pool is.
+
+    All that is free is always in one piece.
+    """
 
     def give(self, start: int, size: int) -> None:
         """Give `size` bytes back, wherever they were: `start` says nothing here."""
@@ -76,7 +82,9 @@ class Engine:
         self.disk: OrderedDict[Key, int] = OrderedDict()
 
     def serve(self, keys: list[Key]) -> list[int]:
-        """Return how many of its chunks a prompt wrote to disk, and read from there, and how many went from it."""
+        """Return how many of its chunks a prompt wrote to disk, and read from there, and how many
+        went from it.
+        """
         in_pool = next((n for n, key in enumerate(keys) if key not in self.pool), len(keys))
         end = next((n for n in range(in_pool, len(keys)) if keys[n] not in self.disk), len(keys))
         pinned, read, new = keys[:in_pool], keys[in_pool:end], keys[end:]
@@ -89,7 +97,9 @@ class Engine:
         return [*self.store(new), len(read)]
 
     def buffers(self, keys: list[Key], pinned: set[Key]) -> list[tuple[Key, int]]:
-        """Return those of `keys` that find a buffer, with its place, up to the first that finds none."""
+        """Return those of `keys` that find a buffer, with its place, up to the first that finds
+        none.
+        """
         found = []
         for key in keys:
             while (start := self.memory.take(size_of(key))) is None:
@@ -101,14 +111,20 @@ class Engine:
         return found
 
     def keep(self, key: Key, start: int) -> None:
-        """Keep `key` in the pool; if it is there, behind a gap, it stays as it is and the second buffer goes back."""
+        """Keep `key` in the pool.
+
+        If it is there, behind a gap, it stays as it is and the second buffer goes back.
+        """
         if key in self.pool:
             self.memory.give(start, size_of(key))
         else:
             self.pool[key] = start
 
     def store(self, keys: list[Key]) -> tuple[int, int]:
-        """Store `keys`, as far as there are buffers; return how many were written to disk, and deleted there."""
+        """Store `keys`, as far as there are buffers.
+
+        Return how many were written to disk, and deleted there.
+        """
         written = deleted = 0
         for key, start in self.buffers(keys, set()):
             self.keep(key, start)

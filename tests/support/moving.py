@@ -1,4 +1,7 @@
-"""Tables of the simulation that begin small, and move as they grow: for where rows are compared with plain Python."""
+"""Tables of the simulation that begin small, and move as they grow.
+
+For where rows are compared with plain Python.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from kvtrace.sim import simulation
 
 
 def extend(_rooms, owner, name, more):
-    """Make a table longer, elsewhere; where it was, what still looks there finds nothing that makes sense."""
+    """Make a table longer, elsewhere.
+
+    Where it was, what still looks there finds nothing that makes sense.
+    """
     before = getattr(owner, name)
     setattr(owner, name, np.concatenate([before, np.zeros(more, before.dtype)]))
     before.view(np.uint8)[:] = 0x5A

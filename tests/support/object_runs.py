@@ -1,7 +1,7 @@
 """Replays on object stores.
 
-They run in the tests' own process where they may: s3dlio keeps credentials and addresses as it first found them, by
-endpoint.
+They run in the tests' own process where they may: s3dlio keeps credentials and addresses as it
+first found them, by endpoint.
 """
 
 from __future__ import annotations
@@ -48,10 +48,23 @@ def object_run(
     folder: Path, rows: list[Row], *options: object, urls: tuple[str, ...] = (), target: str = f"{BUCKET}/runs/a",
     env: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Replay `rows` on the tier s3, into folder/run; in a process of its own if it is given an environment."""
+    """Replay `rows` on the tier s3, into folder/run.
+
+    In a process of its own if it is given an environment.
+    """
     trace = write_trace(folder / "t.parquet", rows, tiers=[TierFacts("s3", 1 << 30)])
     endpoints = [word for url in urls for word in ("--endpoint", url)]
-    words = ["run", trace, "--tier", f"s3=s3://{target}", *endpoints, "--force", "--json", "-o", folder / "run"]
+    words = [
+        "run",
+        trace,
+        "--tier",
+        f"s3=s3://{target}",
+        *endpoints,
+        "--force",
+        "--json",
+        "-o",
+        folder / "run",
+    ]
     if env is not None:
         return run_process("kvreplay", *words, *options, check=False, env=env, cwd=folder)
     return run_cli("kvreplay", *words, *options, check=False)

@@ -1,7 +1,10 @@
-"""What a hierarchy does, said again in plain Python: slow, obvious, and made without looking at the kernel.
+"""What a hierarchy does, said again in plain Python.
 
-A request is a generator that yields how long it waits; what a tier gives up, evictions.py says; what a request asks
-for is a plan, made from a file's requests here and from a log of users' turns in plans.py.
+Slow, obvious, and made without looking at the kernel.
+
+A request is a generator that yields how long it waits; what a tier gives up, evictions.py says;
+what a request asks for is a plan, made from a file's requests here and from a log of users' turns
+in plans.py.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ Row = tuple[int, str, int, str, int, int, int | None, int | None, int]
 
 @dataclass
 class Plan:
-    """One request: its documents' objects, then its chain, of which the first `prompt` ones are a system prompt's."""
+    """One request.
+
+    Its documents' objects, then its chain, of which the first `prompt` ones are a system prompt's.
+    """
 
     arrival: int
     tokens: int
@@ -48,7 +54,9 @@ class Plan:
     prompt: int = 0
     documents: list[int] = field(default_factory=list)
     waits: list[tuple[int, int, bool]] = field(default_factory=list)
-    """Plans that it comes after, by how long, and whether that is since they came, not since they were answered."""
+    """Plans that it comes after, by how long, and whether that is since they came, not since they
+    were answered.
+    """
     not_before: int = 0
     session: int = 0
 
@@ -83,15 +91,27 @@ class Tier:
         """Out of reach."""
         self.offers = 0
         self.offered: dict[int, int] = {}
-        """Of offers that are whole: how many there were, and by which one each object came in, while it is there."""
+        """Of offers that are whole.
+
+        How many there were, and by which one each object came in, while it is there.
+        """
 
     def takes(self, size: int) -> bool:
-        return (self.queue is not None or not self.is_gone) and (self.largest is None or size <= self.largest)
+        return (self.queue is not None or not self.is_gone) and (
+            self.largest is None or size <= self.largest
+        )
 
     def holds(self, size: int, bound: int | None) -> bool:
-        """Return whether it stays within `bound` with `size` more; what it takes may be alone in it."""
+        """Return whether it stays within `bound` with `size` more.
+
+        What it takes may be alone in it.
+        """
         is_bucketed = self.queue is not None and self.setting.bucket_objects
-        used = self.queue.used() if self.queue is not None and is_bucketed else sum(self.objects.values())
+        used = (
+            self.queue.used()
+            if self.queue is not None and is_bucketed
+            else sum(self.objects.values())
+        )
         return not used or bound is None or used + size <= bound
 
     def fits(self, size: int) -> bool:
@@ -112,7 +132,9 @@ class Tier:
             self.counts = {other: count // 2 for other, count in self.counts.items()}
 
     def hit(self, key: int, size: int) -> None:
-        is_whole = self.queue is not None and key in self.queue.home and self.setting.bucket_gc is None
+        is_whole = (
+            self.queue is not None and key in self.queue.home and self.setting.bucket_gc is None
+        )
         if not self.counts_at_end:
             self.policy.hit(self.queue.home[key][0] if is_whole else key)
         self.refer(key, size)
@@ -129,14 +151,21 @@ class Tier:
             return True
         if setting.admission is Admission.TINYLFU:
             self.refer(key, size)
-            passes = self.fits(size) or self.counts.get(key, 0) > self.counts.get(self.policy.victim(key, size), 0)
+            passes = self.fits(size) or self.counts.get(key, 0) > self.counts.get(
+                self.policy.victim(key, size), 0
+            )
         elif setting.admission is Admission.NTH_OFFER:
             self.counts[key] = self.counts.get(key, 0) + 1
             passes = self.counts[key] >= setting.admission_count
         else:
-            while ns_of(setting.admission_decay) and self.decayed + ns_of(setting.admission_decay) <= now:
+            while (
+                ns_of(setting.admission_decay)
+                and self.decayed + ns_of(setting.admission_decay) <= now
+            ):
                 self.decayed += ns_of(setting.admission_decay)
-                self.counts = {other: count - 1 for other, count in self.counts.items() if count > 1}
+                self.counts = {
+                    other: count - 1 for other, count in self.counts.items() if count > 1
+                }
             self.counts[key] = 2 * self.counts.get(key, 0) or 1
             passes = self.counts[key] >= setting.admission_count
         if not passes:
@@ -145,7 +174,10 @@ class Tier:
 
 
 class Stages:
-    """Numbers the stages of a request from `at` on: a new one once a tier has as many operations as it runs at once."""
+    """Numbers the stages of a request from `at` on.
+
+    A new one once a tier has as many operations as it runs at once.
+    """
 
     def __init__(self, at: int) -> None:
         self.at, self.is_any = at, False
@@ -166,7 +198,10 @@ class Stages:
 
 
 class Batch:
-    """Requests that decode together; `steps` counts 1024ths of a step since the start, and loses what is less."""
+    """Requests that decode together.
+
+    `steps` counts 1024ths of a step since the start, and loses what is less.
+    """
 
     def __init__(self, preset: Preset) -> None:
         self.preset, self.reads = preset, {}
@@ -179,12 +214,17 @@ class Batch:
     def change(self, now: int, computing_until: int) -> None:
         """Set how long a step takes once somebody joined or left, or a prompt begins or ends."""
         n = len(self.reads)
-        self.step = max(1, self.reading_ns(n, sum(self.reads.values())), n * self.preset.decode_compute_ns)
+        self.step = max(
+            1, self.reading_ns(n, sum(self.reads.values())), n * self.preset.decode_compute_ns
+        )
         if computing_until > now:
             self.step = max(self.step, self.of_prompt)
 
     def begin_prompt(self, tokens: int, took: int) -> int:
-        """Return how long its steps read the cache of those who decode; `took` is what its own tokens take."""
+        """Return how long its steps read the cache of those who decode.
+
+        `took` is what its own tokens take.
+        """
         p = self.preset
         room = min(tokens, max(1, p.step_tokens - len(self.reads)))
         reading = self.reading_ns(0, sum(self.reads.values())) - self.reading_ns(0, 0)
@@ -197,7 +237,9 @@ class Batch:
         weights = p.decode_ns_per_token
         if p.decode_active_ns:
             weights = min(weights, tokens * p.decode_active_ns)
-        return weights + (size * 1000 // (p.decode_bytes_per_s // 10**6) if p.decode_bytes_per_s else 0)
+        return weights + (
+            size * 1000 // (p.decode_bytes_per_s // 10**6) if p.decode_bytes_per_s else 0
+        )
 
     def advance(self, now: int) -> None:
         if self.reads:
@@ -224,8 +266,17 @@ def nodes_of(preset: Preset) -> list[Node]:
             tiers.append(tier)
         nodes.append(Node(number, tiers, Batch(preset)))
         top = nodes[-1].tiers[0]
-        is_gpu = top.setting.name == "gpu" and top.setting.scope is Scope.NODE and type(top.policy) is Lru
-        is_shared = preset.step_tokens and preset.prefill_in_turn and preset.has_prefill and not top.is_whole
+        is_gpu = (
+            top.setting.name == "gpu"
+            and top.setting.scope is Scope.NODE
+            and type(top.policy) is Lru
+        )
+        is_shared = (
+            preset.step_tokens
+            and preset.prefill_in_turn
+            and preset.has_prefill
+            and not top.is_whole
+        )
         if is_gpu and is_shared and top.setting.capacity_bytes:
             nodes[-1].is_bounded, top.policy.runs = True, nodes[-1].runs
     return nodes
@@ -237,7 +288,10 @@ class Oracle:
         pieces: Sequence[Piece] = (), waits: Waits | None = None, seed: int = 0,
         incidents: Sequence[Incident] = (),
     ) -> None:  # fmt: skip
-        """`bytes_per_token` is of all `ranks` together; `layers` are groups of layers, each an object."""
+        """`bytes_per_token` is of all `ranks` together.
+
+        `layers` are groups of layers, each an object.
+        """
         self.preset, self.ranks, self.layers, self.pieces = preset, ranks, layers, pieces
         self.bytes_per_token = bytes_per_token
         self.nodes = nodes_of(preset)
@@ -257,16 +311,22 @@ class Oracle:
         self.plans = self._plans(requests) if requests is not None else []
         for k in range(0 if waits is None else len(waits)):
             plan = self.plans[int(waits.row[k])]
-            plan.waits.append((int(waits.before[k]), int(waits.delay_ns[k]), bool(waits.is_of_start[k])))
+            plan.waits.append(
+                (int(waits.before[k]), int(waits.delay_ns[k]), bool(waits.is_of_start[k]))
+            )
             plan.not_before = int(waits.not_before_ns[waits.row[k]])
         self.outages = Outages(self, incidents)
-        self.is_renumbered = waits is not None or bool(incidents) or bool(preset.tiers[-1].bucket_objects)
+        self.is_renumbered = (
+            waits is not None or bool(incidents) or bool(preset.tiers[-1].bucket_objects)
+        )
         self.numbered = 0
         """How many numbers were given, if they are not those of the keys."""
         self.offsets: list[int] = []
         self.names: dict[int, int] = {}
-        """If requests wait for others: the numbers of objects, which have them in the order in which they are asked
-        for."""
+        """If requests wait for others.
+
+        The numbers of objects, which have them in the order in which they are asked for.
+        """
         self.users: Users | None = None
         """Who asks, if that is no file."""
         self.attention_fs = [0]
@@ -283,7 +343,10 @@ class Oracle:
 
     def chunk_bytes(self, tokens: int) -> int:
         parts, page = self.ranks * self.layers, self.preset.pad_bytes
-        whole = sum(p.copies * p.size_bytes(tokens) for p in self.pieces) or tokens * self.bytes_per_token
+        whole = (
+            sum(p.copies * p.size_bytes(tokens) for p in self.pieces)
+            or tokens * self.bytes_per_token
+        )
         pages = -(-whole // (parts * page))
         return pages * page * parts
 
@@ -298,20 +361,39 @@ class Oracle:
                 names: list[object] = [("turn", n)] if tokens else []
                 size = tokens * self.bytes_per_token
             else:
-                # A chunk's name: the block that holds its last token, and which chunk of that block it is.
+                # A chunk's name: the block that holds its last token, and which chunk of that block
+                # it is.
                 ends = range(chunk, tokens + 1, chunk)
-                names = [(blocks[(end - 1) // r.block_tokens], (end - 1) % r.block_tokens // chunk) for end in ends]
+                names = [
+                    (blocks[(end - 1) // r.block_tokens], (end - 1) % r.block_tokens // chunk)
+                    for end in ends
+                ]
                 size = self.chunk_bytes(chunk)
                 if self.preset.partial_chunks and tokens % chunk:
-                    # Of the end as many tokens as there are: the same only where they are as many of the same block.
-                    names.append((blocks[-1], (tokens - 1) % r.block_tokens // chunk, tokens % chunk))
+                    # Of the end as many tokens as there are: the same only where they are as many
+                    # of the same block.
+                    names.append(
+                        (blocks[-1], (tokens - 1) % r.block_tokens // chunk, tokens % chunk)
+                    )
             chain = [numbers.setdefault(name, len(numbers)) for name in names]
             self.sizes |= dict.fromkeys(chain, size)
             if self.preset.partial_chunks and tokens % chunk:
                 self.sizes[chain[-1]] = self.chunk_bytes(tokens % chunk)
             # A turn's own entry is new, and is not looked for.
-            session = n if r.session_id is None or r.session_id[n] < 0 else -1 - int(r.session_id[n])
-            plans.append(Plan(int(r.arrival_ns[n]), tokens, tokens, int(r.output_tokens[n]), chain, 0, session=session))
+            session = (
+                n if r.session_id is None or r.session_id[n] < 0 else -1 - int(r.session_id[n])
+            )
+            plans.append(
+                Plan(
+                    int(r.arrival_ns[n]),
+                    tokens,
+                    tokens,
+                    int(r.output_tokens[n]),
+                    chain,
+                    0,
+                    session=session,
+                )
+            )
         # A conversation's number is its place among those that began.
         order = list(dict.fromkeys(plan.session for plan in plans))
         for plan in plans:
@@ -330,7 +412,9 @@ class Oracle:
                 number = (named * self.ranks + rank) * self.layers + layer
                 self.offsets.append(0 if home is None else home[1])
                 self.row_nodes.append(self.node)
-                self.rows.append((self.now, op, tier.number, phase, number, each, request, stage, rank))
+                self.rows.append(
+                    (self.now, op, tier.number, phase, number, each, request, stage, rank)
+                )
 
     def use(self, key: int) -> None:
         """Note that `key` was used last."""
@@ -340,7 +424,9 @@ class Oracle:
             uses.append(key)
 
     def follow(self, tier: Tier, key: int) -> None:
-        """Make `key`, just used in `tier`, less recent than those before it in `order`, if that is so."""
+        """Make `key`, just used in `tier`, less recent than those before it in `order`, if that is
+        so.
+        """
         if tier.recency is not Recency.TAIL_FIRST or type(tier.policy) is not Lru:
             return
         keys, before = tier.policy.keys, self.order[: self.order.index(key)]
@@ -348,7 +434,9 @@ class Oracle:
         at = next((keys.index(k) for k in reversed(before) if k in tier.objects), len(keys))
         keys.insert(at, key)
 
-    def write(self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None) -> None:
+    def write(
+        self, tier: Tier, phase: str, key: int, request: int | None = None, stage: int | None = None
+    ) -> None:
         assert key not in tier.objects
         tier.objects[key] = self.sizes[key]
         if tier.number == 0 and self.here.held.get(request):
@@ -357,7 +445,10 @@ class Oracle:
         if phase != "demote":
             self.use(key)
         elif self.preset.demotion_keeps_age and type(tier.policy) is Lru:
-            keys, uses = tier.policy.keys, self.uses if tier.setting.scope is Scope.NODE else self.uses_anywhere
+            keys, uses = (
+                tier.policy.keys,
+                self.uses if tier.setting.scope is Scope.NODE else self.uses_anywhere,
+            )
             place = keys.index(key)
             while place and uses.index(keys[place - 1]) > uses.index(key):
                 place -= 1
@@ -387,7 +478,10 @@ class Oracle:
         return next((t for t in self.tiers if key in t.objects and not t.is_gone), None)
 
     def evict_for(self, tier: Tier, key: int) -> bool:
-        """Delete until `key` fits, and then down to the low mark; False if the tier takes no such object."""
+        """Delete until `key` fits, and then down to the low mark.
+
+        False if the tier takes no such object.
+        """
         size = self.sizes[key]
         if not tier.takes(size):
             return False
@@ -401,7 +495,10 @@ class Oracle:
         return True
 
     def evict_together(self, tier: Tier, size: int, held: set[int]) -> bool:
-        """Delete, but not `held`, until `size` more bytes fit, and then down to the low mark; False if it cannot."""
+        """Delete, but not `held`, until `size` more bytes fit, and then down to the low mark.
+
+        False if it cannot.
+        """
         free = sum(self.sizes[key] for key in tier.objects if key not in held)
         used = sum(tier.objects.values()) + size
         if tier.limit is None or used <= tier.limit:
@@ -431,7 +528,9 @@ class Oracle:
         """Move down until `key` fits."""
         while not tier.fits(self.sizes[key]):
             victim = tier.policy.victim(key, self.sizes[key])
-            lower = next((t for t in self.tiers[tier.number + 1 :] if t.takes(self.sizes[victim])), None)
+            lower = next(
+                (t for t in self.tiers[tier.number + 1 :] if t.takes(self.sizes[victim])), None
+            )
             size = self.sizes[victim]
             if lower is None or victim in lower.objects or not lower.admits(victim, size, self.now):
                 self.delete(tier, "evict", victim)
@@ -453,7 +552,10 @@ class Oracle:
             yield int(tier.queue.due()), STORE
 
     def catch_up(self) -> None:
-        """Do what is due until now, each at its time: of one time node by node, then racks, then what all share."""
+        """Do what is due until now, each at its time.
+
+        Of one time node by node, then racks, then what all share.
+        """
         now = self.now
         places: dict[int, tuple[tuple[int, int], Tier]] = {}
         for node in self.nodes:
@@ -472,7 +574,9 @@ class Oracle:
             first = min(due, default=(now, (9, 0), 9, 9))
             # Whoever would have made room before this, did not: it held too little.
             for place, tier in instances:
-                tier.looked = max(tier.looked, first[0] - ((first[0], place, tier.number, POLL) > first))
+                tier.looked = max(
+                    tier.looked, first[0] - ((first[0], place, tier.number, POLL) > first)
+                )
             if not due:
                 break
             when, place, number, what = first
@@ -492,23 +596,36 @@ class Oracle:
         """Return what of the plan's chain may be used, and where it is."""
         p = self.preset
         if p.match is Match.ANY:
-            return [(key, tier) for key in plan.chain[: plan.known] if (tier := self.fastest(key)) is not None]
+            return [
+                (key, tier)
+                for key in plan.chain[: plan.known]
+                if (tier := self.fastest(key)) is not None
+            ]
         found = self.run_of(plan.chain)
         in_fastest = next((i for i, (_, tier) in enumerate(found) if tier.number), len(found))
-        if in_fastest < len(found) and (len(found) - in_fastest) * p.chunk_tokens < p.min_load_tokens:
+        if (
+            in_fastest < len(found)
+            and (len(found) - in_fastest) * p.chunk_tokens < p.min_load_tokens
+        ):
             found = found[:in_fastest]
         return found
 
     def bring_up(
         self, retrieved: list[tuple[int, Tier]], found: list[tuple[int, Tier]]
     ) -> tuple[list[tuple[int, Tier]], list[tuple[int, Tier]]]:
-        """Return where both come from once all below a tier that has to hold all was brought up, in as many rounds."""
+        """Return where both come from once all below a tier that has to hold all was brought up, in
+        as many rounds.
+        """
         if self.preset.promotion is not Promotion.ALWAYS or self.staging is not None:
             return retrieved, found
         where = dict(retrieved + found)
         for tier in self.tiers:
             needed = sum(self.sizes[key] for key, at in where.items() if at.number >= tier.number)
-            is_one = tier.setting.loads_whole and type(tier.policy) is Lru and tier.setting.bucket_objects == 0
+            is_one = (
+                tier.setting.loads_whole
+                and type(tier.policy) is Lru
+                and tier.setting.bucket_objects == 0
+            )
             if not is_one or tier.limit is None or needed > tier.limit:
                 continue
             oldest, free = list(tier.policy.keys), tier.limit - sum(tier.objects.values())
@@ -519,7 +636,11 @@ class Oracle:
                 while free < 0 and oldest:
                     key = oldest.pop(0)
                     if key in where:
-                        below = [t for t in self.tiers[tier.number + 1 :] if key in t.objects and not t.is_gone]
+                        below = [
+                            t
+                            for t in self.tiers[tier.number + 1 :]
+                            if key in t.objects and not t.is_gone
+                        ]
                         if not below:
                             oldest.clear()
                             break
@@ -530,7 +651,10 @@ class Oracle:
         return [(key, where[key]) for key, _ in retrieved], [(key, where[key]) for key, _ in found]
 
     def run_of(self, chain: list[int]) -> list[tuple[int, Tier]]:
-        """Return the leading run of what is live: of each object the fastest tier, or of each tier in turn its run."""
+        """Return the leading run of what is live.
+
+        Of each object the fastest tier, or of each tier in turn its run.
+        """
         found: list[tuple[int, Tier]] = []
         tiers = list(self.tiers)
         for key in chain:
@@ -545,17 +669,25 @@ class Oracle:
     def cut(
         self, retrieved: list[tuple[int, Tier]], found: list[tuple[int, Tier]]
     ) -> tuple[list[tuple[int, Tier]], list[tuple[int, Tier]]]:
-        """Return what may be read of both: nothing below a staging tier that has no room for all of that."""
+        """Return what may be read of both.
+
+        Nothing below a staging tier that has no room for all of that.
+        """
         staging = self.staging
         if staging is None or not ns_of(staging.setting.evict_every):
             return retrieved, found
-        if staging.has_buffers(sum(self.sizes[k] for k, t in retrieved + found if t.number > staging.number)):
+        if staging.has_buffers(
+            sum(self.sizes[k] for k, t in retrieved + found if t.number > staging.number)
+        ):
             return retrieved, found
         end = next((i for i, (_, t) in enumerate(found) if t.number > staging.number), len(found))
         return [(k, t) for k, t in retrieved if t.number <= staging.number], found[:end]
 
     def take_buffer(self, size: int, taken: int, kept: set[int]) -> bool:
-        """Make room in the staging tier beside `taken` bytes of buffers, but of what is `kept`; return if there is."""
+        """Make room in the staging tier beside `taken` bytes of buffers, but of what is `kept`.
+
+        Return if there is.
+        """
         tier = self.staging
         assert tier is not None
         if not tier.takes(size):
@@ -598,9 +730,14 @@ class Oracle:
         return read
 
     def load(self, found: list[tuple[int, Tier]], retrieved: list[tuple[int, Tier]], n: int) -> int:
-        """Read documents, then the chain, one group of layers after the other; return the stages."""
+        """Read documents, then the chain, one group of layers after the other.
+
+        Return the stages.
+        """
         for key, tier in reversed(retrieved + found):
-            if tier.setting.loads_backwards or (tier.setting.loads_twice and type(tier.policy) is Lfu):
+            if tier.setting.loads_backwards or (
+                tier.setting.loads_twice and type(tier.policy) is Lfu
+            ):
                 tier.hit(key, self.sizes[key])
                 self.use(key)
         for key, tier in retrieved + found:
@@ -614,14 +751,29 @@ class Oracle:
         for layer in range(self.layers):
             stages.end()
             for place, (key, tier) in enumerate(found):
-                size = self.read_bytes(key, place, len(found)) if self.preset.entry is Entry.CHUNK else None
-                self.emit("read", tier, "load", key, n, stages.of(tier, tier.reads_at_once), layers=[layer], size=size)
+                size = (
+                    self.read_bytes(key, place, len(found))
+                    if self.preset.entry is Entry.CHUNK
+                    else None
+                )
+                self.emit(
+                    "read",
+                    tier,
+                    "load",
+                    key,
+                    n,
+                    stages.of(tier, tier.reads_at_once),
+                    layers=[layer],
+                    size=size,
+                )
         return stages.end()
 
     def request(self, plan: Plan, n: int) -> Iterator[int | tuple[int] | None]:
         p = self.preset
         mode = p.workload.mode
-        while not any(node.is_up for node in self.nodes[: p.fleet.prefill_nodes or len(self.nodes)]):
+        while not any(
+            node.is_up for node in self.nodes[: p.fleet.prefill_nodes or len(self.nodes)]
+        ):
             yield self.outages.next_join() - self.now
         self.name(plan.chain)
         self.enter(route(self, plan, n))
@@ -629,7 +781,9 @@ class Oracle:
         retrieved, found = yield from self.queue(plan, n)
         self.order = [*plan.documents, *plan.chain]
         if mode is not ServingMode.PREFILL_ONLY:
-            self.lookups += len(plan.documents) + (plan.known if p.match is Match.ANY else len(plan.chain))
+            self.lookups += len(plan.documents) + (
+                plan.known if p.match is Match.ANY else len(plan.chain)
+            )
             self.hits += len(found) + len(retrieved)
             self.count_past_miss([*plan.documents, *plan.chain])
         retrieved, found = self.bring_up(retrieved, found)
@@ -639,13 +793,18 @@ class Oracle:
         if p.entry is Entry.CHUNK:
             missed = plan.tokens - len(found + retrieved) * p.chunk_tokens
         else:
-            missed = plan.tokens - sum(self.sizes[k] for k, _ in found + retrieved) // self.bytes_per_token
+            missed = (
+                plan.tokens
+                - sum(self.sizes[k] for k, _ in found + retrieved) // self.bytes_per_token
+            )
         missed = 0 if mode is ServingMode.DECODE_ONLY else max(min(1, plan.tokens), missed)
         self.here.find([tier for _, tier in retrieved + found], n, missed)
         if mode is ServingMode.DECODE_ONLY:
             yield 0
         else:
-            stage, refused = yield from self.compute(plan, [key for key, _ in found], missed, n, stage)
+            stage, refused = yield from self.compute(
+                plan, [key for key, _ in found], missed, n, stage
+            )
             self.here.compute(n)
             self.change_batch(is_shared=True)
             stage = self.hand_over(plan, n, stage)
@@ -666,11 +825,15 @@ class Oracle:
         """Return which of its documents and of its chain are found, and where."""
         if self.preset.workload.mode is ServingMode.PREFILL_ONLY:
             return [], []
-        documents = [(key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None]
+        documents = [
+            (key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None
+        ]
         return self.cut(documents, self.find(plan))
 
     def queue(self, plan: Plan, n: int) -> Generator[int | None, None, Any]:
-        """Yield until it is looked up: once those before it are computed, where that is one prompt at a time.
+        """Yield until it is looked up.
+
+        Once those before it are computed, where that is one prompt at a time.
 
         And once there is memory for it, where it shares the GPU's.
         """
@@ -687,7 +850,9 @@ class Oracle:
             documents, found = self.look_up(plan)
             used = [key for key, tier in documents + found if tier.number == 0]
             needed = (plan.tokens + plan.output // 2) * self.bytes_per_token
-            if not here.is_bounded or here.take_memory(n, needed, used, self.sizes, self.tiers[0].limit):
+            if not here.is_bounded or here.take_memory(
+                n, needed, used, self.sizes, self.tiers[0].limit
+            ):
                 break
             here.is_full = True
             yield None
@@ -707,7 +872,10 @@ class Oracle:
         return node.held.pop(n, 0)
 
     def hand_over(self, plan: Plan, n: int, stage: int) -> int:
-        """Send what the node that decodes lacks of the prompt to it, over the link; return the stage that follows."""
+        """Send what the node that decodes lacks of the prompt to it, over the link.
+
+        Return the stage that follows.
+        """
         if not self.preset.fleet.is_disaggregated:
             return stage
         sender = self.here
@@ -748,12 +916,17 @@ class Oracle:
         return stage + 2 + is_any if sent else stage
 
     def prefill_ns(self, first: int, end: int) -> int:
-        """Return how long the prompt's tokens from `first` on take, before `end`: keys are counted query by query."""
+        """Return how long the prompt's tokens from `first` on take, before `end`.
+
+        Keys are counted query by query.
+        """
         while len(self.attention_fs) <= end:
             query = len(self.attention_fs) - 1
             fs = 0
             for a in self.preset.prefill_attention:
-                oldest = query - query % a.window_tokens if a.is_aligned else query + 1 - a.window_tokens
+                oldest = (
+                    query - query % a.window_tokens if a.is_aligned else query + 1 - a.window_tokens
+                )
                 fs += a.pair_fs * (query + 1 - max(0, oldest if a.window_tokens else 0))
             self.attention_fs.append(self.attention_fs[-1] + fs)
         attention_ns = self.attention_fs[end] // 10**6 - self.attention_fs[first] // 10**6
@@ -762,16 +935,23 @@ class Oracle:
     def compute(
         self, plan: Plan, found: list[int], missed: int, n: int, stage: int
     ) -> Generator[int, None, tuple[int, list[int]]]:
-        """Compute what is missing and store it, step by step; return the stage that follows, and what is refused."""
+        """Compute what is missing and store it, step by step.
+
+        Return the stage that follows, and what is refused.
+        """
         p = self.preset
         steps = [missed]
         if p.offer_tokens and not plan.documents:
-            steps = [min(p.offer_tokens, missed - at) for at in range(0, missed, p.offer_tokens)] or [0]
+            steps = [
+                min(p.offer_tokens, missed - at) for at in range(0, missed, p.offer_tokens)
+            ] or [0]
         loaded = plan.tokens - missed
         ends = [loaded + sum(steps[: k + 1]) for k in range(len(steps))]
         took = wait = self.prefill_ns(loaded, plan.tokens)
         if p.is_batched:
-            wait = max(wait, self.batch.reading_ns(missed, self.step_bytes(plan.tokens)) if took else 0)
+            wait = max(
+                wait, self.batch.reading_ns(missed, self.step_bytes(plan.tokens)) if took else 0
+            )
         longer, shared = wait - took, took and p.step_tokens
         took += self.batch.begin_prompt(missed, took) if shared else 0
         self.here.computing += took
@@ -795,24 +975,37 @@ class Oracle:
             refused = refused[max(0, len(refused) - (len(plan.chain) - len(found))) :]
         return stage, refused
 
-    def parts(self, plan: Plan, found: list[int], steps: list[int]) -> tuple[list[int], list[list[int]]]:
-        """Return the order that objects are in when they are stored, and those that each step offers."""
+    def parts(
+        self, plan: Plan, found: list[int], steps: list[int]
+    ) -> tuple[list[int], list[list[int]]]:
+        """Return the order that objects are in when they are stored, and those that each step
+        offers.
+        """
         p, mode = self.preset, self.preset.workload.mode
         lost = [key for key in plan.documents if self.fastest(key) is None]
         new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
         if p.match is Match.ANY:
             prompt = plan.chain[: plan.prompt]
-            lost += [key for key in prompt if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None]
+            lost += [
+                key
+                for key in prompt
+                if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None
+            ]
         if plan.documents or (plan.prompt and p.match is Match.ANY):
             order = lost + new
             each = max(1, p.offer_tokens // p.chunk_tokens if p.offer_tokens else len(order))
             return order, [order[at : at + each] for at in range(0, len(order), each)] or [[]]
-        ends = [min(len(new), sum(steps[: k + 1]) // p.chunk_tokens) for k in range(len(steps) - 1)] + [len(new)]
+        ends = [
+            min(len(new), sum(steps[: k + 1]) // p.chunk_tokens) for k in range(len(steps) - 1)
+        ] + [len(new)]
         parts = [new[first:end] for first, end in zip([0, *ends], ends, strict=False)]
         return plan.chain, [(found if p.offers_hits else []) + parts[0], *parts[1:]]
 
     def count_past_miss(self, keys: list[int]) -> None:
-        """Count look-ups that do not stop at a miss: past what the first tier has, of what no tier between has."""
+        """Count look-ups that do not stop at a miss.
+
+        Past what the first tier has, of what no tier between has.
+        """
         while keys and keys[0] in self.tiers[0].objects:
             keys = keys[1:]
         for tier in self.tiers:
@@ -820,8 +1013,12 @@ class Oracle:
                 between = self.tiers[1 : tier.number]
                 tier.looked_up += sum(not any(key in t.objects for t in between) for key in keys)
 
-    def offer(self, keys: list[int], n: int | None, stage: int, before: int) -> tuple[int, list[int], int]:
-        """Store `keys`; return the stage that follows, what is refused, and the number of the offer.
+    def offer(
+        self, keys: list[int], n: int | None, stage: int, before: int
+    ) -> tuple[int, list[int], int]:
+        """Store `keys`.
+
+        Return the stage that follows, what is refused, and the number of the offer.
 
         What the offer `before` brought in, if it is there since, is in flight.
         """
@@ -841,7 +1038,8 @@ class Oracle:
         if not self.pieces:
             return tokens * self.bytes_per_token // self.ranks
         return sum(
-            min(tokens, piece.window_tokens or tokens) * piece.bytes_per_token + 2 * piece.state_bytes
+            min(tokens, piece.window_tokens or tokens) * piece.bytes_per_token
+            + 2 * piece.state_bytes
             for piece in self.pieces
         )
 
@@ -854,7 +1052,10 @@ class Oracle:
         return (mode is ServingMode.BOTH) + -(-plan.output // p.decode_read_tokens)
 
     def decode(self, plan: Plan, n: int, stage: int) -> Generator[int | tuple[int], None, int]:
-        """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple; return the stage that follows."""
+        """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple.
+
+        Return the stage that follows.
+        """
         p, mode = self.preset, self.preset.workload.mode
         start = self.now
 
@@ -871,7 +1072,8 @@ class Oracle:
 
         first_step = 0 if p.decode_reads_at_once else join()
         for k in range(self.decode_reads(plan)):
-            # The first fetches the entry as decoding starts, unless it was loaded; others begin a run of tokens each.
+            # The first fetches the entry as decoding starts, unless it was loaded; others begin a
+            # run of tokens each.
             run = k if mode is ServingMode.DECODE_ONLY else max(0, k - 1)
             if not p.decode_reads_at_once:
                 yield until(run * p.decode_read_tokens)
@@ -889,9 +1091,16 @@ class Oracle:
         return stage
 
     def change_batch(
-        self, joins: dict[int, int] | None = None, leaves: int | None = None, *, is_shared: bool = False
+        self,
+        joins: dict[int, int] | None = None,
+        leaves: int | None = None,
+        *,
+        is_shared: bool = False,
     ) -> None:
-        """Let requests join those who decode here, or one leave; or a prompt that shares their steps begin or end."""
+        """Let requests join those who decode here, or one leave.
+
+        Or a prompt that shares their steps begin or end.
+        """
         if is_shared and not self.preset.step_tokens:
             return
         self.batch.advance(self.now)
@@ -906,8 +1115,12 @@ class Oracle:
         if self.preset.placement is Placement.WRITE_BACK:
             return self.store_down(keys, n, stage, phase)
         if self.staging is not None:
-            return self.store_staged(keys, n, stage, phase, "store" if phase == "prefill" else phase)
-        return self.store_through(keys, n, stage, phase, "store" if phase == "prefill" else phase, closed)
+            return self.store_staged(
+                keys, n, stage, phase, "store" if phase == "prefill" else phase
+            )
+        return self.store_through(
+            keys, n, stage, phase, "store" if phase == "prefill" else phase, closed
+        )
 
     def store_through(
         self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str, closed: int
@@ -924,9 +1137,15 @@ class Oracle:
                             tier.hit(key, self.sizes[key])
                             self.follow(tier, key)
                             self.use(key)
-                    elif tier.number < closed and self.takes(tier, key, first) and self.evict_for(tier, key):
+                    elif (
+                        tier.number < closed
+                        and self.takes(tier, key, first)
+                        and self.evict_for(tier, key)
+                    ):
                         at = stages.of(tier, tier.writes_at_once)
-                        self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
+                        self.write(
+                            tier, rest if is_lower else first, key, n, None if n is None else at
+                        )
                         self.follow(tier, key)
             stages.end()
         return stages.at
@@ -934,7 +1153,9 @@ class Oracle:
     def takes(self, tier: Tier, key: int, phase: str) -> bool:
         """Return whether `tier` takes `key`, and admits it unless it is there from the start."""
         size, queue = self.sizes[key], tier.queue
-        if not tier.takes(size) or (queue is not None and key in [other for other, *_ in queue.waiting]):
+        if not tier.takes(size) or (
+            queue is not None and key in [other for other, *_ in queue.waiting]
+        ):
             return False
         takes_it = phase == "populate" or tier.admits(key, size, self.now)
         if takes_it and queue is not None:
@@ -942,30 +1163,51 @@ class Oracle:
         return takes_it and queue is None
 
     def buffered_writes(self, staging: Tier, keys: list[int]) -> list[int]:
-        """Return the first of `keys` that find a buffer to be stored; where room is made at times, all or none."""
+        """Return the first of `keys` that find a buffer to be stored.
+
+        Where room is made at times, all or none.
+        """
         if not ns_of(staging.setting.evict_every):
             return self.buffered(keys, set())
         new = sum(self.sizes[key] for key in keys if key not in staging.objects)
-        return keys if staging.has_buffers(new) and all(staging.takes(self.sizes[key]) for key in keys) else []
+        return (
+            keys
+            if staging.has_buffers(new) and all(staging.takes(self.sizes[key]) for key in keys)
+            else []
+        )
 
-    def store_staged(self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str) -> int:
+    def store_staged(
+        self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str
+    ) -> int:
         """As store_through, with buffers of the staging tier for all before any is written."""
         staging, stages = self.staging, Stages(stage or 0)
         assert staging is not None
         if self.preset.skip_held:
             keys = [key for key in keys if self.fastest(key) is None]
         buffers = self.buffered_writes(staging, keys)
-        tops = {key: next((t.number for t in self.tiers if t.takes(self.sizes[key])), len(self.tiers)) for key in keys}
+        tops = {
+            key: next((t.number for t in self.tiers if t.takes(self.sizes[key])), len(self.tiers))
+            for key in keys
+        }
         stored = [key for key in buffers if key not in staging.objects]
         for is_lower in (False, True):
             for key in keys:
-                targets = self.tiers[tops[key] + 1 :] if is_lower else self.tiers[tops[key] : tops[key] + 1]
-                for tier in targets if key in buffers else [t for t in targets if t.number < staging.number]:
+                targets = (
+                    self.tiers[tops[key] + 1 :]
+                    if is_lower
+                    else self.tiers[tops[key] : tops[key] + 1]
+                )
+                for tier in (
+                    targets if key in buffers else [t for t in targets if t.number < staging.number]
+                ):
                     if key not in tier.objects and (
-                        tier is staging or (self.takes(tier, key, first) and self.evict_for(tier, key))
+                        tier is staging
+                        or (self.takes(tier, key, first) and self.evict_for(tier, key))
                     ):
                         at = stages.of(tier, tier.writes_at_once)
-                        self.write(tier, rest if is_lower else first, key, n, None if n is None else at)
+                        self.write(
+                            tier, rest if is_lower else first, key, n, None if n is None else at
+                        )
                         self.follow(tier, key)
                     elif key in tier.objects and tier is not staging and not tier.is_gone:
                         tier.hit(key, self.sizes[key])
@@ -1001,15 +1243,20 @@ class Oracle:
                 targets = targets if key in self.seen else []
                 self.seen ^= {key}
             if p.exclusive:
-                # It moves to the next tier up that takes it, unless a promotion before it took it out of its tier.
-                targets = [t for t in targets if t.takes(self.sizes[key]) and key in tier.objects][:1]
+                # It moves to the next tier up that takes it, unless a promotion before it took it
+                # out of its tier.
+                targets = [t for t in targets if t.takes(self.sizes[key]) and key in tier.objects][
+                    :1
+                ]
                 if targets:
                     self.delete(tier, "promote", key)
             for faster in targets:
                 if p.placement is Placement.WRITE_BACK and faster.takes(self.sizes[key]):
                     self.demote_for(faster, key)
                 has_buffer = key in staged if faster is self.staging else None
-                if key not in faster.objects and (self.evict_for(faster, key) if has_buffer is None else has_buffer):
+                if key not in faster.objects and (
+                    self.evict_for(faster, key) if has_buffer is None else has_buffer
+                ):
                     self.write(faster, "promote", key, n, stages.of(faster, faster.writes_at_once))
                     self.follow(faster, key)
         return stages.end()
@@ -1022,7 +1269,9 @@ class Oracle:
                 tier = holder if any(t.takes(self.sizes[key]) for t in self.tiers) else None
             else:
                 for other in self.tiers:
-                    if other.takes(self.sizes[key]) and (other is holder or self.takes(other, key, phase)):
+                    if other.takes(self.sizes[key]) and (
+                        other is holder or self.takes(other, key, phase)
+                    ):
                         tier = other
                         break
             if tier is None:
@@ -1033,7 +1282,9 @@ class Oracle:
                 self.use(key)
             else:
                 self.demote_for(tier, key)
-                self.write(tier, phase, key, n, None if n is None else stages.of(tier, tier.writes_at_once))
+                self.write(
+                    tier, phase, key, n, None if n is None else stages.of(tier, tier.writes_at_once)
+                )
                 self.follow(tier, key)
         return stages.end()
 
@@ -1044,15 +1295,26 @@ class Oracle:
             for keys in self.populated:
                 self.order = keys
                 whole = next((tier for tier in self.tiers if tier.is_whole), None)
-                new = [key for key in keys if whole and whole.takes(self.sizes[key]) and key not in whole.objects]
-                is_taken = whole is None or self.evict_together(whole, sum(self.sizes[k] for k in new), set(keys))
+                new = [
+                    key
+                    for key in keys
+                    if whole and whole.takes(self.sizes[key]) and key not in whole.objects
+                ]
+                is_taken = whole is None or self.evict_together(
+                    whole, sum(self.sizes[k] for k in new), set(keys)
+                )
                 self.store(keys, None, None, "populate", 99 if is_taken else whole.number)
 
     def run(self) -> list[Row]:  # noqa: PLR0915 - the order of all that happens, at one glance
-        """Return all rows. What is due comes before what arrives; what is due together goes by place in flight."""
+        """Return all rows.
+
+        What is due comes before what arrives; what is due together goes by place in flight.
+        """
         self.populate()
         # What is moved down for it is there before the start, too.
-        self.rows[:] = [(*r[:3], r[3] if r[1] == "delete" else "populate", *r[4:]) for r in self.rows]
+        self.rows[:] = [
+            (*r[:3], r[3] if r[1] == "delete" else "populate", *r[4:]) for r in self.rows
+        ]
         coming = sorted((plan.arrival, n) for n, plan in enumerate(self.plans) if not plan.waits)
         answered: dict[int, int] = {}
         in_flight: dict[int, int] = {}
@@ -1061,7 +1323,10 @@ class Oracle:
         self.ready: dict[int, int] = {}
         """Since when each could be computed: loads take no time."""
         self.asleep: dict[int, tuple[int, Iterator[Any]]] = {}
-        """Requests that wait for the one before them in their node's queue: their places, and the steps to come."""
+        """Requests that wait for the one before them in their node's queue.
+
+        Their places, and the steps to come.
+        """
         numbers: dict[int, int] = {}
         self.numbers, self.in_flight = numbers, in_flight
         if self.users is not None:
@@ -1099,7 +1364,9 @@ class Oracle:
                     break
                 if isinstance(wait, tuple):
                     if wait[0]:
-                        heapq.heappush(self.here.decoding, (self.batch.steps + wait[0], place, steps))
+                        heapq.heappush(
+                            self.here.decoding, (self.batch.steps + wait[0], place, steps)
+                        )
                         break
                 elif wait:
                     heapq.heappush(self.due, (self.now + wait, place, steps))
@@ -1130,16 +1397,25 @@ class Oracle:
                 self.names[key] = self.numbered
                 self.numbered += 1
 
-    def followers(self, coming: list[tuple[int, int]], after: int, answered: dict[int, int]) -> list[tuple[int, int]]:
-        """Return who is to come, with those that came or were answered by now and had to wait for `after` last."""
+    def followers(
+        self, coming: list[tuple[int, int]], after: int, answered: dict[int, int]
+    ) -> list[tuple[int, int]]:
+        """Return who is to come, with those that came or were answered by now and had to wait for
+        `after` last.
+        """
         came = dict(self.came)
         known = {n for _, n in coming} | set(came)
         found = list(coming)
         for n, plan in enumerate(self.plans):
             if n in known or after not in [other for other, _, _ in plan.waits]:
                 continue
-            times = [(came if is_of_start else answered).get(other) for other, _, is_of_start in plan.waits]
+            times = [
+                (came if is_of_start else answered).get(other)
+                for other, _, is_of_start in plan.waits
+            ]
             if None not in times:
-                ready = [time + delay for time, (_, delay, _) in zip(times, plan.waits, strict=True)]
+                ready = [
+                    time + delay for time, (_, delay, _) in zip(times, plan.waits, strict=True)
+                ]
                 found.append((max(plan.not_before, *ready), n))
         return sorted(found)

@@ -1,4 +1,7 @@
-"""What happens to a fleet, said again in plain Python for the oracle: losses, who begins again, what is in reach."""
+"""What happens to a fleet, said again in plain Python for the oracle.
+
+Losses, who begins again, what is in reach.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ class Outages:
         """When, whether that is a loss, which it is, and what is done."""
         self.joins: list[tuple[int, int]] = []
         first: dict[int, tuple[int, bool]] = {}
-        """Of each node its first step: when, and whether it is lost then; of two at a time, a join is first."""
+        """Of each node its first step.
+
+        When, and whether it is lost then; of two at a time, a join is first.
+        """
         fleet = oracle.preset.fleet
         for incident in sorted(incidents, key=lambda of: (of.at_ns, "joined" not in of.kind)):
             at, name, place = incident.at_ns, incident.kind.partition(":")[0], incident.place
@@ -53,7 +59,11 @@ class Outages:
                 self.add(at, True, lambda tier=tier, node=place: self.empty(tier, node))
             elif name == "store-unreachable":
                 self.add(at, True, lambda: self.reach(oracle.nodes[0].tiers[-1], is_gone=True))
-                self.add(at + incident.lasts_ns, False, lambda: self.reach(oracle.nodes[0].tiers[-1], is_gone=False))
+                self.add(
+                    at + incident.lasts_ns,
+                    False,
+                    lambda: self.reach(oracle.nodes[0].tiers[-1], is_gone=False),
+                )
             else:
                 for node in range(fleet.nodes):
                     at = incident.at_ns + node // incident.nodes * incident.lasts_ns
@@ -102,7 +112,10 @@ class Outages:
             oracle.nodes[node].used = {n: [] for n in oracle.nodes[node].used}
 
     def lose(self, number: int, *, keeps_drives: bool = False) -> None:
-        """Lose a node: what is its own is empty, perhaps but for drives, and what it was doing begins again."""
+        """Lose a node.
+
+        What is its own is empty, perhaps but for drives, and what it was doing begins again.
+        """
         oracle, node = self.oracle, self.oracle.nodes[number]
         if not node.is_up:
             return

@@ -1,7 +1,9 @@
-"""Pages of the documentation as a reader runs them: their commands in order, and what each block printed.
+"""Pages of the documentation as a reader runs them.
 
-A block ```sh holds commands. A block ```text after it is what its last command printed: exactly, unless it is
-marked ```text measured, where the figures are of one machine.
+Their commands in order, and what each block printed.
+
+A block ```sh holds commands. A block ```text after it is what its last command printed: exactly,
+unless it is marked ```text measured, where the figures are of one machine.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands, what the last one printed by the page (None: the page does not say), and where that stands in it."""
+    """Commands, what the last one printed by the page (None.
+
+    The page does not say), and where that stands in it.
+    """
 
     commands: list[str]
     needs: frozenset[str]
@@ -54,7 +59,11 @@ def steps_of(text: str) -> list[Step]:
         needs = re.search(r"needs=([\w,]+)", block[2])
         found.append(
             Step(
-                commands=[line for line in block[3].splitlines() if line.strip() and not line.startswith("#")],
+                commands=[
+                    line
+                    for line in block[3].splitlines()
+                    if line.strip() and not line.startswith("#")
+                ],
                 needs=frozenset(needs[1].split(",")) if needs else frozenset(),
                 shown=None if after is None else after[3],
                 is_measured=after is not None and "measured" in after[2],
@@ -65,8 +74,16 @@ def steps_of(text: str) -> list[Step]:
 
 
 def run(line: str, cwd: Path) -> str:
-    """Run a command line as a reader does, with our programs on the path; return what it printed."""
-    env = {**MPI_AS_ROOT, **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "100"}
+    """Run a command line as a reader does, with our programs on the path.
+
+    Return what it printed.
+    """
+    env = {
+        **MPI_AS_ROOT,
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "COLUMNS": "100",
+    }
     done = subprocess.run(  # noqa: S602 - as a reader does
         line, shell=True, cwd=cwd, env=env, capture_output=True, text=True, check=False
     )
@@ -75,10 +92,12 @@ def run(line: str, cwd: Path) -> str:
 
 
 def tables_of(text: str) -> dict[str, dict[tuple[str, ...], list[str | None]]]:
-    """Return the tables in what a command printed, by their headings: of each row, by its names, its cells' units.
+    """Return the tables in what a command printed, by their headings.
 
-    A table is a line of headings without a figure, two or more, and the lines up to an empty one. A unit is the family
-    that the printed one is of; None for what is no number, and for a dash.
+    Of each row, by its names, its cells' units.
+
+    A table is a line of headings without a figure, two or more, and the lines up to an empty one. A
+    unit is the family that the printed one is of; None for what is no number, and for a dash.
     """
     found: dict[str, dict[tuple[str, ...], list[str | None]]] = {}
     rows: dict[tuple[str, ...], list[str | None]] | None = None
@@ -91,7 +110,9 @@ def tables_of(text: str) -> dict[str, dict[tuple[str, ...], list[str | None]]]:
             if len(cells) > 1 and not any(_NUMBER.fullmatch(cell) for cell in cells):
                 rows = found.setdefault(" | ".join(cells), {})
         else:
-            named = next((at for at, cell in enumerate(cells) if _unit(cell) or cell == "-"), len(cells))
+            named = next(
+                (at for at, cell in enumerate(cells) if _unit(cell) or cell == "-"), len(cells)
+            )
             rows[tuple(cells[:named])] = [_unit(cell) for cell in cells[named:]]
     return found
 

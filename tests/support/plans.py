@@ -1,4 +1,7 @@
-"""Synthetic users said again in plain Python for the oracle: what each draws, asks, and when it asks again."""
+"""Synthetic users said again in plain Python for the oracle.
+
+What each draws, asks, and when it asks again.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +52,11 @@ class User:
 
 
 class Users:
-    """All users, under a workload in which everybody has the same, and with a context that holds every conversation.
+    """All users, under a workload in which everybody has the same, and with a context that holds
+    every conversation.
 
-    That is: no system prompt or one that all have, and no document or one of one chunk, which all retrieve.
+    That is: no system prompt or one that all have, and no document or one of one chunk, which all
+    retrieve.
     """
 
     def __init__(self, oracle: Oracle, users: int, seed: int) -> None:
@@ -66,7 +71,9 @@ class Users:
         has_documents = bool(w.rag_share and w.rag_document_tokens)
         self.retrieved = w.rag_document_tokens[0] if has_documents and w.rag_document_tokens else 0
         self.documents = self.items(1, self.retrieved) if has_documents else []
-        self.entries = self.items(users * w.decode_entries, w.decode_entry_tokens) if self.is_decode else []
+        self.entries = (
+            self.items(users * w.decode_entries, w.decode_entry_tokens) if self.is_decode else []
+        )
         oracle.populated = self.documents + self.entries
         oracle.name(list(oracle.sizes))
 
@@ -81,7 +88,11 @@ class Users:
         """Number the objects of so many items."""
         oracle, found = self.oracle, []
         for _ in range(count):
-            is_chunk, first, chunk = oracle.preset.entry is Entry.CHUNK, len(oracle.sizes), oracle.preset.chunk_tokens
+            is_chunk, first, chunk = (
+                oracle.preset.entry is Entry.CHUNK,
+                len(oracle.sizes),
+                oracle.preset.chunk_tokens,
+            )
             keys = list(range(first, first + (tokens // chunk if is_chunk else 1)))
             oracle.sizes |= dict.fromkeys(
                 keys, oracle.chunk_bytes(chunk) if is_chunk else tokens * oracle.bytes_per_token
@@ -100,12 +111,20 @@ class Users:
             entry, tokens = self.entries[user.session], preset.workload.decode_entry_tokens
             return Plan(oracle.now, tokens, 0, output, entry, len(entry), session=user.session)
         if is_new:
-            user.session, user.own, user.turns, user.history = self.sessions, [], 0, self.prompt_tokens
+            user.session, user.own, user.turns, user.history = (
+                self.sessions,
+                [],
+                0,
+                self.prompt_tokens,
+            )
             self.sessions += 1
         asked, known = user.history + new, len(self.prompt) + len(user.own)
         wanted, size = len(user.own) + 1, new * oracle.bytes_per_token
         if preset.entry is Entry.CHUNK:
-            wanted, size = asked // preset.chunk_tokens - len(self.prompt), oracle.chunk_bytes(preset.chunk_tokens)
+            wanted, size = (
+                asked // preset.chunk_tokens - len(self.prompt),
+                oracle.chunk_bytes(preset.chunk_tokens),
+            )
         while len(user.own) < wanted:
             user.own.append(len(oracle.sizes))
             oracle.sizes[user.own[-1]] = size
@@ -126,14 +145,18 @@ class Users:
             oracle.numbers[user.number] = oracle.in_flight[user.number] = n
             yield from self.finish(user, oracle.request(plan, n), n)
 
-    def finish(self, user: User, request: Iterator[int | tuple[int]], n: int) -> Iterator[int | tuple[int]]:
+    def finish(
+        self, user: User, request: Iterator[int | tuple[int]], n: int
+    ) -> Iterator[int | tuple[int]]:
         yield from request
         self.oracle.here.end(n)
         del self.oracle.sent[n]
         user.turns += 1
         yield max(1, user.draw(user.think_ns * 8 // 10, user.think_ns * 12 // 10))
 
-    def again(self, place: int, request: Iterator[int | tuple[int]], n: int) -> Iterator[int | tuple[int]]:
+    def again(
+        self, place: int, request: Iterator[int | tuple[int]], n: int
+    ) -> Iterator[int | tuple[int]]:
         """As steps, of a user whose request begins again."""
         yield from self.finish(self.users[place], request, n)
         yield from self.steps(self.users[place])
@@ -144,6 +167,8 @@ def oracle_of(
     incidents: Sequence[Incident] = (),
 ) -> Oracle:  # fmt: skip
     """Return the oracle of so many users."""
-    oracle = Oracle(preset, None, bytes_per_token, ranks, layers=layers, seed=seed, incidents=incidents)
+    oracle = Oracle(
+        preset, None, bytes_per_token, ranks, layers=layers, seed=seed, incidents=incidents
+    )
     oracle.users = Users(oracle, users, seed)
     return oracle

@@ -25,7 +25,10 @@ LOAD = f"load{os.getpid()}"
 
 @contextmanager
 def place_on_disk():
-    """Yield a directory on a disk with a file of written data in it, and the disk's path; skip without."""
+    """Yield a directory on a disk with a file of written data in it, and the disk's path.
+
+    Skip without.
+    """
     for base in (None, ROOT):
         with tempfile.TemporaryDirectory(dir=base, prefix="kvreplay-probe-") as name:
             disk = block_device(Path(name))
@@ -41,7 +44,11 @@ def fio(directory, rw, block_bytes, depth, **options):
     """Run a fio job over the whole file; return its part of the JSON."""
     arguments = {"rw": rw, "bs": block_bytes, "iodepth": depth, "size": FILE_BYTES, "direct": 1,
                  "ioengine": "libaio", "filename": directory / "data", "name": "job"} | options  # fmt: skip
-    command = [str(directory / LOAD), "--output-format=json", *(f"--{k}={v}" for k, v in arguments.items())]
+    command = [
+        str(directory / LOAD),
+        "--output-format=json",
+        *(f"--{k}={v}" for k, v in arguments.items()),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)["jobs"][0]["read" if "read" in rw else "write"]
 
@@ -49,8 +56,19 @@ def fio(directory, rw, block_bytes, depth, **options):
 @contextmanager
 def probed(output, *arguments):
     """Yield a dict while the probes are attached; it then has the result and the events."""
-    command = [sys.executable, "-m", "kvreplay.cli", "probe", *map(str, arguments), "-o", str(output), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "kvreplay.cli",
+        "probe",
+        *map(str, arguments),
+        "-o",
+        str(output),
+        "--json",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         line = process.stderr.readline()
         assert line == "probes attached\n", line + process.stderr.read()
         found = {}

@@ -24,7 +24,9 @@ class Queue:
         self.home: dict[int, tuple[int, int]] = {}
         """Of a key in a bucket: the bucket, and where it begins."""
         self.buckets: dict[int, tuple[list[int], int, int]] = {}
-        """Keys that are in a bucket, its bytes, and those of the file beside it, all ranks together."""
+        """Keys that are in a bucket, its bytes, and those of the file beside it, all ranks
+        together.
+        """
 
     @property
     def parts(self) -> int:
@@ -33,14 +35,18 @@ class Queue:
     def offer(self, key: int) -> None:
         """Let `key` wait, or drop it."""
         size, setting, now = self.oracle.sizes[key], self.setting, self.oracle.now
-        is_large = setting.bucket_objects and size // self.parts > (bytes_of(setting.bucket_bytes) or 0)
+        is_large = setting.bucket_objects and size // self.parts > (
+            bytes_of(setting.bucket_bytes) or 0
+        )
         if is_large or len(self.waiting) == setting.store_queue:
             self.dropped.append(size)
             return
         self.waiting.append((key, now, self.oracle.node))
         if ns_of(setting.heartbeat) and self.beat is None:
             self.beat = next(
-                t for t in range(0, now + 2 * ns_of(setting.heartbeat), ns_of(setting.heartbeat)) if t > now
+                t
+                for t in range(0, now + 2 * ns_of(setting.heartbeat), ns_of(setting.heartbeat))
+                if t > now
             )
 
     def due(self) -> float:
@@ -59,13 +65,17 @@ class Queue:
                 if self.oracle.evict_for(self.tier, key):
                     rate = self.tier.setting.rates_bytes_per_s[1]
                     if rate:
-                        self.busy = max(self.busy, self.oracle.now) + self.oracle.sizes[key] * 10**9 // rate
+                        self.busy = (
+                            max(self.busy, self.oracle.now) + self.oracle.sizes[key] * 10**9 // rate
+                        )
                     self.oracle.write(self.tier, "store", key)
         if not self.waiting:
             self.beat = None
 
     def still_there(self, count: int, *, is_of_node: bool = False) -> list[int]:
-        """Take the first `count` of what waits; return those that the tier above has, at the node that offered each.
+        """Take the first `count` of what waits.
+
+        Return those that the tier above has, at the node that offered each.
 
         With `is_of_node` that node acts from now on.
         """
@@ -137,7 +147,9 @@ class Queue:
         self.tier.policy.remove(key, is_evicted=True)
         del self.tier.objects[key], self.home[key]
         keys.remove(key)
-        live = sum(oracle.sizes[other] + self.parts * self.setting.bucket_key_bytes for other in keys)
+        live = sum(
+            oracle.sizes[other] + self.parts * self.setting.bucket_key_bytes for other in keys
+        )
         if live >= self.setting.bucket_gc * size:
             return
         for other in keys:

@@ -1,4 +1,7 @@
-"""Several ranks as threads of the tests' process, which meet as those of an MPI job do; and mpirun, where it is."""
+"""Several ranks as threads of the tests' process, which meet as those of an MPI job do.
+
+And mpirun, where it is.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from kvreplay.ranks.session import RankSession
 from kvreplay.result.tables import PartialRunFile
 from kvtrace.core.run.run_file import KnownFacts, RunFile
 
-# As msgspec first meets a class it reads its annotations, which does not survive several threads that do so at once.
+# As msgspec first meets a class it reads its annotations, which does not survive several threads
+# that do so at once.
 for met in (Ordered, RankReport, KnownFacts, PartialRunFile, RunFile):
     msgspec.json.Decoder(met)
 
@@ -65,12 +69,18 @@ class ThreadRanks(Ranks):
         self._hall.reasons.append(reason)
 
 
-def on_ranks(count: int, command: Callable[[RankSession], Any], *, by: Any = None, hall: Hall | None = None) -> Any:
+def on_ranks(
+    count: int, command: Callable[[RankSession], Any], *, by: Any = None, hall: Hall | None = None
+) -> Any:
     """Run `command` with the session of rank 0 of `count` ranks, and return what it returns."""
     hall = hall or Hall(count)
-    # What msgspec knows of the struct is made at its first use, which two threads at once must not be: it crashes.
+    # What msgspec knows of the struct is made at its first use, which two threads at once must not
+    # be: it crashes.
     msgspec.json.Decoder(RunFile)
-    threads = [threading.Thread(target=_follow, args=(hall, rank, by), daemon=True) for rank in range(1, count)]
+    threads = [
+        threading.Thread(target=_follow, args=(hall, rank, by), daemon=True)
+        for rank in range(1, count)
+    ]
     for thread in threads:
         thread.start()
     session = RankSession(ThreadRanks(hall, 0), by)
@@ -98,11 +108,27 @@ def mpirun() -> str | None:
     return str(beside) if beside.is_file() else shutil.which("mpirun")
 
 
-def start_ranks(count: int, *arguments: object, wrapper: Sequence[str] = (), **kwargs: Any) -> subprocess.Popen[str]:
+def start_ranks(
+    count: int, *arguments: object, wrapper: Sequence[str] = (), **kwargs: Any
+) -> subprocess.Popen[str]:
     """Start kvreplay on `count` ranks, each by `wrapper` if that is given."""
     launcher = mpirun()
     assert launcher is not None
-    argv = [launcher, "-n", str(count), *wrapper, sys.executable, "-m", "kvreplay.cli", *map(str, arguments)]
+    argv = [
+        launcher,
+        "-n",
+        str(count),
+        *wrapper,
+        sys.executable,
+        "-m",
+        "kvreplay.cli",
+        *map(str, arguments),
+    ]
     return subprocess.Popen(
-        argv, env={**os.environ, **MPI_AS_ROOT}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs
+        argv,
+        env={**os.environ, **MPI_AS_ROOT},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
     )

@@ -1,4 +1,7 @@
-"""What the tests of the engine share: rows laid out, an engine driven, and the data that it must have written."""
+"""What the tests of the engine share.
+
+Rows laid out, an engine driven, and the data that it must have written.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,10 @@ def engine_of(name: str, depth: int, io_bytes: int = IO, rings: int = 1, **optio
 
 
 def rows_of(rows: Sequence[dict[str, Any]], *, is_open_loop: bool = False) -> RowRing:
-    """Return rows by what they say; a write's version is its number and 1, a read's the last write's of its object."""
+    """Return rows by what they say.
+
+    A write's version is its number and 1, a read's the last write's of its object.
+    """
     newest: dict[tuple[int, int], int] = {}
     columns: dict[str, list[Any]] = {
         name: [] for name in ("op", "tier", "object_id", "offset_bytes", "length_bytes", "version")
@@ -93,14 +99,18 @@ def rows_of(rows: Sequence[dict[str, Any]], *, is_open_loop: bool = False) -> Ro
             values.append(row.get(name, default) if name != "version" else newest.get(key, 0))
         if row["op"] == DELETE:
             newest.pop(key, None)
-    return RowRing.of({name: np.array(values) for name, values in columns.items()}, is_open_loop=is_open_loop)
+    return RowRing.of(
+        {name: np.array(values) for name, values in columns.items()}, is_open_loop=is_open_loop
+    )
 
 
 def drive(engine: Engine, rows: RowRing, tiers: Sequence[Any], **job: Any) -> Driven:
     """Do `rows` on `tiers`."""
     interrupted = job.pop("interrupted", lambda: None)
     is_open_loop = bool((rows.all["due_ns"] >= 0).any())
-    made = Job(rows, tiers, job.pop("data", DATA), is_open_loop=is_open_loop, stall_ns=20 * 10**9, **job)
+    made = Job(
+        rows, tiers, job.pop("data", DATA), is_open_loop=is_open_loop, stall_ns=20 * 10**9, **job
+    )
     return engine.drive(made, interrupted, lambda _done: None)
 
 
@@ -122,7 +132,9 @@ def opened(tier: T, nbytes: int) -> Iterator[T]:
         tier.close()
 
 
-def files_in(directory: Path, kind: type[FileTier] = FileTier, **options: Any) -> AbstractContextManager[FileTier]:
+def files_in(
+    directory: Path, kind: type[FileTier] = FileTier, **options: Any
+) -> AbstractContextManager[FileTier]:
     """Open files below a new directory, through the page cache, so that any filesystem will do."""
     directory.mkdir()
     return opened(kind("nvme", directory, StorageOptions(is_buffered=True, **options)), 0)
@@ -133,7 +145,9 @@ def space_in(path: Path, nbytes: int, **options: Any) -> AbstractContextManager[
     return opened(ExtentTier("space", path, StorageOptions(is_buffered=True, **options)), nbytes)
 
 
-def memory_of(nbytes: int, io_bytes: int = IO, *, is_verified: bool = False) -> AbstractContextManager[RamTier]:
+def memory_of(
+    nbytes: int, io_bytes: int = IO, *, is_verified: bool = False
+) -> AbstractContextManager[RamTier]:
     """Open memory for objects of `nbytes` together."""
     return opened(RamTier("cpu", io_bytes, is_verified=is_verified), nbytes)
 

@@ -61,7 +61,10 @@ def run_file(found: Summary, **changed: Any) -> RunFile:
         "status": "complete",
         "reason": None,
         "host": {"cpus": 2},
-        "trace": TraceNote(file="t", metadata=Metadata(table="trace", program="kvtrace", argv=[], config_sha256="x")),
+        "trace": TraceNote(
+            file="t",
+            metadata=Metadata(table="trace", program="kvtrace", argv=[], config_sha256="x"),
+        ),
         "tiers": {"nvme": {"target": "/mnt", "engine": "threads"}},
         "pacing": PacingNote(loop="closed", speed=None),
         "engine": EngineNote(name="threads", queue_depth=8, io_bytes=1 << 20),

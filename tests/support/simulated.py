@@ -25,14 +25,25 @@ ONE_BYTE = ModelShape(
     source="test", groups=(Latent(layers=1, latent_dim=1, rope_dim=0),),
     kv_dtype=KvDtype.INT8, max_context_tokens=131072
 )  # fmt: skip
-# Two key-value heads of one byte: four bytes a token on 1 or 2 ranks, 16 on 8 (each holds a whole head).
+# Two key-value heads of one byte: four bytes a token on 1 or 2 ranks, 16 on 8 (each holds a whole
+# head).
 TWO_HEADS = ModelShape(
     source="test", groups=(Full(layers=1, kv_heads=2, head_dim=1),), kv_dtype=KvDtype.INT8, max_context_tokens=131072
 )  # fmt: skip
 
 Row = tuple[Any, ...]
 """ts_ns, op, tier, phase, object_id, length_bytes, request_id, stage, rank."""
-COLUMNS = ["ts_ns", "op", "tier", "phase", "object_id", "length_bytes", "request_id", "stage", "rank"]
+COLUMNS = [
+    "ts_ns",
+    "op",
+    "tier",
+    "phase",
+    "object_id",
+    "length_bytes",
+    "request_id",
+    "stage",
+    "rank",
+]
 
 
 def requests_of(
@@ -50,8 +61,13 @@ def requests_of(
     )  # fmt: skip
 
 
-def tiers_of(capacities: tuple[int | None, ...], high: float, largest: float) -> tuple[TierSetting, ...]:
-    """Return tiers of `capacities`; all but the last fill to `high` and take objects up to `largest` of theirs."""
+def tiers_of(
+    capacities: tuple[int | None, ...], high: float, largest: float
+) -> tuple[TierSetting, ...]:
+    """Return tiers of `capacities`.
+
+    All but the last fill to `high` and take objects up to `largest` of theirs.
+    """
     last = len(capacities) - 1
     return tuple(
         TierSetting(f"tier{i}", capacity) if i == last
@@ -61,11 +77,14 @@ def tiers_of(capacities: tuple[int | None, ...], high: float, largest: float) ->
 
 
 def preset_of(*capacities: int | None, **fields: Any) -> Preset:
-    """Return a write-through, prefix-matched, promoting preset of 4-token chunks, with `fields` replaced.
+    """Return a write-through, prefix-matched, promoting preset of 4-token chunks, with `fields`
+    replaced.
 
     Where prompts and answers share steps, its fastest tier is a GPU's memory.
     """
-    tiers = tiers_of(capacities, fields.pop("high_watermark", 1.0), fields.pop("max_object_fraction", 1.0))
+    tiers = tiers_of(
+        capacities, fields.pop("high_watermark", 1.0), fields.pop("max_object_fraction", 1.0)
+    )
     if fields.get("step_tokens"):
         tiers = (msgspec.structs.replace(tiers[0], name="gpu"), *tiers[1:])
     usual: dict[str, Any] = {
@@ -81,8 +100,12 @@ def mlperf_of(*capacities: int | None, **fields: Any) -> Preset:
     return msgspec.structs.replace(load_preset("mlperf"), tiers=tiers, **fields)
 
 
-def simulate(preset: Preset, load: Load, model: ModelShape = ONE_BYTE, *, ranks: int = 1, rows: int = 4096) -> Any:
-    """Run a simulation; return it, its trace rows, and its request log as lists of tuples, object sizes last.
+def simulate(
+    preset: Preset, load: Load, model: ModelShape = ONE_BYTE, *, ranks: int = 1, rows: int = 4096
+) -> Any:
+    """Run a simulation.
+
+    Return it, its trace rows, and its request log as lists of tuples, object sizes last.
 
     The batches are looked at only when all is over, as a writer does that gathers row groups.
     """
@@ -110,7 +133,10 @@ def simulate_fleet(
     rows: int = 4096,
     with_log: bool = False,
 ) -> Any:
-    """Run a simulation of several nodes; return it, its trace rows, the node of each, and, if asked, its requests."""
+    """Run a simulation of several nodes.
+
+    Return it, its trace rows, the node of each, and, if asked, its requests.
+    """
     simulation = Simulation(preset, model, load, ranks=ranks, rows=rows)
     batches, nodes, logs = [], [], []
 
@@ -125,7 +151,9 @@ def simulate_fleet(
     return (simulation, found, nodes, logs) if with_log else (simulation, found, nodes)
 
 
-def rows_of(preset: Preset, requests: Requests, model: ModelShape = ONE_BYTE, **options: Any) -> list[Row]:
+def rows_of(
+    preset: Preset, requests: Requests, model: ModelShape = ONE_BYTE, **options: Any
+) -> list[Row]:
     """Return the rows that `requests` cause."""
     rows: list[Row] = simulate(preset, Load(requests=requests), model, **options)[1]
     return rows
@@ -134,7 +162,8 @@ def rows_of(preset: Preset, requests: Requests, model: ModelShape = ONE_BYTE, **
 def brief(rows: Sequence[Row]) -> list[str]:
     """Return rows as `op tier phase object bytes request/stage`, for traces worked by hand."""
     return [
-        f"{op} {tier} {phase} {object_} {length}" + (f" {request}/{stage}" if request is not None else "")
+        f"{op} {tier} {phase} {object_} {length}"
+        + (f" {request}/{stage}" if request is not None else "")
         for _, op, tier, phase, object_, length, request, stage, _ in rows
     ]
 

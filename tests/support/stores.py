@@ -43,7 +43,8 @@ class Store:
 def free_ports(count: int) -> list[int]:
     """Return so many ports that nobody has, no two alike.
 
-    They are below those that the kernel gives to clients, such as another part of the same server that starts before.
+    They are below those that the kernel gives to clients, such as another part of the same server
+    that starts before.
     """
     below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     found: list[int] = []
@@ -78,8 +79,14 @@ class StoreEndedError(Exception):
 
 @contextmanager
 def started(command: list[str], url: str, log: Path) -> Iterator[None]:
-    """Run a server until the end of the block, which answers at its beginning; StoreEndedError: it ended before."""
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as server:
+    """Run a server until the end of the block, which answers at its beginning.
+
+    StoreEndedError: it ended before.
+    """
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as server,
+    ):
         try:
             until = time.monotonic() + _STARTS_S
             while not answers(url):
@@ -116,7 +123,16 @@ def rclone(folder: Path) -> Iterator[Store]:
     (data / BUCKET).mkdir(parents=True)
     url = f"http://127.0.0.1:{free_port()}"
     address = urlsplit(url).netloc
-    command = [program("rclone"), "serve", "s3", "--addr", address, "--auth-key", f"{KEY},{SECRET}", str(data)]
+    command = [
+        program("rclone"),
+        "serve",
+        "s3",
+        "--addr",
+        address,
+        "--auth-key",
+        f"{KEY},{SECRET}",
+        str(data),
+    ]
     with started([*command, "--config", "/dev/null"], url, folder / "log"):
         yield Store(url, data)
 
@@ -124,15 +140,29 @@ def rclone(folder: Path) -> Iterator[Store]:
 @contextmanager
 def seaweedfs(folder: Path) -> Iterator[Store]:
     """SeaweedFS: master, volume, filer and S3 gateway in one process."""
-    identity = {"credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin", "Read", "Write", "List"]}
+    identity = {
+        "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+        "actions": ["Admin", "Read", "Write", "List"],
+    }
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": [{"name": "test", **identity}]}))
     s3, master, volume, filer, *internal = free_ports(8)
     url = f"http://127.0.0.1:{s3}"
     (folder / "data").mkdir()
     options = [
-        *(f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", f"-s3.config={config}"),
-        *(f"-s3.port={s3}", f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}"),
+        *(
+            f"-dir={folder / 'data'}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-s3",
+            f"-s3.config={config}",
+        ),
+        *(
+            f"-s3.port={s3}",
+            f"-master.port={master}",
+            f"-volume.port={volume}",
+            f"-filer.port={filer}",
+        ),
         *(
             f"-{part}.port.grpc={port}"
             for part, port in zip(("master", "volume", "filer", "s3"), internal, strict=True)
@@ -149,11 +179,16 @@ def seaweedfs(folder: Path) -> Iterator[Store]:
         yield Store(url, None)
 
 
-SERVERS: dict[str, Callable[[Path], AbstractContextManager[Store]]] = {"rclone": rclone, "seaweedfs": seaweedfs}
+SERVERS: dict[str, Callable[[Path], AbstractContextManager[Store]]] = {
+    "rclone": rclone,
+    "seaweedfs": seaweedfs,
+}
 
 
 class Stub:
-    """A store in memory that counts requests, holds them until as many are in flight, and answers as it is told."""
+    """A store in memory that counts requests, holds them until as many are in flight, and answers
+    as it is told.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -168,7 +203,10 @@ class Stub:
         self.unanswered = threading.Semaphore(0)
         self.ended = threading.Event()
         self.wanted = 0
-        """Objects' requests are answered when so many are in flight, or a second later; 0: at once."""
+        """Objects' requests are answered when so many are in flight, or a second later.
+
+        0: at once.
+        """
         self._in_flight = 0
         self._changed = threading.Condition()
         stub = self
@@ -234,7 +272,10 @@ class Stub:
         refusal = self.answer(method, key)
         if refusal is not None:
             code = {503: "SlowDown", 500: "InternalError", 403: "AccessDenied"}[refusal]
-            return refusal, f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+            return (
+                refusal,
+                f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode(),
+            )
         if method == "PUT":
             self.objects[key] = body
             return 200, b""
@@ -250,21 +291,27 @@ class Stub:
             return 200, self._listing(key.strip("/"), query)
         found = self.objects.get(key)
         if found is None:
-            return 404, b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code><Message>no</Message></Error>"
+            return (
+                404,
+                b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code><Message>no</Message></Error>",
+            )
         if ranged is None:
             return 200, found
         first, last = ranged.removeprefix("bytes=").split("-")
         return 206, found[int(first) : int(last) + 1]
 
     def _listing(self, bucket: str, query: str) -> bytes:
-        prefix = unquote(dict(part.partition("=")[::2] for part in query.split("&")).get("prefix", ""))
+        prefix = unquote(
+            dict(part.partition("=")[::2] for part in query.split("&")).get("prefix", "")
+        )
         keys = [key.removeprefix(f"/{bucket}/") for key in sorted(self.objects)]
         found = "".join(
             f"<Contents><Key>{key}</Key><Size>1</Size><LastModified>2026-11-22T00:00:00.000Z</LastModified></Contents>"
             for key in [*self.listed, *keys] if key.startswith(prefix) or key in self.listed
         )  # fmt: skip
         return (
-            f"<?xml version='1.0'?><ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>{found}"
+            "<?xml"
+            f" version='1.0'?><ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>{found}"
             "</ListBucketResult>"
         ).encode()
 

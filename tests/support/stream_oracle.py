@@ -16,9 +16,14 @@ AGES_S = [1, 10, 60, 600, 3600]
 
 
 def streams_of(
-    preset: Preset, rows: Iterable[tuple[Any, ...]], asked: Callable[[str, int], int], kind_of: Callable[[int], int]
+    preset: Preset,
+    rows: Iterable[tuple[Any, ...]],
+    asked: Callable[[str, int], int],
+    kind_of: Callable[[int], int],
 ) -> list[int | None]:
-    """Return the stream of each row; `asked` says what a request has in a column, -1 for nothing, `kind_of` an object.
+    """Return the stream of each row.
+
+    `asked` says what a request has in a column, -1 for nothing, `kind_of` an object.
 
     Rows are as in simulated.Row.
     """

@@ -1,4 +1,7 @@
-"""Simulations as a study's workers find them, which also go wrong; importable by processes of Dask's."""
+"""Simulations as a study's workers find them, which also go wrong.
+
+Importable by processes of Dask's.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def study_file(folder: Path, text: str = SMALL) -> Path:
 
 
 def cluster_of(workers: int, **options: Any) -> Any:
-    """Start a Dask cluster of so many workers, as a user has one, that gives up early; a context manager."""
+    """Start a Dask cluster of so many workers, as a user has one, that gives up early.
+
+    A context manager.
+    """
     import dask
     from distributed import LocalCluster
 
@@ -53,7 +59,10 @@ def cluster_of(workers: int, **options: Any) -> Any:
 
 
 def dies_once(task: Task) -> Simulated:
-    """Simulate; but the worker that has the middle of the first axis first is killed, as by want of memory."""
+    """Simulate.
+
+    But the worker that has the middle of the first axis first is killed, as by want of memory.
+    """
     marker = Path(os.environ["KVTRACE_TEST_MARKER"])
     if "seed 2" in " ".join(task.argv).replace("--", "") and not marker.exists():
         marker.touch()

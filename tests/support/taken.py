@@ -22,12 +22,18 @@ MEASURED = ("submitted_ns", "completed_ns", "outcome", "ready_ns", "retries")
 
 
 def rows_of(count: int, **columns: Any) -> Any:
-    """Return ROW of so many reads of 1000 bytes each on one tier, or of what `columns` say, done or not."""
+    """Return ROW of so many reads of 1000 bytes each on one tier, or of what `columns` say, done or
+    not.
+    """
     known = {
         "op": np.zeros(count, np.int8),
         "object_id": np.arange(count, dtype=np.int32),
         "length_bytes": np.full(count, 1000, np.int64),
-        **{name: values for name, values in columns.items() if name not in MEASURED and values is not None},
+        **{
+            name: values
+            for name, values in columns.items()
+            if name not in MEASURED and values is not None
+        },
     }
     rows = RowRing.of(known, is_open_loop="due_ns" in known).all
     for name in MEASURED:

@@ -1,4 +1,7 @@
-"""Wait for what another process does, however busy the machine is: pytest's own timeout bounds it."""
+"""Wait for what another process does, however busy the machine is.
+
+Pytest's own timeout bounds it.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,22 @@ def wait_for(process: subprocess.Popen[Any], condition: Callable[[], object], wh
     """Return when `condition` holds; fail, with `what` was waited for, if `process` ends before."""
     while not condition():
         if process.poll() is not None:
-            raise AssertionError(f"{what}: the process left with {process.returncode}: {process.communicate()}")
+            raise AssertionError(
+                f"{what}: the process left with {process.returncode}: {process.communicate()}"
+            )
         time.sleep(0.02)
 
 
 def rows_in(journal: Path) -> int:
-    """Return how many rows the journal of a run has so far; its size does not say it: a busy disk has one a batch."""
+    """Return how many rows the journal of a run has so far.
+
+    Its size does not say it: a busy disk has one a batch.
+    """
     rows = 0
-    with suppress(OSError, pa.ArrowInvalid, StopIteration), pa.ipc.open_stream(journal.read_bytes()) as stream:
+    with (
+        suppress(OSError, pa.ArrowInvalid, StopIteration),
+        pa.ipc.open_stream(journal.read_bytes()) as stream,
+    ):
         while True:
             rows += stream.read_next_batch().num_rows
     return rows

@@ -1,7 +1,7 @@
 """Chapters that several programs show: of runs, sweeps and scorecards, and of a simulated fleet.
 
-A run's MLPerf numbers, checkpoints and ranks; a fleet's hits in its nodes' own tiers and in shared ones, how even its
-nodes are, and the time around each incident.
+A run's MLPerf numbers, checkpoints and ranks; a fleet's hits in its nodes' own tiers and in shared
+ones, how even its nodes are, and the time around each incident.
 """
 
 from __future__ import annotations
@@ -32,10 +32,24 @@ from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Fi
 from kvtrace.core.run.run_file import RanksNote, RunFile
 from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
 from kvtrace.core.statistics import total
-from kvtrace.core.units import NS_PER_S, counted, format_count, format_duration, format_rate, per_second, percent
+from kvtrace.core.units import (
+    NS_PER_S,
+    counted,
+    format_count,
+    format_duration,
+    format_rate,
+    per_second,
+    percent,
+)
 
 _GIB, _NS_PER_MS = 1 << 30, 1e6
-POINTS = {"P50": "p50_ns", "P95": "p95_ns", "P99": "p99_ns", "P99.9": "p99_9_ns", "P99.99": "p99_99_ns"}
+POINTS = {
+    "P50": "p50_ns",
+    "P95": "p95_ns",
+    "P99": "p99_ns",
+    "P99.9": "p99_9_ns",
+    "P99.99": "p99_99_ns",
+}
 _SERVICE = "service time, submission to completion"
 _TOGETHER = "known only together with the host's or the device's part"
 _NO_COMPUTING = "a replay computes nothing"
@@ -44,27 +58,44 @@ Named = dict[str, tuple[Any, str]]
 """Value and note by MLPerf's name."""
 
 
-def run_sheets(runs: Sequence[tuple[str, RunFile]], known: Sequence[Named] = ()) -> list[PlainSheet]:
-    """Return the benchmark's sheets of `runs`, by what they are called, but for those of its tracing.
+def run_sheets(
+    runs: Sequence[tuple[str, RunFile]], known: Sequence[Named] = ()
+) -> list[PlainSheet]:
+    """Return the benchmark's sheets of `runs`, by what they are called, but for those of its
+    tracing.
 
-    The first run is in its places; others follow in rows of their own, or in columns behind it. `known` figures of each
-    run stand in the places of those that its run.json does not know.
+    The first run is in its places; others follow in rows of their own, or in columns behind it.
+    `known` figures of each run stand in the places of those that its run.json does not know.
     """
     asked = [parameters_of(run) for _, run in runs]
-    measured = [metrics_of(run) | more for (_, run), more in zip(runs, known or [{}] * len(runs), strict=True)]
+    measured = [
+        metrics_of(run) | more
+        for (_, run), more in zip(runs, known or [{}] * len(runs), strict=True)
+    ]
     wide = [{n: v for n, (v, _) in (a | m).items()} for a, m in zip(asked, measured, strict=True)]
     others = [name for name, _ in runs[1:]]
     return [
-        PlainSheet("Summary", [*wide[0], "Run"], [[*row.values(), runs[i][0]] for i, row in enumerate(wide)]),
-        PlainSheet("Run Parameters", ["Parameter", "Value", "Unit", "Note", *others], _lines(asked)),
-        PlainSheet("Performance Metrics", ["Metric", "Value", "Unit", "Note", *others], _lines(measured)),
+        PlainSheet(
+            "Summary",
+            [*wide[0], "Run"],
+            [[*row.values(), runs[i][0]] for i, row in enumerate(wide)],
+        ),
+        PlainSheet(
+            "Run Parameters", ["Parameter", "Value", "Unit", "Note", *others], _lines(asked)
+        ),
+        PlainSheet(
+            "Performance Metrics", ["Metric", "Value", "Unit", "Note", *others], _lines(measured)
+        ),
         PlainSheet("QoS Metrics", _QOS, [row for name, run in runs for row in _classes(name, run)]),
     ]
 
 
 def _lines(sides: list[Named]) -> list[list[Any]]:
     rest = sides[1:]
-    return [[n, value, unit_of(n), note, *(side[n][0] for side in rest)] for n, (value, note) in sides[0].items()]
+    return [
+        [n, value, unit_of(n), note, *(side[n][0] for side in rest)]
+        for n, (value, note) in sides[0].items()
+    ]
 
 
 def unit_of(name: str) -> str:
@@ -74,19 +105,37 @@ def unit_of(name: str) -> str:
     words = name.split()
     if words[-1] in ("Rate", "Ratio"):
         return "ratio"
-    return {"Requests/sec": "1/s", "Speedup": "ratio"}.get(words[-1], "count" if words[-1] in _COUNTED else "")
+    return {"Requests/sec": "1/s", "Speedup": "ratio"}.get(
+        words[-1], "count" if words[-1] in _COUNTED else ""
+    )
 
 
-_COUNTED = ("Requests", "Tokens", "Entries", "Users", "GPUs", "Parallel", "Allocs", "Threads", "Cycles")
+_COUNTED = (
+    "Requests",
+    "Tokens",
+    "Entries",
+    "Users",
+    "GPUs",
+    "Parallel",
+    "Allocs",
+    "Threads",
+    "Cycles",
+)
 
 
 def parameters_of(run: RunFile) -> Named:
     """Return what was asked of the trace of `run` and of the run."""
     trace, config = run.trace.metadata, run.trace.metadata.config
-    capacities = {of.name: of.capacity_bytes and of.capacity_bytes * trace.instances(of) for of in trace.tiers}
+    capacities = {
+        of.name: of.capacity_bytes and of.capacity_bytes * trace.instances(of) for of in trace.tiers
+    }
     memory = {name: _over(capacities.get(name), _GIB) for name in ("gpu", "cpu")}
     storage = [size for name, size in capacities.items() if name not in memory]
-    targets = [str(facts["target"]) for _, facts in run.drives() if _kind(str(facts.get("target"))) == "Storage"]
+    targets = [
+        str(facts["target"])
+        for _, facts in run.drives()
+        if _kind(str(facts.get("target"))) == "Storage"
+    ]
     of_trace = "of the trace"
     known: Named = {
         "Timestamp": (run.started_utc, "UTC"),
@@ -100,19 +149,26 @@ def parameters_of(run: RunFile) -> Named:
         "Max Requests": (config.get("max_requests"), of_trace),
         "Dataset Path": ((trace.source or {}).get("file"), of_trace),
         "Cache Dir": (", ".join(targets) or None, "what the storage tiers were replayed on"),
-        "Storage Capacity (GiB)": (_over(total(storage), _GIB), "of the trace's tiers but gpu and cpu, of all nodes"),
+        "Storage Capacity (GiB)": (
+            _over(total(storage), _GIB),
+            "of the trace's tiers but gpu and cpu, of all nodes",
+        ),
         "Precondition": (bool(run.preconditioned), ""),
-        "Precondition Size (GiB)": (sum(each.written_bytes for each in run.preconditioned) / _GIB, "written"),
+        "Precondition Size (GiB)": (
+            sum(each.written_bytes for each in run.preconditioned) / _GIB,
+            "written",
+        ),
         "Trace Speedup": (run.pacing.speed, "of the replay; empty in a closed loop"),
     }
     return dict.fromkeys(_PARAMETERS.split(", "), (None, "the trace knows none")) | known
 
 
 _PARAMETERS = (
-    "Timestamp, Model, Num Users, Duration (s), GPU Memory per Card (GiB), Num GPUs, Tensor Parallel, "
-    "Total GPU Memory (GiB), CPU Memory (GiB), Generation Mode, Performance Profile, Multi-turn, Prefix Caching, "
-    "RAG Enabled, Autoscaling, Seed, Max Concurrent Allocs, Request Rate, Max Requests, Dataset Path, Cache Dir, "
-    "Storage Capacity (GiB), Precondition, Precondition Size (GiB), Precondition Threads, Trace Speedup, Replay Cycles"
+    "Timestamp, Model, Num Users, Duration (s), GPU Memory per Card (GiB), Num GPUs, Tensor"
+    " Parallel, Total GPU Memory (GiB), CPU Memory (GiB), Generation Mode, Performance Profile,"
+    " Multi-turn, Prefix Caching, RAG Enabled, Autoscaling, Seed, Max Concurrent Allocs, Request"
+    " Rate, Max Requests, Dataset Path, Cache Dir, Storage Capacity (GiB), Precondition,"
+    " Precondition Size (GiB), Precondition Threads, Trace Speedup, Replay Cycles"
 )
 
 
@@ -130,8 +186,14 @@ def metrics_of(run: RunFile) -> Named:
         "Total Requests": (count, "those that the warm-up touches left out"),
         "Total Tokens": (None if tokens is None else tokens.tokens, reason),
         "Elapsed Time (s)": (_over(wall_ns, NS_PER_S), "of the replay"),
-        "Avg Throughput (tok/s)": (None if tokens is None else tokens.wall_clock_throughput_tokens_per_s, reason),
-        "Storage Throughput (tok/s)": (None if tokens is None else tokens.storage_throughput_tokens_per_s, reason),
+        "Avg Throughput (tok/s)": (
+            None if tokens is None else tokens.wall_clock_throughput_tokens_per_s,
+            reason,
+        ),
+        "Storage Throughput (tok/s)": (
+            None if tokens is None else tokens.storage_throughput_tokens_per_s,
+            reason,
+        ),
         "Requests/sec": (per_second(count, wall_ns), ""),
         **_times("E2E Latency", None, _NO_COMPUTING, has_mean=True),
         **_times("Storage Latency", storage, of_storage, has_mean=True),
@@ -141,8 +203,14 @@ def metrics_of(run: RunFile) -> Named:
         **_tier_times("Host", None, _TOGETHER),
         "Cache Hit Rate": (run.trace.metadata.hit_ratio, _OF_TRACE),
         "Read/Write Ratio": (_over(moved_bytes["read"], moved_bytes["write"]), "bytes of objects"),
-        "Total Read (GiB)": (_over(moved_bytes["read"], _GIB), "bytes of objects, of tiers that moved"),
-        "Total Write (GiB)": (_over(moved_bytes["write"], _GIB), "bytes of objects, of tiers that moved"),
+        "Total Read (GiB)": (
+            _over(moved_bytes["read"], _GIB),
+            "bytes of objects, of tiers that moved",
+        ),
+        "Total Write (GiB)": (
+            _over(moved_bytes["write"], _GIB),
+            "bytes of objects, of tiers that moved",
+        ),
         **dict(_by_kind(run, moved, wall_ns)),
         **{f"{kind} Entries": (None, "a replay keeps no count") for kind in _KINDS},
         "Multi-turn Hit Rate": (None, "the trace does not count them apart"),
@@ -156,8 +224,13 @@ def _kind(target: str) -> str:
     return {"ram": "CPU", "gpu": "GPU"}.get(target.partition(":")[0], "Storage")
 
 
-def _by_kind(run: RunFile, moved: list[Figures], wall_ns: int | None) -> Iterator[tuple[str, tuple[Any, str]]]:
-    of = {kind: [f for f in moved if _kind(str(run.tiers.get(f.tier, {}).get("target"))) == kind] for kind in _KINDS}
+def _by_kind(
+    run: RunFile, moved: list[Figures], wall_ns: int | None
+) -> Iterator[tuple[str, tuple[Any, str]]]:
+    of = {
+        kind: [f for f in moved if _kind(str(run.tiers.get(f.tier, {}).get("target"))) == kind]
+        for kind in _KINDS
+    }
 
     def bytes_of(kind: str, op: str) -> Any:
         return total([f.bytes for f in of[kind] if f.op == op])
@@ -176,17 +249,24 @@ def _by_kind(run: RunFile, moved: list[Figures], wall_ns: int | None) -> Iterato
 def _times(name: str, times: Distribution | None, note: str, *, has_mean: bool) -> Named:
     points = ({"Mean": "mean_ns"} if has_mean else {}) | POINTS
     return {
-        f"{name} {word} (ms)": (_over(getattr(times, field, None), _NS_PER_MS), note) for word, field in points.items()
+        f"{name} {word} (ms)": (_over(getattr(times, field, None), _NS_PER_MS), note)
+        for word, field in points.items()
     }
 
 
 def _tier_times(part: str, found: Mlperf | None, note: str) -> Named:
     named: Named = {}
     for op in ("Read", "Write"):
-        of = [x.total for x in found.latencies if x.kind == "storage" and x.op == op.lower()] if found else []
+        of = (
+            [x.total for x in found.latencies if x.kind == "storage" and x.op == op.lower()]
+            if found
+            else []
+        )
         several = "of several tiers, which are not merged: see the other sheets"
         one = of[0] if len(of) == 1 else None
-        named |= _times(f"Storage Tier {op} {part}", one, several if len(of) > 1 else note, has_mean=False)
+        named |= _times(
+            f"Storage Tier {op} {part}", one, several if len(of) > 1 else note, has_mean=False
+        )
     return named
 
 
@@ -202,22 +282,35 @@ def _classes(name: str, run: RunFile) -> Iterator[list[Any]]:
     for of in [] if run.requests is None else run.requests.classes:
         met = {"pass": True, "fail": False}.get(of.verdict)
         definition = "" if run.mlperf is None else run.mlperf.qos_definition
-        note = f"no latency: it would be end to end, and {_NO_COMPUTING}; met and compliance are of {definition}"
+        note = (
+            f"no latency: it would be end to end, and {_NO_COMPUTING}; met and compliance are of"
+            f" {definition}"
+        )
         yield [of.qos, of.storage.count, None, None, met, of.share_within_p95_target, note, name]
 
 
-_TIMES = "ns: {way}_p50_ns = p50 {way}, {way}_p95_ns = p95 {way}, {way}_p99_ns = p99 {way}, {way}_max_ns = max {way}"
+_TIMES = (
+    "ns: {way}_p50_ns = p50 {way}, {way}_p95_ns = p95 {way}, {way}_p99_ns = p99 {way}, {way}_max_ns"
+    " = max {way}"
+)
 _SHOWN = 100
 """Checkpoints that are listed one by one."""
 
 
 def checkpoint_sentence(found: CheckpointFigures) -> str:
-    """Return what came of it in a line: what others saw of it if there are others, else how long it took."""
-    answers = [(beside, compared) for beside in found.beside if (compared := beside.compared()) is not None]
+    """Return what came of it in a line.
+
+    What others saw of it if there are others, else how long it took.
+    """
+    answers = [
+        (beside, compared) for beside in found.beside if (compared := beside.compared()) is not None
+    ]
     took = []
     for kind in found.kinds:
         if kind.count:
-            each = format_duration(kind.duration.mean_ns) + (" each on average" if kind.count > 1 else "")
+            each = format_duration(kind.duration.mean_ns) + (
+                " each on average" if kind.count > 1 else ""
+            )
             what = f"{format_count(kind.count)} {kind.kind}{'s' if kind.count > 1 else ''}"
             took.append(f"{what} in {each}, at {format_rate(kind.bandwidth_bytes_per_s)}")
     if not answers:
@@ -229,11 +322,13 @@ def checkpoint_sentence(found: CheckpointFigures) -> str:
         return ("p50", "p95", "p99").index(name), beside.op == "read", during
 
     beside, (name, during, without) = max(answers, key=weight)
-    counts = f"{format_count(beside.during.count)} and {format_count(beside.without.count)} operations"
+    counts = (
+        f"{format_count(beside.during.count)} and {format_count(beside.without.count)} operations"
+    )
     times = f": {during / without:.3g} times as long" if without else ""
     return (
-        f"during checkpoints {name} {beside.measure} of {beside.tier} {beside.op}s was {format_duration(during)}, "
-        f"otherwise {format_duration(without)}{times} ({counts})"
+        f"during checkpoints {name} {beside.measure} of {beside.tier} {beside.op}s was"
+        f" {format_duration(during)}, otherwise {format_duration(without)}{times} ({counts})"
     )
 
 
@@ -244,13 +339,21 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
         ways = ("during", "without")
         rows = [
             msgspec.structs.asdict(beside)
-            | {f"{way}_{n}": v for way in ways for n, v in msgspec.structs.asdict(getattr(beside, way)).items()}
+            | {
+                f"{way}_{n}": v
+                for way in ways
+                for n, v in msgspec.structs.asdict(getattr(beside, way)).items()
+            }
             for beside in found.beside
         ]
         spec = "text: tier, op, measure\n"
-        spec += "\n".join(f"count: {way}_count = operations {way}\n" + _TIMES.format(way=way) for way in ways)
+        spec += "\n".join(
+            f"count: {way}_count = operations {way}\n" + _TIMES.format(way=way) for way in ways
+        )
         note = f"During: {found.definitions['during']}."
-        made.append(table_of("Others beside checkpoints", Sheet.PERFORMANCE, spec, rows, note, keys=2))
+        made.append(
+            table_of("Others beside checkpoints", Sheet.PERFORMANCE, spec, rows, note, keys=2)
+        )
     spec = """
         text: kind
         count: count = completed, unfinished
@@ -258,7 +361,9 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
         bytes_per_s: bandwidth_bytes_per_s = throughput
         ns: mean_ns = mean time, p50_ns = p50, max_ns = max, stall_ns = stall in all
     """
-    rows = [msgspec.structs.asdict(kind) | msgspec.structs.asdict(kind.duration) for kind in found.kinds]
+    rows = [
+        msgspec.structs.asdict(kind) | msgspec.structs.asdict(kind.duration) for kind in found.kinds
+    ]
     note = f"Stall: {found.definitions['stall_ns']}."
     if found.stall_share is not None:
         note += f" All stalls: {100 * found.stall_share:.3g} % of the run's time."
@@ -273,7 +378,9 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
     """
     left = len(found.each) - _SHOWN
     note = f"The first {_SHOWN}; {format_count(left)} more are in run.json." if left > 0 else ""
-    made.append(table_of("Each save and restore", Sheet.PERFORMANCE, spec, found.each[:_SHOWN], note))
+    made.append(
+        table_of("Each save and restore", Sheet.PERFORMANCE, spec, found.each[:_SHOWN], note)
+    )
     return made
 
 
@@ -319,7 +426,11 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
     ]
 
 
-LOAD_NAMES = {Axis.QUEUE_DEPTH: "queue depth", Axis.SPEED: "speed (1: the trace's own)", Axis.USERS: "users"}
+LOAD_NAMES = {
+    Axis.QUEUE_DEPTH: "queue depth",
+    Axis.SPEED: "speed (1: the trace's own)",
+    Axis.USERS: "users",
+}
 _QUANTILES = {"p50": "read_p50_ns", "p99": "read_p99_ns", "p99.9": "read_p99_9_ns"}
 _POINT_COLUMNS = """
     bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s
@@ -342,7 +453,10 @@ def _line(found: LoadSweep, label: str, name: str) -> Series:
 def sweep_document(found: LoadSweep) -> Document:
     """Return the points of a sweep; the headline is its answer."""
     is_open = found.axis is not Axis.QUEUE_DEPTH
-    spec = f"number: value = {found.axis.replace('_', ' ')}\n" + "bytes_per_s: asked_bytes_per_s = asked\n" * is_open
+    spec = (
+        f"number: value = {found.axis.replace('_', ' ')}\n"
+        + "bytes_per_s: asked_bytes_per_s = asked\n" * is_open
+    )
     spec += _POINT_COLUMNS + _OPEN * is_open + "text: limit = limited by, knee ="
     rows = [
         msgspec.structs.asdict(p)
@@ -351,10 +465,18 @@ def sweep_document(found: LoadSweep) -> Document:
         for p in found.points
     ]
     kind = "response" if is_open else "service"
-    note = f"Of the slowest tier; times are {kind} times{', from when an operation was due' if is_open else ''}."
-    table = table_of("Sweep", Sheet.PERFORMANCE, spec, rows, note, charts=_charts(found, kind), is_answer=True)
+    note = (
+        f"Of the slowest tier; times are {kind}"
+        f" times{', from when an operation was due' if is_open else ''}."
+    )
+    table = table_of(
+        "Sweep", Sheet.PERFORMANCE, spec, rows, note, charts=_charts(found, kind), is_answer=True
+    )
     notes = [f"rule: {found.rule}"]
-    notes += [f"tier {tier} is SIMULATED: no figure counts it unless all tiers are" for tier in found.simulated_tiers]
+    notes += [
+        f"tier {tier} is SIMULATED: no figure counts it unless all tiers are"
+        for tier in found.simulated_tiers
+    ]
     highlights, at = [], next((p for p in found.points if p.value == found.knee), None)
     if at is not None:
         highlights = [
@@ -362,7 +484,11 @@ def sweep_document(found: LoadSweep) -> Document:
             Highlight("throughput at the knee", at.throughput_bytes_per_s, Unit.BYTES_PER_S),
         ]
         times = [(name, getattr(at, field)) for name, field in _QUANTILES.items()]
-        highlights += [Highlight(f"read {kind} {of} at the knee", ns, Unit.NS) for of, ns in times if ns is not None]
+        highlights += [
+            Highlight(f"read {kind} {of} at the knee", ns, Unit.NS)
+            for of, ns in times
+            if ns is not None
+        ]
     return Document("", found.answer, [Chapter("", [table])], notes, highlights)
 
 
@@ -372,7 +498,15 @@ def _charts(found: LoadSweep, kind: str) -> tuple[Chart, ...]:
     rates = [_line(found, "throughput", "throughput_bytes_per_s")]
     named = LOAD_NAMES[found.axis]
     return tuple(
-        Chart(f"{what} against {named}", ChartShape.LOAD, Unit.NUMBER, unit, drawn, marks=marks, x_title=named)
+        Chart(
+            f"{what} against {named}",
+            ChartShape.LOAD,
+            Unit.NUMBER,
+            unit,
+            drawn,
+            marks=marks,
+            x_title=named,
+        )
         for what, unit, drawn in (
             ("Read times", Unit.NS, [line for line in times if line.x]),
             ("Throughput", Unit.BYTES_PER_S, [line for line in rates if line.x]),
@@ -391,25 +525,38 @@ def card_document(card: Card) -> Document:
         number: drive_writes_per_day = drive writes a day; years: life_years = life
         share: delivered_share = delivered, spread; text: limit = limited by
     """
-    table = table_of("at the most users that it sustains", Sheet.SUMMARY, spec, card.scores, is_answer=True)
+    table = table_of(
+        "at the most users that it sustains", Sheet.SUMMARY, spec, card.scores, is_answer=True
+    )
     asked = next((shlex.split(score.gen) for score in card.scores if score.gen), [])
     model = f" with {asked[asked.index('--model') + 1]}" if "--model" in asked else ""
     notes = [
-        f"users of synthetic conversations{model}; read times are response times, from when a read was due",
-        "rates and times: medians of the trials; spread: (greatest - least) / median of their throughput",
-        "delivered: of what the trace asked for; kvdistill compare says where two cards differ by more than trials do",
+        (
+            f"users of synthetic conversations{model}; read times are response times, from when a"
+            " read was due"
+        ),
+        (
+            "rates and times: medians of the trials; spread: (greatest - least) / median of their"
+            " throughput"
+        ),
+        (
+            "delivered: of what the trace asked for; kvdistill compare says where two cards differ"
+            " by more than trials do"
+        ),
     ]
-    notes += ["request and in flight: block requests; not measured (root and libbpf are needed)"] * all(
-        score.request_bytes is None for score in card.scores
-    )
+    notes += [
+        "request and in flight: block requests; not measured (root and libbpf are needed)"
+    ] * all(score.request_bytes is None for score in card.scores)
     notes += [f"{score.preset}: {score.answer}" for score in card.scores]
     warnings = [] if card.status == "complete" else [f"PARTIAL: {card.status}"]
     warnings += [
-        f"{of}: NOTHING WAS READ in its window: this tests writes only; use a larger --size, to keep what is read again"
+        f"{of}: NOTHING WAS READ in its window: this tests writes only; use a larger --size, to"
+        " keep what is read again"
         for of in (score.preset for score in card.scores if not score.read_bytes_per_s)
     ]
     warnings += [
-        f"{of.preset}: TOO FEW REQUESTS ({of.requests}) in its window: users vary by chance; use a longer --window"
+        f"{of.preset}: TOO FEW REQUESTS ({of.requests}) in its window: users vary by chance; use a"
+        " longer --window"
         for of in card.scores
         if of.is_by_chance
     ]
@@ -419,7 +566,12 @@ def card_document(card: Card) -> Document:
         [Chapter("", [table], notes)],
         [],
         [
-            Highlight(of.preset, of.users, Unit.NUMBER, f"users, {show(of.read_bytes_per_s, Unit.BYTES_PER_S)} read")
+            Highlight(
+                of.preset,
+                of.users,
+                Unit.NUMBER,
+                f"users, {show(of.read_bytes_per_s, Unit.BYTES_PER_S)} read",
+            )
             for of in card.scores
         ],
         warnings,
@@ -429,7 +581,8 @@ def card_document(card: Card) -> Document:
 def card_answer(card: Card) -> str:
     """Return the answer: users of each stack, and how well it repeats."""
     told = [
-        f"{score.preset} {'less than ' if score.users is None else ''}{counted(score.at_users, 'user')}"
+        f"{score.preset}"
+        f" {'less than ' if score.users is None else ''}{counted(score.at_users, 'user')}"
         f"{'' if score.read_bytes_per_s else ' (writes only)'}"
         for score in card.scores
     ]
@@ -443,7 +596,10 @@ MOST_NODES: Final = 16
 
 
 def hit_ratios(counts: dict[str, int]) -> dict[str, float | None]:
-    """Return which shares of look-ups hit in a node's own tiers, in shared ones and in any; null without look-ups."""
+    """Return which shares of look-ups hit in a node's own tiers, in shared ones and in any.
+
+    Null without look-ups.
+    """
     local, shared, lookups = (counts[name] for name in ("local_hits", "shared_hits", "lookups"))
     hits = {"local_hit_ratio": local, "shared_hit_ratio": shared, "hit_ratio": local + shared}
     return {name: count / lookups if lookups else None for name, count in hits.items()}
@@ -471,59 +627,97 @@ def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
         "hits in shared tiers": Cell(fleet["shared_hit_ratio"], Unit.SHARE),
         "prompt tokens computed": Cell(fleet["computed_tokens"], Unit.COUNT),
         "copies on further nodes (at end)": Cell(fleet["duplicate_bytes"], Unit.BYTES),
-        **({"sent over the link": Cell(fleet["link_bytes"], Unit.BYTES)} if "link_bytes" in fleet else {}),
+        **(
+            {"sent over the link": Cell(fleet["link_bytes"], Unit.BYTES)}
+            if "link_bytes" in fleet
+            else {}
+        ),
         "requests, busiest node over the mean": Cell(imbalance["requests"], Unit.RATIO),
         "computing, busiest node over the mean": Cell(imbalance["computing_ns"], Unit.RATIO),
     }
-    spec = "text: node; count: requests; share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = "
+    spec = (
+        "text: node; count: requests; share: hit_ratio = hits, local_hit_ratio = own tiers,"
+        " shared_hit_ratio = "
+    )
     spec += "shared tiers; count: computed_tokens = tokens computed; ns: computing_ns = computing"
     by_node = fleet["by_node"]
-    of_each = [dict(zip(by_node, values, strict=True)) for values in zip(*by_node.values(), strict=True)]
-    rows: list[dict[str, Any]] = [{"node": str(node)} | of | hit_ratios(of) for node, of in enumerate(of_each)]
+    of_each = [
+        dict(zip(by_node, values, strict=True)) for values in zip(*by_node.values(), strict=True)
+    ]
+    rows: list[dict[str, Any]] = [
+        {"node": str(node)} | of | hit_ratios(of) for node, of in enumerate(of_each)
+    ]
     if len(rows) > MOST_NODES:
-        ordered = {column: sorted((row[column] for row in rows), key=lambda v: v or 0) for column in rows[0]}
+        ordered = {
+            column: sorted((row[column] for row in rows), key=lambda v: v or 0)
+            for column in rows[0]
+        }
         places = {"least": 0, "median": (len(rows) - 1) // 2, "largest": -1}
-        rows = [{name: of[at] for name, of in ordered.items()} | {"node": said} for said, at in places.items()]
+        rows = [
+            {name: of[at] for name, of in ordered.items()} | {"node": said}
+            for said, at in places.items()
+        ]
     return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, rows)]
 
 
-_WINDOWS: Final = {"before": "in the {} before", "during": "during it", "minute 1 after": "in the {} after"}
+_WINDOWS: Final = {
+    "before": "in the {} before",
+    "during": "during it",
+    "minute 1 after": "in the {} after",
+}
 
 
 def event_lines(events: dict[str, Any]) -> list[str]:
-    """Return a line for each event: hits before it and in the minute after it, and when they were back.
+    """Return a line for each event.
 
-    The first line says of the hit ratios, which are of look-ups, what requests that began again have in them.
+    Hits before it and in the minute after it, and when they were back.
+
+    The first line says of the hit ratios, which are of look-ups, what requests that began again
+    have in them.
     """
     lines: list[str] = []
     again: dict[str, int] | None = events.get("begun_again")
     if again is not None and again["requests"]:
         lookups, hits = (again[f"of_{name}"] - again[name] for name in ("lookups", "hits"))
         lines.append(
-            f"requests restarted {counted(again['requests'], 'time')} and repeated look-ups: {again['lookups']:,} of "
-            f"{again['of_lookups']:,} look-ups and {again['hits']:,} of {again['of_hits']:,} hits; all hit "
-            f"ratios count them; of first look-ups {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
+            f"requests restarted {counted(again['requests'], 'time')} and repeated look-ups:"
+            f" {again['lookups']:,} of {again['of_lookups']:,} look-ups and {again['hits']:,} of"
+            f" {again['of_hits']:,} hits; all hit ratios count them; of first look-ups"
+            f" {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
         )
     for of in events["around"]:
         if not of["is_reached"]:
             lines.append(f"{of['event']}: the trace ends before it")
             continue
-        ratios = {window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]}
+        ratios = {
+            window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]
+        }
         # The trace may begin or end within the minute.
         long = {w["window"]: format_duration(w["to_ns"] - w["from_ns"]) for w in of["windows"]}
-        parts = [f"{ratios[name]} {words.format(long[name])}" for name, words in _WINDOWS.items() if name in ratios]
+        parts = [
+            f"{ratios[name]} {words.format(long[name])}"
+            for name, words in _WINDOWS.items()
+            if name in ratios
+        ]
         if of["hits_back_ns"] is not None:
             parts.append(f"back to the level before within {format_duration(of['hits_back_ns'])}")
         elif ratios.get("before", "-") != "-":
             parts.append("not back to the level before by the end of the trace")
-        if restarted := sum(window["restarted"] for window in of["windows"] if window["window"] != "before"):
-            parts.append(f"requests restarted {counted(restarted, 'time')} in the windows from it on")
+        if restarted := sum(
+            window["restarted"] for window in of["windows"] if window["window"] != "before"
+        ):
+            parts.append(
+                f"requests restarted {counted(restarted, 'time')} in the windows from it on"
+            )
         lines.append(f"{of['event']}: hits {', '.join(parts)}")
     return lines
 
 
 def event_tables(events: dict[str, Any]) -> list[ReportTable]:
-    """Return what there was around each event: hits and tokens, and the load of the slowest tier."""
+    """Return what there was around each event.
+
+    Hits and tokens, and the load of the slowest tier.
+    """
     spec = """
         text: event, window
         ns: from_ns = from, lasts_ns = lasts
@@ -531,10 +725,16 @@ def event_tables(events: dict[str, Any]) -> list[ReportTable]:
         per_s: computed_per_s = tokens computed/s
         count: restarted = requests begun again
     """
-    rows = [w | {"computed_per_s": per_second(w["computed_tokens"], w["lasts_ns"])} for w in _windows(events)]
+    rows = [
+        w | {"computed_per_s": per_second(w["computed_tokens"], w["lasts_ns"])}
+        for w in _windows(events)
+    ]
     note = "Simulated. Hits of look-ups; prompt tokens that were computed, as no tier had them."
     store = len(events["tiers"]) - 1
-    return [table_of("around each event", Sheet.SUMMARY, spec, rows, note, keys=2), storage_table(events, store)]
+    return [
+        table_of("around each event", Sheet.SUMMARY, spec, rows, note, keys=2),
+        storage_table(events, store),
+    ]
 
 
 def _windows(events: dict[str, Any]) -> list[dict[str, Any]]:
@@ -561,7 +761,9 @@ def storage_table(events: dict[str, Any], t: int) -> ReportTable:
         rates = {f"{name}_per_s": per_second(tier[name], lasts_ns) for name in _MOVED}
         rows.append(window | tier | rates)
     note = "Simulated. Lost data has rows of phase lose in the trace; nothing deletes it."
-    return table_of(f"{events['tiers'][t]['name']} around each event", Sheet.SUMMARY, spec, rows, note, keys=2)
+    return table_of(
+        f"{events['tiers'][t]['name']} around each event", Sheet.SUMMARY, spec, rows, note, keys=2
+    )
 
 
 _MOVED = ("reads", "read_bytes", "writes", "written_bytes")

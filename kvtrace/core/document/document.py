@@ -1,6 +1,7 @@
 """A report as tables with units and charts of them, from which every form is written.
 
-The forms are a terminal, HTML, Markdown, CSV and a workbook. What is shown to people is built as a Document once::
+The forms are a terminal, HTML, Markdown, CSV and a workbook. What is shown to people is built as a
+Document once::
 
     table = table_of("Operations", Sheet.PERFORMANCE, "text: tier; bytes: read_bytes = read", [["nvme", 4096]])
     show_documents([Document(name="run", headline="kept pace", chapters=[Chapter("Throughput", [table])])])
@@ -76,7 +77,10 @@ class Series:
     weight: list[float] | None = None
     """Of cells: 0 … 1, how dark."""
     colour: int | None = None
-    """Its place among the colours: series that belong together share one; null: each has its own."""
+    """Its place among the colours.
+
+    Series that belong together share one; null: each has its own.
+    """
     texts: list[str] | None = None
     """What each point is, or what stands in each cell of a map."""
     is_joined: bool = True
@@ -84,7 +88,10 @@ class Series:
 
 
 class ChartShape(StrEnum):
-    """How a chart is drawn; `bars` and `cells` are powers of two wide (`bars`) or high (`cells`)."""
+    """How a chart is drawn.
+
+    `bars` and `cells` are powers of two wide (`bars`) or high (`cells`).
+    """
 
     STEPS = "steps"
     CURVE = "curve"
@@ -100,9 +107,15 @@ class ChartShape(StrEnum):
     POINTS = "points"
     """Points, and lines through some of them."""
     MAP = "map"
-    """Cells one wide and one high over two closed sets, each with its value: the darker, the larger."""
+    """Cells one wide and one high over two closed sets, each with its value.
+
+    The darker, the larger.
+    """
     RANGES = "ranges"
-    """For each of a closed set, from where to where a figure goes: x is the start, weight the end, y the place."""
+    """For each of a closed set, from where to where a figure goes.
+
+    X is the start, weight the end, y the place.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +132,10 @@ class Chart:
     y_step: float = 0.0
     """How high a cell of a grid is."""
     x_end: float = 0.0
-    """Where the axis of time ends, for charts that are to be compared; 0: where the last cell or step does."""
+    """Where the axis of time ends, for charts that are to be compared.
+
+    0: where the last cell or step does.
+    """
     marks: tuple[tuple[float, str], ...] = ()
     """Upright lines at an x, with a label."""
     x_title: str = ""
@@ -145,7 +161,10 @@ class ReportTable:
     keys: int = 1
     """How many of the first columns name a row."""
     bars: str = ""
-    """Column of counts that a terminal also shows as bars, the longest full: the buckets of a histogram."""
+    """Column of counts that a terminal also shows as bars, the longest full.
+
+    The buckets of a histogram.
+    """
     is_answer: bool = False
     """Shown whole, beside its charts too, however long it is: it is what was asked for."""
 
@@ -204,13 +223,15 @@ PARAMETERS: Final = [ReportColumn("parameter", "parameter"), ReportColumn("value
 
 
 def columns_of(spec: str) -> list[ReportColumn]:
-    """Return the columns that `spec` lists by unit, in order: `unit: name, name = heading; unit: ...`.
+    """Return the columns that `spec` lists by unit, in order.
 
-    Units are the names of `Unit` in small letters. A line break ends a unit's columns as a semicolon does, unless a
-    comma stands before it; empty lines say nothing.
+    `unit: name, name = heading; unit: ...`.
 
-    >>> [column.heading for column in columns_of("text: tier; bytes: read_bytes = read, written_bytes = written")]
-    ['tier', 'read', 'written']
+    Units are the names of `Unit` in small letters. A line break ends a unit's columns as a
+    semicolon does, unless a comma stands before it; empty lines say nothing.
+
+    >>> [column.heading for column in columns_of("text: tier; bytes: read_bytes = read,
+    written_bytes = written")] ['tier', 'read', 'written']
     """
     found = []
     joined = spec.strip().replace(",\n", ", ").replace("\n", ";")
@@ -218,27 +239,42 @@ def columns_of(spec: str) -> list[ReportColumn]:
         unit, _, names = line.partition(":")
         for column in names.split(","):
             name, is_headed, heading = (part.strip() for part in column.partition("="))
-            found.append(ReportColumn(name, heading if is_headed else name, Unit[unit.strip().upper()]))
+            found.append(
+                ReportColumn(name, heading if is_headed else name, Unit[unit.strip().upper()])
+            )
     return found
 
 
 def table_of(
-    title: str, sheet: Sheet, columns: str | list[ReportColumn], rows: Sequence[Any], note: str = "", **more: Any
+    title: str,
+    sheet: Sheet,
+    columns: str | list[ReportColumn],
+    rows: Sequence[Any],
+    note: str = "",
+    **more: Any,
 ) -> ReportTable:
-    """Return the table of `rows` (lists, structs, dicts by column) under `columns`, or those `columns_of` reads."""
+    """Return the table of `rows` (lists, structs, dicts by column) under `columns`, or those
+    `columns_of` reads.
+    """
     columns = columns_of(columns) if isinstance(columns, str) else columns
-    named = [msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row for row in rows]
+    named = [
+        msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row for row in rows
+    ]
     cells = [[row[c.name] for c in columns] if isinstance(row, dict) else row for row in named]
     return ReportTable(title, sheet, columns, cells, note=note, **more)
 
 
-TIME_COLUMNS: Final = "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
+TIME_COLUMNS: Final = (
+    "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
+)
 """Columns of a distribution of times, for `columns_of`."""
 
 
 def parameters(title: str, sheet: Sheet, facts: dict[str, Any], note: str = "") -> ReportTable:
     """Return a table of names and values; a `Cell` gives a value its unit."""
-    return ReportTable(title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()], note=note)
+    return ReportTable(
+        title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()], note=note
+    )
 
 
 def raw_cell(value: Any, column: ReportColumn) -> tuple[Any, Unit]:
@@ -265,7 +301,9 @@ def _number(value: float) -> str:
 _SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.TEXT: lambda value: units.printable(str(value)),
     Unit.EXACT: lambda value: units.printable(str(value)),
-    Unit.COUNT: lambda value: units.format_count(value) if float(value).is_integer() else f"{value:,.1f}",
+    Unit.COUNT: lambda value: (
+        units.format_count(value) if float(value).is_integer() else f"{value:,.1f}"
+    ),
     Unit.BYTES: units.format_bytes,
     Unit.IO_BYTES: units.format_io_size,
     Unit.BYTES_PER_DAY: lambda value: f"{units.format_bytes(value)}/day",

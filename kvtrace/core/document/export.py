@@ -1,4 +1,7 @@
-"""A document as plain text: Markdown, CSV tables and a workbook, for scripts and for other programs."""
+"""A document as plain text.
+
+Markdown, CSV tables and a workbook, for scripts and for other programs.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,29 @@ def markdown(documents: list[Document]) -> str:
         warned = _plain(". ".join(document.warnings))
         parts += [f"# {_plain(document.name)}", _plain(document.headline)]
         parts += [f"**{warned}**"] if warned else []
-        parts += ["\n".join(f"- {_plain(line)}" for line in document.subject)] if document.subject else []
+        parts += (
+            ["\n".join(f"- {_plain(line)}" for line in document.subject)]
+            if document.subject
+            else []
+        )
         found = [
-            (f"{h.label}: {show(h.value, h.unit)}", f" ({h.detail})" if h.detail else "") for h in document.highlights
+            (f"{h.label}: {show(h.value, h.unit)}", f" ({h.detail})" if h.detail else "")
+            for h in document.highlights
         ]
-        parts += ["\n".join(f"- {_plain(figure + detail)}" for figure, detail in found)] if found else []
-        parts += ["\n".join(f"- {_plain(note)}" for note in document.notes)] if document.notes else []
+        parts += (
+            ["\n".join(f"- {_plain(figure + detail)}" for figure, detail in found)] if found else []
+        )
+        parts += (
+            ["\n".join(f"- {_plain(note)}" for note in document.notes)] if document.notes else []
+        )
         for chapter in document.chapters:
             parts += [f"## {_plain(chapter.title)}"] if chapter.tables else []
             for table in chapter.tables:
-                parts += [f"### {_plain(table.title)}", *([_plain(table.note)] if table.note else []), _rows(table)]
+                parts += [
+                    f"### {_plain(table.title)}",
+                    *([_plain(table.note)] if table.note else []),
+                    _rows(table),
+                ]
             parts += [_plain(note) for note in chapter.notes]
     return "\n\n".join(parts) + "\n"
 
@@ -60,9 +76,12 @@ def _plain(text: str) -> str:
 
 
 def csv_lines(documents: list[Document]) -> str:
-    """Return every figure on a line of its own, raw, with its unit; an empty value was not measured.
+    """Return every figure on a line of its own, raw, with its unit.
 
-    `row` joins what names a row of the table, such as `nvme read` or the start of a stretch of time.
+    An empty value was not measured.
+
+    `row` joins what names a row of the table, such as `nvme read` or the start of a stretch of
+    time.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -71,21 +90,39 @@ def csv_lines(documents: list[Document]) -> str:
         for table in document.tables:
             for row in table.rows:
                 name = " ".join(str(value) for value in row[: table.keys])
-                for value, column in zip(row[table.keys :], table.columns[table.keys :], strict=True):
+                for value, column in zip(
+                    row[table.keys :], table.columns[table.keys :], strict=True
+                ):
                     raw, unit = raw_cell(value, column)
-                    cells = [document.name, table.sheet.value, table.title, name, column.name, unit.value, raw]
-                    writer.writerow([_literal(cell) if isinstance(cell, str) else cell for cell in cells])
+                    cells = [
+                        document.name,
+                        table.sheet.value,
+                        table.title,
+                        name,
+                        column.name,
+                        unit.value,
+                        raw,
+                    ]
+                    writer.writerow(
+                        [_literal(cell) if isinstance(cell, str) else cell for cell in cells]
+                    )
     return out.getvalue()
 
 
 def _literal(text: str) -> str:
-    """Return `text` so that no spreadsheet takes it for a formula: one that would be has an apostrophe before it."""
+    """Return `text` so that no spreadsheet takes it for a formula.
+
+    One that would be has an apostrophe before it.
+    """
     text = printable(text)
     return f"'{text}" if text.lstrip().startswith(_FORMULAS) else text
 
 
 _FORMATS = {
-    **dict.fromkeys((Unit.COUNT, Unit.BYTES, Unit.IO_BYTES, Unit.NS, Unit.BYTES_PER_S, Unit.BYTES_PER_DAY), "#,##0"),
+    **dict.fromkeys(
+        (Unit.COUNT, Unit.BYTES, Unit.IO_BYTES, Unit.NS, Unit.BYTES_PER_S, Unit.BYTES_PER_DAY),
+        "#,##0",
+    ),
     Unit.PER_S: "#,##0.00",
     Unit.SHARE: "0.00%",
     Unit.RATIO: "0.000",
@@ -117,11 +154,13 @@ class _Line:
 
 
 def write_workbook(documents: list[Document], path: Path, plain: Sequence[PlainSheet] = ()) -> None:
-    """Write the sheets `plain`, then the documents, each table on its sheet, to `path`, aside and renamed.
+    """Write the sheets `plain`, then the documents, each table on its sheet, to `path`, aside and
+    renamed.
 
     Columns are as wide as what stands in them, heads stay in sight, and each table can be filtered.
 
-    ProbeUnavailable if the library that writes workbooks is missing. DeviceError if the disk refuses.
+    ProbeUnavailable if the library that writes workbooks is missing. DeviceError if the disk
+    refuses.
     """
     try:
         from openpyxl import Workbook
@@ -133,33 +172,49 @@ def write_workbook(documents: list[Document], path: Path, plain: Sequence[PlainS
         head = _Line(table.header, is_bold=True, data_rows=len(table.rows))
         _add_sheet(book, table.name, [head, *(_Line(row) for row in table.rows)])
     for name in Sheet:
-        _add_sheet(book, name.value, [line for document in documents for line in _lines_of(document, name)])
+        _add_sheet(
+            book, name.value, [line for document in documents for line in _lines_of(document, name)]
+        )
     with aside(path) as temporary, temporary.open("wb") as out:
         book.save(out)
 
 
 def _lines_of(document: Document, name: Sheet) -> Iterator[_Line]:
-    """Yield the rows of one sheet: what the document is called, on the first sheet what it says, and its tables."""
+    """Yield the rows of one sheet.
+
+    What the document is called, on the first sheet what it says, and its tables.
+    """
     yield _Line([document.name], is_bold=True)
     if name is Sheet.SUMMARY:
         if document.warnings:
             yield _Line([". ".join(document.warnings)], is_bold=True)
         yield _Line([document.headline])
-        for note in [*document.notes, *(note for chapter in document.chapters for note in chapter.notes)]:
+        for note in [
+            *document.notes,
+            *(note for chapter in document.chapters for note in chapter.notes),
+        ]:
             yield _Line(["note", note])
     for table in (table for table in document.tables if table.sheet is name):
         yield _Line([])
         yield _Line([table.title], is_bold=True)
         if table.note:
             yield _Line([table.note])
-        rows = [[raw_cell(v, c) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
-        own = [next((value.unit.value for value in row if isinstance(value, Cell)), "") for row in table.rows]
+        rows = [
+            [raw_cell(v, c) for v, c in zip(row, table.columns, strict=True)] for row in table.rows
+        ]
+        own = [
+            next((value.unit.value for value in row if isinstance(value, Cell)), "")
+            for row in table.rows
+        ]
         units, names = [c.unit.value for c in table.columns], [c.name for c in table.columns]
         if any(units):
             yield _Line(units)
         yield _Line(names + (["unit"] if any(own) else []), is_bold=True, data_rows=len(rows))
         for cells, unit in zip(rows, own, strict=True):
-            yield _Line([raw for raw, _ in cells] + ([unit] if any(own) else []), [_FORMATS.get(of) for _, of in cells])
+            yield _Line(
+                [raw for raw, _ in cells] + ([unit] if any(own) else []),
+                [_FORMATS.get(of) for _, of in cells],
+            )
         if not rows:
             yield _Line(["none"])
     yield _Line([])
@@ -185,12 +240,16 @@ def _add_sheet(book: Any, name: str, lines: Sequence[_Line]) -> None:
             cell.font = Font(bold=line.is_bold)
             # A line of one cell runs on over the empty ones behind it.
             if value is not None and len(line.values) > 1:
-                letters = len(f"{value:,.0f}" if form and isinstance(value, int | float) else str(value))
+                letters = len(
+                    f"{value:,.0f}" if form and isinstance(value, int | float) else str(value)
+                )
                 widths[column] = min(max(widths.get(column, _NARROWEST), letters), _WIDEST)
         heads = {str(value).lower() for value in line.values}
         if line.data_rows and len(heads) == len(line.values):
             ref = f"A{row}:{get_column_letter(len(heads))}{row + line.data_rows}"
             style = TableStyleInfo(name="TableStyleLight1", showRowStripes=True)
-            sheet.add_table(Table(displayName=f"{name.replace(' ', '_')}_{row}", ref=ref, tableStyleInfo=style))
+            sheet.add_table(
+                Table(displayName=f"{name.replace(' ', '_')}_{row}", ref=ref, tableStyleInfo=style)
+            )
     for column, letters in widths.items():
         sheet.column_dimensions[get_column_letter(column)].width = letters + 2

@@ -1,7 +1,9 @@
-"""A document as one HTML page: its tables, and its charts for a screen (Bokeh) and for paper (matplotlib, inline SVG).
+"""A document as one HTML page.
 
-The page needs no network. A chart's numbers are in the units that its axes name, for both forms; the screen's has zoom,
-values under the pointer and series that a click on the legend hides.
+Its tables, and its charts for a screen (Bokeh) and for paper (matplotlib, inline SVG).
+
+The page needs no network. A chart's numbers are in the units that its axes name, for both forms;
+the screen's has zoom, values under the pointer and series that a click on the legend hides.
 """
 
 from __future__ import annotations
@@ -116,13 +118,21 @@ class Picture:
     def coordinates(self, *, is_x: bool) -> list[float]:
         """Return all places on one axis."""
         lines = [line.x if is_x else line.y for line in self.lines]
-        sides = [(boxes.left, boxes.right) if is_x else (boxes.bottom, boxes.top) for boxes in self.boxes]
-        return [value for part in [*lines, *(side for pair in sides for side in pair)] for value in part]
+        sides = [
+            (boxes.left, boxes.right) if is_x else (boxes.bottom, boxes.top) for boxes in self.boxes
+        ]
+        return [
+            value for part in [*lines, *(side for pair in sides for side in pair)] for value in part
+        ]
 
 
 def picture_of(chart: doc.Chart) -> Picture:
     """Return `chart` as lines and boxes in the units of its axes."""
-    shapes = {doc.ChartShape.BARS: _bars, doc.ChartShape.MAP: _on_names, doc.ChartShape.RANGES: _on_names}
+    shapes = {
+        doc.ChartShape.BARS: _bars,
+        doc.ChartShape.MAP: _on_names,
+        doc.ChartShape.RANGES: _on_names,
+    }
     shapes |= dict.fromkeys((doc.ChartShape.CELLS, doc.ChartShape.GRID), _cells)
     return shapes.get(chart.shape, _picture_lines)(chart)
 
@@ -139,17 +149,32 @@ def _picture_lines(chart: doc.Chart) -> Picture:
         y_unit,
         is_log=has_log_y,
         low=None if has_log_y or chart.shape is doc.ChartShape.POINTS else 0,
-        high=chart.y_end / y_scale if chart.y_end else 100.0 if is_curve and chart.y_unit is doc.Unit.SHARE else None,
+        high=(
+            chart.y_end / y_scale
+            if chart.y_end
+            else 100.0
+            if is_curve and chart.y_unit is doc.Unit.SHARE
+            else None
+        ),
     )
     if is_tail:
         # Each further nine takes the same room: a linear axis hides the tail.
         end, x_scale = 1 / (1 - max(xs, default=0.0)), 1.0
         nines = tuple((at, name) for at, name in _TAILS if at <= end * 1.001)
         # 1 / (1 - 0.999) is a little under 1000, and an axis draws no tick beyond its end.
-        x = PlotAxis("percentile", "", True, nines, low=1, high=max(end, nines[-1][0], 2), is_percentiles=True)
+        x = PlotAxis(
+            "percentile",
+            "",
+            True,
+            nines,
+            low=1,
+            high=max(end, nines[-1][0], 2),
+            is_percentiles=True,
+        )
     else:
         has_log_x = (is_curve and min(xs, default=0) > 0) or (
-            chart.shape in (doc.ChartShape.LOAD, doc.ChartShape.POINTS) and _is_wide(xs, _WIDE_LOADS)
+            chart.shape in (doc.ChartShape.LOAD, doc.ChartShape.POINTS)
+            and _is_wide(xs, _WIDE_LOADS)
         )
         x_scale, unit = _scale(chart.x_unit, [*xs, chart.x_end], is_log=has_log_x)
         ends = (0.0, chart.x_end / x_scale) if chart.x_end else (None, None)
@@ -163,7 +188,12 @@ def _picture_lines(chart: doc.Chart) -> Picture:
             heights = [height for height in heights for _ in range(2)]
         lines.append(
             PlotLine(
-                *(series.label, colour, _round(v / x_scale for v in at), _round(v / y_scale for v in heights)),
+                *(
+                    series.label,
+                    colour,
+                    _round(v / x_scale for v in at),
+                    _round(v / y_scale for v in heights),
+                ),
                 *(series.texts, series.is_joined),
             )
         )
@@ -172,7 +202,9 @@ def _picture_lines(chart: doc.Chart) -> Picture:
 
 
 def _doubling_ticks(loads: Sequence[float], *, is_log: bool) -> tuple[tuple[float, str], ...]:
-    """Return ticks of what is doubled, loads or sizes of I/Os: powers of two, or of a narrow range whole numbers.
+    """Return ticks of what is doubled, loads or sizes of I/Os.
+
+    Powers of two, or of a narrow range whole numbers.
 
     None, so that the drawing program chooses, where fewer than two of them lie in the range.
     """
@@ -196,10 +228,20 @@ def _bars(chart: doc.Chart) -> Picture:
         left = [x / scale * 2 ** (0.05 + 0.9 * at / count) for x in series.x]
         right = [x / scale * 2 ** (0.05 + 0.9 * (at + 1) / count) for x in series.x]
         zero, solid = [0.0] * len(left), [1.0] * len(left)
-        boxes.append(PlotBoxes(series.label, colour, _round(left), _round(right), zero, list(series.y), solid))
+        boxes.append(
+            PlotBoxes(
+                series.label, colour, _round(left), _round(right), zero, list(series.y), solid
+            )
+        )
     title = chart.x_title or _TITLES.get(chart.x_unit, "")
-    ticks = _doubling_ticks([edge / scale for edge in edges], is_log=True) if chart.x_unit is doc.Unit.IO_BYTES else ()
-    x = PlotAxis(title, unit, is_log=True, ticks=ticks, low=min(edges) / scale, high=max(edges) / scale)
+    ticks = (
+        _doubling_ticks([edge / scale for edge in edges], is_log=True)
+        if chart.x_unit is doc.Unit.IO_BYTES
+        else ()
+    )
+    x = PlotAxis(
+        title, unit, is_log=True, ticks=ticks, low=min(edges) / scale, high=max(edges) / scale
+    )
     return Picture(chart.title, x, PlotAxis(chart.y_title or "operations", "", low=0), boxes=boxes)
 
 
@@ -222,7 +264,12 @@ def _cells(chart: doc.Chart) -> Picture:
     )
     low = min(series.y) / y_scale
     high = (chart.y_end or max(tops)) / y_scale
-    x = PlotAxis(chart.x_title or "time", x_unit, low=0.0 if chart.x_end else min(boxes.left), high=x_end / x_scale)
+    x = PlotAxis(
+        chart.x_title or "time",
+        x_unit,
+        low=0.0 if chart.x_end else min(boxes.left),
+        high=x_end / x_scale,
+    )
     y = PlotAxis(chart.y_title or _TITLES.get(chart.y_unit, ""), y_unit, not is_grid, (), low, high)
     return Picture(chart.title, x, y, boxes=[boxes])
 
@@ -234,7 +281,12 @@ def _on_names(chart: doc.Chart) -> Picture:
     ends, inset = ([x + 1 for x in series.x], 0.0) if is_map else (weight, 0.2)
     scale, unit = (1.0, "") if is_map else _scale(chart.x_unit, [*series.x, *ends], is_log=False)
     boxes = PlotBoxes(
-        *(series.label, colour, _round(x / scale for x in series.x), _round(x / scale for x in ends)),
+        *(
+            series.label,
+            colour,
+            _round(x / scale for x in series.x),
+            _round(x / scale for x in ends),
+        ),
         bottom=[y + inset for y in series.y],
         top=[y + 1 - inset for y in series.y],
         alpha=[round(0.05 + 0.5 * dark, 3) for dark in weight] if is_map else [0.8] * len(series.x),
@@ -251,7 +303,10 @@ def _named_axis(title: str, names: Sequence[str]) -> PlotAxis:
 
 
 def _scale(unit: doc.Unit, values: Sequence[float], *, is_log: bool) -> tuple[float, str]:
-    """Return by how much an axis of `values` is divided, and its unit: of the middle of a logarithmic one."""
+    """Return by how much an axis of `values` is divided, and its unit.
+
+    Of the middle of a logarithmic one.
+    """
     scales = _SCALES.get(unit, ((1, ""),))
     above = [abs(value) for value in values if value]
     if not above:
@@ -272,15 +327,28 @@ def _coloured(chart: doc.Chart) -> list[tuple[doc.Series, str]]:
     """Return each series with the name of its colour: its kind's, or one of its own."""
     if all(series.label in _KINDS for series in chart.series):
         return [(series, _KINDS[series.label]) for series in chart.series]
-    places = [at if series.colour is None else series.colour for at, series in enumerate(chart.series)]
-    return [(series, COLOURS[place % len(COLOURS)]) for series, place in zip(chart.series, places, strict=True)]
+    places = [
+        at if series.colour is None else series.colour for at, series in enumerate(chart.series)
+    ]
+    return [
+        (series, COLOURS[place % len(COLOURS)])
+        for series, place in zip(chart.series, places, strict=True)
+    ]
 
 
 LONG_ROWS, _HALF = 10, 5
-"""Tables with more rows are folded until asked for; those with more columns take more than half of a page."""
+"""Tables with more rows are folded until asked for.
+
+Those with more columns take more than half of a page.
+"""
 _VERDICTS = {"pass": "pass", "fail": "fail", "FAIL": "fail"}
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-"""A page that a colleague opens asks nothing of a network, whatever is in it: the browser holds it to that."""
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+)
+"""A page that a colleague opens asks nothing of a network, whatever is in it.
+
+The browser holds it to that.
+"""
 _UNITS = "Units are decimal: 1 GB is 10⁹ bytes, as in GB/s. A dash is what was not measured."
 
 
@@ -297,18 +365,30 @@ class _Charts:
             self._live[name], still = live_figure(picture), draw(picture, len(self._live) + 1)
         except ImportError as error:
             library = (error.name or "").partition(".")[0]
-            raise ProbeUnavailable(f"an HTML report needs {library}: {how_to_add('plot')}") from None
+            raise ProbeUnavailable(
+                f"an HTML report needs {library}: {how_to_add('plot')}"
+            ) from None
         title = f"<figcaption>{_plain(chart.title)}</figcaption>" if has_title else ""
-        return f'<figure>{title}<div class="live" id="{name}"></div><div class="still">{still}</div></figure>'
+        return (
+            f'<figure>{title}<div class="live" id="{name}"></div><div'
+            f' class="still">{still}</div></figure>'
+        )
 
     def scripts(self) -> str:
-        """Return what draws the live forms, Bokeh's own script and ours, without a network; nothing without charts."""
+        """Return what draws the live forms, Bokeh's own script and ours, without a network.
+
+        Nothing without charts.
+        """
         if not self._live:
             return ""
         from bokeh.resources import Resources
 
         found = ",\n".join(f'"{name}":{live}' for name, live in self._live.items())
-        own = resources.files("kvtrace.core.document").joinpath("report.js").read_text(encoding="utf-8")
+        own = (
+            resources.files("kvtrace.core.document")
+            .joinpath("report.js")
+            .read_text(encoding="utf-8")
+        )
         carried = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw[:1])
         charts = f'<script type="application/json" id="charts">{{{found}}}</script>'
         return f"{charts}\n<script>{carried}</script>\n<script>{own}</script>\n"
@@ -319,7 +399,9 @@ def html_page(documents: list[doc.Document], made_by: str) -> str:
 
     ProbeUnavailable if a library that draws charts is missing.
     """
-    style = resources.files("kvtrace.core.document").joinpath("report.css").read_text(encoding="utf-8")
+    style = (
+        resources.files("kvtrace.core.document").joinpath("report.css").read_text(encoding="utf-8")
+    )
     charts = _Charts()
     body = "\n".join(_document(document, f"d{at}", charts) for at, document in enumerate(documents))
     first = documents[0]
@@ -339,12 +421,18 @@ def _plain(text: str) -> str:
 
 
 def _document(document: doc.Document, anchor: str, charts: _Charts) -> str:
-    """Return an article: what was found, on what, the figures that matter, what to doubt; then the chapters.
+    """Return an article.
+
+    What was found, on what, the figures that matter, what to doubt; then the chapters.
 
     Those behind the first are folded: they are its context.
     """
     drawn = "".join(charts.add(chart, has_title=True) for chart in document.pictures)
-    chapters = [(f"{anchor}c{at}", chapter) for at, chapter in enumerate(document.chapters) if chapter.tables]
+    chapters = [
+        (f"{anchor}c{at}", chapter)
+        for at, chapter in enumerate(document.chapters)
+        if chapter.tables
+    ]
     body = "\n".join(_chapter(chapter, name, charts) for name, chapter in chapters)
     subject = "".join(f"<li>{_plain(line)}</li>" for line in document.subject)
     on_what = f'<ul class="subject">{subject}</ul>\n' if subject else ""
@@ -370,7 +458,10 @@ def _doubts(document: doc.Document) -> str:
     notes = "".join(f"<li>{_plain(note)}</li>" for note in document.notes)
     if not notes:
         return warning
-    summary = f"<summary>{counted(len(document.notes), 'note')} on how this was made and measured</summary>"
+    summary = (
+        f"<summary>{counted(len(document.notes), 'note')} on how this was made and"
+        " measured</summary>"
+    )
     return f'{warning}<details>{summary}<ul class="notes">{notes}</ul></details>\n'
 
 
@@ -402,8 +493,15 @@ def _section(table: doc.ReportTable, charts: _Charts) -> str:
     numbered = _table(table) if table.rows else '<p class="note">None.</p>'
     is_folded = len(table.rows) > LONG_ROWS and bool(table.charts) and not table.is_answer
     if is_folded:
-        numbered = f"<details><summary>Numbers: {counted(len(table.rows), 'row')}</summary>{numbered}</details>"
-    kind = ' class="half"' if len(table.charts) == 1 and (is_folded or len(table.columns) <= _HALF) else ""
+        numbered = (
+            "<details><summary>Numbers:"
+            f" {counted(len(table.rows), 'row')}</summary>{numbered}</details>"
+        )
+    kind = (
+        ' class="half"'
+        if len(table.charts) == 1 and (is_folded or len(table.columns) <= _HALF)
+        else ""
+    )
     title = f"<h3>{_plain(table.title)}</h3>\n" if table.title else ""
     return f"<section{kind}>{title}{drawn}{note}{numbered}</section>"
 
@@ -413,17 +511,26 @@ def _exact(raw: Any, unit: doc.Unit) -> str:
 
 
 def _table(table: doc.ReportTable) -> str:
-    head = "".join(f'<th scope="col"{_side(c.unit)}>{_plain(c.heading)}</th>' for c in table.columns)
+    head = "".join(
+        f'<th scope="col"{_side(c.unit)}>{_plain(c.heading)}</th>' for c in table.columns
+    )
     rows = []
     for row in table.rows:
         cells = []
         for value, column in zip(row, table.columns, strict=True):
             raw, unit = doc.raw_cell(value, column)
-            kind = f' class="verdict {_VERDICTS.get(raw, "")}"' if column.name == "verdict" else _side(column.unit)
+            kind = (
+                f' class="verdict {_VERDICTS.get(raw, "")}"'
+                if column.name == "verdict"
+                else _side(column.unit)
+            )
             cells.append(f"<td{kind}{_exact(raw, unit)}>{_plain(doc.show(raw, unit))}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     kind = ' class="facts"' if table.columns == doc.PARAMETERS else ""
-    return f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    return (
+        "<div"
+        f' class="wide"><table{kind}><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
 
 
 def _side(unit: doc.Unit) -> str:
@@ -436,14 +543,19 @@ _INKS = {name: f"#01010{at}" for at, name in enumerate((*COLOURS, "ink", "faint"
 """Stand-ins that no figure uses otherwise; the page's CSS variables take their place."""
 _PAPER_DASHES = dict(zip(COLOURS, ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1))), strict=True))
 _PROLOGUE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
-_REMOVED = re.compile(r"<metadata>.*?</metadata>|<style .*?</style>| xmlns(:xlink)?=\"[^\"]*\"", re.DOTALL)
+_REMOVED = re.compile(
+    r"<metadata>.*?</metadata>|<style .*?</style>| xmlns(:xlink)?=\"[^\"]*\"", re.DOTALL
+)
 _GROUP = re.compile(r'<g id="[a-zA-Z0-9_.]+">')
 _SIZE = re.compile(r' (?:width|height)="[0-9.]+pt"')
 _MAX_TICKS, _NARROW, _MANY_DECADES = 7, 100, 3
 
 
 def draw(picture: Picture, number: int) -> str:
-    """Return `picture` as an SVG element; `number` keeps its ids apart from those of the page's other charts."""
+    """Return `picture` as an SVG element.
+
+    `number` keeps its ids apart from those of the page's other charts.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -453,7 +565,9 @@ def draw(picture: Picture, number: int) -> str:
         target = io.StringIO()
         empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(target, format="svg", metadata=empty, transparent=True)
-    svg = _GROUP.sub("<g>", _SIZE.sub("", _REMOVED.sub("", _PROLOGUE.sub("", target.getvalue())), count=2))
+    svg = _GROUP.sub(
+        "<g>", _SIZE.sub("", _REMOVED.sub("", _PROLOGUE.sub("", target.getvalue())), count=2)
+    )
     for name, stand_in in _INKS.items():
         svg = svg.replace(stand_in, f"var(--{name})")
     label = picture.title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
@@ -461,15 +575,25 @@ def draw(picture: Picture, number: int) -> str:
 
 
 def _place(picture: Picture) -> tuple[float, float, float, float]:
-    """Return left, bottom, width and height of the plot as shares of its figure, by how long its labels are, in points.
+    """Return left, bottom, width and height of the plot as shares of its figure, by how long its
+    labels are, in points.
 
     matplotlib's own layouts draw each chart twice, and a page has dozens.
     """
     left = 26 + 5 * max([6, *(len(label) for _, label in picture.y.ticks)])
     # The legend of marks stands above, two names a row.
-    rows = -(-(len(picture.lines) + len(picture.boxes) + len(picture.marks)) // 2) if picture.marks else 0
+    rows = (
+        -(-(len(picture.lines) + len(picture.boxes) + len(picture.marks)) // 2)
+        if picture.marks
+        else 0
+    )
     width, height = (72 * inches for inches in SIZE_INCHES)
-    return left / width, 34 / height, (width - left - 14) / width, (height - 42 - 14 * rows) / height
+    return (
+        left / width,
+        34 / height,
+        (width - left - 14) / width,
+        (height - 42 - 14 * rows) / height,
+    )
 
 
 def _fill(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
@@ -482,9 +606,14 @@ def _fill(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
         axes.plot(line.x, line.y, label=line.label, **style, **marker)
     for boxes in picture.boxes:
         corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, strict=True)
-        drawn = [[(left, low), (right, low), (right, high), (left, high)] for left, right, low, high in corners]
+        drawn = [
+            [(left, low), (right, low), (right, high), (left, high)]
+            for left, right, low, high in corners
+        ]
         colours = [(inks[boxes.colour], alpha) for alpha in boxes.alpha]
-        axes.add_collection(PolyCollection(drawn, facecolors=colours, edgecolors="none", label=boxes.label))
+        axes.add_collection(
+            PolyCollection(drawn, facecolors=colours, edgecolors="none", label=boxes.label)
+        )
         for ((left, low), _, (right, high), _), text in zip(drawn, boxes.texts or [], strict=False):
             style = {"color": inks["ink"], "fontsize": 7, "ha": "center", "va": "center"}
             axes.text((left + right) / 2, (low + high) / 2, text, **style)
@@ -504,13 +633,18 @@ def _draw(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
         spine.set_visible(name in ("left", "bottom"))
     for axis, spec in ((axes.xaxis, picture.x), (axes.yaxis, picture.y)):
         axis.set_label_text(spec.heading, color=ink)
-        (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log" if spec.is_log else "linear")
+        (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)(
+            "log" if spec.is_log else "linear"
+        )
         limit = axes.set_xlim if axis is axes.xaxis else axes.set_ylim
         limit(spec.low, spec.high)
         _tick(axis, spec)
     if len(picture.lines) + len(picture.boxes) > 1 or picture.marks:
-        # Lines of marks go through the whole plot, so that no corner of it is free: the legend stands above.
-        above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if picture.marks else {}
+        # Lines of marks go through the whole plot, so that no corner of it is free: the legend
+        # stands above.
+        above: dict[str, Any] = (
+            {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if picture.marks else {}
+        )
         axes.legend(frameon=False, labelcolor=ink, fontsize=8, **above)
 
 
@@ -526,7 +660,9 @@ def _tick(axis: Any, spec: PlotAxis) -> None:
     if spec.is_log:
         low, high = axis.get_view_interval()
         # Within two decades, powers of ten alone leave an axis almost without numbers.
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _NARROW * low else (1,), numticks=_MAX_TICKS))
+        axis.set_major_locator(
+            LogLocator(subs=(1, 2, 5) if high < _NARROW * low else (1,), numticks=_MAX_TICKS)
+        )
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(_MAX_TICKS - 1))
@@ -548,7 +684,9 @@ _SCREEN_COLOURS = {
     "fifth": "#9a62d0",
     "sixth": "#d0437a",
 }
-_SCREEN_DASHES = dict(zip(_SCREEN_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True))
+_SCREEN_DASHES = dict(
+    zip(_SCREEN_COLOURS, ("solid", "dashed", "dotted", "dotdash", [9, 3], [2, 2]), strict=True)
+)
 _MARK_PIXELS, _MARK_ROWS = 16, 6
 """Of labels of marks: how high a row is, and after how many the lowest is taken again."""
 _ID = re.compile(r'"(p\d+)"')
@@ -584,7 +722,8 @@ def live_figure(picture: Picture) -> str:
     document.add_root(plot)
     found = json.dumps(document.to_json(deferred=False), separators=(",", ":"), ensure_ascii=False)
     ids: dict[str, str] = {}
-    # Bokeh counts its ids from the start of the process, so that the second page of one would be another.
+    # Bokeh counts its ids from the start of the process, so that the second page of one would be
+    # another.
     named = _ID.sub(lambda match: f'"{ids.setdefault(match[1], f"p{1000 + len(ids)}")}"', found)
     return named.replace("</", "<\\/")
 
@@ -608,7 +747,10 @@ def _set_axis(axis: Any, extent: Any, spec: PlotAxis, drawn: list[float]) -> Non
 
 
 def log_ticks(values: list[float]) -> list[float]:
-    """Return ticks for a logarithmic axis of `values`: 1, 2 and 5 of each decade, of many decades the powers alone."""
+    """Return ticks for a logarithmic axis of `values`.
+
+    1, 2 and 5 of each decade, of many decades the powers alone.
+    """
     if not values:
         return []
     first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
@@ -625,12 +767,25 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
         if line.texts is not None:
             columns["text"] = line.texts
         source = bokeh.ColumnDataSource(data=columns)
-        style = {"line_color": _SCREEN_COLOURS[line.colour], "line_dash": _SCREEN_DASHES[line.colour], "line_width": 2}
-        parts = [plot.line("x", "y", source=source, name=line.label, **style)] if line.is_joined else []
+        style = {
+            "line_color": _SCREEN_COLOURS[line.colour],
+            "line_dash": _SCREEN_DASHES[line.colour],
+            "line_width": 2,
+        }
+        parts = (
+            [plot.line("x", "y", source=source, name=line.label, **style)] if line.is_joined else []
+        )
         if picture.has_points:
             size = 4 if line.is_joined else 7
             parts.append(
-                plot.scatter("x", "y", source=source, size=size, color=_SCREEN_COLOURS[line.colour], name=line.label)
+                plot.scatter(
+                    "x",
+                    "y",
+                    source=source,
+                    size=size,
+                    color=_SCREEN_COLOURS[line.colour],
+                    name=line.label,
+                )
             )
         x = "@q" if picture.x.is_percentiles else "@x{%.5g}"
         told = [] if line.texts is None else [("", "@text")]
@@ -640,34 +795,56 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
 
 
 def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
-    centred: dict[str, Any] = {"text_align": "center", "text_baseline": "middle", "text_font_size": "11px"}
+    centred: dict[str, Any] = {
+        "text_align": "center",
+        "text_baseline": "middle",
+        "text_font_size": "11px",
+    }
     found = []
     for boxes in picture.boxes:
         sides = {name: getattr(boxes, name) for name in ("left", "right", "bottom", "top")}
         columns: dict[str, list[Any]] = {**sides, "alpha": boxes.alpha}
-        source = bokeh.ColumnDataSource(data=columns if boxes.texts is None else columns | {"text": boxes.texts})
+        source = bokeh.ColumnDataSource(
+            data=columns if boxes.texts is None else columns | {"text": boxes.texts}
+        )
         part = plot.quad(
             **{name: name for name in sides}, source=source, fill_alpha="alpha", line_color=None,
             fill_color=_SCREEN_COLOURS[boxes.colour], name=boxes.label,
         )  # fmt: skip
         y = "@top{%.5g}" if not any(boxes.bottom) else "@bottom{%.5g} … @top{%.5g}"
-        shown = [(picture.x, "@left{%.5g} … @right{%.5g}")] + ([] if picture.y.ticks else [(picture.y, y)])
+        shown = [(picture.x, "@left{%.5g} … @right{%.5g}")] + (
+            [] if picture.y.ticks else [(picture.y, y)]
+        )
         axes, told = (shown, []) if boxes.texts is None else ([], [("", "@text")])
         _hover(plot, part, axes, ("@left", "@right", "@bottom", "@top"), told)
         # Labels take their colour from the page.
-        corners = zip(boxes.left, boxes.right, boxes.bottom, boxes.top, boxes.texts or [], strict=False)
+        corners = zip(
+            boxes.left, boxes.right, boxes.bottom, boxes.top, boxes.texts or [], strict=False
+        )
         for left, right, bottom, top, text in corners:
-            plot.add_layout(bokeh.Label(x=(left + right) / 2, y=(bottom + top) / 2, text=text, **centred))
+            plot.add_layout(
+                bokeh.Label(x=(left + right) / 2, y=(bottom + top) / 2, text=text, **centred)
+            )
         found.append((boxes.label, [part]))
     return found
 
 
 def _hover(
-    plot: Any, part: Any, axes: list[tuple[PlotAxis, str]], numbers: tuple[str, ...], texts: list[tuple[str, str]]
+    plot: Any,
+    part: Any,
+    axes: list[tuple[PlotAxis, str]],
+    numbers: tuple[str, ...],
+    texts: list[tuple[str, str]],
 ) -> None:
-    told = [("", "$name"), *texts, *((axis.title, f"{value} {axis.unit}".rstrip()) for axis, value in axes)]
+    told = [
+        ("", "$name"),
+        *texts,
+        *((axis.title, f"{value} {axis.unit}".rstrip()) for axis, value in axes),
+    ]
     kinds: Any = dict.fromkeys(numbers, "printf")
-    plot.add_tools(bokeh.HoverTool(renderers=[part], tooltips=told, formatters=kinds, visible=False))
+    plot.add_tools(
+        bokeh.HoverTool(renderers=[part], tooltips=told, formatters=kinds, visible=False)
+    )
 
 
 def _mark(plot: Any, picture: Picture) -> None:
@@ -676,12 +853,23 @@ def _mark(plot: Any, picture: Picture) -> None:
     middle = math.sqrt(first * last) if picture.x.is_log else (first + last) / 2
     for row, (at, label) in enumerate(picture.marks):
         plot.add_layout(
-            bokeh.Span(location=at, dimension="height", line_color="#808890", line_dash="dashed", line_width=1.5)
+            bokeh.Span(
+                location=at,
+                dimension="height",
+                line_color="#808890",
+                line_dash="dashed",
+                line_width=1.5,
+            )
         )
-        # Towards the middle, so that the plot's edge cuts no label; on rows, so that marks close by do not overlap.
-        side: dict[str, Any] = {"x_offset": -5, "text_align": "right"} if at > middle else {"x_offset": 5}
+        # Towards the middle, so that the plot's edge cuts no label; on rows, so that marks close by
+        # do not overlap.
+        side: dict[str, Any] = (
+            {"x_offset": -5, "text_align": "right"} if at > middle else {"x_offset": 5}
+        )
         y = 8 + _MARK_PIXELS * (row % _MARK_ROWS)
-        plot.add_layout(bokeh.Label(x=at, y=y, y_units="screen", text=label, text_font_size="12px", **side))
+        plot.add_layout(
+            bokeh.Label(x=at, y=y, y_units="screen", text=label, text_font_size="12px", **side)
+        )
 
 
 def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
@@ -691,8 +879,18 @@ def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
     columns = max(1, _LEGEND_PIXELS // (_SAMPLE_PIXELS + widest * _LETTER_PIXELS))
     # Else what the legend takes would be the plot's.
     plot.height = HEIGHT_PIXELS + _ROW_PIXELS * (-(-len(drawn) // columns) - 1)
-    style: dict[str, Any] = {"label_text_font_size": "12px", "margin": 0, "padding": 2, "spacing": 4, "ncols": columns}
-    style |= {"border_line_color": None, "background_fill_color": None, "label_text_color": "#75808c"}
+    style: dict[str, Any] = {
+        "label_text_font_size": "12px",
+        "margin": 0,
+        "padding": 2,
+        "spacing": 4,
+        "ncols": columns,
+    }
+    style |= {
+        "border_line_color": None,
+        "background_fill_color": None,
+        "label_text_color": "#75808c",
+    }
     items = [bokeh.LegendItem(label=label, renderers=parts) for label, parts in drawn]
     legend = bokeh.Legend(items=items, click_policy="hide", orientation="horizontal", **style)
     plot.add_layout(legend, "above")
@@ -704,10 +902,11 @@ _DATES = {".svg": "Date", ".pdf": "CreationDate"}
 
 
 def check_drawing(path: Path, flag: str = "--plot") -> None:
-    """Raise unless something can be drawn to `path`, which `flag` names, before the work that it is to show.
+    """Raise unless something can be drawn to `path`, which `flag` names, before the work that it is
+    to show.
 
-    ConfigError for an unknown suffix, ProbeUnavailable if a library is missing that draws it, DeviceError without the
-    folder.
+    ConfigError for an unknown suffix, ProbeUnavailable if a library is missing that draws it,
+    DeviceError without the folder.
     """
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{flag} {path}: name it *{', *'.join(SUFFIXES[:-1])} or *{SUFFIXES[-1]}")
@@ -719,14 +918,21 @@ def check_drawing(path: Path, flag: str = "--plot") -> None:
 
 
 def write_drawing(path: Path, shown: doc.Document, argv: Sequence[str]) -> None:
-    """Write `shown`, which `argv` made, to `path` as a page, or if that is no HTML its charts, below each other."""
+    """Write `shown`, which `argv` made, to `path` as a page, or if that is no HTML its charts,
+    below each other.
+    """
     if path.suffix == ".html":
         write_text(path, html_page([shown], f"Made by {argv[0]} {__version__}: {' '.join(argv)}"))
         return
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    pictures = [picture_of(chart) for chapter in shown.chapters for table in chapter.tables for chart in table.charts]
+    pictures = [
+        picture_of(chart)
+        for chapter in shown.chapters
+        for table in chapter.tables
+        for chart in table.charts
+    ]
     # Ids and dates would differ from one drawing to the next.
     with mpl.rc_context({"svg.hashsalt": "kvtrace"}):
         figure = Figure(figsize=(8, 3.5 * max(1, len(pictures))), layout="constrained")
@@ -735,4 +941,6 @@ def write_drawing(path: Path, shown: doc.Document, argv: Sequence[str]) -> None:
             _draw(figure.add_subplot(len(pictures), 1, number), picture, _PRINTED)
         date = _DATES.get(path.suffix)
         with aside(path) as temporary:
-            figure.savefig(temporary, format=path.suffix[1:], metadata={date: None} if date else None)
+            figure.savefig(
+                temporary, format=path.suffix[1:], metadata={date: None} if date else None
+            )

@@ -21,11 +21,13 @@ _UNLIMITED, _WORD = 10_000, 16
 
 
 def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
-    """Print documents: name, headline, warnings, notes, then the tables of each chapter and its notes.
+    """Print documents.
 
-    Cells that were not measured are a dash. A table of more than LONG_ROWS rows that has charts is left out; `hint`
-    is then printed last and says where it is to be seen. On a terminal, where tables push the headlines off the
-    screen, these come again at the end.
+    Name, headline, warnings, notes, then the tables of each chapter and its notes.
+
+    Cells that were not measured are a dash. A table of more than LONG_ROWS rows that has charts is
+    left out; `hint` is then printed last and says where it is to be seen. On a terminal, where
+    tables push the headlines off the screen, these come again at the end.
     """
     console = _console()
     for document in documents:
@@ -63,7 +65,11 @@ def _console() -> Console:
 
     console = Console(highlight=False, markup=False, emoji=False)
     # A file or a pipe takes lines as long as they are.
-    return console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=_UNLIMITED)
+    return (
+        console
+        if console.is_terminal
+        else Console(highlight=False, markup=False, emoji=False, width=_UNLIMITED)
+    )
 
 
 def _show(document: Document, console: Console) -> None:
@@ -109,21 +115,32 @@ def _show_table(table: ReportTable, console: Console) -> None:
         console.print("none")
         return
     grid = Grid(box=None, pad_edge=False, header_style="dim")
-    shown = [[show(*raw_cell(v, c)) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
+    shown = [
+        [show(*raw_cell(v, c)) for v, c in zip(row, table.columns, strict=True)]
+        for row in table.rows
+    ]
     for column, texts in zip(table.columns, zip(*shown, strict=True), strict=True):
         is_text = column.unit is Unit.TEXT
         justify: Literal["left", "right"] = "left" if is_text else "right"
-        # No digit or unit is cut where the terminal is narrow: headings and texts are broken, then whole lines.
-        words = [word[:_WORD] for text in texts for word in text.split()] if is_text else list(texts)
+        # No digit or unit is cut where the terminal is narrow: headings and texts are broken, then
+        # whole lines.
+        words = (
+            [word[:_WORD] for text in texts for word in text.split()] if is_text else list(texts)
+        )
         least = max(map(len, [*words, *column.heading.split()]), default=0)
         grid.add_column(Text(column.heading), justify=justify, overflow="fold", min_width=least)
     kept = [column.unit is not Unit.TEXT for column in table.columns]
-    rows = [[Text(text, no_wrap=is_kept) for text, is_kept in zip(row, kept, strict=True)] for row in shown]
+    rows = [
+        [Text(text, no_wrap=is_kept) for text, is_kept in zip(row, kept, strict=True)]
+        for row in shown
+    ]
     if table.bars:
         at = [column.name for column in table.columns].index(table.bars)
         most = max(row[at] for row in table.rows)
         grid.add_column("", no_wrap=True)
-        rows = [[*cells, Text(bar(row[at], most))] for cells, row in zip(rows, table.rows, strict=True)]
+        rows = [
+            [*cells, Text(bar(row[at], most))] for cells, row in zip(rows, table.rows, strict=True)
+        ]
     for cells in rows:
         grid.add_row(*cells)
     console.print(grid, crop=False)

@@ -1,10 +1,11 @@
-"""The shared library that the C files of the three programs make when kvtrace is installed, and calls of it.
+"""The shared library that the C files of the three programs make when kvtrace is installed, and
+calls of it.
 
     reuse = function("reuse_distances", I8, I8, int, I8)
     reuse(things, weights, len(things), distances)
 
-Arrays are refused that are not of the named dtype, or whose items do not lie one after the other. A call lets other
-threads of Python run.
+Arrays are refused that are not of the named dtype, or whose items do not lie one after the other. A
+call lets other threads of Python run.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _NUMBERS = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool}
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Return the library; DeviceError, saying what to do, if it was not built, or its sources changed since."""
+    """Return the library.
+
+    DeviceError, saying what to do, if it was not built, or its sources changed since.
+    """
     try:
         if (_ROOT / "hatch_build.py").exists():  # in a checkout
             built = FILE.stat().st_mtime
@@ -43,7 +47,10 @@ def library() -> ctypes.CDLL:
                 raise DeviceError(f"{FILE} is older than its sources; run make native")
         return ctypes.CDLL(str(FILE), use_errno=True)
     except OSError as error:
-        message = f"kvtrace's compiled part cannot be loaded ({error}); install it again: pip install --force-reinstall"
+        message = (
+            f"kvtrace's compiled part cannot be loaded ({error}); install it again: pip install"
+            " --force-reinstall"
+        )
         raise DeviceError(f"{message} kvtrace") from None
 
 
@@ -57,8 +64,8 @@ def sources_sha256() -> str:
 class function:  # noqa: N801 - reads as what it stands for
     """A function of the library, looked up when it is first called.
 
-    `takes` are int (int64), float, bool, the dtype of an array's items, or StructAt (a Structure, or None); so is what
-    it `returns`, but for arrays.
+    `takes` are int (int64), float, bool, the dtype of an array's items, or StructAt (a Structure,
+    or None); so is what it `returns`, but for arrays.
     """
 
     def __init__(self, name: str, *takes: Any, returns: Any = None) -> None:
@@ -99,14 +106,18 @@ def _kind(of: Any) -> Any:
 
 @contextmanager
 def held_back() -> Iterator[list[int]]:
-    """Hold signals back that Python handles, while C runs that calls Python: yield those that came; then handle them.
+    """Hold signals back that Python handles, while C runs that calls Python.
+
+    Yield those that came; then handle them.
 
     A handler that raises where C calls would be lost: the exception has nowhere to go.
     """
     came: list[int] = []
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: found for number in _SIGNALS if callable(found := signal.getsignal(number))}
+        before = {
+            number: found for number in _SIGNALS if callable(found := signal.getsignal(number))
+        }
     for number in before:
         signal.signal(number, lambda got, _frame: came.append(got))
     try:

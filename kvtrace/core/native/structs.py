@@ -1,4 +1,6 @@
-"""C structs as Python makes and reads them: laid out as a header says, which is the only place that says it.
+"""C structs as Python makes and reads them.
+
+Laid out as a header says, which is the only place that says it.
 
     WORLD = header(Path("world.h"))
     tiers = np.zeros(3, WORLD.dtype("Tier"))            # NumPy's records
@@ -7,9 +9,9 @@
     world.log = np.zeros(9, ...)                        # a pointer alone: an array, a Structure, or a number
     world.knobs.seed = 42                               # a struct within this one
 
-Of C a header may use structs, enums, numbers by #define, TABLE, integers of <stdint.h> or the kernel, double, bool,
-arrays of known lengths, and pointers, which are addresses in Python. What it includes must be named, too, where its
-structs stand within others.
+Of C a header may use structs, enums, numbers by #define, TABLE, integers of <stdint.h> or the
+kernel, double, bool, arrays of known lengths, and pointers, which are addresses in Python. What it
+includes must be named, too, where its structs stand within others.
 """
 
 from __future__ import annotations
@@ -24,10 +26,16 @@ import numpy as np
 
 _NUMBERS: dict[str, Any] = {
     name: getattr(ctypes, f"c_{name.removesuffix('_t')}")
-    for name in (*(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)), "double", "bool")
+    for name in (
+        *(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        "double",
+        "bool",
+    )
 }
 _NUMBERS |= {
-    f"{'u' if sign else 's'}{bits}": _NUMBERS[f"{sign}int{bits}_t"] for sign in ("", "u") for bits in (16, 32, 64)
+    f"{'u' if sign else 's'}{bits}": _NUMBERS[f"{sign}int{bits}_t"]
+    for sign in ("", "u")
+    for bits in (16, 32, 64)
 }
 _COMMENT = re.compile(r"//[^\n]*|^#[^\n]*|/\*.*?\*/", re.MULTILINE | re.DOTALL)
 _DEFINE = re.compile(r"^#define (\w+) (\d+)$", re.MULTILINE)
@@ -59,7 +67,9 @@ class CHeader:
         text = _COMMENT.sub("", text)
         self._kinds = dict(_NUMBERS)
         for tag, body, kind in _ENUM.findall(text):
-            self.enums[tag or kind] = [part.partition("=")[0].strip() for part in body.split(",") if part.strip()]
+            self.enums[tag or kind] = [
+                part.partition("=")[0].strip() for part in body.split(",") if part.strip()
+            ]
             value = -1
             for name, _, said in (part.partition("=") for part in body.split(",") if part.strip()):
                 if said and not said.strip().lstrip("-").isdigit():
@@ -76,7 +86,9 @@ class CHeader:
             for kind, names in _FIELDS.findall(_TABLE.sub(r"\1 *\2; int64_t \2_count", body)):
                 for declared in names.split(","):
                     if m := _DECLARED.match(declared.strip()):
-                        lengths = tuple(self.constants.get(n) or int(n) for n in re.findall(r"\w+", m[3]))
+                        lengths = tuple(
+                            self.constants.get(n) or int(n) for n in re.findall(r"\w+", m[3])
+                        )
                         fields.append(_Field(m[2], kind, bool(m[1]), lengths))
 
     @functools.cache  # noqa: B019 - headers are few, and stay
@@ -113,8 +125,13 @@ class Structure:
     arrays: dict[str, Any]
     """What its tables and pointers point to, by name."""
 
-    def __init__(self, of: CHeader, kind: str, part_of: tuple[Structure, str] | None = None, /, **fields: Any) -> None:
-        """Make one of zeros, or be the part of another that it calls so; then set `fields`. All tables are empty."""
+    def __init__(
+        self, of: CHeader, kind: str, part_of: tuple[Structure, str] | None = None, /, **fields: Any
+    ) -> None:
+        """Make one of zeros, or be the part of another that it calls so.
+
+        Then set `fields`. All tables are empty.
+        """
         if part_of is None:
             made = np.zeros(1, of.dtype(kind))
             memory, at = made[0], made.ctypes.data
@@ -154,7 +171,9 @@ class Structure:
             self.memory[name], self.memory[f"{name}_count"] = array.ctypes.data, array.size
         elif name in self.parts or name not in (self.memory.dtype.names or ()):
             raise AttributeError(f"{name!r} cannot be set")
-        elif (isinstance(value, np.ndarray) and not self.memory[name].ndim) or isinstance(value, Structure):
+        elif (isinstance(value, np.ndarray) and not self.memory[name].ndim) or isinstance(
+            value, Structure
+        ):
             self.arrays[name] = value
             self.memory[name] = address(value)
         else:

@@ -1,1 +1,4 @@
-"""A run's folder: the names of its files, and run.json as one struct that its writer and all its readers share."""
+"""A run's folder.
+
+The names of its files, and run.json as one struct that its writer and all its readers share.
+"""

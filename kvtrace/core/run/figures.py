@@ -1,4 +1,6 @@
-"""The figures of a run as run.json holds them: by tier and operation, by request, by MLPerf's names.
+"""The figures of a run as run.json holds them.
+
+By tier and operation, by request, by MLPerf's names.
 
 What was not measured is null. Fields with a default are those that an import may lack.
 """
@@ -14,7 +16,10 @@ from kvtrace.core.units import percent
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """How a time is distributed over operations, in nanoseconds; null where too few operations tell."""
+    """How a time is distributed over operations, in nanoseconds.
+
+    Null where too few operations tell.
+    """
 
     count: int
     mean_ns: float | None = None
@@ -25,7 +30,10 @@ class Distribution(msgspec.Struct, frozen=True):
     p99_99_ns: int | None = None
     max_ns: int | None = None
     percentiles_within: float | UnsetType = UNSET
-    """There if the percentiles come from a histogram: how far off they may be, of their value; else they are exact."""
+    """There if the percentiles come from a histogram.
+
+    How far off they may be, of their value; else they are exact.
+    """
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +43,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     engine: str
     is_simulated: bool
-    """Nothing moved: bytes, rates and latencies are those of the tier's model, null if it has none."""
+    """Nothing moved.
+
+    Bytes, rates and latencies are those of the tier's model, null if it has none.
+    """
     planned: int | None = None
     operations: int | None = None
     """Those that completed well; null where an import counts none."""
@@ -64,7 +75,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def judged(self) -> Distribution:
-        """The time that criteria judge: the response time in an open loop, else the service time."""
+        """The time that criteria judge.
+
+        The response time in an open loop, else the service time.
+        """
         return self.latency if self.response is None else self.response
 
 
@@ -72,7 +86,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an open loop kept to the trace's times, and what kept it from that."""
 
     kept_pace: bool
-    """It delivered what was offered, and hardly an operation was late by its response time: `on_time_fraction`."""
+    """It delivered what was offered, and hardly an operation was late by its response time.
+
+    `on_time_fraction`.
+    """
     late_fraction: float
     """Operations submitted more than 1 ms after they were due."""
     late_by_itself_fraction: float
@@ -81,27 +98,48 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     response: Distribution | None = None
     """Completion - due time, of all that completed."""
     offered_per_s: float | None = None
-    """Operations due by the run's end / the schedule: from the first due time to the last, and one gap such as those
-    between (from one burst to the next, if they come in bursts); null if all were due at once."""
+    """Operations due by the run's end / the schedule.
+
+    From the first due time to the last, and one gap such as those between (from one burst to the
+    next, if they come in bursts); null if all were due at once.
+    """
     delivered_per_s: float | None = None
-    """Operations / the schedule; where they end after it, to the last completion, less what the last took."""
+    """Operations / the schedule.
+
+    Where they end after it, to the last completion, less what the last took.
+    """
     end_late_ns: int | None = None
-    """Last completion - last due time, less what such an operation takes; or how long what was not reached was due."""
+    """Last completion - last due time, less what such an operation takes.
+
+    Or how long what was not reached was due.
+    """
     cause: str | None = None
     """What most of the delay was: one of `causes`; null if it kept pace."""
     causes: dict[str, float] = {}
-    """Shares of the response times added up: drive (service time), dependencies (earlier operations of the request or
-    object), queue (as much in flight as may be), block queue (the block layer's was full), buffers (whose
-    memory was still being touched), data (not made yet), memory
-    (pages of memory tiers touched first), processor (others had it), copying (of other operations), submission (ours).
-    Those before submission are shares of time that the engine's threads counted."""
+    """Shares of the response times added up.
+
+    Drive (service time), dependencies (earlier operations of the request or object), queue (as much
+    in flight as may be), block queue (the block layer's was full), buffers (whose memory was still
+    being touched), data (not made yet), memory (pages of memory tiers touched first), processor
+    (others had it), copying (of other operations), submission (ours). Those before submission are
+    shares of time that the engine's threads counted.
+    """
     held_share: float | None = None
-    """Of the run's time: something due waited because as much was in flight as may be; null if not known."""
+    """Of the run's time.
+
+    Something due waited because as much was in flight as may be; null if not known.
+    """
     on_time_fraction: float | None = None
-    """Of the operations that completed well: those whose response time was at most 1 ms more than twice what one of
-    their kind and length takes unhindered (of the quickest 5 %); null in runs of earlier versions."""
+    """Of the operations that completed well.
+
+    Those whose response time was at most 1 ms more than twice what one of their kind and length
+    takes unhindered (of the quickest 5 %); null in runs of earlier versions.
+    """
     unhindered_share: float | None = None
-    """Of the response times added up: what the operations take unhindered; null in runs of earlier versions."""
+    """Of the response times added up.
+
+    What the operations take unhindered; null in runs of earlier versions.
+    """
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,9 +155,15 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Of their time."""
     reserve_share: float
     starved_share: float | None = None
-    """Of the submitting threads' time: idle because a write's data was not there; null where each makes its own."""
+    """Of the submitting threads' time.
+
+    Idle because a write's data was not there; null where each makes its own.
+    """
     writes_generated_in_flight: int
-    """Writes of several I/Os: the data of the later ones was made while they ran, within their latency."""
+    """Writes of several I/Os.
+
+    The data of the later ones was made while they ran, within their latency.
+    """
 
 
 class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,22 +173,37 @@ class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     """Completed in the warm-up, kept in ops.parquet, in no figure."""
     first_measured_row: int | None
-    """Of the trace; null if the warm-up was all, and of several ranks, whose rows are numbered by part."""
+    """Of the trace.
+
+    Null if the warm-up was all, and of several ranks, whose rows are numbered by part.
+    """
     measured_from_ns: int | None
     """As of the summary."""
 
 
 class Metrology(msgspec.Struct, frozen=True, kw_only=True):
-    """How far off the measurement itself is; null where that is not known. How well it repeats, only trials tell."""
+    """How far off the measurement itself is.
+
+    Null where that is not known. How well it repeats, only trials tell.
+    """
 
     late_p50_ns: int | None
-    """Bias in time: submission after the trace's time, of all operations; this and the next null in a closed loop."""
+    """Bias in time.
+
+    Submission after the trace's time, of all operations; this and the next null in a closed loop.
+    """
     late_p99_ns: int | None
     bytes_off: dict[str, float | None]
-    """Bias in bytes, by read and write: those that the devices moved, for all programs, over those asked of them, less
-    1; null where that is not seen, or nothing was asked."""
+    """Bias in bytes, by read and write.
+
+    Those that the devices moved, for all programs, over those asked of them, less 1; null where
+    that is not seen, or nothing was asked.
+    """
     clock_step_ns: int
-    """Resolution of times: the least step that the clock was seen to make, with the call that reads it."""
+    """Resolution of times.
+
+    The least step that the clock was seen to make, with the call that reads it.
+    """
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,11 +212,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     """One sentence: the load asked for, the load reached, the bottleneck."""
     judgement: RunVerdict | None = None
-    """The same in fields; null in runs of earlier versions and in imports, and if nothing was submitted."""
+    """The same in fields.
+
+    Null in runs of earlier versions and in imports, and if nothing was submitted.
+    """
     wall_ns: int | None = None
     """Null if the run ended before its first operation."""
     measured_from_ns: int | None = None
-    """Since the run's start: the first submission that counts; null if none does, and in runs of earlier versions."""
+    """Since the run's start.
+
+    The first submission that counts; null if none does, and in runs of earlier versions.
+    """
     operations: int | None = None
     """Completed well, those of the warm-up not counted; null where an import counts none."""
     errors: int | None = None
@@ -187,14 +252,23 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fell_behind(self) -> bool:
-        """Whether less was reached than the trace asks for, and the end came late; told by verdicts of any version."""
+        """Whether less was reached than the trace asks for, and the end came late.
+
+        Told by verdicts of any version.
+        """
         return "FELL BEHIND" in self.verdict
 
     @property
     def mix(self) -> str:
-        """How much of the bytes was read on the tier that the verdict speaks of, or what was not measured."""
+        """How much of the bytes was read on the tier that the verdict speaks of, or what was not
+        measured.
+        """
         tier = None if self.judgement is None else self.judgement.tier
-        moved = [(f.op, f.bytes or 0) for f in self.figures if not f.is_simulated and tier in (None, f.tier)]
+        moved = [
+            (f.op, f.bytes or 0)
+            for f in self.figures
+            if not f.is_simulated and tier in (None, f.tier)
+        ]
         read, written = (sum(count for of, count in moved if of == op) for op in ("read", "write"))
         if read and written:
             return f"{percent(read / (read + written))} of bytes read"
@@ -225,7 +299,10 @@ class RequestFigures(msgspec.Struct, frozen=True, kw_only=True):
     storage: Distribution
     """storage_ns of those whose operations on storage and in memory all completed."""
     response: Distribution | None = None
-    """Time in which at least one of its operations was due and not completed; null in a closed loop."""
+    """Time in which at least one of its operations was due and not completed.
+
+    Null in a closed loop.
+    """
     first_token: Distribution | None
     """Null if it is not modelled."""
     first_token_unknown: int | None
@@ -272,7 +349,10 @@ class TokenThroughput(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens: int | None
     storage_io_ns: int
-    """The latencies of all operations on storage tiers, summed: overlapping ones count several times."""
+    """The latencies of all operations on storage tiers, summed.
+
+    Overlapping ones count several times.
+    """
     storage_throughput_tokens_per_s: float | None
     """tokens / storage_io_ns."""
     wall_clock_throughput_tokens_per_s: float | None
@@ -282,7 +362,9 @@ class TokenThroughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mlperf(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of the MLPerf Storage KV-cache benchmark under its names, and its health criteria."""
+    """The figures of the MLPerf Storage KV-cache benchmark under its names, and its health
+    criteria.
+    """
 
     latencies: list[MlperfLatency]
     throughput: TokenThroughput
@@ -302,7 +384,10 @@ class LimitCause(StrEnum):
     REPLAYER = "replayer"
     """Our own submission."""
     QUEUE_LIMIT = "queue limit"
-    """--queue-depth, or what set it: as much was in flight as may be, and the drive could have taken more."""
+    """--queue-depth, or what set it.
+
+    As much was in flight as may be, and the drive could have taken more.
+    """
     DATA = "data generation"
     """Making the data of writes."""
     DEPENDENCIES = "dependencies"
@@ -327,8 +412,10 @@ class TierRate(msgspec.Struct, frozen=True, kw_only=True):
     asked_bytes_per_s: float | None
     """Of what was due, over the run's schedule (`offered_per_s`); null in a closed loop."""
     reached_bytes_per_s: float | None
-    """Over the same time, and by how much it ended after that; in a closed loop from the first submission to the last
-    completion. Null where nothing moved."""
+    """Over the same time, and by how much it ended after that.
+
+    In a closed loop from the first submission to the last completion. Null where nothing moved.
+    """
     asked_operations_per_s: float | None
     reached_operations_per_s: float | None
     end_late_ns: int | None
@@ -336,53 +423,91 @@ class TierRate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cause was derived from; null is what was not measured. Shares are of the run's time."""
+    """What the cause was derived from.
+
+    Null is what was not measured. Shares are of the run's time.
+    """
 
     queue_depth: int
     """The limit of what may be in flight."""
     storage: str = "drive"
-    """What the tier lies on, in words: drive, object store, memory, page cache, or device in memory."""
+    """What the tier lies on, in words.
+
+    Drive, object store, memory, page cache, or device in memory.
+    """
     in_flight_mean: float | None = None
     """I/Os, over the run; copies to and from memory take no place."""
     held_share: float | None = None
     """Open loop: something due waited because as much was in flight as may be."""
     starved_share: float | None = None
-    """Of the time of the threads that submit, or copy: making the data of writes. Of processor time, as the others."""
+    """Of the time of the threads that submit, or copy.
+
+    Making the data of writes. Of processor time, as the others.
+    """
     unread_share: float | None = None
     """Of the queue's time: idle because the next rows of the trace were not there yet."""
     blocked_share: float | None = None
-    """The same: idle because all rows that were left waited for earlier ones; null in an open loop."""
+    """The same.
+
+    Idle because all rows that were left waited for earlier ones; null in an open loop.
+    """
     submitter_busy_share: float | None = None
-    """The submitting thread had something to do; null where each I/O has a thread that submits it."""
+    """The submitting thread had something to do.
+
+    Null where each I/O has a thread that submits it.
+    """
     copy_busy_share: float | None = None
     """Of the time of all threads that copy to and from memory; null without them."""
     device_busy_share: float | None = None
-    """The device had at least one request in flight, by its own counters; null if not seen, or busy for others."""
+    """The device had at least one request in flight, by its own counters.
+
+    Null if not seen, or busy for others.
+    """
     device_time_share: float | None = None
-    """Time of requests at the device / time of I/Os in flight; above 1 where the kernel splits I/Os, null where other
-    tiers take places of the queue, too."""
+    """Time of requests at the device / time of I/Os in flight.
+
+    Above 1 where the kernel splits I/Os, null where other tiers take places of the queue, too.
+    """
     doubling_gain: float | None = None
-    """What twice as much in flight added to the rate of the tier: 0 nothing, 1 as much again. From its operations of
-    one I/O, by how many were in flight when they were submitted and while they were served; where that did not vary, or
-    the two disagree, by the model of a simulated tier, else null."""
+    """What twice as much in flight added to the rate of the tier.
+
+    0 nothing, 1 as much again. From its operations of one I/O, by how many were in flight when they
+    were submitted and while they were served; where that did not vary, or the two disagree, by the
+    model of a simulated tier, else null.
+    """
     slowdown: float | None = None
-    """Median service time with the most in flight / with at most an eighth of that; null without such operations."""
+    """Median service time with the most in flight / with at most an eighth of that.
+
+    Null without such operations.
+    """
     is_end_late: bool | None = None
-    """Open loop: its last operation ended late, and less was delivered than asked; null in a closed loop."""
+    """Open loop.
+
+    Its last operation ended late, and less was delivered than asked; null in a closed loop.
+    """
     response_shares: dict[str, float] = {}
     """As `causes` of `pace`, of the tier that the verdict speaks of; empty in a closed loop."""
     unhindered_share: float | None = None
-    """Of the response times of the tier: what its operations take unhindered; null in a closed loop."""
+    """Of the response times of the tier.
+
+    What its operations take unhindered; null in a closed loop.
+    """
     on_time_share: float | None = None
     """As `on_time_fraction` of `pace`; null in a closed loop."""
     queue_full_share: float | None = None
-    """The submitting thread slept in io_uring_enter with submissions in hand: the block layer's queue was full. Of
-    several that with the most."""
+    """The submitting thread slept in io_uring_enter with submissions in hand.
+
+    The block layer's queue was full. Of several that with the most.
+    """
     kernel_share: float | None = None
-    """The submitting thread ran in the kernel, where it submits and where caches are copied; as `submitter_busy_share`.
+    """The submitting thread ran in the kernel, where it submits and where caches are copied.
+
+    As `submitter_busy_share`.
     """
     processor_share: float | None = None
-    """The threads that submit, or copy, were ready to run or in the middle of something, and had no processor."""
+    """The threads that submit, or copy, were ready to run or in the middle of something, and had no
+    processor.
+    """
     touch_share: float | None = None
     """The threads that copy had the kernel give pages to memory; null without them."""
     copying_share: float | None = None
@@ -390,7 +515,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     checking_share: float | None = None
     """The threads that submit, or copy, checked what reads brought."""
     device_queue_mean: float | None = None
-    """Requests at the device while operations were in flight, by its own counters; of several the fullest."""
+    """Requests at the device while operations were in flight, by its own counters.
+
+    Of several the fullest.
+    """
     device_queue_limit: int | None = None
     """Requests that its queue takes (nr_requests)."""
     throttle: str | None = None
@@ -404,7 +532,10 @@ class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     sentence: str
     has_reached: bool | None
-    """Whether an open loop reached what was asked and kept pace; null in a closed loop, which has no such end."""
+    """Whether an open loop reached what was asked and kept pace.
+
+    Null in a closed loop, which has no such end.
+    """
     tier: str | None
     """The tier that it speaks of: the one whose operations took the most time."""
     cause: LimitCause | None
@@ -467,9 +598,15 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     without: Distribution
 
     def compared(self) -> tuple[str, int, int] | None:
-        """Return the highest of the percentiles to p99 that both have, and both; None if there is none."""
+        """Return the highest of the percentiles to p99 that both have, and both.
+
+        None if there is none.
+        """
         for name in ("p99", "p95", "p50"):
-            during, without = getattr(self.during, f"{name}_ns"), getattr(self.without, f"{name}_ns")
+            during, without = (
+                getattr(self.during, f"{name}_ns"),
+                getattr(self.without, f"{name}_ns"),
+            )
             if during is not None and without is not None:
                 return name, during, without
         return None

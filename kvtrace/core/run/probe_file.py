@@ -1,4 +1,6 @@
-"""`probe.json`: its content as one struct that its writer, `kvreplay probe`, and all its readers share.
+"""`probe.json`.
+
+Its content as one struct that its writer, `kvreplay probe`, and all its readers share.
 
 Null is what was not measured: an import of another tool's text knows less than the probes.
 """
@@ -40,7 +42,10 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
     p99_9_ns: float | None
     p99_99_ns: float | None
     longest_below_ns: Count | None
-    """The longest was shorter than this; null if there are none, or if the last slot was reached."""
+    """The longest was shorter than this.
+
+    Null if there are none, or if the last slot was reached.
+    """
     log2_ns: list[Bucket]
     fine_ns: list[Bucket] = []
 
@@ -96,7 +101,10 @@ class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
     lost_requests: Count | None = None
     """In no figure but `queued`: the table of requests was full."""
     ends_not_seen: Count | None = None
-    """Issued, but not in `completed` or D2C: the kernel did not run the probe at their completion."""
+    """Issued, but not in `completed` or D2C.
+
+    The kernel did not run the probe at their completion.
+    """
     lost_zones: Count | None = None
     """Not in `heat`: its table was full."""
     q2d: Histogram
@@ -131,9 +139,15 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Count | None = None
     """Read or written; null for a synchronization."""
     direct: Count | None = None
-    """Of `count`, those on a file or device that was opened with O_DIRECT; the others go by way of the page cache."""
+    """Of `count`, those on a file or device that was opened with O_DIRECT.
+
+    The others go by way of the page cache.
+    """
     without_io: Count | None = None
-    """Of `count`, those that queued no I/O themselves; null where the call does not wait for its I/O."""
+    """Of `count`, those that queued no I/O themselves.
+
+    Null where the call does not wait for its I/O.
+    """
     without_io_bytes: Count | None = None
 
 
@@ -141,7 +155,10 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """The application's calls; empty kinds are absent."""
 
     times: dict[str, Histogram] = {}
-    """By kind of call: `read` and `write` are of calls that queued I/O, or, asynchronous, may have."""
+    """By kind of call.
+
+    `read` and `write` are of calls that queued I/O, or, asynchronous, may have.
+    """
     calls: list[Calls] = []
     unseen: list[str] = []
     """Interfaces that this kernel has no tracepoints for, so that their calls are in no figure."""
@@ -185,7 +202,9 @@ def find_probe(folder: Path) -> ProbeFile | None:
 
     TraceError if it is damaged, or of another version.
     """
-    return find_json(folder / PROBE_FILE, ProbeFile, misfit="not of this version of kvreplay: {}; measure again")
+    return find_json(
+        folder / PROBE_FILE, ProbeFile, misfit="not of this version of kvreplay: {}; measure again"
+    )
 
 
 def probe_answer(found: ProbeFile) -> str:
@@ -195,9 +214,21 @@ def probe_answer(found: ProbeFile) -> str:
         count, moved, p99_ns = of.completed, of.completed_bytes, of.d2c.p99_ns
         if count and seconds:
             per_s = count / seconds
-            rate = f"{per_s:,.4g} requests/s" if per_s < _FOUR_DIGITS else f"{per_s:,.0f} requests/s"
+            rate = (
+                f"{per_s:,.4g} requests/s" if per_s < _FOUR_DIGITS else f"{per_s:,.0f} requests/s"
+            )
             if moved:
-                rate += f" of {format_io_size(round(moved / count))} on average, {format_rate(moved / seconds)}"
+                rate += (
+                    f" of {format_io_size(round(moved / count))} on average,"
+                    f" {format_rate(moved / seconds)}"
+                )
             known = f"p99 {format_duration(p99_ns)} in driver and device"
-            told.append(f"{direction}: {rate}, {'p99 not known (fewer than 100)' if p99_ns is None else known}")
-    return "; ".join(told) + f" (block requests in {format_duration(found.duration_ns)})" if told else ""
+            told.append(
+                f"{direction}: {rate},"
+                f" {'p99 not known (fewer than 100)' if p99_ns is None else known}"
+            )
+    return (
+        "; ".join(told) + f" (block requests in {format_duration(found.duration_ns)})"
+        if told
+        else ""
+    )

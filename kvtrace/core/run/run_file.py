@@ -1,6 +1,9 @@
-"""`run.json`: what was replayed or imported, on what, how, and what came of it; and the names of a run's files.
+"""`run.json`.
 
-A folder without run.json is no run: it is written last, so a run that died is not taken for a whole one.
+What was replayed or imported, on what, how, and what came of it; and the names of a run's files.
+
+A folder without run.json is no run: it is written last, so a run that died is not taken for a whole
+one.
 """
 
 from __future__ import annotations
@@ -24,7 +27,14 @@ from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import find_json, read_json
 from kvtrace.core.metadata import Count, Metadata
-from kvtrace.core.run.figures import CheckpointFigures, Metrology, Mlperf, RequestFigures, Serving, Summary
+from kvtrace.core.run.figures import (
+    CheckpointFigures,
+    Metrology,
+    Mlperf,
+    RequestFigures,
+    Serving,
+    Summary,
+)
 
 RUN_FILE = "run.json"
 OPS_FILE, SERVED_FILE, SERIES_FILE = "ops.parquet", "requests.parquet", "series.parquet"
@@ -92,7 +102,10 @@ class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     """What set it: the option, the default of a closed loop, or what an open loop has room for."""
     io_bytes: int | None
     buffer_bytes: int | None = None
-    """What buffers may take: they are touched as more are in flight, in an open loop whose depth is the default."""
+    """What buffers may take.
+
+    They are touched as more are in flight, in an open loop whose depth is the default.
+    """
     buffer_used_bytes: int | None = None
     """What was in use of it at once, at most."""
     buffer_small_page_bytes: int | None = None
@@ -111,13 +124,19 @@ class WindowNote(msgspec.Struct, frozen=True, kw_only=True):
     """Those whose tier had a target."""
     limit: str | None
     window: str | None = None
-    """Which later part of it, as `--window` says; `row` of ops.parquet counts from its first row."""
+    """Which later part of it, as `--window` says.
+
+    `row` of ops.parquet counts from its first row.
+    """
     node: int | None = None
     """Of a fleet's trace: the only node whose rows were replayed."""
     runtime_ns: int | None = None
     """How long the run was to last by the clock; null: once through the window."""
     rows_once: int | None = None
-    """Those that were repeated for that; `row` of ops.parquet counts on from one repeat to the next."""
+    """Those that were repeated for that.
+
+    `row` of ops.parquet counts on from one repeat to the next.
+    """
     repeats: float | None = None
     """How often: rows / rows_once."""
     planned_repeats: int | None = None
@@ -132,7 +151,10 @@ class Preconditioned(msgspec.Struct, frozen=True, kw_only=True):
     """With the drive's path behind it where the tier has several."""
     rule: str
     file_bytes: int
-    """What was written full: a file as large as the tier's peak, or all of a preallocated file or device."""
+    """What was written full.
+
+    A file as large as the tier's peak, or all of a preallocated file or device.
+    """
     written_bytes: int
     sequential_io_bytes: int
     random_io_bytes: int
@@ -158,7 +180,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """How long it took until the first operation that is measured could be submitted."""
 
     lay_out_ns: int
-    """One pass over preallocated files and devices: what is populated there, and all else that was unwritten."""
+    """One pass over preallocated files and devices.
+
+    What is populated there, and all else that was unwritten.
+    """
     total_ns: int
     """From before the trace was read: with preconditioning, laying out and populating."""
 
@@ -213,19 +238,27 @@ class SmartReadings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceIo(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that the device beneath a drive moved meanwhile, for all programs; null if it is not seen."""
+    """Bytes that the device beneath a drive moved meanwhile, for all programs.
+
+    Null if it is not seen.
+    """
 
     read_bytes: int | None
     written_bytes: int | None
     device_ns: int | None = None
-    """Time of its requests, added up, from the block layer's queue to completion; null as above, and in runs of earlier
-    versions."""
+    """Time of its requests, added up, from the block layer's queue to completion.
+
+    Null as above, and in runs of earlier versions.
+    """
     busy_ns: int | None = None
     """Time in which it had at least one request."""
 
 
 class ProbesNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What probes beside the run measured; all but the first two are unset if they were left out."""
+    """What probes beside the run measured.
+
+    All but the first two are unset if they were left out.
+    """
 
     is_measured: bool
     reason: str | None = None
@@ -251,7 +284,9 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     config_sha256: str
     started_utc: str | None
     status: str
-    """running, complete, partial if the run was cut short, or failed operations if it was whole but some failed."""
+    """running, complete, partial if the run was cut short, or failed operations if it was whole but
+    some failed.
+    """
     reason: str | None
     """Why it is not complete."""
     host: dict[str, Any]
@@ -274,7 +309,10 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.convert({"host": self.host, "tiers": self.tiers}, KnownFacts)
 
     def drives(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (tier, facts) for each drive of each tier; what all drives of a tier share is among each one's."""
+        """Yield (tier, facts) for each drive of each tier.
+
+        What all drives of a tier share is among each one's.
+        """
         for name, facts in self.tiers.items():
             for drive in facts.get("drives") or [{}]:
                 yield name, facts | drive
@@ -321,35 +359,58 @@ def read_run(folder: Path) -> RunFile:
 
 
 def sealed(content: Kind) -> Kind:
-    """Return `content` with the hash of all else in its field `sha256`, by which a reader knows if any was changed."""
+    """Return `content` with the hash of all else in its field `sha256`, by which a reader knows if
+    any was changed.
+    """
     # As it is read: a float that is a whole number here has another form there.
-    whole = msgspec.json.decode(msgspec.json.encode(msgspec.structs.replace(content, sha256=None)), type=type(content))
+    whole = msgspec.json.decode(
+        msgspec.json.encode(msgspec.structs.replace(content, sha256=None)), type=type(content)
+    )
     return msgspec.structs.replace(whole, sha256=sha256(whole))
 
 
 def find_run(folder: Path) -> RunFile | None:
-    """Return the content of run.json in `folder`, or None if there is no such file; TraceError if it is damaged."""
+    """Return the content of run.json in `folder`, or None if there is no such file.
+
+    TraceError if it is damaged.
+    """
     return read_run(folder) if (folder / RUN_FILE).is_file() else None
 
 
 def cut_off(folder: Path) -> list[Path]:
-    """Return the folders of runs that go on or were cut off: `folder`, or those below as trials and sweeps lie."""
-    found = (path.parent for deep in ("", "*/", "*/*/") for path in folder.glob(f"{deep}{PARTIAL_RUN_FILE}"))
+    """Return the folders of runs that go on or were cut off.
+
+    `folder`, or those below as trials and sweeps lie.
+    """
+    found = (
+        path.parent
+        for deep in ("", "*/", "*/*/")
+        for path in folder.glob(f"{deep}{PARTIAL_RUN_FILE}")
+    )
     # One of several ranks lies where they are put together.
     runs = {path.parent if path.match("rank-[0-9]*") else path for path in found}
     return sorted(run for run in runs if not (run / RUN_FILE).is_file())
 
 
 def runs_below(folder: Path) -> str:
-    """Return what an error adds of a `folder` that has runs and is none: their names, or nothing."""
+    """Return what an error adds of a `folder` that has runs and is none.
+
+    Their names, or nothing.
+    """
     runs = sorted(file.parent.name for file in folder.glob(f"*/{OPS_FILE}"))
     return f"; it has the runs {', '.join(runs)}: name one of them" if runs else ""
 
 
 def refuse_cut_off(folder: Path) -> None:
-    """Raise TraceError, which says how to recover it, if `folder` has a run of `cut_off` and is none itself."""
+    """Raise TraceError, which says how to recover it, if `folder` has a run of `cut_off` and is
+    none itself.
+    """
     if not (folder / RUN_FILE).is_file() and (cut := cut_off(folder)):
-        which = "that run" if cut == [folder] else ", ".join(str(run.relative_to(folder)) for run in cut)
+        which = (
+            "that run"
+            if cut == [folder]
+            else ", ".join(str(run.relative_to(folder)) for run in cut)
+        )
         how = f"kvreplay recover {folder} makes a partial run of it"
         raise TraceError(f"{which} is in progress or was killed; {how}", path=folder)
 
@@ -444,7 +505,10 @@ class PartitionNote(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[list[int]] | None = None
     """By rank: its nodes; null if users or objects were partitioned."""
     shared_objects: int
-    """Objects that several ranks touch: each has a copy of its own, written before the run if it reads it first."""
+    """Objects that several ranks touch.
+
+    Each has a copy of its own, written before the run if it reads it first.
+    """
     shared_rows: int
     """Rows on such an object by a rank that did not touch it first."""
     shared_bytes: int
@@ -460,9 +524,15 @@ class StartNote(msgspec.Struct, frozen=True, kw_only=True):
     skew_ns: int | None
     """Between the first and the last rank to begin, by the common clock."""
     first_submission_skew_ns: int | None
-    """Between their first submissions; null in an open loop, where these have times of their own."""
+    """Between their first submissions.
+
+    Null in an open loop, where these have times of their own.
+    """
     clock_error_ns: int | None
-    """How far off the common clock may be: of the worst rank, half its shortest round trip to rank 0."""
+    """How far off the common clock may be.
+
+    Of the worst rank, half its shortest round trip to rank 0.
+    """
 
 
 class RankNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -470,7 +540,10 @@ class RankNote(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     folder: str
-    """Beside run.json: the rank's own run, with its ops.parquet, requests.parquet, series.parquet; none is merged."""
+    """Beside run.json.
+
+    The rank's own run, with its ops.parquet, requests.parquet, series.parquet; none is merged.
+    """
     host: str | None = None
     nodes: list[int] | None = None
     """The trace's nodes that it replayed; null if users or objects were partitioned."""
@@ -499,7 +572,10 @@ class RankNote(msgspec.Struct, frozen=True, kw_only=True):
     first_submission_ns: int | None = None
     """After that instant."""
     stood_still_ns: int | None = None
-    """The longest that its process did not answer, if that was over a second: it was stopped, or had no processor."""
+    """The longest that its process did not answer, if that was over a second.
+
+    It was stopped, or had no processor.
+    """
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
@@ -512,7 +588,10 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CombinedNote(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks taken together by MLPerf Storage's rule (Rules.md 6.3.4), which is not pooling; null is not known."""
+    """The ranks taken together by MLPerf Storage's rule (Rules.md 6.3.4), which is not pooling.
+
+    Null is not known.
+    """
 
     rule: str = "MLPerf Storage: bandwidths of the ranks added up, the worst P95 of any rank"
     read_bandwidth_bytes_per_s: float | None
@@ -531,7 +610,10 @@ class RanksNote(msgspec.Struct, frozen=True, kw_only=True):
     """Null where each rank has a trace of its own."""
     start: StartNote
     is_exact: bool
-    """Whether percentiles are of all ranks' operations together; if not, of their histograms, added up."""
+    """Whether percentiles are of all ranks' operations together.
+
+    If not, of their histograms, added up.
+    """
     ranks: list[RankNote]
     straggler: Straggler | None
     combined: CombinedNote
@@ -551,8 +633,12 @@ def argv_of(program: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"{program}.cli", *arguments]
 
 
-def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = False, is_noted: bool = True) -> None:
-    """Run `program` with `arguments`; what it prints is shown if `is_shown`, its notes are logged if `is_noted`.
+def run_program(
+    program: str, arguments: Sequence[str], *, is_shown: bool = False, is_noted: bool = True
+) -> None:
+    """Run `program` with `arguments`.
+
+    What it prints is shown if `is_shown`, its notes are logged if `is_noted`.
 
     ProgramError if it left with an error.
     """
@@ -560,7 +646,11 @@ def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = Fals
     sys.stdout.flush()
     with progress(command):
         done = subprocess.run(  # noqa: S603 - our own program
-            argv, stdout=None if is_shown else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+            argv,
+            stdout=None if is_shown else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     said = done.stderr.strip().splitlines()
     if done.returncode:
@@ -571,7 +661,10 @@ def run_program(program: str, arguments: Sequence[str], *, is_shown: bool = Fals
 
 
 def generate(gen: str, trace: Path) -> None:
-    """Make `trace` by `kvtrace gen` with the options `gen`, in place of what was there. ConfigError, ProgramError."""
+    """Make `trace` by `kvtrace gen` with the options `gen`, in place of what was there.
+
+    ConfigError, ProgramError.
+    """
     try:
         run_program("kvtrace", ["gen", *shlex.split(gen), "-o", str(trace), "--force"])
     except ValueError as error:
@@ -585,14 +678,20 @@ _ATTACH_S, _END_S = 120, 120
 
 @contextmanager
 def attached(*options: str) -> Iterator[Callable[[], None]]:
-    """Attach probes, a `kvreplay probe` with `options`; yield what ends them, after which their files are there.
+    """Attach probes, a `kvreplay probe` with `options`.
+
+    Yield what ends them, after which their files are there.
 
     ProbeUnavailable, of both, says why nothing is measured.
     """
     command = argv_of("kvreplay", "probe", *options)
     try:
         process = subprocess.Popen(  # noqa: S603 - our own program
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
     except OSError as error:
         raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
@@ -645,5 +744,9 @@ class MlperfMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_mark(folder: Path) -> MlperfMark | None:
-    """Return what the figures in `folder` must be marked with, or None if it has none of the benchmark's."""
-    return find_json(folder / MLPERF_FILE, MlperfMark, misfit="not of this version of kvreplay: {}; run it again")
+    """Return what the figures in `folder` must be marked with, or None if it has none of the
+    benchmark's.
+    """
+    return find_json(
+        folder / MLPERF_FILE, MlperfMark, misfit="not of this version of kvreplay: {}; run it again"
+    )

@@ -1,4 +1,6 @@
-"""`sweep.json`: one trace at rising loads, each a run, and the knee between what was sustained and what was not.
+"""`sweep.json`.
+
+One trace at rising loads, each a run, and the knee between what was sustained and what was not.
 
 And `scorecard.json`: a drive at the knees of several caching stacks.
 """
@@ -26,7 +28,9 @@ class Axis(StrEnum):
     @property
     def option(self) -> str:
         """The option that names its values."""
-        return {Axis.QUEUE_DEPTH: "--queue-depths", Axis.SPEED: "--speeds", Axis.USERS: "--users"}[self]
+        return {Axis.QUEUE_DEPTH: "--queue-depths", Axis.SPEED: "--speeds", Axis.USERS: "--users"}[
+            self
+        ]
 
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,16 +40,24 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     verdict: str
     window: str | None = None
-    """The part of its trace that was replayed, as `--window` names it; null for all, and in earlier versions."""
+    """The part of its trace that was replayed, as `--window` names it.
+
+    Null for all, and in earlier versions.
+    """
     throughput_bytes_per_s: float | None
-    """Object bytes read and written on tiers where bytes move / time from the first submission to the end."""
+    """Object bytes read and written on tiers where bytes move / time from the first submission to
+    the end.
+    """
     operations_per_s: float | None
     asked_bytes_per_s: float | None = None
     """What an open loop was due to read and write a second there; null in a closed loop."""
     operations: int | None = None
     """That completed in the run."""
     read_p99_ns: int | None
-    """Of the slowest tier: response time in an open loop, service time in a closed one; null if one has too few."""
+    """Of the slowest tier.
+
+    Response time in an open loop, service time in a closed one; null if one has too few.
+    """
     read_p99_lacks: str | None = None
     """Why it is null, and how long the run would have to be."""
     read_p50_ns: int | None = None
@@ -57,19 +69,29 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     kept_pace: bool | None
     """Null in a closed loop."""
     is_delivered: bool | None = None
-    """Whether what an open loop was asked for was moved by its end, though operations may have been late; null in a
-    closed loop, and in sweeps of earlier versions."""
+    """Whether what an open loop was asked for was moved by its end, though operations may have been
+    late; null in a closed loop, and in sweeps of earlier versions.
+    """
     late_by_itself_fraction: float | None = None
-    """Of an open loop's operations, those that waited for more than what they depend on: their times contain that."""
+    """Of an open loop's operations, those that waited for more than what they depend on.
+
+    Their times contain that.
+    """
     cause: str | None = None
     """What kept an open loop from its pace, as in the run's `pace`."""
     judgement: RunVerdict | None = None
-    """The load asked for, the load reached, and the bottleneck; null in sweeps of earlier versions."""
+    """The load asked for, the load reached, and the bottleneck.
+
+    Null in sweeps of earlier versions.
+    """
     is_within_target: bool | None = None
     """Whether read_p99_ns is within the target; null without one, or if it is not known."""
     late_p99_ns: int | None
     trials: int = 1
-    """Runs at this value: more where they decide what an open loop sustains; the other fields are the median's."""
+    """Runs at this value.
+
+    More where they decide what an open loop sustains; the other fields are the median's.
+    """
     held_trials: int | None = None
     """Those that were sustained; null in a closed loop."""
 
@@ -95,9 +117,15 @@ class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the sweep ended because it saturated; if not, the knee may lie beyond."""
     rule: str
     answer: str = ""
-    """What the sweep came to, in one sentence: the load at the knee, its response time, and what limits above it."""
+    """What the sweep came to, in one sentence.
+
+    The load at the knee, its response time, and what limits above it.
+    """
     limit: LimitCause | None = None
-    """What limits above the knee; null if nothing was tried there, or if what was measured does not decide."""
+    """What limits above the knee.
+
+    Null if nothing was tried there, or if what was measured does not decide.
+    """
     read_p99_target_ns: int | None = None
     simulated_tiers: list[str] = []
     """Nothing moved there; no point counts them."""
@@ -105,16 +133,24 @@ class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_sweep(folder: Path) -> LoadSweep | None:
     """Return the sweep in `folder`, or None if there is none; TraceError if its file is damaged."""
-    return find_json(folder / SWEEP_FILE, LoadSweep, misfit="not of this version of kvreplay: {}; sweep again")
+    return find_json(
+        folder / SWEEP_FILE, LoadSweep, misfit="not of this version of kvreplay: {}; sweep again"
+    )
 
 
 CARD_FILE = "scorecard.json"
 FEW_REQUESTS = 30
-"""With fewer in a window more users may ask for less: of vLLM's blocks 4 asked for 136 MB/s, 5 for 720, 8 for 593."""
+"""With fewer in a window more users may ask for less.
+
+Of vLLM's blocks 4 asked for 136 MB/s, 5 for 720, 8 for 593.
+"""
 
 
 class CardTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of a scorecard moved on the drive, and its response times: from when an operation was due."""
+    """What one run of a scorecard moved on the drive, and its response times.
+
+    From when an operation was due.
+    """
 
     read_bytes_per_s: float | None
     written_bytes_per_s: float | None
@@ -133,11 +169,17 @@ class TriedUsers(msgspec.Struct, frozen=True):
 
 
 class Score(CardTrial, frozen=True, kw_only=True):
-    """What the drive does under one stack, at the load that decides: the medians of its trials, and each trial's."""
+    """What the drive does under one stack, at the load that decides.
+
+    The medians of its trials, and each trial's.
+    """
 
     preset: str
     gen: str | None = None
-    """Options of the `kvtrace gen` that makes its trace, but for the users; null in cards of earlier versions."""
+    """Options of the `kvtrace gen` that makes its trace, but for the users.
+
+    Null in cards of earlier versions.
+    """
     users: float | None
     """The most that it sustains; null if it sustains not even the least that was tried."""
     tried: list[TriedUsers] = []
@@ -155,7 +197,10 @@ class Score(CardTrial, frozen=True, kw_only=True):
     life_years: float | None
     """Null without --endurance."""
     delivered_share: float | None
-    """Bytes that were moved over bytes that the trace asked for in the same time: its bias, less one."""
+    """Bytes that were moved over bytes that the trace asked for in the same time.
+
+    Its bias, less one.
+    """
     spread: float | None
     """(greatest - least) / median of the throughput over the trials at this load."""
     trials: int
@@ -168,7 +213,9 @@ class Score(CardTrial, frozen=True, kw_only=True):
 
     @property
     def is_by_chance(self) -> bool:
-        """Whether its window holds so few requests that which of them it holds decides what is sustained."""
+        """Whether its window holds so few requests that which of them it holds decides what is
+        sustained.
+        """
         return self.requests is not None and self.requests < FEW_REQUESTS
 
     @property

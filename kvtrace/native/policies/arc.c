@@ -4,7 +4,7 @@
 // Its lists. What is about to be inserted, and was a ghost, is in none of them.
 enum { T1, T2, B1, B2, WAS_B1, WAS_B2 };
 
-static double ratio(int64_t of, int64_t to) {   // at least 1
+static double ratio(int64_t of, int64_t to) { // at least 1
     double share = (double)of / (double)to;
     return share > 1.0 ? share : 1.0;
 }
@@ -14,7 +14,9 @@ static void recall(World *w, int64_t t, int64_t slot) {
     Note *note = note_of(w, t, slot);
     Tier *tier = &w->tiers[t];
     int32_t place = note->place;
-    if (place != B1 && place != B2) return;
+    if (place != B1 && place != B2) {
+        return;
+    }
     int64_t recent = queue_of(w, t, B1)->bytes, frequent = queue_of(w, t, B2)->bytes;
     double size = (double)w->slots[slot].size, limit = (double)tier->limit, target;
     if (place == B1) {
@@ -42,25 +44,31 @@ EXPORT void arc_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with
     enter(w, t, slot, note->place == NONE ? T1 : T2);
 }
 
-// ARC's victim; its count says that it is not to become a ghost (case IV A, T1 alone fills the tier).
+// ARC's victim; its count says that it is not to become a ghost (case IV A, T1 alone fills the
+// tier).
 EXPORT int64_t arc_choose(World *w, int64_t t, int64_t incoming, UNUSED int64_t with) {
     recall(w, t, incoming);
     const Tier *tier = &w->tiers[t];
-    const Queue *t1 = queue_of(w, t, T1), *t2 = queue_of(w, t, T2), *b1 = queue_of(w, t, B1), *b2 = queue_of(w, t, B2);
+    const Queue *t1 = queue_of(w, t, T1), *t2 = queue_of(w, t, T2), *b1 = queue_of(w, t, B1),
+                *b2 = queue_of(w, t, B2);
     int32_t origin = note_of(w, t, incoming)->place;
     int64_t size = w->slots[incoming].size, recent = t1->bytes, frequent = t2->bytes;
     if (origin != WAS_B1 && origin != WAS_B2) {
         if (recent + b1->bytes + size > tier->limit) {
-            if (b1->bytes > 0) leave(w, t, b1->tail);
-            else if (recent > 0) {
+            if (b1->bytes > 0) {
+                leave(w, t, b1->tail);
+            } else if (recent > 0) {
                 note_of(w, t, t1->tail)->count = 1;
                 return t1->tail;
             }
-        } else if (recent + b1->bytes + frequent + b2->bytes - tier->limit >= tier->limit && b2->bytes > 0)
+        } else if (recent + b1->bytes + frequent + b2->bytes - tier->limit >= tier->limit &&
+                   b2->bytes > 0) {
             leave(w, t, b2->tail);
+        }
     }
     double bytes = (double)recent;
-    bool is_recent = recent > 0 && (bytes > tier->target || (bytes == tier->target && origin == WAS_B2));
+    bool is_recent =
+        recent > 0 && (bytes > tier->target || (bytes == tier->target && origin == WAS_B2));
     return frequent == 0 || is_recent ? t1->tail : t2->tail;
 }
 
@@ -69,10 +77,14 @@ EXPORT void arc_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted)
     const Note *note = note_of(w, t, slot);
     int32_t place = note->place;
     leave(w, t, slot);
-    if (is_evicted && !note->count) enter(w, t, slot, place == T1 ? B1 : B2);
+    if (is_evicted && !note->count) {
+        enter(w, t, slot, place == T1 ? B1 : B2);
+    }
 }
 
 EXPORT void arc_forget(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
     int32_t place = note_of(w, t, slot)->place;
-    if (place == B1 || place == B2) leave(w, t, slot);
+    if (place == B1 || place == B2) {
+        leave(w, t, slot);
+    }
 }

@@ -1,4 +1,5 @@
-// S3-FIFO: new slots pass through a tenth of the tier, and stay if used twice there, or asked for again soon after.
+// S3-FIFO: new slots pass through a tenth of the tier, and stay if used twice there, or asked for
+// again soon after.
 #include "../sim.h"
 
 // Its lists. What is about to be inserted, and was a ghost, is in none of them.
@@ -8,7 +9,9 @@ enum { MOVES_AT = 2, COUNTS_TO = 3 };
 // Make `slot`, which is about to be inserted, no ghost any more, but remember that it was; once.
 static void recall(World *w, int64_t t, int64_t slot) {
     Note *note = note_of(w, t, slot);
-    if (note->place != GHOST) return;
+    if (note->place != GHOST) {
+        return;
+    }
     leave(w, t, slot);
     note->place = WAS_GHOST;
 }
@@ -17,8 +20,12 @@ static void recall(World *w, int64_t t, int64_t slot) {
 static void remember(World *w, int64_t t, int64_t slot) {
     const Queue *ghosts = queue_of(w, t, GHOST);
     int64_t limit = w->tiers[t].limit, size = w->slots[slot].size, room = limit - (limit + 9) / 10;
-    if (size > room) return;
-    while (ghosts->bytes + size > room) leave(w, t, ghosts->tail);
+    if (size > room) {
+        return;
+    }
+    while (ghosts->bytes + size > room) {
+        leave(w, t, ghosts->tail);
+    }
     enter(w, t, slot, GHOST);
 }
 
@@ -50,7 +57,9 @@ EXPORT int64_t s3fifo_choose(World *w, int64_t t, int64_t incoming, UNUSED int64
             enter(w, t, slot, MAIN);
             note_of(w, t, slot)->count = 0;
         }
-        if (slot != NONE) return slot;
+        if (slot != NONE) {
+            return slot;
+        }
     }
     Note *note;
     while ((note = note_of(w, t, slot = large->tail))->count) {
@@ -64,9 +73,13 @@ EXPORT int64_t s3fifo_choose(World *w, int64_t t, int64_t incoming, UNUSED int64
 EXPORT void s3fifo_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {
     int32_t place = note_of(w, t, slot)->place;
     leave(w, t, slot);
-    if (place == SMALL && is_evicted) remember(w, t, slot);
+    if (place == SMALL && is_evicted) {
+        remember(w, t, slot);
+    }
 }
 
 EXPORT void s3fifo_forget(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
-    if (note_of(w, t, slot)->place == GHOST) leave(w, t, slot);
+    if (note_of(w, t, slot)->place == GHOST) {
+        leave(w, t, slot);
+    }
 }

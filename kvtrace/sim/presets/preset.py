@@ -19,7 +19,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kvtrace.core.config import Bounds, bounds_of, check_bounds, load_toml, nearest, override, to_struct
+from kvtrace.core.config import (
+    Bounds,
+    bounds_of,
+    check_bounds,
+    load_toml,
+    nearest,
+    override,
+    to_struct,
+)
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import INT64_MAX, format_bytes, parse_duration_ns
@@ -38,7 +46,8 @@ class Entry(StrEnum):
     """What one cached object holds."""
 
     CHUNK = "chunk"
-    """A fixed number of tokens, named by its prefix and shared by every request with that prefix."""
+    """A fixed number of tokens, named by its prefix and shared by every request with that prefix.
+    """
     TURN = "turn"
     """All new tokens of one turn of one conversation; never shared."""
 
@@ -49,8 +58,10 @@ class Match(StrEnum):
     PREFIX = "prefix"
     """The leading run: the first miss ends it, and the rest is computed again."""
     PREFIX_BY_TIER = "prefix-by-tier"
-    """Likewise, but each tier in turn, the fastest first, is asked for the run that goes on where the one before it
-    had a miss: behind a gap in a faster tier objects are read from a slower one, though the faster may hold them."""
+    """Likewise, but each tier in turn, the fastest first, is asked for the run that goes on where
+    the one before it had a miss: behind a gap in a faster tier objects are read from a slower one,
+    though the faster may hold them.
+    """
     ANY = "any"
     """Whatever survives; what is missing is ignored, without I/O."""
 
@@ -61,7 +72,10 @@ class Placement(StrEnum):
     WRITE_THROUGH = "write-through"
     """Into every tier at once; each tier deletes by itself."""
     WRITE_BACK = "write-back"
-    """Into the fastest tier that takes it; what it displaces moves down unless that below has it, or off the end."""
+    """Into the fastest tier that takes it.
+
+    What it displaces moves down unless that below has it, or off the end.
+    """
 
 
 class Promotion(StrEnum):
@@ -93,11 +107,19 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     promotion: Promotion
     """Whether a load copies an object to faster tiers."""
     recency: of_tier.Recency = of_tier.Recency.HEAD_FIRST
-    """In which order the objects of a request count as used, which is the order in which they are evicted."""
+    """In which order the objects of a request count as used, which is the order in which they are
+    evicted.
+    """
     exclusive: bool = False
-    """What is promoted leaves the tier it was in. What another promotion of the same request demoted stays there."""
+    """What is promoted leaves the tier it was in.
+
+    What another promotion of the same request demoted stays there.
+    """
     demotion_keeps_age: bool = False
-    """What is moved down to a tier of policy lru goes behind what was used there after it; else it counts as new."""
+    """What is moved down to a tier of policy lru goes behind what was used there after it.
+
+    Else it counts as new.
+    """
     merge_ranks: bool = False
     """All tensor-parallel ranks share one object, instead of one each."""
     each_rank_stores: bool = False
@@ -105,51 +127,93 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     layers_per_object: of_tier.Tokens = 0
     """Layers in one object; 0 is all of them."""
     partial_chunks: bool = False
-    """The chunk that a prompt's end does not fill is stored, too, an object of its tokens: found by the same prompt
-    again, of no use to one that goes on. Needs a file whose requests name their blocks, and layers of one kind."""
+    """The chunk that a prompt's end does not fill is stored, too, an object of its tokens.
+
+    Found by the same prompt again, of no use to one that goes on. Needs a file whose requests name
+    their blocks, and layers of one kind.
+    """
     pad_bytes: Annotated[int, Bounds(1, 2**30)] = 1
     """Objects are rounded up to a multiple of this."""
     min_load_tokens: of_tier.Tokens = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
     offer_tokens: of_tier.Tokens = 0
-    """Prompt tokens that one step of the engine computes: their objects are stored as that is done, before the next
-    step, in stages of their own; 0 is all as the prompt is computed. In vLLM's presets `step_tokens`, if set."""
+    """Prompt tokens that one step of the engine computes.
+
+    Their objects are stored as that is done, before the next step, in stages of their own; 0 is all
+    as the prompt is computed. In vLLM's presets `step_tokens`, if set.
+    """
     offers_hits: bool = False
-    """What was found cached is stored again in the slower tiers that do not have it; not only what was computed."""
+    """What was found cached is stored again in the slower tiers that do not have it.
+
+    Not only what was computed.
+    """
     skip_held: bool = False
-    """What is computed again though a tier holds it is not stored again where it is missing, and does not count as
-    used. Needs a tier that stages."""
+    """What is computed again though a tier holds it is not stored again where it is missing, and
+    does not count as used. Needs a tier that stages.
+    """
     store_generated: bool = False
-    """Chunks that generated tokens fill are stored too (synthetic users only: files name no such blocks)."""
+    """Chunks that generated tokens fill are stored too (synthetic users only.
+
+    Files name no such blocks).
+    """
     decode_read_tokens: of_tier.Tokens = 0
-    """The turn's own entry is read once, and once more for each so many generated tokens; 0 is never."""
+    """The turn's own entry is read once, and once more for each so many generated tokens.
+
+    0 is never.
+    """
     decode_reads_at_once: bool = False
-    """These reads follow each other as decoding starts, and the tokens come after them; not one as its tokens come."""
+    """These reads follow each other as decoding starts, and the tokens come after them.
+
+    Not one as its tokens come.
+    """
     prefill_only_from_tokens: of_tier.Tokens = 0
     """Prompts with at least so many new tokens do not decode here; 0 is none."""
     gpu: str = GPU
     """What computes, by its name in `model/serving.py`; `instant` takes no time."""
     prefill_ns_per_token: _Ns = 0
-    """Time to compute one prompt token that missed; by default what the model takes on the GPU, to which the next adds
-    attention. Where this is said alone, a token takes so long, wherever in the prompt it is."""
+    """Time to compute one prompt token that missed.
+
+    By default what the model takes on the GPU, to which the next adds attention. Where this is said
+    alone, a token takes so long, wherever in the prompt it is.
+    """
     prefill_attention: tuple[Attention, ...] = ()
-    """What attention adds: for each span of keys `{pair_fs = 60000, window_tokens = 4096}`, femtoseconds for each query
-    and each key that it attends to, and the most of these; without a window, all before it."""
+    """What attention adds.
+
+    For each span of keys `{pair_fs = 60000, window_tokens = 4096}`, femtoseconds for each query and
+    each key that it attends to, and the most of these; without a window, all before it.
+    """
     prefill_in_turn: bool = True
-    """One prompt is computed at a time, first come, first served; not all at once, each as if it were alone."""
+    """One prompt is computed at a time, first come, first served.
+
+    Not all at once, each as if it were alone.
+    """
     decode_ns_per_token: _Ns = 0
-    """Time of a decode step, which makes a token for each request of the batch; with a GPU to read all weights once,
-    and the next three add what the batch takes. Where this is said alone, a step takes so long, whatever the batch."""
+    """Time of a decode step, which makes a token for each request of the batch.
+
+    With a GPU to read all weights once, and the next three add what the batch takes. Where this is
+    said alone, a step takes so long, whatever the batch.
+    """
     decode_active_ns: _Ns = 0
-    """Of a mixture of experts: time to read what one token uses; a small batch reads no more. 0 is all."""
+    """Of a mixture of experts.
+
+    Time to read what one token uses; a small batch reads no more. 0 is all.
+    """
     decode_compute_ns: _Ns = 0
-    """Time to compute each request's token of a step: a large batch takes this, if it is longer than reading."""
+    """Time to compute each request's token of a step.
+
+    A large batch takes this, if it is longer than reading.
+    """
     decode_bandwidth: of_tier.Bandwidth | None = None
-    """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`; without it no time."""
+    """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`.
+
+    Without it no time.
+    """
     step_tokens: of_tier.Tokens = 0
-    """Tokens of a step that computes a prompt, one for each request that decodes included (max_num_batched_tokens; by
-    default vLLM's for the GPU): answers wait for the step, which reads their caches. In a first tier `gpu` a request
-    begins once it fits beside those that run, whose blocks stay. 0: prompts and answers do not slow each other down."""
+    """Tokens of a step that computes a prompt, one for each request that decodes included
+    (max_num_batched_tokens; by default vLLM's for the GPU): answers wait for the step, which reads
+    their caches. In a first tier `gpu` a request begins once it fits beside those that run, whose
+    blocks stay. 0: prompts and answers do not slow each other down.
+    """
     load: LoadDefaults = LoadDefaults()
     fleet: of_tier.FleetSetting = of_tier.FleetSetting()
     workload: Workload = Workload()
@@ -168,7 +232,12 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def is_batched(self) -> bool:
         """Whether a decode step depends on its batch."""
-        return bool(self.decode_active_ns or self.decode_compute_ns or self.decode_bytes_per_s or self.step_tokens)
+        return bool(
+            self.decode_active_ns
+            or self.decode_compute_ns
+            or self.decode_bytes_per_s
+            or self.step_tokens
+        )
 
     @property
     def computing(self) -> dict[str, Any]:
@@ -179,31 +248,53 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def gpu_bytes(self) -> int | None:
-        """Capacity of a first tier that is the GPUs' memory, where blocks of running requests stay; else null."""
+        """Capacity of a first tier that is the GPUs' memory, where blocks of running requests stay.
+
+        Else null.
+        """
         top = self.tiers[0]
         is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is of_tier.Scope.NODE
         return top.capacity_bytes if is_gpu and not top.takes_whole else None
 
     def memory_notes(self, model: ModelShape, ranks: int) -> list[str]:
-        """Return why the memory of `ranks` GPUs cannot be as the tier `gpu` says, beside the weights of `model`."""
+        """Return why the memory of `ranks` GPUs cannot be as the tier `gpu` says, beside the
+        weights of `model`.
+        """
         cache_bytes = self.gpu_bytes
         if self.gpu not in GPUS or not self.step_tokens or cache_bytes is None:
             return []
         if not cache_bytes:
             return [
-                "tiers.gpu.capacity=0: GPU memory limits no requests, and first tokens come sooner than on a real GPU"
+                (
+                    "tiers.gpu.capacity=0: GPU memory limits no requests, and first tokens come sooner"
+                    " than on a real GPU"
+                )
             ]
-        weights, memory = round(model.parameters * model.weight_bytes), ranks * GPUS[self.gpu].memory_bytes
+        weights, memory = (
+            round(model.parameters * model.weight_bytes),
+            ranks * GPUS[self.gpu].memory_bytes,
+        )
         copies = 1 if self.each_rank_stores else ranks // stored_ranks(model, ranks)
         if weights + copies * cache_bytes <= memory:
             return []
         cache = f"{format_bytes(cache_bytes)} of cache" + f" on each of {copies}" * (copies > 1)
-        has = f"{format_bytes(memory)} of {ranks} x {self.gpu}; set a smaller one, more GPUs (--tp) or another --gpu"
-        return [f"tiers.gpu.capacity: weights of {format_bytes(weights)} and {cache} do not fit in the {has}"]
+        has = (
+            f"{format_bytes(memory)} of {ranks} x {self.gpu}; set a smaller one, more GPUs (--tp)"
+            " or another --gpu"
+        )
+        return [
+            (
+                f"tiers.gpu.capacity: weights of {format_bytes(weights)} and {cache} do not fit in the"
+                f" {has}"
+            )
+        ]
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers as the metadata holds them."""
-        found = [TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope)) for t in self.tiers]
+        found = [
+            TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope))
+            for t in self.tiers
+        ]
         return [*found, TierFacts(of_tier.LINK)] if self.fleet.is_disaggregated else found
 
 
@@ -218,21 +309,29 @@ def load_preset(
     gpu: str | None = None,
     times: Callable[[str], dict[str, Any]] = lambda _gpu: {},
 ) -> Preset:
-    """Return the preset called `name`, or in the TOML file of that path, with `settings` (KEY=VALUE) applied.
+    """Return the preset called `name`, or in the TOML file of that path, with `settings`
+    (KEY=VALUE) applied.
 
-    `gpu` replaces the preset's, and what it says of computing; `times` are then the knobs of computing for a GPU,
-    which hold where neither the preset nor `settings` has them.
+    `gpu` replaces the preset's, and what it says of computing; `times` are then the knobs of
+    computing for a GPU, which hold where neither the preset nor `settings` has them.
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if name == TRAINING:
-        raise ConfigError(f"preset {name} models training checkpoints, not a KV cache: only kvtrace gen takes it")
+        raise ConfigError(
+            f"preset {name} models training checkpoints, not a KV cache: only kvtrace gen takes it"
+        )
     if not path.is_file() and not name.endswith(".toml"):
         known = ", ".join(preset_names())
-        raise ConfigError(f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml file")
+        raise ConfigError(
+            f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml"
+            " file"
+        )
     tree = {"workload": {}, "load": {}, "fleet": {}, **_read(path)}
     tree.pop("basis", None)
     if gpu is not None:
-        tree = {key: value for key, value in tree.items() if key not in (*COMPUTING, ATTENTION, *BATCH)} | {"gpu": gpu}
+        tree = {
+            key: value for key, value in tree.items() if key not in (*COMPUTING, ATTENTION, *BATCH)
+        } | {"gpu": gpu}
     tree = override(tree, settings)
     if isinstance(tree.get("gpu"), str):
         # Data sheets write H100: the same GPU, and so the same configuration.
@@ -243,14 +342,19 @@ def load_preset(
         tree = {name: value for name, value in modelled.items() if name not in implied} | tree
     preset = to_struct(tree, Preset, f"preset {name}")
     check(preset, name)
-    is_ours = path.parent == PRESETS and not any(said.startswith("offer_tokens") for said in settings)
+    is_ours = path.parent == PRESETS and not any(
+        said.startswith("offer_tokens") for said in settings
+    )
     if is_ours and preset.offer_tokens and preset.step_tokens:
-        return msgspec.structs.replace(preset, offer_tokens=preset.step_tokens)  # an offer is what a step computed
+        return msgspec.structs.replace(
+            preset, offer_tokens=preset.step_tokens
+        )  # an offer is what a step computed
     return preset
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what the TOML file at `path` says, over what the preset of ours does that it names as its `base`.
+    """Return what the TOML file at `path` says, over what the preset of ours does that it names as
+    its `base`.
 
     A tier of the same name is the same tier; others come after those of the base.
     """
@@ -258,8 +362,12 @@ def _read(path: Path) -> dict[str, Any]:
     base, listed = own.pop("base", None), own.get("tiers", [])
     if base is None:
         return own
-    if base not in preset_names() or not (isinstance(listed, list) and all(isinstance(tier, dict) for tier in listed)):
-        raise ConfigError(f"{path}: base: name one of {', '.join(preset_names())}, and give tiers as [[tiers]]")
+    if base not in preset_names() or not (
+        isinstance(listed, list) and all(isinstance(tier, dict) for tier in listed)
+    ):
+        raise ConfigError(
+            f"{path}: base: name one of {', '.join(preset_names())}, and give tiers as [[tiers]]"
+        )
     whole = _read(PRESETS / f"{base}.toml")
     tiers: dict[Any, dict[str, Any]] = {}
     for tier in (*whole["tiers"], *listed):
@@ -268,7 +376,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def check(preset: Preset, name: str) -> None:
-    """Raise ConfigError if a knob of `preset`, which is called `name`, is out of bounds or goes with another."""
+    """Raise ConfigError if a knob of `preset`, which is called `name`, is out of bounds or goes
+    with another.
+    """
     check_bounds(preset, f"preset {name}")
     for complaint in _complaints(preset):
         raise ConfigError(f"preset {name}: {complaint}")
@@ -283,20 +393,27 @@ def _complaints(preset: Preset) -> Iterator[str]:
         yield f"tier names must differ: {', '.join(names)}"
     for tier in preset.tiers:
         yield from of_tier.complaints_of_tier(tier)
-    if preset.entry is Entry.TURN and (preset.pad_bytes > 1 or preset.layers_per_object or preset.partial_chunks):
+    if preset.entry is Entry.TURN and (
+        preset.pad_bytes > 1 or preset.layers_per_object or preset.partial_chunks
+    ):
         yield "pad_bytes, layers_per_object and partial_chunks need entry=chunk"
     if preset.partial_chunks and preset.min_load_tokens:
         yield "partial_chunks excludes min_load_tokens, which counts full chunks"
     if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
         yield "a chunk that is missed would never be stored again: entry=chunk needs match=prefix"
     if preset.exclusive and preset.placement is Placement.WRITE_THROUGH:
-        yield "write-through puts an object into every tier, which is not exclusive: set placement=write-back"
+        yield (
+            "write-through puts an object into every tier, which is not exclusive: set"
+            " placement=write-back"
+        )
     yield from _of_offers(preset)
     yield from _of_queue(preset)
     yield from _of_staging(preset)
     yield from of_tier.complaints_of_fleet(preset.fleet, preset.tiers)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
-    yield from complaints_of_workload(preset.workload, chunk_tokens, stores_generated=preset.store_generated)
+    yield from complaints_of_workload(
+        preset.workload, chunk_tokens, stores_generated=preset.store_generated
+    )
 
 
 def _of_queue(preset: Preset) -> Iterator[str]:
@@ -325,13 +442,26 @@ def _of_staging(preset: Preset) -> Iterator[str]:
         yield "skip_held needs a tier with staging=true"
     for tier in preset.tiers:
         name = f"tiers.{tier.name}"
-        is_as_used = (tier.recency or preset.recency) in (of_tier.Recency.HEAD_FIRST, of_tier.Recency.TAIL_FIRST_AT_END)
+        is_as_used = (tier.recency or preset.recency) in (
+            of_tier.Recency.HEAD_FIRST,
+            of_tier.Recency.TAIL_FIRST_AT_END,
+        )
         for needed, is_so, fields in (
-            ("placement=write-through", preset.placement is Placement.WRITE_THROUGH, ("staging", "evict_every")),
+            (
+                "placement=write-through",
+                preset.placement is Placement.WRITE_THROUGH,
+                ("staging", "evict_every"),
+            ),
             ("entry=chunk", preset.entry is Entry.CHUNK, ("staging",)),
-            ("recency=head-first or tail-first-at-end", is_as_used, ("loads_backwards", "stores_backwards")),
+            (
+                "recency=head-first or tail-first-at-end",
+                is_as_used,
+                ("loads_backwards", "stores_backwards"),
+            ),
         ):
-            yield from (f"{name}.{f} needs {needed}" for f in fields if getattr(tier, f) and not is_so)
+            yield from (
+                f"{name}.{f} needs {needed}" for f in fields if getattr(tier, f) and not is_so
+            )
         if tier.staging and (tier.admission is not of_tier.Admission.ALWAYS or tier.store_queue):
             yield f"{name}.staging takes all at once: it excludes admission and store_queue there"
         if tier.evict_every and any(t.ttl is not None for t in preset.tiers):
@@ -340,7 +470,10 @@ def _of_staging(preset: Preset) -> Iterator[str]:
 
 def _of_offers(preset: Preset) -> Iterator[str]:
     is_through = preset.placement is Placement.WRITE_THROUGH
-    staging, whole = any(t.staging for t in preset.tiers), [t for t in preset.tiers if t.whole_offers]
+    staging, whole = (
+        any(t.staging for t in preset.tiers),
+        [t for t in preset.tiers if t.whole_offers],
+    )
     if preset.entry is not Entry.CHUNK and (preset.offer_tokens or preset.offers_hits):
         yield "offer_tokens and offers_hits need entry=chunk: a turn is stored whole"
     if preset.offers_hits and not is_through:
@@ -360,7 +493,10 @@ def _of_offers(preset: Preset) -> Iterator[str]:
 
 
 def as_config(preset: Preset) -> dict[str, Any]:
-    """Return `preset` as plain values, for the metadata; knobs of what is not switched on are left out."""
+    """Return `preset` as plain values, for the metadata.
+
+    Knobs of what is not switched on are left out.
+    """
     tree: dict[str, Any] = msgspec.to_builtins(preset)
     if preset.fleet.nodes == 1:
         del tree["fleet"]
@@ -416,10 +552,15 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Checkpoints kept; the oldest is deleted when a newer one is whole. 0: all."""
     placement: WrittenBy = WrittenBy.SHARDED
     """Who writes and reads."""
-    weight_bytes: Annotated[float, Bounds(math.nextafter(0, 1), _MOST_BYTES, f"> 0, and at most {_MOST_BYTES}")] = 2.0
+    weight_bytes: Annotated[
+        float, Bounds(math.nextafter(0, 1), _MOST_BYTES, f"> 0, and at most {_MOST_BYTES}")
+    ] = 2.0
     """Bytes a parameter of the weights: 2 in bf16."""
     optimizer_bytes: Annotated[float, Bounds(0, _MOST_BYTES)] = 12.0
-    """Bytes a parameter of the optimizer's state: Adam's two moments and the weights once more, in fp32; 0: none."""
+    """Bytes a parameter of the optimizer's state.
+
+    Adam's two moments and the weights once more, in fp32; 0: none.
+    """
     parameters: Annotated[int, Bounds(0, 10**14)] = 0
     """Parameters of the model; 0: as its card says."""
     ranks_per_node: _Ranks = 8
@@ -438,7 +579,9 @@ def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
 
     ConfigError if a knob is unknown, or a value cannot be.
     """
-    tree = override({}, settings) | {name: value for name, value in options.items() if value is not None}
+    tree = override({}, settings) | {
+        name: value for name, value in options.items() if value is not None
+    }
     found = to_struct(tree, Training, f"preset {TRAINING}")
     check_bounds(found, f"preset {TRAINING}")
     if not found.tier or not found.tier.isprintable():
@@ -478,7 +621,10 @@ class Knob:
 _TRAINING = Basis(
     engine="mixed-precision training",
     version="Adam",
-    read="MLPerf Storage's checkpointing rules (Rules.md, table 2); sizes are held against it in docs/validation.md",
+    read=(
+        "MLPerf Storage's checkpointing rules (Rules.md, table 2); sizes are held against it in"
+        " docs/validation.md"
+    ),
     executed="nothing: a trainer's files differ in number and name, not in their bytes",
 )
 
@@ -524,11 +670,22 @@ def _knobs(prefix: str, holder: Any, kind: type[msgspec.Struct]) -> Iterator[Kno
         default = None if field.default is msgspec.NODEFAULT else field.default
         bounds = bounds_of(kind).get(field.name)
         least, most = (bounds.least, bounds.most) if bounds and not bounds.words else (None, None)
-        yield Knob(prefix + field.name, value, default, _type(field.type), least, most, meanings.get(field.name, ""))
+        yield Knob(
+            prefix + field.name,
+            value,
+            default,
+            _type(field.type),
+            least,
+            most,
+            meanings.get(field.name, ""),
+        )
 
 
 def _type(kind: Any) -> str:
-    """Return the name of a type for people: the values of a closed set, and `text` for what is read from text."""
+    """Return the name of a type for people.
+
+    The values of a closed set, and `text` for what is read from text.
+    """
     if isinstance(kind, EnumType):
         return " | ".join(kind)
     parts = [part for part in getattr(kind, "__args__", (kind,)) if part is not type(None)]
@@ -546,7 +703,10 @@ def description_of(name: str) -> str:
 
 
 def listing() -> list[dict[str, Any]]:
-    """Return every preset we ship: name, description, and what it is based on; that of training comes last."""
+    """Return every preset we ship.
+
+    Name, description, and what it is based on; that of training comes last.
+    """
     return [
         {"name": name, "description": description_of(name), **msgspec.to_builtins(load_basis(name))}
         for name in (*preset_names(), TRAINING)

@@ -1,4 +1,6 @@
-"""What a preset says of one tier: its capacity, admission, eviction, speed and prices; of the fleet that shares it.
+"""What a preset says of one tier.
+
+Its capacity, admission, eviction, speed and prices; of the fleet that shares it.
 
 Last, what must hold of each of their knobs.
 """
@@ -64,7 +66,13 @@ Share = Annotated[float, Bounds(math.nextafter(0, 1), 1, "in (0, 1]")]
 Nodes = Annotated[int, Bounds(1, _MAX_NODES)]
 Weight = Annotated[float, Bounds(0, 1000.0)]
 Capacity = Annotated[
-    str | int, Bounds(0, MAX_CAPACITY_BYTES, f">= 0, and {_UP_TO}", lambda of: 0 if of == UNLIMITED else bytes_of(of))
+    str | int,
+    Bounds(
+        0,
+        MAX_CAPACITY_BYTES,
+        f">= 0, and {_UP_TO}",
+        lambda of: 0 if of == UNLIMITED else bytes_of(of),
+    ),
 ]
 BucketSize = Annotated[str | int, Bounds(1, MAX_CAPACITY_BYTES, f"> 0, and {_UP_TO}", bytes_of)]
 Bandwidth = Annotated[
@@ -74,7 +82,9 @@ Bandwidth = Annotated[
 ]  # fmt: skip
 """Bytes a second; 0 is without a model."""
 Duration = Annotated[str, Bounds(1, MAX_TTL_NS, f"> 0, and {_UP_TO_TTL}", parse_duration_ns)]
-Interval = Annotated[str, Bounds(10**6, MAX_TTL_NS, f"at least 1ms, and {_UP_TO_TTL}", parse_duration_ns)]
+Interval = Annotated[
+    str, Bounds(10**6, MAX_TTL_NS, f"at least 1ms, and {_UP_TO_TTL}", parse_duration_ns)
+]
 Latency = Annotated[str, Bounds(0, 10**12, "at most 1000s", parse_duration_ns)]
 
 
@@ -86,10 +96,13 @@ class Admission(StrEnum):
     NTH_OFFER = "nth-offer"
     """Those offered for the `admission_count`-th time, and from then on."""
     FREQUENCY = "frequency"
-    """Those whose count, which each offer doubles from 1 and each `admission_decay` lowers by one, has come to
-    `admission_count`."""
+    """Those whose count, which each offer doubles from 1 and each `admission_decay` lowers by one,
+    has come to `admission_count`.
+    """
     TINYLFU = "tinylfu"
-    """Those for which there is room, and those used or offered more often of late than the one that would make room."""
+    """Those for which there is room, and those used or offered more often of late than the one that
+    would make room.
+    """
 
 
 class Recency(StrEnum):
@@ -98,16 +111,24 @@ class Recency(StrEnum):
     HEAD_FIRST = "head-first"
     """As they are looked up and stored: of one request, the first object is evicted first."""
     TAIL_FIRST = "tail-first"
-    """Each is less recent than those before it: of one request, the last object is evicted first, for what it is good
-    for needs all before it. As the request ends, they count as used once more. In tiers that evict by lru."""
+    """Each is less recent than those before it.
+
+    Of one request, the last object is evicted first, for what it is good for needs all before it.
+    As the request ends, they count as used once more. In tiers that evict by lru.
+    """
     TAIL_FIRST_AT_END = "tail-first-at-end"
     """Likewise, but only as the request ends; until then as head-first."""
     AT_END = "at-end"
-    """Likewise, and until then what it loads is as recent as it was: a request may evict what it has just loaded."""
+    """Likewise, and until then what it loads is as recent as it was.
+
+    A request may evict what it has just loaded.
+    """
 
 
 class Streams(StrEnum):
-    """What tells the writes of a tier apart, so that a drive may keep those together that go together."""
+    """What tells the writes of a tier apart, so that a drive may keep those together that go
+    together.
+    """
 
     NONE = "none"
     """Nothing: writes have no stream."""
@@ -120,7 +141,10 @@ class Streams(StrEnum):
     PHASE = "phase"
     """Why it is written: computed, generated, promoted, demoted, there before."""
     AGE = "age"
-    """How long ago the object was first written to any tier: under 1 s, 10 s, 1 min, 10 min, 1 h, or more."""
+    """How long ago the object was first written to any tier.
+
+    Under 1 s, 10 s, 1 min, 10 min, 1 h, or more.
+    """
     OBJECT_KIND = "object-kind"
     """What is written: a chunk or turn, a system prompt, a document, a bucket."""
 
@@ -143,23 +167,39 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: Policy = Policy.LRU
     """Eviction policy: which object it evicts to make room."""
     admission: Admission = Admission.ALWAYS
-    """Which of the objects that are stored, or that a faster tier evicts, it takes; what a promotion copies up it
-    always takes."""
+    """Which of the objects that are stored, or that a faster tier evicts, it takes.
+
+    What a promotion copies up it always takes.
+    """
     admission_count: Positive = 2
     """With admission nth-offer or frequency: the count from which on it takes an object."""
     admission_decay: Duration | None = None
-    """With admission frequency: how long a count takes to lose one, such as `10m`; without it counts stay."""
+    """With admission frequency.
+
+    How long a count takes to lose one, such as `10m`; without it counts stay.
+    """
     admission_window: Positive = 10
-    """With admission tinylfu: counts are halved each time that so many times the tier's bytes were used or offered."""
+    """With admission tinylfu.
+
+    Counts are halved each time that so many times the tier's bytes were used or offered.
+    """
     store_queue: Waiting = 0
-    """Objects that may wait to be stored in it, as requests go on; what comes when there are as many is dropped, and
-    counted. Only of the slowest tier; what the tier above evicts before its turn is lost. 0 stores at once."""
+    """Objects that may wait to be stored in it, as requests go on.
+
+    What comes when there are as many is dropped, and counted. Only of the slowest tier; what the
+    tier above evicts before its turn is lost. 0 stores at once.
+    """
     heartbeat: Duration | None = None
-    """Interval at which what waits is stored, such as `10s`; without it, one after the other as the tier's write
-    bandwidth allows."""
+    """Interval at which what waits is stored, such as `10s`.
+
+    Without it, one after the other as the tier's write bandwidth allows.
+    """
     bucket_objects: Waiting = 0
-    """Objects written together, as one file, at a heartbeat; fewer wait. They are read by offset and deleted together:
-    the policy chooses among buckets. 0 writes each by itself."""
+    """Objects written together, as one file, at a heartbeat.
+
+    Fewer wait. They are read by offset and deleted together: the policy chooses among buckets. 0
+    writes each by itself.
+    """
     bucket_bytes: BucketSize = "256MiB"
     """Bytes of objects that a bucket holds at most."""
     bucket_key_bytes: Count = 0
@@ -167,35 +207,54 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bucket_meta_bytes: Count = 0
     """Bytes, for each object, of a file that is written beside each bucket; 0 writes none."""
     bucket_gc: float | None = None
-    """The policy chooses objects, which stay in their bucket, dead. A bucket of which a smaller share than this, by
-    bytes, still lives is collected: what lives is read, the bucket deleted, and what was read written as a new one.
-    Without it the policy chooses buckets, which go whole."""
+    """The policy chooses objects, which stay in their bucket, dead.
+
+    A bucket of which a smaller share than this, by bytes, still lives is collected: what lives is
+    read, the bucket deleted, and what was read written as a new one. Without it the policy chooses
+    buckets, which go whole.
+    """
     evict_every: Interval | None = None
-    """It evicts only at this interval, such as `1s`, and only if it is then filled to its high watermark: by
-    evict_share, or down to its low watermark. Between these times it fills up to its capacity, and then takes nothing
-    more. With policy lru or fifo."""
+    """It evicts only at this interval, such as `1s`, and only if it is then filled to its high
+    watermark: by evict_share, or down to its low watermark. Between these times it fills up to its
+    capacity, and then takes nothing more. With policy lru or fifo.
+    """
     evict_share: Share | None = None
-    """With evict_every: what it evicts each time, as a share of the bytes it then holds, at least one object: at a
-    high watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity."""
+    """With evict_every.
+
+    What it evicts each time, as a share of the bytes it then holds, at least one object: at a high
+    watermark of 0.8, a share of 0.2 leaves 0.64 of the capacity.
+    """
     fits_at_once: bool = False
-    """With evict_every: between these times it makes just enough room for what finds it full, in place of taking
-    nothing more."""
+    """With evict_every.
+
+    Between these times it makes just enough room for what finds it full, in place of taking nothing
+    more.
+    """
     staging: bool = False
-    """All that a request stores, and all that it reads from the tiers below, takes a buffer of this tier before any of
-    it is in: room is made among what was there, and the request's own objects do not displace one another. What finds
-    none is not stored, here or below, nor is the rest of its request; with evict_every, none of it is, and nothing is
-    read from below without buffers for all of it. With placement write-through and policy lru, lfu or fifo."""
+    """All that a request stores, and all that it reads from the tiers below, takes a buffer of this
+    tier before any of it is in: room is made among what was there, and the request's own objects do
+    not displace one another. What finds none is not stored, here or below, nor is the rest of its
+    request; with evict_every, none of it is, and nothing is read from below without buffers for all
+    of it. With placement write-through and policy lru, lfu or fifo.
+    """
     loads_backwards: bool = False
-    """What a request loads from here counts as used last object first, which leaves its first the most recent."""
+    """What a request loads from here counts as used last object first, which leaves its first the
+    most recent.
+    """
     loads_twice: bool = False
-    """With policy lfu, what a request loads from here counts as used twice: last object first, and then first object
-    first."""
+    """With policy lfu, what a request loads from here counts as used twice.
+
+    Last object first, and then first object first.
+    """
     stores_backwards: bool = False
     """What a request stores here counts as used last object first; needs staging and policy lru."""
     loads_whole: bool = False
-    """All that a request loads from here and the tiers below has to be here at once. It is brought up before any of it
-    is used, so that room is made among the request's own objects, too, which then come from below as well (not with
-    staging). The engine stalls in a request that loads more than fits: the simulation goes on, and counts these."""
+    """All that a request loads from here and the tiers below has to be here at once.
+
+    It is brought up before any of it is used, so that room is made among the request's own objects,
+    too, which then come from below as well (not with staging). The engine stalls in a request that
+    loads more than fits: the simulation goes on, and counts these.
+    """
     ttl: Duration | None = None
     """With policy ttl: how long an object stays after it was written, such as `10m`."""
     read_bandwidth: Bandwidth | None = None
@@ -207,25 +266,39 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     concurrency: Tokens = 0
     """Operations it serves at once, which bounds their rate by the latency; 0 is unbounded."""
     request_reads: Tokens = 0
-    """Reads of one request that it serves at once, each so many a stage of their own; 0 is all, 1 one after another."""
+    """Reads of one request that it serves at once, each so many a stage of their own.
+
+    0 is all, 1 one after another.
+    """
     request_writes: Tokens = 0
     """Likewise, of writes."""
     recency: Recency | None = None
     """In which order the objects of a request count as used here; by default as the preset says."""
     whole_offers: bool = False
-    """What is offered together (offer_tokens) finds room all together, or nothing of it is stored, here or below. What
-    is in flight makes no room: the offer before it, and what is still being read or written. It is offered again with
-    the next objects, and as the request ends. With placement write-through and policy lru or sae; with another policy,
-    room is made object by object."""
+    """What is offered together (offer_tokens) finds room all together, or nothing of it is stored,
+    here or below. What is in flight makes no room: the offer before it, and what is still being
+    read or written. It is offered again with the next objects, and as the request ends. With
+    placement write-through and policy lru or sae; with another policy, room is made object by
+    object.
+    """
     looks_past_miss: bool = False
-    """Each object of a prompt that no faster tier has is looked up here, not only up to the first miss."""
+    """Each object of a prompt that no faster tier has is looked up here, not only up to the first
+    miss.
+    """
     each_rank_reads: bool = False
-    """A latent (MLA), which one rank writes for all, is read here by each, in place of once for all."""
+    """A latent (MLA), which one rank writes for all, is read here by each, in place of once for
+    all.
+    """
     in_one_file: bool = False
-    """The engine keeps all objects in one file or device, not each in its own; a note says how to replay them so."""
+    """The engine keeps all objects in one file or device, not each in its own.
+
+    A note says how to replay them so.
+    """
     put_price_per_1000: Price = 0.0
-    """What an object store asks for 1,000 writes, in any currency; deletes are free there. With a price `kvtrace gen`
-    prints what a month costs."""
+    """What an object store asks for 1,000 writes, in any currency.
+
+    Deletes are free there. With a price `kvtrace gen` prints what a month costs.
+    """
     get_price_per_1000: Price = 0.0
     """Likewise, for 1,000 reads."""
     price_per_gb_month: Price = 0.0
@@ -233,8 +306,11 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scope: Scope = Scope.NODE
     """In a fleet: who shares it; none is shared by fewer than the tier above it."""
     streams: Streams = Streams.NONE
-    """What tells its writes apart, for placement on the drive (FDP handles, write hints): the trace's column `stream`.
-    By user-kind, qos and session, a write that serves no request goes with the one that wrote the object last."""
+    """What tells its writes apart, for placement on the drive (FDP handles, write hints).
+
+    The trace's column `stream`. By user-kind, qos and session, a write that serves no request goes
+    with the one that wrote the object last.
+    """
     stream_count: Annotated[int, Bounds(1, 2**15 - 1)] = 8
     """Streams that the drive has; what has a higher number begins again at 0."""
 
@@ -258,8 +334,12 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether what it stores and is asked costs something."""
         return any(getattr(self, name) for name in PRICES)
 
-    def monthly_cost(self, reads: float, writes: float, times_a_month: float, stored_bytes: int) -> dict[str, Any]:
-        """Return what a month costs in which it takes such requests so often, and holds so much all the time."""
+    def monthly_cost(
+        self, reads: float, writes: float, times_a_month: float, stored_bytes: int
+    ) -> dict[str, Any]:
+        """Return what a month costs in which it takes such requests so often, and holds so much all
+        the time.
+        """
         requests = reads * self.get_price_per_1000 + writes * self.put_price_per_1000
         return {
             "name": self.name,
@@ -281,23 +361,42 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     rack_nodes: Nodes = 8
     """How many nodes, in order, make a rack and share each tier of scope `rack`."""
     prefill_nodes: Annotated[int, Bounds(0, _MAX_NODES)] = 0
-    """How many nodes, the first ones, only compute prompts: the others only generate, each request on the one with the
-    fewest. What that lacks of the prompt goes there over a tier `link`, and into its fastest tier. 0: all do both."""
+    """How many nodes, the first ones, only compute prompts.
+
+    The others only generate, each request on the one with the fewest. What that lacks of the prompt
+    goes there over a tier `link`, and into its fastest tier. 0: all do both.
+    """
     link_bandwidth: Bandwidth | None = None
-    """With prefill_nodes: bytes a second that a node sends, such as `50GB`; without it that takes no time."""
+    """With prefill_nodes.
+
+    Bytes a second that a node sends, such as `50GB`; without it that takes no time.
+    """
     prefill_weight: Weight = 1.0
-    """With router prefix: weight of a token to compute, against one of a prompt that is being served (Dynamo's
-    prefill_load_scale)."""
+    """With router prefix.
+
+    Weight of a token to compute, against one of a prompt that is being served (Dynamo's
+    prefill_load_scale).
+    """
     prefix_weight: Weight = 2.0
-    """With router prefix-score: weight of the share of the prompt that a node has (llm-d's prefix-cache-scorer)."""
+    """With router prefix-score.
+
+    Weight of the share of the prompt that a node has (llm-d's prefix-cache-scorer).
+    """
     load_weight: Weight = 1.0
     """With router prefix-score: weight of the load (llm-d's load-aware-scorer)."""
     load_threshold: Positive = 128
-    """With router prefix-score: number of waiting requests from which on the load counts as full."""
+    """With router prefix-score.
+
+    Number of waiting requests from which on the load counts as full.
+    """
 
     def instances(self, scope: Scope) -> int:
         """Return how many there are of a tier of that scope."""
-        return {Scope.NODE: self.nodes, Scope.RACK: -(-self.nodes // self.rack_nodes), Scope.FLEET: 1}[scope]
+        return {
+            Scope.NODE: self.nodes,
+            Scope.RACK: -(-self.nodes // self.rack_nodes),
+            Scope.FLEET: 1,
+        }[scope]
 
     @property
     def is_disaggregated(self) -> bool:
@@ -305,7 +404,10 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return 0 < self.prefill_nodes < self.nodes
 
     def instance_nodes(self, scope: Scope) -> int | msgspec.UnsetType:
-        """Return how many nodes, in order, share a tier of `scope`; unset for all, and with one node."""
+        """Return how many nodes, in order, share a tier of `scope`.
+
+        Unset for all, and with one node.
+        """
         if self.nodes == 1 or scope is Scope.FLEET:
             return msgspec.UNSET
         return 1 if scope is Scope.NODE else self.rack_nodes
@@ -318,7 +420,10 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "bucket_gc": (),
     "admission": ("admission_count", "admission_decay", "admission_window"),
     "streams": ("stream_count",),
-    **dict.fromkeys(("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"), ()),
+    **dict.fromkeys(
+        ("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"),
+        (),
+    ),
     **dict.fromkeys(("each_rank_reads", *PRICES), ()),
 }
 """Knobs that mean nothing while the one they belong to is at its default."""
@@ -328,22 +433,33 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
     """Yield what does not hold of the knobs of `tier` together."""
     name, low = f"tiers.{tier.name}", tier.low_watermark
     if low is not None and not 0 <= low <= tier.high_watermark:
-        yield f"{name}.low_watermark(={low}) must be between 0 and its high_watermark(={tier.high_watermark})"
+        yield (
+            f"{name}.low_watermark(={low}) must be between 0 and its"
+            f" high_watermark(={tier.high_watermark})"
+        )
     if (tier.policy is Policy.TTL) != (tier.ttl is not None):
         yield f"{name}: policy=ttl needs a ttl, such as 10m, and a ttl needs policy=ttl"
     if tier.policy is Policy.SAE and not tier.whole_offers:
-        yield f"{name}: policy=sae needs whole_offers=true: it looks at all that is offered together"
+        yield (
+            f"{name}: policy=sae needs whole_offers=true: it looks at all that is offered together"
+        )
     if tier.admission is Admission.TINYLFU and tier.policy not in IN_ORDER:
         yield f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}"
     yield from _of_times(tier, name)
     yield from _of_waiting(tier, name)
     if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
         yield f"{name}: latency and concurrency need a bandwidth beside them"
-    for field, *others in (("evict_every", Policy.FIFO), ("stores_backwards",), ("staging", Policy.LFU, Policy.FIFO)):
+    for field, *others in (
+        ("evict_every", Policy.FIFO),
+        ("stores_backwards",),
+        ("staging", Policy.LFU, Policy.FIFO),
+    ):
         if getattr(tier, field) and tier.policy not in (policies := (Policy.LRU, *others)):
             yield f"{name}: {field} needs policy={' or '.join(policies)}, not {tier.policy}"
     if tier.staging and tier.admission is not Admission.ALWAYS:
-        yield f"{name}: staging needs admission=always: what comes to the tiers below goes through it"
+        yield (
+            f"{name}: staging needs admission=always: what comes to the tiers below goes through it"
+        )
     if tier.stores_backwards and not tier.staging:
         yield f"{name}: stores_backwards needs staging=true"
 
@@ -364,10 +480,19 @@ def _of_waiting(tier: TierSetting, name: str) -> Iterator[str]:
     if objects and tier.heartbeat is None:
         yield f"{name}: bucket_objects needs store_queue and heartbeat"
     if objects > tier.store_queue:
-        yield f"{name}.bucket_objects(={objects}) never come together in a store_queue of {tier.store_queue}"
+        yield (
+            f"{name}.bucket_objects(={objects}) never come together in a store_queue of"
+            f" {tier.store_queue}"
+        )
     if share is not None and not (objects and 0 < share < 1):
         yield f"{name}.bucket_gc(={share}) must be > 0 and < 1, and needs bucket_objects"
-    if share is not None and policy not in (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.CLOCK, Policy.SIEVE):
+    if share is not None and policy not in (
+        Policy.LRU,
+        Policy.LFU,
+        Policy.FIFO,
+        Policy.CLOCK,
+        Policy.SIEVE,
+    ):
         yield f"{name}: bucket_gc needs policy lru, lfu, fifo, clock or sieve, not {policy}"
     if objects and tier.streams in (Streams.USER_KIND, Streams.QOS, Streams.SESSION):
         may = "streams may be phase, age or object-kind there"
@@ -390,12 +515,13 @@ def complaints_of_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting]) -> It
     for above, tier in pairwise(tiers):
         if order.index(tier.scope) < order.index(above.scope):
             yield (
-                f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by more (scope="
-                f"{above.scope}); order tiers from those of a node to those of the fleet"
+                f"tiers.{tier.name}.scope(={tier.scope}): tier {above.name} above it is shared by"
+                f" more (scope={above.scope}); order tiers from those of a node to those of the"
+                " fleet"
             )
         if tier.bucket_objects and tier.scope is not above.scope:
             yield (
-                f"tiers.{tier.name}.bucket_objects: a bucket is written from one memory, so tier {above.name} "
-                f"(scope={above.scope}) must be shared as it is (scope={tier.scope}): set tiers.{above.name}.scope, or "
-                "bucket_objects=0"
+                f"tiers.{tier.name}.bucket_objects: a bucket is written from one memory, so tier"
+                f" {above.name} (scope={above.scope}) must be shared as it is (scope={tier.scope}):"
+                f" set tiers.{above.name}.scope, or bucket_objects=0"
             )

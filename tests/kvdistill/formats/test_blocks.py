@@ -29,9 +29,14 @@ def test_requests_are_operations_on_the_places_they_begin_at(tmp_path):
     write_blocks(tmp_path / "blocks.parquet", ROWS)
     found = import_blocks(tmp_path, tmp_path / "out")
     assert found.files == ["trace.objects.parquet", "trace.parquet"]
-    assert (found.rows_read, found.rows_kept, sum(found.left_out.values())) == (5, 4, 1), "the discard is left out"
+    assert (found.rows_read, found.rows_kept, sum(found.left_out.values())) == (
+        5,
+        4,
+        1,
+    ), "the discard is left out"
     rows = pq.read_table(tmp_path / "out" / "trace.parquet").to_pylist()
-    # At 8 MiB begins one place, 8 KiB before it another, whatever the lengths: numbers rise with addresses.
+    # At 8 MiB begins one place, 8 KiB before it another, whatever the lengths: numbers rise with
+    # addresses.
     assert [(r["ts_ns"] / MS, r["op"], r["object_id"], r["offset_bytes"], r["length_bytes"]) for r in rows] == [
         (0, "write", 1, 0, MIB), (2, "read", 1, 0, 4096), (2.5, "read", 0, 0, 8192), (6, "read", 1, 0, 8192),
     ]  # fmt: skip
@@ -51,7 +56,17 @@ def test_what_was_imported_can_be_replayed(tmp_path):
     write_blocks(tmp_path / "blocks.parquet", ROWS)
     run_cli("kvdistill", "import", "blocks", tmp_path / "blocks.parquet", "-o", tmp_path / "out")
     trace, run = tmp_path / "out" / "trace.parquet", tmp_path / "run"
-    run_cli("kvreplay", "run", trace, "--tier", f"vda={tmp_path / 'replay.dat'}", "--speed", "1", "-o", run)
+    run_cli(
+        "kvreplay",
+        "run",
+        trace,
+        "--tier",
+        f"vda={tmp_path / 'replay.dat'}",
+        "--speed",
+        "1",
+        "-o",
+        run,
+    )
     ops = pq.read_table(run / "ops.parquet").to_pylist()
     assert [(op["op"], op["bytes"], op["outcome"]) for op in sorted(ops, key=lambda op: op["row"])] == [
         ("write", MIB, "ok"), ("read", 4096, "ok"), ("read", 8192, "ok"), ("read", 8192, "ok"),

@@ -27,7 +27,9 @@ HEADER = "\t".join(Style.WARP.columns)
 
 
 def run_import(format_: str, files: list, out, tier: str | None = None, **how: bool) -> Account:
-    return import_files(files, ImportOptions(Format(format_), tier), out, ["kvdistill", "import"], **how)
+    return import_files(
+        files, ImportOptions(Format(format_), tier), out, ["kvdistill", "import"], **how
+    )
 
 
 def rows_of(path, table, *names: str) -> list[tuple]:
@@ -43,7 +45,9 @@ def figures(out) -> dict[tuple[str, str], dict]:
     return {(f["tier"], f["op"]): f for f in manifest(out)["summary"]["figures"]}
 
 
-def warp_line(op: str, file: str, start: str, end: str, size: int, error: str = "", **more: str) -> str:
+def warp_line(
+    op: str, file: str, start: str, end: str, size: int, error: str = "", **more: str
+) -> str:
     values = dict.fromkeys(Style.WARP.columns, "") | {
         "idx": "0", "thread": "3", "op": op, "client_id": "c", "n_objects": "1", "bytes": str(size), "file": file,
         "error": error, "start": start, "end": end, "duration_ns": "", "cat": "0",
@@ -57,7 +61,8 @@ def write_lines(path, *lines: str, compress: bool = False):
     return path
 
 
-# What a log cannot carry of HAND's tier: tier, phase, request, stage, rank; and offsets, since a GET is of an object.
+# What a log cannot carry of HAND's tier: tier, phase, request, stage, rank; and offsets, since a
+# GET is of an object.
 EXPECTED = [
     (0, "write", "chunk/000000000000", 6000), (0, "write", "chunk/000000000001", 3 << 20),
     (2 * MS, "read", "chunk/000000000002", 8192), (10 * MS, "read", "chunk/000000000001", 3 << 20),
@@ -70,11 +75,15 @@ EXPECTED = [
 @pytest.mark.parametrize(("style", "hosts"), [(Style.SAI3, 1), (Style.SAI3, 3), (Style.WARP, 1)])
 def test_a_trace_comes_back_from_its_op_log(tmp_path, style, hosts):
     trace = write_trace(tmp_path / "hand.parquet", HAND)
-    log = write_oplogs(trace, "nvme", tmp_path, style, endpoint="s3://b/", hosts=hosts, limit=Limit(), argv=[])
+    log = write_oplogs(
+        trace, "nvme", tmp_path, style, endpoint="s3://b/", hosts=hosts, limit=Limit(), argv=[]
+    )
     result = run_import(style.value, [tmp_path / name for name in log.files], tmp_path / "out")
     assert (result.rows_read, result.rows_kept, result.left_out) == (9, 9, {})
     keys = dict(rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "object_id", "key"))
-    found = rows_of(tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op", "object_id", "length_bytes")
+    found = rows_of(
+        tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op", "object_id", "length_bytes"
+    )
     if hosts == 1:
         assert [(ts, op, keys[o], length) for ts, op, o, length in found] == EXPECTED
     # Several hosts' rows of one instant may change places.
@@ -95,9 +104,21 @@ def test_an_imported_trace_keeps_its_date_and_round_trips(tmp_path):
     )  # fmt: skip
     run_import("warp", [log], tmp_path / "out")
     again = write_oplogs(
-        tmp_path / "out" / "trace.parquet", "s3", tmp_path, Style.SAI3, endpoint="", hosts=1, limit=Limit(), argv=[]
+        tmp_path / "out" / "trace.parquet",
+        "s3",
+        tmp_path,
+        Style.SAI3,
+        endpoint="",
+        hosts=1,
+        limit=Limit(),
+        argv=[],
     )
-    text = zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / again.files[0]).read_bytes()).decode()
+    text = (
+        zstandard.ZstdDecompressor()
+        .decompressobj()
+        .decompress((tmp_path / again.files[0]).read_bytes())
+        .decode()
+    )
     assert "\t2026-01-01T00:00:00.500000000Z\t" in text
 
 
@@ -111,18 +132,48 @@ def test_a_run_comes_back_from_warp_s_csv_with_its_times(tmp_path):
     )  # fmt: skip
     run_import("warp", [log], tmp_path / "out")
     made = write_oplogs(
-        tmp_path / "out", "s3", tmp_path, Style.WARP, endpoint="http://h", hosts=1, limit=Limit(), argv=[]
+        tmp_path / "out",
+        "s3",
+        tmp_path,
+        Style.WARP,
+        endpoint="http://h",
+        hosts=1,
+        limit=Limit(),
+        argv=[],
     )
     # warp analyze can read it: rows that were measured have ends.
     assert not any("analyze" in line for line in made.lost)
-    text = zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / made.files[0]).read_bytes()).decode()
+    text = (
+        zstandard.ZstdDecompressor()
+        .decompressobj()
+        .decompress((tmp_path / made.files[0]).read_bytes())
+        .decode()
+    )
     rows = [
-        dict(zip(Style.WARP.columns, line.split("\t"), strict=True)) for line in text.splitlines()[1:] if line[0] != "#"
+        dict(zip(Style.WARP.columns, line.split("\t"), strict=True))
+        for line in text.splitlines()[1:]
+        if line[0] != "#"
     ]
     names = ("op", "file", "bytes", "start", "end", "duration_ns", "error")
     assert [tuple(r[n] for n in names) for r in rows] == [
-        ("PUT", "a%20b", "4096", "2026-01-01T00:00:00.500000000Z", "2026-01-01T00:00:00.750000000Z", "250000000", ""),
-        ("GET", "a%20b", "4096", "2026-01-01T00:00:01.000000001Z", "2026-01-01T00:00:01.500000000Z", "499999999", ""),
+        (
+            "PUT",
+            "a%20b",
+            "4096",
+            "2026-01-01T00:00:00.500000000Z",
+            "2026-01-01T00:00:00.750000000Z",
+            "250000000",
+            "",
+        ),
+        (
+            "GET",
+            "a%20b",
+            "4096",
+            "2026-01-01T00:00:01.000000001Z",
+            "2026-01-01T00:00:01.500000000Z",
+            "499999999",
+            "",
+        ),
         # What was not measured is empty.
         ("GET", "a%20b", "4096", "2026-01-01T00:00:01.250000000Z", "", "", ""),
         (
@@ -137,12 +188,15 @@ def test_a_run_comes_back_from_warp_s_csv_with_its_times(tmp_path):
     ]
     run_import("warp", [tmp_path / made.files[0]], tmp_path / "again")
     wanted = ("op", "object_id", "submitted_ns", "completed_ns", "outcome")
-    first, again = (rows_of(tmp_path / name / "ops.parquet", OPS, *wanted) for name in ("out", "again"))
+    first, again = (
+        rows_of(tmp_path / name / "ops.parquet", OPS, *wanted) for name in ("out", "again")
+    )
     assert first == again
 
 
 def test_the_log_that_s3dlio_writes(tmp_path):
-    # As s3dlio 0.10 wrote it, but for its thread numbers: HEAD, a name with a space, an error without quotes.
+    # As s3dlio 0.10 wrote it, but for its thread numbers: HEAD, a name with a space, an error
+    # without quotes.
     when = "2026-11-21T07:57:43."
     log = write_lines(
         tmp_path / "o.tsv", "\t".join(Style.SAI3.columns),
@@ -163,7 +217,9 @@ def test_the_log_that_s3dlio_writes(tmp_path):
     assert objects == [("/t/o%202.bin", 4096), ("/t/no", None)]
     assert result.left_out == {"LIST and STAT cannot be stored in a kvtrace table": 2}
     # The read that failed is written as it was; nothing is populated for it.
-    again = write_oplogs(tmp_path / "out", "s3", tmp_path, Style.SAI3, endpoint="", hosts=1, limit=Limit(), argv=[])
+    again = write_oplogs(
+        tmp_path / "out", "s3", tmp_path, Style.SAI3, endpoint="", hosts=1, limit=Limit(), argv=[]
+    )
     assert (again.gets, again.populated) == (2, 0)
 
 
@@ -181,7 +237,16 @@ def test_what_warp_measured_becomes_a_run(tmp_path):
     out = tmp_path / "out"
     result = run_import("warp", [log], out, tier="minio")
     assert result.files == ["trace.objects.parquet", "trace.parquet", "ops.parquet", "run.json"]
-    assert rows_of(out / "ops.parquet", OPS, "op", "submitted_ns", "completed_ns", "bytes", "io_bytes", "outcome") == [
+    assert rows_of(
+        out / "ops.parquet",
+        OPS,
+        "op",
+        "submitted_ns",
+        "completed_ns",
+        "bytes",
+        "io_bytes",
+        "outcome",
+    ) == [
         ("write", 0, 250 * MS, 4096, None, "ok"),
         ("read", 500 * MS + 1, 1000 * MS, 4096, None, "ok"),
         ("read", 750 * MS, 750 * MS + 1000, 4096, None, "ok"),
@@ -189,7 +254,10 @@ def test_what_warp_measured_becomes_a_run(tmp_path):
         # No end: not measured, which is not 0.
         ("read", 2500 * MS, None, 10, None, "ok"),
     ]
-    assert rows_of(out / "trace.objects.parquet", OBJECTS, "key", "size_bytes") == [("a%20b", 4096), ("c", 10)]
+    assert rows_of(out / "trace.objects.parquet", OBJECTS, "key", "size_bytes") == [
+        ("a%20b", 4096),
+        ("c", 10),
+    ]
     assert "1 operation without an end: times are null" in result.notes
     run = manifest(out)
     assert (run["started_utc"], run["status"], run["summary"]["errors"]) == (
@@ -256,7 +324,12 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
             "a.tsv, row 1: its first line is not a header of an op log: op, bytes, file",
         ),
         ("warp", "a.csv", HEADER + "\n", "has no operation"),
-        ("fio-iolog", "a.log", "hello\n", "a.log, row 1: its first line is not 'fio version 2 iolog'"),
+        (
+            "fio-iolog",
+            "a.log",
+            "hello\n",
+            "a.log, row 1: its first line is not 'fio version 2 iolog'",
+        ),
         ("fio-iolog", "a.log", "fio version 3 iolog\n1 f add\n", "has no operation"),
         ("fio-json", "a.json", "warning\n", "not fio's JSON"),
         ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": 1}}]}', "not of fio 3 or later"),
@@ -266,14 +339,24 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         ("fio-log", "a_lat.1.log", "1, 2\n", "has 2 columns"),
         ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "has 2 latency bins, where fio"),
         ("bpftrace", "a.txt", "Attaching 1 probe...\n", "holds no histogram"),
-        ("bpftrace", "a.txt", "@d2c_read_us: \n[nonsense\n", "a.txt, row 2: '[nonsense' is not a bucket"),
+        (
+            "bpftrace",
+            "a.txt",
+            "@d2c_read_us: \n[nonsense\n",
+            "a.txt, row 2: '[nonsense' is not a bucket",
+        ),
         (
             "bpftrace",
             "a.txt",
             f"@d2c_read_us:\n[1] {2**70} |@|\n",
             "a.txt, row 2: '[1] 1180591620717411303424 |@|' is no",
         ),
-        ("bpftrace", "a.txt", "@qd_read:\n[1] 1 |@|\n@qd_read:\n[1] 1 |@|\n", "row 3: @qd_read appears twice"),
+        (
+            "bpftrace",
+            "a.txt",
+            "@qd_read:\n[1] 1 |@|\n@qd_read:\n[1] 1 |@|\n",
+            "row 3: @qd_read appears twice",
+        ),
         ("blkparse", "a.txt", "CPU0 (8,0):\n", "holds no event"),
         ("blkparse", "a.txt", "  8,0 1 1 0.000000001 1 Q R 1 + 1 [x]\n", "holds no issue"),
     ],
@@ -298,11 +381,15 @@ def test_a_missing_and_a_damaged_file(tmp_path):
 
 
 def test_an_import_replaces_an_import_and_nothing_else(tmp_path):
-    log = write_lines(tmp_path / "w.csv", HEADER, warp_line("GET", "a", "2026-01-01T00:00:01Z", "", 1))
+    log = write_lines(
+        tmp_path / "w.csv", HEADER, warp_line("GET", "a", "2026-01-01T00:00:01Z", "", 1)
+    )
     out = tmp_path / "out"
     run_import("warp", [log], out)
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
-    with pytest.raises(DeviceError, match="holds an import already; name another with -o, or add --force"):
+    with pytest.raises(
+        DeviceError, match="holds an import already; name another with -o, or add --force"
+    ):
         run_import("fio-json", [tmp_path / "o.json"], out)
     assert (out / "trace.parquet").is_file()
     run_import("fio-json", [tmp_path / "o.json"], out, is_forced=True)
@@ -322,7 +409,13 @@ def test_iolog_3(tmp_path):
     )  # fmt: skip
     result = run_import("fio-iolog", [log], tmp_path / "out")
     assert rows_of(
-        tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op", "object_id", "offset_bytes", "length_bytes"
+        tmp_path / "out" / "trace.parquet",
+        TRACE,
+        "ts_ns",
+        "op",
+        "object_id",
+        "offset_bytes",
+        "length_bytes",
     ) == [(0, "write", 0, 8192, 6144), (2000, "read", 1, 0, 512), (20_000, "read", 0, 8192, 100)]
     assert rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "key", "size_bytes") == [
         ("f", 8192 + 6144), ("g", 512),
@@ -341,18 +434,32 @@ def test_iolog_2_has_only_the_times_of_its_waits(tmp_path):
         "f read 0 4096", "f close",
     )  # fmt: skip
     result = run_import("fio-iolog", [log], tmp_path / "out")
-    assert rows_of(tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op") == [(0, "write"), (20 * MS, "read")]
-    assert "x.iolog is of version 2: its times are those of its wait lines, in ms from the start" in result.notes
+    assert rows_of(tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op") == [
+        (0, "write"),
+        (20 * MS, "read"),
+    ]
+    assert (
+        "x.iolog is of version 2: its times are those of its wait lines, in ms from the start"
+        in result.notes
+    )
 
 
 def test_our_own_iolog_comes_back(tmp_path):
     golden = Path(__file__).parents[2] / "golden" / "kvdistill" / "replay.iolog"
     run_import("fio-iolog", [golden], tmp_path / "out")
-    lines = [line.split() for line in golden.read_text().splitlines() if line.split()[2] in ("read", "write")]
+    lines = [
+        line.split()
+        for line in golden.read_text().splitlines()
+        if line.split()[2] in ("read", "write")
+    ]
     assert len(lines) > 5
-    rows = rows_of(tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op", "offset_bytes", "length_bytes")
+    rows = rows_of(
+        tmp_path / "out" / "trace.parquet", TRACE, "ts_ns", "op", "offset_bytes", "length_bytes"
+    )
     first = int(lines[0][0])
-    assert rows == [((int(us) - first) * 1000, op, int(at), int(length)) for us, _, op, at, length in lines]
+    assert rows == [
+        ((int(us) - first) * 1000, op, int(at), int(length)) for us, _, op, at, length in lines
+    ]
     # A folder with a trace alone is one to report on and distil.
     report = json.loads(run_cli("kvdistill", "report", tmp_path / "out", "--json").stdout)
     assert sum(row["ops"] for row in report["operations"]) == len(lines)
@@ -374,7 +481,9 @@ def test_our_own_iolog_comes_back(tmp_path):
 )
 def test_latency_logs(tmp_path, lines, has_trace, first):
     log = write_lines(tmp_path / "job_lat.1.log", *lines)
-    result = run_import("fio-log", [log, write_lines(tmp_path / "job_clat.1.log", lines[0])], tmp_path / "out")
+    result = run_import(
+        "fio-log", [log, write_lines(tmp_path / "job_clat.1.log", lines[0])], tmp_path / "out"
+    )
     names = ("op", "submitted_ns", "completed_ns", "bytes", "io_bytes")
     assert rows_of(tmp_path / "out" / "ops.parquet", OPS, *names) == [
         ("read", 0, 1000, 4096, 4096), ("write", 2 * MS - 1000, 2 * MS + 1000, 8192, 8192),
@@ -401,37 +510,65 @@ def test_latency_logs_with_issue_times_are_exact(tmp_path):
         "address": [512, 1024], "completed_ns": [1000, 1_003_000]
     }  # fmt: skip
     # Without offsets, a priority and an issue time.
-    log = write_lines(tmp_path / "k_clat.1.log", "5, 1000, 0, 4096, 0, 4321000", "9, 3000, 1, 4096, 1, 5321000")
+    log = write_lines(
+        tmp_path / "k_clat.1.log", "5, 1000, 0, 4096, 0, 4321000", "9, 3000, 1, 4096, 1, 5321000"
+    )
     result = run_import("fio-log", [log], tmp_path / "out2")
     assert result.files == ["ops.parquet", "run.json"]
-    assert rows_of(tmp_path / "out2" / "ops.parquet", OPS, "submitted_ns", "completed_ns")[1] == (1_000_000, 1_003_000)
+    assert rows_of(tmp_path / "out2" / "ops.parquet", OPS, "submitted_ns", "completed_ns")[1] == (
+        1_000_000,
+        1_003_000,
+    )
     assert "latencies are completion latencies: submission is not in them" in result.notes
 
 
 def test_total_latencies_have_no_issue_times_and_completions_do(tmp_path):
     # As fio 3.42 writes them with log_issue_time=1: by the zeros, all I/Os were issued at once.
-    lat = write_lines(tmp_path / "j_lat.1.log", "1, 946436, 0, 16384, 512, 0, 0", "10, 596263, 1, 16384, 512, 0, 0")
+    lat = write_lines(
+        tmp_path / "j_lat.1.log",
+        "1, 946436, 0, 16384, 512, 0, 0",
+        "10, 596263, 1, 16384, 512, 0, 0",
+    )
     ops, names = tmp_path / "out" / "ops.parquet", ("submitted_ns", "completed_ns")
     run_import("fio-log", [lat], tmp_path / "out")
-    assert rows_of(ops, OPS, *names) == [(0, 946_436), (9 * MS + 946_436 - 596_263, 9 * MS + 946_436)]
+    assert rows_of(ops, OPS, *names) == [
+        (0, 946_436),
+        (9 * MS + 946_436 - 596_263, 9 * MS + 946_436),
+    ]
     clat = write_lines(tmp_path / "j_clat.1.log", "1, 945825, 0, 16384, 512, 0, 51767",
                        "10, 594520, 1, 16384, 512, 0, 10008700")  # fmt: skip
     result = run_import("fio-log", [lat, clat], tmp_path / "out", is_forced=True)
-    assert rows_of(ops, OPS, *names) == [(0, 945_825), (10_008_700 - 51_767, 10_008_700 - 51_767 + 594_520)]
-    assert "latencies are completion latencies: logs of total latency have no issue times" in result.notes
+    assert rows_of(ops, OPS, *names) == [
+        (0, 945_825),
+        (10_008_700 - 51_767, 10_008_700 - 51_767 + 594_520),
+    ]
+    assert (
+        "latencies are completion latencies: logs of total latency have no issue times"
+        in result.notes
+    )
 
 
 def test_completion_latencies_of_a_job_without_total_ones_are_read(tmp_path):
-    both = [write_lines(tmp_path / f"a_{kind}.1.log", "10, 1000, 0, 4096, 0") for kind in ("lat", "clat")]
+    both = [
+        write_lines(tmp_path / f"a_{kind}.1.log", "10, 1000, 0, 4096, 0")
+        for kind in ("lat", "clat")
+    ]
     other = write_lines(tmp_path / "b_clat.1.log", "10, 1000, 1, 8192, 0")
     result = run_import("fio-log", [*both, other], tmp_path / "out")
-    assert rows_of(tmp_path / "out" / "ops.parquet", OPS, "op", "bytes") == [("read", 4096), ("write", 8192)]
+    assert rows_of(tmp_path / "out" / "ops.parquet", OPS, "op", "bytes") == [
+        ("read", 4096),
+        ("write", 8192),
+    ]
     assert "not read, since they add nothing to the other logs: a_clat.1.log" in result.notes
-    assert "latencies are completion latencies: submission is not in them (b_clat.1.log)" in result.notes
+    assert (
+        "latencies are completion latencies: submission is not in them (b_clat.1.log)"
+        in result.notes
+    )
 
 
 def test_windows_with_their_mean_and_their_largest_value(tmp_path):
-    # As fio 3.42 writes them with log_window_value=both: ms, mean, largest, direction, bytes, priority.
+    # As fio 3.42 writes them with log_window_value=both: ms, mean, largest, direction, bytes,
+    # priority.
     bw = write_lines(tmp_path / "j_bw.1.log", "500, 800, 1600, 0, 0, 0", "1000, 800, 900, 1, 0, 0")
     lat = write_lines(tmp_path / "j_lat.1.log", "500, 421877, 2248377, 0, 0, 0")
     run_import("fio-log", [bw, lat], tmp_path / "out")
@@ -443,13 +580,18 @@ def test_windows_with_their_mean_and_their_largest_value(tmp_path):
 def test_rates_become_a_series(tmp_path):
     # 800 KiB/s for 500 ms is 409,600 bytes; 1600 KiB/s from 500 to 1500 ms is 819,200 in each half.
     reads = [f"{ms}, {rate}, 0, 0, 0" for ms, rate in ((500, 800), (1000, 1600), (1500, 1600))]
-    bw = write_lines(tmp_path / "j_bw.1.log", *reads, *(f"{ms}, 1000, 1, 0, 0" for ms in (500, 1000, 1500)))
+    bw = write_lines(
+        tmp_path / "j_bw.1.log", *reads, *(f"{ms}, 1000, 1, 0, 0" for ms in (500, 1000, 1500))
+    )
     # The mean from 0 to 1500 ms: 150 operations, 100 of them in the first second.
     iops = write_lines(tmp_path / "j_iops.1.log", "1500, 100, 0, 0, 0")
     # Latencies that go on for longer say nothing of how long bytes were counted.
     lat = write_lines(tmp_path / "j_lat.1.log", "1500, 100, 0, 0, 0", "2000, 100, 0, 0, 0")
     with_lat = run_import("fio-log", [bw, iops, lat], tmp_path / "with")
-    assert (with_lat.rows_kept, figures(tmp_path / "with")["fio", "read"]["span_ns"]) == (9, 1500 * MS)
+    assert (with_lat.rows_kept, figures(tmp_path / "with")["fio", "read"]["span_ns"]) == (
+        9,
+        1500 * MS,
+    )
     result = run_import("fio-log", [bw, iops], tmp_path / "out")
     names = ("second", "op", "operations", "bytes", "errors", "mean_ns")
     assert rows_of(tmp_path / "out" / "series.parquet", SERIES, *names) == [
@@ -468,15 +610,23 @@ def test_rates_become_a_series(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "seconds"),
     [
-        # As fio 3.33 wrote them of a job that pauses (thinktime): no line of a window without I/O, 784 reads in all.
+        # As fio 3.33 wrote them of a job that pauses (thinktime): no line of a window without I/O,
+        # 784 reads in all.
         (
-            ["250, 3152, 0", "250, 3248, 1", "1750, 3024, 0", "1750, 3376, 1", "3250, 3088, 0", "4750, 3280, 0"],
+            [
+                "250, 3152, 0",
+                "250, 3248, 1",
+                "1750, 3024, 0",
+                "1750, 3376, 1",
+                "3250, 3088, 0",
+                "4750, 3280, 0",
+            ],
             {"read": [788, 756, 0, 772, 820], "write": [812, 844]},
         ),
         # Windows of 10 ms, of which the clock makes 9 to 12, and a short last one, are no pauses.
         (["10, 100, 0", "22, 100, 0", "31, 100, 0", "40, 100, 0", "43, 100, 0"], {"read": [4.3]}),
-        # One file for all jobs (per_job_logs=0): a time that does not go on begins the next job's; the last one's
-        # first window was idle.
+        # One file for all jobs (per_job_logs=0): a time that does not go on begins the next job's;
+        # the last one's first window was idle.
         (["500, 8, 0", "1000, 8, 0", "500, 16, 0", "1000, 16, 0", "1000, 2, 0"], {"read": [25]}),
     ],
 )
@@ -485,7 +635,12 @@ def test_a_rate_counts_for_its_own_window(tmp_path, lines, seconds):
     result = run_import("fio-log", [log], tmp_path / "out")
     assert (result.rows_kept, result.left_out) == (len(lines), {})
     rows = rows_of(tmp_path / "out" / "series.parquet", SERIES, "op", "second", "bytes")
-    expected = {(op, at): round(kib * 1024) for op, of in seconds.items() for at, kib in enumerate(of) if kib}
+    expected = {
+        (op, at): round(kib * 1024)
+        for op, of in seconds.items()
+        for at, kib in enumerate(of)
+        if kib
+    }
     assert {(op, second): of for op, second, of in rows} == expected
     assert {op: of["bytes"] for (_, op), of in figures(tmp_path / "out").items()} == {
         op: round(sum(of) * 1024) for op, of in seconds.items()
@@ -493,14 +648,21 @@ def test_a_rate_counts_for_its_own_window(tmp_path, lines, seconds):
 
 
 def test_a_series_without_a_tier_is_queried_and_its_operations_are_unknown(tmp_path):
-    run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0")], tmp_path / "out")
+    run_import(
+        "fio-log", [write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0")], tmp_path / "out"
+    )
     query = "SELECT second, tier, op, bytes FROM series"
     assert "409600" in run_cli("kvdistill", "sql", tmp_path / "out", query).stdout
     assert "no operation completed" not in run_cli("kvdistill", "report", tmp_path / "out").stdout
 
 
 def test_rates_of_single_operations_count_where_they_end(tmp_path):
-    lines = ("0, 12215, 0, 4096, 0", "999, 39602, 0, 16384, 0", "1000, 39387, 1, 16384, 0", "2500, 1, 2, 512, 0")
+    lines = (
+        "0, 12215, 0, 4096, 0",
+        "999, 39602, 0, 16384, 0",
+        "1000, 39387, 1, 16384, 0",
+        "2500, 1, 2, 512, 0",
+    )
     result = run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", *lines)], tmp_path / "out")
     assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes") == [
         (0, "read", None, 20480), (1, "write", None, 16384),
@@ -509,8 +671,13 @@ def test_rates_of_single_operations_count_where_they_end(tmp_path):
 
 
 def test_a_silent_job_has_an_empty_log(tmp_path):
-    logs = [write_lines(tmp_path / f"a_{kind}.1.log", "10, 1000, 0, 4096, 0") for kind in ("lat", "bw")]
-    silent, no_queue = [tmp_path / f"e_{kind}.1.log" for kind in ("lat", "bw")], tmp_path / "a_slat.1.log"
+    logs = [
+        write_lines(tmp_path / f"a_{kind}.1.log", "10, 1000, 0, 4096, 0") for kind in ("lat", "bw")
+    ]
+    silent, no_queue = (
+        [tmp_path / f"e_{kind}.1.log" for kind in ("lat", "bw")],
+        tmp_path / "a_slat.1.log",
+    )
     for path in (*silent, no_queue):
         path.write_text("")
     result = run_import("fio-log", [*logs, *silent, no_queue], tmp_path / "out")
@@ -529,9 +696,14 @@ def test_a_silent_job_has_an_empty_log(tmp_path):
      (["j_bw.log"], True), (["j_lat.log"], True)],
 )  # fmt: skip
 def test_jobs_whose_times_overlap_are_noted_once(tmp_path, names, is_noted):
-    logs = [write_lines(tmp_path / name, "500, 1000, 0, 4096, 0", "400, 1000, 0, 4096, 0") for name in names]
+    logs = [
+        write_lines(tmp_path / name, "500, 1000, 0, 4096, 0", "400, 1000, 0, 4096, 0")
+        for name in names
+    ]
     notes = run_import("fio-log", logs, tmp_path / "out").notes
-    assert sum("each job's log counts from that job's own start" in note for note in notes) == is_noted
+    assert (
+        sum("each job's log counts from that job's own start" in note for note in notes) == is_noted
+    )
 
 
 def test_a_folder_is_no_log(tmp_path):
@@ -546,7 +718,13 @@ def test_logs_of_submission_alone_are_refused(tmp_path):
 
 
 def fio_job(**fields: object) -> dict:
-    times = {"min": 10, "max": 900, "mean": 400.5, "N": 200, "percentile": {"50.000000": 300, "99.000000": 880}}
+    times = {
+        "min": 10,
+        "max": 900,
+        "mean": 400.5,
+        "N": 200,
+        "percentile": {"50.000000": 300, "99.000000": 880},
+    }
     read = {
         "io_bytes": 819200, "bw_bytes": 409600, "iops": 100.0, "runtime": 2000, "total_ios": 200,
         "lat_ns": {"min": 0, "max": 1000, "mean": 500.0, "N": 200}, "clat_ns": times,
@@ -560,9 +738,14 @@ def fio_job(**fields: object) -> dict:
 def test_fio_json_by_hand(tmp_path):
     of_k = {"jobname": "k", "error": 5, "trim": {"total_ios": 1}}
     content = {"fio version": "fio-3.33", "jobs": [fio_job(), fio_job(), fio_job(**of_k)]}
-    # With --status-interval and --output-format=json,normal: an earlier result, and text after the last.
-    early, last = (json.dumps(of, indent=2) for of in ({"jobs": [fio_job(jobname="early")]}, content))
-    (tmp_path / "o.json").write_text(f"fio: a warning\n{early}\n{last}\n\nj: (groupid=0, jobs=1): err= 0\n")
+    # With --status-interval and --output-format=json,normal: an earlier result, and text after the
+    # last.
+    early, last = (
+        json.dumps(of, indent=2) for of in ({"jobs": [fio_job(jobname="early")]}, content)
+    )
+    (tmp_path / "o.json").write_text(
+        f"fio: a warning\n{early}\n{last}\n\nj: (groupid=0, jobs=1): err= 0\n"
+    )
     result = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
     found = figures(tmp_path / "out")
     assert list(found) == [("j", "read"), ("j #2", "read"), ("k", "read")]
@@ -581,14 +764,19 @@ def test_fio_json_by_hand(tmp_path):
     assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_000 * MS)
     assert "counted in no figure: 3 trims of job j in o.json" in result.notes
     # Another job is compared as another job.
-    (tmp_path / "p.json").write_text(json.dumps({"jobs": [fio_job(**{"job options": {"iodepth": "1", "bs": "4k"}})]}))
+    (tmp_path / "p.json").write_text(
+        json.dumps({"jobs": [fio_job(**{"job options": {"iodepth": "1", "bs": "4k"}})]})
+    )
     run_import("fio-json", [tmp_path / "p.json"], tmp_path / "other")
-    compared = json.loads(run_cli("kvdistill", "compare", tmp_path / "out", tmp_path / "other", "--json").stdout)
+    compared = json.loads(
+        run_cli("kvdistill", "compare", tmp_path / "out", tmp_path / "other", "--json").stdout
+    )
     assert compared["settings"]["fio.jobs.j.iodepth"] == ["8", "1"]
 
 
 def test_jobs_of_clients_count_once(tmp_path):
-    # As fio 3.33 --client writes it: text before, jobs as they end, each with its host, then the sum of all.
+    # As fio 3.33 --client writes it: text before, jobs as they end, each with its host, then the
+    # sum of all.
     hosts = ("b", "a", "a")
     jobs = [fio_job(hostname=host, jobname=name) for host, name in zip(hosts, "jjk", strict=True)]
     both = {"io_bytes": 3 * 819200, "total_ios": 600, "runtime": 2000, "bw_bytes": 3 * 409600}
@@ -607,19 +795,40 @@ def test_jobs_of_clients_count_once(tmp_path):
 def test_rates_of_fio_are_said_to_be_over_its_own_time(tmp_path):
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
     run_import("fio-json", [tmp_path / "o.json"], tmp_path / "json")
-    run_import("fio-log", [write_lines(tmp_path / "j_lat.1.log", "5, 1000, 0, 4096, 0")], tmp_path / "log")
+    run_import(
+        "fio-log", [write_lines(tmp_path / "j_lat.1.log", "5, 1000, 0, 4096, 0")], tmp_path / "log"
+    )
     for name in ("json", "log"):
         shown = run_cli("kvdistill", "report", tmp_path / name, "--markdown").stdout
-        assert [of in shown for of in ("imported tool counted", "first submission")] == [name == "json", name == "log"]
+        assert [of in shown for of in ("imported tool counted", "first submission")] == [
+            name == "json",
+            name == "log",
+        ]
 
 
 def test_an_imported_run_is_a_run_to_sql(tmp_path):
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
     run_import("fio-json", [tmp_path / "o.json"], tmp_path / "json")
-    run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0")], tmp_path / "log")
-    done = run_cli("kvdistill", "sql", tmp_path / "json", tmp_path / "log", "--query", "runs_at_a_glance", "--json")
-    rows = sorted((run["verdict"], run["operations"], run["engine"], run["wall_s"]) for run in json.loads(done.stdout))
-    assert rows == [("imported from fio-json", 200, "libaio", 2.0), ("imported from fio-log", None, "other", 0.5)]
+    run_import(
+        "fio-log", [write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0")], tmp_path / "log"
+    )
+    done = run_cli(
+        "kvdistill",
+        "sql",
+        tmp_path / "json",
+        tmp_path / "log",
+        "--query",
+        "runs_at_a_glance",
+        "--json",
+    )
+    rows = sorted(
+        (run["verdict"], run["operations"], run["engine"], run["wall_s"])
+        for run in json.loads(done.stdout)
+    )
+    assert rows == [
+        ("imported from fio-json", 200, "libaio", 2.0),
+        ("imported from fio-log", None, "other", 0.5),
+    ]
 
 
 def test_which_latencies_are_whole_is_said(tmp_path):
@@ -631,7 +840,9 @@ def test_which_latencies_are_whole_is_said(tmp_path):
 
 
 def test_a_tier_of_what_has_none_is_refused_and_not_ignored(tmp_path):
-    (tmp_path / "b.txt").write_text("  8,0 1 1 0.000000001 1 D R 8 + 8 [x]\n  8,0 1 2 0.000000002 1 C R 8 + 8 [0]\n")
+    (tmp_path / "b.txt").write_text(
+        "  8,0 1 1 0.000000001 1 D R 8 + 8 [x]\n  8,0 1 2 0.000000002 1 C R 8 + 8 [0]\n"
+    )
     with pytest.raises(ConfigError, match="--tier nvme: what blkparse holds is of no tier"):
         run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out", tier="nvme")
     assert not (tmp_path / "out").exists()
@@ -639,7 +850,9 @@ def test_a_tier_of_what_has_none_is_refused_and_not_ignored(tmp_path):
 
 def test_an_import_of_nothing_says_what_was_left_out(tmp_path):
     log = write_lines(tmp_path / "j_lat.1.log", "10, 1000, 2, 4096, 0")
-    with pytest.raises(TraceError, match="no operation that can be imported; since: trims free a part"):
+    with pytest.raises(
+        TraceError, match="no operation that can be imported; since: trims free a part"
+    ):
         run_import("fio-log", [log], tmp_path / "out")
 
 
@@ -655,12 +868,17 @@ def test_an_import_of_nothing_says_what_was_left_out(tmp_path):
 def test_how_long_a_run_of_fio_took(tmp_path, jobs, wall_ms):
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job(**of) for of in jobs]}))
     run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
-    assert manifest(tmp_path / "out")["summary"]["wall_ns"] == (None if wall_ms is None else wall_ms * MS)
+    assert manifest(tmp_path / "out")["summary"]["wall_ns"] == (
+        None if wall_ms is None else wall_ms * MS
+    )
 
 
 def test_mean_latencies_of_windows_are_a_series_that_says_so(tmp_path):
-    # As fio 3.33 writes it with log_avg_msec=500: means, without a count, and nothing of a quiet window.
-    log = write_lines(tmp_path / "j_lat.1.log", "500, 1000, 0, 0, 0", "1500, 4000, 0, 0, 0", "2000, 800, 1, 0, 0")
+    # As fio 3.33 writes it with log_avg_msec=500: means, without a count, and nothing of a quiet
+    # window.
+    log = write_lines(
+        tmp_path / "j_lat.1.log", "500, 1000, 0, 0, 0", "1500, 4000, 0, 0, 0", "2000, 800, 1, 0, 0"
+    )
     result = run_import("fio-log", [log], tmp_path / "out")
     assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes", "mean_ns") == [
         # Half a second of each window.
@@ -682,7 +900,8 @@ def hist_line(ms: int, op: int, size: int, counts: dict[int, int], coarseness: i
 
 @pytest.mark.parametrize("coarseness", [0, 2])
 def test_latency_histograms_of_windows(tmp_path, coarseness):
-    # fio's bins: one a ns to 128, then 64 a power of two. 100 ns is bin 100; 1024 to 1039 ns is 5 * 64.
+    # fio's bins: one a ns to 128, then 64 a power of two. 100 ns is bin 100; 1024 to 1039 ns is 5 *
+    # 64.
     short, long = 100 >> coarseness, 320 >> coarseness
     log = write_lines(
         tmp_path / "j_clat_hist.1.log", hist_line(1000, 0, 4096, {short: 30, long: 10}, coarseness),
@@ -695,7 +914,12 @@ def test_latency_histograms_of_windows(tmp_path, coarseness):
     ]  # fmt: skip
     latency = figures(tmp_path / "out")["fio", "read"]["latency"]
     end = {0: 1024 + 15, 2: 1024 + 63}[coarseness]
-    assert (latency["count"], latency["p50_ns"], latency["p99_ns"], latency["mean_ns"]) == (100, end, end, None)
+    assert (latency["count"], latency["p50_ns"], latency["p99_ns"], latency["mean_ns"]) == (
+        100,
+        end,
+        end,
+        None,
+    )
     # Another job's rates stand in for nothing of this one, and say nothing of its operations.
     other = write_lines(tmp_path / "k_bw.2.log", "1000, 1, 0, 4096, 0")
     notes = run_import("fio-log", [log, other], tmp_path / "both").notes
@@ -709,7 +933,9 @@ def test_latency_histograms_of_windows(tmp_path, coarseness):
 
 def test_a_histogram_of_i_os_that_differ_in_size_says_no_bytes(tmp_path):
     lines = (hist_line(1000, 0, 4096, {100: 10}), hist_line(2000, 0, 65536, {100: 5}))
-    result = run_import("fio-log", [write_lines(tmp_path / "j_clat_hist.1.log", *lines)], tmp_path / "out")
+    result = run_import(
+        "fio-log", [write_lines(tmp_path / "j_clat_hist.1.log", *lines)], tmp_path / "out"
+    )
     read = figures(tmp_path / "out")["fio", "read"]
     assert (read["operations"], read["bytes"], read["bandwidth_bytes_per_s"]) == (15, None, None)
     assert "j_clat_hist.1.log: bytes are left out: I/Os differ in size" in result.notes
@@ -721,7 +947,10 @@ def test_a_histogram_of_i_os_that_differ_in_size_says_no_bytes(tmp_path):
 )
 def test_a_histogram_counts_nothing_that_logs_of_rates_count(tmp_path, logs, expected):
     rates = ((500, 800), (1000, 1600), (1500, 1600))
-    lines = {"bw": [f"{ms}, {rate}, 0, 0, 0" for ms, rate in rates], "iops": ("1500, 100, 0, 0, 0",)}
+    lines = {
+        "bw": [f"{ms}, {rate}, 0, 0, 0" for ms, rate in rates],
+        "iops": ("1500, 100, 0, 0, 0",),
+    }
     files = [write_lines(tmp_path / f"j_{name}.1.log", *lines[name]) for name in logs]
     histogram = write_lines(tmp_path / "j_clat_hist.1.log", hist_line(1000, 0, 4096, {100: 10}))
     run_import("fio-log", [histogram, *files], tmp_path / "out")
@@ -731,9 +960,13 @@ def test_a_histogram_counts_nothing_that_logs_of_rates_count(tmp_path, logs, exp
 
 
 def test_logs_of_windows_with_dates_count_from_their_first_line(tmp_path):
-    log = write_lines(tmp_path / "j_bw.1.log", "1700000000500, 1000, 0, 0, 0", "1700000001500, 1000, 0, 0, 0")
+    log = write_lines(
+        tmp_path / "j_bw.1.log", "1700000000500, 1000, 0, 0, 0", "1700000001500, 1000, 0, 0, 0"
+    )
     result = run_import("fio-log", [log], tmp_path / "out")
-    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "bytes") == [(0, 1024_000)]
+    assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "bytes") == [
+        (0, 1024_000)
+    ]
     assert any("times are dates (log_unix_epoch)" in note for note in result.notes)
 
 
@@ -749,7 +982,9 @@ def test_logs_of_windows_with_dates_count_from_their_first_line(tmp_path):
     ],
 )  # fmt: skip
 def test_numbers_beyond_any_device_s_in_a_log_of_fio_are_left_out(tmp_path, name, line):
-    log = write_lines(tmp_path / name, "5, 10, 0, 4096, 4096, 0x0", "6, 10, 0, 4096, 8192, 0x0", line)
+    log = write_lines(
+        tmp_path / name, "5, 10, 0, 4096, 4096, 0x0", "6, 10, 0, 4096, 8192, 0x0", line
+    )
     result = run_import("fio-log", [log], tmp_path / "out")
     assert (result.rows_read, result.rows_kept, sum(result.left_out.values())) == (3, 2, 1)
 
@@ -759,21 +994,33 @@ def test_figures_without_operations_are_reported_and_compared(tmp_path):
     run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out", tier="nvme")
     found = summary_report(read_run(tmp_path / "out"))
     (figures_,), (latency,) = found.figures, found.latency
-    assert (figures_["tier"], figures_["operations"], figures_["bandwidth_bytes_per_s"]) == ("nvme", 200, 409600.0)
+    assert (figures_["tier"], figures_["operations"], figures_["bandwidth_bytes_per_s"]) == (
+        "nvme",
+        200,
+        409600.0,
+    )
     assert (latency["p50_ns"], latency["p99_9_ns"]) == (300, None)
     # What would need the operations is absent, not 0.
     assert (found.over_time, found.sizes, found.bucket_ns) == ([], [], None)
-    done = run_cli("kvdistill", "report", tmp_path / "out", "-o", tmp_path / "r.md", "-o", tmp_path / "r.html")
+    done = run_cli(
+        "kvdistill", "report", tmp_path / "out", "-o", tmp_path / "r.md", "-o", tmp_path / "r.html"
+    )
     assert "r.html" in done.stderr
     assert "imported from fio-json" in (tmp_path / "r.md").read_text()
     (tmp_path / "out" / "run.json").write_text('{"program": "kvreplay"}')
-    with pytest.raises(TraceError, match="not of this version of kvtrace: Object missing required field"):
+    with pytest.raises(
+        TraceError, match="not of this version of kvtrace: Object missing required field"
+    ):
         report(tmp_path / "out")
 
 
 def test_runs_of_which_only_bandwidth_is_known_are_compared_by_it(tmp_path):
     for name, rate in (("a", 100), ("b", 250)):
-        run_import("fio-log", [write_lines(tmp_path / "j_bw.1.log", f"500, {rate}, 0, 0, 0")], tmp_path / name)
+        run_import(
+            "fio-log",
+            [write_lines(tmp_path / "j_bw.1.log", f"500, {rate}, 0, 0, 0")],
+            tmp_path / name,
+        )
     said = run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b").stdout
     assert "b has a read bandwidth 150 % higher than a" in said.splitlines()[0]
 
@@ -785,7 +1032,12 @@ def test_fio_json_plus_gives_percentiles_that_fio_did_not_print(tmp_path):
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [job]}))
     result = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out", tier="nvme")
     latency = figures(tmp_path / "out")["nvme", "read"]["latency"]
-    assert (latency["p50_ns"], latency["p95_ns"], latency["p99_ns"], latency["mean_ns"]) == (20, 30, 40, 500.0)
+    assert (latency["p50_ns"], latency["p95_ns"], latency["p99_ns"], latency["mean_ns"]) == (
+        20,
+        30,
+        40,
+        500.0,
+    )
     # Total latency, so nothing to warn of.
     assert not any("completion latency" in note for note in result.notes)
 
@@ -818,7 +1070,17 @@ CPU0 (8,0):
 def test_blkparse(tmp_path):
     (tmp_path / "b.txt").write_text(BLKPARSE)
     result = run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out")
-    names = ("insert_ns", "issue_ns", "complete_ns", "sector", "bytes", "rwbs", "pid", "comm", "error")
+    names = (
+        "insert_ns",
+        "issue_ns",
+        "complete_ns",
+        "sector",
+        "bytes",
+        "rwbs",
+        "pid",
+        "comm",
+        "error",
+    )
     assert rows_of(tmp_path / "out" / "blocks.parquet", BLOCKS, *names) == [
         # Queued by fio, whoever issued it.
         (0, 10_000, 110_000, 223490, 4096, "R", 697, "fio", 0),
@@ -832,10 +1094,13 @@ def test_blkparse(tmp_path):
     # The message and the summary are no rows.
     assert (result.rows_read, result.rows_kept) == (17, 5)
     assert result.left_out == {"no event in blkparse's default form": 1}
-    assert {"1 I/O merged into requests", "1 request without a completion in the text"} <= set(result.notes)
+    assert {"1 I/O merged into requests", "1 request without a completion in the text"} <= set(
+        result.notes
+    )
 
 
-# Flushes and a rewrite as Linux traces them: the flush's own I/O ends behind the request that the kernel made of it.
+# Flushes and a rewrite as Linux traces them: the flush's own I/O ends behind the request that the
+# kernel made of it.
 FLUSHED = """\
   8,0    3        1     0.000100000   697  Q FWS [fio]
   8,0    3        2     0.000101000   697  G FWS [fio]
@@ -864,7 +1129,10 @@ def test_flushes_are_no_writes_and_merged_ios_no_start_of_later_requests(tmp_pat
         (5_000_000_000, 5_000_004_000, 5_000_104_000, 8192, "WS"), (None, 6_000_000_000, 6_000_001_000, 0, "FWS"),
     ]  # fmt: skip
     directions = json.loads((tmp_path / "out" / "probe.json").read_text())["block"]["directions"]
-    assert {op: (of["issued"], of["completed"]) for op, of in directions.items()} == {"flush": (2, 2), "write": (2, 2)}
+    assert {op: (of["issued"], of["completed"]) for op, of in directions.items()} == {
+        "flush": (2, 2),
+        "write": (2, 2),
+    }
 
 
 @pytest.mark.parametrize("line", [
@@ -872,9 +1140,15 @@ def test_flushes_are_no_writes_and_merged_ios_no_start_of_later_requests(tmp_pat
     f"  8,0 3 3 0.000001500 697 D R {2**62} + 8 [x]", f"  8,0 3 3 0.000001500 697 D R 1 + {2**40} [x]",
 ])  # fmt: skip
 def test_numbers_beyond_any_device_s_in_a_text_of_blkparse_are_left_out(tmp_path, line):
-    log = write_lines(tmp_path / "b.txt", *BLKPARSE.splitlines()[:4], line, *BLKPARSE.splitlines()[4:])
+    log = write_lines(
+        tmp_path / "b.txt", *BLKPARSE.splitlines()[:4], line, *BLKPARSE.splitlines()[4:]
+    )
     result = run_import("blkparse", [log], tmp_path / "out")
-    assert (result.rows_read, result.rows_kept, result.left_out["numbers beyond any device's"]) == (18, 5, 1)
+    assert (result.rows_read, result.rows_kept, result.left_out["numbers beyond any device's"]) == (
+        18,
+        5,
+        1,
+    )
 
 
 def test_blkparse_s_figures(tmp_path):
@@ -884,7 +1158,13 @@ def test_blkparse_s_figures(tmp_path):
     assert found["duration_ns"] == 400_000
     read, write = (found["block"]["directions"][name] for name in ("read", "write"))
     # The last read has no completion; the write failed.
-    assert (read["queued"], read["issued"], read["issued_bytes"], read["completed"], read["errors"]) == (
+    assert (
+        read["queued"],
+        read["issued"],
+        read["issued_bytes"],
+        read["completed"],
+        read["errors"],
+    ) == (
         1,
         3,
         12288,
@@ -893,17 +1173,29 @@ def test_blkparse_s_figures(tmp_path):
     )
     assert (write["queued"], write["issued"], write["completed"], write["errors"]) == (1, 1, 1, 1)
     assert (read["completed_bytes"], write["completed_bytes"]) == (8192, 0)
-    assert (read["d2c"]["count"], read["d2c"]["mean_ns"], read["d2c"]["p50_ns"]) == (2, 95_000, 90_000)
+    assert (read["d2c"]["count"], read["d2c"]["mean_ns"], read["d2c"]["p50_ns"]) == (
+        2,
+        95_000,
+        90_000,
+    )
     assert read["d2c"]["p95_ns"] is None
     assert read["d2c"]["log2_ns"] == [{"from": 65536, "below": 131072, "count": 2}]
-    assert (read["q2d"]["count"], read["q2d"]["mean_ns"], write["q2d"]["mean_ns"]) == (1, 10_000, 10_000)
+    assert (read["q2d"]["count"], read["q2d"]["mean_ns"], write["q2d"]["mean_ns"]) == (
+        1,
+        10_000,
+        10_000,
+    )
     assert read["block_sizes"] == [{"bytes": 4096, "count": 3}]
     # The write is issued while the first read is in flight.
     assert read["in_flight_at_dispatch"] == [{"in_flight": 1, "count": 3}]
     assert write["in_flight_at_dispatch"] == [{"in_flight": 2, "count": 1}]
     assert found["block"]["directions"]["flush"]["issued"] == 1
     report = json.loads(run_cli("kvdistill", "report", tmp_path / "out", "--json").stdout)
-    assert [(row["op"], row["issued"]) for row in report["directions"]] == [("flush", 1), ("read", 3), ("write", 1)]
+    assert [(row["op"], row["issued"]) for row in report["directions"]] == [
+        ("flush", 1),
+        ("read", 3),
+        ("write", 1),
+    ]
 
 
 # As bpftrace 0.17 prints them.
@@ -947,7 +1239,10 @@ Attaching 14 probes...
 def test_a_bucket_without_an_end_is_reported(tmp_path):
     (tmp_path / "b.txt").write_text("@d2c_read_us:\n[8, 16)  5 |@|\n[8M, ...)  3 |@|\n\n")
     run_import("bpftrace", [tmp_path / "b.txt"], tmp_path / "out")
-    assert [row["low_ns"] for row in report(tmp_path / "out").latency_bins] == [8_000, 8_388_608_000]
+    assert [row["low_ns"] for row in report(tmp_path / "out").latency_bins] == [
+        8_000,
+        8_388_608_000,
+    ]
 
 
 def test_bpftrace(tmp_path):
@@ -961,7 +1256,11 @@ def test_bpftrace(tmp_path):
         {"from": 0, "below": 1000, "count": 2}, {"from": 1000, "below": 2000, "count": 1},
         {"from": 512_000, "below": 1_024_000, "count": 30}, {"from": 1_024_000, "below": 2_048_000, "count": 7},
     ]  # fmt: skip
-    assert (read["d2c"]["count"], read["d2c"]["longest_below_ns"], read["d2c"]["mean_ns"]) == (40, 2_048_000, None)
+    assert (read["d2c"]["count"], read["d2c"]["longest_below_ns"], read["d2c"]["mean_ns"]) == (
+        40,
+        2_048_000,
+        None,
+    )
     # The 20th of 40 lies in the third bucket, the 38th in the last; 40 values have no p99.
     assert read["d2c"]["p50_ns"] is None
     assert read["d2c"]["percentiles_within"] == {
@@ -980,7 +1279,10 @@ def test_bpftrace(tmp_path):
     assert found["application"]["times"]["read"]["log2_ns"] == [
         {"from": 2097152000, "below": 4194304000, "count": 4}
     ]  # fmt: skip
-    assert result.left_out == {"below 0, which is not a time": 1, "histograms that the script does not have": 1}
+    assert result.left_out == {
+        "below 0, which is not a time": 1,
+        "histograms that the script does not have": 1,
+    }
     assert result.examples["histograms that the script does not have"] == "b.txt: @mine, 9 values"
     assert run_cli("kvdistill", "report", tmp_path / "out", "--json").returncode == 0
     with pytest.raises(TraceError, match="no duration and no exact sizes"):
@@ -990,15 +1292,25 @@ def test_bpftrace(tmp_path):
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.full)])
 def test_many_objects(tmp_path, count):
     starts = (f"2026-01-01T00:00:{i // 20000:02d}.{i % 20000 * 50000:09d}Z" for i in range(count))
-    lines = "".join(f"{i}\t0\tPUT\tc\t1\t9\t\tk/{i:07d}\t\t{start}\t\t\t\n" for i, start in enumerate(starts))
+    lines = "".join(
+        f"{i}\t0\tPUT\tc\t1\t9\t\tk/{i:07d}\t\t{start}\t\t\t\n" for i, start in enumerate(starts)
+    )
     header = "\t".join(Style.SAI3.columns)
-    (tmp_path / "m.tsv.zst").write_bytes(zstandard.ZstdCompressor().compress(f"{header}\n{lines}".encode()))
+    (tmp_path / "m.tsv.zst").write_bytes(
+        zstandard.ZstdCompressor().compress(f"{header}\n{lines}".encode())
+    )
     result = run_import("sai3", [tmp_path / "m.tsv.zst"], tmp_path / "out")
     assert result.rows_kept == count
     keys = read_table(tmp_path / "out" / "trace.objects.parquet", OBJECTS).column("key")
-    assert (len(keys), keys[0].as_py(), keys[count - 1].as_py()) == (count, "k/0000000", f"k/{count - 1:07d}")
+    assert (len(keys), keys[0].as_py(), keys[count - 1].as_py()) == (
+        count,
+        "k/0000000",
+        f"k/{count - 1:07d}",
+    )
     trace = tmp_path / "out" / "trace.parquet"
-    log = write_oplogs(trace, "s3", tmp_path, Style.SAI3, endpoint="s3://b/", hosts=4, limit=Limit(), argv=[])
+    log = write_oplogs(
+        trace, "s3", tmp_path, Style.SAI3, endpoint="s3://b/", hosts=4, limit=Limit(), argv=[]
+    )
     assert log.puts == count
 
 
@@ -1009,22 +1321,35 @@ def test_what_fio_logged_and_what_it_summed_up_agree(tmp_path):
         "ioengine=psync\nwrite_lat_log=m\nlog_offset=1\nwrite_iolog=m.iolog\n"
     )
     subprocess.run(
-        ["fio", "--output-format=json+", "--output=o.json", "j.fio"], cwd=tmp_path, check=True, capture_output=True
+        ["fio", "--output-format=json+", "--output=o.json", "j.fio"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
     )
     run_import("fio-log", [*tmp_path.glob("m_*.log")], tmp_path / "log")
     run_import("fio-json", [tmp_path / "o.json"], tmp_path / "json", tier="fio")
     run_import("fio-iolog", [tmp_path / "m.iolog"], tmp_path / "iolog")
     (job,) = json.loads((tmp_path / "o.json").read_text())["jobs"]
     logged, summed = figures(tmp_path / "log"), figures(tmp_path / "json")
-    traced = rows_of(tmp_path / "iolog" / "trace.parquet", TRACE, "op", "offset_bytes", "length_bytes")
+    traced = rows_of(
+        tmp_path / "iolog" / "trace.parquet", TRACE, "op", "offset_bytes", "length_bytes"
+    )
     for op in ("read", "write"):
-        assert logged["fio", op]["operations"] == summed["fio", op]["operations"] == job[op]["total_ios"]
+        assert (
+            logged["fio", op]["operations"]
+            == summed["fio", op]["operations"]
+            == job[op]["total_ios"]
+        )
         assert logged["fio", op]["bytes"] == summed["fio", op]["bytes"] == job[op]["io_bytes"]
         assert sum(length for o, _, length in traced if o == op) == job[op]["io_bytes"]
         # The log is of whole latencies; json+ has bins of them too.
         assert logged["fio", op]["latency"]["max_ns"] == job[op]["lat_ns"]["max"]
-        assert logged["fio", op]["latency"]["mean_ns"] == pytest.approx(job[op]["lat_ns"]["mean"], rel=1e-6)
-    offsets = rows_of(tmp_path / "log" / "trace.parquet", TRACE, "op", "offset_bytes", "length_bytes")
+        assert logged["fio", op]["latency"]["mean_ns"] == pytest.approx(
+            job[op]["lat_ns"]["mean"], rel=1e-6
+        )
+    offsets = rows_of(
+        tmp_path / "log" / "trace.parquet", TRACE, "op", "offset_bytes", "length_bytes"
+    )
     assert sorted(offsets) == sorted(traced)
 
 
@@ -1032,7 +1357,12 @@ def test_the_command_tells_what_it_left_out(tmp_path):
     log = write_lines(tmp_path / "w.csv", HEADER, warp_line("GET", "a", "2026-01-01T00:00:01Z", "", 1),
                       warp_line("STAT", "a", "2026-01-01T00:00:01Z", "", 1))  # fmt: skip
     done = run_cli("kvdistill", "import", "warp", log, "-o", tmp_path / "out", "--json")
-    assert json.loads(done.stdout)["left_out"] == {"LIST and STAT cannot be stored in a kvtrace table": 1}
-    assert "left out: 1 row: LIST and STAT cannot be stored in a kvtrace table (first: w.csv, row 1)" in done.stderr
+    assert json.loads(done.stdout)["left_out"] == {
+        "LIST and STAT cannot be stored in a kvtrace table": 1
+    }
+    assert (
+        "left out: 1 row: LIST and STAT cannot be stored in a kvtrace table (first: w.csv, row 1)"
+        in done.stderr
+    )
     bad = run_cli("kvdistill", "import", "xml", log, "-o", tmp_path / "out", check=False)
     assert bad.returncode == 2

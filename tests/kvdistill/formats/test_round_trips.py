@@ -1,4 +1,7 @@
-"""What a foreign format's writer writes, its reader reads back: whatever the operations, over one log or several."""
+"""What a foreign format's writer writes, its reader reads back.
+
+Whatever the operations, over one log or several.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ GRANULE = 4096
 MAX_IO_BYTES = 8 * GRANULE
 
 PLACED = st.lists(
-    st.tuples(st.integers(0, 5000), st.booleans(), st.integers(0, 1 << 20), st.integers(1, 20)), min_size=1, max_size=30
+    st.tuples(st.integers(0, 5000), st.booleans(), st.integers(0, 1 << 20), st.integers(1, 20)),
+    min_size=1,
+    max_size=30,
 )
 """Gap in microseconds, whether a read, offset and length in granules."""
 
@@ -35,7 +40,13 @@ def placed(rows):
     gaps, is_read, offset, length = zip(*rows, strict=True)
     us = np.array(list(itertools.accumulate(gaps))) - gaps[0] + fio_replay.FIRST_US
     return list(
-        fio_replay.split(us, np.array(is_read), np.array(offset) * GRANULE, np.array(length) * GRANULE, MAX_IO_BYTES)
+        fio_replay.split(
+            us,
+            np.array(is_read),
+            np.array(offset) * GRANULE,
+            np.array(length) * GRANULE,
+            MAX_IO_BYTES,
+        )
     )
 
 
@@ -58,7 +69,15 @@ def test_an_iolog_is_read_as_it_was_written(rows, version, jobs):
         unit = 1000 if version == ABSOLUTE else 1
         ns = (part["us"] - fio_replay.FIRST_US) // unit * unit * 1000
         op = np.where(part["is_read"], READ, WRITE)
-        expected = sorted(zip(ns.tolist(), op.tolist(), part["offset"].tolist(), part["length"].tolist(), strict=True))
+        expected = sorted(
+            zip(
+                ns.tolist(),
+                op.tolist(),
+                part["offset"].tolist(),
+                part["length"].tolist(),
+                strict=True,
+            )
+        )
         assert imported(db, "start_ns, op, offset_bytes, length_bytes") == expected
         assert (made.read_ios, made.write_ios) == (sum(op == READ), sum(op == WRITE))
         if version == RELATIVE:
@@ -71,7 +90,10 @@ def test_an_iolog_is_read_as_it_was_written(rows, version, jobs):
 
 OPERATIONS = st.lists(
     st.tuples(
-        st.integers(0, 10**7), st.sampled_from(["read", "write", "delete"]), st.integers(0, 9), st.integers(0, 1 << 22)
+        st.integers(0, 10**7),
+        st.sampled_from(["read", "write", "delete"]),
+        st.integers(0, 9),
+        st.integers(0, 1 << 22),
     ),
     min_size=1,
     max_size=30,
@@ -90,9 +112,18 @@ def test_an_op_log_is_read_as_it_was_written(rows, style, hosts):
     with tempfile.TemporaryDirectory() as name, connect() as db:
         folder = Path(name)
         db.execute("SET TimeZone = 'UTC'")
-        source = write_trace(folder / "t.parquet", trace, source={"first_unix_ns": 1_700_000_000_000_000_001})
+        source = write_trace(
+            folder / "t.parquet", trace, source={"first_unix_ns": 1_700_000_000_000_000_001}
+        )
         made = oplog.write_oplogs(
-            source, "nvme", folder, style, endpoint="s3://b/", hosts=hosts, limit=Limit(), argv=["kvdistill"]
+            source,
+            "nvme",
+            folder,
+            style,
+            endpoint="s3://b/",
+            hosts=hosts,
+            limit=Limit(),
+            argv=["kvdistill"],
         )
         logs = [folder / file for file in made.files]
         # A host may have none of the objects.
@@ -100,12 +131,16 @@ def test_an_op_log_is_read_as_it_was_written(rows, style, hosts):
         found = oplog.read(logs, ImportOptions(Format(style)), db)
         codes = {"read": READ, "write": WRITE, "delete": DELETE}
         expected = [
-            (at - trace[0][0], codes[op], 0 if op == "delete" else size) for at, op, _, _, _, _, size, *_ in trace
+            (at - trace[0][0], codes[op], 0 if op == "delete" else size)
+            for at, op, _, _, _, _, size, *_ in trace
         ]
         assert imported(db, "start_ns, op, length_bytes") == sorted(expected)
         names = {(at - trace[0][0], thing) for at, _, _, _, thing, *_ in trace}
         assert len(set(imported(db, "start_ns, name"))) == len(names)
-        assert (found.first_unix_ns, found.account.left_out) == (1_700_000_000_000_000_001 + trace[0][0], {})
+        assert (found.first_unix_ns, found.account.left_out) == (
+            1_700_000_000_000_000_001 + trace[0][0],
+            {},
+        )
 
 
 def log_rows(path):

@@ -1,7 +1,9 @@
-"""Results of serving benchmarks, as the released packages wrote them, imported, reported and compared.
+"""Results of serving benchmarks, as the released packages wrote them, imported, reported and
+compared.
 
-The samples: `vllm bench serve` 0.32.0 against a server that answers after 30 ms and then each 3 ms; AIPerf 0.13.0's
-export of ten requests, and LMCache 0.5.6's of twelve, one of them failed, that were given to their own writers.
+The samples: `vllm bench serve` 0.32.0 against a server that answers after 30 ms and then each 3 ms;
+AIPerf 0.13.0's export of ten requests, and LMCache 0.5.6's of twelve, one of them failed, that were
+given to their own writers.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ def test_vllm_summaries_hold_what_it_printed(tmp_path):
     assert found.requests_per_s == said["request_throughput"]
     assert found.output_tokens_per_s == said["output_throughput"]
     assert found.input_tokens_per_s == 160 / said["duration"]
-    for metric, times in (("ttft", found.first_token), ("itl", found.inter_token), ("tpot", found.output_token)):
+    for metric, times in (
+        ("ttft", found.first_token),
+        ("itl", found.inter_token),
+        ("tpot", found.output_token),
+    ):
         assert times.mean_ns == round(said[f"mean_{metric}_ms"] * 1e6)
         assert times.p50_ns == round(said[f"median_{metric}_ms"] * 1e6)
         assert times.p99_ns == round(said[f"p99_{metric}_ms"] * 1e6)
@@ -53,7 +59,13 @@ def test_vllm_details_give_every_request_and_gap(tmp_path):
 
 def test_gaps_of_requests_that_failed_count_as_little_as_their_first_token(tmp_path):
     said = json.loads((SAMPLES / "vllm-0.32.0-detailed.json").read_text())
-    said |= {"ttfts": [0.5, 0.0], "itls": [[0.01, 0.03], [9.0]], "errors": ["", "cut off"], "completed": 1, "failed": 1}
+    said |= {
+        "ttfts": [0.5, 0.0],
+        "itls": [[0.01, 0.03], [9.0]],
+        "errors": ["", "cut off"],
+        "completed": 1,
+        "failed": 1,
+    }
     (tmp_path / "v.json").write_text(json.dumps(said))
     found = imported(tmp_path, "vllm-bench", tmp_path / "v.json", "out").serving
     assert (found.first_token.count, found.first_token.max_ns) == (1, 500_000_000)
@@ -64,7 +76,12 @@ def test_gaps_of_requests_that_failed_count_as_little_as_their_first_token(tmp_p
     ("kind", "sample", "within", "zeros"),
     [
         ("vllm-bench", "vllm-0.32.0.json", None, {"completed": 0, "failed": 10}),
-        ("lmcache-bench", "lmcache-0.5.6.json", "results", {"successful_requests": 0, "failed_requests": 12}),
+        (
+            "lmcache-bench",
+            "lmcache-0.5.6.json",
+            "results",
+            {"successful_requests": 0, "failed_requests": 12},
+        ),
     ],
 )
 def test_where_every_request_failed_no_time_was_measured(tmp_path, kind, sample, within, zeros):
@@ -74,7 +91,12 @@ def test_where_every_request_failed_no_time_was_measured(tmp_path, kind, sample,
     (tmp_path / "r.json").write_text(json.dumps(said))
     found = imported(tmp_path, kind, tmp_path / "r.json", "out").serving
     assert (found.requests, found.failed_requests) == (0, next(of for of in zeros.values() if of))
-    assert (found.first_token, found.inter_token, found.output_token, found.answer) == (None, None, None, None)
+    assert (found.first_token, found.inter_token, found.output_token, found.answer) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_lmcache_counts_failures_and_leaves_speeds_out(tmp_path):
@@ -97,7 +119,10 @@ def test_aiperf_says_the_same_in_both_its_files(tmp_path):
     assert (found.benchmark, found.requests) == ("AIPerf 0.13.0", 10)
     assert found.first_token.mean_ns == round(said["time_to_first_token"]["avg"] * 1e6)
     assert found.first_token.p99_ns == round(said["time_to_first_token"]["p99"] * 1e6)
-    assert (found.inter_token, found.output_token.p90_ns) == (None, round(said["inter_token_latency"]["p90"] * 1e6))
+    assert (found.inter_token, found.output_token.p90_ns) == (
+        None,
+        round(said["inter_token_latency"]["p90"] * 1e6),
+    )
     assert found.requests_per_s == said["request_throughput"]["avg"]
     rows = imported(tmp_path, "aiperf", "aiperf-0.13.0.csv").serving
     assert (rows.requests, rows.output_tokens) == (found.requests, found.output_tokens)
@@ -113,7 +138,11 @@ def test_results_stand_beside_each_other_and_beside_the_time_model(tmp_path):
             "--gpu", "h100", "--set", "tiers.nvme.read_bandwidth=7GB", "-o", trace)  # fmt: skip
     sides = (tmp_path / "vllm-0.32.0.json", tmp_path / "lmcache-0.5.6.json", trace)
     compared = json.loads(run_cli("kvdistill", "compare", *sides, "--json").stdout)
-    lines = {line["name"]: [side["median"] for side in line["sides"]] for line in compared["lines"] if not line["tier"]}
+    lines = {
+        line["name"]: [side["median"] for side in line["sides"]]
+        for line in compared["lines"]
+        if not line["tier"]
+    }
     stats = json.loads(run_cli("kvtrace", "info", trace, "--json").stdout)
     modelled = stats["metadata"]["stats"]["first_token"]["with_cache"]["p50_ns"]
     assert lines["first_token_p50_ns"] == [39_317_194, 110_000_000, modelled]
@@ -136,7 +165,12 @@ def test_a_report_shows_them_and_no_operations(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "name", "text", "said"),
     [
-        ("vllm-bench", "r.json", '{"duration": 1, "completed": 1}\n{"duration": 1, "completed": 1}', "holds 2 results"),
+        (
+            "vllm-bench",
+            "r.json",
+            '{"duration": 1, "completed": 1}\n{"duration": 1, "completed": 1}',
+            "holds 2 results",
+        ),
         ("vllm-bench", "r.json", "{}", "no result of vllm bench serve"),
         ("vllm-bench", "r.json", '{"duration": -1, "completed": 1}', "-1.0 is not a time"),
         ("aiperf", "r.json", "{}", "it holds none of its metrics"),
@@ -148,7 +182,9 @@ def test_a_report_shows_them_and_no_operations(tmp_path):
 )
 def test_other_files_are_refused_in_one_line(tmp_path, kind, name, text, said):
     (tmp_path / name).write_text(text)
-    ended = run_cli("kvdistill", "import", kind, tmp_path / name, "-o", tmp_path / "out", check=False)
+    ended = run_cli(
+        "kvdistill", "import", kind, tmp_path / name, "-o", tmp_path / "out", check=False
+    )
     assert ended.returncode == 3
     assert said in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
@@ -156,7 +192,9 @@ def test_other_files_are_refused_in_one_line(tmp_path, kind, name, text, said):
 
 def test_what_lmcache_does_not_say_is_null(tmp_path):
     said = json.loads((SAMPLES / "lmcache-0.5.6.json").read_text())
-    said["results"] = {name: of for name, of in said["results"].items() if not name.startswith(("p50", "p90"))}
+    said["results"] = {
+        name: of for name, of in said["results"].items() if not name.startswith(("p50", "p90"))
+    }
     (tmp_path / "r.json").write_text(json.dumps(said))
     run_cli("kvdistill", "import", "lmcache-bench", tmp_path / "r.json", "-o", tmp_path / "out")
     found = read_run(tmp_path / "out").serving
@@ -164,6 +202,10 @@ def test_what_lmcache_does_not_say_is_null(tmp_path):
     assert found.first_token.mean_ns == 105_454_545
     # It is a run to SQL, too, and has no operations.
     (run,) = json.loads(run_cli("kvdistill", "sql", tmp_path / "out", "FROM runs", "--json").stdout)
-    assert (run["verdict"][:20], run["status"], run["queue_depth"]) == ("lmcache bench engine", "complete", None)
+    assert (run["verdict"][:20], run["status"], run["queue_depth"]) == (
+        "lmcache bench engine",
+        "complete",
+        None,
+    )
     refused = run_cli("kvdistill", "sql", tmp_path / "out", "FROM ops", check=False).stderr
     assert refused.endswith("(views here: runs)\n")

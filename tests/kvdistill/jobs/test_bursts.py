@@ -1,4 +1,7 @@
-"""What a statistical job has in flight beside its trace, on drives of several speeds: queues of a few lines each."""
+"""What a statistical job has in flight beside its trace, on drives of several speeds.
+
+Queues of a few lines each.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,17 @@ IN_FLIGHT = 256 << 20
 
 
 def in_trace(rows: pl.DataFrame, length: int, per_s: float) -> float:
-    """Return the mean I/Os in flight of a trace's `rows` on a drive that does `per_s` bytes a second.
+    """Return the mean I/Os in flight of a trace's `rows` on a drive that does `per_s` bytes a
+    second.
 
-    A stage of a request starts when the one before it has completed; what has none, and is no request's, at its time.
+    A stage of a request starts when the one before it has completed; what has none, and is no
+    request's, at its time.
     """
     begin_ns, end_ns = rows["ts_ns"].min(), rows["ts_ns"].max()
     queues: dict[object, deque[tuple[float, int]]] = {}
-    for ts, request, stage, count in rows.group_by("ts_ns", "request_id", "stage").len().sort("ts_ns", "stage").rows():
+    for ts, request, stage, count in (
+        rows.group_by("ts_ns", "request_id", "stage").len().sort("ts_ns", "stage").rows()
+    ):
         queues.setdefault(ts if stage is None else (request,), deque()).append((ts / 1e9, count))
     free, area, events = 0.0, 0.0, [(queue[0][0], at) for at, queue in enumerate(queues.values())]
     waiting = list(queues.values())
@@ -70,21 +77,36 @@ def in_job(job: str, span_s: float, per_s: float) -> float:
     return area / span_s
 
 
-FULL = [pytest.param(preset, marks=pytest.mark.full) for preset in ("sglang-hicache", "vllm-disk", "kvbm")]
+FULL = [
+    pytest.param(preset, marks=pytest.mark.full)
+    for preset in ("sglang-hicache", "vllm-disk", "kvbm")
+]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("preset", ["trtllm", *FULL])
-def test_a_statistical_job_has_as_much_in_flight_as_its_trace_on_slow_drives_and_fast_ones(tmp_path, preset):
-    trace, sizes = tmp_path / "t.parquet", ["gpu=128MiB", "nvme=1GiB", *["cpu=128MiB"] * (preset != "vllm-disk")]
-    small = [part for size in sizes for part in ("--set", "tiers." + size.replace("=", ".capacity="))]
+def test_a_statistical_job_has_as_much_in_flight_as_its_trace_on_slow_drives_and_fast_ones(
+    tmp_path, preset
+):
+    trace, sizes = (
+        tmp_path / "t.parquet",
+        ["gpu=128MiB", "nvme=1GiB", *["cpu=128MiB"] * (preset != "vllm-disk")],
+    )
+    small = [
+        part for size in sizes for part in ("--set", "tiers." + size.replace("=", ".capacity="))
+    ]
     run_cli("kvtrace", "gen", "--preset", preset, "--model", "tiny-1b", "--users", "4", "--duration", "1min",
             *small, "-o", trace)  # fmt: skip
     rows = pl.read_parquet(trace).filter(pl.col("op").is_in(["read", "write"]))
     rows = rows.filter(pl.col("tier") == pl.col("tier").max())
     ts, (length,) = rows["ts_ns"].to_numpy() / 1e9, rows["length_bytes"].unique()
     profile = distil_source(trace, "nvme", Limit(), tmp_path).profile
-    job, mean_per_s = stat_job(profile, JobOptions(version=FioVersion(3, 33))), len(ts) * length / (ts[-1] - ts[0])
+    job, mean_per_s = (
+        stat_job(profile, JobOptions(version=FioVersion(3, 33))),
+        len(ts) * length / (ts[-1] - ts[0]),
+    )
     for times in (4, 8, 16):
         expected = in_trace(rows, length, times * mean_per_s)
-        assert in_job(job, ts[-1] - ts[0], times * mean_per_s) == pytest.approx(expected, rel=0.25), times
+        assert in_job(job, ts[-1] - ts[0], times * mean_per_s) == pytest.approx(
+            expected, rel=0.25
+        ), times

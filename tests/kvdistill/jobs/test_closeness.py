@@ -29,7 +29,15 @@ from kvdistill.jobs.closeness import (  # fmt: skip
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.write import _beyond_replay
 from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, block_locality
-from kvdistill.profile.profile import DepthProfile, InFlight, Loop, Origin, Pacing, Profile, SourceKind
+from kvdistill.profile.profile import (
+    DepthProfile,
+    InFlight,
+    Loop,
+    Origin,
+    Pacing,
+    Profile,
+    SourceKind,
+)
 from kvdistill.profile.streams import nothing
 from kvtrace.core.statistics import bounds
 
@@ -51,7 +59,14 @@ PROFILE = Profile(
     stray_delete_ops=0, empty_ops=0, space=None, concurrency=None, arrivals=None, depth=None, idle=None,
     locality=None, streams=[], data=None,
 )  # fmt: skip
-SOURCE = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)])
+SOURCE = stream(
+    [
+        (0, "read", 0, 4096),
+        (1000, "read", 0, 8192),
+        (2000, "write", 0, 4096),
+        (4000, "write", 0, 4096),
+    ]
+)
 
 
 def test_the_distance_to_itself_is_nothing():
@@ -65,7 +80,8 @@ def test_the_distance_to_itself_is_nothing():
 
 
 def test_size_distances_by_hand():
-    # Reads: half 4 KiB and half 8 KiB against all 8 KiB; writes are alike. Reads are half of the source.
+    # Reads: half 4 KiB and half 8 KiB against all 8 KiB; writes are alike. Reads are half of the
+    # source.
     other = stream([(0, "read", 0, 8192), (1, "write", 0, 4096)])
     assert size_tv(other, SOURCE) == 0.25
     only_reads = stream([(0, "read", 0, 4096), (1, "read", 0, 8192)])
@@ -84,35 +100,66 @@ def test_ks_by_hand():
 
 def test_gaps_are_compared_as_finely_as_both_are_known():
     coarse = stream(
-        [(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)], 1000
+        [
+            (0, "read", 0, 4096),
+            (1000, "read", 0, 8192),
+            (2000, "write", 0, 4096),
+            (4000, "write", 0, 4096),
+        ],
+        1000,
     )
-    fine = stream([(1, "read", 0, 4096), (1300, "read", 0, 8192), (2100, "write", 0, 4096), (4999, "write", 0, 4096)])
+    fine = stream(
+        [
+            (1, "read", 0, 4096),
+            (1300, "read", 0, 8192),
+            (2100, "write", 0, 4096),
+            (4999, "write", 0, 4096),
+        ]
+    )
     found = job_figures("x", coarse, fine, is_replay=True, mean_depth=None)
     assert (found.gap_ks, found.gap_resolution_us) == (0, 1000)
 
 
 def test_lateness_and_other_io_fail_their_targets():
-    late = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4080, "write", 0, 4096)])
+    late = stream(
+        [
+            (0, "read", 0, 4096),
+            (1000, "read", 0, 8192),
+            (2000, "write", 0, 4096),
+            (4080, "write", 0, 4096),
+        ]
+    )
     found = job_figures("late", late, SOURCE, is_replay=True, mean_depth=None)
     assert found.end_slip == pytest.approx(0.02)
     assert (found.late_p50_us, found.late_p99_us) == (0, None)
     failed = {v.name for v in verdicts(found, figures_of("s", SOURCE)) if v.passes is False}
     assert failed == {"I/Os a second", "bytes a second", "end of the replay"}
-    found_late = verdicts(msgspec.structs.replace(found, late_p50_us=200_000), figures_of("s", SOURCE))
+    found_late = verdicts(
+        msgspec.structs.replace(found, late_p50_us=200_000), figures_of("s", SOURCE)
+    )
     why = "half of the I/Os were over 200 ms late: the target does not keep up"
     assert {v.why for v in found_late if v.name in failed} == {why}
     # One of its three gaps is another: 4 arrivals tell no more.
-    (gap,) = (v for v in verdicts(found, figures_of("s", SOURCE)) if v.name == "gaps between arrivals, KS")
+    (gap,) = (
+        v for v in verdicts(found, figures_of("s", SOURCE)) if v.name == "gaps between arrivals, KS"
+    )
     assert (gap.value, gap.passes) == (pytest.approx(1 / 3), None)
     other = stream(
-        [(0, "read", 4096, 4096), (1000, "read", 0, 8192), (2000, "write", 0, 4096), (4000, "write", 0, 4096)]
+        [
+            (0, "read", 4096, 4096),
+            (1000, "read", 0, 8192),
+            (2000, "write", 0, 4096),
+            (4000, "write", 0, 4096),
+        ]
     )
     assert job_figures("o", other, SOURCE, is_replay=True, mean_depth=None).has_same_ios is False
 
 
 def test_the_same_ios_in_another_order_are_the_same():
     order = [1, 0, 3, 2]
-    swapped = Stream(SOURCE.us, SOURCE.is_read[order], SOURCE.offset[order], SOURCE.length[order], SOURCE.arrival)
+    swapped = Stream(
+        SOURCE.us, SOURCE.is_read[order], SOURCE.offset[order], SOURCE.length[order], SOURCE.arrival
+    )
     assert job_figures("o", swapped, SOURCE, is_replay=True, mean_depth=None).has_same_ios is True
 
 
@@ -125,8 +172,16 @@ def test_gaps_are_between_arrivals_at_their_first_io():
 
 
 def test_what_chance_explains_neither_passes_nor_fails():
-    # 4 draws of reads and writes, half and half: two standard deviations are as much as the share itself.
-    drawn = stream([(0, "read", 0, 4096), (1000, "read", 0, 8192), (2000, "read", 0, 4096), (4000, "write", 0, 4096)])
+    # 4 draws of reads and writes, half and half: two standard deviations are as much as the share
+    # itself.
+    drawn = stream(
+        [
+            (0, "read", 0, 4096),
+            (1000, "read", 0, 8192),
+            (2000, "read", 0, 4096),
+            (4000, "write", 0, 4096),
+        ]
+    )
     found = job_figures("d", drawn, SOURCE, is_replay=False, mean_depth=None)
     assert found.read_share == 0.75
     first = verdicts(found, figures_of("s", SOURCE), chance_of(SOURCE, 4, 1 << 31))[0]
@@ -144,7 +199,9 @@ def test_what_the_device_splits_in_two_ways_is_no_fault_of_a_drawn_job():
     def pair(mode: FioMode, size_tv: float, passes: bool | None) -> ClosenessPair:
         figures = msgspec.structs.replace(figures_of("j", SOURCE, Side.DEVICE), size_tv=size_tv)
         found = Verdict("I/Os of other sizes", "<= 1.5 %", size_tv, passes)
-        return ClosenessPair(job=mode.job, window="all", source=figures, fio=figures, verdicts=[found])
+        return ClosenessPair(
+            job=mode.job, window="all", source=figures, fio=figures, verdicts=[found]
+        )
 
     exact, near, far = (
         pair(FioMode.REPLAY, 0.004, True),
@@ -161,7 +218,13 @@ def test_what_the_device_splits_in_two_ways_is_no_fault_of_a_drawn_job():
 
 def test_the_chance_of_many_equal_operations_is_that_of_the_binomial_distribution():
     rows = 10_000
-    ops = Stream(np.arange(rows), np.arange(rows) % 4 == 0, np.arange(rows), np.full(rows, 4096), np.arange(rows))
+    ops = Stream(
+        np.arange(rows),
+        np.arange(rows) % 4 == 0,
+        np.arange(rows),
+        np.full(rows, 4096),
+        np.arange(rows),
+    )
     chance = chance_of(ops, 2500, 1 << 31)
     assert chance.operations == 2500
     assert chance.read_share == pytest.approx(2 * (0.75 / 0.25 / 2500) ** 0.5, rel=0.15)
@@ -170,16 +233,23 @@ def test_the_chance_of_many_equal_operations_is_that_of_the_binomial_distributio
         assert found == pytest.approx(2 * 2500**-0.5, rel=0.15)
     assert chance.size_tv == 0
     # Of a hundred times as many, more than are drawn, a tenth.
-    assert chance_of(ops, 250_000, 1 << 31).read_share == pytest.approx(chance.read_share / 10, rel=0.25)
+    assert chance_of(ops, 250_000, 1 << 31).read_share == pytest.approx(
+        chance.read_share / 10, rel=0.25
+    )
 
 
 def test_few_operations_of_many_parts_are_few():
-    """25 operations of 1 or 300 parts are 3,760 requests, and yet 25 draws; the same requests one by one are 3,760."""
+    """25 operations of 1 or 300 parts are 3,760 requests, and yet 25 draws.
+
+    The same requests one by one are 3,760.
+    """
     length = np.where(np.arange(25) % 2, 300, 1) << 20
     few = Stream(np.arange(25), np.arange(25) % 2 == 0, np.arange(25), length, np.arange(25))
     as_few = chance_of(few, 25, 1 << 20)
     parts = np.repeat(np.arange(25), length >> 20)
-    many = Stream(parts, few.is_read[parts], parts, np.full(len(parts), 1 << 20), np.arange(len(parts)))
+    many = Stream(
+        parts, few.is_read[parts], parts, np.full(len(parts), 1 << 20), np.arange(len(parts))
+    )
     as_many = chance_of(many, len(parts), 1 << 20)
     assert as_few.ios_per_s > 10 * as_many.ios_per_s
     assert as_few.read_share > 0.7, "the share of 13 reads in 3,613 hangs on the 12 long writes"
@@ -200,11 +270,15 @@ def test_a_closed_loop_on_the_null_engine_is_not_judged_by_its_time(tmp_path, is
     found = compare(run, Seen({}, None, ""), SOURCE, figures, chance_of(quick, 10**9, 1 << 31))
     rate = next(v for v in found.verdicts if v.name == "I/Os a second")
     said = "a closed loop waits for operations, which take no time on fio's null engine"
-    assert (rate.passes, rate.why) == ((None, said) if is_null and pace == "closed" else (False, None))
+    assert (rate.passes, rate.why) == (
+        (None, said) if is_null and pace == "closed" else (False, None)
+    )
 
 
 def test_gaps_shorter_than_their_resolution_are_not_compared():
-    coarse, fine = (stream([(i * step, "read", 0, 4096) for i in range(9)], 1000) for step in (100, 120))
+    coarse, fine = (
+        stream([(i * step, "read", 0, 4096) for i in range(9)], 1000) for step in (100, 120)
+    )
     assert job_figures("x", coarse, fine, is_replay=True, mean_depth=None).gap_ks is None
 
 
@@ -214,7 +288,10 @@ def test_one_instant_has_no_rate_and_no_gaps():
     assert (source.ios_per_s, source.bytes_per_s) == (None, None)
     found = job_figures("x", SOURCE, burst, is_replay=False, mean_depth=None)
     assert found.gap_ks is None
-    assert [v.passes for v in verdicts(found, source, chance_of(burst, 4, 1 << 31))][1:3] == [None, None]
+    assert [v.passes for v in verdicts(found, source, chance_of(burst, 4, 1 << 31))][1:3] == [
+        None,
+        None,
+    ]
 
 
 def test_locality_by_hand():
@@ -224,7 +301,8 @@ def test_locality_by_hand():
     # The hottest tenth of three is the one that half of the accesses go to.
     found = block_locality(offsets, np.full(6, 4096))
     assert (found.hot10_share, found.reuse_p50_blocks) == (0.5, 2)
-    # Of six, one hits in a cache of one block and of two; all three that come back, in one of three.
+    # Of six, one hits in a cache of one block and of two; all three that come back, in one of
+    # three.
     assert (found.hit_ratios * 6).tolist() == [1, 1, 3]
     # One operation over a block's edge touches both.
     assert block_accesses(np.array([BLOCK_BYTES - 512]), np.array([1024])).tolist() == [0, 1]
@@ -234,8 +312,8 @@ def test_locality_by_hand():
 
 
 def test_the_error_of_the_miss_ratio_curve_by_hand():
-    # Two blocks in turn, and each of them twice: in a cache of one block half of the second hit, in larger ones as many
-    # of both. Over sizes of one and two that is half of 4 in 8.
+    # Two blocks in turn, and each of them twice: in a cache of one block half of the second hit, in
+    # larger ones as many of both. Over sizes of one and two that is half of 4 in 8.
     turns, pairs = (stream([(i, "read", BLOCK_BYTES * at, 4096) for i, at in enumerate(order)])
                     for order in ([0, 1] * 4, [0, 0, 1, 1] * 2))  # fmt: skip
     assert (turns.blocks.hit_ratios * 8).tolist() == [0, 6]
@@ -245,7 +323,10 @@ def test_the_error_of_the_miss_ratio_curve_by_hand():
     # A cache of three blocks holds all of another: from two on, `turns` stays as it is.
     three = stream([(i, "read", BLOCK_BYTES * (i % 3), 4096) for i in range(6)])
     assert mrc_error(three, turns) == pytest.approx((0 + 0.75 + 0.25) / 3)
-    found, source = job_figures("x", turns, pairs, is_replay=True, mean_depth=None), figures_of("s", pairs)
+    found, source = (
+        job_figures("x", turns, pairs, is_replay=True, mean_depth=None),
+        figures_of("s", pairs),
+    )
     row = next(v for v in verdicts(found, source) if v.name == "miss-ratio curve")
     assert (row.value, row.passes) == (0.25, False)
 
@@ -277,7 +358,9 @@ def test_what_the_device_sees_in_parts_is_refused():
     us = np.arange(2000) * 5000
     whole = Stream(us, np.ones(2000, bool), us * 400, np.full(2000, 1 << 20), np.arange(2000))
     parts = np.tile([1016 << 10, 8 << 10], 2000)
-    split = Stream(np.repeat(us, 2), np.ones(4000, bool), np.repeat(us * 400, 2), parts, np.arange(4000))
+    split = Stream(
+        np.repeat(us, 2), np.ones(4000, bool), np.repeat(us * 400, 2), parts, np.arange(4000)
+    )
     logged = job_figures("replay", whole, whole, is_replay=True, mean_depth=None)
     assert logged.size_tv == 0
     for stream, passes in ((whole, True), (split, False)):

@@ -28,8 +28,12 @@ def write_logs(folder: Path, distilled, jobs=1, version=2):
     return write_iologs(folder, "x", lambda: split_ios(distilled.ios, MIB), options)
 
 
-def write_hand_jobs(folder: Path, out: Path, *modes: FioMode, version=V, log_version=3, jobs=1, **options):
-    wanted = JobOptions(modes=list(modes), version=version, jobs=jobs, log_version=log_version, **options)
+def write_hand_jobs(
+    folder: Path, out: Path, *modes: FioMode, version=V, log_version=3, jobs=1, **options
+):
+    wanted = JobOptions(
+        modes=list(modes), version=version, jobs=jobs, log_version=log_version, **options
+    )
     return write_jobs(write_hand(folder), "nvme", out, Limit(), wanted)
 
 
@@ -63,8 +67,17 @@ def test_the_hand_log_line_by_line(tmp_path):
         "fio version 3 iolog", "1 f add", "1 f open", *(f"{ms * 1000 + 1} f {line}" for ms, line in HAND_LINES),
         "100001 f close",
     ]  # fmt: skip
-    assert (log.read_ios, log.write_ios, log.split_ops, log.max_burst_ios, log.last_us) == (7, 5, 2, 4, 100001)
-    assert (log.read_bytes, log.write_bytes) == (4 * MIB + 8192 + 4096 + 4096, 3 * MIB + 8192 + 4096)
+    assert (log.read_ios, log.write_ios, log.split_ops, log.max_burst_ios, log.last_us) == (
+        7,
+        5,
+        2,
+        4,
+        100001,
+    )
+    assert (log.read_bytes, log.write_bytes) == (
+        4 * MIB + 8192 + 4096 + 4096,
+        3 * MIB + 8192 + 4096,
+    )
     assert log.start_ms == 0
 
 
@@ -93,7 +106,16 @@ def test_lines_are_dealt_in_turn_and_old_logs_go(tmp_path, version):
 
 
 @pytest.mark.parametrize(
-    "name", ["replay.fio", "prefill.fio", "replay.iolog", "stat.fio", "reuse.fio", "reuse.iolog", "profile.json"]
+    "name",
+    [
+        "replay.fio",
+        "prefill.fio",
+        "replay.iolog",
+        "stat.fio",
+        "reuse.fio",
+        "reuse.iolog",
+        "profile.json",
+    ],
 )
 def test_golden(tmp_path, name):
     write_hand_jobs(tmp_path, tmp_path / "out")
@@ -105,7 +127,9 @@ def test_golden(tmp_path, name):
 @pytest.mark.parametrize("log_version", [2, 3])
 def test_golden_heads_by_version(tmp_path, version, log_version):
     chosen = None if version is None else FioVersion(*version)
-    write_hand_jobs(tmp_path, tmp_path / "out", FioMode.REPLAY, version=chosen, log_version=log_version, jobs=2)
+    write_hand_jobs(
+        tmp_path, tmp_path / "out", FioMode.REPLAY, version=chosen, log_version=log_version, jobs=2
+    )
     name = f"replay-v{log_version}-fio-{chosen or 'any'}.fio"
     compare_golden(tmp_path / "out" / "replay.fio", name)
 
@@ -123,7 +147,9 @@ def test_the_same_input_gives_the_same_bytes(tmp_path):
     assert names == [
         "prefill.fio", "profile.json", "replay.fio", "replay.iolog", "reuse.fio", "reuse.iolog", "stat.fio",
     ]  # fmt: skip
-    assert all((tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names)
+    assert all(
+        (tmp_path / "a" / n).read_bytes() == (tmp_path / "b" / n).read_bytes() for n in names
+    )
 
 
 def test_one_direction_only(tmp_path):
@@ -132,7 +158,10 @@ def test_one_direction_only(tmp_path):
     assert sections(job) == ["global", "read"]
     assert "write" not in options_of(job, "read")["rw"]
     writes = [io(i * 10, "write", i, 65536) for i in range(50)]
-    assert sections(stat_job(distil_rows(tmp_path, writes).profile, JobOptions(version=V))) == ["global", "write"]
+    assert sections(stat_job(distil_rows(tmp_path, writes).profile, JobOptions(version=V))) == [
+        "global",
+        "write",
+    ]
 
 
 def test_one_object(tmp_path):
@@ -145,8 +174,13 @@ def test_one_object(tmp_path):
 
 
 def test_few_bursts_say_how_long_one_may_take(tmp_path):
-    # Six bursts of 40 writes, 100 ms apart: what is no pause of that is left for a burst to complete.
-    rows = [io(burst * 100, "write", burst * 40 + at, 65536, request=burst) for burst in range(6) for at in range(40)]
+    # Six bursts of 40 writes, 100 ms apart: what is no pause of that is left for a burst to
+    # complete.
+    rows = [
+        io(burst * 100, "write", burst * 40 + at, 65536, request=burst)
+        for burst in range(6)
+        for at in range(40)
+    ]
     lines = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V)).splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("thinktime="))
     pause_us = int(lines[at].removeprefix("thinktime=").removesuffix("us"))
@@ -160,7 +194,10 @@ def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path, gap_us):
     rows = [io(7 + i * gap_us / 1000, "read", i, 4096) for i in range(5)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
     assert "# no rate: they come within a millisecond, and fio's times are whole ones" in job
-    assert "#   it ends after as many operations as the source has: they come within a millisecond" in job
+    assert (
+        "#   it ends after as many operations as the source has: they come within a millisecond"
+        in job
+    )
     assert "instant" not in job
     assert options_of(job, "read")["number_ios"] == "5"
     assert not {"rate", "rate_iops"} & options_of(job, "read").keys()
@@ -168,7 +205,10 @@ def test_one_instant_leaves_the_rate_out_and_says_so(tmp_path, gap_us):
 
 
 def test_bursts_at_single_instants_are_as_many_operations_as_the_source_has(tmp_path):
-    """The last burst was 10^17 bytes a second for a millisecond, of which fio made nothing; others took 100 ms."""
+    """The last burst was 10^17 bytes a second for a millisecond, of which fio made nothing.
+
+    Others took 100 ms.
+    """
     at, counts = [0, 4_000, 11_000, 19_000, 24_000, 28_001], [100, 400, 50, 300, 800, 350]
     moments = [ms for ms, count in zip(at, counts, strict=True) for _ in range(count)]
     rows = [io(ms, "write", i, 1 << 20) for i, ms in enumerate(moments)]
@@ -180,7 +220,10 @@ def test_bursts_at_single_instants_are_as_many_operations_as_the_source_has(tmp_
         (f"{ms - 50}ms", str(count)) for ms, count in zip(at, counts, strict=True)
     ]
     known = re.sub(r"\n# +", " ", job)
-    assert "fio starts sections every 100 ms: each begins at the step nearest to its time in the source" in known
+    assert (
+        "fio starts sections every 100 ms: each begins at the step nearest to its time in the"
+        " source" in known
+    )
     assert [int(part["io_size"]) for part in parts] == [count << 20 for count in counts]
     assert not any({"rate", "rate_iops", "runtime"} & part.keys() for part in parts)
     off = {figure.name: figure.off for figure in expected_stat(profile, options)}
@@ -212,8 +255,13 @@ def test_what_shares_an_instant_and_is_no_requests_is_in_flight_together(tmp_pat
 
 
 def test_stages_of_a_request_follow_one_another(tmp_path):
-    """60 reads at once, as 15 stages of four: four are in flight, and the next four once those are done."""
-    rows = [io(i // 60 * 500, "read", i, 65536, request=i // 60, stage=i % 60 // 4) for i in range(1200)]
+    """60 reads at once, as 15 stages of four.
+
+    Four are in flight, and the next four once those are done.
+    """
+    rows = [
+        io(i // 60 * 500, "read", i, 65536, request=i // 60, stage=i % 60 // 4) for i in range(1200)
+    ]
     profile = distil_rows(tmp_path, rows).profile
     assert {(s.loop.think_ops, s.loop.burst_depth) for s in profile.streams} == {(60, 4)}
     said = options_of(stat_job(profile, JobOptions(version=V)), "read")
@@ -222,7 +270,9 @@ def test_stages_of_a_request_follow_one_another(tmp_path):
 
 def test_deletes_are_discards_on_a_device_alone(tmp_path):
     rows = [io(i * 10, "write", i, 65536) for i in range(50)]
-    rows += [io(500 + i * 10, "delete", i, 65536) for i in range(26)] + [io(1000, "write", 99, 65536)]
+    rows += [io(500 + i * 10, "delete", i, 65536) for i in range(26)] + [
+        io(1000, "write", 99, 65536)
+    ]
     profile = distil_rows(tmp_path, rows).profile
     job = stat_job(profile, JobOptions(version=V, is_device=True))
     trim = options_of(job, "trim")
@@ -238,7 +288,10 @@ def test_deletes_are_discards_on_a_device_alone(tmp_path):
     assert (trim["startdelay"], trim["runtime"], trim["rate_iops"]) == ("3950ms", "40000ms", "10")
     assert "it runs 3.99 s, as long as the source; its trims go on beyond that" in job
     cut = JobOptions(version=V, is_device=True, runtime_cap_ns=10 * 10**9)
-    assert options_of(stat_job(distil_rows(tmp_path, rows).profile, cut), "trim")["runtime"] == "6000ms"
+    assert (
+        options_of(stat_job(distil_rows(tmp_path, rows).profile, cut), "trim")["runtime"]
+        == "6000ms"
+    )
     # All that is run is over before the first delete comes.
     cut = JobOptions(version=V, is_device=True, runtime_cap_ns=2 * 10**9)
     job = stat_job(distil_rows(tmp_path, rows).profile, cut)
@@ -253,8 +306,13 @@ def test_a_pause_between_two_bursts_is_the_sources_less_the_time_of_one(tmp_path
     """Of two bursts, the operations over the time from the first to the second are twice the rate."""
     rows = [io(i // 40 * 1000, "read", i, 65536) for i in range(400)]
     said = options_of(stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V)), "read1")
-    # On a drive of eight times 400 reads in 9 s, a burst of 40 takes 112.5 ms of the second between two.
-    assert (said["number_ios"], said["thinktime_blocks"], said["thinktime"]) == ("80", "40", "887838us")
+    # On a drive of eight times 400 reads in 9 s, a burst of 40 takes 112.5 ms of the second between
+    # two.
+    assert (said["number_ios"], said["thinktime_blocks"], said["thinktime"]) == (
+        "80",
+        "40",
+        "887838us",
+    )
 
 
 def test_phases_follow_each_other(tmp_path):
@@ -270,7 +328,10 @@ def test_phases_follow_each_other(tmp_path):
 
 
 def test_a_short_phase_ends_with_its_operations(tmp_path):
-    """Of 25 ms, fio's processes start for 5 to 15: a phase that ends by time loses as many of its operations."""
+    """Of 25 ms, fio's processes start for 5 to 15.
+
+    A phase that ends by time loses as many of its operations.
+    """
     rows = [io(i * 10, "read", i % 3, 65536) for i in range(300)]
     rows += [io(3000 + i // 8, "write", i % 3, 65536) for i in range(200)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
@@ -283,9 +344,12 @@ def test_a_short_phase_ends_with_its_operations(tmp_path):
 
 @pytest.mark.parametrize(("count", "rate"), [(50, "13368007"), (16, None)])
 def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
-    """40 at once every 200 ms: 50 of them keep the source's rate, 6 are timed by their pauses alone.
+    """40 at once every 200 ms.
 
-    All of a burst are in flight, though a trace does not say of evicted blocks which request they serve.
+    50 of them keep the source's rate, 6 are timed by their pauses alone.
+
+    All of a burst are in flight, though a trace does not say of evicted blocks which request they
+    serve.
     """
     rows = [io(200 * (i // 40), "write", i, 65536, request=None) for i in range(40 * count)]
     profile = distil_rows(tmp_path, rows).profile
@@ -294,7 +358,11 @@ def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
     names = [name for name in sections(job) if name.startswith("write")]
     assert sum(int(options_of(job, name)["number_ios"]) for name in names) == 40 * count
     for said in (options_of(job, name) for name in names):
-        assert (said["thinktime_blocks"], said["thinktime_blocks_type"], said["iodepth"]) == ("40", "issue", "40")
+        assert (said["thinktime_blocks"], said["thinktime_blocks_type"], said["iodepth"]) == (
+            "40",
+            "issue",
+            "40",
+        )
         # 85 % of the time from burst to burst.
         assert int(said["thinktime"][:-2]) == pytest.approx(170_000, rel=0.05)
     assert {options_of(job, name).get("rate") for name in names} == {rate}
@@ -307,7 +375,9 @@ def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
 def test_sizes_and_padding(tmp_path):
     rows = [io(1, "write", 0, 1000), io(2, "write", 1, 5000)]
     found = distil_rows(tmp_path, rows).profile
-    assert options_of(stat_job(found, JobOptions(version=V)), "write")["bssplit"] == "4096/50:8192/50"
+    assert (
+        options_of(stat_job(found, JobOptions(version=V)), "write")["bssplit"] == "4096/50:8192/50"
+    )
     assert "adds 6,288 bytes (6.29 kB)" in stat_job(found, JobOptions(version=V))
 
 
@@ -316,7 +386,9 @@ def test_a_version_brings_its_warnings(tmp_path):
     log = write_logs(tmp_path, distilled, version=3)
     span = distilled.profile.placed.span_bytes
     old = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=V))
-    new = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=FioVersion(3, 37)))
+    new = log_job(
+        distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=FioVersion(3, 37))
+    )
     assert "does not reap completions while it waits" in old
     assert "busy-waits" not in old
     assert "does not reap completions while it waits" not in new
@@ -357,7 +429,9 @@ def test_bad_options_are_one_line_and_write_nothing(tmp_path, bad):
 def test_a_check_without_fio_says_how_to_get_it_and_leaves_the_jobs(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     trace = write_hand(tmp_path)
-    done = run_cli("kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--check", check=False)
+    done = run_cli(
+        "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "out", "--check", check=False
+    )
     assert done.returncode == 5
     assert "fio" in done.stderr
     assert "install it" in done.stderr
@@ -420,12 +494,17 @@ def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypa
     assert part.read_ios + part.write_ios == pytest.approx(50, abs=3)
     assert part.read_ios / (part.read_ios + part.write_ios) == pytest.approx(75 / 200, abs=0.1)
     assert "--whole writes them" in capsys.readouterr().err
-    whole = write_jobs(trace, "nvme", tmp_path / "whole", Limit(), replace(wanted, is_whole=True)).logs["replay"]
+    whole = write_jobs(
+        trace, "nvme", tmp_path / "whole", Limit(), replace(wanted, is_whole=True)
+    ).logs["replay"]
     assert whole.read_ios + whole.write_ios == 200
 
 
 def test_of_split_operations_only_rates_are_expected(tmp_path):
-    """Reads of 4 KiB in parts of one are whole; in a job that splits them, nobody knows how long a part takes."""
+    """Reads of 4 KiB in parts of one are whole.
+
+    In a job that splits them, nobody knows how long a part takes.
+    """
     write_run(tmp_path / "run", [4 * MS] * 400)
     distilled = distil_source(tmp_path / "run", "nvme", Limit(), tmp_path)
     whole = LogSummary(files=["replay.iolog"], version=2, target="x", max_io_bytes=4096, start_ms=0, read_ios=400,
@@ -442,7 +521,10 @@ def test_of_split_operations_only_rates_are_expected(tmp_path):
 
 
 def test_strict_refuses_a_job_that_is_expected_to_be_off(tmp_path):
-    """A read each millisecond that takes 4 ms: four are in flight, and two jobs of one I/O each do half of them."""
+    """A read each millisecond that takes 4 ms.
+
+    Four are in flight, and two jobs of one I/O each do half of them.
+    """
     write_run(tmp_path / "run", [4 * MS] * 400)
     options = ("run", "--mode", "replay", "--jobs", "2", "-o", "jobs")
     refused = run_cli("kvdistill", "fio", *options, "--strict", cwd=tmp_path, check=False)
@@ -451,5 +533,7 @@ def test_strict_refuses_a_job_that_is_expected_to_be_off(tmp_path):
     assert not list((tmp_path / "jobs").iterdir())
     warned = run_cli("kvdistill", "fio", *options, cwd=tmp_path).stdout.splitlines()[0]
     assert warned.startswith("WARNING: replay.fio: expected OFF its source in I/Os a second")
-    again = run_cli("kvdistill", "fio", *options[:3], "-o", "jobs", "--strict", "--force", cwd=tmp_path)
+    again = run_cli(
+        "kvdistill", "fio", *options[:3], "-o", "jobs", "--strict", "--force", cwd=tmp_path
+    )
     assert "replay.fio: expected within 10 % of its source in I/Os a second" in again.stdout

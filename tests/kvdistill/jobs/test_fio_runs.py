@@ -33,8 +33,14 @@ def jobs(tmp_path: Path) -> Path:
 
 def test_fio_parses_both_jobs_without_complaint(jobs):
     for job in ("prefill.fio", "replay.fio", "stat.fio", "reuse.fio"):
-        done = subprocess.run(["fio", "--parse-only", job], cwd=jobs, capture_output=True, text=True, check=False)
-        said = [line for line in (done.stdout + done.stderr).splitlines() if "bs_unaligned may not" not in line]
+        done = subprocess.run(
+            ["fio", "--parse-only", job], cwd=jobs, capture_output=True, text=True, check=False
+        )
+        said = [
+            line
+            for line in (done.stdout + done.stderr).splitlines()
+            if "bs_unaligned may not" not in line
+        ]
         assert (done.returncode, said) == (0, [])
 
 
@@ -42,7 +48,11 @@ def test_fio_takes_as_many_sizes_as_we_give_it(tmp_path):
     rows = [io(i, "read", i, 512 * (i + 1)) for i in range(300)]
     (tmp_path / "stat.fio").write_text(stat_job(distil_rows(tmp_path, rows).profile, JobOptions()))
     done = subprocess.run(
-        ["fio", "--parse-only", "stat.fio"], cwd=tmp_path, capture_output=True, text=True, check=False
+        ["fio", "--parse-only", "stat.fio"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0
     assert "split" not in done.stdout + done.stderr
@@ -53,7 +63,9 @@ def test_the_replay_does_what_the_log_says(jobs):
     assert prefill["write"]["io_bytes"] == 7 * MIB
     scratch = (jobs / "kvdistill.scratch").stat()
     assert scratch.st_size == 7 * MIB
-    assert scratch.st_blocks * 512 >= 7 * MIB, "every byte is really there, so that reads reach the device"
+    assert scratch.st_blocks * 512 >= 7 * MIB, (
+        "every byte is really there, so that reads reach the device"
+    )
     (replay,) = run_fio(jobs / "replay.fio", 60)["jobs"]
     # fio 3.33 counts the bytes of an asynchronous replay's last I/Os nowhere.
     assert [replay[name]["total_ios"] for name in ("read", "write")] == [7, 5]
@@ -61,13 +73,21 @@ def test_the_replay_does_what_the_log_says(jobs):
 
 @pytest.mark.full
 def test_a_burst_of_one_instant_is_whole_where_places_follow_each_other(tmp_path):
-    """Of 12 places, read one after another but for every tenth: fio ends a job that reaches the last one."""
+    """Of 12 places, read one after another but for every tenth.
+
+    Fio ends a job that reaches the last one.
+    """
     order = [(at + (at // 10) * 5) % 12 for at in range(90)]
     writes = [io(0, "write", i, MIB) for i in range(12)]
     reads = [io(3_000 * (1 + at // 15), "read", place, MIB) for at, place in enumerate(order)]
-    job = stat_job(distil_rows(tmp_path, [*writes, *reads]).profile, JobOptions(version=FioVersion(3, 33)))
+    job = stat_job(
+        distil_rows(tmp_path, [*writes, *reads]).profile, JobOptions(version=FioVersion(3, 33))
+    )
     (tmp_path / "stat.fio").write_text(on_null(job.replace("startdelay=", "#")))
-    found = {job["jobname"]: job["read"]["total_ios"] for job in run_fio(tmp_path / "stat.fio", 60)["jobs"]}
+    found = {
+        job["jobname"]: job["read"]["total_ios"]
+        for job in run_fio(tmp_path / "stat.fio", 60)["jobs"]
+    }
     assert sum(found.values()) == 90, (found, job)
 
 
@@ -110,10 +130,19 @@ def test_without_a_rate_it_does_as_many_operations_as_the_trace(tmp_path):
 
 @pytest.mark.parametrize("is_close", [True, False])
 def test_the_log_in_the_folder_is_the_one_that_was_checked(tmp_path, monkeypatch, is_close):
-    """A log in relative microseconds that needed no correction was judged, and one in milliseconds left there."""
+    """A log in relative microseconds that needed no correction was judged, and one in milliseconds
+    left there.
+    """
     gaps = closeness.Verdict(closeness.GAPS, "", 0.01, passes=True)
-    fio = SimpleNamespace(side=closeness.Side.DEVICE, gap_ks=0.01, gap_resolution_us=1, end_slip=0 if is_close else 0.5)
-    monkeypatch.setattr(write, "_check_logs", lambda *_: (SimpleNamespace(fio=fio, verdicts=[gaps]), None))
+    fio = SimpleNamespace(
+        side=closeness.Side.DEVICE,
+        gap_ks=0.01,
+        gap_resolution_us=1,
+        end_slip=0 if is_close else 0.5,
+    )
+    monkeypatch.setattr(
+        write, "_check_logs", lambda *_: (SimpleNamespace(fio=fio, verdicts=[gaps]), None)
+    )
     hand = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
     options = JobOptions(modes=(FioMode.REPLAY,), has_check=True)
     job = write.write_job(FioMode.REPLAY, hand, tmp_path, options)
@@ -159,7 +188,9 @@ def test_check_compares_and_leaves_only_its_table(tmp_path):
         assert 0 < replay["source"]["mean_depth"] <= replay["source"]["in_flight_p99"]
     assert stat["fio"]["mean_depth"] is not None
     version = 2 if told["issue_us"] is None else 3
-    assert (tmp_path / "out" / "replay.iolog").read_text().startswith(f"fio version {version} iolog\n")
+    assert (
+        (tmp_path / "out" / "replay.iolog").read_text().startswith(f"fio version {version} iolog\n")
+    )
     assert {v["name"]: v["passes"] for v in replay["verdicts"]}["same I/Os"] is True
 
 
@@ -170,13 +201,24 @@ def test_the_device_is_looked_at_and_sees_long_reads_whole():
     from probe_load import place_on_disk
 
     with place_on_disk() as (folder, _disk):
-        write_blocks(folder / "blocks.parquet", [(20 * i, "R", i % 16 * MIB, MIB) for i in range(60)])
+        write_blocks(
+            folder / "blocks.parquet", [(20 * i, "R", i % 16 * MIB, MIB) for i in range(60)]
+        )
         done = run_cli(
-            "kvdistill", "fio", folder / "blocks.parquet", "-o", folder / "out", "--mode", "stat", "--check", "--json"
+            "kvdistill",
+            "fio",
+            folder / "blocks.parquet",
+            "-o",
+            folder / "out",
+            "--mode",
+            "stat",
+            "--check",
+            "--json",
         )
     (stat,) = json.loads(done.stdout)["closeness"]["comparisons"]
     assert stat["fio"]["side"] == "device"
-    # In parts of 1016 and 8 KiB it would be near 1; the file may lie in several stretches of the disk.
+    # In parts of 1016 and 8 KiB it would be near 1; the file may lie in several stretches of the
+    # disk.
     assert stat["fio"]["size_tv"] <= 0.1
     assert stat["fio"]["in_flight_p99"] is not None
     assert "seen at the device" not in {v["name"] for v in stat["verdicts"]}
@@ -234,9 +276,14 @@ def test_the_conversation_trace_under_fio(tmp_path):
 
 @pytest.mark.full
 def test_a_job_in_a_folder_named_from_here_is_run_with_the_probes(tmp_path, monkeypatch):
-    """The probes know this fio by a name of its own, which lies beside the job: fio is run in the job's folder."""
+    """The probes know this fio by a name of its own, which lies beside the job.
+
+    Fio is run in the job's folder.
+    """
     (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "one.fio").write_text("[one]\nfilename=one.dat\nsize=64k\nrw=write\nbs=4k\n")
+    (tmp_path / "jobs" / "one.fio").write_text(
+        "[one]\nfilename=one.dat\nsize=64k\nrw=write\nbs=4k\n"
+    )
     monkeypatch.chdir(tmp_path)
     seen = run_seen(Path("jobs/one.fio"), 60)
     assert seen.result["jobs"][0]["write"]["total_ios"] == 16

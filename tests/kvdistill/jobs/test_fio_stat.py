@@ -14,9 +14,24 @@ from conftest import run_cli
 from kvdistill_rows import MS, bursts, closed, distil_rows, io
 from test_fio_jobs import V, options_of, sections
 
-from kvdistill.jobs.fio_stat import cut_sizes, expected_load, expected_stat, sizes_to_ask_for, stat_job
+from kvdistill.jobs.fio_stat import (
+    cut_sizes,
+    expected_load,
+    expected_stat,
+    sizes_to_ask_for,
+    stat_job,
+)
 from kvdistill.jobs.job import JobOptions
-from kvdistill.profile.profile import AddressSpace, AddressZone, IoStream, Law, Loop, Pacing, Places, SizeCount
+from kvdistill.profile.profile import (
+    AddressSpace,
+    AddressZone,
+    IoStream,
+    Law,
+    Loop,
+    Pacing,
+    Places,
+    SizeCount,
+)
 from kvdistill.profile.sources import profile_of, write_ios
 
 if TYPE_CHECKING:
@@ -46,19 +61,29 @@ def places(**changed) -> Places:
 
 def test_a_closed_loop_has_a_depth_and_no_rate(tmp_path):
     loop = Loop(pace=Pacing.CLOSED, depth=8, think_ns=20 * MS, think_ops=16)
-    job = options_of(stat_job(profile_with(tmp_path, loop=loop, places=places()), JobOptions(version=V)), "read")
+    job = options_of(
+        stat_job(profile_with(tmp_path, loop=loop, places=places()), JobOptions(version=V)), "read"
+    )
     assert (job["iodepth"], job["thinktime"], job["thinktime_blocks"]) == ("8", "20000us", "16")
-    assert not {"rate", "rate_iops", "random_distribution", "offset", "size", "blockalign"} & job.keys()
+    assert (
+        not {"rate", "rate_iops", "random_distribution", "offset", "size", "blockalign"}
+        & job.keys()
+    )
     assert (job["rw"], job["norandommap"]) == ("randread", "1")
 
 
 def test_an_even_pace_is_in_operations_though_a_few_arrived_in_parts(tmp_path):
-    """Of 3,000 reads of 1 MiB in 15 s, ten arrived as 1016 and 8 KiB: the job asks for 200 whole ones a second."""
+    """Of 3,000 reads of 1 MiB in 15 s, ten arrived as 1016 and 8 KiB.
+
+    The job asks for 200 whole ones a second.
+    """
     sizes = [SizeCount(8192, 10), SizeCount(1016 << 10, 10), SizeCount(1 << 20, 2990)]
     base = profile_with(tmp_path, places=places(align_bytes=1 << 20)).streams[0]
     read = msgspec.structs.replace(base.read, ops=3010, io_bytes=3000 << 20, sizes=sizes)
     even = Loop(Pacing.EVEN)
-    profile = profile_with(tmp_path, loop=even, places=places(align_bytes=1 << 20), read=read, span_ns=15_000 * MS)
+    profile = profile_with(
+        tmp_path, loop=even, places=places(align_bytes=1 << 20), read=read, span_ns=15_000 * MS
+    )
     job = options_of(stat_job(profile, JobOptions(version=V)), "read")
     assert (job["rate_iops"], job["bs"]) == ("200", str(1 << 20))
 
@@ -71,13 +96,18 @@ def test_an_even_pace_is_in_operations_though_a_few_arrived_in_parts(tmp_path):
         ({"sequential_share": 0.875, "run_ops": 8}, {"rw": "randread:8"}),
         ({"law": Law.ZIPF, "theta": 1.1}, {"random_distribution": "zipf:1.1"}),
         ({"law": Law.PARETO, "theta": 0.2}, {"random_distribution": "pareto:0.2"}),
-        ({"begin_bytes": GIB, "span_bytes": GIB, "law": Law.ONCE}, {"offset": str(GIB), "size": str(GIB)}),
+        (
+            {"begin_bytes": GIB, "span_bytes": GIB, "law": Law.ONCE},
+            {"offset": str(GIB), "size": str(GIB)},
+        ),
     ],
 )
 def test_where_operations_go_is_a_line_each(tmp_path, found, lines):
     job = stat_job(profile_with(tmp_path, places=places(**found)), JobOptions(version=V))
     assert lines.items() <= options_of(job, "read").items()
-    assert ("norandommap" in job) is (found.get("sequential_share") != 1.0 and found.get("law") is not Law.ONCE)
+    assert ("norandommap" in job) is (
+        found.get("sequential_share") != 1.0 and found.get("law") is not Law.ONCE
+    )
 
 
 def test_zones_of_a_mixed_stream_are_ones_that_fio_takes(tmp_path):
@@ -86,10 +116,14 @@ def test_zones_of_a_mixed_stream_are_ones_that_fio_takes(tmp_path):
     halves = [AddressZone(50, GIB), AddressZone(50, 3 * GIB)]
     read = msgspec.structs.replace(stream.read, zones=halves)
     write = msgspec.structs.replace(read, ops=read.ops // 2, zones=halves[::-1])
-    profile = profile_with(tmp_path, name="mixed", read=read, write=write, places=places(law=Law.ZONES))
+    profile = profile_with(
+        tmp_path, name="mixed", read=read, write=write, places=places(law=Law.ZONES)
+    )
     job = stat_job(profile, JobOptions(version=V))
     assert "# zones of the reads only" in job
-    assert options_of(job, "mixed")["random_distribution"].startswith(f"zoned_abs:50/{GIB}:50/{3 * GIB}:")
+    assert options_of(job, "mixed")["random_distribution"].startswith(
+        f"zoned_abs:50/{GIB}:50/{3 * GIB}:"
+    )
     if shutil.which("fio"):
         (tmp_path / "stat.fio").write_text(job)
         subprocess.run(["fio", "--parse-only", "stat.fio"], cwd=tmp_path, check=True)
@@ -115,8 +149,12 @@ def test_the_sizes_of_both_directions_are_one_line_if_they_are_alike(tmp_path):
     sizes = [SizeCount(65536, 300), SizeCount(262144, 700)]
     read = msgspec.structs.replace(stream.read, sizes=sizes, ops=1000)
     loop = Loop(Pacing.CLOSED, depth=8)
-    changed = msgspec.structs.replace(stream, name="mixed", read=read, write=read, loop=loop, places=places())
-    job = options_of(stat_job(msgspec.structs.replace(base, streams=[changed]), JobOptions(version=V)), "mixed")
+    changed = msgspec.structs.replace(
+        stream, name="mixed", read=read, write=read, loop=loop, places=places()
+    )
+    job = options_of(
+        stat_job(msgspec.structs.replace(base, streams=[changed]), JobOptions(version=V)), "mixed"
+    )
     assert (job["rw"], job["rwmixread"], job["bssplit"]) == ("randrw", "50", "65536/30:262144/70")
 
 
@@ -157,14 +195,18 @@ def missed(profile) -> dict[str, float]:
 
 
 def test_what_a_job_is_expected_to_do_is_held_against_its_source(tmp_path):
-    """18 pauses of 300 ms are thought of; as many of 20 ms to 2 s are not, but the mean rate is kept."""
+    """18 pauses of 300 ms are thought of.
+
+    As many of 20 ms to 2 s are not, but the mean rate is kept.
+    """
     regular = timed(tmp_path, *bursts([300] * 18, [128] * 18))
     assert missed(regular) == {}
     assert "thinktime=300000us" in stat_job(regular, JobOptions())
     rng = np.random.default_rng(6)
     irregular = timed(tmp_path, *bursts(rng.integers(20, 2000, 30), rng.integers(30, 600, 30)))
     assert not missed(irregular).keys() & {"I/Os a second", "bytes a second", "I/Os in flight"}
-    # Had it been left as a loop of depth 16 without pauses, it would be a hundred times as fast, and never idle.
+    # Had it been left as a loop of depth 16 without pauses, it would be a hundred times as fast,
+    # and never idle.
     loop = Loop(Pacing.CLOSED, depth=16, response_ns=irregular.streams[0].loop.response_ns)
     free = expected_load(msgspec.structs.replace(irregular.streams[0], loop=loop), ["iodepth=16"])
     assert free.ios_per_s > 50 * irregular.ops * 1e9 / irregular.span_ns
@@ -175,7 +217,10 @@ def test_what_a_job_is_expected_to_do_is_held_against_its_source(tmp_path):
 
 
 def test_a_closed_loop_is_capped_where_it_would_exceed_its_source(tmp_path):
-    """One read at a time, 80 µs each, and 30 µs of the program's own in between: fio would be 1.4 times as fast."""
+    """One read at a time, 80 µs each, and 30 µs of the program's own in between.
+
+    Fio would be 1.4 times as fast.
+    """
     rng = np.random.default_rng(3)
     profile = timed(tmp_path, *closed(2000, 1, lambda _i: rng.exponential(80_000), 30_000, rng))
     job = options_of(stat_job(profile, JobOptions(version=V)), "read")
@@ -185,9 +230,18 @@ def test_a_closed_loop_is_capped_where_it_would_exceed_its_source(tmp_path):
 
 
 def test_flushes_come_after_as_many_writes_as_in_the_source(tmp_path):
-    """A flush after each eight writes: stat.fio has them, and what an iolog does not have is said."""
-    rows = [(i, "FWS" if i % 9 == 8 else "WS", (i * 7919 % 4096) * 65536, 65536 * (i % 9 != 8)) for i in range(900)]
+    """A flush after each eight writes.
+
+    Stat.fio has them, and what an iolog does not have is said.
+    """
+    rows = [
+        (i, "FWS" if i % 9 == 8 else "WS", (i * 7919 % 4096) * 65536, 65536 * (i % 9 != 8))
+        for i in range(900)
+    ]
     blocks = write_blocks(tmp_path / "blocks.parquet", rows)
     run_cli("kvdistill", "fio", blocks, "-o", "jobs", cwd=tmp_path)
     assert options_of((tmp_path / "jobs/stat.fio").read_text(), "write")["fdatasync"] == "8"
-    assert "100 flushes are not issued (stat.fio has them)" in (tmp_path / "jobs/replay.fio").read_text()
+    assert (
+        "100 flushes are not issued (stat.fio has them)"
+        in (tmp_path / "jobs/replay.fio").read_text()
+    )

@@ -1,4 +1,7 @@
-"""Jobs whose source another of our programs makes first: `kvdistill fio --gen`, `kvreplay probe --fio`."""
+"""Jobs whose source another of our programs makes first.
+
+`kvdistill fio --gen`, `kvreplay probe --fio`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,11 @@ def test_jobs_of_a_trace_that_gen_makes_first(tmp_path):
         ((), "name one INPUT, or give --gen", 2),
         (("t.parquet", "--gen", GEN), "name one INPUT, or give --gen", 2),
         (("--gen", "--users '3"), "--gen --users '3: No closing quotation", 2),
-        (("--gen", "--preset lmcache-dsk"), "unknown preset 'lmcache-dsk'; did you mean lmcache-disk", 2),
+        (
+            ("--gen", "--preset lmcache-dsk"),
+            "unknown preset 'lmcache-dsk'; did you mean lmcache-disk",
+            2,
+        ),
     ],
 )
 def test_one_source_and_what_gen_refuses(tmp_path, arguments, said, code):
@@ -43,15 +50,35 @@ def test_one_source_and_what_gen_refuses(tmp_path, arguments, said, code):
 @pytest.mark.fio
 @pytest.mark.bpf
 def test_a_process_is_profiled_and_has_its_job_in_one_command(tmp_path):
-    job = ["fio", "--name=x", "--rw=randread", "--bs=64k", "--size=16m", "--direct=1", "--time_based", "--runtime=60"]
+    job = [
+        "fio",
+        "--name=x",
+        "--rw=randread",
+        "--bs=64k",
+        "--size=16m",
+        "--direct=1",
+        "--time_based",
+        "--runtime=60",
+    ]
     with subprocess.Popen(job, cwd=tmp_path, stdout=subprocess.DEVNULL) as load:
         try:
-            done = run_process("kvreplay", "probe", "--comm", "fio", "--duration", "3s", "--fio", "jobs", cwd=tmp_path)
+            done = run_process(
+                "kvreplay",
+                "probe",
+                "--comm",
+                "fio",
+                "--duration",
+                "3s",
+                "--fio",
+                "jobs",
+                cwd=tmp_path,
+            )
         finally:
             load.terminate()
     # The first line is the answer.
     assert re.match(
-        r"read: [\d,.]+ requests/s of [\d.]+ KiB on average, [\d.]+ .B/s, p99 .*driver and device", done.stdout
+        r"read: [\d,.]+ requests/s of [\d.]+ KiB on average, [\d.]+ .B/s, p99 .*driver and device",
+        done.stdout,
     )
     assert "Jobs" in done.stdout
     assert "bs=65536" in (tmp_path / "jobs/stat.fio").read_text()

@@ -1,4 +1,7 @@
-"""A trace's jobs beside a replay of it: the same window, the same disk, block requests on both sides."""
+"""A trace's jobs beside a replay of it.
+
+The same window, the same disk, block requests on both sides.
+"""
 
 from __future__ import annotations
 
@@ -50,25 +53,36 @@ def test_who_is_not_root_is_told(tmp_path, monkeypatch):
 
 def at_device(folder, name, rows, **how):
     """Return what a check takes of the requests `rows`."""
-    found, why = direct_requests(write_blocks(folder / f"{name}.parquet", rows, **how), "vda", folder / name)
+    found, why = direct_requests(
+        write_blocks(folder / f"{name}.parquet", rows, **how), "vda", folder / name
+    )
     assert why is None
     return found
 
 
 def checked(folder, part, reference):
-    """Return the check of an exact replay of `part` beside `reference`, what is asked, and fio's log, which is that."""
+    """Return the check of an exact replay of `part` beside `reference`, what is asked, and fio's
+    log, which is that.
+    """
     request = JobOptions(modes=[FioMode.REPLAY])
     written = write_job(FioMode.REPLAY, part, folder, request)
     asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
-    run = CheckedRun(FioMode.REPLAY, part, "all", part.profile.span_ns, folder, request, written, reference)
+    run = CheckedRun(
+        FioMode.REPLAY, part, "all", part.profile.span_ns, folder, request, written, reference
+    )
     return run, asked, job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
 
 
 def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
-    """fio's side equals what the trace asks, but at the device each read comes in two: only the replay tells."""
+    """fio's side equals what the trace asks, but at the device each read comes in two.
+
+    Only the replay tells.
+    """
     part = distil_rows(tmp_path, [io(10 * i, "read", i, MIB) for i in range(40)])
     whole = [(10.0 * i, "RS", i * MIB, MIB) for i in range(40)]
-    halves = [(ms + k, "RS", at + k * MIB // 2, MIB // 2) for ms, _rw, at, _bytes in whole for k in (0, 1)]
+    halves = [
+        (ms + k, "RS", at + k * MIB // 2, MIB // 2) for ms, _rw, at, _bytes in whole for k in (0, 1)
+    ]
     noise = [(5.0, "RM", 0, 4096), (7.0, "W", 0, 4096)]
     sides = {}
     for name, rows in (("replay", whole), ("fio", halves)):
@@ -77,7 +91,10 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
 
     pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
     assert (pair.source.side, pair.fio.side) == ("device", "device")
-    assert (pair.source.ios, pair.fio.ios) == (40, 80), "metadata and buffered writes are no I/O of either"
+    assert (pair.source.ios, pair.fio.ios) == (
+        40,
+        80,
+    ), "metadata and buffered writes are no I/O of either"
     assert pair.fio.size_tv == 1
     # When its operations came fio's log says: at the device they are several requests.
     assert (pair.source.arrivals, pair.fio.arrivals, pair.fio.gap_ks) == (40, 40, 0)
@@ -95,7 +112,10 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
 
 
 def test_what_comes_at_one_instant_has_no_rate(tmp_path):
-    """40 reads due at once: the replay took 390 ms for them, fio 195; neither is the source's rate."""
+    """40 reads due at once.
+
+    The replay took 390 ms for them, fio 195; neither is the source's rate.
+    """
     part = distil_rows(tmp_path, [io(7, "read", i, MIB) for i in range(40)])
     sides = {}
     for name, ms in (("replay", 10.0), ("fio", 5.0)):
@@ -109,7 +129,10 @@ def test_what_comes_at_one_instant_has_no_rate(tmp_path):
 
 
 def test_a_log_that_has_more_in_flight_says_why(tmp_path):
-    """20 pairs of reads: in the replay the second waits for the first; of a log both come at once, and take longer."""
+    """20 pairs of reads.
+
+    In the replay the second waits for the first; of a log both come at once, and take longer.
+    """
     part = distil_rows(tmp_path, [io(10 * (i // 2), "read", i, MIB) for i in range(40)])
     sides = {}
     for name, wait_ms, took_ns in (("replay", 0.1, MS // 10), ("fio", 0.0, MS // 5)):
@@ -130,10 +153,15 @@ def test_a_job_of_few_requests_counts(tmp_path):
 
 
 def test_merged_operations_are_told_apart_before_their_parts(tmp_path):
-    """20 operations of 1.5 MiB, in parts of 1 and .5: the layer merged two of one side to a request of 3 MiB."""
+    """20 operations of 1.5 MiB, in parts of 1 and .5.
+
+    The layer merged two of one side to a request of 3 MiB.
+    """
     length = 3 * MIB // 2
     part = distil_rows(tmp_path, [io(10 * i, "write", i, length) for i in range(20)])
-    merged = at_device(tmp_path, "merged", [(10.0 * i, "WS", 2 * i * length, 2 * length) for i in range(10)])
+    merged = at_device(
+        tmp_path, "merged", [(10.0 * i, "WS", 2 * i * length, 2 * length) for i in range(10)]
+    )
     apart = at_device(tmp_path, "apart", [(10.0 * i, "WS", i * length, length) for i in range(20)])
     run, asked, logged = checked(tmp_path, part, merged)
     pair = compare(run, Seen({}, apart, None), asked, logged, EXACT)
@@ -141,7 +169,10 @@ def test_merged_operations_are_told_apart_before_their_parts(tmp_path):
 
 
 def test_a_file_that_begins_within_a_block_of_its_device_has_the_same_miss_ratios(tmp_path):
-    """64 KiB one after another: two of them share a block of 128 KiB, on the device each lies in two."""
+    """64 KiB one after another.
+
+    Two of them share a block of 128 KiB, on the device each lies in two.
+    """
     small, shift = 64 << 10, 76 << 10
     part = distil_rows(tmp_path, [io(10 * i, "write", i, small) for i in range(40)])
     rows = [(10.0 * i, "WS", i * small + shift, small) for i in range(40)]
@@ -154,26 +185,39 @@ def test_a_file_that_begins_within_a_block_of_its_device_has_the_same_miss_ratio
 
 
 @pytest.mark.parametrize(
-    ("ops", "length", "part", "counts"), [(20, 4 * MIB, MIB, (2, 4)), (80, 384 << 10, 384 << 10, (1, 4))]
+    ("ops", "length", "part", "counts"),
+    [(20, 4 * MIB, MIB, (2, 4)), (80, 384 << 10, 384 << 10, (1, 4))],
 )
-def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(tmp_path, ops, length, part, counts):
-    """80 parts: of 1 MiB, of 4 MiB operations, or of whole small ones; a request holds 4 / `counts` of them."""
-    distilled = distil_rows(tmp_path, [io(10 * (i * 20 // ops), "read", i, length) for i in range(ops)])
+def test_what_the_block_layer_merged_counts_in_the_parts_that_were_submitted(
+    tmp_path, ops, length, part, counts
+):
+    """80 parts.
+
+    Of 1 MiB, of 4 MiB operations, or of whole small ones; a request holds 4 / `counts` of them.
+    """
+    distilled = distil_rows(
+        tmp_path, [io(10 * (i * 20 // ops), "read", i, length) for i in range(ops)]
+    )
     sides = {}
     for name, count in zip(("replay", "fio"), counts, strict=True):
         one = 4 * part // count
-        rows = [(10.0 * i, "RS", 4 * i * part + k * one, one) for i in range(20) for k in range(count)]
+        rows = [
+            (10.0 * i, "RS", 4 * i * part + k * one, one) for i in range(20) for k in range(count)
+        ]
         sides[name] = at_device(tmp_path, name, rows)
     run, asked, logged = checked(tmp_path, distilled, sides["replay"])
     pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
-    assert [(side.ios, side.requests, side.largest_request_bytes) for side in (pair.source, pair.fio)] == [
-        (80, 20 * count, 4 * part // count) for count in counts
-    ]
+    assert [
+        (side.ios, side.requests, side.largest_request_bytes) for side in (pair.source, pair.fio)
+    ] == [(80, 20 * count, 4 * part // count) for count in counts]
     assert (pair.fio.size_tv, pair.source.arrivals, pair.fio.arrivals) == (0, 20, 20)
-    # A request of two parts is two in flight for as long; each request takes as long in these events.
+    # A request of two parts is two in flight for as long; each request takes as long in these
+    # events.
     assert pair.source.mean_depth == pytest.approx(pair.fio.mean_depth)
     # A source that a device saw is not taken apart.
-    own = compare(replace(run, distilled=sides["replay"]), Seen({}, sides["fio"], None), asked, logged, EXACT)
+    own = compare(
+        replace(run, distilled=sides["replay"]), Seen({}, sides["fio"], None), asked, logged, EXACT
+    )
     assert (own.source.ios, own.fio.ios, own.fio.size_tv) == (20 * counts[0], 80, 1)
 
 
@@ -195,15 +239,22 @@ def test_a_check_replays_the_trace_and_compares_at_the_device():
             assert sorted(path.name for path in out.iterdir()) == [
                 "closeness.json", "prefill.fio", "profile.json", "replay.fio", "replay.iolog",
             ]  # fmt: skip
-            if "check invalid" not in done.stdout:  # a disk that is busy with others' I/O makes a replay fall behind
+            if (
+                "check invalid" not in done.stdout
+            ):  # a disk that is busy with others' I/O makes a replay fall behind
                 break
     closeness = json.loads(done.stdout)["closeness"]
     (replay,) = closeness["comparisons"]
     assert replay["source"]["side"] == replay["fio"]["side"] == "device"
-    # Five reads and three writes, whole, though scratch files may lie in several stretches of the disk.
+    # Five reads and three writes, whole, though scratch files may lie in several stretches of the
+    # disk.
     assert 4 <= replay["source"]["ios"] <= 12
     assert replay["source"]["mean_depth"] is not None
-    (note,) = (note for note in closeness["notes"] if "a replay of this part of the trace by kvreplay" in note)
+    (note,) = (
+        note
+        for note in closeness["notes"]
+        if "a replay of this part of the trace by kvreplay" in note
+    )
     assert "both sides are block requests" in note
 
 
@@ -229,8 +280,13 @@ def test_a_check_without_a_device_compares_fios_side_and_says_so(tmp_path, monke
 
     monkeypatch.setattr(write, "disk_of", lambda _place: None)
     wanted = JobOptions(modes=[FioMode.REPLAY], has_check=True, check_ns=10**9)
-    closeness = write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", parse_limit(None), wanted).closeness
+    closeness = write_jobs(
+        write_hand(tmp_path), "nvme", tmp_path / "out", parse_limit(None), wanted
+    ).closeness
     assert closeness is not None
     assert closeness.comparisons[0].fio.side == "fio"
-    why = "only fio's side was compared, with what the trace asks of files: no block device lies beneath the target"
+    why = (
+        "only fio's side was compared, with what the trace asks of files: no block device lies"
+        " beneath the target"
+    )
     assert why in closeness.notes

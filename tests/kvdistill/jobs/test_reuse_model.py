@@ -19,7 +19,10 @@ BLOCK = 128 * 1024
 
 
 def cyclic(places, rounds):
-    """Write `places` objects of one block, then read them round after round: each reuse is places - 1 blocks away."""
+    """Write `places` objects of one block, then read them round after round.
+
+    Each reuse is places - 1 blocks away.
+    """
     rows = [io(i * 10, "write", i, BLOCK) for i in range(places)]
     rows += [io((places + i) * 10, "read", i % places, BLOCK) for i in range(places * rounds)]
     return rows
@@ -32,7 +35,9 @@ def test_the_drawn_job_keeps_mix_sizes_and_reuse(tmp_path):
     assert set(drawn["length"].tolist()) == {BLOCK}
     assert profile.locality.reuse_p50_blocks == 39
     # Distances are known to 1/16, and one in fifty operations takes a new place.
-    assert block_locality(drawn["offset"], drawn["length"]).reuse_p50_blocks == pytest.approx(39, rel=1 / 16)
+    assert block_locality(drawn["offset"], drawn["length"]).reuse_p50_blocks == pytest.approx(
+        39, rel=1 / 16
+    )
     assert drawn["us"][0] == 1
     assert drawn["us"][-1] == pytest.approx(profile.span_ns / 1000, rel=1e-3)
     assert np.all(np.diff(drawn["us"]) >= 0)
@@ -93,7 +98,17 @@ def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, 
     trace = write_trace(tmp_path / "a trace.parquet", rows)
     for mode in FioMode:
         done = run_cli(
-            "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "jobs", "--force", "--mode", mode, check=False
+            "kvdistill",
+            "fio",
+            trace,
+            "--tier",
+            "nvme",
+            "-o",
+            tmp_path / "jobs",
+            "--force",
+            "--mode",
+            mode,
+            check=False,
         )
         if mode is FioMode.REUSE and len({row[0] for row in rows}) == 1:
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -101,7 +116,11 @@ def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, 
             continue
         assert done.returncode == 0, done.stderr
         assert "tier nvme of a trace.parquet" in (tmp_path / "jobs" / mode.job).read_text()
-        moved = [line.split() for f in tmp_path.glob(f"jobs/{mode}*.iolog") for line in f.read_text().splitlines()]
+        moved = [
+            line.split()
+            for f in tmp_path.glob(f"jobs/{mode}*.iolog")
+            for line in f.read_text().splitlines()
+        ]
         sizes = [int(words[3]) for words in moved if words[1:2] and words[1] in ("read", "write")]
         assert len(sizes) == (0 if mode is FioMode.STAT else len(rows))
         assert all(size % 512 == 0 for size in sizes)
@@ -111,7 +130,17 @@ def test_an_empty_trace_is_refused_by_every_writer(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", [])
     for mode in FioMode:
         done = run_cli(
-            "kvdistill", "fio", trace, "--tier", "nvme", "-o", tmp_path / "j", "--force", "--mode", mode, check=False
+            "kvdistill",
+            "fio",
+            trace,
+            "--tier",
+            "nvme",
+            "-o",
+            tmp_path / "j",
+            "--force",
+            "--mode",
+            mode,
+            check=False,
         )
         assert (done.returncode, done.stderr.count("\n")) == (3, 1)
 
@@ -129,15 +158,28 @@ def test_a_million_objects(tmp_path):
 
     n = 1_000_000
     one = trace_batch([io(0, "write", 0, 4096)])
-    columns = {name: pa.repeat(one.column(name)[0], n) for name in TRACE.names if name not in ("op", "phase")}
+    columns = {
+        name: pa.repeat(one.column(name)[0], n)
+        for name in TRACE.names
+        if name not in ("op", "phase")
+    }
     columns |= {"ts_ns": pa.array(np.arange(n) * 1000), "object_id": pa.array(np.arange(n))}
     for name in ("op", "phase"):
         column = one.column(name)
         indices = pa.array(np.full(n, column.indices[0].as_py(), dtype=np.int8))
         columns[name] = pa.DictionaryArray.from_arrays(indices, column.dictionary)
     with create(tmp_path / "t.parquet", TRACE, trace_meta()) as out:
-        out.write(pa.RecordBatch.from_arrays([columns[name] for name in TRACE.names], schema=arrow_schema(TRACE)))
+        out.write(
+            pa.RecordBatch.from_arrays(
+                [columns[name] for name in TRACE.names], schema=arrow_schema(TRACE)
+            )
+        )
     distilled = distil_source(tmp_path / "t.parquet", "nvme", Limit(), tmp_path)
     assert distilled.profile.space.span_bytes == n * 4096
-    log = write_iologs(tmp_path, "x", lambda: split_ios(distilled.ios, 1 << 20), JobOptions(target="f", log_version=3))
+    log = write_iologs(
+        tmp_path,
+        "x",
+        lambda: split_ios(distilled.ios, 1 << 20),
+        JobOptions(target="f", log_version=3),
+    )
     assert (log.write_ios, log.last_us, log.max_burst_ios) == (n, n, 1)

@@ -1,4 +1,7 @@
-"""What every job and report of a trace says of how long computing took: without it, its rates mean nothing."""
+"""What every job and report of a trace says of how long computing took.
+
+Without it, its rates mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ def said_in(text):
     return " ".join(text.replace("#", " ").split())
 
 
-MODELLED = "computing (h100 x 1, NVIDIA H100 SXM data sheet; roofline at 50% of its bf16 FLOPs and 70% of its bandwidth"
+MODELLED = (
+    "computing (h100 x 1, NVIDIA H100 SXM data sheet; roofline at 50% of its bf16 FLOPs and 70% of"
+    " its bandwidth"
+)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +45,46 @@ def test_reports_say_how_long_computing_took(tmp_path, trace):
 
 
 def test_jobs_say_that_they_carry_no_streams(tmp_path):
-    options = ["--preset", "lmcache-disk", "--model", "tiny-1b", "--users", 2, "--duration", "5s", "--gpu", "instant"]
+    options = [
+        "--preset",
+        "lmcache-disk",
+        "--model",
+        "tiny-1b",
+        "--users",
+        2,
+        "--duration",
+        "5s",
+        "--gpu",
+        "instant",
+    ]
     small = ["--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=64MiB"]
     for streams in ("none", "phase"):
         trace, out = tmp_path / f"{streams}.parquet", tmp_path / streams
-        run_cli("kvtrace", "gen", *options, *small, "--set", f"tiers.nvme.streams={streams}", "-o", trace)
-        run_cli("kvdistill", "fio", trace, "--tier", "nvme", "-o", out, "--mode", "replay", "--mode", "stat")
+        run_cli(
+            "kvtrace",
+            "gen",
+            *options,
+            *small,
+            "--set",
+            f"tiers.nvme.streams={streams}",
+            "-o",
+            trace,
+        )
+        run_cli(
+            "kvdistill",
+            "fio",
+            trace,
+            "--tier",
+            "nvme",
+            "-o",
+            out,
+            "--mode",
+            "replay",
+            "--mode",
+            "stat",
+        )
         for name in ("replay.fio", "stat.fio"):
             said = said_in((out / name).read_text())
-            assert ("the stream of each write (kvreplay passes it on)" in said) == (streams == "phase")
+            assert ("the stream of each write (kvreplay passes it on)" in said) == (
+                streams == "phase"
+            )

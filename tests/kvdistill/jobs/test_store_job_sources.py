@@ -1,4 +1,7 @@
-"""Jobs for other tools from what is no trace: a run's operations, block events, a profile, a probe."""
+"""Jobs for other tools from what is no trace.
+
+A run's operations, block events, a profile, a probe.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ COMMANDS = ("warp", "sai3")
 
 
 def write(folder, command, source, *options):
-    done = run_cli("kvdistill", command, source, "-o", folder / command, *options, "--json", "--force")
+    done = run_cli(
+        "kvdistill", command, source, "-o", folder / command, *options, "--json", "--force"
+    )
     return json.loads(done.stdout)
 
 
@@ -34,7 +39,10 @@ def test_what_the_replayed_data_was_like_is_told_as_lost(tmp_path, command):
     for ratios, is_told in (((1, 1), False), ((1.25, 2), True)):
         change_run(run, data=data_note(*ratios))
         told = [line for line in write(tmp_path, command, run)["lost"] if "deduplicated" in line]
-        wanted = "data reduction: the replay's data deduplicated 1.25:1 and compressed 2:1; this job sets neither"
+        wanted = (
+            "data reduction: the replay's data deduplicated 1.25:1 and compressed 2:1; this job"
+            " sets neither"
+        )
         assert told == ([wanted] if is_told else [])
 
 
@@ -46,6 +54,9 @@ def test_a_profile_gives_the_same_workload_but_no_op_log(tmp_path):
     result = write(tmp_path / "b", "sai3", profile)
     assert result["log"] is None
     assert result["files"] == ["workload.yaml", "profile.json"]
-    assert "single operations on objects: profile.json holds none, so there is no op log" in result["lost"]
+    assert (
+        "single operations on objects: profile.json holds none, so there is no op log"
+        in result["lost"]
+    )
     one, other = ((tmp_path / d / "sai3" / "workload.yaml").read_text() for d in "ab")
     assert one == other

@@ -60,13 +60,24 @@ def written(tmp_path_factory):
     for command in COMMANDS:
         extra = ["--csv"] if command == "warp" else []
         done = run_cli(
-            "kvdistill", command, "hand.parquet", "--tier", "nvme", "-o", command, *extra, "--json", cwd=folder
+            "kvdistill",
+            command,
+            "hand.parquet",
+            "--tier",
+            "nvme",
+            "-o",
+            command,
+            *extra,
+            "--json",
+            cwd=folder,
         )
         made[command] = (folder / command, json.loads(done.stdout), done.stderr)
     return made
 
 
-@pytest.mark.parametrize(("command", "name"), [(c, n) for c, names in COMMANDS.items() for n in names])
+@pytest.mark.parametrize(
+    ("command", "name"), [(c, n) for c, names in COMMANDS.items() for n in names]
+)
 def test_golden(written, command, name):
     text = text_of(written[command][0] / name)
     golden = GOLDEN / f"{command}.{name.removesuffix('.zst')}"
@@ -102,7 +113,9 @@ def test_the_op_log_row_by_row(written):
     ]
     assert [r["idx"] for r in rows] == [str(i) for i in range(9)]
     # A trace has no ends: they are empty, not 0.
-    assert {(r["first_byte"], r["end"], r["duration_ns"], r["error"]) for r in rows} == {("", "", "", "")}
+    assert {(r["first_byte"], r["end"], r["duration_ns"], r["error"]) for r in rows} == {
+        ("", "", "", "")
+    }
     assert {(r["endpoint"], r["n_objects"]) for r in rows} == {("s3://kvdistill/", "1")}
     # Object 2 is read before it is written.
     (before,) = log_rows(folder / "populate.tsv.zst")
@@ -122,14 +135,25 @@ def test_warp_s_csv_differs_by_two_columns(written):
     )  # fmt: skip
     same = [name for name in COMMON if name != "endpoint"]
     assert [[r[n] for n in same] for r in warp] == [[r[n] for n in same] for r in sai3]
-    assert {(r["last_byte"], r["cat"], r["endpoint"]) for r in warp} == {("", "0", "http://127.0.0.1:9000")}
+    assert {(r["last_byte"], r["cat"], r["endpoint"]) for r in warp} == {
+        ("", "0", "http://127.0.0.1:9000")
+    }
 
 
 def test_hosts_share_the_objects(tmp_path):
     rows = [row(i, op, i % 50, 4096) for i, op in enumerate(["write"] * 50 + ["read"] * 100)]
     write_trace(tmp_path / "t.parquet", rows)
     done = run_cli(
-        "kvdistill", "sai3", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path, "--hosts", 3, "--json"
+        "kvdistill",
+        "sai3",
+        tmp_path / "t.parquet",
+        "--tier",
+        "nvme",
+        "-o",
+        tmp_path,
+        "--hosts",
+        3,
+        "--json",
     )
     names = json.loads(done.stdout)["log"]["files"]
     assert names == ["oplog-1-of-3.tsv.zst", "oplog-2-of-3.tsv.zst", "oplog-3-of-3.tsv.zst"]
@@ -149,10 +173,13 @@ def test_reads_of_what_is_gone_and_writes_from_within_are_counted(tmp_path):
         row(3, "delete", 0, 8192), row(4, "read", 0, 8192), row(5, "delete", 0, 8192),
     ]  # fmt: skip
     write_trace(tmp_path / "t.parquet", rows)
-    done = run_cli("kvdistill", "sai3", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path, "--json")
+    done = run_cli(
+        "kvdistill", "sai3", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path, "--json"
+    )
     log = json.loads(done.stdout)["log"]
     assert "1 read of deleted objects will fail" in log["lost"]
-    # Object 1 was never written; object 0 was deleted before, and read since: the read counts as its last use.
+    # Object 1 was never written; object 0 was deleted before, and read since: the read counts as
+    # its last use.
     assert "1 delete of objects that are not there" in log["lost"]
     assert "1 write not starting at 0: a PUT of as many bytes replaces the object" in log["lost"]
     assert log["populated"] == 0
@@ -175,7 +202,9 @@ def test_classes_keep_the_bytes():
     assert abs(sum(s.ops * s.io_bytes for s in classes) - exact) <= sum(s.ops for s in sizes) / 2
     assert size_classes(sizes, 100) == sizes
     # A common size keeps a class to itself.
-    assert SizeCount(5000, 900) in size_classes([*(SizeCount(i, 1) for i in range(1, 101)), SizeCount(5000, 900)], 10)
+    assert SizeCount(5000, 900) in size_classes(
+        [*(SizeCount(i, 1) for i in range(1, 101)), SizeCount(5000, 900)], 10
+    )
 
 
 def test_total_variation():
@@ -186,7 +215,9 @@ def test_total_variation():
 
 
 def test_warp_never_deletes_more_than_it_writes(tmp_path):
-    rows = [row(i, "write", i, 4096) for i in range(3)] + [row(10 + i, "delete", i, 4096) for i in range(3)]
+    rows = [row(i, "write", i, 4096) for i in range(3)] + [
+        row(10 + i, "delete", i, 4096) for i in range(3)
+    ]
     rows += [row(20 + i, "delete", i, 4096) for i in range(2)] + [row(30, "read", 3, 4096)]
     job = warp_job(distil_rows(tmp_path, rows).profile, StoreOptions())
     # 1 GET, 3 PUTs, 3 of 5 DELETEs in a deck of 1000.
@@ -197,14 +228,18 @@ def test_warp_never_deletes_more_than_it_writes(tmp_path):
 
 
 def test_deletes_that_outlast_reads_and_writes_are_spread_over_their_own_time(tmp_path):
-    rows = [row(i, "write", i, 4096) for i in range(11)] + [row(1000 * (1 + i), "delete", i, 4096) for i in range(11)]
+    rows = [row(i, "write", i, 4096) for i in range(11)] + [
+        row(1000 * (1 + i), "delete", i, 4096) for i in range(11)
+    ]
     profile = distil_rows(tmp_path, rows).profile
     warp, sai3 = warp_job(profile, StoreOptions()).text, sai3_workload(profile, StoreOptions()).text
     # 11 writes in 10 ms, 11 deletes in 11 s.
     for text, rate in ((warp, "rps-limit: 2\n"), (sai3, "iops: 2\n")):
         assert rate in text
         assert 'duration: "11000ms"' in text
-        assert "11 deletes (11.0 s with these), over 10.0 ms" in " ".join(text.replace("#", "").split())
+        assert "11 deletes (11.0 s with these), over 10.0 ms" in " ".join(
+            text.replace("#", "").split()
+        )
 
 
 def test_what_is_rarer_than_warp_s_resolution_is_told(tmp_path):
@@ -234,7 +269,10 @@ def test_one_direction_and_one_object(tmp_path):
 
 def test_one_instant_leaves_rates_and_durations_out_and_says_so(tmp_path):
     profile = distil_rows(tmp_path, [row(7, "read", i, 4096) for i in range(5)]).profile
-    jobs = {"warp": warp_job(profile, StoreOptions()).text, "sai3": sai3_workload(profile, StoreOptions()).text}
+    jobs = {
+        "warp": warp_job(profile, StoreOptions()).text,
+        "sai3": sai3_workload(profile, StoreOptions()).text,
+    }
     absent = {"warp": ("duration", "rps-limit", "advanced"), "sai3": ("duration", "iops")}
     for name, text in jobs.items():
         assert "all operations of the trace share one instant" in text
@@ -260,14 +298,18 @@ def test_names_with_spaces_stay_and_names_that_no_log_holds_are_refused(tmp_path
     def rename(name):
         with create(table, OBJECTS, trace_meta(OBJECTS)) as out:
             for batch in batches:
-                keys = [name if i == 1 else key for i, key in enumerate(batch.column("key").to_pylist())]
+                keys = [
+                    name if i == 1 else key for i, key in enumerate(batch.column("key").to_pylist())
+                ]
                 out.write(batch.set_column(1, batch.schema.field(1), pa.array(keys)))
 
     rename("a name with spaces")
     run_cli("kvdistill", "sai3", trace, "--tier", "nvme", "-o", tmp_path / "out")
     assert log_rows(tmp_path / "out" / "oplog.tsv.zst")[1]["file"] == "a name with spaces"
     rename("a\ttab")
-    done = run_cli("kvdistill", "sai3", trace, "--tier", "nvme", "-o", tmp_path / "new", check=False)
+    done = run_cli(
+        "kvdistill", "sai3", trace, "--tier", "nvme", "-o", tmp_path / "new", check=False
+    )
     assert done.returncode == 3
     assert "the name of object 1 has a tab, line break or quote: no log can hold it" in done.stderr
     assert not list((tmp_path / "new").iterdir())
@@ -275,7 +317,16 @@ def test_names_with_spaces_stay_and_names_that_no_log_holds_are_refused(tmp_path
 
 def test_an_empty_trace_is_refused_and_leaves_nothing(tmp_path):
     write_trace(tmp_path / "t.parquet", [])
-    done = run_cli("kvdistill", "warp", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path / "o", check=False)
+    done = run_cli(
+        "kvdistill",
+        "warp",
+        tmp_path / "t.parquet",
+        "--tier",
+        "nvme",
+        "-o",
+        tmp_path / "o",
+        check=False,
+    )
     assert done.returncode == 3
     assert "tier 'nvme' has no reads or writes: there is no job to write" in done.stderr
     assert not list((tmp_path / "o").iterdir())
@@ -300,7 +351,9 @@ def test_time_that_goes_back_is_refused(tmp_path):
 
 def test_a_log_starts_when_the_trace_was_recorded(tmp_path):
     start_ns = 1_700_000_000 * 10**9
-    write_trace(tmp_path / "t.parquet", [row(1.5, "read", 0, 4096)], source={"first_unix_ns": start_ns})
+    write_trace(
+        tmp_path / "t.parquet", [row(1.5, "read", 0, 4096)], source={"first_unix_ns": start_ns}
+    )
     run_cli("kvdistill", "sai3", tmp_path / "t.parquet", "--tier", "nvme", "-o", tmp_path)
     (only,) = log_rows(tmp_path / "oplog.tsv.zst")
     assert only["start"] == "2023-11-14T22:13:20.001500000Z"
@@ -308,23 +361,33 @@ def test_a_log_starts_when_the_trace_was_recorded(tmp_path):
 
 
 def of_warp(text: str) -> StoreMix:
-    """Return what warp's file asks for: of a bucket of sizes up to below its bound, the bound before is a byte less."""
+    """Return what warp's file asks for.
+
+    Of a bucket of sizes up to below its bound, the bound before is a byte less.
+    """
     mix = re.search(r"distribution: \{get: (\d+), stat: 0, put: (\d+), delete: (\d+)\}", text)
     size, rate = re.search(r'size: "([0-9:,]+)"', text), re.search(r"rps-limit: ([0-9.]+)", text)
     get, put, delete = counts = tuple(map(int, mix.groups()))
     bars = [tuple(map(int, bar.split(":"))) for bar in size[1].split(",")]
     sizes = [SizeCount(bound - 1, weight) for bound, weight in bars if weight]
     assert get + put + delete == MIX_STEPS
-    return StoreMix(sizes if get else [], sizes if put else [], counts, float(rate[1]) if rate else None)
+    return StoreMix(
+        sizes if get else [], sizes if put else [], counts, float(rate[1]) if rate else None
+    )
 
 
 def of_sai3(text: str) -> StoreMix:
-    """Return what sai3-bench's file asks for: an entry an operation and size, each with its weight."""
+    """Return what sai3-bench's file asks for.
+
+    An entry an operation and size, each with its weight.
+    """
     found = {"get": [], "put": [], "delete": []}
     for entry in text.partition("workload:\n")[2].split("  - op: ")[1:]:
         weight = re.search(r"weight: (\d+)", entry)
         size = re.search(r"object_size: (\d+)|get-(\d+)/", entry)
-        found[entry.split()[0]].append(SizeCount(int(size[1] or size[2]) if size else 0, int(weight[1])))
+        found[entry.split()[0]].append(
+            SizeCount(int(size[1] or size[2]) if size else 0, int(weight[1]))
+        )
     rate = re.search(r"iops: (\d+)", text)
     counts = tuple(sum(s.ops for s in found[op]) for op in ("get", "put", "delete"))
     return StoreMix(found["get"], found["put"], counts, float(rate[1]) if rate else None)
@@ -332,6 +395,11 @@ def of_sai3(text: str) -> StoreMix:
 
 @pytest.mark.parametrize("limit", [None, "3"])
 def test_a_job_asks_for_what_its_file_says(tmp_path, limit):
-    profile = distil_rows(tmp_path, [*HAND, row(120, "delete", 9, 1), row(900, "write", 4, 70_000)], limit).profile
-    for job, read in ((warp_job(profile, StoreOptions()), of_warp), (sai3_workload(profile, StoreOptions()), of_sai3)):
+    profile = distil_rows(
+        tmp_path, [*HAND, row(120, "delete", 9, 1), row(900, "write", 4, 70_000)], limit
+    ).profile
+    for job, read in (
+        (warp_job(profile, StoreOptions()), of_warp),
+        (sai3_workload(profile, StoreOptions()), of_sai3),
+    ):
         assert job.asks == read(job.text)

@@ -1,4 +1,7 @@
-"""A job of an object store beside a replay of its trace: what the job asks for, and what the replay did."""
+"""A job of an object store beside a replay of its trace.
+
+What the job asks for, and what the replay did.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ SIZES = (1000, 5000, 5000, MIB)
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory):
-    """A trace of 60 PUTs, 90 GETs and 20 DELETEs in a second, and its replay by the clock on a directory."""
+    """A trace of 60 PUTs, 90 GETs and 20 DELETEs in a second, and its replay by the clock on a
+    directory.
+    """
     folder = tmp_path_factory.mktemp("beside")
     ops = [("write", obj) for obj in range(60)]
     ops += [("read", obj % 60) for obj in range(90)] + [("delete", obj) for obj in range(20)]
@@ -33,7 +38,9 @@ def replayed(tmp_path_factory):
 @pytest.mark.parametrize("command", ["warp", "sai3"])
 def test_a_job_asks_for_what_the_replay_did(tmp_path, replayed, command):
     trace, run = replayed
-    done = run_cli("kvdistill", command, trace, "--tier", "s3", "-o", tmp_path, "--run", run, "--json")
+    done = run_cli(
+        "kvdistill", command, trace, "--tier", "s3", "-o", tmp_path, "--run", run, "--json"
+    )
     beside = json.loads(done.stdout)["beside_run"]
     assert [beside[name] for name in ("gets", "puts", "deletes")] == [90, 60, 20]
     job, replay = beside["job"], beside["replay"]
@@ -44,7 +51,9 @@ def test_a_job_asks_for_what_the_replay_did(tmp_path, replayed, command):
     # Deletes come last: the rate is of all that comes over all the time in which it does.
     assert job["ops_per_s"] == pytest.approx(170 / (169 * 0.006), rel=0.01)
     assert replay["ops_per_s"] == pytest.approx(170 / (169 * 0.006), rel=0.05)
-    shown = run_cli("kvdistill", command, trace, "--tier", "s3", "-o", tmp_path, "--run", run, "--force").stdout
+    shown = run_cli(
+        "kvdistill", command, trace, "--tier", "s3", "-o", tmp_path, "--run", run, "--force"
+    ).stdout
     assert "Job compared with the replay" in shown
     assert "90 GETs, 60 PUTs and 20 DELETEs" in shown
 
@@ -52,7 +61,20 @@ def test_a_job_asks_for_what_the_replay_did(tmp_path, replayed, command):
 def test_a_job_of_a_part_is_compared_as_it_is(tmp_path, replayed):
     """Of a limited trace the job is another: the comparison shows it."""
     trace, run = replayed
-    done = run_cli("kvdistill", "sai3", trace, "--tier", "s3", "-o", tmp_path, "--run", run, "--json", "--limit", "80")
+    done = run_cli(
+        "kvdistill",
+        "sai3",
+        trace,
+        "--tier",
+        "s3",
+        "-o",
+        tmp_path,
+        "--run",
+        run,
+        "--json",
+        "--limit",
+        "80",
+    )
     beside = json.loads(done.stdout)["beside_run"]
     assert beside["job"]["put_share"] == pytest.approx(60 / 80)
     assert beside["replay"]["put_share"] == pytest.approx(60 / 170)
@@ -60,7 +82,18 @@ def test_a_job_of_a_part_is_compared_as_it_is(tmp_path, replayed):
 
 def test_a_run_that_is_none_is_refused(tmp_path, replayed):
     trace, _ = replayed
-    done = run_cli("kvdistill", "warp", trace, "--tier", "s3", "-o", tmp_path, "--run", tmp_path / "no", check=False)
+    done = run_cli(
+        "kvdistill",
+        "warp",
+        trace,
+        "--tier",
+        "s3",
+        "-o",
+        tmp_path,
+        "--run",
+        tmp_path / "no",
+        check=False,
+    )
     assert done.returncode == 2
     assert "name a run of kvreplay" in done.stderr
 
@@ -74,7 +107,10 @@ def test_jobs_that_are_there_are_replaced_if_that_is_said(tmp_path, replayed, co
     before = (tmp_path / "profile.json").read_bytes()
     done = run_cli(*made, "--limit", "80", check=False)
     assert done.returncode == 4
-    assert "profile.json exists already; name another with -o, or add --force to overwrite it" in done.stderr
+    assert (
+        "profile.json exists already; name another with -o, or add --force to overwrite it"
+        in done.stderr
+    )
     assert (tmp_path / "profile.json").read_bytes() == before
     run_cli(*made, "--limit", "80", "--force")
     assert (tmp_path / "profile.json").read_bytes() != before

@@ -20,7 +20,8 @@ def test_the_hand_trace_lies_where_first_fit_puts_it(tmp_path):
     assert found["address"] == [
         8 * KIB, 16 * KIB, 0, 16 * KIB, 8 * KIB, -1, 8 * KIB, 8 * KIB, 16 * KIB + MIB,
     ]  # fmt: skip
-    # 6000 bytes are two pages; bytes 1000 to 3000 touch the first. What is of whole sectors stays as it is.
+    # 6000 bytes are two pages; bytes 1000 to 3000 touch the first. What is of whole sectors stays
+    # as it is.
     assert found["io_bytes"] == [8192, 3 * MIB, 8192, 3 * MIB, 4096, 0, 4096, 4096, MIB]
 
 
@@ -42,15 +43,22 @@ def test_the_hand_profile(tmp_path):
     assert profile.write.sizes == [SizeCount(4096, 1), SizeCount(8192, 1), SizeCount(3 * MIB, 1)]
     assert (profile.delete_ops, profile.delete_bytes, profile.stray_delete_ops) == (1, 6000, 0)
     assert profile.space.span_bytes == 16 * KIB + 3 * MIB
-    assert (profile.space.peak_reserved_bytes, profile.space.peak_live_objects) == (16 * KIB + 3 * MIB, 3)
+    assert (profile.space.peak_reserved_bytes, profile.space.peak_live_objects) == (
+        16 * KIB + 3 * MIB,
+        3,
+    )
     assert (profile.space.prior_objects, profile.space.prior_bytes) == (1, 8 * KIB)
     assert profile.concurrency == Concurrency(max_stage_ops=2, mean_stage_ops=8 / 6)
     assert profile.depth is None
 
 
 def test_csv_gives_the_same_profile(tmp_path):
-    parquet = distil_source(write_trace(tmp_path / "t.parquet", HAND), "nvme", Limit(), tmp_path).profile
-    csv = distil_source(write_trace(tmp_path / "t.csv.zst", HAND), "nvme", Limit(), tmp_path).profile
+    parquet = distil_source(
+        write_trace(tmp_path / "t.parquet", HAND), "nvme", Limit(), tmp_path
+    ).profile
+    csv = distil_source(
+        write_trace(tmp_path / "t.csv.zst", HAND), "nvme", Limit(), tmp_path
+    ).profile
     assert parquet.read == csv.read
     assert parquet.space == csv.space
 
@@ -72,7 +80,12 @@ def test_stray_deletes_and_empty_operations_are_counted(tmp_path):
     rows = [io(1, "delete", 7, 4096), io(2, "write", 0, 4096), io(3, "read", 0, 0), io(4, "delete", 0, 4096),
             io(5, "delete", 0, 4096)]  # fmt: skip
     profile = distil_rows(tmp_path, rows).profile
-    assert (profile.stray_delete_ops, profile.empty_ops, profile.delete_ops, profile.read.ops) == (2, 1, 3, 0)
+    assert (profile.stray_delete_ops, profile.empty_ops, profile.delete_ops, profile.read.ops) == (
+        2,
+        1,
+        3,
+        0,
+    )
 
 
 @pytest.mark.parametrize("first_ms", [0, 1])
@@ -84,14 +97,17 @@ def test_deletes_that_come_before_all_else_begin_before_it(tmp_path, first_ms):
 
 
 def test_shares_of_the_first_blocks_are_not_said_to_be_of_all(tmp_path, monkeypatch):
-    # Ten reads of 8 blocks each: of 25 accesses to blocks that are looked at, 24 are those of the first three.
+    # Ten reads of 8 blocks each: of 25 accesses to blocks that are looked at, 24 are those of the
+    # first three.
     monkeypatch.setattr("kvdistill.profile.locality.MAX_BLOCK_ACCESSES", 25)
     rows = [io(i, "read", min(i, 3), MIB) for i in range(10)]
     profile = distil_rows(tmp_path, rows).profile
     assert (profile.locality.ops, profile.locality.is_whole) == (3, False)
     labels = [row[0] for row in profile_chapter(profile).tables[1].rows]
     assert "I/O share of hottest 10 % of blocks, of the first 3 operations" in labels
-    assert "% of the first 3 operations)" in " ".join(warp_job(profile, StoreOptions()).text.replace("#", "").split())
+    assert "% of the first 3 operations)" in " ".join(
+        warp_job(profile, StoreOptions()).text.replace("#", "").split()
+    )
     monkeypatch.undo()
     whole = distil_rows(tmp_path, rows).profile
     assert (whole.locality.ops, whole.locality.is_whole) == (10, True)
@@ -103,7 +119,8 @@ def test_no_stages_means_no_concurrency(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("limit", "ops"), [("3rows", 3), ("3", 3), ("25ms", 5), ("20ms", 4), ("21ms", 5), ("3MiB", 1), ("1GiB", 8)]
+    ("limit", "ops"),
+    [("3rows", 3), ("3", 3), ("25ms", 5), ("20ms", 4), ("21ms", 5), ("3MiB", 1), ("1GiB", 8)],
 )
 def test_a_limit_takes_a_part(tmp_path, limit, ops):
     # The tier's rows are due at 10, 10, 12, 20, 30, 40 (delete), 50, 60 and 110 ms.
@@ -129,7 +146,10 @@ def test_a_tier_without_io_is_refused(tmp_path):
     with pytest.raises(TraceError, match="has no reads or writes that moved data: there is no job"):
         distil_rows(tmp_path, [io(1, "read", 0, 0), io(2, "delete", 0, 0)])
     trace = write_trace(tmp_path / "t.parquet", HAND)
-    with pytest.raises(TraceError, match="what --from, --to, --busiest and --limit leave of tier 'nvme' has no reads"):
+    with pytest.raises(
+        TraceError,
+        match="what --from, --to, --busiest and --limit leave of tier 'nvme' has no reads",
+    ):
         distil_source(trace, "nvme", Limit(begin_ns=10**12), tmp_path)
 
 
@@ -146,7 +166,9 @@ def test_an_unknown_tier_is_refused_with_those_there_are(tmp_path):
 def test_a_damaged_trace_is_one_line(tmp_path):
     hand_trace = write_hand(tmp_path)
     hand_trace.write_bytes(hand_trace.read_bytes()[:-40])
-    done = run_cli("kvdistill", "fio", hand_trace, "--tier", "nvme", "-o", tmp_path / "out", check=False)
+    done = run_cli(
+        "kvdistill", "fio", hand_trace, "--tier", "nvme", "-o", tmp_path / "out", check=False
+    )
     assert done.returncode == 3
     assert done.stderr.startswith("kvdistill: error:")
     assert done.stderr.count("\n") == 1

@@ -27,7 +27,8 @@ def direction(*sizes: tuple[int, int]) -> DirectionProfile:
 
 
 def test_largest_remainder_by_hand():
-    # 1/7 is 14 and 2/7, 2/7 is 28 and 4/7, 4/7 is 57 and 1/7: the one point left goes to the second.
+    # 1/7 is 14 and 2/7, 2/7 is 28 and 4/7, 4/7 is 57 and 1/7: the one point left goes to the
+    # second.
     assert percentages([1, 2, 4]) == [14, 29, 57]
     assert percentages([1, 1, 1]) == [34, 33, 33]
     assert percentages([999, 1]) == [100, 0]
@@ -58,7 +59,12 @@ def test_what_rounding_moves_is_said():
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 4000), st.integers(1, 50)), min_size=70, max_size=300, unique_by=lambda p: p[0])
+    st.lists(
+        st.tuples(st.integers(1, 4000), st.integers(1, 50)),
+        min_size=70,
+        max_size=300,
+        unique_by=lambda p: p[0],
+    )
 )
 def test_many_sizes_keep_the_mean(pairs):
     sizes = sorted((512 * s, n) for s, n in pairs)
@@ -97,7 +103,12 @@ def test_a_hot_place_gets_a_zone_of_its_own():
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 10**9)), min_size=1, max_size=300, unique_by=lambda p: p[0])
+    st.lists(
+        st.tuples(st.integers(0, 5000), st.integers(1, 10**9)),
+        min_size=1,
+        max_size=300,
+        unique_by=lambda p: p[0],
+    )
 )
 def test_zones_cover_every_start_with_its_share(pairs):
     pairs.sort()
@@ -107,7 +118,10 @@ def test_zones_cover_every_start_with_its_share(pairs):
     assert sum(z.percent for z in zones) == 100
     ends = np.cumsum([z.span_bytes for z in zones])
     assert ends[-1] <= starts[-1] + 4096
-    shares = np.bincount(np.searchsorted(ends, starts, "right"), mass, minlength=len(zones) + 1) / mass.sum()
+    shares = (
+        np.bincount(np.searchsorted(ends, starts, "right"), mass, minlength=len(zones) + 1)
+        / mass.sum()
+    )
     said = np.array([z.percent for z in zones] + [0]) / 100
     assert np.abs(np.cumsum(shares) - np.cumsum(said)).max() <= 0.02
 

@@ -24,9 +24,13 @@ def test_trace_and_objects_are_views_of_any_file(tmp_path, name):
     assert json.loads(sql(trace, COUNT, "--json").stdout) == [
         {"op": "delete", "n": 1}, {"op": "read", "n": 5}, {"op": "write", "n": 4},
     ]  # fmt: skip
-    joined = "SELECT key, count(*) AS n FROM trace JOIN objects USING (object_id) GROUP BY key ORDER BY key"
-    assert sql(trace, joined, "--csv").stdout == (
-        "key,n\nchunk/000000000000,4\nchunk/000000000001,3\nchunk/000000000002,1\nchunk/000000000003,2\n"
+    joined = (
+        "SELECT key, count(*) AS n FROM trace JOIN objects USING (object_id) GROUP BY key ORDER"
+        " BY key"
+    )
+    assert (
+        sql(trace, joined, "--csv").stdout
+        == "key,n\nchunk/000000000000,4\nchunk/000000000001,3\nchunk/000000000002,1\nchunk/000000000003,2\n"
     )
 
 
@@ -45,8 +49,14 @@ def test_traces_of_a_fleet_and_of_one_node_are_one_view(tmp_path, suffix):
     with create(fleet, TRACE, reader.meta, ("node",)) as out:
         for batch in reader.batches():
             nodes = pa.array([3] * batch.num_rows, pa.int32())
-            out.write(pa.RecordBatch.from_arrays([*batch.columns, nodes], schema=arrow_schema(TRACE, ("node",))))
-    by_node = "SELECT node, count(*) AS n, count(stream) AS placed FROM trace GROUP BY node ORDER BY node"
+            out.write(
+                pa.RecordBatch.from_arrays(
+                    [*batch.columns, nodes], schema=arrow_schema(TRACE, ("node",))
+                )
+            )
+    by_node = (
+        "SELECT node, count(*) AS n, count(stream) AS placed FROM trace GROUP BY node ORDER BY node"
+    )
     for files in ((one, fleet), (fleet, one)):
         found = json.loads(sql(*files, by_node, "--json").stdout)
         assert found == [{"node": 0, "n": 10, "placed": 0}, {"node": 3, "n": 10, "placed": 0}]
@@ -69,7 +79,9 @@ def test_the_table_shows_only_so_many_rows_and_says_so(tmp_path):
 def test_what_does_not_just_read_is_one_line(tmp_path, statement):
     trace = write_hand(tmp_path)
     before = trace.read_bytes()
-    done = run_cli("kvdistill", "sql", trace, statement.format(trace=trace), check=False, cwd=tmp_path)
+    done = run_cli(
+        "kvdistill", "sql", trace, statement.format(trace=trace), check=False, cwd=tmp_path
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("kvdistill: error:")
     assert done.stderr.count("\n") == 1
@@ -89,6 +101,10 @@ def test_files_that_are_none_of_ours_are_refused(tmp_path):
 
 
 def test_every_named_query_says_what_it_answers():
-    files = [f for f in resources.files("kvdistill.queries").joinpath("sql").iterdir() if f.name.endswith(".sql")]
+    files = [
+        f
+        for f in resources.files("kvdistill.queries").joinpath("sql").iterdir()
+        if f.name.endswith(".sql")
+    ]
     assert len(files) >= 8
     assert all(f.read_text().startswith("-- ") for f in files)

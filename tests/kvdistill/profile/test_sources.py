@@ -1,4 +1,7 @@
-"""What profiles are distilled from, each by hand: a run's operations, block events, a probe's result, a profile."""
+"""What profiles are distilled from, each by hand.
+
+A run's operations, block events, a probe's result, a profile.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ def test_block_events_by_hand(tmp_path):
     assert (profile.delete_ops, profile.delete_bytes) == (1, 1 << 20)
     # The stretches at 1 MiB and 512 GiB are packed: the first MiB, then the second.
     assert profile.space.span_bytes == 2 * MIB
-    # None from 6 to 10 ms; one from 0 to 2, 4 to 6 and 10 to 12; two from 2 to 4. What has no end is not timed.
+    # None from 6 to 10 ms; one from 0 to 2, 4 to 6 and 10 to 12; two from 2 to 4. What has no end
+    # is not timed.
     assert profile.depth.mean == (6 + 2 * 2) / 12
     assert profile.depth.shares == [InFlight(0, 4 / 12), InFlight(1, 6 / 12), InFlight(2, 2 / 12)]
     assert (profile.depth.max, profile.depth.timed_share) == (2, 0.75)
@@ -71,9 +75,16 @@ def test_block_events_by_hand(tmp_path):
 
 
 def test_a_request_arrives_when_it_is_queued_and_not_when_it_is_last_issued(tmp_path):
-    # One at a time at the device, the second given back until the first is done; both were there from the start.
-    rows = [(0, 4, "vda", 2048, 4096, "R"), (4, 8, "vda", 4096, 4096, "R"), (9, 10, "vda", 0, 4096, "R")]
-    profile = distil_source(write_blocks(tmp_path, rows, [0, 1 * MS, None]), "vda", Limit(), tmp_path).profile
+    # One at a time at the device, the second given back until the first is done; both were there
+    # from the start.
+    rows = [
+        (0, 4, "vda", 2048, 4096, "R"),
+        (4, 8, "vda", 4096, 4096, "R"),
+        (9, 10, "vda", 0, 4096, "R"),
+    ]
+    profile = distil_source(
+        write_blocks(tmp_path, rows, [0, 1 * MS, None]), "vda", Limit(), tmp_path
+    ).profile
     assert (profile.arrivals.gap_mean_ns, profile.span_ns) == (4.5 * MS, 9 * MS)
     assert profile.depth.shares == [InFlight(0, 0.1), InFlight(1, 0.6), InFlight(2, 0.3)]
     assert profile.depth.mean == (4 + 7 + 1) / 10
@@ -87,7 +98,9 @@ def test_arrivals_and_reuse_by_hand(tmp_path):
     assert (arrivals.instants, arrivals.bursts) == (4, [Slot(1, 2, 3), Slot(2, 3, 1)])
     assert arrivals.gap_mean_ns == 40 * MS / 3
     assert [slot.count for slot in arrivals.gaps] == [1, 1, 1]
-    assert all(s.low <= gap * MS < s.below for s, gap in zip(arrivals.gaps, (4, 10, 26), strict=True))
+    assert all(
+        s.low <= gap * MS < s.below for s, gap in zip(arrivals.gaps, (4, 10, 26), strict=True)
+    )
     assert (sum(arrivals.read_ops), sum(arrivals.write_bytes)) == (3, 12288)
     # 0 is read after 1 was written (8 KiB between), 1 after 0 (4 KiB), and 0 after 1 again.
     assert profile.locality.read.first_ops == 0
@@ -98,7 +111,12 @@ def test_arrivals_and_reuse_by_hand(tmp_path):
 
 def test_one_instant_has_no_arrivals_and_no_streams(tmp_path):
     profile = distil_rows(tmp_path, [io(7, "read", i, 4096) for i in range(5)]).profile
-    assert (profile.arrivals, profile.streams, profile.depth, profile.idle) == (None, [], None, None)
+    assert (profile.arrivals, profile.streams, profile.depth, profile.idle) == (
+        None,
+        [],
+        None,
+        None,
+    )
 
 
 def test_a_change_of_rate_is_a_phase(tmp_path):
@@ -115,13 +133,20 @@ def test_a_change_of_rate_is_a_phase(tmp_path):
 def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     run = write_run(tmp_path / "run", [500_000] * 10)
     profile = distil_source(run, None, Limit(), tmp_path).profile
-    assert (profile.origin.kind, profile.tier, profile.read.ops, profile.span_ns) == ("ops", "nvme", 10, 9 * MS)
+    assert (profile.origin.kind, profile.tier, profile.read.ops, profile.span_ns) == (
+        "ops",
+        "nvme",
+        10,
+        9 * MS,
+    )
     # Half of each millisecond up to the last, of which only that half is seen.
     assert profile.depth.mean == pytest.approx(5 / 9.5)
     assert profile.idle == Idle(stretches=9, total_ns=9 * MS // 2, p50_ns=500_000)
     assert any("no offsets" in note for note in profile.origin.notes)
     assert profile.data is None
-    cut = write_run(tmp_path / "cut", [500_000] * 10, outcome=["ok"] * 7 + ["error", "corrupt", "skipped"])
+    cut = write_run(
+        tmp_path / "cut", [500_000] * 10, outcome=["ok"] * 7 + ["error", "corrupt", "skipped"]
+    )
     cut = distil_source(cut, None, Limit(), tmp_path).profile
     assert (cut.read.ops, cut.origin.notes[0]) == (
         7,
@@ -129,7 +154,10 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     )
     # What was not to be done, such as rows of other nodes, failed as little.
     others = write_run(
-        tmp_path / "node", [500_000] * 9, outcome=["ok", "ok", "skipped"] * 3, engine=["uring", "uring", "none"] * 3
+        tmp_path / "node",
+        [500_000] * 9,
+        outcome=["ok", "ok", "skipped"] * 3,
+        engine=["uring", "uring", "none"] * 3,
     )
     others = distil_source(others, None, Limit(), tmp_path).profile
     assert (others.read.ops, [note for note in others.origin.notes if "failed" in note]) == (6, [])
@@ -137,21 +165,37 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs", "--mode", "stat")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
     assert "buffer_compress_percentage=75\ndedupe_percentage=50\n" in job
-    assert "# 1 or fewer were in flight 99 % of the time; 0.526 on average, weighted by time\niodepth=1\n" in job
+    assert (
+        "# 1 or fewer were in flight 99 % of the time; 0.526 on average, weighted by"
+        " time\niodepth=1\n" in job
+    )
 
 
-@pytest.mark.parametrize(("cause", "is_said"), [(LimitCause.PROCESSOR, True), (LimitCause.DRIVE, False)])
+@pytest.mark.parametrize(
+    ("cause", "is_said"), [(LimitCause.PROCESSOR, True), (LimitCause.DRIVE, False)]
+)
 def test_a_run_that_its_host_limited_says_that_fio_may_be_faster(tmp_path, cause, is_said):
-    said = {"sentence": "", "has_reached": None, "cause": cause, "reason": "in flight 7.4 of 8", "tiers": []}
+    said = {
+        "sentence": "",
+        "has_reached": None,
+        "cause": cause,
+        "reason": "in flight 7.4 of 8",
+        "tiers": [],
+    }
     judged = RunVerdict(**said, tier="nvme", evidence=Evidence(queue_depth=8))
     run = write_run(tmp_path / "run", [500_000] * 10, judgement=judged)
     notes = distil_source(run, None, Limit(), tmp_path).profile.origin.notes
     assert [note for note in notes if "fio may be faster" in note] == [
-        "kvreplay's host, not nvme, was the limit of the run (in flight 7.4 of 8): fio may be faster"
+        (
+            "kvreplay's host, not nvme, was the limit of the run (in flight 7.4 of 8): fio may be"
+            " faster"
+        )
     ] * is_said
 
 
-NO_TIMES = {f"{name}_ns": None for name in ("p50", "p95", "p99", "p99_9", "p99_99", "longest_below")} | {"log2_ns": []}
+NO_TIMES = {
+    f"{name}_ns": None for name in ("p50", "p95", "p99", "p99_9", "p99_99", "longest_below")
+} | {"log2_ns": []}
 PROBE = {
     "program": "kvreplay", "version": "0.1.0", "config": {"comm": "vllm", "devices": ["nvme0n1"]},
     "config_sha256": "ab",
@@ -174,7 +218,12 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
     assert (profile.tier, profile.span_ns, profile.read.ops) == ("nvme0n1", 2 * 10**9, 100)
     # 100 requests of 2 ms in the queue and 10 ms at the device, in 2 s.
     assert (profile.depth.mean, profile.depth.max) == (0.6, 3)
-    assert (profile.space, profile.arrivals, profile.locality, profile.streams) == (None, None, None, [])
+    assert (profile.space, profile.arrivals, profile.locality, profile.streams) == (
+        None,
+        None,
+        None,
+        [],
+    )
     refused = run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "--space" in refused.stderr
@@ -182,9 +231,23 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
     job = (tmp_path / "jobs" / "stat.fio").read_text()
     assert "# no random_distribution: the source has no offsets" in job
     assert "rate_iops=50\nrate_process=poisson\n" in job
-    assert sorted(f.name for f in (tmp_path / "jobs").iterdir()) == ["prefill.fio", "profile.json", "stat.fio"]
+    assert sorted(f.name for f in (tmp_path / "jobs").iterdir()) == [
+        "prefill.fio",
+        "profile.json",
+        "stat.fio",
+    ]
     for mode in ("replay", "reuse"):
-        done = run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", "--force", "--mode", mode, check=False)
+        done = run_cli(
+            "kvdistill",
+            "fio",
+            tmp_path,
+            "-o",
+            tmp_path / "jobs",
+            "--force",
+            "--mode",
+            mode,
+            check=False,
+        )
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "probe.json" in done.stderr
 
@@ -208,7 +271,13 @@ def test_what_a_probe_did_not_measure_is_not_taken_for_0(tmp_path, changed, why)
 def test_flushes_of_a_probe_are_those_that_completed(tmp_path):
     # The kernel passes them on by requests of no process: none was seen to be issued.
     times = NO_TIMES | {"count": 0, "mean_ns": None}
-    flush = {"completed": 26, "block_sizes": [], "in_flight_at_dispatch": [], "d2c": times, "q2d": times}
+    flush = {
+        "completed": 26,
+        "block_sizes": [],
+        "in_flight_at_dispatch": [],
+        "d2c": times,
+        "q2d": times,
+    }
     directions = PROBE["block"]["directions"] | {"flush": flush}
     (tmp_path / "probe.json").write_text(json.dumps(PROBE | {"block": {"directions": directions}}))
     assert distil_source(tmp_path, None, Limit(), tmp_path).profile.flush_ops == 26
@@ -223,7 +292,16 @@ def test_a_profile_is_read_back_and_gives_the_same_jobs(tmp_path):
 
 
 def test_profile_writes_what_it_prints(tmp_path):
-    done = run_cli("kvdistill", "profile", write_hand(tmp_path), "--tier", "nvme", "-o", tmp_path / "p.json", "--json")
+    done = run_cli(
+        "kvdistill",
+        "profile",
+        write_hand(tmp_path),
+        "--tier",
+        "nvme",
+        "-o",
+        tmp_path / "p.json",
+        "--json",
+    )
     written = json.loads((tmp_path / "p.json").read_text())
     assert json.loads(done.stdout) == written
 
@@ -232,7 +310,9 @@ def test_what_cannot_be_distilled_is_one_line(tmp_path):
     blocks = write_blocks(tmp_path)
     with pytest.raises(ConfigError, match="say which with --tier; there is vda, vdb"):
         distil_source(blocks, None, Limit(), tmp_path)
-    with pytest.raises(ConfigError, match="no tier or device 'sda' did I/O here; there is vda, vdb"):
+    with pytest.raises(
+        ConfigError, match="no tier or device 'sda' did I/O here; there is vda, vdb"
+    ):
         distil_source(blocks, "sda", Limit(), tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"none of ops\.parquet"):
@@ -271,8 +351,8 @@ def test_a_known_fio_job_comes_back_from_its_own_block_events(tmp_path):
     result = json.loads(done.stdout)
     profile = result["profile"]
     for name in ("read", "write"):
-        # fio's own program, its libraries and the filesystem's maps may be read, too: a few MiB where they were not
-        # cached. An I/O over two extents is two requests.
+        # fio's own program, its libraries and the filesystem's maps may be read, too: a few MiB
+        # where they were not cached. An I/O over two extents is two requests.
         found = {size["io_bytes"]: size["ops"] for size in profile[name]["sizes"]}
         large, asked = sum(n for size, n in found.items() if size >= 65536), job[name]
         assert asked["total_ios"] - 8 <= large <= asked["total_ios"] + 100

@@ -54,9 +54,15 @@ def test_a_loop_whose_pauses_no_setting_explains_keeps_its_rate():
 
 
 def test_what_is_left_of_a_burst_waits_with_the_next():
-    """10 come 100 ns after 20, ten times: by then a drive of 0.05 a ns has done 5 of those, of 1 a ns all."""
-    came = np.concatenate([np.repeat(np.array([0, 100]) + at * 1_000_000, (20, 10)) for at in range(10)])
-    # An operation waits with (20 x 20 + 10 x (10 + 2 x 15)) / 30 = 26.7: 11 bursts of 28, of 26.7 each with a rest.
+    """10 come 100 ns after 20, ten times.
+
+    By then a drive of 0.05 a ns has done 5 of those, of 1 a ns all.
+    """
+    came = np.concatenate(
+        [np.repeat(np.array([0, 100]) + at * 1_000_000, (20, 10)) for at in range(10)]
+    )
+    # An operation waits with (20 x 20 + 10 x (10 + 2 x 15)) / 30 = 26.7: 11 bursts of 28, of 26.7
+    # each with a rest.
     assert fit_loop(came, None, 0.05).think_ops == 28
     # (20 x 20 + 10 x 10) / 30 = 16.7: 18 bursts.
     assert fit_loop(came, None, 1.0).think_ops == fit_loop(came, None).think_ops == 17
@@ -136,7 +142,10 @@ def test_laws_of_places_come_back(law):
 
 
 def test_a_closed_loop_is_closed_though_some_requests_are_split():
-    """Few arrive as two, and for a moment nine are in flight where the program keeps eight: of 4 arrivals in 1,000."""
+    """Few arrive as two, and for a moment nine are in flight where the program keeps eight.
+
+    Of 4 arrivals in 1,000.
+    """
     rng = np.random.default_rng(1)
     came, done = closed(8000, 8, lambda _i: rng.exponential(500 * US), 10 * US, rng)
     twice = np.arange(0, len(came), 1600)
@@ -146,8 +155,13 @@ def test_a_closed_loop_is_closed_though_some_requests_are_split():
 
 
 @pytest.mark.parametrize(("shares_them", "names"), [(True, ["mixed"]), (False, ["read", "write"])])
-def test_reads_and_writes_of_one_law_are_one_stream_only_if_their_hot_places_are_the_same(shares_them, names):
-    """Two sections of a fio job have hot places of their own: one process's must stay one section."""
+def test_reads_and_writes_of_one_law_are_one_stream_only_if_their_hot_places_are_the_same(
+    shares_them, names
+):
+    """Two sections of a fio job have hot places of their own.
+
+    One process's must stay one section.
+    """
     rng, places, n = np.random.default_rng(9), 4096, 20_000
     law = likely(Law.PARETO, 0.2, places)
     place, is_write = rng.choice(places, n, p=law), rng.random(n) < 0.4
@@ -164,7 +178,11 @@ def test_reads_and_writes_of_one_law_are_one_stream_only_if_their_hot_places_are
 
 def test_operations_of_one_instant_are_taken_in_their_order(tmp_path):
     n = 50_000
-    columns = {"ts_ns": np.zeros(n, np.int64), "address": 4096 * np.arange(n), "io_bytes": np.full(n, 4096)}
+    columns = {
+        "ts_ns": np.zeros(n, np.int64),
+        "address": 4096 * np.arange(n),
+        "io_bytes": np.full(n, 4096),
+    }
     zeros = ("completed_ns", "process", "request_id", "stage")
     others = {"op": np.zeros(n, np.int8), **dict.fromkeys(zeros, columns["ts_ns"])}
     pq.write_table(pa.table(columns | others), tmp_path / "ios.parquet", row_group_size=1000)

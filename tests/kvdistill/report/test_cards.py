@@ -17,8 +17,21 @@ from kvtrace.core.run.sweep_file import Axis, Card, CardTrial, Score, SweepPoint
 MB = 1_000_000
 
 
-def score(preset, users, lost, *, p99_ms=(10, 10.1, 9.9), read=(500.0, 501.0, 499.0), at=None, tried=None, **more):
-    """Return what a drive does under a stack: sustained and lost users, and three trials' p99 and read rate (MB/s)."""
+def score(
+    preset,
+    users,
+    lost,
+    *,
+    p99_ms=(10, 10.1, 9.9),
+    read=(500.0, 501.0, 499.0),
+    at=None,
+    tried=None,
+    **more,
+):
+    """Return what a drive does under a stack.
+
+    Sustained and lost users, and three trials' p99 and read rate (MB/s).
+    """
     loads = [(users and users / 2, 1, 1), (users, 3, 3), (lost, 3, 0), (lost and lost * 2, 1, 0)]
     tried = [TriedUsers(*load) for load in loads if load[0]] if tried is None else tried
     each = [
@@ -28,7 +41,11 @@ def score(preset, users, lost, *, p99_ms=(10, 10.1, 9.9), read=(500.0, 501.0, 49
     ]  # fmt: skip
     at = at or users or lost
     fields = dict.fromkeys(Score.__struct_fields__) | msgspec.structs.asdict(each[0])
-    fields |= {"preset": preset, "gen": f"--preset {preset} --set tiers.nvme.capacity=16GiB", "users": users}
+    fields |= {
+        "preset": preset,
+        "gen": f"--preset {preset} --set tiers.nvme.capacity=16GiB",
+        "users": users,
+    }
     fields |= {"tried": tried, "at_users": at, "answer": "", "trials": 3, "each": each}
     return Score(**(fields | {"trace_sha256": f"{preset} {at:g}"} | more))
 
@@ -46,11 +63,14 @@ def verdict(a, b):
 def test_users_differ_where_one_sustains_what_the_other_lost_in_all_trials():
     a = card(score("lmcache-disk", 40, 44), score("vllm-fs", 20, 22))
     b = card(score("lmcache-disk", 60, 66), score("vllm-fs", 21, 23))
-    assert verdict(a, b) == (
-        "b sustains more users than a under lmcache-disk (60 to 66 users, a 40 to 44); "
+    assert (
+        verdict(a, b)
+        == "b sustains more users than a under lmcache-disk (60 to 66 users, a 40 to 44); "
         "no significant difference: vllm-fs (21 to 23 users, a 20 to 22)"
     )
-    assert verdict(b, a).startswith("b sustains fewer users than a under lmcache-disk (40 to 44 users, a 60 to 66); ")
+    assert verdict(b, a).startswith(
+        "b sustains fewer users than a under lmcache-disk (40 to 44 users, a 60 to 66); "
+    )
     users = compare_cards(["a", "b"], [a, b]).lines[0].sides[1].ratio
     assert (users.value, users.differs) == (1.5, True)
     assert 1 < users.low < 1.5 < users.high < 3
@@ -58,11 +78,20 @@ def test_users_differ_where_one_sustains_what_the_other_lost_in_all_trials():
 
 def test_brackets_that_only_touch_or_overlap_are_not_told_apart():
     same = "no significant difference between b and a on these cards: x "
-    assert verdict(card(score("x", 40, 44)), card(score("x", 43, 47))) == f"{same}(43 to 47 users, a 40 to 44)"
+    assert (
+        verdict(card(score("x", 40, 44)), card(score("x", 43, 47)))
+        == f"{same}(43 to 47 users, a 40 to 44)"
+    )
     # Neither sustains the least that was tried; one sustained all that was tried.
-    assert verdict(card(score("x", None, 4)), card(score("x", None, 4))).endswith("(less than 4 users, a less than 4)")
-    assert verdict(card(score("x", 1, 2)), card(score("x", None, 1))).endswith("(less than 1 user, a 1 to 2)")
-    assert verdict(card(score("x", 64, None)), card(score("x", 70, 77))).endswith("(70 to 77 users, a 64 or more)")
+    assert verdict(card(score("x", None, 4)), card(score("x", None, 4))).endswith(
+        "(less than 4 users, a less than 4)"
+    )
+    assert verdict(card(score("x", 1, 2)), card(score("x", None, 1))).endswith(
+        "(less than 1 user, a 1 to 2)"
+    )
+    assert verdict(card(score("x", 64, None)), card(score("x", 70, 77))).endswith(
+        "(70 to 77 users, a 64 or more)"
+    )
 
 
 def tries(*loads):
@@ -73,13 +102,20 @@ def test_how_much_the_runs_of_a_search_tell():
     # Each held or lost what the other did not, once: chance does that.
     once = score("x", 40, 80, tried=tries((20, 1, 1), (40, 1, 1), (80, 1, 0)))
     twice = score("x", 80, 160, tried=tries((40, 1, 1), (80, 1, 1), (160, 1, 0)))
-    assert compare_cards(["a", "b"], [card(once), card(twice)]).lines[0].sides[1].ratio.differs is False
-    # Trials that disagree at the loads that decide tell less than those that agree; far apart they tell enough.
+    assert (
+        compare_cards(["a", "b"], [card(once), card(twice)]).lines[0].sides[1].ratio.differs
+        is False
+    )
+    # Trials that disagree at the loads that decide tell less than those that agree; far apart they
+    # tell enough.
     unsure = score("x", 40, 44, tried=tries((20, 1, 1), (40, 3, 2), (44, 3, 1), (80, 1, 0)))
     near = score("x", 50, 55, tried=tries((20, 1, 1), (50, 3, 2), (55, 3, 1), (80, 1, 0)))
     far = score("x", 320, 352, tried=tries((160, 1, 1), (320, 3, 2), (352, 3, 1), (640, 1, 0)))
     assert "no significant difference between" in verdict(card(unsure), card(near))
-    assert verdict(card(unsure), card(far)) == "b sustains more users than a under x (320 to 352 users, a 40 to 44)"
+    assert (
+        verdict(card(unsure), card(far))
+        == "b sustains more users than a under x (320 to 352 users, a 40 to 44)"
+    )
 
 
 def test_times_are_judged_at_one_load_alone():
@@ -114,7 +150,10 @@ def test_cards_of_other_tests_are_refused_or_headed_by_it(tmp_path):
     a = card(score("x", 40, 44))
     for other, message in (
         (card(score("y", 40, 44)), "these cards have no stack in common: a has x; b has y"),
-        (card(score("x", 40, 44), window="steady:30s"), "the window differs: a: steady:20s; b: steady:30s"),
+        (
+            card(score("x", 40, 44), window="steady:30s"),
+            "the window differs: a: steady:20s; b: steady:30s",
+        ),
         (
             card(score("x", 40, 44, gen="--preset x --set tiers.nvme.capacity=8GiB")),
             "the traffic of x differs: a: --pr",
@@ -147,28 +186,42 @@ def test_the_command_takes_files_and_folders_and_makes_a_page(tmp_path):
     done = run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b" / "scorecard.json")
     lines = done.stdout.splitlines()
     assert lines[0] == "b sustains more users than a under vllm-fs (60 to 66 users, a 40 to 44)"
-    found = json.loads(run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b", "--json").stdout)
+    found = json.loads(
+        run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b", "--json").stdout
+    )
     assert (found["kind"], found["trials"], found["together"]) == ("scorecard", [3, 3], 1)
     page = tmp_path / "c.html"
     run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b", "-o", page)
     text = page.read_text()
     assert text.count("<figure>") >= 2
-    assert text.index("b sustains more users than a") < text.index("<figure>") < text.index('<details class="folded"')
+    assert (
+        text.index("b sustains more users than a")
+        < text.index("<figure>")
+        < text.index('<details class="folded"')
+    )
 
 
 def measured(capacity, noise, rng):
-    """Return the score of a drive that sustains about `capacity` users, by the search of `kvreplay scorecard`."""
+    """Return the score of a drive that sustains about `capacity` users, by the search of `kvreplay
+    scorecard`.
+    """
     trials, points = {}, []
     while (at := next_value(Axis.USERS, [4.0], points) or to_repeat(points)) is not None:
         is_held = at < capacity * rng.lognormvariate(0, noise)
         unknown = dict.fromkeys(("throughput_bytes_per_s", "operations_per_s", "write_p99_ns"))
-        times = {"asked_bytes_per_s": at, "read_p99_ns": rng.randrange(10**6), "late_p99_ns": rng.randrange(10**6)}
+        times = {
+            "asked_bytes_per_s": at,
+            "read_p99_ns": rng.randrange(10**6),
+            "late_p99_ns": rng.randrange(10**6),
+        }
         trials.setdefault(at, []).append(
             SweepPoint(value=at, run="", verdict="", kept_pace=is_held, **unknown, **times)
         )
         points = sorted((decided(of) for of in trials.values()), key=lambda point: point.value)
     lost = next((point.value for point in points if not point.is_held), None)
-    held = [point.value for point in points if point.is_held and (lost is None or point.value < lost)]
+    held = [
+        point.value for point in points if point.is_held and (lost is None or point.value < lost)
+    ]
     tried = tries(*((point.value, point.trials, point.held_trials) for point in points))
     p99 = [10 * rng.lognormvariate(0, noise) for _ in range(TRIALS)]
     rates = [500 * rng.lognormvariate(0, noise) for _ in range(TRIALS)]
@@ -180,41 +233,63 @@ def measured(capacity, noise, rng):
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.2])
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.full)])
 def test_a_drive_compared_with_itself_is_another_in_5_percent_at_most(noise, count):
-    """Four stacks, each found by the search that a scorecard makes, on a drive that is now quicker and now slower."""
+    """Four stacks, each found by the search that a scorecard makes, on a drive that is now quicker
+    and now slower.
+    """
     rng, claims = random.Random(7), 0  # noqa: S311
     for _ in range(count):
         cards = []
         capacities = [rng.uniform(10, 300) for _ in range(4)]
         for _side in range(2):
             scores = [
-                msgspec.structs.replace(measured(capacity, noise, rng), preset=f"s{at}", gen=None, trace_sha256=f"{at}")
+                msgspec.structs.replace(
+                    measured(capacity, noise, rng), preset=f"s{at}", gen=None, trace_sha256=f"{at}"
+                )
                 for at, capacity in enumerate(capacities)
             ]
             # A trace is of so many users.
-            cards.append(card(*(msgspec.structs.replace(s, trace_sha256=f"{s.at_users}") for s in scores)))
+            cards.append(
+                card(*(msgspec.structs.replace(s, trace_sha256=f"{s.at_users}") for s in scores))
+            )
         claims += "no significant difference between" not in verdict(*cards)
     assert claims <= 0.05 * count
 
 
 def test_a_drive_that_is_half_as_fast_is_told_apart():
     rng = random.Random(3)  # noqa: S311
-    found = [verdict(card(measured(100, 0.005, rng)), card(measured(50, 0.005, rng))) for _ in range(20)]
+    found = [
+        verdict(card(measured(100, 0.005, rng)), card(measured(50, 0.005, rng))) for _ in range(20)
+    ]
     assert all(said.startswith("b sustains fewer users than a under x") for said in found)
 
 
 def test_of_few_requests_chance_decides_and_no_users_are_compared():
-    """Two cards of one drive differed: 4 users of a window of few requests asked for less than 2 did."""
+    """Two cards of one drive differed.
+
+    4 users of a window of few requests asked for less than 2 did.
+    """
     cards = [card(score("vllm-fs", *users, requests=8)) for users in ((4.0, 5.0), (40.0, 50.0))]
     compared = compare_cards("ab", cards)
     assert compared.verdict.startswith("no significant difference between b and a on these cards")
-    assert compared.warnings[0] == "a: the window of vllm-fs holds 8 requests: nothing is claimed of its users"
+    assert (
+        compared.warnings[0]
+        == "a: the window of vllm-fs holds 8 requests: nothing is claimed of its users"
+    )
     more = [card(score("vllm-fs", *users, requests=80)) for users in ((4.0, 5.0), (40.0, 50.0))]
-    assert compare_cards("ab", more).verdict.startswith("b sustains more users than a under vllm-fs")
+    assert compare_cards("ab", more).verdict.startswith(
+        "b sustains more users than a under vllm-fs"
+    )
 
 
 def test_the_folder_of_a_card_is_reported_as_its_page(tmp_path):
     """It holds scorecard.json and drive.json; its runs lie deeper."""
-    first = score("lmcache-disk", 40.0, 44.0, gen="--preset lmcache-disk --model qwen2.5-7b", answer="knee at 40 users")
+    first = score(
+        "lmcache-disk",
+        40.0,
+        44.0,
+        gen="--preset lmcache-disk --model qwen2.5-7b",
+        answer="knee at 40 users",
+    )
     found = card(first, score("vllm-fs", None, 2.0, requests=8))
     (tmp_path / "scorecard.json").write_bytes(msgspec.json.encode(found))
     (tmp_path / "drive.json").write_text("{}")

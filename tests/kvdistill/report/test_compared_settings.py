@@ -47,7 +47,11 @@ def test_a_terminal_counts_what_a_page_lists(capsys) -> None:
     from kvtrace.core.document.page import html_page
     from kvtrace.core.document.terminal import show_documents
 
-    document = Document(name="d", headline="h", chapters=[_one_sided({"host.numa": [None, "2 nodes"]}, ["[0]", "[1]"])])
+    document = Document(
+        name="d",
+        headline="h",
+        chapters=[_one_sided({"host.numa": [None, "2 nodes"]}, ["[0]", "[1]"])],
+    )
     show_documents([document])
     shown = capsys.readouterr().out
     assert "1 setting that only some sides have" in shown
@@ -57,7 +61,9 @@ def test_a_terminal_counts_what_a_page_lists(capsys) -> None:
 
 @pytest.fixture
 def side(monkeypatch, tmp_path):
-    """Return a function that simulates requests, or users, into the trace of a name, and returns its path."""
+    """Return a function that simulates requests, or users, into the trace of a name, and returns
+    its path.
+    """
 
     def requests(name, blocks):
         rows = [{"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [n % blocks, 9 + n % blocks]}
@@ -65,12 +71,22 @@ def side(monkeypatch, tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    for name, blocks in (("a.jsonl", 4), ("b.jsonl", 5), ("same/other.jsonl", 4), ("apart/a.jsonl", 5)):
+    for name, blocks in (
+        ("a.jsonl", 4),
+        ("b.jsonl", 5),
+        ("same/other.jsonl", 4),
+        ("apart/a.jsonl", 5),
+    ):
         requests(name, blocks)
 
     def made(out, *options):
-        path, usual = tmp_path / f"{out}.parquet", ("--preset", "lmcache-disk", "--model", "tiny-1b")
-        files = [tmp_path / option if str(option).endswith("jsonl") else option for option in options]
+        path, usual = (
+            tmp_path / f"{out}.parquet",
+            ("--preset", "lmcache-disk", "--model", "tiny-1b"),
+        )
+        files = [
+            tmp_path / option if str(option).endswith("jsonl") else option for option in options
+        ]
         assert kvtrace(monkeypatch, "gen", *files, *usual, "-o", path) == 0
         return path
 
@@ -103,7 +119,9 @@ def test_sides_with_other_loads_say_so_before_any_figure(side, one, other, said)
 
 
 def test_another_file_of_the_same_name_is_another_load(side):
-    found, _ = read_comparison([side("one", *A), side("other", "apart/a.jsonl", "--source", "mooncake")])
+    found, _ = read_comparison(
+        [side("one", *A), side("other", "apart/a.jsonl", "--source", "mooncake")]
+    )
     assert found.verdict.startswith(
         "LOADS DIFFER, so figures compare neither policies nor drives: content of the file "
     )
@@ -124,24 +142,37 @@ def test_the_same_requests_are_one_load_whatever_serves_them(side, other):
 
 def test_requests_that_were_imported_before_are_the_same_load(monkeypatch, tmp_path, side):
     table = tmp_path / "requests.parquet"
-    assert kvtrace(monkeypatch, "import", tmp_path / "a.jsonl", "--source", "mooncake", "-o", table) == 0
+    assert (
+        kvtrace(monkeypatch, "import", tmp_path / "a.jsonl", "--source", "mooncake", "-o", table)
+        == 0
+    )
     found, _ = read_comparison([side("one", *A), side("other", table, "--source", "requests")])
     assert found.verdict.startswith("other.parquet hits")
-    cut, _ = read_comparison([side("cut", *A, "--limit", 5), side("two", table, "--source", "requests", "--limit", 6)])
+    cut, _ = read_comparison(
+        [side("cut", *A, "--limit", 5), side("two", table, "--source", "requests", "--limit", 6)]
+    )
     assert "drives: requests at most 5 / 6; two.parquet" in cut.verdict
 
 
 @pytest.mark.full
 def test_runs_of_other_traces_or_of_another_part_say_so(tmp_path):
-    runs = {name: write_run(tmp_path / name, [1000, 2000]) for name in ("a", "same", "other", "part")}
+    runs = {
+        name: write_run(tmp_path / name, [1000, 2000]) for name in ("a", "same", "other", "part")
+    }
     trace = msgspec.to_builtins(read_run(runs["a"]).trace)
     for name, run in runs.items():
         # Another file may have the same name.
         change_run(run, trace=trace | {"sha256": ("2" if name == "other" else "1") * 64})
     change_run(runs["part"], config={"limit": "2 rows", "speed": 2.0})
-    told = {name: read_comparison([runs["a"], run])[0].verdict for name, run in runs.items() if name != "a"}
+    told = {
+        name: read_comparison([runs["a"], run])[0].verdict
+        for name, run in runs.items()
+        if name != "a"
+    }
     assert told.pop("same").startswith("same reads 0 % slower")
-    assert [said.partition("; " + name)[0].partition("drives: ")[2] for name, said in told.items()] == [
+    assert [
+        said.partition("; " + name)[0].partition("drives: ")[2] for name, said in told.items()
+    ] == [
         "content of the file 111111111111 / 222222222222",
         "limit - / 2 rows; speed - / 2.0",
     ]

@@ -1,4 +1,7 @@
-"""The report of a fleet's trace: its figures first, and nothing told of several drives as if they were one."""
+"""The report of a fleet's trace.
+
+Its figures first, and nothing told of several drives as if they were one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,19 @@ from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 
-GEN = ("gen", "--preset", "lmcache-disk", "--model", "tiny-1b", "--users", 8, "--duration", "5s", "--nodes", 4)
+GEN = (
+    "gen",
+    "--preset",
+    "lmcache-disk",
+    "--model",
+    "tiny-1b",
+    "--users",
+    8,
+    "--duration",
+    "5s",
+    "--nodes",
+    4,
+)
 
 
 def made(monkeypatch, tmp_path, capsys, *more):
@@ -62,10 +77,18 @@ def test_jobs_of_one_node_and_of_what_all_share(monkeypatch, tmp_path, capsys):
     found = []
     for node in range(4):
         profile = distil_source(path, f"nvme@{node}", Limit(), tmp_path).profile
-        rows = [row for row in rows_of(path) if (row["tier"], row["node"]) == (2, node) and row["op"] == "write"]
+        rows = [
+            row
+            for row in rows_of(path)
+            if (row["tier"], row["node"]) == (2, node) and row["op"] == "write"
+        ]
         assert profile.write.object_bytes == sum(row["length_bytes"] for row in rows) > 0
         found.append(profile)
-    for wrong, said in (("nvme", "name a node, such as nvme@0"), ("nvme@4", "there are 4"), ("nvme@x", "no tier")):
+    for wrong, said in (
+        ("nvme", "name a node, such as nvme@0"),
+        ("nvme@4", "there are 4"),
+        ("nvme@x", "no tier"),
+    ):
         with pytest.raises(ConfigError, match=said):
             distil_source(path, wrong, Limit(), tmp_path)
     path, _ = made(monkeypatch, tmp_path, capsys, "--set", "tiers.nvme.scope=fleet")

@@ -1,4 +1,7 @@
-"""The layers of a run, worked by hand: three reads of which the device's part is known to the nanosecond."""
+"""The layers of a run, worked by hand.
+
+Three reads of which the device's part is known to the nanosecond.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +65,11 @@ def test_the_parts_add_up_to_the_latency(run):
     write_blocks(run, [
         # The first read, 10 to 110 µs: queued 20 to 30, at the device 30 to 90.
         ("RS", at(0, 20), at(0, 30), at(0, 90)),
-        # The second, 1010 to 1210: two overlapping requests are at the device together from 1040 to 1160.
+        # The second, 1010 to 1210: two overlapping requests are at the device together from 1040 to
+        # 1160.
         ("RS", at(1, 20), at(1, 40), at(1, 100)), ("RS", at(1, 30), at(1, 60), at(1, 160)),
-        # The third, 2010 to 2310: the device began before it and ends after it; a hole of 50 µs between.
+        # The third, 2010 to 2310: the device began before it and ends after it; a hole of 50 µs
+        # between.
         ("RSM", at(2, 0), at(2, 0), at(2, 100)), ("RS", at(2, 150), at(2, 150), at(2, 400)),
         # Neither a write nor a request without a completion is the reads'.
         ("WS", at(0, 0), at(0, 0), at(3, 0)), ("RS", at(0, 0), at(0, 0), None),
@@ -86,13 +91,14 @@ def test_the_parts_add_up_to_the_latency(run):
     assert found.times[0]["p50_ns"] == 210 * US
     assert found.findings == [
         (
-            "reads: the device moved 1.707 bytes for each byte of the objects (20.5 kB for 12.0 kB); padding to "
-            "whole blocks alone is 1.024"
+            "reads: the device moved 1.707 bytes for each byte of the objects (20.5 kB for 12.0"
+            " kB); padding to whole blocks alone is 1.024"
         ),
         (
-            "reads: time at the device (driver, drive) dominates: of 210 µs in the mean, 4.8% before submission (due, "
-            "and waiting for its turn), 68.3% at the device (driver, drive), 4.8% queued in the kernel (plug, "
-            "scheduler), 22.2% above the block layer (filesystem, copies, the replay's own waits)"
+            "reads: time at the device (driver, drive) dominates: of 210 µs in the mean, 4.8%"
+            " before submission (due, and waiting for its turn), 68.3% at the device (driver,"
+            " drive), 4.8% queued in the kernel (plug, scheduler), 22.2% above the block layer"
+            " (filesystem, copies, the replay's own waits)"
         ),
     ]
     tables = {t.title: t for t in layer_chapter(found).tables}
@@ -102,8 +108,22 @@ def test_the_parts_add_up_to_the_latency(run):
 
 def test_reads_that_never_touched_the_device_are_said_so(run):
     calls = [
-        {"kind": "read", "call": "preadv", "count": 3, "bytes": 12_000, "errors": 0, "without_io": 3},
-        {"kind": "read", "call": "io_uring", "count": 1, "bytes": 10, "errors": 0, "without_io": None},
+        {
+            "kind": "read",
+            "call": "preadv",
+            "count": 3,
+            "bytes": 12_000,
+            "errors": 0,
+            "without_io": 3,
+        },
+        {
+            "kind": "read",
+            "call": "io_uring",
+            "count": 1,
+            "bytes": 10,
+            "errors": 0,
+            "without_io": None,
+        },
     ]
     write_probe(run, {}, calls)
     found = layers(run)
@@ -113,8 +133,8 @@ def test_reads_that_never_touched_the_device_are_said_so(run):
     assert found.inside == []  # without events nobody knows when the device worked
     assert found.findings == [
         (
-            "reads: answered WITHOUT touching the device: 12.0 kB of objects, 0 B at the device (from the page "
-            "cache or unwritten extents)"
+            "reads: answered WITHOUT touching the device: 12.0 kB of objects, 0 B at the device"
+            " (from the page cache or unwritten extents)"
         ),
         "3 of 3 read calls that wait for their data queued no I/O themselves",
     ]
@@ -124,8 +144,8 @@ def test_a_part_from_the_page_cache_and_the_probes_own_faults_are_said(run):
     write_probe(run, {"read": direction(1, 3000, requeues=2, ends_not_seen=1)})
     assert layers(run).findings == [
         (
-            "reads: 75.0% of the objects' bytes did not touch the device: 12.0 kB of objects, 3.00 kB at the device "
-            "(page cache or unwritten extents)"
+            "reads: 75.0% of the objects' bytes did not touch the device: 12.0 kB of objects, 3.00"
+            " kB at the device (page cache or unwritten extents)"
         ),
         "2 requeues by a busy driver",
         "1 completion not reported by the kernel, whose device time is in no figure",

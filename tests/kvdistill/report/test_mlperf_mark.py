@@ -1,4 +1,6 @@
-"""A folder of MLPerf's figures is reported with what they may and may not be taken for, before any figure."""
+"""A folder of MLPerf's figures is reported with what they may and may not be taken for, before any
+figure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The workbook begins with MLPerf's sheets: its names, its order, its layout; empty where we do not measure."""
+"""The workbook begins with MLPerf's sheets.
+
+Its names, its order, its layout; empty where we do not measure.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,23 @@ METRICS = [
     *(f"{tier} Entries" for tier in BY_TIER),
     "Multi-turn Hit Rate",
 ]  # fmt: skip
-QOS = ["QoS Level", "Total Requests", "Latency P95 (ms)", "Latency P99 (ms)", "SLA Met", "SLA Compliance"]
+QOS = [
+    "QoS Level",
+    "Total Requests",
+    "Latency P95 (ms)",
+    "Latency P99 (ms)",
+    "SLA Met",
+    "SLA Compliance",
+]
 TRACED = ["Metric", "Description", "Samples", "P50", "P95", "P99", "Min Bucket", "Max Bucket"]
-SHEETS = ["Summary", "Run Parameters", "Performance Metrics", "QoS Metrics", "Device Tracing", "Trace Histograms"]
+SHEETS = [
+    "Summary",
+    "Run Parameters",
+    "Performance Metrics",
+    "QoS Metrics",
+    "Device Tracing",
+    "Trace Histograms",
+]
 
 
 def sheet(book, name):
@@ -84,21 +101,36 @@ def test_names_order_and_layout_are_the_benchmarks(book):
     assert row[-1] == "run"
     for name, names in (("Run Parameters", asked), ("Performance Metrics", METRICS)):
         header, rows = sheet(book, name)
-        assert header == ["Metric" if name.startswith("Perf") else "Parameter", "Value", "Unit", "Note"]
+        assert header == [
+            "Metric" if name.startswith("Perf") else "Parameter",
+            "Value",
+            "Unit",
+            "Note",
+        ]
         assert [row[0] for row in rows] == names
     assert sheet(book, "QoS Metrics")[0][:6] == QOS
     assert sheet(book, "Device Tracing")[0][:8] == TRACED
-    assert sheet(book, "Trace Histograms")[0][:4] == ["Histogram", "Bucket Low", "Bucket High", "Count"]
+    assert sheet(book, "Trace Histograms")[0][:4] == [
+        "Histogram",
+        "Bucket Low",
+        "Bucket High",
+        "Count",
+    ]
 
 
 def test_values_are_in_the_units_of_the_names_and_empty_where_nothing_measured(book):
-    lines = {name: (value, unit) for name, value, unit, _note in sheet(book, "Performance Metrics")[1]}
+    lines = {
+        name: (value, unit) for name, value, unit, _note in sheet(book, "Performance Metrics")[1]
+    }
     assert lines["Elapsed Time (s)"] == (10, "s")
     assert lines["Storage Throughput (tok/s)"] == (7, "tok/s")
     assert lines["Storage Tier Read Total P99 (ms)"] == (2.5, "ms")
     # 3 GiB in the 10 s of the run, as the benchmark counts it, whatever the span of the reads.
     assert lines["Tier Storage Read Bandwidth (GiB/s)"] == (0.3, "GiB/s")
-    assert (lines["Tier Storage KV Bytes Read (GiB)"], lines["Read/Write Ratio"]) == ((3, "GiB"), (3, "ratio"))
+    assert (lines["Tier Storage KV Bytes Read (GiB)"], lines["Read/Write Ratio"]) == (
+        (3, "GiB"),
+        (3, "ratio"),
+    )
     for unknown in ("E2E Latency P95 (ms)", "Gen Latency Mean (ms)", "Storage Tier Read Device P95 (ms)", "GPU Entries",
                     "Tier GPU Read Bandwidth (GiB/s)", "Storage Tier Write Total P50 (ms)"):  # fmt: skip
         assert lines[unknown][0] is None
@@ -108,14 +140,26 @@ def test_capacities_of_a_fleet_are_of_all_its_nodes(run):
     """They were those of one node, and called total."""
     names = ("requests", "computed_tokens", "computing_ns", "lookups", "local_hits", "shared_hits")
     counts = dict.fromkeys(names, [0] * 4)
-    fleet = {"nodes": 4, "router": "prefix", "computed_tokens": 0, "duplicate_bytes": 0, "by_node": counts}
+    fleet = {
+        "nodes": 4,
+        "router": "prefix",
+        "computed_tokens": 0,
+        "duplicate_bytes": 0,
+        "by_node": counts,
+    }
     fleet |= {"hit_ratio": None, "local_hit_ratio": None, "shared_hit_ratio": None}
     fleet |= {"imbalance": {"requests": None, "computing_ns": None}}
-    tiers = [TierFacts("gpu", 1 << 30, 1), TierFacts("cpu", 6 << 30, 2), TierFacts("nvme", 5 << 30, 1)]
+    tiers = [
+        TierFacts("gpu", 1 << 30, 1),
+        TierFacts("cpu", 6 << 30, 2),
+        TierFacts("nvme", 5 << 30, 1),
+    ]
     tiers.append(TierFacts("fs", 1 << 40))
     found = read_run(run)
     trace = msgspec.structs.replace(found.trace.metadata, stats={"fleet": fleet}, tiers=tiers)
-    asked = parameters_of(msgspec.structs.replace(found, trace=msgspec.structs.replace(found.trace, metadata=trace)))
+    asked = parameters_of(
+        msgspec.structs.replace(found, trace=msgspec.structs.replace(found.trace, metadata=trace))
+    )
     assert (asked["Total GPU Memory (GiB)"][0], asked["CPU Memory (GiB)"][0]) == (4, 12)
     assert asked["Storage Capacity (GiB)"][0] == 4 * 5 + 1024
 
@@ -140,6 +184,8 @@ def test_runs_stand_beside_each_other_and_traces_alone_have_no_such_sheets(run, 
     assert [row[-1] for row in sheet(book, "Summary")[1]] == ["run", "other"]
     header, rows = sheet(book, "Performance Metrics")
     assert header == ["Metric", "Value", "Unit", "Note", "other"]
-    assert [row[4] for row in rows if row[0] == "Elapsed Time (s)"] == [report(other).run.summary.wall_ns / 1e9]
+    assert [row[4] for row in rows if row[0] == "Elapsed Time (s)"] == [
+        report(other).run.summary.wall_ns / 1e9
+    ]
     run_cli("kvdistill", "report", write_hand(tmp_path), "-o", tmp_path / "t.xlsx")
     assert not set(SHEETS) & set(load_workbook(tmp_path / "t.xlsx").sheetnames)

@@ -35,7 +35,9 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """An open loop of reads of 0.1 to 20 ms, and a probe beside it."""
-    folder = write_run(tmp_path_factory.mktemp("pages") / "run", [100_000 + i * 10_000 for i in range(2000)])
+    folder = write_run(
+        tmp_path_factory.mktemp("pages") / "run", [100_000 + i * 10_000 for i in range(2000)]
+    )
     write_probe(folder)
     change_run(folder, status="partial", reason="the disk is full")
     return folder
@@ -66,7 +68,9 @@ def test_each_chart_stands_still_without_scripts_and_on_paper(text):
     assert figures
     assert all('<div class="still"><svg ' in figure for figure in figures)
     live = text.split('<script type="application/json" id="charts">')[1].split("</script>")[0]
-    assert re.findall(r'^\{?"(f\d+)":', live, re.MULTILINE) == re.findall(r'class="live" id="(f\d+)"', text)
+    assert re.findall(r'^\{?"(f\d+)":', live, re.MULTILINE) == re.findall(
+        r'class="live" id="(f\d+)"', text
+    )
 
 
 def test_a_page_is_small_beside_the_script_that_it_carries(text):
@@ -77,7 +81,11 @@ def test_a_page_is_small_beside_the_script_that_it_carries(text):
 def test_charts_are_drawn_the_same_each_time():
     line = Series("read", [1.0, 2.0, 4.0], [0.5, 0.6, 0.7])
     picture = picture_of(Chart("t", ChartShape.STEPS, Unit.NS, Unit.COUNT, [line], 1.0))
-    assert len({draw(picture, 1) for _ in range(2)}) == len({live_figure(picture) for _ in range(2)}) == 1
+    assert (
+        len({draw(picture, 1) for _ in range(2)})
+        == len({live_figure(picture) for _ in range(2)})
+        == 1
+    )
 
 
 @pytest.mark.full
@@ -96,7 +104,9 @@ def test_a_page_holds_one_family_of_units(text):
 
 def test_axes_name_their_units_and_the_tail_takes_as_much_room_as_the_rest():
     line = Series("read", [0.01, 0.5, 0.9, 0.99, 0.999, 0.9999], [1e5, 1e6, 2e6, 4e6, 8e6, 9e7])
-    tail = picture_of(Chart("t", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, [line], y_title="response time"))
+    tail = picture_of(
+        Chart("t", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, [line], y_title="response time")
+    )
     assert (tail.y.heading, tail.y.is_log, tail.x.is_log) == ("response time (ms)", True, True)
     assert [label for _, label in tail.x.ticks] == ["0", "50", "90", "99", "99.9", "99.99"]
     assert tail.lines[0].x == pytest.approx([1 / 0.99, 2, 10, 100, 1000, 10_000], rel=1e-5)
@@ -128,14 +138,19 @@ def test_a_logarithmic_axis_has_numbers_all_along():
 )
 def test_loads_stand_at_whole_numbers(loads, expected):
     line = Series("throughput", [float(at) for at in loads], [1e9] * len(loads))
-    drawn = picture_of(Chart("t", ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], x_title="queue depth"))
+    drawn = picture_of(
+        Chart("t", ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], x_title="queue depth")
+    )
     assert " ".join(name for _, name in drawn.x.ticks) == expected
 
 
 def test_lengths_of_ios_stand_at_powers_of_two():
     sizes = Series("read", [4096.0, 131072.0, 1048576.0], [5.0, 1.0, 2.0])
     drawn = picture_of(Chart("t", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, [sizes]))
-    assert (drawn.x.unit, [name for _, name in drawn.x.ticks]) == ("KiB", ["4", "16", "64", "256", "1024"])
+    assert (drawn.x.unit, [name for _, name in drawn.x.ticks]) == (
+        "KiB",
+        ["4", "16", "64", "256", "1024"],
+    )
 
 
 def test_trials_of_a_side_share_a_colour_and_charts_to_compare_end_alike():
@@ -147,7 +162,8 @@ def test_trials_of_a_side_share_a_colour_and_charts_to_compare_end_alike():
 
 
 def test_bytes_are_spread_over_the_time_in_flight(tmp_path):
-    # 4,000 bytes from 10 µs to 48.00001 s; the next four begin a millisecond later each, and take 1 ms.
+    # 4,000 bytes from 10 µs to 48.00001 s; the next four begin a millisecond later each, and take 1
+    # ms.
     found = report(write_run(tmp_path / "run", [48_000 * MS] + [1 * MS] * 4), 48)
     moved = [row["read_bytes"] for row in found.over_time]
     assert found.bucket_ns == 48_000 * MS // 48 + 1
@@ -161,7 +177,8 @@ def test_what_completes_at_once_did_not_move_at_once(tmp_path):
     latencies = [(64 - i) * MS for i in range(64)]
     found = report(write_run(tmp_path / "run", latencies), 16)
     most = max(row["read_bytes"] for row in found.over_time)
-    # At the end all are in flight: 4,000 / 64 + 4,000 / 63 + … bytes a millisecond, for 4 ms at most.
+    # At the end all are in flight: 4,000 / 64 + 4,000 / 63 + … bytes a millisecond, for 4 ms at
+    # most.
     assert most <= sum(min(4000 / (ns / MS) * 4, 4000) for ns in latencies) + 16
     assert most < 64 * 4000 / 2
     assert abs(sum(row["read_bytes"] for row in found.over_time) - 64 * 4000) <= 16
@@ -197,7 +214,9 @@ def test_the_life_of_a_drive_is_in_years_where_one_is_known(tmp_path):
 
 def test_all_tiers_together_have_a_hit_ratio(tmp_path):
     trace = tmp_path / "t.parquet"
-    run_cli("kvtrace", "gen", "--model", "tiny-1b", "--users", "2", "--duration", "20s", "-o", trace)
+    run_cli(
+        "kvtrace", "gen", "--model", "tiny-1b", "--users", "2", "--duration", "20s", "-o", trace
+    )
     found = report(trace)
     assert found.hit_ratio == pytest.approx(sum(tier["hit_ratio"] for tier in found.tiers))
     (tiers,) = [t for d in documents_of([found], ["t"]) for t in d.tables if t.title == "Tiers"]
@@ -235,14 +254,17 @@ def test_a_comparison_says_that_trials_show_no_difference(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.2e6, 0.9e6]), side(tmp_path, "b", [1.1e6, 0.95e6, 1e6])
     compared, document = read_comparison([a, b])
     assert re.fullmatch(
-        r"TRIALS DISAGREE in a and b, so nothing is claimed of read p99 \(\d+ % faster to \d+ % slower\)",
+        r"TRIALS DISAGREE in a and b, so nothing is claimed of read p99 \(\d+ % faster to \d+ %"
+        r" slower\)",
         compared.verdict,
     )
     (table,) = [t for t in document.tables if t.title == "Each trial"]
     assert [row[:4] for row in table.rows if row[2] == "latency_p50_ns"] == [
         ["nvme", "read", "latency_p50_ns", name] for name in "ab"
     ]
-    assert [cell.value for cell in table.rows[-2][4:]] == pytest.approx([1e6, 1.2e6, 0.9e6], rel=0.02)
+    assert [cell.value for cell in table.rows[-2][4:]] == pytest.approx(
+        [1e6, 1.2e6, 0.9e6], rel=0.02
+    )
     distribution = next(t for t in document.tables if t.title == "Response time: nvme read")
     assert [series.colour for series in distribution.charts[0].series] == [0, 0, 0, 1, 1, 1]
 
@@ -250,14 +272,21 @@ def test_a_comparison_says_that_trials_show_no_difference(tmp_path):
 def test_nothing_is_claimed_of_trials_that_disagree_however_far_apart(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1e6, 1e6]), side(tmp_path, "b", [2e6, 2.3e6, 2e6])
     compared, _document = read_comparison([a, b])
-    assert any(line.sides[1].ratio.differs for line in compared.lines if line.name == "response_p99_ns")
+    assert any(
+        line.sides[1].ratio.differs for line in compared.lines if line.name == "response_p99_ns"
+    )
     # All of the interval lies to one side.
-    said = r"TRIALS DISAGREE in b, so nothing is claimed of read p99 \(\d+ % slower to \d+ % slower\)"
+    said = (
+        r"TRIALS DISAGREE in b, so nothing is claimed of read p99 \(\d+ % slower to \d+ % slower\)"
+    )
     assert re.fullmatch(said, compared.verdict)
 
 
 def test_of_several_drives_the_first_line_says_which_it_speaks_of():
-    found = {("nvme", "read", "bandwidth_bytes_per_s"): [1.0], ("s3", "read", "bandwidth_bytes_per_s"): [2.0]}
+    found = {
+        ("nvme", "read", "bandwidth_bytes_per_s"): [1.0],
+        ("s3", "read", "bandwidth_bytes_per_s"): [2.0],
+    }
     found |= {(tier, "read", "latency_p99_ns"): [5.0] for tier in ("cpu", "nvme", "s3")}
     assert judge("ab", [found, found])[0].startswith("s3: b reads 0 % slower at p99 than a; its")
     one = {key: value for key, value in found.items() if key[0] != "nvme"}
@@ -268,9 +297,16 @@ def test_of_several_drives_the_first_line_says_which_it_speaks_of():
 def test_trials_too_unlike_to_bound_a_ratio_say_so_instead_of_a_million_per_cent(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 3e6]), side(tmp_path, "b", [1e6, 20e6])
     compared, document = read_comparison([a, b])
-    assert "nothing is claimed of read p99 (trials vary too much for an interval)" in compared.verdict
+    assert (
+        "nothing is claimed of read p99 (trials vary too much for an interval)" in compared.verdict
+    )
     # Of the same figure, the table has no interval.
-    (row,) = [row for table in document.tables for row in table.rows if row[1] == "response_p99_ns" and len(row) > 6]
+    (row,) = [
+        row
+        for table in document.tables
+        for row in table.rows
+        if row[1] == "response_p99_ns" and len(row) > 6
+    ]
     (ratio,) = [line.sides[1].ratio for line in compared.lines if line.name == "response_p99_ns"]
     assert (ratio.high > 100, row[4:]) == (True, [ratio.value, None, None, "no"])
 
@@ -280,13 +316,18 @@ def test_trials_that_agree_say_how_many_would_show_a_small_difference(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.05e6, 1e6]), side(tmp_path, "b", [1.05e6, 1e6, 1.05e6])
     compared, _document = read_comparison([a, b])
     assert re.fullmatch(
-        r"no difference of b from a that these trials can show: read p99 \(\d+ % faster to \d+ % slower\) "
+        r"no difference of b from a that these trials can show: read p99 \(\d+ % faster to \d+ %"
+        r" slower\) "
         r"\(one of 5%: [4-9] trials a side\)",
         compared.verdict,
     )
 
 
-FIGURES = [("nvme", op, name) for op in ("read", "write") for name in ("bandwidth_bytes_per_s", "latency_p99_ns")]
+FIGURES = [
+    ("nvme", op, name)
+    for op in ("read", "write")
+    for name in ("bandwidth_bytes_per_s", "latency_p99_ns")
+]
 
 
 @pytest.mark.full
@@ -298,14 +339,21 @@ def test_a_drive_compared_with_itself_is_another_in_5_percent_at_most(trials, no
     rng = np.random.default_rng(trials)
     claims = 0
     for _ in range(count):
-        draws = rng.normal(size=(2 * trials, 4)) if noise != "exponential" else rng.exponential(size=(2 * trials, 4))
+        draws = (
+            rng.normal(size=(2 * trials, 4))
+            if noise != "exponential"
+            else rng.exponential(size=(2 * trials, 4))
+        )
         if noise == "drift":
             # The whole machine slows down while the sides take turns: a b, b a, a b.
             draws += 0.5 * np.arange(2 * trials)[:, None]
         factors = np.exp(0.02 * draws)
         turns = [number for at in range(trials) for number in ((0, 1), (1, 0))[at % 2]]
         sides = [
-            {key: (100 * factors[[t == which for t in turns], at]).tolist() for at, key in enumerate(FIGURES)}
+            {
+                key: (100 * factors[[t == which for t in turns], at]).tolist()
+                for at, key in enumerate(FIGURES)
+            }
             for which in (0, 1)
         ]
         said, _lines, together = judge(["a", "b"], sides)
@@ -315,15 +363,23 @@ def test_a_drive_compared_with_itself_is_another_in_5_percent_at_most(trials, no
 
 
 def test_single_trials_show_no_difference(tmp_path):
-    a, b = (report(write_run(tmp_path / name, [latency] * 200)) for name, latency in (("a", 10**6), ("b", 2 * 10**6)))
+    a, b = (
+        report(write_run(tmp_path / name, [latency] * 200))
+        for name, latency in (("a", 10**6), ("b", 2 * 10**6))
+    )
     found = compare([ReportedTrials("a", [a]), ReportedTrials("b", [b])])
     # 1.01 and 2.01 ms from when they were due.
-    assert found.verdict == "b reads 99 % slower at p99 than a: by trials too few to show a difference"
+    assert (
+        found.verdict == "b reads 99 % slower at p99 than a: by trials too few to show a difference"
+    )
 
 
 @pytest.mark.full
 def test_what_was_cut_off_is_said_first_and_counts_only_alone(tmp_path):
-    a, b = side(tmp_path, "a", [1e6, 1.01e6, 0.99e6]), side(tmp_path, "b", [0.8e6, 0.81e6, 0.79e6, 9e6])
+    a, b = (
+        side(tmp_path, "a", [1e6, 1.01e6, 0.99e6]),
+        side(tmp_path, "b", [0.8e6, 0.81e6, 0.79e6, 9e6]),
+    )
     change_run(b / "trial-4", status="partial", reason="interrupted")
     compared, document = read_comparison([a, b])
     assert compared.verdict.startswith(
@@ -343,7 +399,9 @@ def test_traces_are_compared_by_their_hits(tmp_path):
         run_cli("kvtrace", "gen", "--model", "tiny-1b", "--users", "3", "--duration", "40s",
                 "-o", tmp_path / f"{name}.parquet", "--set", "tiers.gpu.capacity=64MiB",
                 "--set", "tiers.cpu.capacity=64MiB", "--set", f"tiers.nvme.capacity={capacity}")  # fmt: skip
-    first = run_cli("kvdistill", "compare", tmp_path / "a.parquet", tmp_path / "b.parquet").stdout.splitlines()[0]
+    first = run_cli(
+        "kvdistill", "compare", tmp_path / "a.parquet", tmp_path / "b.parquet"
+    ).stdout.splitlines()[0]
     found = re.fullmatch(r"b.parquet hits ([0-9.]+)% of lookups, a.parquet ([0-9.]+)%", first)
     assert float(found[1]) > float(found[2])
     _compared, document = read_comparison([tmp_path / "a.parquet", tmp_path / "b.parquet"])
@@ -361,7 +419,8 @@ def test_a_comparison_leads_with_the_drive_whatever_another_side_has_beside_it()
     both = alone | {("cpu", *rate): [9.0], ("cpu", *times): [1.0]}
     for sides in ([alone, both], [dict(reversed(both.items())), alone]):
         assert drive_of(judge(["a", "b"], sides)[1]) == "nvme"
-    # DRAM has reads enough for a p99, the drive for a p50: the headline is of the drive all the same.
+    # DRAM has reads enough for a p99, the drive for a p50: the headline is of the drive all the
+    # same.
     few = {
         ("cpu", *rate): [9.0],
         ("cpu", *times): [1.0],
@@ -381,7 +440,10 @@ def test_a_comparison_leads_with_the_drive_whatever_another_side_has_beside_it()
         ([499e6, 499e6, 499e6], "b reads 0.2 % faster at p99 [0.2, 0.2] than a"),
         ([500.01e6, 500.01e6, 500.01e6], "b reads < 0.1 % slower at p99 [< 0.1, < 0.1] than a"),
         ([400e6, 400e6, 400e6], "b reads 20 % faster at p99 [20, 20] than a"),
-        ([500e6, 500e6, 500e6], "no difference of b from a that these trials can show: read p99 (0 % slower"),
+        (
+            [500e6, 500e6, 500e6],
+            "no difference of b from a that these trials can show: read p99 (0 % slower",
+        ),
     ],
 )
 def test_a_headline_rounds_no_difference_to_none_or_to_all(p99_ns, said):
@@ -404,10 +466,28 @@ def test_times_of_storage_that_takes_none_are_not_compared_with_those_of_one_tha
     requests = tmp_path / "requests.parquet"
     run_cli("kvtrace", "gen", "--preset", "vllm-fs", "--model", "tiny-1b", "--users", "3", "--duration", "20s",
             "--requests-out", requests, "--force", "-o", fs)  # fmt: skip
-    tiers = ["--tier", "cpu=sim:bandwidth=1GB,latency=1ms", "--tier", "nvme=sim:bandwidth=1GB,latency=1ms"]
-    run_cli("kvreplay", "run", fs, *tiers, "--requests", requests, "--speed", "1", "-o", tmp_path / "run")
+    tiers = [
+        "--tier",
+        "cpu=sim:bandwidth=1GB,latency=1ms",
+        "--tier",
+        "nvme=sim:bandwidth=1GB,latency=1ms",
+    ]
+    run_cli(
+        "kvreplay",
+        "run",
+        fs,
+        *tiers,
+        "--requests",
+        requests,
+        "--speed",
+        "1",
+        "-o",
+        tmp_path / "run",
+    )
     mixed = json.loads(run_cli("kvdistill", "compare", tmp_path / "run", fs, "--json").stdout)
-    assert mixed["warnings"][0] == found["warnings"][0].replace("in vllm-fs but", "in vllm-fs.parquet but")
+    assert mixed["warnings"][0] == found["warnings"][0].replace(
+        "in vllm-fs but", "in vllm-fs.parquet but"
+    )
     assert not [line for line in mixed["lines"] if line["name"].startswith("first_token")]
     alike = json.loads(run_cli("kvdistill", "compare", fs, fs, "--json").stdout)
     assert [line for line in alike["lines"] if line["name"].startswith("first_token")]
@@ -487,7 +567,12 @@ def test_every_shape_is_drawn(tmp_path):
     shaded = Series("read", [1.0, 2.0, 4.0], [1.0, 2.0, 4.0], [0.1, 0.5, 1.0])
     tail = Series("read", [0.5, 0.9, 0.99], [1e3, 1e5, 1e7])
     ranges = Series("read", [1.0, 2.0, 4.0], [0.0, 1.0, 2.0], [2.0, 4.0, 5.0])
-    drawn = {ChartShape.CELLS: shaded, ChartShape.GRID: shaded, ChartShape.MAP: shaded, ChartShape.RANGES: ranges}
+    drawn = {
+        ChartShape.CELLS: shaded,
+        ChartShape.GRID: shaded,
+        ChartShape.MAP: shaded,
+        ChartShape.RANGES: ranges,
+    }
     drawn[ChartShape.QUANTILES] = tail
     units = {ChartShape.QUANTILES: Unit.NUMBER}
     knee = ((2.0, "knee: 2"),)

@@ -18,13 +18,17 @@ def test_the_hand_trace(tmp_path):
     assert (found.subject.preset, found.subject.seed, found.subject.rows) == ("by-hand", 42, 10)
     assert (found.span_ns, found.requests) == (105 * MS, 6)
     nvme = found.tiers[2]
-    # 6000 + 3 MiB written; 6000 deleted, 4096 written. Object 2 is only read, 8192 of it: it lay there before.
+    # 6000 + 3 MiB written; 6000 deleted, 4096 written. Object 2 is only read, 8192 of it: it lay
+    # there before.
     assert nvme == {
         "name": "nvme", "capacity_bytes": 1 << 30, "peak_live_bytes": 8192 + 6000 + (3 << 20),
         "end_live_bytes": 8192 + 4096 + (3 << 20), "hits": None, "hit_ratio": None,
     }  # fmt: skip
     assert found.tiers[0]["peak_live_bytes"] is None
-    assert {(o["tier"], o["op"], o["phase"]): (o["ops"], o["bytes"], o["objects"]) for o in found.operations} == {
+    assert {
+        (o["tier"], o["op"], o["phase"]): (o["ops"], o["bytes"], o["objects"])
+        for o in found.operations
+    } == {
         ("cpu", "write", "store"): (1, 6000, 1),
         ("nvme", "delete", "evict"): (1, 6000, 1),
         ("nvme", "read", "load"): (5, 8192 + (3 << 20) + 2000 + 4096 + (1 << 20), 4),
@@ -52,13 +56,15 @@ def test_live_bytes_follow_growth_overwrites_and_lives(tmp_path):
     ]  # fmt: skip
     nvme = report(write_trace(tmp_path / "t.parquet", rows)).tiers[2]
     assert (nvme["peak_live_bytes"], nvme["end_live_bytes"]) == (8192, 4096)
-    # What is deleted and was never written lay there before: how much did is not known, and is not 0.
+    # What is deleted and was never written lay there before: how much did is not known, and is not
+    # 0.
     nvme = report(write_trace(tmp_path / "d.parquet", rows[-1:])).tiers[2]
     assert (nvme["peak_live_bytes"], nvme["end_live_bytes"]) == (None, None)
 
 
 def test_what_lay_there_before_is_live_from_the_start_by_info_and_report(tmp_path):
-    # 0 lies there until it is deleted, 4 KiB of 1 until it is written on; 2 comes when 0 is gone; 3 is read when gone.
+    # 0 lies there until it is deleted, 4 KiB of 1 until it is written on; 2 comes when 0 is gone; 3
+    # is read when gone.
     rows = [
         io(1, "write", 3, 4096), io(2, "delete", 3, 4096), io(3, "read", 3, 4096), io(4, "read", 0, 65536),
         io(5, "delete", 0, 65536), io(6, "write", 2, 8192), io(7, "read", 1, 4096),
@@ -120,7 +126,11 @@ def test_one_operation_has_no_percentile(tmp_path):
 
 def test_failed_and_simulated_operations_have_no_latency(tmp_path):
     failed = report(write_run(tmp_path / "failed", [1000, 2000], outcome="error"))
-    assert (failed.latency, failed.figures[0]["errors"], failed.figures[0]["operations"]) == ([], 2, 0)
+    assert (failed.latency, failed.figures[0]["errors"], failed.figures[0]["operations"]) == (
+        [],
+        2,
+        0,
+    )
     assert failed.figures[0]["bandwidth_bytes_per_s"] is None
     simulated = report(write_run(tmp_path / "simulated", [1000, 2000], engine="sim"))
     assert (simulated.latency, simulated.figures[0]["operations_per_s"]) == ([], None)
@@ -130,7 +140,9 @@ def test_the_terminal_report_and_its_json(tmp_path):
     trace = write_hand(tmp_path)
     shown = run_cli("kvdistill", "report", trace).stdout
     assert "by-hand" in shown
-    assert ["nvme", "delete", "evict", "1", "6.00", "kB", "1"] in [line.split() for line in shown.splitlines()]
+    assert ["nvme", "delete", "evict", "1", "6.00", "kB", "1"] in [
+        line.split() for line in shown.splitlines()
+    ]
     found = json.loads(run_cli("kvdistill", "report", trace, "--json").stdout)
     assert found["subject"]["preset"] == "by-hand"
     shown = run_cli("kvdistill", "report", write_run(tmp_path / "run", [5000, 6000])).stdout

@@ -22,7 +22,10 @@ from kvtrace.core.statistics import Endurance
 
 
 class Page(HTMLParser):
-    """What a test wants to know of a page: what it fetches, and by heading its charts and exact cells."""
+    """What a test wants to know of a page.
+
+    What it fetches, and by heading its charts and exact cells.
+    """
 
     def __init__(self, text):
         super().__init__()
@@ -32,7 +35,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         named = dict(attributes)
-        self.fetched += [v for k, v in attributes if k in ("src", "srcset", "href", "xlink:href", "action", "data")]
+        self.fetched += [
+            v
+            for k, v in attributes
+            if k in ("src", "srcset", "href", "xlink:href", "action", "data")
+        ]
         self._is_heading = tag == "h3"
         if tag == "svg":
             self.charts[self._heading] = self.charts.get(self._heading, 0) + 1
@@ -77,8 +84,8 @@ def test_the_page_asks_nothing_of_a_network(text):
     assert re.findall(r"https?:|@import|url\((?!#)|<link(?! rel=\"icon\")|//[a-z]+\.", ours) == []
     # What a library's script might ask for, the browser refuses.
     assert (
-        "content=\"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:\""
-        in text
+        "content=\"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
+        ' img-src data: blob:"' in text
     )
     # The clip paths of several charts must not be confused.
     ids = re.findall(r' id="([^"]+)"', text)
@@ -99,7 +106,9 @@ def test_the_page_has_a_table_beneath_every_chart(text):
 
 
 def test_documents_behind_the_first_are_folded_with_what_they_say(text):
-    first, _, second = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL).partition("</article>")
+    first, _, second = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL).partition(
+        "</article>"
+    )
     assert "<h1>" in first.partition("<details")[0]
     assert second.strip().startswith('<article id="d1">\n<details class="folded"><summary>')
     assert second.index("operations for") < second.index("</summary>") < second.index("<dl")
@@ -114,10 +123,15 @@ def test_the_page_says_what_the_json_says(both, text):
     # Each was 10 µs late: an open loop is judged by the response time.
     (response,) = found[0]["response"]
     assert response["p99_ns"] == latency["p99_ns"] + 10_000
-    assert f'<dt>read response p99, nvme</dt><dd title="{response["p99_ns"]} ns">1.00 ms</dd>' in text
+    assert (
+        f'<dt>read response p99, nvme</dt><dd title="{response["p99_ns"]} ns">1.00 ms</dd>' in text
+    )
     assert page.rows["Response time"][1][3] == f"{latency['mean_ns'] + 10_000} ns"
     (row,) = [row for row in page.rows["Operations"] if "threads" in row]
-    assert row[-2:] == [f"{figures['operations_per_s']} 1/s", f"{figures['bandwidth_bytes_per_s']} bytes/s"]
+    assert row[-2:] == [
+        f"{figures['operations_per_s']} 1/s",
+        f"{figures['bandwidth_bytes_per_s']} bytes/s",
+    ]
     assert page.rows["Latency"][1] == [
         "nvme", "read", "1000 count", "500500.0 ns", *(f"{latency[p + '_ns']} ns" for p in ("p50", "p95", "p99")),
         f"{latency['p99_9_ns']} ns", "-", f"{latency['max_ns']} ns",
@@ -134,14 +148,19 @@ def test_the_page_says_what_the_json_says(both, text):
 
 @pytest.mark.usefixtures("without_charts")
 def test_names_are_escaped(tmp_path):
-    path = write_trace(tmp_path / "<img src=x>&.parquet", [io(1, "read", 0, 0), io(2, "read", 0, 4096)])
+    path = write_trace(
+        tmp_path / "<img src=x>&.parquet", [io(1, "read", 0, 0), io(2, "read", 0, 4096)]
+    )
     text = page_of(path)
     assert "<img" not in text
     assert "<img src=x>&.parquet" in Page(text).text
 
 
 def test_empty_and_instantaneous_traces_have_pages(tmp_path):
-    empty, instant = write_trace(tmp_path / "e.parquet", []), write_trace(tmp_path / "i.parquet", [io(5, "read", 0, 9)])
+    empty, instant = (
+        write_trace(tmp_path / "e.parquet", []),
+        write_trace(tmp_path / "i.parquet", [io(5, "read", 0, 9)]),
+    )
     assert Page(page_of(empty)).charts == {}
     page = Page(page_of(instant))
     assert page.charts == {"Size distribution: nvme": 1}
@@ -171,7 +190,15 @@ def test_csv_has_every_figure_raw(both):
     assert rows[0] == ["file", "sheet", "table", "row", "figure", "unit", "value"]
     assert ["run", "Performance", "Latency", "nvme read", "p99_9_ns", "ns", "999000"] in rows
     assert ["run", "Performance", "Latency", "nvme read", "p99_99_ns", "ns", ""] in rows
-    assert ["hand.parquet", "Histograms", "Size distribution: nvme", "read 2097152", "ops", "count", "1"] in rows
+    assert [
+        "hand.parquet",
+        "Histograms",
+        "Size distribution: nvme",
+        "read 2097152",
+        "ops",
+        "count",
+        "1",
+    ] in rows
     assert ["run", "Performance", "Operations", "nvme read", "engine", "", "threads"] in rows
     assert len({tuple(row[:5]) for row in rows}) == len(rows)
 
@@ -188,7 +215,18 @@ def test_a_workbook_has_our_tables_on_sheets(both, tmp_path):
     at = next(i for i, row in enumerate(rows) if row[0] == "Latency")
     assert rows[at + 2][2:5] == ["count", "ns", "ns"]
     assert rows[at + 3][:5] == ["tier", "op", "count", "mean_ns", "p50_ns"]
-    assert rows[at + 4][:10] == ["nvme", "read", 1000, 500500, 500000, 950000, 990000, 999000, None, 1000000]
+    assert rows[at + 4][:10] == [
+        "nvme",
+        "read",
+        1000,
+        500500,
+        500000,
+        950000,
+        990000,
+        999000,
+        None,
+        1000000,
+    ]
 
 
 def test_a_workbook_has_widths_heads_filters_and_formats(both, tmp_path):
@@ -199,18 +237,25 @@ def test_a_workbook_has_widths_heads_filters_and_formats(both, tmp_path):
     assert {sheet.freeze_panes for sheet in book} == {"B2"}
     sheet = book["Performance"]
     head = next(
-        row for row in sheet.iter_rows() if [cell.value for cell in row[:4]] == ["tier", "op", "count", "mean_ns"]
+        row
+        for row in sheet.iter_rows()
+        if [cell.value for cell in row[:4]] == ["tier", "op", "count", "mean_ns"]
     )
-    (table,) = [found for found in sheet.tables.values() if found.ref.startswith(head[0].coordinate)]
+    (table,) = [
+        found for found in sheet.tables.values() if found.ref.startswith(head[0].coordinate)
+    ]
     # One row beneath, of which each column can be chosen from.
     assert table.ref.endswith(f"{head[9].column_letter}{head[0].row + 1}")
     assert table.autoFilter.ref == table.ref
     assert [column.name for column in table.tableColumns] == [cell.value for cell in head[:10]]
     row = sheet[head[0].row + 1]
     assert (row[3].value, row[3].number_format) == (500500, "#,##0")
-    # 500,500 and 1,000,000 are not as wide as their heads, mean_ns and max_ns, are... and a name is as wide as it is.
+    # 500,500 and 1,000,000 are not as wide as their heads, mean_ns and max_ns, are... and a name is
+    # as wide as it is.
     widths = {letter: of.width for letter, of in sheet.column_dimensions.items()}
-    assert widths["A"] > max(len(str(c.value)) for c in sheet["A"] if c.value and sheet.cell(c.row, 2).value)
+    assert widths["A"] > max(
+        len(str(c.value)) for c in sheet["A"] if c.value and sheet.cell(c.row, 2).value
+    )
     assert all(10 <= width <= 50 for width in widths.values())
     shares = [c for r in book["Histograms"].iter_rows() for c in r if c.number_format == "0.00%"]
     assert 0.5 in [cell.value for cell in shares]
@@ -220,7 +265,9 @@ def test_a_workbook_has_widths_heads_filters_and_formats(both, tmp_path):
 
 
 def test_outputs_are_checked_before_any_work(tmp_path):
-    done = run_cli("kvdistill", "report", tmp_path / "none.parquet", "-o", tmp_path / "r.pdf", check=False)
+    done = run_cli(
+        "kvdistill", "report", tmp_path / "none.parquet", "-o", tmp_path / "r.pdf", check=False
+    )
     assert (done.returncode, "name it *.html" in done.stderr) == (2, True)
     done = run_cli("kvdistill", "report", tmp_path / "none.parquet", "--csv", "--json", check=False)
     assert (done.returncode, "choose one" in done.stderr) == (2, True)
@@ -228,23 +275,34 @@ def test_outputs_are_checked_before_any_work(tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "suffix", "advice"),
-    [("matplotlib", ".html", "plot"), ("bokeh.plotting", ".html", "plot"), ("openpyxl", ".xlsx", "xlsx")],
+    [
+        ("matplotlib", ".html", "plot"),
+        ("bokeh.plotting", ".html", "plot"),
+        ("openpyxl", ".xlsx", "xlsx"),
+    ],
 )
 def test_a_missing_library_is_named(both, tmp_path, monkeypatch, module, suffix, advice):
     monkeypatch.setitem(sys.modules, module, None)
     documents = documents_of([report(both[1])], ["hand"])
-    with pytest.raises(ProbeUnavailable, match=rf"needs {module.partition('.')[0]}: pip install -e '\.\[{advice}\]'"):
+    with pytest.raises(
+        ProbeUnavailable,
+        match=rf"needs {module.partition('.')[0]}: pip install -e '\.\[{advice}\]'",
+    ):
         write_report(documents, tmp_path / f"r{suffix}")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("asked", "left"), [("10", 10), ("10 rows", 10), ("10ms", 10), ("9500us", 10)])
+@pytest.mark.parametrize(
+    ("asked", "left"), [("10", 10), ("10 rows", 10), ("10ms", 10), ("9500us", 10)]
+)
 def test_a_warm_up_is_in_no_figure(tmp_path, asked, left):
     # Operation i is due at i ms; the first ten take a second each, the others 1 µs.
     run = write_run(
         tmp_path / "run",
         [1000 * MS] * 10 + [1000] * 90,
-        warmup=WarmupFacts(asked=asked, operations=10, first_measured_row=10, measured_from_ns=None),
+        warmup=WarmupFacts(
+            asked=asked, operations=10, first_measured_row=10, measured_from_ns=None
+        ),
     )
     found = report(run)
     assert (found.figures[0]["operations"], found.latency[0]["max_ns"]) == (100 - left, 1000)
@@ -257,7 +315,12 @@ def test_a_warm_up_is_in_no_figure(tmp_path, asked, left):
 def test_points_of_a_distribution(tmp_path):
     found = report(write_run(tmp_path / "run", [i * 1000 for i in range(1, 101)]))
     latency = {r["share"]: r["time_ns"] for r in found.distributions if r["measure"] == "latency"}
-    assert (latency[0.01], latency[0.5], latency[0.95], latency[0.99]) == (1000, 50_000, 95_000, 99_000)
+    assert (latency[0.01], latency[0.5], latency[0.95], latency[0.99]) == (
+        1000,
+        50_000,
+        95_000,
+        99_000,
+    )
     assert latency[1] == 100_000
     assert max(share for share in latency if share < 1) == 0.99
     # Response times, 10 µs longer: from 2^16 ns = 65.536 µs on, 66 … 110; 11 … 16 µs from 2^13 on.
@@ -282,9 +345,16 @@ def test_a_day_is_reckoned_over_what_was_simulated(tmp_path, monkeypatch, capsys
     of_training = ("--preset", "checkpoint", "--duration", "20min", "--every", "10min")
     assert kvtrace(monkeypatch, "gen", *of_training, "-o", path) == 0
     found = report(path)
-    assert (found.span_ns, found.writes_per_day[0]["span_ns"]) == (600 * 1000 * MS, 1200 * 1000 * MS)
-    assert found.writes_per_day[0]["written_bytes_per_day"] == 72 * found.writes_per_day[0]["written_bytes"]
-    # As gen says of the same trace, which begins and ends without I/O, or has what was there before it began.
+    assert (found.span_ns, found.writes_per_day[0]["span_ns"]) == (
+        600 * 1000 * MS,
+        1200 * 1000 * MS,
+    )
+    assert (
+        found.writes_per_day[0]["written_bytes_per_day"]
+        == 72 * found.writes_per_day[0]["written_bytes"]
+    )
+    # As gen says of the same trace, which begins and ends without I/O, or has what was there before
+    # it began.
     little = (
         "--model",
         "tiny-1b",
@@ -309,7 +379,11 @@ def test_memory_has_no_drive_to_wear(tmp_path):
     path = write_trace(tmp_path / "t.parquet", HAND, tiers=large)
     for rated in (None, Endurance(total_bytes=10**16)):
         cpu, nvme = report(path, endurance=rated).writes_per_day
-        assert (cpu["capacity_writes_per_day"], cpu["endurance_bytes"], cpu["years_of_life"]) == (None, None, None)
+        assert (cpu["capacity_writes_per_day"], cpu["endurance_bytes"], cpu["years_of_life"]) == (
+            None,
+            None,
+            None,
+        )
         assert nvme["capacity_writes_per_day"] > 0 < nvme["years_of_life"]
     shown = run_cli("kvdistill", "report", path, "--markdown").stdout
     assert "is no whole drive" not in shown
@@ -330,7 +404,9 @@ def test_a_folder_of_trials_is_its_runs(tmp_path):
     assert trials_of(tmp_path) == [tmp_path / "trial-9", tmp_path / "trial-10"]
     assert trials_of(tmp_path / "trial-9") == [tmp_path / "trial-9"]
     _reports, documents, _plain = read_reports([tmp_path], 2)
-    assert [document.name for document in documents] == [f"{tmp_path.name}/trial-{n}" for n in (9, 10)]
+    assert [document.name for document in documents] == [
+        f"{tmp_path.name}/trial-{n}" for n in (9, 10)
+    ]
 
 
 def test_criteria_and_throughput_have_their_units(tmp_path):

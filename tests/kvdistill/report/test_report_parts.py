@@ -1,4 +1,7 @@
-"""What a report has beside a run's own figures: probes, requests, closeness, reuse; and several beside each other."""
+"""What a report has beside a run's own figures.
+
+Probes, requests, closeness, reuse; and several beside each other.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,14 @@ from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import read_run
 
-SIDE = {"side": "fio", "ios": 10, "read_share": 0.5, "ios_per_s": 1.0, "bytes_per_s": 1.0, "size_tv": None}
+SIDE = {
+    "side": "fio",
+    "ios": 10,
+    "read_share": 0.5,
+    "ios_per_s": 1.0,
+    "bytes_per_s": 1.0,
+    "size_tv": None,
+}
 CLOSENESS = {
     "fio_version": "3.33", "notes": ["the target is slow"],
     "comparisons": [{
@@ -52,7 +62,12 @@ def test_reuse_distance_is_the_bytes_of_others_between(tmp_path):
         io(5, "read", 0, 1000), io(6, "read", 0, 1000), io(7, "read", 3, 8),
     ]  # fmt: skip
     (reuse,) = report(write_trace(tmp_path / "t.parquet", rows)).reuse
-    assert (reuse["tier"], reuse["reads"], reuse["first_reads"], reuse["is_whole"]) == ("nvme", 4, 1, True)
+    assert (reuse["tier"], reuse["reads"], reuse["first_reads"], reuse["is_whole"]) == (
+        "nvme",
+        4,
+        1,
+        True,
+    )
     assert (reuse["p50_bytes"], reuse["p95_bytes"], reuse["max_bytes"]) == (4000, None, 6000)
     assert reuse["bins"] == [
         {"low_bytes": 0, "reads": 1}, {"low_bytes": 2048, "reads": 1}, {"low_bytes": 4096, "reads": 1},
@@ -91,20 +106,27 @@ def test_the_reuse_of_a_run_is_that_of_what_completed(tmp_path):
 def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
     found = report(write_probe(tmp_path / "probe"))
     assert isinstance(found, ProbeReport)
-    assert found.answer == (
-        "read: 0.6 requests/s of 4 KiB on average, 2.46 kB/s, p99 not known (fewer than 100) (block requests in 5.00 s)"
+    assert (
+        found.answer
+        == "read: 0.6 requests/s of 4 KiB on average, 2.46 kB/s, p99 not known (fewer than 100)"
+        " (block requests in 5.00 s)"
     )
     q2d, d2c = found.layers
     assert (q2d["layer"], q2d["op"], q2d["count"], q2d["p50_ns"]) == ("q2d", "read", 3, 1024.5)
     assert (d2c["layer"], d2c["longest_below_ns"], d2c["p95_ns"]) == ("d2c", 131072, None)
-    assert found.in_flight == [{"op": "read", "in_flight": 1, "count": 2}, {"op": "read", "in_flight": 2, "count": 1}]
+    assert found.in_flight == [
+        {"op": "read", "in_flight": 1, "count": 2},
+        {"op": "read", "in_flight": 2, "count": 1},
+    ]
     assert (found.directions[0]["requeues"], found.heat) == (1, [])
     run = write_run(tmp_path / "run", [1000] * 4)
     write_probe(run)
     documents = documents_of([report(run), found], ["run", "probe"])
     lines = csv_lines(documents).splitlines()
     assert "run,Device,Block requests,read,requeues,count,1" in lines
-    assert "probe,Device,Time in each layer,in driver and device (D2C) read,p50_ns,ns,65536.5" in lines
+    assert (
+        "probe,Device,Time in each layer,in driver and device (D2C) read,p50_ns,ns,65536.5" in lines
+    )
     assert "probe,Histograms,Sizes of block requests,read 4096,count,count,3" in lines
     page = html_page(documents, "test")
     assert "a &lt;b&gt; c" in page
@@ -127,7 +149,9 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     (jobs / "closeness.json").write_text(json.dumps(CLOSENESS))
-    (jobs / "profile.json").write_text(json.dumps({"tier": "nvme", "origin": {"file": "conv.parquet", "seed": None}}))
+    (jobs / "profile.json").write_text(
+        json.dumps({"tier": "nvme", "origin": {"file": "conv.parquet", "seed": None}})
+    )
     found = report(jobs)
     assert isinstance(found, JobsReport)
     lines = markdown(documents_of([found], ["jobs"])).splitlines()
@@ -135,21 +159,29 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert "| replay | read share | within 1.5 % | -1.25 % | pass |" in lines
     assert "| replay | same I/Os | yes | yes | pass |" in lines
     assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
-    assert "| replay | bytes a second | within 1.5 % | 50 % | undetermined: 15 operations are too few |" in lines
+    assert (
+        "| replay | bytes a second | within 1.5 % | 50 % | undetermined: 15 operations are too"
+        " few |" in lines
+    )
     said = "replay.fio: matches its source in 2 of 3 figures that could be judged, of 5"
     few = "1 undetermined (bytes a second): 15 operations are too few"
     assert said in lines
-    (picked,) = re.findall(r"grep -E '(.+fio.+)' ", (Path(__file__).parents[3] / "docs/demo.sh").read_text())
+    (picked,) = re.findall(
+        r"grep -E '(.+fio.+)' ", (Path(__file__).parents[3] / "docs/demo.sh").read_text()
+    )
     assert re.match(picked, said), "make demo shows this line"
     assert f"- {said}; NOT in size TV (0.25); {few}; 1 not measured" in lines
     # A miss whose reason is known says it.
     pair = CLOSENESS["comparisons"][0]
     missed, *others = pair["verdicts"]
-    told = CLOSENESS | {"comparisons": [pair | {"verdicts": [missed | {"why": "none waits"}, *others]}]}
+    told = CLOSENESS | {
+        "comparisons": [pair | {"verdicts": [missed | {"why": "none waits"}, *others]}]
+    }
     (jobs / "closeness.json").write_text(json.dumps(told))
     lines = markdown(documents_of([report(jobs)], ["jobs"])).splitlines()
     assert f"- {said}; NOT in size TV (0.25); size TV: none waits; {few}; 1 not measured" in lines
-    # 3 s, of which 100 times as many operations would settle it; of a source of 10 min, then of one of 3 s.
+    # 3 s, of which 100 times as many operations would settle it; of a source of 10 min, then of one
+    # of 3 s.
     pair = CLOSENESS["comparisons"][0]
     verdicts = [*pair["verdicts"][:-1], pair["verdicts"][-1] | {"more": 100.0}]
     for whole_s, said_of_it in (
@@ -174,7 +206,12 @@ def test_classes_of_service_stand_beside_their_targets(tmp_path):
     times = {"count": 3, "mean_ns": 5.0, "p50_ns": 4, "p95_ns": 60 * MS, "p99_ns": None, "p99_9_ns": None,
              "p99_99_ns": None, "max_ns": 9}  # fmt: skip
     targets = {"p95": 50 * MS, "p99": 100 * MS, "p99_9": 150 * MS, "p99_99": 200 * MS}
-    of_class = {"qos": "interactive", "storage": times, "targets_ns": targets, "share_within_p95_target": 0.5}
+    of_class = {
+        "qos": "interactive",
+        "storage": times,
+        "targets_ns": targets,
+        "share_within_p95_target": 0.5,
+    }
     unknown = dict.fromkeys(("first_token", "first_token_unknown", "first_token_reason"))
     counted = {"requests": 3, "storage": times, "first_token_definition": "d"}
     change_run(run, requests=counted | unknown | {"classes": [of_class | {"verdict": "fail"}]})
@@ -193,7 +230,9 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
     run = write_run(tmp_path / "run", [1000] * 4, verdict="FELL BEHIND: much")
     change_run(run, status="partial", reason="the disk is full")
     (document,) = documents_of([report(run)], ["run"])
-    assert ". ".join(document.warnings).startswith("PARTIAL: the disk is full. The replay fell behind")
+    assert ". ".join(document.warnings).startswith(
+        "PARTIAL: the disk is full. The replay fell behind"
+    )
     page = html_page([document], "test")
     assert (
         page.index("PARTIAL: FELL BEHIND")
@@ -229,7 +268,9 @@ def test_errors_are_all_that_failed_and_corrupt_reads_are_of_them(tmp_path):
 def test_rows_of_other_nodes_do_not_make_a_run_one_in_which_nothing_moved(tmp_path):
     # As of `kvreplay run --node 1`: node 0's row comes first, and nothing did it.
     outcomes, engines = ["skipped", "ok", "ok"], ["none", "uring", "uring"]
-    found = report(write_run(tmp_path / "run", [1000, 2000, 3000], outcome=outcomes, engine=engines))
+    found = report(
+        write_run(tmp_path / "run", [1000, 2000, 3000], outcome=outcomes, engine=engines)
+    )
     (row,) = found.figures
     assert (row["engine"], row["operations"], row["skipped"]) == ("uring", 2, 1)
     assert found.warnings() == []
@@ -240,7 +281,8 @@ def test_rows_of_other_nodes_do_not_make_a_run_one_in_which_nothing_moved(tmp_pa
 
 @pytest.mark.first(latencies=1)
 @pytest.mark.parametrize(
-    ("latencies", "outcome"), [([], "ok"), ([1000], "ok"), ([2**61], "ok"), ([0, 0], "ok"), ([1000], "error")]
+    ("latencies", "outcome"),
+    [([], "ok"), ([1000], "ok"), ([2**61], "ok"), ([0, 0], "ok"), ([1000], "error")],
 )
 def test_odd_runs_have_every_form(tmp_path, latencies, outcome):
     run = write_run(tmp_path / "a <script>x run", latencies, outcome=outcome)
@@ -256,7 +298,10 @@ def test_a_folder_of_nothing_is_one_line(tmp_path):
     done = run_cli("kvdistill", "report", tmp_path, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     (tmp_path / "run.partial.json").write_text("{}")
-    assert "kvreplay recover" in run_cli("kvdistill", "compare", tmp_path, tmp_path, check=False).stderr
+    assert (
+        "kvreplay recover"
+        in run_cli("kvdistill", "compare", tmp_path, tmp_path, check=False).stderr
+    )
     (tmp_path / "ops.parquet").write_bytes(b"PAR1")
     done = run_cli("kvdistill", "report", tmp_path, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
@@ -277,7 +322,8 @@ def test_trials_are_compared_with_confidence(tmp_path):
     (line,) = [line for line in found["lines"] if line["name"] == "latency_p50_ns"]
     base, other = line["sides"]
     assert (base["median"], base["low"], base["high"]) == (100_000, 98_000, 102_000)
-    # By naive arithmetic: logarithms of 98, 100, 102, their error, and t of 4 degrees of freedom for 95 %.
+    # By naive arithmetic: logarithms of 98, 100, 102, their error, and t of 4 degrees of freedom
+    # for 95 %.
     logs = [math.log(value) for value in (98, 100, 102)]
     reach = 2.7764451 * math.sqrt(2 * statistics.variance(logs) / 3)
     assert base["ratio"] == {
@@ -294,7 +340,10 @@ def test_trials_are_compared_with_confidence(tmp_path):
     shown = run_cli("kvdistill", "compare", a, b).stdout
     assert "read  latency_p50_ns" in shown
     _reports, documents, _plain = read_reports([a, b], 5)
-    assert [d.name for d in documents] == ["Comparison", *(f"{n}/trial-{i}" for n in "ab" for i in (1, 2, 3))]
+    assert [d.name for d in documents] == [
+        "Comparison",
+        *(f"{n}/trial-{i}" for n in "ab" for i in (1, 2, 3)),
+    ]
     assert [t.title for t in documents[0].tables if t.charts] == [
         "Response time: nvme read", "Bandwidth of nvme: [0] a", "Bandwidth of nvme: [1] b"
     ]  # fmt: skip
@@ -302,39 +351,60 @@ def test_trials_are_compared_with_confidence(tmp_path):
 
 def test_what_spoils_a_run_is_said_before_its_figures_are_compared(tmp_path):
     for number, latency in enumerate((1000, 2000, 1000), 1):
-        run = write_run(tmp_path / f"trial-{number}", [latency] * 4, engine="sim" if number == 3 else "threads")
+        run = write_run(
+            tmp_path / f"trial-{number}", [latency] * 4, engine="sim" if number == 3 else "threads"
+        )
     change_run(tmp_path / "trial-1", verification={
         "block_bytes": 4096, "checked_blocks": 1, "unwritten_blocks": 0, "corrupt_blocks": 0, "by_fault": {},
         "located": [], "check_ns": 1,
     })  # fmt: skip
     summary = msgspec.to_builtins(read_run(run).summary)
-    change_run(run, summary=summary | {"figures": [msgspec.to_builtins(figures(is_simulated=True, engine="sim"))]})
+    change_run(
+        run,
+        summary=summary
+        | {"figures": [msgspec.to_builtins(figures(is_simulated=True, engine="sim"))]},
+    )
     two = [report(tmp_path / f"trial-{number}") for number in (1, 2)]
     found = compare([ReportedTrials("two", two), ReportedTrials("simulated", [report(run)])])
     assert "two, trial 1 was verified, which slows reads down" in found.warnings
     spread = "nvme read latency_p50_ns 67%, nvme read latency_mean_ns 67%"
-    disagree = f"TRIALS DISAGREE: 2 of 4 figures that should repeat spread by more than 10%: {spread}"
+    disagree = (
+        f"TRIALS DISAGREE: 2 of 4 figures that should repeat spread by more than 10%: {spread}"
+    )
     assert f"two: {disagree}" in found.warnings
-    assert "simulated: tier nvme is simulated: its figures are a model's and not compared" in found.warnings
-    assert {line.sides[1].median for line in found.lines if line.tier == "nvme" and line.name == "bytes"} == {None}
+    assert (
+        "simulated: tier nvme is simulated: its figures are a model's and not compared"
+        in found.warnings
+    )
+    assert {
+        line.sides[1].median for line in found.lines if line.tier == "nvme" and line.name == "bytes"
+    } == {None}
 
 
 def test_traces_and_single_runs_have_ratios_only(tmp_path):
     a = write_hand(tmp_path)
-    b = write_trace(tmp_path / "b.parquet", [io(1, "read", 0, 4096), io(2, "read", 0, 4096)], preset="other")
+    b = write_trace(
+        tmp_path / "b.parquet", [io(1, "read", 0, 4096), io(2, "read", 0, 4096)], preset="other"
+    )
     found = compare([ReportedTrials("a", [report(a)]), ReportedTrials("b", [report(b)])])
     (reads,) = [x for x in found.lines if (x.tier, x.op, x.name) == ("nvme", "read", "operations")]
-    assert [(s.median, s.ratio.value, s.ratio.low) for s in reads.sides] == [(5, 1, None), (2, 0.4, None)]
+    assert [(s.median, s.ratio.value, s.ratio.low) for s in reads.sides] == [
+        (5, 1, None),
+        (2, 0.4, None),
+    ]
     assert found.settings["preset"] == ["by-hand", "other"]
     assert found.warnings == []
     run = report(write_run(tmp_path / "run", [1000, 2000]))
     assert compare([ReportedTrials("q", [run]), ReportedTrials("r", [run])]).warnings == [
-        f"{name} is one trial: its spread is unknown; run it with --trials 3 or more" for name in "qr"
+        f"{name} is one trial: its spread is unknown; run it with --trials 3 or more"
+        for name in "qr"
     ]
     with pytest.raises(ConfigError, match="two or more"):
         compare([ReportedTrials("a", [report(a)])])
     probe = ProbeReport(**{name: [] for name in ProbeReport.__struct_fields__})
-    with pytest.raises(ConfigError, match="inputs of one kind can be compared: a is a trace, p is a probe"):
+    with pytest.raises(
+        ConfigError, match="inputs of one kind can be compared: a is a trace, p is a probe"
+    ):
         compare([ReportedTrials("a", [report(a)]), ReportedTrials("p", [probe])])
 
 
@@ -351,11 +421,18 @@ def test_runs_stand_beside_what_was_simulated_in_what_both_know(tmp_path):
 
 @pytest.mark.full
 def test_a_trace_beside_its_run_is_context_and_no_side(tmp_path):
-    trace, run, other = write_hand(tmp_path), write_run(tmp_path / "r", [1000]), write_run(tmp_path / "s", [2000])
+    trace, run, other = (
+        write_hand(tmp_path),
+        write_run(tmp_path / "r", [1000]),
+        write_run(tmp_path / "s", [2000]),
+    )
     assert [d.name for d in read_reports([run, trace], 10)[1]] == ["r", "hand.parquet"]
     documents = read_reports([run, trace, other], 10)[1]
     assert [d.name for d in documents] == ["Comparison", "r", "hand.parquet", "s"]
-    assert documents[0].headline == "s has a read bandwidth 50 % lower than r: by trials too few to show a difference"
+    assert (
+        documents[0].headline
+        == "s has a read bandwidth 50 % lower than r: by trials too few to show a difference"
+    )
     assert read_reports([trace, trace], 10)[1][0].name == "Comparison"
 
 
@@ -364,7 +441,9 @@ def test_the_response_time_stands_beside_the_service_time(tmp_path):
     found = report(run)
     (service,), (response,) = found.latency, found.response
     assert response["count"] == service["count"] == 1000
-    assert all(response[n] == service[n] + 10_000 for n in ("mean_ns", "p50_ns", "p99_ns", "max_ns"))
+    assert all(
+        response[n] == service[n] + 10_000 for n in ("mean_ns", "p50_ns", "p99_ns", "max_ns")
+    )
     figures = {line.name for line in compare([ReportedTrials(n, [found]) for n in "ab"]).lines}
     assert {"response_p99_ns", "latency_p99_ns", "response_mean_ns"} <= figures
     asked = run_cli("kvdistill", "sql", run, "--query", "slowest_operations", "--json").stdout

@@ -29,16 +29,27 @@ def ask(name, *paths):
 def write_blocks(folder, rows):
     """insert, issue, complete (ns), bytes, rwbs, comm, error."""
     columns = list(zip(*rows, strict=True))
-    values = dict(zip(("insert_ns", "issue_ns", "complete_ns", "bytes", "rwbs", "comm", "error"), columns, strict=True))
+    values = dict(
+        zip(
+            ("insert_ns", "issue_ns", "complete_ns", "bytes", "rwbs", "comm", "error"),
+            columns,
+            strict=True,
+        )
+    )
     values |= {"device": ["vda"] * len(rows), "sector": [0] * len(rows), "pid": [1] * len(rows)}
-    batch = pa.RecordBatch.from_pydict({c.name: values[c.name] for c in BLOCKS.columns}, arrow_schema(BLOCKS))
+    batch = pa.RecordBatch.from_pydict(
+        {c.name: values[c.name] for c in BLOCKS.columns}, arrow_schema(BLOCKS)
+    )
     with create(folder / "blocks.parquet", BLOCKS, trace_meta(BLOCKS)) as out:
         out.write(batch)
 
 
 @pytest.fixture
 def trace(tmp_path):
-    """Two requests a minute apart: the second loads one of the two chunks of the first, of 1 and 3 MiB."""
+    """Two requests a minute apart.
+
+    The second loads one of the two chunks of the first, of 1 and 3 MiB.
+    """
     return write_trace(tmp_path / "t.parquet", [
         (0, "write", 0, "prefill", 0, 0, MIB, 0, 0, 0),
         (0, "write", 0, "prefill", 1, 0, 3 * MIB, 0, 0, 0),
@@ -53,7 +64,10 @@ def trace(tmp_path):
 
 def test_what_a_trace_answers(trace):
     minutes = ask("loaded_share_by_minute", trace)
-    assert [(m["minute"], m["stored_objects"], m["loaded_share"]) for m in minutes] == [(0, 2, 0.0), (1, 1, 2 / 3)]
+    assert [(m["minute"], m["stored_objects"], m["loaded_share"]) for m in minutes] == [
+        (0, 2, 0.0),
+        (1, 1, 2 / 3),
+    ]
     assert minutes[1]["loaded_byte_share"] == 2 / 5
     where = {(r["tier"], r["phase"]): (r["operations"], r["bytes"], r["share_of_tier"])
              for r in ask("bytes_by_tier_and_phase", trace)}  # fmt: skip
@@ -65,7 +79,13 @@ def test_what_a_trace_answers(trace):
          "written_bytes_per_s": 4 * MIB},
     ]  # fmt: skip
     assert ask("hot_objects", trace) == [
-        {"key": "chunk/000000000000", "kind": "chunk", "reads": 2, "read_bytes": 2 * MIB, "share_of_reads": 1.0}
+        {
+            "key": "chunk/000000000000",
+            "kind": "chunk",
+            "reads": 2,
+            "read_bytes": 2 * MIB,
+            "share_of_reads": 1.0,
+        }
     ]
     # Read 59 s after the write and 1 s after that.
     (reuse,) = ask("reuse_intervals", trace)
@@ -76,11 +96,17 @@ def test_what_a_trace_answers(trace):
     assert (nvme["ended"], nvme["still_live_or_never_written"], nvme["max_ns"]) == (1, 1, 70 * S)
     gpu, nvme = ask("writes_never_read", trace)
     assert gpu["never_read_share"] == 1
-    assert (nvme["written_bytes"], nvme["never_read_bytes"], nvme["never_read_share"]) == (4 * MIB, 3 * MIB, 0.75)
+    assert (nvme["written_bytes"], nvme["never_read_bytes"], nvme["never_read_share"]) == (
+        4 * MIB,
+        3 * MIB,
+        0.75,
+    )
     gpu, nvme = ask("write_amplification", trace)
     assert (gpu["written_per_new_byte"], nvme["new_bytes"]) == (1, 7 * MIB)
     assert nvme["written_per_new_byte"] == 4 / 7
-    sizes = {(r["tier"], r["op"], r["from_bytes"]): r["operations"] for r in ask("sizes_by_class", trace)}
+    sizes = {
+        (r["tier"], r["op"], r["from_bytes"]): r["operations"] for r in ask("sizes_by_class", trace)
+    }
     assert (sizes["gpu", "write", 2 * MIB], sizes["nvme", "read", MIB]) == (2, 2)
     most = ask("requests_with_most_bytes", trace)
     assert [(r["request_id"], r["read_bytes"], r["written_bytes"]) for r in most] == [
@@ -116,31 +142,53 @@ def test_what_requests_answer(tmp_path):
         {"minute": 1, "requests": 1, "sessions": 0, "input_tokens": 20, "output_tokens": 3},
     ]
     (lengths,) = ask("prompt_lengths", path)
-    assert (lengths["mean_input_tokens"], lengths["p50_input_tokens"], lengths["max_input_tokens"]) == (20, 20, 30)
+    assert (
+        lengths["mean_input_tokens"],
+        lengths["p50_input_tokens"],
+        lengths["max_input_tokens"],
+    ) == (20, 20, 30)
     assert lengths["p99_input_tokens"] is None
-    assert ask("shared_prefixes", path) == [{"blocks": 5, "distinct_blocks": 3, "seen_before": 1 - 3 / 5}]
+    assert ask("shared_prefixes", path) == [
+        {"blocks": 5, "distinct_blocks": 3, "seen_before": 1 - 3 / 5}
+    ]
 
 
 def test_what_a_run_answers(tmp_path):
-    # One read of 4000 bytes each millisecond, 10 µs late; the last of 1000 takes 2 s, the others 1 … 999 µs.
+    # One read of 4000 bytes each millisecond, 10 µs late; the last of 1000 takes 2 s, the others 1
+    # … 999 µs.
     run = write_run(tmp_path / "run", [*(i * 1000 for i in range(1, 1000)), 2 * S], wall_ns=3 * S)
     slowest = ask("slowest_operations", run)
     assert len(slowest) == 20
-    assert (slowest[0]["row"], slowest[0]["latency_ns"], slowest[1]["latency_ns"]) == (999, 2 * S, 999_000)
+    assert (slowest[0]["row"], slowest[0]["latency_ns"], slowest[1]["latency_ns"]) == (
+        999,
+        2 * S,
+        999_000,
+    )
     (size,) = ask("latency_by_size_class", run)
-    assert (size["from_bytes"], size["operations"], size["p50_ns"], size["p99_ns"]) == (2048, 1000, 500_000, 990_000)
+    assert (size["from_bytes"], size["operations"], size["p50_ns"], size["p99_ns"]) == (
+        2048,
+        1000,
+        500_000,
+        990_000,
+    )
     (phase,) = ask("latency_by_phase", run)
     assert (phase["phase"], phase["max_ns"]) == ("load", 2 * S)
     (late,) = ask("lateness_by_second", run)
     assert (late["operations"], late["p50_ns"], late["max_ns"]) == (1000, 10_000, 10_000)
-    # The 998th is submitted 997.01 ms in and takes 998 µs: it ends before the second does, as all but two do.
-    by_second = {r["second"]: (r["operations_per_s"], r["bytes_per_s"]) for r in ask("bandwidth_by_second", run)}
+    # The 998th is submitted 997.01 ms in and takes 998 µs: it ends before the second does, as all
+    # but two do.
+    by_second = {
+        r["second"]: (r["operations_per_s"], r["bytes_per_s"])
+        for r in ask("bandwidth_by_second", run)
+    }
     assert by_second == {0: (999, 999 * 4000), 2: (1, 4000)}
     in_flight = {r["second"]: r["in_flight_mean"] for r in ask("in_flight_by_second", run)}
     # 1 + … + 999 µs, and from 999.01 ms on the last one.
     assert in_flight[0] == pytest.approx((499_500 + 990) / 1e6)
     assert (in_flight[1], in_flight[2]) == (1, pytest.approx(0.99901))
-    assert [(r["outcome"], r["operations"], r["bytes"]) for r in ask("outcomes", run)] == [("ok", 1000, 4_000_000)]
+    assert [(r["outcome"], r["operations"], r["bytes"]) for r in ask("outcomes", run)] == [
+        ("ok", 1000, 4_000_000)
+    ]
     (glance,) = ask("runs_at_a_glance", run)
     assert (glance["verdict"], glance["wall_s"], glance["engine"]) == ("fine", 3.0, "threads")
 
@@ -166,14 +214,19 @@ def test_requests_by_storage_time(tmp_path):
 
 @pytest.mark.parametrize("asked", ["10", "10ms"])
 def test_latencies_are_of_what_was_measured_after_a_warm_up(tmp_path, asked):
-    # Operation i is of request i and due at i ms; the first ten take a second each, the others 1 µs.
+    # Operation i is of request i and due at i ms; the first ten take a second each, the others 1
+    # µs.
     left_out = WarmupFacts(asked=asked, operations=10, first_measured_row=10, measured_from_ns=None)
     (tmp_path / "runs").mkdir()
     run = write_run(tmp_path / "runs" / "warm", [S] * 10 + [1000] * 90, warmup=left_out)
     columns = {c.name: [None if c.nullable else 0] * 12 for c in SERVED.columns}
     columns |= {"request_id": range(12), "storage_ns": [S] * 10 + [1000] * 2, "qos": ["batch"] * 12}
     with create(run / "served.parquet", SERVED, trace_meta(SERVED)) as out:
-        out.write(pa.RecordBatch.from_pydict({name: list(of) for name, of in columns.items()}, arrow_schema(SERVED)))
+        out.write(
+            pa.RecordBatch.from_pydict(
+                {name: list(of) for name, of in columns.items()}, arrow_schema(SERVED)
+            )
+        )
     (phase,) = ask("latency_by_phase", run)
     assert (phase["operations"], phase["max_ns"]) == (90, 1000)
     (size,) = ask("latency_by_size_class", run)
@@ -187,7 +240,9 @@ def test_latencies_are_of_what_was_measured_after_a_warm_up(tmp_path, asked):
     write_run(tmp_path / "runs" / "cold", [1000] * 5)
     assert sorted(r["operations"] for r in ask("latency_by_phase", tmp_path / "runs")) == [5, 90]
     # Without the operations nobody knows which requests were of the warm-up.
-    with pytest.raises(ConfigError, match="the view measured_requests, but the files hold only runs, served, tiers"):
+    with pytest.raises(
+        ConfigError, match="the view measured_requests, but the files hold only runs, served, tiers"
+    ):
         ask("latency_by_service_class", run / "served.parquet")
 
 
@@ -202,18 +257,37 @@ def test_what_probes_answer(tmp_path):
     }
     counts = {"queued": 4, "issued": 5, "requeues": 1, "ends_not_seen": 2, "q2d": nothing, "d2c": nothing,
               "block_sizes": [], "in_flight_at_dispatch": []}  # fmt: skip
-    (run / "probe.json").write_text(json.dumps({"program": "kvreplay", "block": {"directions": {"read": counts}}}))
+    (run / "probe.json").write_text(
+        json.dumps({"program": "kvreplay", "block": {"directions": {"read": counts}}})
+    )
     found = {r["direction"]: r for r in ask("device_latency", run)}
     assert set(found) == {"read", "write", "discard"}
-    assert (found["read"]["q2d_p50_ns"], found["read"]["d2c_p50_ns"], found["read"]["d2c_max_ns"]) == (10, 20, 40)
-    who = [(r["comm"], r["rwbs"], r["requests"], r["bytes"], r["errors"]) for r in ask("device_by_process", run)]
+    assert (
+        found["read"]["q2d_p50_ns"],
+        found["read"]["d2c_p50_ns"],
+        found["read"]["d2c_max_ns"],
+    ) == (10, 20, 40)
+    who = [
+        (r["comm"], r["rwbs"], r["requests"], r["bytes"], r["errors"])
+        for r in ask("device_by_process", run)
+    ]
     assert who[0] == ("b", "DS", 1, 1 << 20, 0)
     assert ("b", "WS", 1, 8192, 1) in who
     assert ask("device_bandwidth_by_second", run) == [
-        {"device": "vda", "second": 0, "read_bytes_per_s": 8192, "written_bytes_per_s": 8192, "requests_per_s": 3}
+        {
+            "device": "vda",
+            "second": 0,
+            "read_bytes_per_s": 8192,
+            "written_bytes_per_s": 8192,
+            "requests_per_s": 3,
+        }
     ]
     reads, writes = ask("device_versus_object_latency", run)
-    assert (reads["operations"], reads["object_mean_ns"], reads["device_requests"]) == (2, 100_000, 2)
+    assert (reads["operations"], reads["object_mean_ns"], reads["device_requests"]) == (
+        2,
+        100_000,
+        2,
+    )
     assert (reads["q2d_mean_ns"], reads["d2c_mean_ns"]) == (15, 30)
     assert (writes["direction"], writes["operations"], writes["d2c_mean_ns"]) == ("write", None, 10)
     # Two reads of 4000 bytes took 8192 of the device.
@@ -226,7 +300,11 @@ def test_what_probes_answer(tmp_path):
     write_blocks(unseen, [(0, 10, 30, 4096, "R", "a", 0), (0, 20, None, 4096, "RA", "a", None)])
     assert [r["amplification"] for r in ask("read_amplification", unseen)] == [1.024]
     (requeues,) = ask("requeues_and_splits", run)
-    assert (requeues["requeues"], requeues["requeues_per_issue"], requeues["splits"]) == (1, 0.2, None)
+    assert (requeues["requeues"], requeues["requeues_per_issue"], requeues["splits"]) == (
+        1,
+        0.2,
+        None,
+    )
     assert requeues["ends_not_seen"] == 2
 
 
@@ -235,7 +313,18 @@ def test_every_query_says_what_it_answers_and_is_asked_here():
     assert len(queries) >= 25
     text = Path(__file__).read_text(encoding="utf-8")
     assert [q.name for q in queries if f'"{q.name}"' not in text] == []
-    known = {"trace", "objects", "requests", "ops", "served", "series", "blocks", "runs", "tiers", "probes"}
+    known = {
+        "trace",
+        "objects",
+        "requests",
+        "ops",
+        "served",
+        "series",
+        "blocks",
+        "runs",
+        "tiers",
+        "probes",
+    }
     known |= {"measured", "measured_requests"}
     assert all(set(q.needs) <= known and len(q.answers) > 40 for q in queries)
 
@@ -243,7 +332,8 @@ def test_every_query_says_what_it_answers_and_is_asked_here():
 def test_the_command(trace):
     listed = run_cli("kvdistill", "sql", "--list").stdout
     assert (
-        "loaded_share_by_minute (trace)\n  Which share was loaded of the KV that was loaded or newly stored" in listed
+        "loaded_share_by_minute (trace)\n  Which share was loaded of the KV that was loaded or"
+        " newly stored" in listed
     )
     assert "It is no hit ratio" in listed
     out = run_cli("kvdistill", "sql", trace, "--query", "loaded_share_by_minute", "--csv").stdout
@@ -253,15 +343,23 @@ def test_the_command(trace):
     assert "reads the view measured, but the files hold only objects, tiers, trace" in done.stderr
     done = run_cli("kvdistill", "sql", trace, "-q", "slowest_operation", check=False)
     assert "did you mean slowest_operations?" in done.stderr
-    assert run_cli("kvdistill", "sql", trace, "-q", "hot_objects", "SELECT 1", check=False).returncode == 2
+    assert (
+        run_cli("kvdistill", "sql", trace, "-q", "hot_objects", "SELECT 1", check=False).returncode
+        == 2
+    )
 
 
 def test_a_tier_is_its_name_and_a_sum_is_a_number(tmp_path):
     trace = write_hand(tmp_path)
-    moved = "SELECT tier, sum(length_bytes) AS moved FROM trace WHERE tier = 'nvme' AND op = 'write' GROUP BY tier"
+    moved = (
+        "SELECT tier, sum(length_bytes) AS moved FROM trace WHERE tier = 'nvme' AND op = 'write'"
+        " GROUP BY tier"
+    )
     (row,) = json.loads(run_cli("kvdistill", "sql", trace, moved, "--json").stdout)
     assert row == {"tier": "nvme", "moved": 6000 + (3 << 20) + 4096}
-    tiers = run_cli("kvdistill", "sql", trace, "SELECT DISTINCT tier FROM trace ORDER BY tier DESC", "--csv").stdout
+    tiers = run_cli(
+        "kvdistill", "sql", trace, "SELECT DISTINCT tier FROM trace ORDER BY tier DESC", "--csv"
+    ).stdout
     assert tiers == "tier\nnvme\ncpu\n"
     wrong = run_cli("kvdistill", "sql", trace, "SELECT tiers FROM trace", check=False).stderr
     assert 'Candidate bindings: "tier"' in wrong
@@ -273,9 +371,17 @@ def test_folders_patterns_and_origins(tmp_path):
     by_origin = "SELECT origin, count(*) AS n FROM ops GROUP BY ALL ORDER BY ALL"
     expected = [{"origin": str(tmp_path / name), "n": 1} for name in ("a", "b")]
     assert json.loads(run_cli("kvdistill", "sql", tmp_path, by_origin, "--json").stdout) == expected
-    assert json.loads(run_cli("kvdistill", "sql", f"{tmp_path}/[ab]", by_origin, "--json").stdout) == expected
+    assert (
+        json.loads(run_cli("kvdistill", "sql", f"{tmp_path}/[ab]", by_origin, "--json").stdout)
+        == expected
+    )
     names = json.loads(run_cli("kvdistill", "sql", tmp_path / "a", "FROM tiers", "--json").stdout)
-    assert names[2] == {"origin": str(tmp_path / "a"), "tier": "nvme", "place": 2, "capacity_bytes": 1 << 30}
+    assert names[2] == {
+        "origin": str(tmp_path / "a"),
+        "tier": "nvme",
+        "place": 2,
+        "capacity_bytes": 1 << 30,
+    }
     done = run_cli("kvdistill", "sql", f"{tmp_path}/z*", "SELECT 1", check=False)
     assert (done.returncode, "no file fits this pattern" in done.stderr) == (2, True)
 
@@ -310,7 +416,9 @@ def test_the_shell_needs_no_other_program(tmp_path):
     assert not list(tmp_path.glob("mine*"))
     # It ends where it is told to.
     assert (
-        run_process("kvdistill", "sql", trace, "--csv", input="SELECT 1 AS a;\n.quit\nSELECT 2 AS a;\n").stdout
+        run_process(
+            "kvdistill", "sql", trace, "--csv", input="SELECT 1 AS a;\n.quit\nSELECT 2 AS a;\n"
+        ).stdout
         == "a\n1\n"
     )
 
@@ -321,11 +429,15 @@ def test_an_unknown_query_is_an_error():
 
 
 def test_columns_of_one_name_are_told_apart(tmp_path):
-    trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)])
+    trace = write_trace(
+        tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)]
+    )
     done = run_cli("kvdistill", "sql", trace, "SELECT op, op, 1 AS op_1, rank FROM trace", "--json")
     assert json.loads(done.stdout) == [{"op": "write", "op_1": "write", "op_1_1": 1, "rank": 0}]
     for form in ([], ["--csv"]):
-        shown = run_cli("kvdistill", "sql", trace, "SELECT a.op, b.op FROM trace a, trace b", *form).stdout
+        shown = run_cli(
+            "kvdistill", "sql", trace, "SELECT a.op, b.op FROM trace a, trace b", *form
+        ).stdout
         assert shown.replace(",", " ").split() == ["op", "op_1", "write", "write"]
 
 
@@ -336,8 +448,12 @@ def test_columns_of_one_name_are_told_apart(tmp_path):
         "SELECT a.range FROM range(3000000) a ORDER BY hash(a.range)",
     ],
 )
-def test_a_query_that_needs_more_memory_than_it_may_have_is_out_of_memory(tmp_path, monkeypatch, statement):
-    trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)])
+def test_a_query_that_needs_more_memory_than_it_may_have_is_out_of_memory(
+    tmp_path, monkeypatch, statement
+):
+    trace = write_trace(
+        tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)]
+    )
     monkeypatch.setattr("kvdistill.queries.database.MEMORY_LIMIT", "16MB")
     with (
         pytest.raises(OutOfMemory, match="a query needs more than 16MB of memory") as raised,

@@ -1,4 +1,7 @@
-"""A sweep's folder is reported on: the answer first, the table of its loads, and charts with the knee."""
+"""A sweep's folder is reported on.
+
+The answer first, the table of its loads, and charts with the knee.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,13 @@ ANSWER = "sustains 16 users; read response p99 80.0 ms at the knee; the drive is
 
 @pytest.fixture
 def folder(tmp_path):
-    found = LoadSweep(axis=Axis.USERS, points=POINTS, knee=16, is_saturated=True, rule="a rule", answer=ANSWER)
+    found = LoadSweep(
+        axis=Axis.USERS, points=POINTS, knee=16, is_saturated=True, rule="a rule", answer=ANSWER
+    )
     (tmp_path / "sweep").mkdir()
-    content = {"program": "kvreplay", "version": "1", "argv": ["kvreplay"]} | msgspec.to_builtins(found)
+    content = {"program": "kvreplay", "version": "1", "argv": ["kvreplay"]} | msgspec.to_builtins(
+        found
+    )
     (tmp_path / "sweep" / "sweep.json").write_bytes(msgspec.json.encode(content))
     return tmp_path / "sweep"
 
@@ -49,21 +56,41 @@ def test_a_sweep_is_reported_on(folder):
     assert "144 ms" in line
     assert line.endswith("knee")
     found = json.loads(run_cli("kvdistill", "report", folder, "--json").stdout)
-    assert (found["name"], found["sweep"]["knee"], found["sweep"]["answer"]) == ("sweep", 16, ANSWER)
+    assert (found["name"], found["sweep"]["knee"], found["sweep"]["answer"]) == (
+        "sweep",
+        16,
+        ANSWER,
+    )
 
 
 def test_its_page_draws_the_percentiles_with_the_knee(folder, tmp_path):
     run_cli("kvdistill", "report", folder, "-o", tmp_path / "r.html", "-o", tmp_path / "r.csv")
     page = (tmp_path / "r.html").read_text()
     assert page.index(ANSWER) < page.index("<table")
-    for shown in ("read response p50", "read response p99", "read response p99.9", "knee: 16", "throughput"):
+    for shown in (
+        "read response p50",
+        "read response p99",
+        "read response p99.9",
+        "knee: 16",
+        "throughput",
+    ):
         assert f">{shown}</text>" in page
-    assert "sweep,Performance,Sweep,16.0,read_p99_9_ns,ns,144000000" in (tmp_path / "r.csv").read_text()
+    assert (
+        "sweep,Performance,Sweep,16.0,read_p99_9_ns,ns,144000000"
+        in (tmp_path / "r.csv").read_text()
+    )
 
 
 def test_a_closed_loop_is_not_said_to_fall_behind():
     points = [msgspec.structs.replace(point, kept_pace=None, late_p99_ns=None) for point in POINTS]
-    found = LoadSweep(axis=Axis.QUEUE_DEPTH, points=points, knee=16, is_saturated=True, rule="a rule", answer=ANSWER)
+    found = LoadSweep(
+        axis=Axis.QUEUE_DEPTH,
+        points=points,
+        knee=16,
+        is_saturated=True,
+        rule="a rule",
+        answer=ANSWER,
+    )
     (table,) = sweep_document(found).chapters[0].tables
     assert not {"keeps up", "late p99", "held"} & {column.heading for column in table.columns}
 

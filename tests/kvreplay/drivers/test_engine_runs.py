@@ -1,4 +1,7 @@
-"""`kvreplay engine` with a stand-in for LMCache: what it records, what it leaves, and what goes wrong."""
+"""`kvreplay engine` with a stand-in for LMCache.
+
+What it records, what it leaves, and what goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ CHUNK_BYTES = 256 * 4 * 64
 """One layer, one head of 64."""
 GEOMETRY = ("--layers", 1, "--kv-heads", 1, "--head-dim", 64, "--cpu", "1MiB")
 PROMPTS = [(1100, [1, 2, 3]), (1024, [1, 2]), (600, [4, 5]), (1024, [1, 2])]
-"""4, 4, 2 and 4 whole chunks; the second prompt is the first one's head, and the fourth the same again."""
+"""4, 4, 2 and 4 whole chunks.
+
+The second prompt is the first one's head, and the fourth the same again.
+"""
 
 
 @pytest.fixture
@@ -40,22 +46,32 @@ def conversation(tmp_path):
 
 @pytest.fixture
 def drive(monkeypatch, tmp_path, conversation):
-    """Return a function that runs `kvreplay engine lmcache` with the stand-in, its files below tmp_path/drive."""
+    """Return a function that runs `kvreplay engine lmcache` with the stand-in, its files below
+    tmp_path/drive.
+    """
     monkeypatch.setenv("PYTHONPATH", str(STANDIN))
     (tmp_path / "drive").mkdir()
 
     def run(*options, trace=conversation, check=True):
         where = ("--tier", f"nvme={tmp_path / 'drive'}", "-o", tmp_path / "run")
-        return run_cli("kvreplay", "engine", "lmcache", trace, *where, *GEOMETRY, *options, check=check)
+        return run_cli(
+            "kvreplay", "engine", "lmcache", trace, *where, *GEOMETRY, *options, check=check
+        )
 
     return run
 
 
 def done(folder):
     """Return operation, request, key and bytes of each row of a run's ops."""
-    ops, keys = read_table(folder / "ops.parquet", OPS), read_table(folder / "trace.objects.parquet", OBJECTS)["key"]
+    ops, keys = (
+        read_table(folder / "ops.parquet", OPS),
+        read_table(folder / "trace.objects.parquet", OBJECTS)["key"],
+    )
     columns = (ops[name].to_pylist() for name in ("op", "request_id", "object_id", "bytes"))
-    return [(op, request, str(keys[number]), length) for op, request, number, length in zip(*columns, strict=True)]
+    return [
+        (op, request, str(keys[number]), length)
+        for op, request, number, length in zip(*columns, strict=True)
+    ]
 
 
 def test_what_the_engine_did_is_a_run_with_its_objects_and_times(drive, tmp_path):
@@ -66,17 +82,26 @@ def test_what_the_engine_did_is_a_run_with_its_objects_and_times(drive, tmp_path
     }  # fmt: skip
     assert {length for _op, _request, _key, length in rows} == {CHUNK_BYTES}
     written = [key for op, _request, key, _bytes in rows if op == "write"]
-    assert [key for op, request, key, _bytes in rows if op == "read" and request == 1] == written[:4]
+    assert [key for op, request, key, _bytes in rows if op == "read" and request == 1] == written[
+        :4
+    ]
     ops = read_table(tmp_path / "run" / "ops.parquet", OPS)
     assert set(ops["engine"].to_pylist()) == {"other"}
     starts, ends = ops["submitted_ns"].to_pylist(), ops["completed_ns"].to_pylist()
     run = read_run(tmp_path / "run")
-    assert all(0 <= start < end <= run.summary.wall_ns for start, end in zip(starts, ends, strict=True))
+    assert all(
+        0 <= start < end <= run.summary.wall_ns for start, end in zip(starts, ends, strict=True)
+    )
     assert (run.status, run.trace.file, run.mlperf) == ("complete", "conversation.jsonl", None)
     assert run.summary.verdict == "LMCache 0.0-standin served 4 requests, one at a time"
     found = {(f.op, f.operations, f.bytes) for f in run.summary.figures}
     assert found == {("write", 6, 6 * CHUNK_BYTES), ("read", 8, 8 * CHUNK_BYTES)}
-    assert read_table(tmp_path / "run" / "requests.parquet", SERVED)["hits"].to_pylist() == [0, 4, 0, 4]
+    assert read_table(tmp_path / "run" / "requests.parquet", SERVED)["hits"].to_pylist() == [
+        0,
+        4,
+        0,
+        4,
+    ]
     assert "LMCache serves 4 requests of 3,748 tokens, up to 959 kB of KV" in said.stderr
     assert "says a lot" not in said.stdout + said.stderr
     assert "streams" not in said.stdout + said.stderr
@@ -87,7 +112,9 @@ def test_what_the_engine_did_is_a_run_with_its_objects_and_times(drive, tmp_path
 def test_reports_comparisons_and_jobs_are_made_of_it(drive, tmp_path, conversation):
     drive()
     run = tmp_path / "run"
-    assert "valid, 14 rows, 6 objects" in run_cli("kvtrace", "validate", run / "trace.parquet").stdout
+    assert (
+        "valid, 14 rows, 6 objects" in run_cli("kvtrace", "validate", run / "trace.parquet").stdout
+    )
     assert "served 4 requests" in run_cli("kvdistill", "report", run).stdout
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs")
     # The stand-in has no pool that its files go through.
@@ -98,9 +125,18 @@ def test_reports_comparisons_and_jobs_are_made_of_it(drive, tmp_path, conversati
     more = ("--source", "mooncake", "--preset", "lmcache-disk", "--model", golden, *sizes)
     run_cli("kvtrace", "gen", conversation, *more, "-o", simulated)
     run_cli(
-        "kvreplay", "run", simulated, "--tier", f"nvme={tmp_path / 'drive'}", "--buffered", "-o", tmp_path / "again"
+        "kvreplay",
+        "run",
+        simulated,
+        "--tier",
+        f"nvme={tmp_path / 'drive'}",
+        "--buffered",
+        "-o",
+        tmp_path / "again",
     )
-    compared = json.loads(run_cli("kvdistill", "compare", run, tmp_path / "again", simulated, "--json").stdout)
+    compared = json.loads(
+        run_cli("kvdistill", "compare", run, tmp_path / "again", simulated, "--json").stdout
+    )
     lines = {(line["op"], line["name"]): [side["median"] for side in line["sides"]] for line in compared["lines"]
              if line["tier"] == "nvme"}  # fmt: skip
     assert lines["write", "operations"] == [6, 6, 6]
@@ -119,13 +155,18 @@ def test_a_full_disk_tier_evicts_and_deletes_are_recorded(drive, tmp_path):
 
 
 def test_a_prompt_that_is_found_whole_stores_nothing(drive, monkeypatch, tmp_path):
-    # Of 300 tokens there are two chunks where the last, of 44, is stored too: LMCache refuses to store behind those.
+    # Of 300 tokens there are two chunks where the last, of 44, is stored too: LMCache refuses to
+    # store behind those.
     monkeypatch.setenv("LMCACHE_SAVE_UNFULL_CHUNK", "true")
     trace = tmp_path / "twice.jsonl"
-    rows = [{"timestamp": t, "input_length": 300, "output_length": 1, "hash_ids": [7]} for t in (0, 1)]
+    rows = [
+        {"timestamp": t, "input_length": 300, "output_length": 1, "hash_ids": [7]} for t in (0, 1)
+    ]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
     drive(trace=trace)
-    assert [(op, request) for op, request, *_rest in done(tmp_path / "run")] == [("write", 0)] * 2 + [("read", 1)] * 2
+    assert [(op, request) for op, request, *_rest in done(tmp_path / "run")] == [
+        ("write", 0)
+    ] * 2 + [("read", 1)] * 2
 
 
 @pytest.mark.full
@@ -145,14 +186,22 @@ def test_only_so_many_requests_as_asked_are_served(drive, tmp_path):
 def test_files_that_no_one_timed_are_told_of(drive, monkeypatch, tmp_path):
     monkeypatch.setenv("STANDIN_TROUBLE", "untimed")
     drive()
-    (note,) = [note for note in read_run(tmp_path / "run").notes if "unrecorded calls of the engine" in note]
+    (note,) = [
+        note
+        for note in read_run(tmp_path / "run").notes
+        if "unrecorded calls of the engine" in note
+    ]
     assert "4 writes" in note
 
 
 @pytest.mark.parametrize(
     ("trouble", "said", "requests"),
     [
-        ("raise", "LMCache failed after 2 requests: ValueError: the third request is one too many", {0, 1}),
+        (
+            "raise",
+            "LMCache failed after 2 requests: ValueError: the third request is one too many",
+            {0, 1},
+        ),
         ("full", "OSError: [Errno 28] No space left on device", {0}),
     ],
 )
@@ -178,12 +227,17 @@ def test_an_engine_that_fails_is_one_line_and_what_it_did_is_kept(
     [
         (("sglang",), "has no sglang: pip install --no-deps sglang"),
         (("sglang", "--cpu", "1GiB"), "has no sglang"),
-        (("mooncake", "--python", "/bin/false"), "--python /bin/false: does not run as a Python interpreter"),
+        (
+            ("mooncake", "--python", "/bin/false"),
+            "--python /bin/false: does not run as a Python interpreter",
+        ),
         (("lmcache", "--python", "/no/such"), "--python /no/such: No such file or directory"),
         (("lmcache", "--cpu", "900PiB"), "--cpu: only"),
     ],
 )
-def test_what_cannot_be_driven_is_refused_with_the_way_out(monkeypatch, tmp_path, conversation, options, said):
+def test_what_cannot_be_driven_is_refused_with_the_way_out(
+    monkeypatch, tmp_path, conversation, options, said
+):
     monkeypatch.setenv("PYTHONPATH", str(STANDIN))
     (tmp_path / "drive").mkdir()
     name, *more = options
@@ -218,12 +272,25 @@ def test_an_interrupted_engine_ends_and_leaves_a_partial_run(monkeypatch, tmp_pa
     (tmp_path / "drive").mkdir()
     conversation.write_text(conversation.read_text() * 200)
     where = ["--tier", f"nvme={tmp_path / 'drive'}", "-o", tmp_path / "run", "--requests", 1000]
-    command = [sys.executable, "-m", "kvreplay.cli", "engine", "lmcache", conversation, *where, *GEOMETRY]
+    command = [
+        sys.executable,
+        "-m",
+        "kvreplay.cli",
+        "engine",
+        "lmcache",
+        conversation,
+        *where,
+        *GEOMETRY,
+    ]
     ours = os.environ | {"PYTHONPATH": f"{STANDIN}:{Path(__file__).parents[3]}"}
-    process = subprocess.Popen([str(part) for part in command], env=ours, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [str(part) for part in command], env=ours, stderr=subprocess.PIPE, text=True
+    )
     events = (tmp_path / "run").glob
     wait_for(
-        process, lambda: any(b'["op"' in p.read_bytes() for p in events(".engine-*/events.jsonl")), "first request"
+        process,
+        lambda: any(b'["op"' in p.read_bytes() for p in events(".engine-*/events.jsonl")),
+        "first request",
     )
     process.send_signal(signal.SIGINT)
     _out, said = process.communicate()

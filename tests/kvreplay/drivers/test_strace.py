@@ -17,7 +17,7 @@ LINES = """\
 8  1795330734.000005000 unlink("/data/1.bucket") = 0 <0.000000300>
 8  1795330734.000006000 pwrite64(31</data/2.bucket>, ""..., 4096, 8192) = -1 ENOSPC (No space left on device) <0.000000020>
 8  1795330734.000007000 unlink("/MARK/x") = -1 ENOENT (No such file or directory) <0.000000020>
-"""  # noqa: E501 - as strace writes
+"""
 AT = 1795330734 * 10**9
 
 

@@ -18,12 +18,18 @@ MODEL = Service(read_bytes_per_s=1, write_bytes_per_s=1, latency_ns=0, source="t
 
 
 @needs_uring
-def test_auto_takes_what_there_is_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_what_there_is_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with files_in(tmp_path / "d") as tier:
         chosen = choose(EngineName.AUTO, [None, tier], 2, IO)
         assert (chosen.name, chosen.because, tier.engine) == ("uring", "auto", "uring")
         chosen = choose(EngineName.THREADS, [tier], 2, IO)
-        assert (chosen.name, chosen.because, tier.engine) == ("threads", "--engine threads", "threads")
+        assert (chosen.name, chosen.because, tier.engine) == (
+            "threads",
+            "--engine threads",
+            "threads",
+        )
         monkeypatch.setattr("kvreplay.engine.engine.refusal", lambda: "sysctl says no")
         chosen = choose(EngineName.AUTO, [tier], 2, IO)
         assert (chosen.name, chosen.because, tier.engine) == (
@@ -32,7 +38,9 @@ def test_auto_takes_what_there_is_and_says_why(tmp_path: Path, monkeypatch: pyte
             "threads",
         )
         assert chosen.facts() == {}
-        with pytest.raises(DeviceError, match="--engine uring: sysctl says no; use --engine threads"):
+        with pytest.raises(
+            DeviceError, match="--engine uring: sysctl says no; use --engine threads"
+        ):
             choose(EngineName.URING, [tier], 2, IO)
 
 
@@ -50,10 +58,14 @@ def test_what_no_ring_moves_goes_by_threads_unless_one_is_asked_for(kind: str) -
     chosen = choose(EngineName.AUTO, [None, tiers[kind]], 2, IO)
     said = "no tier has files, devices or memory, which io_uring's loop is for"
     virtual = "all tiers are simulated: their time is virtual, and nothing waits for it"
-    expected = {"python": ("threads", said), "model": ("virtual", virtual)}.get(kind, ("uring", "auto"))
+    expected = {"python": ("threads", said), "model": ("virtual", virtual)}.get(
+        kind, ("uring", "auto")
+    )
     assert (chosen.name, chosen.because) == expected
     beside = choose(EngineName.AUTO, [tiers["model"], tiers[kind]], 2, IO)
-    assert (beside.name == "virtual") == (kind in ("model", "null", "none")), "what is real takes real time"
+    assert (beside.name == "virtual") == (kind in ("model", "null", "none")), (
+        "what is real takes real time"
+    )
     asked = choose(EngineName.URING, [None, tiers[kind]], 2, IO)
     assert (asked.name, asked.because) == ("uring", "--engine uring")
 
@@ -66,7 +78,9 @@ def test_a_refusal_names_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(engines, "library", Kernel)
     monkeypatch.setattr(engines, "_DISABLED", tmp_path / "sysctl")
-    assert engines.refusal() == "io_uring is not permitted here (a seccomp filter, as containers have)"
+    assert (
+        engines.refusal() == "io_uring is not permitted here (a seccomp filter, as containers have)"
+    )
     (tmp_path / "sysctl").write_text("2\n")
     assert engines.refusal() == "sysctl kernel.io_uring_disabled=2 forbids io_uring"
     said = [engines.refusal() for _ in range(6)]

@@ -50,7 +50,9 @@ def test_what_lies_there_is_what_was_generated(
     engine = engine_of(name, depth)
     if not is_registered:
         engine.unregistered = "for the test"
-    stated: list[dict[str, Any]] = [{"op": WRITE, "object_id": i, "length_bytes": n} for i, n in enumerate(LENGTHS)]
+    stated: list[dict[str, Any]] = [
+        {"op": WRITE, "object_id": i, "length_bytes": n} for i, n in enumerate(LENGTHS)
+    ]
     stated += [
         {"op": WRITE, "object_id": 1, "length_bytes": 4096},
         {"op": WRITE, "object_id": 99, "length_bytes": 4096},
@@ -72,18 +74,29 @@ def test_what_lies_there_is_what_was_generated(
         for obj, length in enumerate(LENGTHS):
             expected = content(obj, versions.get(obj, obj + 1), whole(length))
             assert (
-                Path(tier.path(obj)).read_bytes() if kind == "files" else held(tier, obj, whole(length))
+                Path(tier.path(obj)).read_bytes()
+                if kind == "files"
+                else held(tier, obj, whole(length))
             ) == expected
-        assert not Path(tier.path(99)).exists() if kind == "files" else tier.space.start(99) == -errno.ENOENT
+        assert (
+            not Path(tier.path(99)).exists()
+            if kind == "files"
+            else tier.space.start(99) == -errno.ENOENT
+        )
 
 
 @pytest.mark.star
 @pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("io_bytes", [192 << 10, 4096, 1 << 20])
-def test_the_same_data_is_written_however_it_is_cut(tmp_path: Path, name: str, io_bytes: int, depth: int) -> None:
+def test_the_same_data_is_written_however_it_is_cut(
+    tmp_path: Path, name: str, io_bytes: int, depth: int
+) -> None:
     lengths = [4096, 64 << 10, 100 << 10, 256 << 10, 300 << 10, 2500 << 10]
-    stated = [{"op": WRITE, "object_id": obj, "length_bytes": length} for obj, length in enumerate(lengths)]
+    stated = [
+        {"op": WRITE, "object_id": obj, "length_bytes": length}
+        for obj, length in enumerate(lengths)
+    ]
     with space_in(tmp_path / "space", 8 * MIB) as tier, memory_of(8 * MIB, io_bytes) as memory:
         driven = drive(engine_of(name, depth, io_bytes), rows_of(stated), [tier])
         assert driven.failure is None
@@ -98,11 +111,17 @@ def test_the_same_data_is_written_however_it_is_cut(tmp_path: Path, name: str, i
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("depth", [1, 8])
-def test_a_part_of_an_object_is_written_where_it_belongs(tmp_path: Path, name: str, depth: int) -> None:
+def test_a_part_of_an_object_is_written_where_it_belongs(
+    tmp_path: Path, name: str, depth: int
+) -> None:
     stated = [{"op": WRITE, "object_id": 0, "length_bytes": 5 * IO}]
     stated += [{"op": WRITE, "object_id": 0, "offset_bytes": IO + 4096, "length_bytes": 2 * IO}]
     stated += [{"op": WRITE, "object_id": 0, "offset_bytes": 5 * IO, "length_bytes": 3 * IO}]
-    first, second, third = content(0, 1, 5 * IO), content(0, 2, 2 * IO, IO + 4096), content(0, 3, 3 * IO, 5 * IO)
+    first, second, third = (
+        content(0, 1, 5 * IO),
+        content(0, 2, 2 * IO, IO + 4096),
+        content(0, 3, 3 * IO, 5 * IO),
+    )
     expected = first[: IO + 4096] + second + first[3 * IO + 4096 :] + third
     with files_in(tmp_path / "d") as files:
         assert drive(engine_of(name, depth), rows_of(stated), [files]).failure is None
@@ -113,11 +132,17 @@ def test_a_part_of_an_object_is_written_where_it_belongs(tmp_path: Path, name: s
 @pytest.mark.star
 @pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("layout", [layout for layout in FileLayout if layout is not FileLayout.VLLM])
-def test_files_lie_where_python_looks_for_them(tmp_path: Path, layout: FileLayout, name: str, depth: int) -> None:
+@pytest.mark.parametrize(
+    "layout", [layout for layout in FileLayout if layout is not FileLayout.VLLM]
+)
+def test_files_lie_where_python_looks_for_them(
+    tmp_path: Path, layout: FileLayout, name: str, depth: int
+) -> None:
     objects = [*range(40), 999, 77_777]
     drive_of = np.array([(i // 3) % 2 for i in range(77_778)], np.uint8)
-    stated = [{"op": WRITE, "object_id": obj, "length_bytes": 4096 + 4096 * (obj % 3)} for obj in objects]
+    stated = [
+        {"op": WRITE, "object_id": obj, "length_bytes": 4096 + 4096 * (obj % 3)} for obj in objects
+    ]
     stated += [{"op": READ, "object_id": obj, "length_bytes": 4096} for obj in objects]
     stated += [{"op": DELETE, "object_id": 999}]
     with files_in(tmp_path / "a", layout=layout) as a, files_in(tmp_path / "b", layout=layout) as b:
@@ -135,8 +160,12 @@ def test_files_lie_where_python_looks_for_them(tmp_path: Path, layout: FileLayou
                 assert kept.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("layout", [layout for layout in FileLayout if layout is not FileLayout.VLLM])
-def test_native_code_names_files_of_any_object_as_python_does(tmp_path: Path, layout: FileLayout) -> None:
+@pytest.mark.parametrize(
+    "layout", [layout for layout in FileLayout if layout is not FileLayout.VLLM]
+)
+def test_native_code_names_files_of_any_object_as_python_does(
+    tmp_path: Path, layout: FileLayout
+) -> None:
     objects = [0, 1, 42, 255, 256, 4096, 10**6 + 7, 2**31 - 1]
     with files_in(tmp_path / "d", layout=layout) as files:
         drive(
@@ -145,7 +174,9 @@ def test_native_code_names_files_of_any_object_as_python_does(tmp_path: Path, la
             [files],
         )
         scratch = Path(files._claim.scratch)
-        found = {"/" + str(path.relative_to(scratch)) for path in scratch.rglob("*") if path.is_file()} - {"/KVREPLAY"}
+        found = {
+            "/" + str(path.relative_to(scratch)) for path in scratch.rglob("*") if path.is_file()
+        } - {"/KVREPLAY"}
     name = path_function(layout, "")
     assert found == {name(obj) for obj in objects}
 
@@ -157,14 +188,17 @@ def test_pieces_are_of_the_io_size_from_where_an_operation_begins() -> None:
         rows_of([{"op": READ, "object_id": 1, "offset_bytes": 5000, "length_bytes": 20_000}]),
         [tier],
     )
-    # 5000 .. 25000 padded to 4096 .. 28672: three, though four of the object's multiples of 8192 are touched.
+    # 5000 .. 25000 padded to 4096 .. 28672: three, though four of the object's multiples of 8192
+    # are touched.
     assert [(at, at + length) for _, _, at, length in tier.of("read")] == [
         (4096, 12288), (12288, 20480), (20480, 28672)
     ]  # fmt: skip
 
 
 @needs_uring
-def test_without_locked_memory_it_says_so_and_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locked_memory_it_says_so_and_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Refusing:
         def __getattr__(self, name: str) -> Any:
             return (lambda *_: errno.ENOMEM) if name == "ring_pins" else getattr(real, name)
@@ -176,7 +210,9 @@ def test_without_locked_memory_it_says_so_and_works(tmp_path: Path, monkeypatch:
     assert facts["has_registered_buffers"] is False
     assert facts["unregistered_because"] == "the locked-memory limit is below 8 MiB (ulimit -l)"
     with files_in(tmp_path / "d") as files:
-        rows = rows_of([{"op": op, "object_id": 0, "length_bytes": 3 * MIB} for op in (WRITE, READ)])
+        rows = rows_of(
+            [{"op": op, "object_id": 0, "length_bytes": 3 * MIB} for op in (WRITE, READ)]
+        )
         drive(engine, rows, [files])
         assert rows.all["outcome"].tolist() == [OK, OK]
         assert Path(files.path(0)).read_bytes() == content(0, 1, 3 * MIB)
@@ -200,8 +236,11 @@ def test_room_is_given_back_and_taken_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("depth", [1, 8])
-def test_who_finds_no_room_waits_for_the_deletes_before_it(tmp_path: Path, name: str, depth: int) -> None:
-    # Room for five; each object goes before the next but four is written, though nothing else orders them.
+def test_who_finds_no_room_waits_for_the_deletes_before_it(
+    tmp_path: Path, name: str, depth: int
+) -> None:
+    # Room for five; each object goes before the next but four is written, though nothing else
+    # orders them.
     stated: list[dict[str, Any]] = []
     for obj in range(200):
         stated.append({"op": WRITE, "object_id": obj, "length_bytes": 2 * IO})
@@ -220,5 +259,9 @@ def test_data_is_not_written_past_what_was_asked_for(tmp_path: Path) -> None:
     with space_in(tmp_path / "space", MIB) as tier:
         fd = tier.native().drives[0].fd
         os.pwrite(fd, b"\xee" * 64 * 4096, START_BYTES)
-        drive(engine_of("threads", 2), rows_of([{"op": WRITE, "object_id": 1, "length_bytes": 5000}]), [tier])
+        drive(
+            engine_of("threads", 2),
+            rows_of([{"op": WRITE, "object_id": 1, "length_bytes": 5000}]),
+            [tier],
+        )
         assert os.pread(fd, 3 * 4096, START_BYTES) == content(1, 1, 8192) + b"\xee" * 4096

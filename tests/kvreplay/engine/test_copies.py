@@ -32,7 +32,13 @@ MEMORY, DRIVE = 0, 1
 
 
 def row(tier: int, op: int, obj: int, length: int, offset: int = 0) -> dict[str, Any]:
-    return {"tier": tier, "op": op, "object_id": obj, "offset_bytes": offset, "length_bytes": length}
+    return {
+        "tier": tier,
+        "op": op,
+        "object_id": obj,
+        "offset_bytes": offset,
+        "length_bytes": length,
+    }
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -53,7 +59,10 @@ def test_what_is_copied_is_what_was_written(tmp_path: Path, name: str, depth: in
         writes = [(i, r) for i, r in enumerate(stated) if r["op"] == WRITE]
         versions = {(r["tier"], r["object_id"], r["offset_bytes"]): i + 1 for i, r in writes}
         for obj, length in lengths.items():
-            found, expected = held(memory, obj, length), content(obj, versions[MEMORY, obj, 0], length)
+            found, expected = (
+                held(memory, obj, length),
+                content(obj, versions[MEMORY, obj, 0], length),
+            )
             if obj == 2:
                 part = content(2, versions[MEMORY, 2, IO + 5], IO, IO + 5)
                 expected = expected[: IO + 5] + part + expected[2 * IO + 5 :]
@@ -95,9 +104,15 @@ def test_copies_begin_and_end_while_the_queue_is_full(name: str, depth: int) -> 
 
 
 @needs_uring
-def test_files_have_places_however_many_copies_are_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_have_places_however_many_copies_are_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engines, "copy_threads", lambda: 4)
-    stated = [row(tier, WRITE, i, 64 * IO if tier == MEMORY else 4096) for i in range(200) for tier in (MEMORY, DRIVE)]
+    stated = [
+        row(tier, WRITE, i, 64 * IO if tier == MEMORY else 4096)
+        for i in range(200)
+        for tier in (MEMORY, DRIVE)
+    ]
     rows = rows_of(stated)
     with memory_of(200 * 64 * IO) as memory, files_in(tmp_path / "d") as files:
         driven = drive(engine_of("uring", 2, 64 * IO), rows, [memory, files], stops_on_error=False)

@@ -32,7 +32,8 @@ from kvreplay.tiers.tier import Holding
 MIB = 1 << 20
 ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 needs_huge_pages = pytest.mark.skipif(
-    not ENABLED.is_file() or "[never]" in ENABLED.read_text(), reason="transparent huge pages are off"
+    not ENABLED.is_file() or "[never]" in ENABLED.read_text(),
+    reason="transparent huge pages are off",
 )
 
 
@@ -45,7 +46,8 @@ def test_a_mapping_begins_at_a_huge_page() -> None:
 @needs_huge_pages
 @pytest.mark.parametrize(("size", "pages"), [(5, 3), (1, 1)])
 def test_all_of_a_mapping_lies_on_huge_pages(size: int, pages: int) -> None:
-    # A buffer of 1 MiB alone, too: in 4 KiB pages a device takes it in parts, which halved its speed.
+    # A buffer of 1 MiB alone, too: in 4 KiB pages a device takes it in parts, which halved its
+    # speed.
     mapping, first = map_aligned(size * MIB)
     memory = np.frombuffer(mapping, np.uint8)[first : first + size * MIB]
     memory[::4096] = 1
@@ -66,7 +68,9 @@ def test_the_engines_buffers_lie_on_them() -> None:
     assert small == max(0, 3 * MIB - (found or 0))
 
 
-def test_buffers_are_shorter_than_the_pages_of_some_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_are_shorter_than_the_pages_of_some_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mmap, "PAGESIZE", 1 << 16)
     arena = Arena(40, 4096)
     assert (arena.usable, set(arena.view(arena.address, 40 * 4096))) == (40, {0})
@@ -88,7 +92,12 @@ def test_buffers_that_were_not_asked_to_lie_on_huge_pages_do_not() -> None:
 def resident_bytes(arena: Arena) -> int:
     """Return how much of an arena the kernel has given memory to."""
     pages = (ctypes.c_ubyte * (arena.nbytes // mmap.PAGESIZE))()
-    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(arena.address), ctypes.c_size_t(arena.nbytes), pages) == 0
+    assert (
+        ctypes.CDLL(None).mincore(
+            ctypes.c_void_p(arena.address), ctypes.c_size_t(arena.nbytes), pages
+        )
+        == 0
+    )
     return sum(page & 1 for page in pages) * mmap.PAGESIZE
 
 
@@ -125,7 +134,9 @@ def test_buffers_that_no_row_fills_are_not_touched(*, is_growing: bool) -> None:
 
 
 @pytest.mark.full
-def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     arena, used, allowed, grown = Arena(512, MIB, is_growing=True), [100], [], threading.Event()
 
     def let(count: int) -> None:
@@ -150,19 +161,24 @@ def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(mon
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("count", [20, 200])
-def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(tmp_path: Path, name: str, count: int) -> None:
+def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(
+    tmp_path: Path, name: str, count: int
+) -> None:
     engine = engine_of(name, 256, MIB, is_growing=True)
     assert (engine.arena.used, engine.arena.nbytes) == (None, 256 * MIB)
     with space_in(tmp_path / "space", count * MIB) as tier:
         for op in (WRITE, READ):
-            rows = rows_of([{"op": op, "object_id": obj, "length_bytes": MIB} for obj in range(count)])
+            rows = rows_of(
+                [{"op": op, "object_id": obj, "length_bytes": MIB} for obj in range(count)]
+            )
             driven = drive(engine, rows, [tier])
             assert (driven.failure, driven.completed) == (None, count)
     arena = engine.arena
     assert arena.used is not None
     assert 1 <= arena.used <= count
     assert engine.arena.used * MIB < engine.arena.nbytes
-    # None was in use that was not touched before, and no more than four times as many, and a step, were touched.
+    # None was in use that was not touched before, and no more than four times as many, and a step,
+    # were touched.
     assert arena.used <= arena.touched <= max(arena.first, 4 * arena.used + 32)
     assert resident_bytes(arena) <= arena.touched * MIB + HUGE_PAGE_BYTES
 
@@ -184,7 +200,9 @@ def test_an_object_keeps_its_content_as_it_grows(name: str, size: int) -> None:
         assert drive(engine_of(name, 4, 64 << 10), rows, [tier]).failure is None
         assert held(tier, 7, size + 4096) == content(7, 1, size) + content(7, 2, 4096, size)
         assert tier.facts()["note"].startswith("copies between DRAM buffers, ")
-        gone = rows_of([{"op": DELETE, "object_id": 7}, {"op": READ, "object_id": 7, "length_bytes": 1}])
+        gone = rows_of(
+            [{"op": DELETE, "object_id": 7}, {"op": READ, "object_id": 7, "length_bytes": 1}]
+        )
         failure = drive(engine_of(name, 4, 64 << 10), gone, [tier]).failure
         assert failure is not None
         assert failure.message == "read of object 7: object 7 does not exist"
@@ -193,17 +211,33 @@ def test_an_object_keeps_its_content_as_it_grows(name: str, size: int) -> None:
 
 
 def test_memory_beyond_what_was_expected_is_there_too() -> None:
-    """Room that deletes left in pieces is not touched again; what no one expected is touched when it is first used."""
+    """Room that deletes left in pieces is not touched again.
+
+    What no one expected is touched when it is first used.
+    """
     with memory_of(4096) as tier:
-        rows = rows_of([{"op": WRITE, "object_id": obj, "length_bytes": 100_000} for obj in range(50)])
+        rows = rows_of(
+            [{"op": WRITE, "object_id": obj, "length_bytes": 100_000} for obj in range(50)]
+        )
         assert drive(engine_of("threads", 4), rows, [tier]).failure is None
         assert all(held(tier, obj, 100_000) == content(obj, obj + 1, 100_000) for obj in range(50))
 
 
-def test_pages_are_looked_for_once_something_went_through_the_buffers(tmp_path, monkeypatch) -> None:
+def test_pages_are_looked_for_once_something_went_through_the_buffers(
+    tmp_path, monkeypatch
+) -> None:
     looked: list[int | None] = []
     monkeypatch.setattr(summarize, "small_page_bytes", lambda arena: looked.append(arena.used))
-    trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)])
+    trace = write_trace(
+        tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)]
+    )
     (tmp_path / "d").mkdir()
-    replay(Replay(Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True), trace, tmp_path / "run", []))
+    replay(
+        Replay(
+            Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True),
+            trace,
+            tmp_path / "run",
+            [],
+        )
+    )
     assert looked == [1]

@@ -1,4 +1,7 @@
-"""Demotions, promotions and write-through carry their source's data: the bytes below are those above."""
+"""Demotions, promotions and write-through carry their source's data.
+
+The bytes below are those above.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ def row(op: str, tier: int, phase: str, obj: int = 0) -> Any:
 
 def versions(tmp_path: Path, stated: list[Any], tiers: tuple[int, ...]) -> list[int]:
     trace = write_trace(tmp_path / "t.parquet", stated)
-    loader = compile_window(open_table(trace, TRACE), trace, dict.fromkeys(tiers, 4096), Limit()).loader
+    loader = compile_window(
+        open_table(trace, TRACE), trace, dict.fromkeys(tiers, 4096), Limit()
+    ).loader
     rows = loader.begin()
     loader.load()
     found: list[int] = rows.all["version"].tolist()
@@ -46,12 +51,17 @@ def test_a_copy_has_its_sources_version(tmp_path: Path) -> None:
         row("write", CPU, "store"),
         row("write", NVME, "store", obj=1),
     ]
-    # A version is the row and 1 of what brought the data; object 1 comes from nowhere that is replayed.
+    # A version is the row and 1 of what brought the data; object 1 comes from nowhere that is
+    # replayed.
     assert versions(tmp_path, rows, (GPU, CPU, NVME)) == [1, 1, 0, 1, 0, 0, 0, 1, 9, 9, 11]
 
 
 def test_without_its_source_a_copy_is_new_data(tmp_path: Path) -> None:
-    again = [row("write", NVME, "store"), row("delete", NVME, "evict"), row("write", NVME, "demote")]
+    again = [
+        row("write", NVME, "store"),
+        row("delete", NVME, "evict"),
+        row("write", NVME, "demote"),
+    ]
     assert versions(tmp_path, again, (NVME,)) == [1, 0, 3]
 
 
@@ -69,14 +79,21 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def test_the_bytes_below_are_those_above(tmp_path: Path) -> None:
     demotions = [row(r[1], r[2], r[3], obj) for obj in (0, 1) for r in DEMOTION[:2]]
-    rows = [row("write", CPU, "prefill", 0), *demotions, *(row("read", NVME, "load", obj) for obj in (0, 1))]
+    rows = [
+        row("write", CPU, "prefill", 0),
+        *demotions,
+        *(row("read", NVME, "load", obj) for obj in (0, 1)),
+    ]
     trace = write_trace(tmp_path / "t.parquet", rows)
     above, below = tmp_path / "above", tmp_path / "below"
     above.mkdir()
     below.mkdir()
     for verified in (True, False):
         config = Config(
-            tiers={"cpu": str(above), "nvme": str(below)}, is_buffered=True, is_kept=True, is_verified=verified
+            tiers={"cpu": str(above), "nvme": str(below)},
+            is_buffered=True,
+            is_kept=True,
+            is_verified=verified,
         )
         outcome = replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
         assert outcome.error is None
@@ -85,4 +102,7 @@ def test_the_bytes_below_are_those_above(tmp_path: Path) -> None:
         assert files(below) == files(above)
         if verified:
             assert outcome.run.verification is not None
-            assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 4 * 3)
+            assert (
+                outcome.run.verification.corrupt_blocks,
+                outcome.run.verification.checked_blocks,
+            ) == (0, 4 * 3)

@@ -1,4 +1,7 @@
-"""What of an operation may go before it is open: nothing, and nothing at all if it cannot be opened."""
+"""What of an operation may go before it is open.
+
+Nothing, and nothing at all if it cannot be opened.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ PIECES = 6
 @pytest.mark.parametrize("op", [READ, WRITE])
 def test_nothing_is_done_with_what_could_not_be_opened(name: str, depth: int, op: int) -> None:
     tier = PythonFiles()
-    rows = rows_of([{"op": op, "object_id": obj, "length_bytes": PIECES * IO} for obj in (0, 1, 0, 2)])
+    rows = rows_of(
+        [{"op": op, "object_id": obj, "length_bytes": PIECES * IO} for obj in (0, 1, 0, 2)]
+    )
     driven = drive(engine_of(name, depth), rows, [tier], stops_on_error=False)
     assert (driven.completed, rows.all["outcome"].tolist()) == (4, [ERROR, OK, ERROR, OK])
     what = "write" if op == WRITE else "read"
@@ -36,14 +41,30 @@ def test_what_takes_one_buffer_is_opened_moved_and_ended_at_once(name: str) -> N
     tier = PythonFiles()
     stated = [{"op": op, "object_id": 1, "length_bytes": 4096} for op in (WRITE, READ, DELETE)]
     drive(engine_of(name, 4), rows_of(stated), [tier])
-    assert [call[0] for call in tier.calls] == ["reserve", "begin", "write", "end", "begin", "read", "end", "delete"]
+    assert [call[0] for call in tier.calls] == [
+        "reserve",
+        "begin",
+        "write",
+        "end",
+        "begin",
+        "read",
+        "end",
+        "delete",
+    ]
 
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("bulk_depth", [1, 2, None])
-def test_a_checkpoint_keeps_to_its_depth_and_leaves_places_to_others(name: str, bulk_depth: int | None) -> None:
-    stated = [{"op": WRITE, "object_id": obj, "length_bytes": 60 * IO, "is_bulk": True} for obj in (1, 2)]
-    stated += [{"op": READ, "object_id": 3, "length_bytes": IO}, {"op": WRITE, "object_id": 4, "length_bytes": IO}]
+def test_a_checkpoint_keeps_to_its_depth_and_leaves_places_to_others(
+    name: str, bulk_depth: int | None
+) -> None:
+    stated = [
+        {"op": WRITE, "object_id": obj, "length_bytes": 60 * IO, "is_bulk": True} for obj in (1, 2)
+    ]
+    stated += [
+        {"op": READ, "object_id": 3, "length_bytes": IO},
+        {"op": WRITE, "object_id": 4, "length_bytes": IO},
+    ]
     tier, rows = PythonFiles(), rows_of(stated)
     driven = drive(engine_of(name, 8), rows, [tier], bulk_depth=bulk_depth)
     assert (driven.failure, driven.completed) == (None, 4)
@@ -60,13 +81,18 @@ def test_what_may_go_goes_in_the_order_of_the_trace(name: str, depth: int) -> No
     rows = rows_of([{"op": READ, "object_id": obj, "length_bytes": 4096} for obj in range(1, 60)])
     drive(engine_of(name, depth), rows, [tier])
     begun = [obj for _, obj, _, _ in tier.of("begin")]
-    assert begun == sorted(begun) if depth == 1 else max(abs(obj - at - 1) for at, obj in enumerate(begun)) < depth
+    assert (
+        begun == sorted(begun)
+        if depth == 1
+        else max(abs(obj - at - 1) for at, obj in enumerate(begun)) < depth
+    )
 
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("is_bulk", [False, True])
 def test_no_more_files_are_open_than_fill_the_queue(name: str, is_bulk: bool) -> None:
-    # Each write has four queues of pieces: to open more than the next would take their space too soon.
+    # Each write has four queues of pieces: to open more than the next would take their space too
+    # soon.
     depth, count = 8, 24
     tier = PythonFiles()
     stated = [

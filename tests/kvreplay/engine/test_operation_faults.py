@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rings import ENGINES, IO, PythonFiles, content, drive, engine_of, files_in, held, needs_uring, rows_of, space_in
+from rings import (
+    ENGINES,
+    IO,
+    PythonFiles,
+    content,
+    drive,
+    engine_of,
+    files_in,
+    held,
+    needs_uring,
+    rows_of,
+    space_in,
+)
 
 from kvreplay.native.rows import DELETE, ERROR, OK, READ, SHORT, SKIPPED, WRITE
 from kvtrace.core.errors import DeviceError
@@ -27,7 +39,9 @@ def ops(op: int, *objects: int, length: int = 8192) -> list[dict[str, Any]]:
 @EVERY
 @DEPTHS
 @pytest.mark.parametrize("length", [4096, 5 * IO])
-def test_each_fault_is_that_operations_alone_however_many(tmp_path: Path, name: str, depth: int, length: int) -> None:
+def test_each_fault_is_that_operations_alone_however_many(
+    tmp_path: Path, name: str, depth: int, length: int
+) -> None:
     with files_in(tmp_path / "d") as tier:
         Path(tier.path(1)).symlink_to("/dev/full")
         Path(tier.path(2)).mkdir()
@@ -62,9 +76,16 @@ def test_each_fault_is_that_operations_alone_however_many(tmp_path: Path, name: 
 
 @EVERY
 @DEPTHS
-def test_what_follows_a_fault_in_a_long_operation_is_passed_over(tmp_path: Path, name: str, depth: int) -> None:
-    # Of 40 pieces one is there: when all in flight have come short, many more are left than the depth.
-    stated = [*ops(WRITE, 0, length=IO), *ops(READ, 0, length=40 * IO), *ops(WRITE, 1, length=3 * IO)]
+def test_what_follows_a_fault_in_a_long_operation_is_passed_over(
+    tmp_path: Path, name: str, depth: int
+) -> None:
+    # Of 40 pieces one is there: when all in flight have come short, many more are left than the
+    # depth.
+    stated = [
+        *ops(WRITE, 0, length=IO),
+        *ops(READ, 0, length=40 * IO),
+        *ops(WRITE, 1, length=3 * IO),
+    ]
     rows = rows_of(stated)
     with files_in(tmp_path / "d") as tier:
         driven = drive(engine_of(name, depth), rows, [tier], stops_on_error=False)
@@ -73,7 +94,10 @@ def test_what_follows_a_fault_in_a_long_operation_is_passed_over(tmp_path: Path,
     assert driven.failure is not None
     # Of several threads any that has a piece beyond the first may be the first to find that.
     pieces = range(1, 2 if depth == 1 or name != "threads" else 40)
-    said = [f"read of object 0: short read: 0 of {IO} bytes from offset {piece * IO}" for piece in pieces]
+    said = [
+        f"read of object 0: short read: 0 of {IO} bytes from offset {piece * IO}"
+        for piece in pieces
+    ]
     assert driven.failure.message in said
 
 
@@ -81,7 +105,9 @@ def test_what_follows_a_fault_in_a_long_operation_is_passed_over(tmp_path: Path,
 @EVERY
 @pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("length", [4096, 40 * IO])
-def test_a_fault_of_an_extent_is_that_operations_alone(tmp_path: Path, name: str, depth: int, length: int) -> None:
+def test_a_fault_of_an_extent_is_that_operations_alone(
+    tmp_path: Path, name: str, depth: int, length: int
+) -> None:
     """Object 2 lies nowhere, and object 3 beyond the end of what can be written."""
     stated = ops(WRITE, 0, length=length) + ops(READ, 2, length=length) + ops(DELETE, 2)
     stated += ops(WRITE, 4, length=length) + ops(READ, 0, 4, length=length)
@@ -108,7 +134,10 @@ def test_what_finds_no_room_fails_and_says_so(tmp_path: Path, name: str) -> None
         rows = rows_of(stated)
         driven = drive(engine_of(name, 4), rows, [tier], stops_on_error=False)
         assert rows.all["outcome"].tolist() == [OK, OK, ERROR, ERROR, OK]
-        said = "no space: no free extent is long enough: 2 objects hold 2.10 MB of 3.67 MB; name a larger target"
+        said = (
+            "no space: no free extent is long enough: 2 objects hold 2.10 MB of 3.67 MB; name a"
+            " larger target"
+        )
         assert driven.failure is not None
         assert driven.failure.message == f"write of object 2: {said}"
         longer = rows_of(ops(WRITE, 0, length=MIB + 1))
@@ -138,7 +167,8 @@ def test_a_file_is_synchronized_before_it_is_closed_if_that_is_the_policy(
 
 @EVERY
 def test_with_no_descriptor_left_the_open_fails(tmp_path: Path, name: str) -> None:
-    # With one I/O in flight files are opened by plain calls; places of a ring need no descriptor of the process.
+    # With one I/O in flight files are opened by plain calls; places of a ring need no descriptor of
+    # the process.
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def exhaust(_in_flight: Any) -> None:
@@ -161,8 +191,12 @@ def test_a_ring_has_as_many_places_for_files_as_may_be_open(tmp_path: Path) -> N
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
     try:
         with files_in(tmp_path / "d") as tier:
-            assert drive(engine_of("uring", 512, 4096), rows_of(ops(WRITE, 0)), [tier]).failure is None
-            with pytest.raises(DeviceError, match=r"limit of open files is too low .* --queue-depth \(ulimit -n\)"):
+            assert (
+                drive(engine_of("uring", 512, 4096), rows_of(ops(WRITE, 0)), [tier]).failure is None
+            )
+            with pytest.raises(
+                DeviceError, match=r"limit of open files is too low .* --queue-depth \(ulimit -n\)"
+            ):
                 drive(engine_of("uring", 513, 4096), rows_of(ops(READ, 0)), [tier])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -170,15 +204,25 @@ def test_a_ring_has_as_many_places_for_files_as_may_be_open(tmp_path: Path) -> N
 
 @EVERY
 @pytest.mark.parametrize("is_stopping", [True, False])
-def test_a_fault_stops_the_run_unless_it_may_go_on(tmp_path: Path, name: str, *, is_stopping: bool) -> None:
-    stated = [{"op": WRITE, "object_id": obj, "length_bytes": 4096, "request": 1, "stage": obj} for obj in range(50)]
+def test_a_fault_stops_the_run_unless_it_may_go_on(
+    tmp_path: Path, name: str, *, is_stopping: bool
+) -> None:
+    stated = [
+        {"op": WRITE, "object_id": obj, "length_bytes": 4096, "request": 1, "stage": obj}
+        for obj in range(50)
+    ]
     stated[20] |= {"op": READ, "object_id": 999}
     rows = rows_of(stated)
     with space_in(tmp_path / "space", MIB) as tier:
         driven = drive(engine_of(name, 4), rows, [tier], stops_on_error=is_stopping)
     assert driven.failure is not None
-    assert (driven.failure.row, driven.failure.message) == (20, "read of object 999: object 999 does not exist")
-    assert rows.all["outcome"].tolist() == [OK] * 20 + [ERROR] + [SKIPPED if is_stopping else OK] * 29
+    assert (driven.failure.row, driven.failure.message) == (
+        20,
+        "read of object 999: object 999 does not exist",
+    )
+    assert (
+        rows.all["outcome"].tolist() == [OK] * 20 + [ERROR] + [SKIPPED if is_stopping else OK] * 29
+    )
     assert driven.completed == (21 if is_stopping else 50)
 
 
@@ -197,7 +241,9 @@ def test_what_was_not_submitted_when_a_fault_stopped_the_run_was_not_done(tmp_pa
         for obj in range(64):
             Path(tier.path(obj)).write_bytes(bytes(5 if obj == 3 else 4096))
         # The kernel's own threads unlink, while the short read is back at once.
-        rows = rows_of([row for obj in range(64) for row in ops(DELETE if obj < 3 else READ, obj, length=4096)])
+        rows = rows_of(
+            [row for obj in range(64) for row in ops(DELETE if obj < 3 else READ, obj, length=4096)]
+        )
         driven = drive(engine_of("uring", 64), rows, [tier])
     assert driven.failure is not None
     assert driven.failure.message == "read of object 3: short read: 5 of 4096 bytes from offset 0"
@@ -208,11 +254,15 @@ def test_what_was_not_submitted_when_a_fault_stopped_the_run_was_not_done(tmp_pa
 @EVERY
 @pytest.mark.parametrize("depth", [32, 1])
 @pytest.mark.parametrize("length", [4096, 3 * IO])
-def test_an_interrupt_leaves_what_was_done(tmp_path: Path, name: str, depth: int, length: int) -> None:
+def test_an_interrupt_leaves_what_was_done(
+    tmp_path: Path, name: str, depth: int, length: int
+) -> None:
     asked = iter([None] * 3)
     rows = rows_of([row for obj in range(50_000) for row in ops(WRITE, obj, length=length)])
     with files_in(tmp_path / "d") as tier:
-        driven = drive(engine_of(name, depth), rows, [tier], interrupted=lambda: next(asked, "SIGTERM"))
+        driven = drive(
+            engine_of(name, depth), rows, [tier], interrupted=lambda: next(asked, "SIGTERM")
+        )
         assert driven.interrupted_by == "SIGTERM"
         done = rows.all["outcome"] == OK
         assert 0 < driven.completed == done.sum() < len(rows)
@@ -227,10 +277,15 @@ def test_an_interrupt_leaves_what_was_done(tmp_path: Path, name: str, depth: int
 
 @EVERY
 @pytest.mark.parametrize("rings", [1, 2])
-def test_an_interrupt_ends_a_run_that_waits_for_its_times(tmp_path: Path, name: str, rings: int) -> None:
+def test_an_interrupt_ends_a_run_that_waits_for_its_times(
+    tmp_path: Path, name: str, rings: int
+) -> None:
     # A read a millisecond, for a minute.
     stated = [{"op": WRITE, "object_id": 0, "length_bytes": 4096, "due_ns": 0}]
-    stated += [{"op": READ, "object_id": 0, "length_bytes": 4096, "due_ns": at * 10**6} for at in range(1, 60_000)]
+    stated += [
+        {"op": READ, "object_id": 0, "length_bytes": 4096, "due_ns": at * 10**6}
+        for at in range(1, 60_000)
+    ]
     rows = rows_of(stated, is_open_loop=True)
     first = rows.within(0, 1)["outcome"]
 
@@ -256,13 +311,19 @@ class Broken(PythonFiles):
 def test_a_fault_of_ours_ends_the_run_with_itself(name: str) -> None:
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError):
-        drive(engine_of(name, 4), rows_of([row for obj in range(1, 50) for row in ops(WRITE, obj)]), [Broken()])
+        drive(
+            engine_of(name, 4),
+            rows_of([row for obj in range(1, 50) for row in ops(WRITE, obj)]),
+            [Broken()],
+        )
     assert threading.active_count() == before, "no thread is left"
 
 
 @EVERY
 @pytest.mark.parametrize("at", [0, 2])
-def test_a_thread_that_cannot_start_ends_the_run(name: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_start_ends_the_run(
+    name: str, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[str] = []
     start = threading.Thread.start
 
@@ -274,7 +335,10 @@ def test_a_thread_that_cannot_start_ends_the_run(name: str, at: int, monkeypatch
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     before = threading.active_count()
-    with pytest.raises(DeviceError, match=r"cannot start \d+ threads \(can't start new thread\); lower --queue-depth"):
+    with pytest.raises(
+        DeviceError,
+        match=r"cannot start \d+ threads \(can't start new thread\); lower --queue-depth",
+    ):
         drive(engine_of(name, 4), rows_of(ops(WRITE, 1)), [PythonFiles()])
     assert threading.active_count() == before
 

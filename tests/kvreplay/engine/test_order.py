@@ -1,4 +1,7 @@
-"""The order of operations against a model in plain Python: random plans, on every way in which bytes move."""
+"""The order of operations against a model in plain Python.
+
+Random plans, on every way in which bytes move.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ def tiers_in(folder: Path) -> list[Any]:
     memory = RamTier("memory", IO)
     for tier in (space, memory):
         tier.expect(Holding([SPACE]))
-    service = Service(read_bytes_per_s=10**10, write_bytes_per_s=10**10, latency_ns=20_000, source="test")
+    service = Service(
+        read_bytes_per_s=10**10, write_bytes_per_s=10**10, latency_ns=20_000, source="test"
+    )
     found: list[Any] = [
         space,
         FileTier("files", folder / "d", options),
@@ -43,7 +48,9 @@ def tiers_in(folder: Path) -> list[Any]:
 
 
 def random_rows(rng: random.Random, count: int, *, is_open: bool) -> list[dict[str, Any]]:
-    """Return rows of requests with stages, of objects with chains, with parts, deletes, bursts and idle gaps."""
+    """Return rows of requests with stages, of objects with chains, with parts, deletes, bursts and
+    idle gaps.
+    """
     lengths: dict[tuple[int, int], int] = {}
     rows: list[dict[str, Any]] = []
     due, objects = 0, rng.choice((1, 5, 30, 200))
@@ -54,9 +61,17 @@ def random_rows(rng: random.Random, count: int, *, is_open: bool) -> list[dict[s
         length = lengths.setdefault(key, rng.choice((4096, 4096, 5000, IO, 3 * IO, 20 * IO)))
         if op == DELETE:
             del lengths[key]
-        row = {"op": op, "tier": tier, "object_id": key[1] * len(KINDS) + tier, "length_bytes": length}
+        row = {
+            "op": op,
+            "tier": tier,
+            "object_id": key[1] * len(KINDS) + tier,
+            "length_bytes": length,
+        }
         if rng.random() < 0.8:
-            row |= {"request": number // rng.choice((3, 7)) * 1000 + number // 50, "stage": (number // 2) % 5}
+            row |= {
+                "request": number // rng.choice((3, 7)) * 1000 + number // 50,
+                "stage": (number // 2) % 5,
+            }
         if is_open:
             due += rng.choice((0, 0, 1000, 50_000, 3_000_000 if rng.random() < 0.05 else 0))
             row["due_ns"] = due
@@ -73,7 +88,10 @@ def random_rows(rng: random.Random, count: int, *, is_open: bool) -> list[dict[s
 
 
 def violations(rows: list[dict[str, Any]], done: Any) -> list[str]:
-    """Return what a plain reading of the rules finds wrong; rows are compared pair by pair within their chains."""
+    """Return what a plain reading of the rules finds wrong.
+
+    Rows are compared pair by pair within their chains.
+    """
     found = []
     chains: dict[Any, list[int]] = {}
     for number, row in enumerate(rows):
@@ -89,7 +107,9 @@ def violations(rows: list[dict[str, Any]], done: Any) -> list[str]:
                 if not may and begun[later] < ended[earlier]:
                     found.append(f"{kind}: row {later} began before row {earlier} had ended")
     found += [
-        f"row {i}: not in its time" for i, row in enumerate(rows) if not row.get("due_ns", 0) <= begun[i] <= ended[i]
+        f"row {i}: not in its time"
+        for i, row in enumerate(rows)
+        if not row.get("due_ns", 0) <= begun[i] <= ended[i]
     ]
     return found
 
@@ -113,7 +133,9 @@ def test_in_any_mixture_order_is_kept_and_what_lies_there_is_what_was_written_la
     tiers = tiers_in(tmp_path)
     rows = rows_of(stated, is_open_loop=is_open)
     try:
-        driven = drive(engine_of(engine, depth, rings=rings), rows, tiers, bulk_depth=rng.choice((None, 2)))
+        driven = drive(
+            engine_of(engine, depth, rings=rings), rows, tiers, bulk_depth=rng.choice((None, 2))
+        )
         assert (driven.failure, driven.completed, driven.stalled) == (None, len(stated), None)
         assert set(rows.all["outcome"].tolist()) == {OK}
         assert violations(stated, rows.all) == []
@@ -145,16 +167,29 @@ def check_content(tiers: list[Any], stated: list[dict[str, Any]], done: Any) -> 
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_random_search_finds_no_run_that_does_not_end(tmp_path: Path, engine: str) -> None:
-    """Bursts, no requests, idle gaps, one object or hundreds: each ends, in order; a stall would be told."""
+    """Bursts, no requests, idle gaps, one object or hundreds.
+
+    Each ends, in order; a stall would be told.
+    """
     tiers = tiers_in(tmp_path)
     try:
         for seed in range(int(os.environ.get("SEARCH_RUNS", "250"))):
             rng = random.Random(1000 + seed)  # noqa: S311 - a test's choices
-            is_open, depth, rings = rng.random() < 0.6, rng.choice((1, 2, 8, 64)), rng.choice((1, 1, 2))
-            stated = random_rows(rng, 3000 if seed % 25 == 24 else rng.choice((1, 20, 150)), is_open=is_open)
+            is_open, depth, rings = (
+                rng.random() < 0.6,
+                rng.choice((1, 2, 8, 64)),
+                rng.choice((1, 1, 2)),
+            )
+            stated = random_rows(
+                rng, 3000 if seed % 25 == 24 else rng.choice((1, 20, 150)), is_open=is_open
+            )
             rows = rows_of(stated, is_open_loop=is_open)
             driven = drive(engine_of(engine, depth, rings=rings), rows, tiers)
-            assert (driven.failure, driven.completed, driven.stalled) == (None, len(stated), None), seed
+            assert (driven.failure, driven.completed, driven.stalled) == (
+                None,
+                len(stated),
+                None,
+            ), seed
             assert violations(stated, rows.all) == [], seed
             # The next search begins with empty tiers.
             left = {(r["tier"], r["object_id"]) for r in stated}
@@ -174,10 +209,17 @@ def _is_there(stated: list[dict[str, Any]], key: tuple[int, int]) -> bool:
 
 @pytest.mark.alone
 def test_what_becomes_ready_later_is_not_late_for_what_was_ready_first() -> None:
-    """A thread watches the clock for the last row when the one before it, due sooner, need no longer wait."""
+    """A thread watches the clock for the last row when the one before it, due sooner, need no
+    longer wait.
+    """
     ms = 1_000_000
-    tier = SimulatedTier("gpu", Service(read_bytes_per_s=10**12, write_bytes_per_s=1, latency_ns=5 * ms, source="-"))
-    stated = [{"op": READ, "object_id": i, "length_bytes": 1, "due_ns": due * ms} for i, due in enumerate((0, 30, 90))]
+    tier = SimulatedTier(
+        "gpu", Service(read_bytes_per_s=10**12, write_bytes_per_s=1, latency_ns=5 * ms, source="-")
+    )
+    stated = [
+        {"op": READ, "object_id": i, "length_bytes": 1, "due_ns": due * ms}
+        for i, due in enumerate((0, 30, 90))
+    ]
     for stage, row in enumerate(stated[:2]):
         row |= {"request": 0, "stage": stage}
     late_ns = []
@@ -189,10 +231,18 @@ def test_what_becomes_ready_later_is_not_late_for_what_was_ready_first() -> None
 
 
 def test_a_burst_and_a_wait_end(tmp_path: Path) -> None:
-    """120 writes a microsecond apart, 120 reads half a second later: threads once waited for each other for ever."""
+    """120 writes a microsecond apart, 120 reads half a second later.
+
+    Threads once waited for each other for ever.
+    """
     tiers = tiers_in(tmp_path)
-    stated = [{"op": WRITE, "object_id": i, "length_bytes": IO, "due_ns": 1000 * i} for i in range(120)]
-    stated += [{"op": READ, "object_id": i, "length_bytes": IO, "due_ns": 500_000_000 + 1000 * i} for i in range(120)]
+    stated = [
+        {"op": WRITE, "object_id": i, "length_bytes": IO, "due_ns": 1000 * i} for i in range(120)
+    ]
+    stated += [
+        {"op": READ, "object_id": i, "length_bytes": IO, "due_ns": 500_000_000 + 1000 * i}
+        for i in range(120)
+    ]
     try:
         for depth in (8, 128):
             rows = rows_of(stated, is_open_loop=True)

@@ -32,7 +32,14 @@ from kvtrace.core.tables import objects_path
 NVME = 2
 
 
-def row(op: str, obj: int, length: int = IO, request: int | None = None, stage: int | None = None, ts: int = 0) -> Any:
+def row(
+    op: str,
+    obj: int,
+    length: int = IO,
+    request: int | None = None,
+    stage: int | None = None,
+    ts: int = 0,
+) -> Any:
     return (ts, op, NVME, "load", obj, 0, length, request, stage, 0)
 
 
@@ -44,12 +51,18 @@ def targets(tmp_path: Path, count: int, suffix: str = "") -> list[Path]:
     return found
 
 
-def run(tmp_path: Path, rows: list[Any], drives: list[Path], name: str = "run", **options: Any) -> FinishedRun:
+def run(
+    tmp_path: Path, rows: list[Any], drives: list[Path], name: str = "run", **options: Any
+) -> FinishedRun:
     trace = write_trace(tmp_path / "t.parquet", rows)
     objects_path(trace).unlink()
     options |= {} if drives[0].suffix else {"layout": "flat"}
     config = Config(
-        tiers={"nvme": ",".join(map(str, drives))}, io_bytes=IO, is_buffered=True, engine="uring", **options
+        tiers={"nvme": ",".join(map(str, drives))},
+        io_bytes=IO,
+        is_buffered=True,
+        engine="uring",
+        **options,
     )
     return replay(Replay(config, trace, tmp_path / name, [], is_forced=True))
 
@@ -75,7 +88,12 @@ def tiers(tmp_path: Path) -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize(
     ("wanted", "by_ring"),
-    [(2, [[0, 2], [1, 3]]), (3, [[0, 3], [1], [2]]), (4, [[0], [1], [2], [3]]), (6, [[0], [1], [2], [3], [0], [1]])],
+    [
+        (2, [[0, 2], [1, 3]]),
+        (3, [[0, 3], [1], [2]]),
+        (4, [[0], [1], [2], [3]]),
+        (6, [[0], [1], [2], [3], [0], [1]]),
+    ],
 )
 def test_each_ring_has_its_drives_and_each_object_of_a_drive_one_of_its_rings(
     tiers: list[Any], wanted: int, by_ring: list[list[int]]
@@ -100,12 +118,16 @@ def test_auto_takes_a_ring_a_drive_as_far_as_there_are_processors(
     monkeypatch.setattr(Path, "exists", lambda _path: True)
     monkeypatch.setattr(sharing, "device_number", lambda target: target.name)
     for processors, rings in ((1, 1), (2, 1), (3, 2), (5, 4), (64, 4)):
-        monkeypatch.setattr(sharing.os, "sched_getaffinity", lambda _pid, n=processors: set(range(n)))
+        monkeypatch.setattr(
+            sharing.os, "sched_getaffinity", lambda _pid, n=processors: set(range(n))
+        )
         assert share(tiers, None).rings == rings
     monkeypatch.setattr(sharing, "device_number", lambda target: target.name == "drive1")
     # Of two devices, drives of one share a ring.
     assert [len(of) for of in share(tiers, None).targets] == [3, 1]
-    assert share([None], None) == Share("auto: 0 drives, and 63 processors besides that of the scheduling thread")
+    assert share([None], None) == Share(
+        "auto: 0 drives, and 63 processors besides that of the scheduling thread"
+    )
     assert share([None], 2).refused == "no tier has files or devices that a ring reads and writes"
     assert share(tiers, 1).rings == 1
 
@@ -118,7 +140,11 @@ def test_what_is_no_number_of_submitters_is_refused() -> None:
 
 
 ROWS = [
-    *[r for i in range(60) for r in (row("write", i, (1 + i % 5) * IO), row("read", i, (1 + i % 5) * IO))],
+    *[
+        r
+        for i in range(60)
+        for r in (row("write", i, (1 + i % 5) * IO), row("read", i, (1 + i % 5) * IO))
+    ],
     *[row("delete", i) for i in range(0, 60, 4)],
     *[row("write", i, 3 * IO) for i in range(0, 60, 8)],
     *[row("read", i, 3 * IO) for i in range(0, 60, 8)],
@@ -129,7 +155,9 @@ ROWS = [
 @needs_uring
 @pytest.mark.parametrize("suffix", ["", ".dat"])
 @pytest.mark.parametrize("is_verified", [True, False])
-def test_the_same_comes_of_a_run_however_many_submit(tmp_path: Path, suffix: str, *, is_verified: bool) -> None:
+def test_the_same_comes_of_a_run_however_many_submit(
+    tmp_path: Path, suffix: str, *, is_verified: bool
+) -> None:
     drives, results = targets(tmp_path, 3, suffix), []
     for submitters in (1, 2, 3, 5):
         found = run(tmp_path, ROWS, drives, submitters=str(submitters), is_verified=is_verified)
@@ -151,14 +179,19 @@ def test_the_same_comes_of_a_run_however_many_submit(tmp_path: Path, suffix: str
 
 @needs_uring
 @pytest.mark.parametrize("suffix", ["", ".dat"])
-def test_a_chain_goes_on_across_drives_only_when_what_is_before_it_is_done(tmp_path: Path, suffix: str) -> None:
+def test_a_chain_goes_on_across_drives_only_when_what_is_before_it_is_done(
+    tmp_path: Path, suffix: str
+) -> None:
     drive_of = drive_by_id(40, 2).tolist()
-    # Each request writes on one drive, reads that, writes on the other, and comes back, object by object.
+    # Each request writes on one drive, reads that, writes on the other, and comes back, object by
+    # object.
     on = [[obj for obj in range(40) if drive_of[obj] == drive] for drive in (0, 1)]
     rows = []
     for request in range(20):
         a, b = on[0][request], on[1][request]
-        for stage, (op, obj) in enumerate([("write", a), ("write", b), ("read", a), ("read", b), ("write", a)]):
+        for stage, (op, obj) in enumerate(
+            [("write", a), ("write", b), ("read", a), ("read", b), ("write", a)]
+        ):
             rows.append(row(op, obj, 2 * IO, request, stage))
     found = run(tmp_path, rows, targets(tmp_path, 2, suffix), submitters="2", queue_depth=16)
     assert found.error is None
@@ -178,7 +211,9 @@ def test_its_time_ends_all_rings(tmp_path: Path) -> None:
 
 
 @needs_uring
-def test_a_drive_that_fails_ends_the_run_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drive_that_fails_ends_the_run_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drives, full = targets(tmp_path, 2, ".dat"), os.open("/dev/full", os.O_RDWR)
     native = ExtentTier.native
 
@@ -226,7 +261,10 @@ def test_a_run_by_threads_says_that_rings_were_asked_for_in_vain(tmp_path: Path)
     tiers = {"nvme": str(tmp_path / "drive0")}
     config = Config(tiers=tiers, io_bytes=IO, is_buffered=True, engine="threads", submitters="2")
     threads = replay(Replay(config, tmp_path / "t.parquet", tmp_path / "threads", []))
-    assert "--submitters 2 was not used: without io_uring each thread submits for itself" in threads.run.notes
+    assert (
+        "--submitters 2 was not used: without io_uring each thread submits for itself"
+        in threads.run.notes
+    )
 
 
 @needs_uring
@@ -245,7 +283,11 @@ def test_what_ends_a_rings_thread_ends_the_run_with_its_reason(
         space_in(tmp_path / "space", 1 << 20) as tier,
         pytest.raises(DeviceError, match="io_uring: Cannot alloc"),
     ):
-        drive(engine_of("uring", 4, rings=rings), rows_of([{"op": WRITE, "object_id": 1, "length_bytes": 1}]), [tier])
+        drive(
+            engine_of("uring", 4, rings=rings),
+            rows_of([{"op": WRITE, "object_id": 1, "length_bytes": 1}]),
+            [tier],
+        )
     assert threading.active_count() == before
 
 

@@ -1,4 +1,7 @@
-"""`kvreplay mlperf check`: a result tree as mlpstorage writes it has no fault, and each of 40 seeded ones is found."""
+"""`kvreplay mlperf check`.
+
+A result tree as mlpstorage writes it has no fault, and each of 40 seeded ones is found.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ from kvtrace.core.errors import TraceError
 
 DIGEST = "0123456789abcdef0123456789abcdef"
 RANKS, TRIALS = 2, 3
-OPTIONS = {"1": ("llama3.1-8b", 200, 0, 16), "2": ("llama3.1-8b", 100, 4, 16), "3": ("llama3.1-70b-instruct", 70, 0, 4)}
+OPTIONS = {
+    "1": ("llama3.1-8b", 200, 0, 16),
+    "2": ("llama3.1-8b", 100, 4, 16),
+    "3": ("llama3.1-70b-instruct", 70, 0, 4),
+}
 LEAF = "closed/Acme/results/sys-1/kv_cache/llama3.1-8b/run/20260905_130000"
 
 
@@ -35,7 +42,10 @@ def command(option: str, trial: int, **changed: Any) -> str:
         "generation-mode": "none",
     } | changed
     words = " ".join(f"--{name} {value}" for name, value in flags.items())
-    return f"mpirun -n {RANKS} -host a:1,b:1 python3 /opt/storage/kv_cache_benchmark/mlperf_wrapper.py {words}"
+    return (
+        f"mpirun -n {RANKS} -host a:1,b:1 python3 /opt/storage/kv_cache_benchmark/mlperf_wrapper.py"
+        f" {words}"
+    )
 
 
 def rank_result(option: int, trial: int, rank: int) -> dict[str, Any]:
@@ -47,23 +57,40 @@ def rank_result(option: int, trial: int, rank: int) -> dict[str, Any]:
         "storage_read_device_p95_ms": 10 * at,
         "storage_write_device_p95_ms": 20 * at,
     }
-    speeds = {"avg_throughput_tokens_per_sec": 100 * at, "storage_throughput_tokens_per_sec": 30 * at}
+    speeds = {
+        "avg_throughput_tokens_per_sec": 100 * at,
+        "storage_throughput_tokens_per_sec": 30 * at,
+    }
     return {"summary": {"elapsed_time": 301.5, **speeds, "cache_stats": stats}}
 
 
 def option_result(option: int) -> dict[str, Any]:
-    ranks = [[rank_result(option, trial, rank)["summary"] for rank in range(RANKS)] for trial in range(TRIALS)]
+    ranks = [
+        [rank_result(option, trial, rank)["summary"] for rank in range(RANKS)]
+        for trial in range(TRIALS)
+    ]
 
     def mean_of_sums(*place: str) -> float:
-        return fmean(sum(s[place[0]] if len(place) == 1 else s[place[0]][place[1]] for s in trial) for trial in ranks)
+        return fmean(
+            sum(s[place[0]] if len(place) == 1 else s[place[0]][place[1]] for s in trial)
+            for trial in ranks
+        )
 
     return {
         "option": option,
-        "aggregated_read_bandwidth_gbps": mean_of_sums("cache_stats", "tier_storage_read_bandwidth_gbps"),
-        "aggregated_write_bandwidth_gbps": mean_of_sums("cache_stats", "tier_storage_write_bandwidth_gbps"),
+        "aggregated_read_bandwidth_gbps": mean_of_sums(
+            "cache_stats", "tier_storage_read_bandwidth_gbps"
+        ),
+        "aggregated_write_bandwidth_gbps": mean_of_sums(
+            "cache_stats", "tier_storage_write_bandwidth_gbps"
+        ),
         "aggregated_avg_throughput_tokens_per_sec": mean_of_sums("avg_throughput_tokens_per_sec"),
-        "aggregated_storage_throughput_tokens_per_sec": mean_of_sums("storage_throughput_tokens_per_sec"),
-        "aggregated_device_read_p95_ms": max(s["cache_stats"]["storage_read_device_p95_ms"] for t in ranks for s in t),
+        "aggregated_storage_throughput_tokens_per_sec": mean_of_sums(
+            "storage_throughput_tokens_per_sec"
+        ),
+        "aggregated_device_read_p95_ms": max(
+            s["cache_stats"]["storage_read_device_p95_ms"] for t in ranks for s in t
+        ),
         "aggregated_device_write_p95_ms": max(
             s["cache_stats"]["storage_write_device_p95_ms"] for t in ranks for s in t
         ),
@@ -98,8 +125,15 @@ def tree(tmp_path: Path) -> Path:
     """Return a tree as mlpstorage writes it, of two ranks."""
     root = tmp_path / "results"
     leaf = root / LEAF
-    commands = [{"command": command(option, trial)} for option in OPTIONS for trial in range(TRIALS)]
-    args = {"mode": "closed", "trials": 3, "inter_option_delay": 90, "cache_dir": "/mnt/nvme/kvcache"}
+    commands = [
+        {"command": command(option, trial)} for option in OPTIONS for trial in range(TRIALS)
+    ]
+    args = {
+        "mode": "closed",
+        "trials": 3,
+        "inter_option_delay": 90,
+        "cache_dir": "/mnt/nvme/kvcache",
+    }
     metadata = {
         "benchmark_type": "kv_cache",
         "run_datetime": leaf.name,
@@ -119,7 +153,10 @@ def tree(tmp_path: Path) -> Path:
         for trial in range(TRIALS):
             for rank in range(RANKS):
                 folder = leaf / f"option_{option}" / f"trial_{trial}" / f"rank_{rank}"
-                write(folder / "kvcache_results_20260905_130100.json", rank_result(int(option), trial, rank))
+                write(
+                    folder / "kvcache_results_20260905_130100.json",
+                    rank_result(int(option), trial, rank),
+                )
     write(leaf / ".mlps-code-image", f"md5-tree-v2:{DIGEST}\n")
     write(leaf / "provenance.json", {"tool": {"code_image": f"md5-tree-v2:{DIGEST}"}})
     write(root / "code-images" / ".mlps-image-pool", "")
@@ -141,7 +178,9 @@ def summary_of(root: Path) -> Path:
 
 
 def rank_of(root: Path, option: int = 1, trial: int = 0, rank: int = 0) -> Path:
-    return next((root / LEAF / f"option_{option}" / f"trial_{trial}" / f"rank_{rank}").glob("*.json"))
+    return next(
+        (root / LEAF / f"option_{option}" / f"trial_{trial}" / f"rank_{rank}").glob("*.json")
+    )
 
 
 def rename(path: Path, name: str) -> None:
@@ -171,10 +210,15 @@ SEEDED = {
     "no image": ("2.1.6", lambda t: shutil.rmtree(t / "code-images" / f"code-{DIGEST[:8]}")),
     "another image": (
         "2.1.6",
-        lambda t: write(t / "code-images" / f"code-{DIGEST[:8]}" / ".code-hash.json", {"hash": "f" * 32}),
+        lambda t: write(
+            t / "code-images" / f"code-{DIGEST[:8]}" / ".code-hash.json", {"hash": "f" * 32}
+        ),
     ),
     "no pdf": ("2.1.7", lambda t: (t / "closed/Acme/systems/sys-1.pdf").unlink()),
-    "a system of another name": ("2.1.7", lambda t: rename(t / "closed/Acme/systems/sys-1.yaml", "sys-2.yaml")),
+    "a system of another name": (
+        "2.1.7",
+        lambda t: rename(t / "closed/Acme/systems/sys-1.yaml", "sys-2.yaml"),
+    ),
     "a description too many": ("2.1.8", lambda t: write(t / "closed/Acme/systems/sys-2.yaml", "")),
     "kvcache": ("2.1.10", lambda t: (t / "closed/Acme/results/sys-1/kvcache").mkdir()),
     "validate for run": ("2.1.12", lambda t: rename((t / LEAF).parent, "validate")),
@@ -186,15 +230,24 @@ SEEDED = {
     ),
     "more users": ("6.3.1.1", lambda t: ran(t, "1", **{"num-users": 201})),
     "a smaller model": ("6.3.1.1", lambda t: ran(t, "3", model="llama3.1-8b")),
-    "a trial cut off": ("6.3.1.1", lambda t: change(rank_of(t), "summary", "elapsed_time", to=120.0)),
+    "a trial cut off": (
+        "6.3.1.1",
+        lambda t: change(rank_of(t), "summary", "elapsed_time", to=120.0),
+    ),
     "another seed": ("6.3.2.1", lambda t: ran(t, "1", **{"seed-base": 7})),
-    "a shorter pause": ("6.3.2.1", lambda t: change(metadata_of(t), "args", "inter_option_delay", to=20)),
+    "a shorter pause": (
+        "6.3.2.1",
+        lambda t: change(metadata_of(t), "args", "inter_option_delay", to=20),
+    ),
     "a configuration of one's own": ("6.3.2.1", lambda t: ran(t, "3", config="/home/me/mine.yaml")),
     "autoscaling": ("6.3.2.2", lambda t: ran(t, "2", **{"enable-autoscaling": ""})),
     "a rank too many": ("6.3.3.1", lambda t: (t / LEAF / "option_1/trial_0/rank_2").mkdir()),
     "hosts that do not add up": ("6.3.3.1", lambda t: change(summary_of(t), "host_count", to=3)),
     "a rank without result": ("6.3.3.3", lambda t: rank_of(t, 2, 1, 1).unlink()),
-    "a rank's result copied": ("6.3.3.3", lambda t: shutil.copy(rank_of(t, 1, 2, 0), rank_of(t, 1, 2, 1))),
+    "a rank's result copied": (
+        "6.3.3.3",
+        lambda t: shutil.copy(rank_of(t, 1, 2, 0), rank_of(t, 1, 2, 1)),
+    ),
     "two results of a rank": (
         "6.3.3.3",
         lambda t: shutil.copy(rank_of(t), rank_of(t).with_name("kvcache_results_2.json")),
@@ -211,14 +264,26 @@ SEEDED = {
         "6.3.4.3",
         lambda t: change(summary_of(t), "options", "2", "aggregated_device_read_p95_ms", to=20.0),
     ),
-    "a rank in memory": ("6.3.4.4", lambda t: change(rank_of(t, 1), "summary", "cache_stats", "storage_entries", to=0)),
+    "a rank in memory": (
+        "6.3.4.4",
+        lambda t: change(rank_of(t, 1), "summary", "cache_stats", "storage_entries", to=0),
+    ),
     "all ranks in memory": ("6.3.4.4", all_in_memory),
     "no summary": ("6.3.4.5", lambda t: summary_of(t).unlink()),
-    "an option without result": ("6.3.4.5", lambda t: change(summary_of(t), "options", "3", to=None)),
+    "an option without result": (
+        "6.3.4.5",
+        lambda t: change(summary_of(t), "options", "3", to=None),
+    ),
     "a run that failed": ("6.3.4.5", lambda t: change(metadata_of(t), "exit_status", to=1)),
-    "metadata cut off": ("6.3.4.5", lambda t: write(metadata_of(t), metadata_of(t).read_text()[:-9])),
+    "metadata cut off": (
+        "6.3.4.5",
+        lambda t: write(metadata_of(t), metadata_of(t).read_text()[:-9]),
+    ),
     "no cache folder": ("6.4.1", lambda t: change(metadata_of(t), "args", "cache_dir", to="")),
-    "the cache in the results": ("6.4.1", lambda t: change(metadata_of(t), "args", "cache_dir", to="/results/cache")),
+    "the cache in the results": (
+        "6.4.1",
+        lambda t: change(metadata_of(t), "args", "cache_dir", to="/results/cache"),
+    ),
     "RAG": ("6.6.1", lambda t: ran(t, "2", **{"enable-rag": ""})),
     "a run of open": ("6.6.1", lambda t: change(metadata_of(t), "args", "mode", to="open")),
 }
@@ -257,7 +322,9 @@ def test_a_recorded_workload_is_taken_before_the_commands(tree):
         for option, (model, users, memory, allocations) in OPTIONS.items()
     }
     sequence = {"seed": 42, "trials": 3, "inter_option_delay_s": 90, "config": "default"}
-    change(metadata_of(tree), "parameters", to={"options": table, "sequence": sequence, "features": {}})
+    change(
+        metadata_of(tree), "parameters", to={"options": table, "sequence": sequence, "features": {}}
+    )
     change(metadata_of(tree), "command_output_files", to=[])
     assert not check_tree(tree, []).findings
     change(metadata_of(tree), "parameters", "features", to={"rag_num_docs": 10})
@@ -268,7 +335,9 @@ def test_a_recorded_workload_is_taken_before_the_commands(tree):
 
 @pytest.mark.star
 @pytest.mark.parametrize("value", [None, [], "x", -1, 1e300, True])
-@pytest.mark.parametrize("place", [("args",), ("args", "trials"), ("num_processes",), ("command_output_files",)])
+@pytest.mark.parametrize(
+    "place", [("args",), ("args", "trials"), ("num_processes",), ("command_output_files",)]
+)
 def test_values_that_no_tool_writes_end_in_faults_not_in_an_error(tree, place, value):
     content = json.loads(metadata_of(tree).read_text())
     inside = content if len(place) == 1 else content[place[0]]
@@ -281,7 +350,9 @@ def test_values_that_no_tool_writes_end_in_faults_not_in_an_error(tree, place, v
 
 def test_an_open_run_may_change_the_workload(tree):
     rename(tree / "closed", "open")
-    change(tree / LEAF.replace("closed", "open", 1) / metadata_name(tree), "args", "mode", to="open")
+    change(
+        tree / LEAF.replace("closed", "open", 1) / metadata_name(tree), "args", "mode", to="open"
+    )
     ran_open = tree / LEAF.replace("closed", "open", 1)
     content = json.loads((ran_open / metadata_name(tree)).read_text())
     content["command_output_files"][1]["command"] = command("1", 0, **{"num-users": 400})

@@ -8,7 +8,15 @@ import msgspec
 import pytest
 from conftest import run_cli
 
-from kvreplay.mlperf.result import READ_P95, READ_RATE, WRITE_P95, WRITE_RATE, Client, MlperfTrial, result_of
+from kvreplay.mlperf.result import (
+    READ_P95,
+    READ_RATE,
+    WRITE_P95,
+    WRITE_RATE,
+    Client,
+    MlperfTrial,
+    result_of,
+)
 from kvreplay.mlperf.rules import OPTIONS, Kept, Rule
 from kvreplay.mlperf.submit import combine
 from kvtrace.core.errors import ConfigError
@@ -20,10 +28,19 @@ READ = [(1.0, 80.0), (3.0, 60.0)], [(10.0, 20.0), (20.0, 90.0)]
 
 
 def criterion(verdict: str, measured: float | None, name: str = "storage_read_p95_ns") -> Criterion:
-    return Criterion(name=name, threshold=200, measured=measured, verdict=verdict, definition="", shown=f"{measured}")
+    return Criterion(
+        name=name,
+        threshold=200,
+        measured=measured,
+        verdict=verdict,
+        definition="",
+        shown=f"{measured}",
+    )
 
 
-def trial(number: int, read: tuple[float | None, float | None], start_s: int = 0, **changed: Any) -> MlperfTrial:
+def trial(
+    number: int, read: tuple[float | None, float | None], start_s: int = 0, **changed: Any
+) -> MlperfTrial:
     row = {
         "Timestamp": f"2026-11-22T08:{number:02}:{start_s:02}+00:00",
         "Elapsed Time (s)": 30.0,
@@ -52,7 +69,11 @@ def write_rank(folder: Any, rank: int, trials: list[MlperfTrial], **changed: Any
 @pytest.fixture
 def ranks(tmp_path):
     return [
-        write_rank(tmp_path / f"rank-{rank}", rank, [trial(at + 1, read, start_s=rank) for at, read in enumerate(of)])
+        write_rank(
+            tmp_path / f"rank-{rank}",
+            rank,
+            [trial(at + 1, read, start_s=rank) for at, read in enumerate(of)],
+        )
         for rank, of in enumerate(READ)
     ]
 
@@ -64,13 +85,17 @@ def test_bandwidth_is_summed_in_each_trial_and_averaged_and_a_p95_is_the_greates
     assert together.aggregated_read_bandwidth_gbps == 17
     assert together.aggregated_write_bandwidth_gbps == 1
     assert together.aggregated_storage_throughput_tokens_per_sec == 14
-    assert (together.aggregated_total_read_p95_ms, together.aggregated_total_write_p95_ms) == (90, 102)
+    assert (together.aggregated_total_read_p95_ms, together.aggregated_total_write_p95_ms) == (
+        90,
+        102,
+    )
     assert together.aggregated_device_read_p95_ms is None
     assert (together.rank_count, together.trial_count, together.partial_failure) == (2, 2, False)
     # 18 GiB/s in decimal units.
-    assert found.answer == (
-        "v3-8b-stress: 19.3 GB/s of storage (18.3 GB/s read, 1.07 GB/s written), read P95 90.0 ms, write P95 102 ms "
-        "over 2 trials of 2 ranks; bottleneck: not identified"
+    assert (
+        found.answer
+        == "v3-8b-stress: 19.3 GB/s of storage (18.3 GB/s read, 1.07 GB/s written), read P95 90.0"
+        " ms, write P95 102 ms over 2 trials of 2 ranks; bottleneck: not identified"
     )
     kept = {rule.rule: rule.kept for rule in found.rules}
     assert kept == {
@@ -79,13 +104,17 @@ def test_bandwidth_is_summed_in_each_trial_and_averaged_and_a_p95_is_the_greates
 
 
 def test_the_worst_trial_of_all_ranks_decides_a_criterion(tmp_path):
-    bad = trial(2, (1.0, 1.0), criteria=[criterion("fail", 300.0), criterion("pass", 1.0, "cpu_p95_ns")])
+    bad = trial(
+        2, (1.0, 1.0), criteria=[criterion("fail", 300.0), criterion("pass", 1.0, "cpu_p95_ns")]
+    )
     ranks = [
         write_rank(tmp_path / "a", 0, [trial(1, (1.0, 1.0)), trial(2, (1.0, 1.0))]),
         write_rank(tmp_path / "b", 1, [trial(1, (1.0, 1.0)), bad]),
     ]
     (found,) = combine(ranks, [])
-    assert [(c.name, c.verdict, c.measured) for c in found.criteria] == [("storage_read_p95_ns", "fail", 300)]
+    assert [(c.name, c.verdict, c.measured) for c in found.criteria] == [
+        ("storage_read_p95_ns", "fail", 300)
+    ]
     # They are the program's, not the rules': no part of the answer.
     assert "criteria" not in found.answer
 
@@ -93,11 +122,16 @@ def test_the_worst_trial_of_all_ranks_decides_a_criterion(tmp_path):
 def test_what_one_trial_does_not_know_nobody_knows(tmp_path):
     ranks = [
         write_rank(tmp_path / "a", 0, [trial(1, (1.0, None)), trial(2, (None, 1.0))]),
-        write_rank(tmp_path / "b", 1, [trial(1, (1.0, 1.0)), trial(2, (1.0, 1.0), status="partial")]),
+        write_rank(
+            tmp_path / "b", 1, [trial(1, (1.0, 1.0)), trial(2, (1.0, 1.0), status="partial")]
+        ),
     ]
     (found,) = combine(ranks, [])
     together = found.aggregated
-    assert (together.aggregated_read_bandwidth_gbps, together.aggregated_total_read_p95_ms) == (None, None)
+    assert (together.aggregated_read_bandwidth_gbps, together.aggregated_total_read_p95_ms) == (
+        None,
+        None,
+    )
     assert (found.status, together.missing_files) == ("partial", ["rank 1, trial 2"])
     assert "a bandwidth that is not known, read P95 not known" in found.answer
     assert "partial: rank 1, trial 2 not complete" in found.answer
@@ -124,7 +158,9 @@ def test_ranks_that_ran_one_after_the_other_are_marked(tmp_path):
     ],
 )
 def test_ranks_of_different_runs_are_refused(ranks, tmp_path, changed, said):
-    other = write_rank(tmp_path / "other", 2, [trial(1, (1.0, 1.0)), trial(2, (1.0, 1.0))], **changed)
+    other = write_rank(
+        tmp_path / "other", 2, [trial(1, (1.0, 1.0)), trial(2, (1.0, 1.0))], **changed
+    )
     with pytest.raises(ConfigError, match=said):
         combine([*ranks, other], [])
 
@@ -134,7 +170,9 @@ def test_the_command_writes_the_three_forms_and_refuses_in_one_line(ranks, tmp_p
     assert done.stdout.startswith("v3-8b-stress: 19.3 GB/s of storage")
     kept = msgspec.json.decode((tmp_path / "all" / "mlperf.json").read_bytes())
     assert kept["aggregated"]["aggregated_read_bandwidth_gbps"] == 17
-    header, *rows = [line.split(",") for line in (tmp_path / "all" / "mlperf.csv").read_text().splitlines()]
+    header, *rows = [
+        line.split(",") for line in (tmp_path / "all" / "mlperf.csv").read_text().splitlines()
+    ]
     at = header.index(READ_RATE)
     assert [row[at] for row in rows] == ["1.0", "3.0", "10.0", "20.0", "17.0"]
     assert (tmp_path / "all" / "mlperf.xlsx").is_file()
@@ -144,7 +182,9 @@ def test_the_command_writes_the_three_forms_and_refuses_in_one_line(ranks, tmp_p
         ([ranks[0], tmp_path], 2, "holds all and rank-0, both of v3-8b-stress; name them instead"),
         ([ranks[0], ranks[0].parent / "none"], 3, "no mlperf.json"),
     ):
-        refused = run_cli("kvreplay", "mlperf", "combine", *folders, "-o", tmp_path / "no", check=False)
+        refused = run_cli(
+            "kvreplay", "mlperf", "combine", *folders, "-o", tmp_path / "no", check=False
+        )
         assert (refused.returncode, refused.stderr.count("\n")) == (code, 1), refused.stderr
         assert said in refused.stderr
         assert not (tmp_path / "no").exists()

@@ -1,4 +1,7 @@
-"""The command on a scratch folder: a locked option for one second, its files, its marks and its refusals."""
+"""The command on a scratch folder.
+
+A locked option for one second, its files, its marks and its refusals.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from openpyxl import load_workbook
 if TYPE_CHECKING:
     from pathlib import Path
 
-MARK = "not a submission: 1.00 s of 300 s, 1 trial of 3, cache and results on one filesystem, storage tier of 3.22 GB"
+MARK = (
+    "not a submission: 1.00 s of 300 s, 1 trial of 3, cache and results on one filesystem, storage"
+    " tier of 3.22 GB"
+)
 SHORT = ("--duration", "1s", "--trials", "1", "--capacity", "3GiB", "--queue-depth", "16")
 
 
@@ -31,19 +37,31 @@ def test_a_shortened_run_leaves_three_forms_that_say_so(drive, tmp_path):
     first = done.stdout.splitlines()[0]
     assert first.startswith("v3-8b-stress: ")
     assert first.endswith(MARK)
-    assert "not claimed (mlperf.json says why): a submission; device P95" in done.stdout.splitlines()[2]
+    assert (
+        "not claimed (mlperf.json says why): a submission; device P95"
+        in done.stdout.splitlines()[2]
+    )
     assert "space: at most 3.22 GB on" in done.stderr
     kept = json.loads((out / "mlperf.json").read_text())
     assert (kept["mark"], kept["answer"], kept["status"]) == (MARK, first, "complete")
-    ((client,), (trial,)) = kept["clients"], kept["clients"][0]["trials"]
-    assert (client["seed"], client["capacity_bytes"], trial["run"]) == (42, 3 << 30, "trials/trial-1")
+    (client,), (trial,) = kept["clients"], kept["clients"][0]["trials"]
+    assert (client["seed"], client["capacity_bytes"], trial["run"]) == (
+        42,
+        3 << 30,
+        "trials/trial-1",
+    )
     run = json.loads((out / trial["run"] / "run.json").read_text())
-    # The trace is the option's, with its users, seed and memory, and writes are synced as the benchmark's are.
+    # The trace is the option's, with its users, seed and memory, and writes are synced as the
+    # benchmark's are.
     assert run["trace"]["metadata"]["config"]["users"] == 200
     assert (run["trace"]["metadata"]["seed"], run["config"]["fsync"]) == (42, "close")
-    written = sum(f["bytes"] for f in run["summary"]["figures"] if (f["tier"], f["op"]) == ("nvme", "write"))
+    written = sum(
+        f["bytes"] for f in run["summary"]["figures"] if (f["tier"], f["op"]) == ("nvme", "write")
+    )
     rate = written / (1 << 30) / (run["summary"]["wall_ns"] / 1e9)
-    assert trial["summary"]["cache_stats"]["tier_storage_write_bandwidth_gbps"] == pytest.approx(rate)
+    assert trial["summary"]["cache_stats"]["tier_storage_write_bandwidth_gbps"] == pytest.approx(
+        rate
+    )
     assert kept["aggregated"]["aggregated_write_bandwidth_gbps"] == pytest.approx(rate)
     assert kept["aggregated"]["aggregated_device_read_p95_ms"] is None
     # What the drive file expects is said before the trial, and its error beside what came.
@@ -53,7 +71,9 @@ def test_a_shortened_run_leaves_three_forms_that_say_so(drive, tmp_path):
     assert f"{file} expects" in done.stderr.partition("trials/trial-1")[0]
     assert f"({over:.2f} of measured)" in done.stdout.splitlines()[1]
     # The names of the benchmark's export, in all three.
-    columns = json.loads((ROOT / "tests" / "golden" / "mlperf" / "export.json").read_text())["columns"]
+    columns = json.loads((ROOT / "tests" / "golden" / "mlperf" / "export.json").read_text())[
+        "columns"
+    ]
     with (out / "mlperf.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert set(columns) <= set(rows[0])
@@ -62,7 +82,9 @@ def test_a_shortened_run_leaves_three_forms_that_say_so(drive, tmp_path):
     book = load_workbook(out / "mlperf.xlsx")
     assert [cell.value for cell in book["Summary"][1]] == list(rows[0])
     assert book["Summary"].cell(2, len(rows[0])).value == MARK
-    assert {row[0].value for row in book["Performance Metrics"].iter_rows(min_row=2)} >= set(columns)
+    assert {row[0].value for row in book["Performance Metrics"].iter_rows(min_row=2)} >= set(
+        columns
+    )
     again = run_cli("kvreplay", *arguments, check=False)
     assert (again.returncode, "is not empty" in again.stderr) == (4, True)
     # What a killed one left is written over, its trace included.
@@ -89,11 +111,19 @@ def test_a_dry_run_says_space_and_rules_and_writes_nothing(drive, tmp_path):
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_written(drive, tmp_path):
     out, tier = tmp_path / "r", f"nvme={drive}"
     for arguments, code, said in (
-        (["v3-8b", "--tier", tier], 2, "a rule is not kept: cache and results on different filesystems (6.4.1)"),
+        (
+            ["v3-8b", "--tier", tier],
+            2,
+            "a rule is not kept: cache and results on different filesystems (6.4.1)",
+        ),
         (["v4-8b", "--tier", tier], 2, "no locked option 'v4-8b'; did you mean v3-8b?"),
         (["v3-70b"], 2, "--tier nvme=TARGET names the storage under test"),
         (["v3-70b", "--tier", "nvme=sim"], 2, "the storage under test is a directory"),
-        (["v3-70b", "--tier", tier, "--capacity", "900PB"], 2, "name a larger target, or a smaller --capacity"),
+        (
+            ["v3-70b", "--tier", tier, "--capacity", "900PB"],
+            2,
+            "name a larger target, or a smaller --capacity",
+        ),
         (["v3-70b", "--tier", tier, "--duration", "0s"], 2, "--duration 0s: write more than 0"),
         (["v3-70b", "--tier", "nvme=/nowhere/at/all"], 4, "make it first"),
     ):

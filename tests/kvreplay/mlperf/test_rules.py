@@ -59,7 +59,13 @@ def test_options_are_found_by_name_number_and_preset():
         (["v3-70"], "no locked option 'v3-70'; did you mean v3-70b?"),
         (["v3-8b-througput"], "did you mean v3-8b-throughput?"),
         (["lmcache"], "no locked option 'lmcache'"),
-        (["zzz"], "no locked option 'zzz'; there are v3-8b-stress, v3-8b-throughput, v3-70b, and v3 for all of them"),
+        (
+            ["zzz"],
+            (
+                "no locked option 'zzz'; there are v3-8b-stress, v3-8b-throughput, v3-70b, and v3"
+                " for all of them"
+            ),
+        ),
         (["v3", "v3-8b"], "v3-8b: v3-8b-stress is named twice"),
         ([], "name an option: v3-8b-stress, v3-8b-throughput, v3-70b, or v3 for all of them"),
     ],
@@ -91,8 +97,16 @@ def test_the_rules_as_they_stand_are_kept_and_nothing_is_marked():
         ({"trials": 1}, "trials", "1 trial of 3"),
         ({"trials": 5}, "trials", "5 trials, not 3"),
         ({"seed_base": 7}, "seed", "seed 7, not 42"),
-        ({"options": 2, "pause_ns": 0}, "pause between options", "pause between options 0 s, not 90.0 s"),
-        ({"asked_bytes": 8 << 30}, "storage tier as large as the benchmark makes it", "storage tier of 8.59 GB"),
+        (
+            {"options": 2, "pause_ns": 0},
+            "pause between options",
+            "pause between options 0 s, not 90.0 s",
+        ),
+        (
+            {"asked_bytes": 8 << 30},
+            "storage tier as large as the benchmark makes it",
+            "storage tier of 8.59 GB",
+        ),
     ],
 )
 def test_what_an_option_breaks_is_marked_and_goes_on(changed, rule, mark):
@@ -104,7 +118,9 @@ def test_what_an_option_breaks_is_marked_and_goes_on(changed, rule, mark):
 
 def test_results_on_the_storages_own_filesystem_are_refused():
     found = rules_of(attempt(place=replace(PLACE, results_filesystem=1)))
-    with pytest.raises(ConfigError, match=r"different filesystems \(6.4.1\): .* --break-rules goes on"):
+    with pytest.raises(
+        ConfigError, match=r"different filesystems \(6.4.1\): .* --break-rules goes on"
+    ):
         refuse_broken(found, is_allowed=False)
     refuse_broken(found, is_allowed=True)
     assert mark_of(found) == "not a submission: cache and results on one filesystem"
@@ -122,13 +138,20 @@ def test_the_storage_tier_is_as_large_as_the_benchmarks():
 def test_the_tiers_are_the_options():
     assert targets_of({"nvme": "/mnt/d"}, OPTIONS[0]) == {"nvme": "/mnt/d"}
     assert targets_of({"nvme": "/mnt/d"}, OPTIONS[1]) == {"nvme": "/mnt/d", "cpu": "ram"}
-    for tiers in ({}, {"nvme": "ram"}, {"nvme": "/mnt/d", "disk": "/x"}, {"nvme": "/mnt/d", "cpu": "/x"}):
+    for tiers in (
+        {},
+        {"nvme": "ram"},
+        {"nvme": "/mnt/d", "disk": "/x"},
+        {"nvme": "/mnt/d", "cpu": "/x"},
+    ):
         with pytest.raises(ConfigError, match="--tier"):
             targets_of(tiers, OPTIONS[0])
 
 
 def test_names_are_those_of_the_benchmarks_export():
-    columns = json.loads((ROOT / "tests" / "golden" / "mlperf" / "export.json").read_text())["columns"]
+    columns = json.loads((ROOT / "tests" / "golden" / "mlperf" / "export.json").read_text())[
+        "columns"
+    ]
     known = {name: PLACES[name] for name in columns}
     assert known == columns
     # What its JSON has and its export leaves out.

@@ -1,4 +1,7 @@
-"""The data of writes: exactly as defined, however it is cut; no 512 bytes twice in a run; incompressible."""
+"""The data of writes.
+
+Exactly as defined, however it is cut; no 512 bytes twice in a run; incompressible.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ def source(seed: int) -> DataSource:
     return SOURCES[seed]
 
 
-def content(seed: int, obj: int, version: int, length: int, offset: int = 0, skew: int = 0) -> bytes:
+def content(
+    seed: int, obj: int, version: int, length: int, offset: int = 0, skew: int = 0
+) -> bytes:
     """Return what is made, in a buffer that begins `skew` bytes after a multiple of 8."""
     memory = np.zeros(length // 8 + 4, np.uint64).view(np.uint8)
     source(seed).fill(memory.data[skew : skew + length], obj, version, offset)
@@ -54,7 +59,10 @@ def name_of(seed: int, obj: int, version: int) -> int:
 
 
 def defined(seed: int, obj: int, version: int, length: int, offset: int = 0) -> bytes:
-    """Return the bytes by their definition: sectors of the arena, xor words that count up from a key."""
+    """Return the bytes by their definition.
+
+    Sectors of the arena, xor words that count up from a key.
+    """
     arena = source(seed)._arena.tobytes()
     name, found = name_of(seed, obj, version), bytearray()
     for sector in range(offset // 512, -(-(offset + length) // 512)):
@@ -70,7 +78,11 @@ def test_it_is_as_defined_from_any_byte_to_any_byte() -> None:
     rng = random.Random(5)  # noqa: S311 - a test's choices
     seeds = [0, 42, 2**63 + 5]
     for _ in range(200):
-        seed, obj, version = rng.choice(seeds), rng.randrange(-3, 2**31 - 1), rng.randrange(-2, 2**31)
+        seed, obj, version = (
+            rng.choice(seeds),
+            rng.randrange(-3, 2**31 - 1),
+            rng.randrange(-2, 2**31),
+        )
         offset, length = rng.choice((0, 4096, 1, 2**40 + 5, 4099, 511)), rng.randrange(1500)
         args = (seed, obj, version, length, offset)
         assert content(*args, skew=rng.randrange(8)) == defined(*args), args
@@ -101,7 +113,9 @@ def test_no_512_bytes_occur_twice_among_two_million() -> None:
     for obj in (*range(100), *range(10**6, 10**6 + 60), 2**31 - 1):
         for version in (0, 1, 2, obj + 3, 2**31 - 1, 2**20) if obj % 50 else range(7):
             source(42).fill(part.data, obj, version, (obj % 3) << 20)
-            hashes.append((part.view(np.uint64).reshape(-1, 64) * weights).sum(axis=1, dtype=np.uint64))
+            hashes.append(
+                (part.view(np.uint64).reshape(-1, 64) * weights).sum(axis=1, dtype=np.uint64)
+            )
     found = np.concatenate(hashes)
     assert len(found) >= 1_900_000
     assert len(np.unique(found)) == len(found)
@@ -109,11 +123,19 @@ def test_no_512_bytes_occur_twice_among_two_million() -> None:
 
 @pytest.mark.full
 def test_the_keys_of_the_promised_number_of_blocks_do_not_meet() -> None:
-    """Two sectors are equal only if their keys are and they have the same place of the arena; keys are 64 bits."""
-    assert PROMISED_SECTORS**2 / 2 / 2**64 < 3e-4, "by chance, before the arena's place must agree, too"
+    """Two sectors are equal only if their keys are and they have the same place of the arena.
+
+    Keys are 64 bits.
+    """
+    assert PROMISED_SECTORS**2 / 2 / 2**64 < 3e-4, (
+        "by chance, before the arena's place must agree, too"
+    )
     assert PROMISED_SECTORS**2 / 2 / 2**64 / SECTORS < 2e-7
-    # Within an object and version they are a permutation's; over many they are those of different numbers.
-    names = np.array([name_of(1, obj, version) for obj in range(100) for version in range(100)], np.uint64)
+    # Within an object and version they are a permutation's; over many they are those of different
+    # numbers.
+    names = np.array(
+        [name_of(1, obj, version) for obj in range(100) for version in range(100)], np.uint64
+    )
     assert len(np.unique(names)) == len(names)
     keys = mixed(names[:, None] + np.arange(200, dtype=np.uint64) * np.uint64(STEP))
     assert len(np.unique(keys)) == keys.size == 2 * 10**6
@@ -122,7 +144,10 @@ def test_the_keys_of_the_promised_number_of_blocks_do_not_meet() -> None:
 
 
 def test_no_two_objects_and_versions_have_the_same_name() -> None:
-    """It is of object * STEP + version: multiples of STEP by less than 2**31 lie farther apart than versions do."""
+    """It is of object * STEP + version.
+
+    Multiples of STEP by less than 2**31 lie farther apart than versions do.
+    """
     nearest, (p, q) = 2**64, ((0, 1), (1, 0))
     numerator, denominator = STEP, 2**64
     while denominator and p[1] < 2**31:
@@ -164,7 +189,9 @@ def test_what_two_versions_or_objects_differ_in_does_not_compress_either() -> No
 
 
 def test_nor_does_what_blocks_of_the_same_place_of_the_arena_differ_in() -> None:
-    one, other = (np.frombuffer(content(3, 4, 1, 1 << 16, at), np.uint64) for at in (0, ARENA_BYTES))
+    one, other = (
+        np.frombuffer(content(3, 4, 1, 1 << 16, at), np.uint64) for at in (0, ARENA_BYTES)
+    )
     assert len(zlib.compress((one ^ other).tobytes(), 9)) >= 1 << 16
 
 

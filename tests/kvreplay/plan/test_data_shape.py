@@ -1,4 +1,7 @@
-"""Deduplication and compression: as asked, counted over a whole run's bytes and measured with zstd."""
+"""Deduplication and compression.
+
+As asked, counted over a whole run's bytes and measured with zstd.
+"""
 
 from __future__ import annotations
 
@@ -74,13 +77,16 @@ def test_without_ratios_the_bytes_are_the_generators() -> None:
     thinned, plain = made(1, compress_ratio=2.0)[0], made(1)[0]
     head = len(thinned[:512].rstrip(b"\0"))
     assert 16 <= head < 512
-    assert thinned == b"".join(plain[at : at + head] + bytes(512 - head) for at in range(0, MIB, 512))
+    assert thinned == b"".join(
+        plain[at : at + head] + bytes(512 - head) for at in range(0, MIB, 512)
+    )
     both = {"dedup_ratio": 2.0, "compress_ratio": 2.0}
     assert made(2, **both) == made(2, **both)
 
 
 @pytest.mark.parametrize(
-    "asked", [{"dedup_ratio": 3.0}, {"compress_ratio": 2.5}, {"dedup_ratio": 2, "compress_ratio": 3}]
+    "asked",
+    [{"dedup_ratio": 3.0}, {"compress_ratio": 2.5}, {"dedup_ratio": 2, "compress_ratio": 3}],
 )
 def test_it_is_the_same_however_it_is_cut(asked: dict[str, Any]) -> None:
     data, whole = DataSource(3, **asked), made(6, 40_000, **asked)[5]
@@ -93,7 +99,9 @@ def test_it_is_the_same_however_it_is_cut(asked: dict[str, Any]) -> None:
 @pytest.mark.parametrize("level", [1, 3, 9])
 def test_repeated_blocks_are_no_shorter_by_themselves(level: int) -> None:
     compressor = zstandard.ZstdCompressor(level=level)
-    assert all(len(compressor.compress(block)) >= 4096 for block in blocks(made(2, dedup_ratio=4.0), 4096))
+    assert all(
+        len(compressor.compress(block)) >= 4096 for block in blocks(made(2, dedup_ratio=4.0), 4096)
+    )
 
 
 def test_a_run_records_and_writes_what_was_asked(tmp_path: Path) -> None:
@@ -101,7 +109,11 @@ def test_a_run_records_and_writes_what_was_asked(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows)
     (tmp_path / "d").mkdir()
     config = Config(
-        tiers={"nvme": str(tmp_path / "d")}, dedup_ratio=2.0, compress_ratio=3.0, is_buffered=True, is_kept=True
+        tiers={"nvme": str(tmp_path / "d")},
+        dedup_ratio=2.0,
+        compress_ratio=3.0,
+        is_buffered=True,
+        is_kept=True,
     )
     outcome = replay(Replay(config, trace, tmp_path / "run", []))
     shape = outcome.run.data.shape
@@ -111,7 +123,9 @@ def test_a_run_records_and_writes_what_was_asked(tmp_path: Path) -> None:
     assert outcome.run.data.note == "compressible; blocks repeat"
 
 
-@pytest.mark.parametrize(("dedup", "compress"), [(0.5, 1), (2000, 1), (1, 0), (1, 50), (float("nan"), 1)])
+@pytest.mark.parametrize(
+    ("dedup", "compress"), [(0.5, 1), (2000, 1), (1, 0), (1, 50), (float("nan"), 1)]
+)
 def test_ratios_that_cannot_be_are_refused(dedup: float, compress: float) -> None:
     with pytest.raises(ConfigError, match="ratio"):
         check_ratios(dedup, compress, is_verified=False)

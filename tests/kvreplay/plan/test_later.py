@@ -35,7 +35,9 @@ def lru_rows(seed: int):
 
 
 def lay_before(rows, begin_ns, end_ns):
-    """Return which objects lie there at `begin_ns` and are read or deleted, before a write, until `end_ns`."""
+    """Return which objects lie there at `begin_ns` and are read or deleted, before a write, until
+    `end_ns`.
+    """
     live, first = {}, {}
     for ts_ns, op, _tier, _phase, obj, _offset, length, *_ in rows:
         if ts_ns < begin_ns:
@@ -61,7 +63,9 @@ def test_a_window_has_all_its_rows_and_what_they_need_lies_there(tmp_path, seed,
     assert laid.all["object_id"].tolist() == [row[4] for row in expected]
     found = window.residency
     assert (found.absent_deletes, found.lost_read) == (0, None)
-    populated = dict(zip(found.populate_object.tolist(), found.populate_bytes.tolist(), strict=True))
+    populated = dict(
+        zip(found.populate_object.tolist(), found.populate_bytes.tolist(), strict=True)
+    )
     assert populated == lay_before(rows, 150 * MS, 250 * MS)
     # Nothing that is read was deleted or never there, as the engine sees it.
     held = set(populated)
@@ -71,7 +75,10 @@ def test_a_window_has_all_its_rows_and_what_they_need_lies_there(tmp_path, seed,
 
 
 def test_the_busiest_and_the_steady_window_begin_where_plain_python_says(tmp_path):
-    rows = [*lru_rows(1), *((500 * MS + i, "read", NVME, "load", 1, 0, 1 << 20, 900 + i, 0, 0) for i in range(50))]
+    rows = [
+        *lru_rows(1),
+        *((500 * MS + i, "read", NVME, "load", 1, 0, 1 << 20, 900 + i, 0, 0) for i in range(50)),
+    ]
     reader = open_table(write_trace(tmp_path / "t.parquet", rows), TRACE)
     first = next(row[0] for row in rows if row[1] == "delete")
     assert Later(reader, "steady:60ms", [NVME]).begin_ns == first
@@ -95,14 +102,29 @@ def test_a_steady_window_is_replayed_with_its_evictions(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", lru_rows(2))
     (tmp_path / "scratch").mkdir()
     tier = f"nvme={tmp_path / 'scratch'}"
-    run_cli("kvreplay", "run", trace, "--tier", tier, "--window", "steady:100ms", "--verify", "-o", tmp_path / "run")
+    run_cli(
+        "kvreplay",
+        "run",
+        trace,
+        "--tier",
+        tier,
+        "--window",
+        "steady:100ms",
+        "--verify",
+        "-o",
+        tmp_path / "run",
+    )
     first = next(row[0] for row in lru_rows(2) if row[1] == "delete")
     expected = Counter(row[1] for row in lru_rows(2) if first <= row[0] < first + 100 * MS)
     ops = read_table(tmp_path / "run" / "ops.parquet", OPS)
     assert Counter(ops.column("op").to_pylist()) == expected
     assert set(ops.column("outcome").to_pylist()) == {"ok"}
     window = json.loads((tmp_path / "run" / "run.json").read_text())["window"]
-    assert (window["window"], window["is_whole_trace"], window["rows"]) == ("steady:100ms", False, len(ops))
+    assert (window["window"], window["is_whole_trace"], window["rows"]) == (
+        "steady:100ms",
+        False,
+        len(ops),
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +136,10 @@ def test_a_steady_window_is_replayed_with_its_evictions(tmp_path):
         ("from:1h+1s", "--window from:1h+1s has no rows"),
         (
             "steady:1s",
-            "is evicted from nvme in this trace, so that it has no steady state; take a longer trace or a smaller tier",
+            (
+                "is evicted from nvme in this trace, so that it has no steady state; take a longer"
+                " trace or a smaller tier"
+            ),
         ),
     ],
 )
@@ -128,10 +153,14 @@ def test_what_is_no_window_is_refused(tmp_path, asked, said):
     kept = [row for row in lru_rows(3) if row[1] != "delete"]
     gone = (400 * MS, "delete", NVME, "evict", kept[0][4], 0, kept[0][6], 400, 1, 0)
     ends = write_trace(tmp_path / "e.parquet", [*kept, gone])
-    with pytest.raises(ConfigError, match="nothing is read or written after the first eviction from nvme"):
+    with pytest.raises(
+        ConfigError, match="nothing is read or written after the first eviction from nvme"
+    ):
         Later(open_table(ends, TRACE), "steady:60s", [NVME])
     # Where objects fit no tier, a smaller one would not help.
-    with pytest.raises(ConfigError, match=r"nothing is read or written on cpu .*; take a longer trace, or a larger"):
+    with pytest.raises(
+        ConfigError, match=r"nothing is read or written on cpu .*; take a longer trace, or a larger"
+    ):
         Later(open_table(trace, TRACE), "steady:60s", [NVME - 1])
 
 
@@ -139,22 +168,36 @@ def test_a_window_of_writes_alone_says_so_before_it_is_measured(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", [row for row in lru_rows(4) if row[1] == "write"])
     (tmp_path / "scratch").mkdir()
     tier = f"nvme={tmp_path / 'scratch'}"
-    done = run_cli("kvreplay", "run", trace, "--tier", tier, "--window", "busiest:50ms", "-o", tmp_path / "run")
+    done = run_cli(
+        "kvreplay", "run", trace, "--tier", tier, "--window", "busiest:50ms", "-o", tmp_path / "run"
+    )
     assert "it has no reads: the run has no figures for them" in done.stderr.splitlines()[0]
     # Nor does one of deletes alone read 0 % of its bytes.
     rows = [(at, *row[1:]) for at, row in zip((0, 10**9), [lru_rows(4)[0]] * 2, strict=True)]
     trace = write_trace(tmp_path / "d.parquet", [rows[0], (rows[1][0], "delete", *rows[1][2:])])
     options = ("--tier", tier, "--window", "from:0.5s+1s", "-o", tmp_path / "deletes")
     done = run_cli("kvreplay", "run", trace, *options)
-    assert "0 reads and 0 writes; it has no reads and no writes: the run" in done.stderr.splitlines()[0]
-    assert done.stdout.splitlines()[0].endswith("; deletes only: no reads or writes were measured on nvme")
+    assert (
+        "0 reads and 0 writes; it has no reads and no writes: the run"
+        in done.stderr.splitlines()[0]
+    )
+    assert done.stdout.splitlines()[0].endswith(
+        "; deletes only: no reads or writes were measured on nvme"
+    )
 
 
 def compared(tmp_path, rows, *options):
     """Compare a drive with itself, once each; return run.json of a side, and what was said."""
     for side in "ab":
         (tmp_path / side).mkdir()
-    sides = ("--tier", f"nvme={tmp_path / 'a'}", "--against", f"nvme={tmp_path / 'b'}", "--trials", 1)
+    sides = (
+        "--tier",
+        f"nvme={tmp_path / 'a'}",
+        "--against",
+        f"nvme={tmp_path / 'b'}",
+        "--trials",
+        1,
+    )
     trace, output = write_trace(tmp_path / "t.parquet", rows), tmp_path / "out"
     done = run_cli("kvreplay", "compare", trace, *sides, *options, "-o", output, check=False)
     return json.loads((output / "a" / "trial-1" / "run.json").read_text()), done.stderr
@@ -165,11 +208,16 @@ def test_drives_are_compared_in_the_steady_window(tmp_path):
     rows = lru_rows(3)
     first = next(row[0] for row in rows if row[1] == "delete")
     run, _ = compared(tmp_path, rows)
-    assert (run["window"]["window"], run["window"]["rows"]) == ("steady:60s", sum(row[0] >= first for row in rows))
+    assert (run["window"]["window"], run["window"]["rows"]) == (
+        "steady:60s",
+        sum(row[0] >= first for row in rows),
+    )
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("options", "count"), [(("--window", "all"), 400), (("--limit", "100"), 100)])
+@pytest.mark.parametrize(
+    ("options", "count"), [(("--window", "all"), 400), (("--limit", "100"), 100)]
+)
 def test_another_part_than_the_steady_one_is_asked_for(tmp_path, options, count):
     rows = [row for row in lru_rows(3) if row[1] != "delete"]
     run, said = compared(tmp_path, rows, *options)
@@ -181,4 +229,7 @@ def test_another_part_than_the_steady_one_is_asked_for(tmp_path, options, count)
 def test_a_trace_that_evicts_nothing_is_compared_whole_and_says_so(tmp_path):
     run, said = compared(tmp_path, [row for row in lru_rows(3) if row[1] != "delete"])
     assert (run["window"]["window"], run["window"]["rows"]) == (None, 400)
-    assert "note: the whole trace is replayed, from empty tiers on (--window steady:60s: nothing is evicted" in said
+    assert (
+        "note: the whole trace is replayed, from empty tiers on (--window steady:60s: nothing is"
+        " evicted" in said
+    )

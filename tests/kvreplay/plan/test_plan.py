@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 GPU, CPU, NVME = 0, 1, 2
 
 
-def compiled(path: Path, rows: list[Any], alignments: dict[int, int], limit: str | None = None) -> TraceWindow:
+def compiled(
+    path: Path, rows: list[Any], alignments: dict[int, int], limit: str | None = None
+) -> TraceWindow:
     trace = write_trace(path / "t.parquet", rows)
     return compile_window(open_table(trace, TRACE), trace, alignments, parse_limit(limit))
 
@@ -79,10 +81,26 @@ def test_rows_say_what_the_trace_says_and_that_nothing_was_done(tmp_path: Path) 
     )
     assert [first[name].item() for name in said] == [1, 5, 50, 700, 7, 2, 3, 0, NVME, 11, True]
     # A stage of no request is none.
-    assert [second[name].item() for name in said] == [2, 15, 0, 4096, NONE, NONE, 2, 1, NVME, 1, False]
+    assert [second[name].item() for name in said] == [
+        2,
+        15,
+        0,
+        4096,
+        NONE,
+        NONE,
+        2,
+        1,
+        NVME,
+        1,
+        False,
+    ]
     assert (third["request"], third["stage"], third["due_ns"]) == (9, NONE, 15)
     for of in (first, second, third):
-        assert (of["submitted_ns"], of["completed_ns"], of["outcome"]) == (NOT_DONE, NOT_DONE, SKIPPED)
+        assert (of["submitted_ns"], of["completed_ns"], of["outcome"]) == (
+            NOT_DONE,
+            NOT_DONE,
+            SKIPPED,
+        )
         assert (of["stream"], of["ready_ns"], of["retries"], of["unmet"]) == (NONE, 0, 0, 0)
         assert of["group"].tolist() == of["waits_with"].tolist() == [NONE, NONE]
         assert not of["is_journaled"]
@@ -94,14 +112,23 @@ def test_rows_say_what_the_trace_says_and_that_nothing_was_done(tmp_path: Path) 
 
 def test_the_last_stage_that_there_may_be_does_not_fall(tmp_path: Path) -> None:
     last = 2**31 - 1
-    rows = [row("write", NVME, n, request=1, stage=stage) for n, stage in enumerate([last, last, last - 1])]
+    rows = [
+        row("write", NVME, n, request=1, stage=stage)
+        for n, stage in enumerate([last, last, last - 1])
+    ]
     assert compiled(tmp_path, rows[:2], {NVME: 1}).planned_rows == 2
-    with pytest.raises(TraceError, match=f"row 2, column stage: {last - 1}: request 1 was in a later stage"):
+    with pytest.raises(
+        TraceError, match=f"row 2, column stage: {last - 1}: request 1 was in a later stage"
+    ):
         compiled(tmp_path, rows, {NVME: 1})
 
 
 def test_rows_are_counted_by_tier_and_operation(tmp_path: Path) -> None:
-    rows = [row("write", CPU, 0, 10), row("write", NVME, 1, 100, offset=50), row("write", NVME, 1, 3)]
+    rows = [
+        row("write", CPU, 0, 10),
+        row("write", NVME, 1, 100, offset=50),
+        row("write", NVME, 1, 3),
+    ]
     kinds = compiled(tmp_path, rows, {CPU: 1, NVME: 4096}).facts.kinds
     assert kinds.tolist() == [
         [(0, 0, 0)] * 3,
@@ -110,7 +137,9 @@ def test_rows_are_counted_by_tier_and_operation(tmp_path: Path) -> None:
     ]
 
 
-def test_a_write_brings_a_version_of_its_own_unless_it_copies_what_another_tier_holds(tmp_path: Path) -> None:
+def test_a_write_brings_a_version_of_its_own_unless_it_copies_what_another_tier_holds(
+    tmp_path: Path,
+) -> None:
     rows = [
         row("write", CPU, 1, phase="prefill"),
         row("write", NVME, 1, phase="demote"),
@@ -150,7 +179,9 @@ def test_a_ring_takes_rows_as_others_are_given_back(tmp_path: Path) -> None:
         loader.load()
 
 
-def test_a_long_trace_is_read_twice_a_short_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_trace_is_read_twice_a_short_one_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", NVME, n) for n in range(100)])
     for most, times in ((100, 1), (99, 3)):
         monkeypatch.setattr("kvreplay.plan.window.WINDOW_ROWS", most)
@@ -164,9 +195,23 @@ def test_a_long_trace_is_read_twice_a_short_one_once(tmp_path: Path, monkeypatch
 
 
 def test_what_is_populated_is_written_as_the_content_before_the_run(tmp_path: Path) -> None:
-    rows = [row("read", NVME, 3, 100), row("read", CPU, 9, 50), row("write", NVME, 4), row("read", NVME, 7, 10)]
+    rows = [
+        row("read", NVME, 3, 100),
+        row("read", CPU, 9, 50),
+        row("write", NVME, 4),
+        row("read", NVME, 7, 10),
+    ]
     found = compiled(tmp_path, rows, {CPU: 1, NVME: 4096}).residency
-    names = ("tier", "object_id", "length_bytes", "op", "version", "offset_bytes", "request", "due_ns")
+    names = (
+        "tier",
+        "object_id",
+        "length_bytes",
+        "op",
+        "version",
+        "offset_bytes",
+        "request",
+        "due_ns",
+    )
     every = [tuple(of[name].item() for name in names) for of in populated_rows(found).all]
     ends = (1, 0, 0, NONE, NONE)
     assert every == [(CPU, 9, 50, *ends), (NVME, 3, 100, *ends), (NVME, 7, 10, *ends)]
@@ -176,10 +221,18 @@ def test_what_is_populated_is_written_as_the_content_before_the_run(tmp_path: Pa
 
 
 def test_what_was_done_already_need_not_make_sense(tmp_path: Path) -> None:
-    rows = [row("delete", NVME, 9), row("write", NVME, 1), row("delete", NVME, 1), row("read", NVME, 1)]
+    rows = [
+        row("delete", NVME, 9),
+        row("write", NVME, 1),
+        row("delete", NVME, 1),
+        row("read", NVME, 1),
+    ]
     trace = write_trace(tmp_path / "t.parquet", rows)
     window = compile_window(open_table(trace, TRACE), trace, {NVME: 1}, Limit(), is_done=True)
-    assert (laid(window)["trace_row"].tolist(), window.residency.absent_deletes) == ([0, 1, 2, 3], 0)
+    assert (laid(window)["trace_row"].tolist(), window.residency.absent_deletes) == (
+        [0, 1, 2, 3],
+        0,
+    )
 
 
 def test_what_is_read_before_it_is_written_is_populated_to_its_longest_read(tmp_path: Path) -> None:
@@ -198,7 +251,9 @@ def test_what_is_read_before_it_is_written_is_populated_to_its_longest_read(tmp_
     assert found.peak_bytes == [0, 50, 4 * 4096]
 
 
-def test_the_peak_counts_live_bytes_padded_with_overwrites_once_and_deletes_taken_off(tmp_path: Path) -> None:
+def test_the_peak_counts_live_bytes_padded_with_overwrites_once_and_deletes_taken_off(
+    tmp_path: Path,
+) -> None:
     rows = [
         row("write", NVME, 0, 4097),
         row("write", NVME, 1, 10),
@@ -220,14 +275,25 @@ def test_more_than_any_tier_holds_is_that(tmp_path: Path, op: str) -> None:
 
 
 def test_a_delete_of_what_was_never_there_is_left_out_and_counted(tmp_path: Path) -> None:
-    window = compiled(tmp_path, [row("delete", NVME, 9), row("write", NVME, 1), row("delete", NVME, 1)], {NVME: 4096})
+    window = compiled(
+        tmp_path,
+        [row("delete", NVME, 9), row("write", NVME, 1), row("delete", NVME, 1)],
+        {NVME: 4096},
+    )
     assert window.residency.absent_deletes == 1
     assert laid(window)["trace_row"].tolist() == [1, 2]
 
 
 def test_reading_after_the_delete_names_the_row(tmp_path: Path) -> None:
-    rows = [row("write", NVME, 1), row("delete", NVME, 1), row("write", NVME, 2), row("read", NVME, 1)]
-    with pytest.raises(TraceError, match=r"row 3: reads object 1 after it was deleted.*kvtrace validate"):
+    rows = [
+        row("write", NVME, 1),
+        row("delete", NVME, 1),
+        row("write", NVME, 2),
+        row("read", NVME, 1),
+    ]
+    with pytest.raises(
+        TraceError, match=r"row 3: reads object 1 after it was deleted.*kvtrace validate"
+    ):
         compiled(tmp_path, rows, {NVME: 4096})
 
 
@@ -246,7 +312,9 @@ def test_reading_after_the_delete_names_the_row(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_row_that_cannot_be_replayed_is_named(tmp_path: Path, rows: list[Any], message: str) -> None:
+def test_a_row_that_cannot_be_replayed_is_named(
+    tmp_path: Path, rows: list[Any], message: str
+) -> None:
     with pytest.raises(TraceError) as caught:
         compiled(tmp_path, rows, {NVME: 4096})
     assert message in str(caught.value)
@@ -260,14 +328,17 @@ def test_a_row_that_cannot_be_replayed_is_named(tmp_path: Path, rows: list[Any],
         ("20ns", 2, {GPU: 1}),
         ("21ns", 3, {GPU: 1}),
         ("1s", 5, {GPU: 1}),
-        # Bytes count reads and writes on targeted tiers: rows 0 and 2 are 4096 each, the delete is nothing.
+        # Bytes count reads and writes on targeted tiers: rows 0 and 2 are 4096 each, the delete is
+        # nothing.
         ("8KiB", 4, {GPU: 1}),
         ("8191B", 2, {GPU: 1}),
         ("12KiB", 5, {GPU: 1}),
         ("4095b", 0, {}),
     ],
 )
-def test_a_limit_admits_the_prefix_that_fits(tmp_path: Path, limit: str, rows: int, skipped: dict[int, int]) -> None:
+def test_a_limit_admits_the_prefix_that_fits(
+    tmp_path: Path, limit: str, rows: int, skipped: dict[int, int]
+) -> None:
     trace = [
         row("write", NVME, 0, ts=0),
         row("read", GPU, 0, ts=10),
@@ -292,16 +363,24 @@ def test_limits_know_their_unit() -> None:
     assert parse_limit(None) == Limit()
 
 
-def test_an_object_that_is_not_named_on_several_drives_and_an_id_that_is_too_large_are_refused(tmp_path: Path) -> None:
+def test_an_object_that_is_not_named_on_several_drives_and_an_id_that_is_too_large_are_refused(
+    tmp_path: Path,
+) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", NVME, 1), row("write", NVME, 2)])
-    with pytest.raises(TraceError, match=r"row 1, column object_id: object 2 is not in the objects table"):
+    with pytest.raises(
+        TraceError, match=r"row 1, column object_id: object 2 is not in the objects table"
+    ):
         compile_window(open_table(trace, TRACE), trace, {NVME: 1}, Limit(), {NVME: ([0, 1], 2)})
     none = np.zeros(2, np.int64)
-    with pytest.raises(TraceError, match=r"row 1, column object_id: 2147483647: an object id is at most 2147483646"):
+    with pytest.raises(
+        TraceError, match=r"row 1, column object_id: 2147483647: an object id is at most 2147483646"
+    ):
         trace_residency(none, none, np.array([2**31 - 2, 2**31 - 1]), none, [1])
 
 
-def test_a_trace_that_lost_rows_between_the_passes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_lost_rows_between_the_passes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", NVME, n) for n in range(100)])
     monkeypatch.setattr("kvreplay.plan.window.WINDOW_ROWS", 9)
     reader = open_table(trace, TRACE)

@@ -21,7 +21,9 @@ SPARSE = 10**8
 Rows = list[tuple[int, int, int, int]]
 
 OPS = st.sampled_from([READ, WRITE, WRITE, DELETE])
-rows_strategy = st.lists(st.tuples(st.integers(0, 2), OPS, st.integers(0, 5), st.integers(0, 20_000)), max_size=40)
+rows_strategy = st.lists(
+    st.tuples(st.integers(0, 2), OPS, st.integers(0, 5), st.integers(0, 20_000)), max_size=40
+)
 
 
 def columns(rows: Rows, spread: int = 1) -> list[Any]:
@@ -38,7 +40,9 @@ def padded(length: int, tier: int) -> int:
 
 
 def first_needs(rows: Rows) -> tuple[dict[tuple[int, int], int], int | None]:
-    """Return how long each object must be before the first row, and the first row that reads what was deleted."""
+    """Return how long each object must be before the first row, and the first row that reads what
+    was deleted.
+    """
     written: dict[Any, int] = defaultdict(int)
     needed: dict[Any, int] = {}
     gone: set[Any] = set()
@@ -66,10 +70,18 @@ def test_what_must_be_there_first_and_the_most_at_once_are_what_following_each_o
     found = trace_residency(*columns(rows, spread), PADDINGS)
     needed, lost = first_needs(rows)
     assert lost_row(found) == lost
-    populated = zip(found.populate_tier.tolist(), found.populate_object.tolist(), found.populate_bytes, strict=True)
+    populated = zip(
+        found.populate_tier.tolist(),
+        found.populate_object.tolist(),
+        found.populate_bytes,
+        strict=True,
+    )
     assert {(tier, obj // spread): length for tier, obj, length in populated} == needed
     held = dict(needed)
-    live = [sum(padded(n, t) for (t, _), n in needed.items() if t == tier) for tier in range(len(PADDINGS))]
+    live = [
+        sum(padded(n, t) for (t, _), n in needed.items() if t == tier)
+        for tier in range(len(PADDINGS))
+    ]
     most, absent = list(live), []
     for tier, op, obj, end in rows:
         before = held.get((tier, obj), 0)
@@ -83,13 +95,16 @@ def test_what_must_be_there_first_and_the_most_at_once_are_what_following_each_o
 
 
 parts_strategy = st.lists(
-    st.tuples(st.integers(0, 1), OPS, st.integers(0, 2), st.integers(0, 12), st.integers(0, 8)), max_size=40
+    st.tuples(st.integers(0, 1), OPS, st.integers(0, 2), st.integers(0, 12), st.integers(0, 8)),
+    max_size=40,
 )
 
 
 @settings(max_examples=1000, deadline=None)
 @given(parts_strategy)
-def test_bytes_that_were_never_written_are_needed_first(rows: list[tuple[int, int, int, int, int]]) -> None:
+def test_bytes_that_were_never_written_are_needed_first(
+    rows: list[tuple[int, int, int, int, int]],
+) -> None:
     """Against sets of bytes."""
     tier, op, obj, offset, length = np.array(rows, np.int64).reshape(-1, 5).T.copy()
     found = trace_residency(tier, op, obj, offset + length, PADDINGS, None, offset)
@@ -100,7 +115,8 @@ def test_bytes_that_were_never_written_are_needed_first(rows: list[tuple[int, in
     for index, (t, o, n, start, count) in enumerate(rows):
         key, touched = (t, n), set(range(start, start + count))
         if not count:
-            # Of an empty write at its start an object exists; an empty read needs what lies before it.
+            # Of an empty write at its start an object exists; an empty read needs what lies before
+            # it.
             touched = {0} if not start else {start - 1} if o == READ else set()
         if o == WRITE:
             written[key] |= touched
@@ -112,13 +128,20 @@ def test_bytes_that_were_never_written_are_needed_first(rows: list[tuple[int, in
         elif touched - written[key]:
             needed[key] = max(needed.get(key, 0), start + count, 1)
     assert lost_row(found) == lost
-    populated = zip(found.populate_tier.tolist(), found.populate_object.tolist(), found.populate_bytes, strict=True)
+    populated = zip(
+        found.populate_tier.tolist(),
+        found.populate_object.tolist(),
+        found.populate_bytes,
+        strict=True,
+    )
     assert {(t, n): length for t, n, length in populated} == needed
 
 
 @settings(max_examples=200, deadline=None)
 @given(rows_strategy, st.lists(st.integers(0, DRIVES - 1), min_size=6, max_size=6))
-def test_a_drive_holds_its_objects_as_long_as_they_will_get(rows: Rows, drive_of: list[int]) -> None:
+def test_a_drive_holds_its_objects_as_long_as_they_will_get(
+    rows: Rows, drive_of: list[int]
+) -> None:
     found = trace_residency(*columns(rows), PADDINGS, {1: (np.array(drive_of, np.uint8), DRIVES)})
     needed, _ = first_needs(rows)
     grown: dict[tuple[int, int], int] = {}
@@ -129,7 +152,9 @@ def test_a_drive_holds_its_objects_as_long_as_they_will_get(rows: Rows, drive_of
         if 0 < before < after:
             grown[tier, obj] = max(grown.get((tier, obj), 0), after)
         held[tier, obj] = after
-    assert found.grown == [{o: n for (t, o), n in grown.items() if t == tier} for tier in range(len(PADDINGS))]
+    assert found.grown == [
+        {o: n for (t, o), n in grown.items() if t == tier} for tier in range(len(PADDINGS))
+    ]
     live: dict[tuple[int, int], int] = defaultdict(int)
 
     def size(key: tuple[int, int], length: int) -> int:
@@ -148,7 +173,10 @@ def test_a_drive_holds_its_objects_as_long_as_they_will_get(rows: Rows, drive_of
         held[key] = after
         live[place(key)] += size(key, after) - size(key, before)
         most[place(key)] = max(most.get(place(key), 0), live[place(key)])
-    expected = [[most.get((tier, d), 0) for d in range(DRIVES if tier == 1 else 1)] for tier in range(len(PADDINGS))]
+    expected = [
+        [most.get((tier, d), 0) for d in range(DRIVES if tier == 1 else 1)]
+        for tier in range(len(PADDINGS))
+    ]
     assert found.drive_peak_bytes == expected
 
 
@@ -168,12 +196,20 @@ def test_batches_of_any_length_come_to_the_same(
     found = trace_residency(tier, op, obj, offset + length, PADDINGS, shared, offset, cuts)
     for field in fields(Residency):
         one, other = (getattr(residency, field.name) for residency in (whole, found))
-        assert str(one) == str(other) if isinstance(one, list) else np.array_equal(one, other), field.name
+        assert str(one) == str(other) if isinstance(one, list) else np.array_equal(one, other), (
+            field.name
+        )
 
 
 def test_what_is_there_before_the_first_row_does_not_grow_up_to_its_length() -> None:
     """That object 0 is needed is known when it was written twice already."""
-    rows = [(2, WRITE, 0, 10), (2, WRITE, 0, 15), (2, READ, 0, 30), (2, WRITE, 1, 10), (2, WRITE, 1, 15)]
+    rows = [
+        (2, WRITE, 0, 10),
+        (2, WRITE, 0, 15),
+        (2, READ, 0, 30),
+        (2, WRITE, 1, 10),
+        (2, WRITE, 1, 15),
+    ]
     found = trace_residency(*columns(rows), PADDINGS)
     assert found.populate_bytes.tolist() == [30]
     assert found.grown == [{}, {}, {1: 15}]
@@ -187,7 +223,9 @@ def test_memory_follows_what_lives() -> None:
     op = np.tile(np.repeat([WRITE, DELETE], live), rounds)
     none = np.zeros(len(op), np.int64)
     survey, taken = PlanSurvey(1, {}), Intake([1], {0: 1}, Limit(), is_done=False)
-    survey.take(batch_of({"tier": none, "op": op, "object_id": obj, "length_bytes": none + 5}), taken)
+    survey.take(
+        batch_of({"tier": none, "op": op, "object_id": obj, "length_bytes": none + 5}), taken
+    )
     assert survey.facts().rows == 2 * rounds * live
     assert survey.struct.residents.used == live
     survey.close()

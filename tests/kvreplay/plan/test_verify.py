@@ -1,4 +1,7 @@
-"""Planted corruption: each kind is found, named and located, wherever it lies; what is whole is found whole."""
+"""Planted corruption.
+
+Each kind is found, named and located, wherever it lies; what is whole is found whole.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
-from rings import ENGINES, SEED, PlainFiles, drive, engine_of, files_in, memory_of, rows_of, space_in
+from rings import (
+    ENGINES,
+    SEED,
+    PlainFiles,
+    drive,
+    engine_of,
+    files_in,
+    memory_of,
+    rows_of,
+    space_in,
+)
 from whole import read_table
 
 from kvreplay.config import tiers
@@ -36,7 +49,9 @@ BLOCK, LENGTH = 4096, 40_960
 BLOCKS = LENGTH // BLOCK
 
 
-def row(op: str, obj: int, length: int = LENGTH, *, ts: int = 0, offset: int = 0, tier: int = NVME) -> Any:
+def row(
+    op: str, obj: int, length: int = LENGTH, *, ts: int = 0, offset: int = 0, tier: int = NVME
+) -> Any:
     return (ts, op, tier, "load", obj, offset, length, None, None, 0)
 
 
@@ -56,7 +71,9 @@ class Place:
         if self.kind in ("files", "python"):
             return bytearray(Path(self.tier.path(obj)).read_bytes())
         if self.kind == "extents":
-            return bytearray(os.pread(self.tier.native().drives[0].fd, LENGTH, self.tier.space.start(obj)))
+            return bytearray(
+                os.pread(self.tier.native().drives[0].fd, LENGTH, self.tier.space.start(obj))
+            )
         start = self.tier._space.start(obj)
         return bytearray(self.tier._memory[start : start + LENGTH])
 
@@ -106,10 +123,14 @@ def lose(at: Place) -> None:
 
 STAMPED = DataSource(SEED, is_stamped=True)
 STATED = [{"op": WRITE, "object_id": obj, "length_bytes": LENGTH} for obj in (0, 0, 1)]
-READS = [{"op": READ, "object_id": obj, "length_bytes": LENGTH, "version": 2 + obj} for obj in (0, 1)]
+READS = [
+    {"op": READ, "object_id": obj, "length_bytes": LENGTH, "version": 2 + obj} for obj in (0, 1)
+]
 
 
-def checked(engine: Any, at: Place, reads: list[dict[str, Any]] | None = None) -> tuple[Driven, Any, Verification]:
+def checked(
+    engine: Any, at: Place, reads: list[dict[str, Any]] | None = None
+) -> tuple[Driven, Any, Verification]:
     stated = reads or READS
     rows = rows_of(stated)
     rows.all["version"] = [each["version"] for each in stated]
@@ -130,18 +151,32 @@ def checked(engine: Any, at: Place, reads: list[dict[str, Any]] | None = None) -
         (swap, {"misplaced": 20}, (0, {"object_id": 1, "offset_bytes": 0, "version": 3})),
         (shift, {"misplaced": 10}, (0, {"object_id": 0, "offset_bytes": BLOCK, "version": 2})),
         (zero, {"foreign": 10}, (0, None)),
-        (lose, {"stale": 7}, (3 * BLOCK, {"object_id": 0, "offset_bytes": 3 * BLOCK, "version": 1})),
+        (
+            lose,
+            {"stale": 7},
+            (3 * BLOCK, {"object_id": 0, "offset_bytes": 3 * BLOCK, "version": 1}),
+        ),
     ],
 )
 def test_planted_corruption_is_counted_and_located(
-    tmp_path: Path, name: str, kind: str, depth: int, sabotage: Any, by_fault: dict[str, int], first: tuple[int, Any]
+    tmp_path: Path,
+    name: str,
+    kind: str,
+    depth: int,
+    sabotage: Any,
+    by_fault: dict[str, int],
+    first: tuple[int, Any],
 ) -> None:
     with ExitStack() as stack:
         at = Place(kind, tmp_path, stack)
         engine = engine_of(name, depth)
         assert drive(engine, rows_of(STATED), [at.tier], data=STAMPED).failure is None
         driven, rows, whole = checked(engine, at)
-        assert (whole.checked_blocks, whole.corrupt_blocks, whole.unwritten_blocks) == (2 * BLOCKS, 0, 0)
+        assert (whole.checked_blocks, whole.corrupt_blocks, whole.unwritten_blocks) == (
+            2 * BLOCKS,
+            0,
+            0,
+        )
         assert (driven.failure, rows["outcome"].tolist()) == (None, [OK, OK])
         sabotage(at)
         driven, rows, found = checked(engine, at)
@@ -176,10 +211,14 @@ def test_a_corrupt_block_stops_no_run(tmp_path: Path, name: str) -> None:
         zero(at)
         rows = rows_of(READS)
         rows.all["version"] = 2, 3
-        driven = drive(engine_of(name, 1), rows, [at.tier], data=STAMPED, is_verified=True, stops_on_error=True)
+        driven = drive(
+            engine_of(name, 1), rows, [at.tier], data=STAMPED, is_verified=True, stops_on_error=True
+        )
     assert rows.all["outcome"].tolist() == [CORRUPT, OK]
     assert driven.failure is not None
-    assert driven.failure.message.startswith("read of object 0: foreign block: tier space, object 0, offset 0: ")
+    assert driven.failure.message.startswith(
+        "read of object 0: foreign block: tier space, object 0, offset 0: "
+    )
     assert driven.failure.message.endswith(" and 9 more blocks")
 
 
@@ -193,34 +232,44 @@ def test_a_stamp_says_what_a_block_is() -> None:
     assert words[:, 3].tolist() == [7] * 3
     plain = bytearray(3 * BLOCK)
     STAMPED.unstamped(memoryview(plain), 3, 7, 12_288)
-    assert [made[at + 40 : at + BLOCK] == plain[at + 40 : at + BLOCK] for at in range(0, 3 * BLOCK, BLOCK)] == [
-        True
-    ] * 3
+    assert [
+        made[at + 40 : at + BLOCK] == plain[at + 40 : at + BLOCK]
+        for at in range(0, 3 * BLOCK, BLOCK)
+    ] == [True] * 3
     assert DataSource(SEED, is_stamped=True).struct.tag != STAMPED.struct.tag
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_any_changed_bit_is_found(tmp_path: Path, name: str) -> None:
-    """One bit of each of many words of a block, its stamp's and checksum's, too; and equal changes of two words."""
+    """One bit of each of many words of a block, its stamp's and checksum's, too.
+
+    And equal changes of two words.
+    """
     changes = [[(word, bit)] for word in (*range(8), 100, 255, 511) for bit in (0, 31, 32, 63)]
     changes += [[(7, 63), (8, 63)], [(7, 0), (9, 0)], [(100, 32), (101, 32)]]
     with files_in(tmp_path / "d") as files:
         at = Place.__new__(Place)
         at.kind, at.tier = "files", files
-        stated = [{"op": WRITE, "object_id": obj, "length_bytes": BLOCK} for obj in range(len(changes))]
+        stated = [
+            {"op": WRITE, "object_id": obj, "length_bytes": BLOCK} for obj in range(len(changes))
+        ]
         drive(engine_of(name, 8), rows_of(stated), [files], data=STAMPED)
         for obj, change in enumerate(changes):
             words = np.frombuffer(at.read(obj), np.uint64).copy()
             for word, bit in change:
                 words[word] ^= np.uint64(1 << bit)
             at.write(obj, words.tobytes())
-        reads = [{"op": READ, "object_id": o, "length_bytes": BLOCK, "version": o + 1} for o in range(len(changes))]
+        reads = [
+            {"op": READ, "object_id": o, "length_bytes": BLOCK, "version": o + 1}
+            for o in range(len(changes))
+        ]
         _, rows, found = checked(engine_of(name, 8), at, reads)
     assert set(rows["outcome"].tolist()) == {CORRUPT}
     assert found.by_fault == {"damaged": len(changes)}
 
 
-# --- whole runs ------------------------------------------------------------------------------------------------------
+# --- whole runs
+# ------------------------------------------------------------------------------------------------------
 
 
 class Sabotaged(PlainFiles):
@@ -237,10 +286,17 @@ class Sabotaged(PlainFiles):
         return super().begin(op, object_id)
 
 
-def run(tmp_path: Path, rows: list[Any], tier: Any = None, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
+def run(
+    tmp_path: Path, rows: list[Any], tier: Any = None, **options: Any
+) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
-    config = Config(tiers={"nvme": str(tmp_path)}, is_verified=True, **({"on_error": "continue"} | options))
-    outcome = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=True), tiers=[None, None, tier])
+    config = Config(
+        tiers={"nvme": str(tmp_path)}, is_verified=True, **({"on_error": "continue"} | options)
+    )
+    outcome = replay(
+        Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=True),
+        tiers=[None, None, tier],
+    )
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 
@@ -253,10 +309,14 @@ def test_a_run_says_which_blocks_and_reads_are_corrupt(tmp_path: Path, engine: s
     # Stages, because a read may otherwise overtake the write of another object.
     rows = [
         (ts, op, NVME, "load", obj, 0, LENGTH, 0, stage, 0)
-        for ts, (op, obj, stage) in enumerate([("write", 0, 0), ("write", 1, 0), ("read", 0, 1), ("read", 1, 1)])
+        for ts, (op, obj, stage) in enumerate(
+            [("write", 0, 0), ("write", 1, 0), ("read", 0, 1), ("read", 1, 1)]
+        )
     ]
     (tmp_path / "d").mkdir()
-    outcome, ops = run(tmp_path, rows, Sabotaged(tmp_path / "d", turn), queue_depth=1, engine=engine)
+    outcome, ops = run(
+        tmp_path, rows, Sabotaged(tmp_path / "d", turn), queue_depth=1, engine=engine
+    )
     found = outcome.run.verification
     assert found is not None
     assert (found.checked_blocks, found.by_fault) == (20, {"misplaced": 10})
@@ -267,7 +327,9 @@ def test_a_run_says_which_blocks_and_reads_are_corrupt(tmp_path: Path, engine: s
     assert [(op["outcome"], op["bytes"]) for op in ops[2:]] == [("corrupt", None), ("ok", LENGTH)]
     read = next(f for f in outcome.summary.figures if f.op == "read")
     assert (read.corrupt, read.errors) == (1, 1)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["verification"]["by_fault"] == {"misplaced": 10}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["verification"]["by_fault"] == {
+        "misplaced": 10
+    }
 
 
 def test_a_truncated_file_is_short(tmp_path: Path) -> None:
@@ -312,8 +374,12 @@ WHOLE = [
 @pytest.mark.star
 @pytest.mark.parametrize("engine", ["threads", "auto"])
 @pytest.mark.parametrize("target", ["d", "s.dat"])
-def test_what_is_whole_is_found_whole_on_storage_and_in_memory(tmp_path: Path, engine: str, target: str) -> None:
-    """Populated objects, overwrites, parts written one by one, unaligned ends, deletes and new lives."""
+def test_what_is_whole_is_found_whole_on_storage_and_in_memory(
+    tmp_path: Path, engine: str, target: str
+) -> None:
+    """Populated objects, overwrites, parts written one by one, unaligned ends, deletes and new
+    lives.
+    """
     if target == "d":
         (tmp_path / target).mkdir()
     trace = write_trace(tmp_path / "t.parquet", [(i, *r[1:]) for i, r in enumerate(WHOLE)])
@@ -335,9 +401,13 @@ def test_what_is_whole_is_found_whole_on_storage_and_in_memory(tmp_path: Path, e
 
 
 @pytest.mark.parametrize("appends", [100, 256, 1500])
-def test_every_block_of_a_read_is_checked_however_many_writes_it_sees(tmp_path: Path, appends: int) -> None:
+def test_every_block_of_a_read_is_checked_however_many_writes_it_sees(
+    tmp_path: Path, appends: int
+) -> None:
     rows = [row("write", 0, BLOCK, offset=at * BLOCK, ts=at) for at in range(appends)]
-    trace = write_trace(tmp_path / "t.parquet", [*rows, row("read", 0, appends * BLOCK, ts=appends)])
+    trace = write_trace(
+        tmp_path / "t.parquet", [*rows, row("read", 0, appends * BLOCK, ts=appends)]
+    )
     (tmp_path / "d").mkdir()
     config = Config(tiers={"nvme": str(tmp_path / "d")}, is_verified=True, is_buffered=True)
     found = replay(Replay(config, trace, tmp_path / "run", [])).run.verification
@@ -349,7 +419,15 @@ def test_the_command_says_that_nothing_is_corrupt(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0), row("read", 0, ts=1)])
     done = run_cli(
-        "kvreplay", "run", trace, "--tier", f"nvme={tmp_path / 'd'}", "--buffered", "--verify", "-o", tmp_path / "run"
+        "kvreplay",
+        "run",
+        trace,
+        "--tier",
+        f"nvme={tmp_path / 'd'}",
+        "--buffered",
+        "--verify",
+        "-o",
+        tmp_path / "run",
     )
     assert "verified 10 blocks of 4 KiB: none corrupt" in done.stdout
     with pytest.raises(ConfigError, match="--verify marks every block"):
@@ -369,7 +447,16 @@ def test_every_mismatch_of_a_run_is_listed_by_default(
     # Objects of ten blocks in I/Os of two: what follows a bad I/O is read and checked as well.
     rows = [row(op, i, ts=ts) for ts, op in enumerate(("write", "read")) for i in range(5)]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    how = ["--tier", f"nvme={tmp_path / 'd'}", "--buffered", "--verify", "--io-bytes", "8KiB", "--engine", engine]
+    how = [
+        "--tier",
+        f"nvme={tmp_path / 'd'}",
+        "--buffered",
+        "--verify",
+        "--io-bytes",
+        "8KiB",
+        "--engine",
+        engine,
+    ]
     done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
     assert done.returncode == 6
     assert "; CORRUPT: 50 of 50 blocks" in done.stdout.splitlines()[0]

@@ -1,4 +1,6 @@
-"""The versions that writes bring and reads must find, against plain Python that remembers every byte."""
+"""The versions that writes bring and reads must find, against plain Python that remembers every
+byte.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ COPIES = ("promote", "store", "demote")
 NEVER = -9
 
 
-def row(op: str, obj: int, length: int = 40_960, *, tier: int = 2, offset: int = 0, phase: str = "load") -> Any:
+def row(
+    op: str, obj: int, length: int = 40_960, *, tier: int = 2, offset: int = 0, phase: str = "load"
+) -> Any:
     return (0, op, tier, phase, obj, offset, length, None, None, 0)
 
 
@@ -79,7 +83,12 @@ def test_only_reads_that_see_several_writes_get_spans(tmp_path: Path) -> None:
 
 
 def test_what_was_populated_shows_around_what_was_written(tmp_path: Path) -> None:
-    rows = [row("write", 0, 4096, offset=4096), row("read", 0, 10_000), row("delete", 0), row("write", 0, 4096)]
+    rows = [
+        row("write", 0, 4096, offset=4096),
+        row("read", 0, 10_000),
+        row("delete", 0),
+        row("write", 0, 4096),
+    ]
     rows += [row("read", 0, 4096), row("read", 0, 0, offset=4096)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     loader = compile_window(open_table(trace, TRACE), trace, {2: 4096}, Limit()).loader
@@ -98,7 +107,12 @@ def test_what_was_populated_shows_around_what_was_written(tmp_path: Path) -> Non
 @pytest.mark.parametrize("is_verified", [False, True])
 def test_memory_follows_what_lives(tmp_path: Path, is_verified: bool) -> None:
     rounds, live = 60, 100
-    rows = [row(op, at * live + n) for at in range(rounds) for op in ("write", "delete") for n in range(live)]
+    rows = [
+        row(op, at * live + n)
+        for at in range(rounds)
+        for op in ("write", "delete")
+        for n in range(live)
+    ]
     trace = write_trace(tmp_path / "t.parquet", rows)
     loader = compile_window(open_table(trace, TRACE), trace, {2: 4096}, Limit()).loader
     ring = loader.begin(is_verified=is_verified, window=1024)
@@ -110,7 +124,10 @@ def test_memory_follows_what_lives(tmp_path: Path, is_verified: bool) -> None:
 
 
 class Model:
-    """What every byte of every object is, and which version a write brings; in steps of `ALIGNMENTS`."""
+    """What every byte of every object is, and which version a write brings.
+
+    In steps of `ALIGNMENTS`.
+    """
 
     def __init__(self, rows: list[Any], residency: Any) -> None:
         self.holds: dict[int, set[int]] = {}
@@ -118,9 +135,14 @@ class Model:
         self.touched: dict[int, int] = {}
         self.bytes: dict[tuple[int, int], dict[int, int]] = {}
         for tier, obj, length in zip(
-            residency.populate_tier, residency.populate_object, residency.populate_bytes, strict=True
+            residency.populate_tier,
+            residency.populate_object,
+            residency.populate_bytes,
+            strict=True,
         ):
-            self.bytes[int(tier), int(obj)] = dict.fromkeys(self.blocks(int(tier), 0, int(length)), VERSION_BEFORE)
+            self.bytes[int(tier), int(obj)] = dict.fromkeys(
+                self.blocks(int(tier), 0, int(length)), VERSION_BEFORE
+            )
         self.rows, self.expected = rows, []
         for _, op, tier, phase, obj, offset, length, *_ in rows:
             if tier in ALIGNMENTS:
@@ -178,7 +200,9 @@ def random_rows(seed: int, count: int) -> list[Any]:
 
 @pytest.mark.first(seed=3)
 @pytest.mark.parametrize("seed", range(12))
-def test_versions_and_what_reads_find_are_what_following_each_block_finds(tmp_path: Path, seed: int) -> None:
+def test_versions_and_what_reads_find_are_what_following_each_block_finds(
+    tmp_path: Path, seed: int
+) -> None:
     rows = random_rows(seed, 4000)
     trace = write_trace(tmp_path / "t.parquet", rows)
     window = compile_window(open_table(trace, TRACE), trace, ALIGNMENTS, Limit())
@@ -195,12 +219,19 @@ def test_versions_and_what_reads_find_are_what_following_each_block_finds(tmp_pa
             if blocks is None:
                 assert of["version"] == version, number
                 continue
-            start = int(of["offset_bytes"]) // ALIGNMENTS[int(of["tier"])] * ALIGNMENTS[int(of["tier"])] // 512
+            start = (
+                int(of["offset_bytes"])
+                // ALIGNMENTS[int(of["tier"])]
+                * ALIGNMENTS[int(of["tier"])]
+                // 512
+            )
             if of["version"] == VERSION_MIXED:
                 found = [NEVER] * len(blocks)
                 for begin, end, which in spans_of(loader, number):
                     assert begin < end
-                    found[begin // 512 - start : end // 512 - start] = [which] * ((end - begin) // 512)
+                    found[begin // 512 - start : end // 512 - start] = [which] * (
+                        (end - begin) // 512
+                    )
                 mixed += 1
             else:
                 found = [int(of["version"])] * len(blocks)
@@ -226,15 +257,22 @@ def test_spans_of_any_writes_are_what_each_block_was_written_last(
     last = loader.begin(is_verified=True)
     loader.load()
     spans = spans_of(loader, len(rows) - 1) or [(0, 60 * 512, int(last.all["version"][-1]))]
-    assert [version for start, end, version in spans for _ in range((end - start) // 512)] == content
+    assert [
+        version for start, end, version in spans for _ in range((end - start) // 512)
+    ] == content
     assert all(a[1] == b[0] and a[2] != b[2] for a, b in pairwise(spans))
 
 
 @pytest.mark.full
 def test_engines_may_ask_while_rows_are_laid(tmp_path: Path) -> None:
-    rows = [row("write", 0, 4096 * (1 + n % 2)) if n % 2 else row("read", 0, 8192) for n in range(60_000)]
+    rows = [
+        row("write", 0, 4096 * (1 + n % 2)) if n % 2 else row("read", 0, 8192)
+        for n in range(60_000)
+    ]
     rows[:0] = [row("write", 0, 8192), row("write", 0, 4096)]
-    trace = write_trace(tmp_path / "t.parquet", [r if r[1] == "read" else (*r[:6], 4096, *r[7:]) for r in rows])
+    trace = write_trace(
+        tmp_path / "t.parquet", [r if r[1] == "read" else (*r[:6], 4096, *r[7:]) for r in rows]
+    )
     window = compile_window(open_table(trace, TRACE), trace, {2: 4096}, Limit())
     loader, asked = window.loader, []
     rows_of = loader.begin(is_verified=True, window=1024)

@@ -33,7 +33,9 @@ def test_rows_and_time_are_left_out(warmup: str, closed: list[bool], paced: list
     ("10", Pacer(), True), ("9", Pacer(), False), ("1us", Pacer(), False),
     ("501ns", Pacer(2.0), True), ("500ns", Pacer(2.0), False),
 ])  # fmt: skip
-def test_a_warm_up_of_all_that_is_replayed_is_refused(text: str, pacer: Pacer, is_all: bool) -> None:
+def test_a_warm_up_of_all_that_is_replayed_is_refused(
+    text: str, pacer: Pacer, is_all: bool
+) -> None:
     facts = Facts(3, None, 9, 1000, (), is_bulk=False, objects=1)
     if not is_all:
         check_warmup(parse_warmup(text), text, 20, facts, pacer)

@@ -5,7 +5,15 @@ import hashlib
 import pytest
 
 from kvreplay.probes import libbpf
-from kvreplay.probes.libbpf import OBJECT, check_available, check_lockdown, library, missing, unseen_calls, uring_places
+from kvreplay.probes.libbpf import (
+    OBJECT,
+    check_available,
+    check_lockdown,
+    library,
+    missing,
+    unseen_calls,
+    uring_places,
+)
 from kvtrace.core.errors import ProbeUnavailable
 
 
@@ -43,7 +51,9 @@ def test_a_device_without_root_is_not_called_unreadable(tmp_path, monkeypatch, c
 
     monkeypatch.setattr(libbpf.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(libbpf.os, "access", lambda _path, _mode: False)
-    monkeypatch.setattr("sys.argv", ["kvreplay", "probe", "--dev", "/dev/null", "-o", str(tmp_path / "out")])
+    monkeypatch.setattr(
+        "sys.argv", ["kvreplay", "probe", "--dev", "/dev/null", "-o", str(tmp_path / "out")]
+    )
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert left.value.code == ProbeUnavailable.exit_code
@@ -62,12 +72,26 @@ def test_the_object_is_of_the_sources_beside_it():
 def events(tmp_path):
     """The tracepoints of a kernel of today."""
     for name in (
-        *("block/block_io_start", "block/block_rq_insert", "block/block_rq_issue", "syscalls/sys_enter_pread64"),
-        *("syscalls/sys_enter_io_submit", "io_uring/io_uring_submit_req", "io_uring/io_uring_complete"),
+        *(
+            "block/block_io_start",
+            "block/block_rq_insert",
+            "block/block_rq_issue",
+            "syscalls/sys_enter_pread64",
+        ),
+        *(
+            "syscalls/sys_enter_io_submit",
+            "io_uring/io_uring_submit_req",
+            "io_uring/io_uring_complete",
+        ),
     ):
         (tmp_path / name).mkdir(parents=True)
-    for name, fields in (("submit_req", [("void * req", 16)]), ("complete", [("void * req", 16), ("int res", 32)])):
-        text = "".join(f"\tfield:{field};\toffset:{at};\tsize:8;\tsigned:0;\n" for field, at in fields)
+    for name, fields in (
+        ("submit_req", [("void * req", 16)]),
+        ("complete", [("void * req", 16), ("int res", 32)]),
+    ):
+        text = "".join(
+            f"\tfield:{field};\toffset:{at};\tsize:8;\tsigned:0;\n" for field, at in fields
+        )
         (tmp_path / f"io_uring/io_uring_{name}" / "format").write_text(text)
     return tmp_path
 
@@ -90,7 +114,11 @@ def test_programs_are_left_out_that_the_kernel_has_no_tracepoints_for(events):
 
 
 def test_io_uring_is_seen_where_its_tracepoints_have_the_request(events):
-    assert uring_places(events) == {"uring_submitted_at": 16, "uring_req_at": 16, "uring_result_at": 32}
+    assert uring_places(events) == {
+        "uring_submitted_at": 16,
+        "uring_req_at": 16,
+        "uring_result_at": 32,
+    }
     assert unseen_calls(events) == ()
     (events / "io_uring/io_uring_complete/format").write_text("\tfield:int res;\toffset:32;\n")
     assert uring_places(events) is None

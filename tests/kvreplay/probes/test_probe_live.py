@@ -46,19 +46,35 @@ def check_against_fio(found, rw, depth, disk):
     direct = [e for e in found["events"] if e["rwbs"] == ("RS" if rw == "read" else "WS")]
     assert sum(e["bytes"] for e in direct) == moved
     assert {e["comm"] for e in direct} == {LOAD}
-    # An I/O that crosses the file's extents is several; the kernel's own splits and merges are counted.
-    assert ios - block["bios_merged"] - block["requests_merged"] <= len(direct) <= ios + 16 + block["splits"]
+    # An I/O that crosses the file's extents is several; the kernel's own splits and merges are
+    # counted.
+    assert (
+        ios - block["bios_merged"] - block["requests_merged"]
+        <= len(direct)
+        <= ios + 16 + block["splits"]
+    )
     assert ios <= block["bios"]
-    assert block["issued"] == block["bios"] + block["splits"] - block["bios_merged"] - block["requests_merged"]
+    assert (
+        block["issued"]
+        == block["bios"] + block["splits"] - block["bios_merged"] - block["requests_merged"]
+    )
     assert block["issued"] == sum(s["count"] for s in block["block_sizes"])
-    assert block["issued_bytes"] == sum(s["count"] * s["bytes"] for s in block["block_sizes"]) == block["bio_bytes"]
+    assert (
+        block["issued_bytes"]
+        == sum(s["count"] * s["bytes"] for s in block["block_sizes"])
+        == block["bio_bytes"]
+    )
     assert (block["lost_events"], block["lost_requests"], block["errors"]) == (0, 0, 0)
     # A kernel may complete a request without running the probe: no request may vanish for that.
     rows = [e for e in found["events"] if e["rwbs"].startswith(rw[0].upper())]
     seen = [e for e in rows if e["complete_ns"] is not None]
     assert len(rows) == block["issued"]
     assert len(seen) == block["completed"] == block["d2c"]["count"]
-    assert sum(e["bytes"] for e in seen) == block["completed_bytes"] == sum(s["bytes"] for s in block["per_second"])
+    assert (
+        sum(e["bytes"] for e in seen)
+        == block["completed_bytes"]
+        == sum(s["bytes"] for s in block["per_second"])
+    )
     assert sum(z["bytes"] for z in block["heat"]) == block["issued_bytes"]
     assert {z["device"] for z in block["heat"]} == {disk.name}
     check_application(found, rw, ios, moved)
@@ -83,7 +99,10 @@ def check_against_fio(found, rw, depth, disk):
 
 
 def check_application(found, rw, ios, moved):
-    """What fio submitted by libaio is what the application saw; fio's own files are read by other calls."""
+    """What fio submitted by libaio is what the application saw.
+
+    Fio's own files are read by other calls.
+    """
     calls = {c["call"]: c for c in found["application"]["calls"] if c["kind"] == rw}
     seen = calls["io_submit"]
     assert (seen["count"], seen["bytes"], seen["errors"]) == (ios, moved, 0)
@@ -117,7 +136,10 @@ def test_another_process_is_not_counted(place, tmp_path):
 @pytest.mark.full
 def test_children_of_a_process_are_counted(place, tmp_path):
     directory, disk = place
-    load = f"read line; dd if={directory / 'data'} of=/dev/null bs=128k count=23 iflag=direct 2>/dev/null; exit"
+    load = (
+        f"read line; dd if={directory / 'data'} of=/dev/null bs=128k count=23 iflag=direct"
+        " 2>/dev/null; exit"
+    )
     with subprocess.Popen(["sh", "-c", load], stdin=subprocess.PIPE, text=True) as shell:
         with probed(tmp_path / "out", "--pid", shell.pid, "--dev", disk) as found:
             shell.communicate("go\n")
@@ -142,10 +164,14 @@ def test_what_the_application_sees_is_fios_latency_and_holds_the_devices(place, 
     # fio's start reads a few files by pread64, too.
     direct = calls["pread64"]["count"] - calls["pread64"]["without_io"]
     assert done["total_ios"] <= direct <= done["total_ios"] + 100
-    fio_ns, app_ns = done["clat_ns"]["percentile"]["50.000000"], found["application"]["times"]["read"]["p50_ns"]
+    fio_ns, app_ns = (
+        done["clat_ns"]["percentile"]["50.000000"],
+        found["application"]["times"]["read"]["p50_ns"],
+    )
     device_ns = block["d2c"]["p50_ns"]
-    # With a call that waits, fio's completion latency is the call. The device's time lies within it: what is left
-    # (system call, filesystem, interrupt, waking up) is some 10 µs, more than a tenth where the drive takes 50 µs.
+    # With a call that waits, fio's completion latency is the call. The device's time lies within
+    # it: what is left (system call, filesystem, interrupt, waking up) is some 10 µs, more than a
+    # tenth where the drive takes 50 µs.
     sys.stdout.write(f"p50: fio {fio_ns} ns, application {app_ns:.0f} ns, D2C {device_ns:.0f} ns\n")
     assert 0.85 < app_ns / fio_ns < 1.1
     assert fio_ns / 2 < device_ns < app_ns * 1.05
@@ -157,7 +183,10 @@ def headers(tmp_path_factory):
     programs = Programs(OBJECT.read_bytes())
     flags = programs.enumerators("req_flag_bits")
     programs.close()
-    made = tree(tmp_path_factory.mktemp("headers"), sorted((f for f in flags if f[:5] == "__REQ"), key=flags.get))
+    made = tree(
+        tmp_path_factory.mktemp("headers"),
+        sorted((f for f in flags if f[:5] == "__REQ"), key=flags.get),
+    )
     with pytest.MonkeyPatch.context() as patch:
         if made is not None:
             patch.setenv("BCC_KERNEL_SOURCE", str(made))
@@ -173,7 +202,10 @@ def headers(tmp_path_factory):
 def test_bcc_counts_what_core_and_fio_count(place, tmp_path):
     directory, disk = place
     on = ("--comm", LOAD, "--dev", disk, "--backend")
-    with probed(tmp_path / "core", *on, "core") as core, probed(tmp_path / "bcc", *on, "bcc") as bcc:
+    with (
+        probed(tmp_path / "core", *on, "core") as core,
+        probed(tmp_path / "bcc", *on, "bcc") as bcc,
+    ):
         jobs = [fio(directory, rw, 64 << 10, 8) for rw in ("randread", "randwrite")]
         fio(directory, "randread", 4 << 10, 16, ioengine="io_uring")
         fio(directory, "write", 1 << 20, 1, ioengine="pvsync", fsync=1)
@@ -183,14 +215,28 @@ def test_bcc_counts_what_core_and_fio_count(place, tmp_path):
         assert {k: v for k, v in ours.items() if isinstance(v, int)} == {
             k: v for k, v in theirs.items() if isinstance(v, int)
         }
-        assert (ours["block_sizes"], ours["d2c"]["count"]) == (theirs["block_sizes"], theirs["d2c"]["count"])
+        assert (ours["block_sizes"], ours["d2c"]["count"]) == (
+            theirs["block_sizes"],
+            theirs["d2c"]["count"],
+        )
         # Half of the time apart at most: both see each request, one after the other.
         assert 0.5 < ours["d2c"]["mean_ns"] / theirs["d2c"]["mean_ns"] < 2
-    moved = [(c["call"], c["kind"], c["count"], c["bytes"], c["errors"]) for c in bcc["application"]["calls"]]
-    assert moved == [(c["call"], c["kind"], c["count"], c["bytes"], c["errors"]) for c in core["application"]["calls"]]
-    submitted = {c["kind"]: c["count"] for c in bcc["application"]["calls"] if c["call"] == "io_submit"}
+    moved = [
+        (c["call"], c["kind"], c["count"], c["bytes"], c["errors"])
+        for c in bcc["application"]["calls"]
+    ]
+    assert moved == [
+        (c["call"], c["kind"], c["count"], c["bytes"], c["errors"])
+        for c in core["application"]["calls"]
+    ]
+    submitted = {
+        c["kind"]: c["count"] for c in bcc["application"]["calls"] if c["call"] == "io_submit"
+    }
     assert submitted == {"read": jobs[0]["total_ios"], "write": jobs[1]["total_ios"]}
-    rows = [[(e["sector"], e["bytes"], e["rwbs"], e["comm"]) for e in found["events"]] for found in (bcc, core)]
+    rows = [
+        [(e["sector"], e["bytes"], e["rwbs"], e["comm"]) for e in found["events"]]
+        for found in (bcc, core)
+    ]
     assert sorted(rows[0]) == sorted(rows[1])
 
 
@@ -220,11 +266,17 @@ def test_a_command_is_measured_from_its_start_to_its_end(place, tmp_path):
     found = json.loads(done.stdout)
     events = pq.read_table(tmp_path / "out" / "blocks.parquet").to_pylist()
     assert sum(e["bytes"] for e in events if e["rwbs"] == "RS") == 23 * (128 << 10)
-    calls = [c for c in found["application"]["calls"] if c["kind"] == "read" and c["without_io"] < c["count"]]
+    calls = [
+        c
+        for c in found["application"]["calls"]
+        if c["kind"] == "read" and c["without_io"] < c["count"]
+    ]
     assert sum(c["count"] - c["without_io"] for c in calls) >= 23
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["blocks.parquet", "probe.json"]
     for command, status in ((("false",), 1), (("sh", "-c", "kill -9 $$"), 137)):
-        failed = run_cli("kvreplay", "probe", "-o", tmp_path / command[0], "--", *command, check=False)
+        failed = run_cli(
+            "kvreplay", "probe", "-o", tmp_path / command[0], "--", *command, check=False
+        )
         assert failed.returncode == status
         assert f"note: {command[0]} ended with status" in failed.stderr
         assert (tmp_path / command[0] / "probe.json").exists()
@@ -235,7 +287,10 @@ def test_a_command_is_measured_from_its_start_to_its_end(place, tmp_path):
 def test_what_a_command_excludes(tmp_path):
     for arguments, message in (
         (("--comm", "dd", "--", *READ), "-- dd: this command is measured"),
-        (("--", "nobody-has-this"), "-- nobody-has-this: command not found; check its name and PATH"),
+        (
+            ("--", "nobody-has-this"),
+            "-- nobody-has-this: command not found; check its name and PATH",
+        ),
     ):
         refused = run_cli("kvreplay", "probe", "-o", tmp_path / "out", *arguments, check=False)
         assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
@@ -256,6 +311,8 @@ def test_a_probe_that_is_killed_leaves_what_it_had_seen(place, tmp_path):
     done = run_cli("kvreplay", "recover", out)
     events = pq.read_table(out / "blocks.parquet").to_pylist()
     assert f"{len(events):,} requests of a probe that was killed" in done.stderr
-    assert sum(e["bytes"] for e in events if e["rwbs"] == "RS" and e["comm"] == "dd") == 23 * (128 << 10)
+    assert sum(e["bytes"] for e in events if e["rwbs"] == "RS" and e["comm"] == "dd") == 23 * (
+        128 << 10
+    )
     assert [p.name for p in out.iterdir()] == ["blocks.parquet"]
     assert run_cli("kvdistill", "fio", out, "-o", tmp_path / "jobs").returncode == 0

@@ -1,4 +1,7 @@
-"""The parts of the probes that need no kernel: buckets, percentiles, devices, events, the command's errors."""
+"""The parts of the probes that need no kernel.
+
+Buckets, percentiles, devices, events, the command's errors.
+"""
 
 import os
 import signal
@@ -36,7 +39,13 @@ from kvtrace.core.run.run_file import BLOCKS_JOURNAL
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.statistics import bounds
 
-BITS = {"__REQ_SYNC": 11, "__REQ_META": 12, "__REQ_FUA": 17, "__REQ_PREFLUSH": 18, "__REQ_RAHEAD": 19}
+BITS = {
+    "__REQ_SYNC": 11,
+    "__REQ_META": 12,
+    "__REQ_FUA": 17,
+    "__REQ_PREFLUSH": 18,
+    "__REQ_RAHEAD": 19,
+}
 
 
 def test_slots_join_without_gaps_and_are_narrow():
@@ -90,7 +99,12 @@ def test_percentiles_are_nearest_rank_and_null_when_few():
         Bucket(128, 256, 40),
     ]
     nothing = histogram([0] * SLOTS, 0)
-    assert (nothing.count, nothing.mean_ns, nothing.p50_ns, nothing.longest_below_ns) == (0, None, None, None)
+    assert (nothing.count, nothing.mean_ns, nothing.p50_ns, nothing.longest_below_ns) == (
+        0,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_value_beyond_the_last_slot_has_no_upper_bound():
@@ -101,9 +115,18 @@ def test_a_value_beyond_the_last_slot_has_no_upper_bound():
 
 @pytest.fixture
 def sys_tree(tmp_path):
-    """A disk sda with a partition, a disk sdb, dm-0 over sda1 and sdb, md0 over sdb, with a partition, and loop0."""
+    """A disk sda with a partition, a disk sdb, dm-0 over sda1 and sdb, md0 over sdb, with a
+    partition, and loop0.
+    """
     sys = tmp_path / "sys"
-    numbers = {"sda": "8:0", "sda/sda1": "8:1", "sdb": "8:16", "dm-0": "253:0", "loop0": "7:0", "md0": "9:5"}
+    numbers = {
+        "sda": "8:0",
+        "sda/sda1": "8:1",
+        "sdb": "8:16",
+        "dm-0": "253:0",
+        "loop0": "7:0",
+        "md0": "9:5",
+    }
     for path, number in (numbers | {"md0/md0p1": "259:0"}).items():
         block = sys / "devices" / path
         # A partition has no queue.
@@ -128,11 +151,15 @@ def test_devices_resolve_to_the_disks_that_do_the_io(sys_tree):
     assert beneath("8:1", sys_tree) == [sda]
     assert beneath("253:0", sys_tree) == [sda, sdb]
     assert beneath("9:5", sys_tree) == beneath("259:0", sys_tree) == [sdb]
-    # A loop device issues requests of its own; what lies on its file's disk is beneath it, too, but not for the probes.
+    # A loop device issues requests of its own; what lies on its file's disk is beneath it, too, but
+    # not for the probes.
     assert beneath("7:0", sys_tree) == [Disk("loop0", 7 << 20)]
     part, loop, disk = (sys_tree / "devices" / name for name in ("md0/md0p1", "loop0", "sdb"))
     assert list(devices_beneath(part)) == [part, disk]
-    assert (list(devices_beneath(loop, has_loops=False)), list(devices_beneath(loop))) == ([loop], [loop, None])
+    assert (list(devices_beneath(loop, has_loops=False)), list(devices_beneath(loop))) == (
+        [loop],
+        [loop, None],
+    )
     assert device_name(8 << 20 | 16, sys_tree) == "sdb"
     assert device_name(9 << 20, sys_tree) == "9:0"
     with pytest.raises(DeviceError, match="does not describe device 9:9"):
@@ -163,7 +190,11 @@ def test_a_cgroup_is_its_directorys_inode_and_depth(tmp_path):
     sys = "23 1 0:1 / /sys rw - tmpfs tmpfs rw\n"
     mounts.write_text(f"{sys}24 1 0:2 / {root} rw - cgroup2 cgroup2 rw\n")
     wanted = Cgroup((root / "a" / "b").stat().st_ino, 2)
-    assert find_cgroup(root / "a" / "b", tmp_path) == find_cgroup(libbpf.Path("/a/b"), tmp_path) == wanted
+    assert (
+        find_cgroup(root / "a" / "b", tmp_path)
+        == find_cgroup(libbpf.Path("/a/b"), tmp_path)
+        == wanted
+    )
     assert find_cgroup(root, tmp_path).level == 0
     with pytest.raises(ConfigError, match="no cgroup of version 2; name a directory below"):
         find_cgroup(tmp_path, tmp_path)
@@ -196,7 +227,9 @@ def test_flags_are_written_as_the_kernel_does(flags, letters):
 
 
 def test_events_become_rows_with_nulls_for_what_was_not_seen():
-    whole = struct.pack("<4Q6I16s", 1100, 1200, 1500, 77, 4096, 1 << 11, 0xFFF << 20, 42, 10, 0, b"fio")
+    whole = struct.pack(
+        "<4Q6I16s", 1100, 1200, 1500, 77, 4096, 1 << 11, 0xFFF << 20, 42, 10, 0, b"fio"
+    )
     open_ = struct.pack("<4Q6I16s", 1300, 0, 0, 78, 512, 1, 0xFFF << 20, 43, 0, 0, b"dd")
     assert len(whole) == EVENT.itemsize
     rows = blocks_batch(whole + open_, 1000, BITS).to_pylist()
@@ -212,7 +245,12 @@ def test_events_become_rows_with_nulls_for_what_was_not_seen():
         "comm": "fio",
         "error": 5,
     }
-    assert (rows[1]["insert_ns"], rows[1]["issue_ns"], rows[1]["complete_ns"], rows[1]["error"]) == (
+    assert (
+        rows[1]["insert_ns"],
+        rows[1]["issue_ns"],
+        rows[1]["complete_ns"],
+        rows[1]["error"],
+    ) == (
         300,
         None,
         None,
@@ -228,7 +266,10 @@ def test_a_name_is_matched_to_its_end():
     assert (config["comm_high"], config["comm_mask_high"]) == (0, 0)
     everyone = Filter().config()
     assert everyone["own_pid"] == os.getpid()
-    assert not any(everyone[name] for name in ("is_comm_wanted", "wanted_pid", "wanted_cgroup", "is_device_wanted"))
+    assert not any(
+        everyone[name]
+        for name in ("is_comm_wanted", "wanted_pid", "wanted_cgroup", "is_device_wanted")
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,7 +306,10 @@ def test_an_unavailable_probe_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 def test_a_flush_that_the_kernel_passed_on_itself_was_issued_by_none():
-    """As `--comm fio` sees fdatasync: queued and completed by fio, issued as a request that belongs to no process."""
+    """As `--comm fio` sees fdatasync.
+
+    Queued and completed by fio, issued as a request that belongs to no process.
+    """
 
     class Kernel:
         def entries(self, _table):
@@ -303,7 +347,12 @@ class NoProbes:
 def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "Session", NoProbes)
     found = session.measure(
-        Filter(), tmp_path / "out", None, [], has_events=False, tell=lambda _line: os.kill(os.getpid(), signal.SIGINT)
+        Filter(),
+        tmp_path / "out",
+        None,
+        [],
+        has_events=False,
+        tell=lambda _line: os.kill(os.getpid(), signal.SIGINT),
     )
     assert found.was_stopped is True
     assert (tmp_path / "out" / "probe.json").is_file()
@@ -317,23 +366,39 @@ def test_a_probe_that_fails_leaves_its_journal_and_one_that_ends_well_none(tmp_p
         session.measure(Filter(), tmp_path / "out", None, [], **ask)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [BLOCKS_JOURNAL]
     session.measure(Filter(), tmp_path / "out", None, [], **ask, is_over=lambda: True)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["blocks.parquet", "probe.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "blocks.parquet",
+        "probe.json",
+    ]
 
 
 def test_a_journal_that_ends_within_a_batch_gives_what_came_before(tmp_path):
     events = np.zeros(5, dtype=EVENT)
-    events["sector"], events["queue_ns"], events["issue_ns"], events["complete_ns"] = range(5), 10, 20, 30
+    events["sector"], events["queue_ns"], events["issue_ns"], events["complete_ns"] = (
+        range(5),
+        10,
+        20,
+        30,
+    )
     ends = []
     with session.block_journal(tmp_path, describe(BLOCKS, "kvreplay", [], {})) as write:
         for _ in range(3):
             write(blocks_batch(events.tobytes(), 0, BITS))
             ends.append((tmp_path / BLOCKS_JOURNAL).stat().st_size)
-    for size, rows in ((ends[2], 15), (ends[2] - 1, 10), (ends[1] + 1, 10), (ends[1] - 200, 5), (ends[0], 5)):
+    for size, rows in (
+        (ends[2], 15),
+        (ends[2] - 1, 10),
+        (ends[1] + 1, 10),
+        (ends[1] - 200, 5),
+        (ends[0], 5),
+    ):
         folder = tmp_path / f"{size}"
         folder.mkdir()
         (folder / BLOCKS_JOURNAL).write_bytes((tmp_path / BLOCKS_JOURNAL).read_bytes()[:size])
         assert session.recover_blocks(folder) == rows
-        assert read_table(folder / "blocks.parquet", BLOCKS)["sector"].to_pylist() == [*range(5)] * (rows // 5)
+        assert read_table(folder / "blocks.parquet", BLOCKS)["sector"].to_pylist() == [
+            *range(5)
+        ] * (rows // 5)
     (folder / BLOCKS_JOURNAL).write_bytes(b"no stream at all")
     with pytest.raises(TraceError, match="not the journal of a probe"):
         session.recover_blocks(folder)

@@ -1,4 +1,7 @@
-"""Calls of known number, requeues, a cgroup, and another tool on the same load: the probes agree with all."""
+"""Calls of known number, requeues, a cgroup, and another tool on the same load.
+
+The probes agree with all.
+"""
 
 import os
 import shutil
@@ -62,7 +65,11 @@ def test_calls_on_files_are_counted_by_interface(place, tmp_path):
         process.communicate("end\n")
     application = found["application"]
     calls = {(c["kind"], c["call"]): c for c in application["calls"]}
-    seen = {key: (c["count"], c["bytes"], c["errors"]) for key, c in calls.items() if c["call"] != "read"}
+    seen = {
+        key: (c["count"], c["bytes"], c["errors"])
+        for key, c in calls.items()
+        if c["call"] != "read"
+    }
     # The write to the pipe is none on a file; the read before the file's start fails.
     assert seen == {
         ("write", "pwrite64"): (7, 7 * 8192, 0),
@@ -83,7 +90,10 @@ def test_calls_on_files_are_counted_by_interface(place, tmp_path):
     assert (times["fsync"], times["fdatasync"]) == (2, 1)
     # What the page cache took or gave is timed apart: the reads from it are no reads of the disk.
     for kind, most in (("read", 8192), ("write", 8)):
-        done, without = (sum(c[n] for (k, _call), c in calls.items() if k == kind) for n in ("count", "without_io"))
+        done, without = (
+            sum(c[n] for (k, _call), c in calls.items() if k == kind)
+            for n in ("count", "without_io")
+        )
         assert times[f"{kind}_without_io"] == without
         assert times.get(kind, 0) == done - without < most
     assert sum(c["direct"] for c in calls.values()) == 0
@@ -106,7 +116,10 @@ def test_other_engines_of_fio_are_counted_exactly(place, tmp_path):
     with probed(tmp_path / "out", "--comm", LOAD, "--dev", disk) as found:
         written = fio(directory, "randwrite", 128 << 10, 4, ioengine="io_uring")
         read = fio(directory, "randread", 128 << 10, 1, ioengine="pvsync2")
-    calls = {(c["kind"], c["call"]): (c["count"], c["bytes"], c["errors"]) for c in found["application"]["calls"]}
+    calls = {
+        (c["kind"], c["call"]): (c["count"], c["bytes"], c["errors"])
+        for c in found["application"]["calls"]
+    }
     assert calls["write", "io_uring"] == (written["total_ios"], FILE_BYTES, 0)
     assert calls["read", "preadv2"] == (read["total_ios"], FILE_BYTES, 0)
     assert found["application"]["times"]["write"]["count"] == written["total_ios"]
@@ -130,22 +143,35 @@ sys.stdin.readline()
 
 @pytest.mark.full
 def test_requests_whose_end_is_not_seen_leave_the_count(place):
-    """Without the probe at completions no end is seen: the kernel's own state of a request takes it out."""
+    """Without the probe at completions no end is seen.
+
+    The kernel's own state of a request takes it out.
+    """
     directory, disk = place
     command = [sys.executable, "-c", READS, str(directory / "data")]
     before = requests_of(disk)
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
-        with closing(load(Filter(pid=process.pid, disks=resolve(disk)), has_events=False)) as programs:
+        with closing(
+            load(Filter(pid=process.pid, disks=resolve(disk)), has_events=False)
+        ) as programs:
             programs.detach("block_rq_complete")
             programs.shared()["origin_ns"] = time.monotonic_ns()
             process.stdin.write("go\n")
             process.stdin.flush()
             wait_until_blocked(process.pid)
-            # As a probe ends: counts are read when nothing changes them any more. Others go on while it is taken off.
+            # As a probe ends: counts are read when nothing changes them any more. Others go on
+            # while it is taken off.
             for program in PROGRAMS:
                 programs.detach(program)
                 if program == "block_rq_insert":
-                    command = ["dd", f"if={directory / 'data'}", "of=/dev/null", "bs=4k", "count=1000", "iflag=direct"]
+                    command = [
+                        "dd",
+                        f"if={directory / 'data'}",
+                        "of=/dev/null",
+                        "bs=4k",
+                        "count=1000",
+                        "iflag=direct",
+                    ]
                     subprocess.run(command, check=True, capture_output=True)
             found = block_figures(programs, programs.shared()[0], {}, 11)
         process.communicate("end\n")
@@ -153,8 +179,9 @@ def test_requests_whose_end_is_not_seen_leave_the_count(place):
     # Neighbours of the burst may be merged into one request, on a busy disk many.
     assert read.issued + read.bios_merged + read.requests_merged >= 500
     assert (read.completed, read.q2d.count, read.d2c.count) == (0, 0, 0)
-    # One at a time, 5 ms apart: what the burst left in the count is gone, and so is each before the next. But for what
-    # others use of the kernel's requests while we look: they seem to be in flight still.
+    # One at a time, 5 ms apart: what the burst left in the count is gone, and so is each before the
+    # next. But for what others use of the kernel's requests while we look: they seem to be in
+    # flight still.
     assert found.in_flight_at_end <= 2 + requests_of(disk) - before - read.issued
     assert read.ends_not_seen == read.issued - found.in_flight_at_end
     assert sum(d.count for d in read.in_flight_at_dispatch if d.in_flight <= 2) >= 100
@@ -182,7 +209,10 @@ def test_a_requeue_does_not_leak(place, tmp_path):
     direct = [e for e in found["events"] if e["rwbs"] == "WS"]
     assert sum(e["bytes"] for e in direct) == 4 * FILE_BYTES
     assert block["issued"] == sum(s["count"] for s in block["block_sizes"])
-    unended = sum(d["issued"] - d["completed"] - d["ends_not_seen"] for d in found["block"]["directions"].values())
+    unended = sum(
+        d["issued"] - d["completed"] - d["ends_not_seen"]
+        for d in found["block"]["directions"].values()
+    )
     assert found["block"]["in_flight_at_end"] == unended
     most = max(d["in_flight"] for d in block["in_flight_at_dispatch"])
     requests = 256 + block["splits"] + block["ends_not_seen"]
@@ -196,7 +226,12 @@ def test_a_requeue_does_not_leak(place, tmp_path):
 def test_only_a_cgroups_processes_are_counted(place, tmp_path):
     directory, disk = place
     root = next(
-        (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if " cgroup2 " in line), None
+        (
+            line.split()[1]
+            for line in Path("/proc/mounts").read_text().splitlines()
+            if " cgroup2 " in line
+        ),
+        None,
     )
     if root is None:
         pytest.skip("no cgroup2 is mounted")
@@ -257,7 +292,11 @@ def test_bpftrace_agrees_on_the_same_load(place, tmp_path):
         return sum(int(value) for key, value in lines if "W" in key)
 
     block = found["block"]["directions"]["write"]
-    assert (block["queued"], block["bios"], block["splits"]) == (said("started"), said("bios"), said("splits"))
+    assert (block["queued"], block["bios"], block["splits"]) == (
+        said("started"),
+        said("bios"),
+        said("splits"),
+    )
     assert block["bio_bytes"] == 512 * said("sectors") == block["issued_bytes"] == done["io_bytes"]
     assert said("merged") <= block["bios_merged"]
 
@@ -269,7 +308,9 @@ def partition(tmp_path):
     os.truncate(tmp_path / "image", 32 << 20)
     if not (shutil.which("losetup") and shutil.which("addpart")):
         pytest.skip("losetup or addpart is not installed (apt-get install util-linux mount)")
-    made = subprocess.run(["losetup", "-f", "--show", tmp_path / "image"], capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        ["losetup", "-f", "--show", tmp_path / "image"], capture_output=True, text=True, check=False
+    )
     if made.returncode:
         pytest.skip(f"no loop device: {made.stderr.strip()}")
     loop = Path(made.stdout.strip())
@@ -294,5 +335,9 @@ def test_a_partitions_requests_are_its_disks(partition, tmp_path):
     assert [e["bytes"] for e in direct] == [64 << 10] * 23
     assert {e["device"] for e in direct} == {disk}
     assert [e["sector"] for e in direct] == [2048 + 128 * i for i in range(23)]
-    written = [(c["call"], c["count"], c["bytes"]) for c in found["application"]["calls"] if c["kind"] == "write"]
+    written = [
+        (c["call"], c["count"], c["bytes"])
+        for c in found["application"]["calls"]
+        if c["kind"] == "write"
+    ]
     assert written == [("write", 23, 23 << 16)]

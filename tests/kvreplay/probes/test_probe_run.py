@@ -1,4 +1,7 @@
-"""`kvreplay run --probes`: what the block layer did for a run lies beside the run, or the run says why not."""
+"""`kvreplay run --probes`.
+
+What the block layer did for a run lies beside the run, or the run says why not.
+"""
 
 import json
 import re
@@ -30,7 +33,15 @@ def test_a_runs_block_requests_are_its_operations_bytes(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     (tmp_path / "scratch").mkdir()
     done = run_cli(
-        "kvreplay", "run", trace, "--tier", f"nvme={tmp_path / 'scratch'}", "--probes", "-o", tmp_path / "run", "--json"
+        "kvreplay",
+        "run",
+        trace,
+        "--tier",
+        f"nvme={tmp_path / 'scratch'}",
+        "--probes",
+        "-o",
+        tmp_path / "run",
+        "--json",
     )
     facts = json.loads(done.stdout)["probes"]
     if not facts["devices"]:
@@ -48,7 +59,9 @@ def test_a_runs_block_requests_are_its_operations_bytes(tmp_path):
         ends = [b["complete_ns"] for b in rows if b["complete_ns"] is not None]
         assert max(ends) <= max(o["completed_ns"] for o in mine)
     probe = json.loads((tmp_path / "run" / "probe.json").read_text())
-    assert {c["kind"]: c["bytes"] for c in probe["application"]["calls"] if c["call"] == "io_uring"}["read"] == 8 * MIB
+    assert {
+        c["kind"]: c["bytes"] for c in probe["application"]["calls"] if c["call"] == "io_uring"
+    }["read"] == 8 * MIB
 
 
 @pytest.mark.full
@@ -58,14 +71,30 @@ def test_parts_of_an_operation_reach_the_device_as_they_are(tmp_path):
     """Several in one submission would be merged, up to the longest request of the device."""
     rows = [(i, "read", 2, "decode", i, 0, 8 * MIB, i, 0, 0) for i in range(8)]
     trace, target = write_trace(tmp_path / "t.parquet", rows), tmp_path / "nvme.dat"
-    more = ("--probes", "--io-bytes", "256KiB", "--queue-depth", "32", "--as-fast-as-possible", "--json")
+    more = (
+        "--probes",
+        "--io-bytes",
+        "256KiB",
+        "--queue-depth",
+        "32",
+        "--as-fast-as-possible",
+        "--json",
+    )
     for number in range(3):
         out = tmp_path / f"run{number}"
-        facts = json.loads(run_cli("kvreplay", "run", trace, "--tier", f"nvme={target}", "-o", out, *more).stdout)
+        facts = json.loads(
+            run_cli("kvreplay", "run", trace, "--tier", f"nvme={target}", "-o", out, *more).stdout
+        )
         if not facts["probes"]["devices"]:
             pytest.skip("the temporary directory does not lie on a disk")
-        rows = [b["bytes"] for b in pq.read_table(out / "blocks.parquet").to_pylist() if b["rwbs"] == "RS"]
-        if rows == [256 << 10] * 256:  # where the disk is busy with others' I/O the scheduler merges what waits for it
+        rows = [
+            b["bytes"]
+            for b in pq.read_table(out / "blocks.parquet").to_pylist()
+            if b["rwbs"] == "RS"
+        ]
+        if (
+            rows == [256 << 10] * 256
+        ):  # where the disk is busy with others' I/O the scheduler merges what waits for it
             return
     assert rows == [256 << 10] * 256
 
@@ -88,11 +117,18 @@ def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd)
     assert run.status == "complete"
     assert run.probes == ProbesNote(is_measured=False, reason=reason)
     assert f"left out the probes: {reason}" in run.notes
-    (picked,) = re.findall(r"grep -E '(.+probes.+)' ", (Path(__file__).parents[3] / "docs/demo.sh").read_text())
+    (picked,) = re.findall(
+        r"grep -E '(.+probes.+)' ", (Path(__file__).parents[3] / "docs/demo.sh").read_text()
+    )
     assert re.match(picked, f"note: left out the probes: {reason}"), "make demo shows this note"
     assert f"left out the probes: {reason}\n" in capfd.readouterr().err
     assert not {"probe.json", "blocks.parquet"} & {p.name for p in (tmp_path / "run").iterdir()}
-    assert {p.name for p in tmp_path.iterdir()} == {"t.parquet", "t.objects.parquet", "scratch", "run"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "t.parquet",
+        "t.objects.parquet",
+        "scratch",
+        "run",
+    }
 
 
 def test_probes_that_die_on_the_way_are_left_out(tmp_path, monkeypatch):
@@ -112,5 +148,11 @@ def test_a_program_that_does_not_start_leaves_the_probes_out(tmp_path, monkeypat
 
 def test_histograms_only_needs_probes(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    with pytest.raises(ConfigError, match="--histograms-only is an option of --probes; add --probes"):
-        replay(Replay(Config(tiers={"nvme": "null"}, is_histograms_only=True), trace, tmp_path / "run", []))
+    with pytest.raises(
+        ConfigError, match="--histograms-only is an option of --probes; add --probes"
+    ):
+        replay(
+            Replay(
+                Config(tiers={"nvme": "null"}, is_histograms_only=True), trace, tmp_path / "run", []
+            )
+        )

@@ -20,7 +20,11 @@ from kvtrace.core.schema import OPS, TRACE, arrow_schema
 from kvtrace.core.tables import create, open_table
 
 NODES, LENGTH = 4, 8192
-SHARED = [TierFacts("gpu", 1 << 30), TierFacts("cpu", 1 << 30, instance_nodes=1), TierFacts("nvme", 1 << 30)]
+SHARED = [
+    TierFacts("gpu", 1 << 30),
+    TierFacts("cpu", 1 << 30, instance_nodes=1),
+    TierFacts("nvme", 1 << 30),
+]
 OWN = [*SHARED[:2], TierFacts("nvme", 1 << 30, instance_nodes=1)]
 
 
@@ -39,12 +43,16 @@ def fleet(path: Path, rows: list[tuple[int, str, int, int]], tiers: list[TierFac
 def on_shared_store() -> list[tuple[int, str, int, int]]:
     """Each node stores five objects in what all share, and reads those of the node before."""
     rows = [(node, "write", 2, 5 * node + at) for at in range(5) for node in range(NODES)]
-    return rows + [(node, "read", 2, (5 * (node - 1) + at) % 20) for at in range(5) for node in range(NODES)]
+    return rows + [
+        (node, "read", 2, (5 * (node - 1) + at) % 20) for at in range(5) for node in range(NODES)
+    ]
 
 
 def ops_of(folder: Path) -> list[dict[str, Any]]:
     reader = open_table(folder / "ops.parquet", OPS)
-    return [row for batch in reader.batches((*OPS.names, *reader.extras)) for row in batch.to_pylist()]
+    return [
+        row for batch in reader.batches((*OPS.names, *reader.extras)) for row in batch.to_pylist()
+    ]
 
 
 def test_a_shared_store_is_replayed_whole_on_one_host(tmp_path):
@@ -62,7 +70,12 @@ def test_a_shared_store_is_replayed_whole_on_one_host(tmp_path):
 @pytest.mark.full
 def test_a_rank_a_node_says_which_and_the_store_bears_the_load_of_all(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
-    on_ranks(NODES, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))
+    on_ranks(
+        NODES,
+        lambda s: s.replay(
+            Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])
+        ),
+    )
     run = read_run(tmp_path / "run")
     assert isinstance(run.ranks, RanksNote)
     assert run.ranks.partition is not None
@@ -84,19 +97,28 @@ def test_a_rank_a_node_says_which_and_the_store_bears_the_load_of_all(tmp_path):
 @pytest.mark.full
 def test_two_ranks_share_four_nodes(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
-    on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))
+    on_ranks(
+        2,
+        lambda s: s.replay(
+            Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])
+        ),
+    )
     run = read_run(tmp_path / "run")
     assert isinstance(run.ranks, RanksNote)
     assert [rank.nodes for rank in run.ranks.ranks] == [[0, 2], [1, 3]]
 
 
 def test_drives_that_nodes_have_apart_are_not_one_drive(tmp_path):
-    """Both nodes have a copy of object 7; the first deletes its own, and the other goes on to read."""
+    """Both nodes have a copy of object 7.
+
+    The first deletes its own, and the other goes on to read.
+    """
     rows = [(0, "write", 2, 7), (1, "write", 2, 7), (0, "delete", 2, 7), (1, "read", 2, 7)]
     path = fleet(tmp_path / "t.parquet", rows, OWN)
     config = Config(tiers={"nvme": "ram"})
     with pytest.raises(
-        TraceError, match=r"nvme is separate on each node, .* mpirun -n 2 kvreplay run --mpi --partition node"
+        TraceError,
+        match=r"nvme is separate on each node, .* mpirun -n 2 kvreplay run --mpi --partition node",
     ):
         replay(Replay(config, path, tmp_path / "run", ["kvreplay"]))
     on_ranks(2, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])))
@@ -106,20 +128,36 @@ def test_drives_that_nodes_have_apart_are_not_one_drive(tmp_path):
     assert not any("separate on each node" in note for note in run.notes)
     path = fleet(tmp_path / "u.parquet", rows[:2], OWN)
     run = replay(Replay(config, path, tmp_path / "run2", ["kvreplay"])).run
-    assert any("tier nvme is separate on each node: here 2 nodes share one copy of an object" in n for n in run.notes)
+    assert any(
+        "tier nvme is separate on each node: here 2 nodes share one copy of an object" in n
+        for n in run.notes
+    )
 
 
 @pytest.mark.full
 def test_ranks_of_several_nodes_say_how_many_ranks_keep_all_apart(tmp_path):
     path = fleet(tmp_path / "t.parquet", [(node, "write", 2, node) for node in range(NODES)], OWN)
-    on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])))
+    on_ranks(
+        2,
+        lambda s: s.replay(
+            Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "run", ["kvreplay"])
+        ),
+    )
     (note,) = [note for note in read_run(tmp_path / "run").notes if "separate on each node" in note]
     assert "here 2 nodes share one copy of an object" in note
     assert "mpirun -n 4 kvreplay run --mpi --partition node keeps copies separate" in note
-    rows = [(node, op, 2, 0) for node, op in ((0, "write"), (1, "write"), (2, "write"), (0, "delete"), (2, "read"))]
+    rows = [
+        (node, op, 2, 0)
+        for node, op in ((0, "write"), (1, "write"), (2, "write"), (0, "delete"), (2, "read"))
+    ]
     path = fleet(tmp_path / "u.parquet", rows, OWN)
     with pytest.raises(TraceError, match=r"give each node a rank, mpirun -n 3 kvreplay run --mpi"):
-        on_ranks(2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "no", ["kvreplay"])))
+        on_ranks(
+            2,
+            lambda s: s.replay(
+                Replay(Config(tiers={"nvme": "ram"}), path, tmp_path / "no", ["kvreplay"])
+            ),
+        )
 
 
 def test_one_nodes_rows_are_replayed_alone_at_their_own_times(tmp_path):
@@ -135,8 +173,16 @@ def test_one_nodes_rows_are_replayed_alone_at_their_own_times(tmp_path):
     assert {op["node"] for op in ops} == {2}
     # What the node before stored lies there.
     assert found.populated.objects == 5
-    assert (found.window.node, found.window.planned_rows, found.window.is_whole_trace) == (2, 10, False)
-    assert (found.summary.operations, found.summary.not_reached, found.requests.requests) == (10, 0, 10)
+    assert (found.window.node, found.window.planned_rows, found.window.is_whole_trace) == (
+        2,
+        10,
+        False,
+    )
+    assert (found.summary.operations, found.summary.not_reached, found.requests.requests) == (
+        10,
+        0,
+        10,
+    )
 
 
 def test_nodes_that_each_have_their_own_go_apart_by_node(tmp_path):
@@ -148,7 +194,9 @@ def test_nodes_that_each_have_their_own_go_apart_by_node(tmp_path):
         found = replay(Replay(config, path, tmp_path / f"run{node}", ["kvreplay"])).run
         assert (found.status, found.summary.operations) == ("complete", 2)
         assert not any("separate on each node" in note for note in found.notes)
-    shown = run_cli("kvreplay", "run", path, "--tier", "nvme=ram", "--node", "1", "-o", tmp_path / "shown").stdout
+    shown = run_cli(
+        "kvreplay", "run", path, "--tier", "nvme=ram", "--node", "1", "-o", tmp_path / "shown"
+    ).stdout
     assert "replayed the rows of node 1 alone: 2 rows" in shown
 
 
@@ -169,11 +217,17 @@ def test_bounds_and_repeats_are_of_the_nodes_rows(tmp_path):
 
 def test_the_window_of_a_node_is_chosen_by_its_own_rows(tmp_path):
     # Node 0 is busy from 1 to 40 µs, node 1 thereafter.
-    rows = [(1, "write", 2, 0), *((0, "write", 2, at) for at in range(1, 40)), *((1, "write", 2, 0) for _ in range(6))]
+    rows = [
+        (1, "write", 2, 0),
+        *((0, "write", 2, at) for at in range(1, 40)),
+        *((1, "write", 2, 0) for _ in range(6)),
+    ]
     path = fleet(tmp_path / "t.parquet", rows, SHARED)
     how = ("--tier", "nvme=ram", "--node", "1", "--window", "busiest:10us")
     shown = run_cli("kvreplay", "run", path, *how, "-o", tmp_path / "run").stdout
-    assert "replayed the rows of node 1 alone within the trace's window busiest:10us: 6 rows" in shown
+    assert (
+        "replayed the rows of node 1 alone within the trace's window busiest:10us: 6 rows" in shown
+    )
 
 
 def test_a_node_that_is_not_there_is_refused(tmp_path):
@@ -185,7 +239,10 @@ def test_a_node_that_is_not_there_is_refused(tmp_path):
         replay(Replay(Config(tiers={"nvme": "ram"}, node=0), alone, tmp_path / "run", ["kvreplay"]))
     with pytest.raises(ConfigError, match="--partition node"):
         on_ranks(
-            2, lambda s: s.replay(Replay(Config(tiers={"nvme": "ram"}, node=1), path, tmp_path / "run", ["kvreplay"]))
+            2,
+            lambda s: s.replay(
+                Replay(Config(tiers={"nvme": "ram"}, node=1), path, tmp_path / "run", ["kvreplay"])
+            ),
         )
     # What it reads another node wrote again, after it had deleted it.
     rows = [(0, "write", 2, 0), (0, "delete", 2, 0), (1, "write", 2, 0), (0, "read", 2, 0)]
@@ -197,12 +254,28 @@ def test_a_node_that_is_not_there_is_refused(tmp_path):
 @pytest.mark.parametrize("target", ["drive", "space.dat"])
 def test_what_was_lost_with_a_node_is_deleted_in_a_replay(tmp_path, target):
     (tmp_path / "drive").mkdir()
-    capacities = [f"--set=tiers.{tier}" for tier in ("gpu.capacity=0", "cpu.capacity=16MiB", "nvme.capacity=64MiB")]
-    fleet_of = ["--nodes", "2", "--users", "6", "--duration", "20s", "--model", "tiny-1b", "--preset", "lmcache-disk"]
+    capacities = [
+        f"--set=tiers.{tier}"
+        for tier in ("gpu.capacity=0", "cpu.capacity=16MiB", "nvme.capacity=64MiB")
+    ]
+    fleet_of = [
+        "--nodes",
+        "2",
+        "--users",
+        "6",
+        "--duration",
+        "20s",
+        "--model",
+        "tiny-1b",
+        "--preset",
+        "lmcache-disk",
+    ]
     events = ["--event", "10s:node-lost:1", "--event", "15s:node-joined:1", "--seed", "3"]
     path = tmp_path / "t.parquet"
     run_cli("kvtrace", "gen", *fleet_of, *events, *capacities, "-o", path)
-    config = Config(tiers={"nvme": str(tmp_path / target)}, is_buffered=True, node=1, is_verified=True)
+    config = Config(
+        tiers={"nvme": str(tmp_path / target)}, is_buffered=True, node=1, is_verified=True
+    )
     found = replay(Replay(config, path, tmp_path / "run", ["kvreplay"])).run
     lost = [op for op in ops_of(tmp_path / "run") if op["phase"] == "lose" and op["tier"] == 2]
     assert lost

@@ -1,4 +1,7 @@
-"""What run.json of several ranks says of requests, criteria and checkpoints: counted again in plain Python."""
+"""What run.json of several ranks says of requests, criteria and checkpoints.
+
+Counted again in plain Python.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ def replayed(tmp_path: Path, rows: list[Any], by: PartitionBy, **options: Any) -
 
 def ops_of(folder: Path, rank: int) -> list[dict[str, Any]]:
     return [
-        o for o in read_table(folder / f"rank-{rank:04d}" / "ops.parquet", OPS).to_pylist() if o["engine"] != "none"
+        o
+        for o in read_table(folder / f"rank-{rank:04d}" / "ops.parquet", OPS).to_pylist()
+        if o["engine"] != "none"
     ]
 
 
@@ -48,7 +53,9 @@ def every_op(folder: Path) -> list[dict[str, Any]]:
 def covered(spans: list[tuple[int, int]]) -> int:
     """Return how long at least one of the spans lasts, moment by moment of their edges."""
     edges = sorted({at for span in spans for at in span})
-    return sum(high - low for low, high in pairwise(edges) if any(a <= low and high <= b for a, b in spans))
+    return sum(
+        high - low for low, high in pairwise(edges) if any(a <= low and high <= b for a, b in spans)
+    )
 
 
 def busy(ops: list[dict[str, Any]], start: str) -> dict[int, int]:
@@ -62,8 +69,14 @@ def busy(ops: list[dict[str, Any]], start: str) -> dict[int, int]:
 def requests_of_three_objects(count: int) -> list[Any]:
     rows = []
     for request in range(count):
-        rows += [(request * MS // 4, "write", 2, "store", 3 * request + at, 0, 8192, request, 0, 0) for at in range(3)]
-        rows += [(request * MS // 4, "read", 2, "load", 3 * request + at, 0, 8192, request, 1, 0) for at in range(3)]
+        rows += [
+            (request * MS // 4, "write", 2, "store", 3 * request + at, 0, 8192, request, 0, 0)
+            for at in range(3)
+        ]
+        rows += [
+            (request * MS // 4, "read", 2, "load", 3 * request + at, 0, 8192, request, 1, 0)
+            for at in range(3)
+        ]
     return rows
 
 
@@ -77,7 +90,10 @@ def test_requests_are_pooled_also_those_that_several_ranks_served(tmp_path, by, 
     assert found.requests == 40
     storage = busy(ops, "submitted_ns")
     assert found.storage == distribution(np.array(list(storage.values())))
-    tables = [read_table(tmp_path / "run" / f"rank-{r:04d}" / "requests.parquet", SERVED) for r in range(COUNT)]
+    tables = [
+        read_table(tmp_path / "run" / f"rank-{r:04d}" / "requests.parquet", SERVED)
+        for r in range(COUNT)
+    ]
     assert (sum(table.num_rows for table in tables) > 40) == (by is PartitionBy.OBJECT)
     if speed is None:
         assert found.response is None
@@ -87,7 +103,9 @@ def test_requests_are_pooled_also_those_that_several_ranks_served(tmp_path, by, 
 
 @pytest.mark.full
 def test_requests_that_the_warm_up_touches_are_left_out(tmp_path):
-    run = replayed(tmp_path, requests_of_three_objects(20), PartitionBy.OBJECT, warmup="8rows", speed=1.0)
+    run = replayed(
+        tmp_path, requests_of_three_objects(20), PartitionBy.OBJECT, warmup="8rows", speed=1.0
+    )
     # Rows 0 to 7 are of requests 0 and 1.
     assert run.requests is not None
     assert run.requests.requests == 18
@@ -106,7 +124,11 @@ def test_criteria_are_judged_by_what_is_pooled(tmp_path):
     drive.mkdir()
     path = write_trace(tmp_path / "t.parquet", requests_of_three_objects(30))
     config = Config(tiers={"nvme": str(drive)}, io_bytes=4096)
-    on_ranks(COUNT, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])), by=PartitionBy.USER)
+    on_ranks(
+        COUNT,
+        lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])),
+        by=PartitionBy.USER,
+    )
     run = read_run(tmp_path / "run")
     assert run.mlperf is not None
     by = {figures.op: figures for figures in run.summary.figures}
@@ -114,16 +136,29 @@ def test_criteria_are_judged_by_what_is_pooled(tmp_path):
     assert judged["storage_read_p95_ns"].measured == by["read"].latency.p95_ns
     assert judged["storage_write_p95_ns"].measured == by["write"].latency.p95_ns
     # Over no less than the longer of both took, and no more than both would one after the other.
-    moved, spans = sum(f.bytes or 0 for f in by.values()), [by[op].span_ns or 0 for op in ("read", "write")]
+    moved, spans = (
+        sum(f.bytes or 0 for f in by.values()),
+        [by[op].span_ns or 0 for op in ("read", "write")],
+    )
     rate = judged["storage_bandwidth_bytes_per_s"].measured
     assert rate is not None
     assert max(spans) <= moved * 10**9 / rate * (1 + 1e-9) <= sum(spans)
     assert judged["cpu_p95_ns"].verdict == "not measured"
     assert isinstance(run.ranks, RanksNote)
     of_ranks = [read_run(at) for at in sorted((tmp_path / "run").glob("rank-*/"))]
-    read = [f.bandwidth_bytes_per_s or 0 for each in of_ranks for f in each.summary.figures if f.op == "read"]
-    assert (len(read), run.ranks.combined.read_bandwidth_bytes_per_s) == (COUNT, pytest.approx(sum(read)))
-    assert [latency.total for latency in run.mlperf.latencies] == [f.latency for f in run.summary.figures]
+    read = [
+        f.bandwidth_bytes_per_s or 0
+        for each in of_ranks
+        for f in each.summary.figures
+        if f.op == "read"
+    ]
+    assert (len(read), run.ranks.combined.read_bandwidth_bytes_per_s) == (
+        COUNT,
+        pytest.approx(sum(read)),
+    )
+    assert [latency.total for latency in run.mlperf.latencies] == [
+        f.latency for f in run.summary.figures
+    ]
     shown = run_cli("kvdistill", "report", tmp_path / "run").stdout
     assert "storage_read_p95_ns" in shown
     assert "storage time" in shown
@@ -135,9 +170,13 @@ def saves(request: int | None) -> list[Any]:
     for save in range(2):
         of = None if request is None else request + save
         stage = None if request is None else 0
-        rows += [(save * 20 * MS, "write", 2, "save", 100 + 6 * save + n, 0, 40960, of, stage, 0) for n in range(6)]
         rows += [
-            (save * 20 * MS + n * MS, "write", 2, "store", 20 * save + n, 0, 4096, None, None, 0) for n in range(20)
+            (save * 20 * MS, "write", 2, "save", 100 + 6 * save + n, 0, 40960, of, stage, 0)
+            for n in range(6)
+        ]
+        rows += [
+            (save * 20 * MS + n * MS, "write", 2, "store", 20 * save + n, 0, 4096, None, None, 0)
+            for n in range(20)
         ]
     return sorted(rows, key=lambda row: row[0])
 
@@ -151,15 +190,24 @@ def test_a_checkpoint_ends_when_its_last_rank_has_written_it(tmp_path, speed, re
     assert found is not None
     spans = []
     for save, each in enumerate(found.each):
-        mine = [op for op in ops if op["phase"] == "save" and (op["object_id"] >= 106) == bool(save)]
+        mine = [
+            op for op in ops if op["phase"] == "save" and (op["object_id"] >= 106) == bool(save)
+        ]
         start, end = min(op["submitted_ns"] for op in mine), max(op["completed_ns"] for op in mine)
-        assert (each.kind, each.bytes, each.operations, each.unfinished) == ("save", 6 * 40960, 6, 0)
+        assert (each.kind, each.bytes, each.operations, each.unfinished) == (
+            "save",
+            6 * 40960,
+            6,
+            0,
+        )
         assert (each.submitted_ns, each.completed_ns, each.duration_ns) == (start, end, end - start)
         assert each.stall_ns == end - (start if speed is None else mine[0]["scheduled_ns"])
         assert each.request_id == (None if request_id is None else request_id + save)
         spans.append((start, end))
     assert found.busy_ns == covered(spans)
-    assert [(kind.kind, kind.count, kind.bytes) for kind in found.kinds] == [("save", 2, 12 * 40960)]
+    assert [(kind.kind, kind.count, kind.bytes) for kind in found.kinds] == [
+        ("save", 2, 12 * 40960)
+    ]
     others = [op for op in ops if op["phase"] == "store"]
     begun = "submitted_ns" if speed is None else "scheduled_ns"
     is_during = [any(op[begun] < b and op["completed_ns"] > a for a, b in spans) for op in others]
@@ -171,8 +219,8 @@ def test_a_checkpoint_ends_when_its_last_rank_has_written_it(tmp_path, speed, re
 
 
 def test_a_queue_that_grows_all_along_makes_no_rate_of_ranks_greater_than_it_was(tmp_path):
-    # 1,000 operations due within 10 ms, of which one ends each millisecond: 1,000 a second, and 8.19 MB. Less the 50 ms
-    # that the 50 quickest took, it would be 1,052.
+    # 1,000 operations due within 10 ms, of which one ends each millisecond: 1,000 a second, and
+    # 8.19 MB. Less the 50 ms that the 50 quickest took, it would be 1,052.
     rows = [(i // 100 * MS, "write", 2, "store", i, 0, 8192, i, 0, 0) for i in range(1000)]
     config = Config(tiers={"nvme": "sim:bandwidth=8192000"}, io_bytes=8192, speed=1.0)
     path = write_trace(tmp_path / "t.parquet", rows)
@@ -197,12 +245,16 @@ def test_a_rank_that_left_nothing_leaves_the_others_figures(tmp_path):
 
 @pytest.mark.full
 def test_repeats_of_all_ranks_stay_in_step(tmp_path):
-    """The parts end at different times: without the whole trace's period each would go on by its own."""
+    """The parts end at different times.
+
+    Without the whole trace's period each would go on by its own.
+    """
     rows = requests_of_three_objects(7)
     run = replayed(tmp_path, rows, PartitionBy.USER, speed=1.0, runtime="12ms")
     last = rows[-1][0]
     once = 42
-    # All six rows of a request come together, a quarter of a millisecond after those of the one before.
+    # All six rows of a request come together, a quarter of a millisecond after those of the one
+    # before.
     period = last + MS // 4
     begun = {op["object_id"] // 3 * MS // 4 for op in every_op(tmp_path / "run")}
     assert begun == {row[0] for row in rows}
@@ -213,7 +265,9 @@ def test_repeats_of_all_ranks_stay_in_step(tmp_path):
         assert op["request_id"] == op["object_id"] // 3 + 7 * repeat
         repeats[repeat].add(op["object_id"])
     assert len(repeats) == 12 * MS // period + 1
-    assert all(len(objects) == 21 for repeat, objects in repeats.items() if repeat < len(repeats) - 1)
+    assert all(
+        len(objects) == 21 for repeat, objects in repeats.items() if repeat < len(repeats) - 1
+    )
     assert run.window.rows_once == once
     assert run.requests is not None
     assert run.requests.requests == len({op["request_id"] for op in every_op(tmp_path / "run")})
@@ -222,10 +276,17 @@ def test_repeats_of_all_ranks_stay_in_step(tmp_path):
 def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> None:
     def crowded(lates_ns: list[int], cpus: int, of_host: int | None = None) -> list[str]:
         run = (
-            None if of_host is None else SimpleNamespace(host={"cpus": of_host}, pacing=SimpleNamespace(loop="closed"))
+            None
+            if of_host is None
+            else SimpleNamespace(host={"cpus": of_host}, pacing=SimpleNamespace(loop="closed"))
         )
-        told = [SimpleNamespace(is_idle=False, begun_late_ns=late, clock_error_ns=0, cpus=cpus) for late in lates_ns]
-        parts: list[Any] = [SimpleNamespace(report=one, run=run, host="a", first_submission_ns=None) for one in told]
+        told = [
+            SimpleNamespace(is_idle=False, begun_late_ns=late, clock_error_ns=0, cpus=cpus)
+            for late in lates_ns
+        ]
+        parts: list[Any] = [
+            SimpleNamespace(report=one, run=run, host="a", first_submission_ns=None) for one in told
+        ]
         return merge.crowded_hosts(parts)
 
     assert crowded([0, 40_000, 10_000], 2) == []
@@ -238,6 +299,8 @@ def test_ranks_that_outnumber_processors_are_told_of_if_they_began_apart() -> No
 
 
 def test_ranks_that_came_to_no_operation_say_that_and_not_that_nothing_takes_time() -> None:
-    found = merged_verdict([], [figures(operations=0, latency=distribution_of(None, 0))], None, {}, None, None, [])
+    found = merged_verdict(
+        [], [figures(operations=0, latency=distribution_of(None, 0))], None, {}, None, None, []
+    )
     assert (found.cause, found.reason) == (None, "nothing completed")
     assert "takes time" not in found.sentence

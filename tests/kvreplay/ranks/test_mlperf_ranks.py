@@ -16,7 +16,17 @@ TIMEOUT_S = 600
 def test_two_clients_run_an_option_together_and_their_results_are_combined(tmp_path: Path) -> None:
     drive, output = tmp_path / "drive", tmp_path / "out"
     drive.mkdir()
-    short = ("--duration", "1s", "--trials", "2", "--capacity", "3GiB", "--queue-depth", "16", "--break-rules")
+    short = (
+        "--duration",
+        "1s",
+        "--trials",
+        "2",
+        "--capacity",
+        "3GiB",
+        "--queue-depth",
+        "16",
+        "--break-rules",
+    )
     arguments = ("mlperf", "v3-8b", "--mpi", "--tier", f"nvme={drive}", "-o", output, *short)
     process = start_ranks(2, *arguments)
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
@@ -24,7 +34,9 @@ def test_two_clients_run_an_option_together_and_their_results_are_combined(tmp_p
     assert stdout.startswith("v3-8b-stress: ")
     assert "over 2 trials of 2 ranks; " in stdout.splitlines()[0]
     whole = json.loads((output / "mlperf.json").read_text())
-    each = [json.loads((output / f"rank-{rank:04d}" / "mlperf.json").read_text()) for rank in range(2)]
+    each = [
+        json.loads((output / f"rank-{rank:04d}" / "mlperf.json").read_text()) for rank in range(2)
+    ]
     # Each client has requests of its own.
     assert [of["clients"][0]["seed"] for of in each] == [42, 43]
     assert [client["seed"] for client in whole["clients"]] == [42, 43]
@@ -37,7 +49,9 @@ def test_two_clients_run_an_option_together_and_their_results_are_combined(tmp_p
     assert rules["each client has its own rank"] == rules["ranks ran at the same time"] == "kept"
     for trial in (1, 2):
         runs = [
-            json.loads((output / f"rank-{rank:04d}" / "trials" / f"trial-{trial}" / "run.json").read_text())
+            json.loads(
+                (output / f"rank-{rank:04d}" / "trials" / f"trial-{trial}" / "run.json").read_text()
+            )
             for rank in range(2)
         ]
         assert [run["status"] for run in runs] == ["complete"] * 2

@@ -1,4 +1,7 @@
-"""Ranks as processes that mpirun starts: a common clock, and what becomes of a run whose ranks die or stand still."""
+"""Ranks as processes that mpirun starts.
+
+A common clock, and what becomes of a run whose ranks die or stand still.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,16 @@ def trace(tmp_path: Path, span_s: float, count: int = 400) -> Path:
     rows = []
     for request in range(count):
         ts = int(request * span_s * 1e9 / count)
-        rows += [(ts, op, 2, "load", request, 0, 8192, request, at, 0) for at, op in enumerate(("write", "read"))]
+        rows += [
+            (ts, op, 2, "load", request, 0, 8192, request, at, 0)
+            for at, op in enumerate(("write", "read"))
+        ]
     return write_trace(tmp_path / "t.parquet", rows)
 
 
-def start(tmp_path: Path, count: int, *options: object, span_s: float = 300, **kwargs: Any) -> subprocess.Popen[str]:
+def start(
+    tmp_path: Path, count: int, *options: object, span_s: float = 300, **kwargs: Any
+) -> subprocess.Popen[str]:
     path = trace(tmp_path, span_s)
     return start_ranks(
         count, "run", path, "--mpi", "--tier", "nvme=ram", "-o", tmp_path / "run", *options, **kwargs
@@ -39,13 +47,17 @@ def start(tmp_path: Path, count: int, *options: object, span_s: float = 300, **k
 
 
 def pids(tmp_path: Path, rank: int) -> tuple[int, int]:
-    """Return the process of `rank` that replays, and the one beside it, by the journal that the first holds open."""
+    """Return the process of `rank` that replays, and the one beside it, by the journal that the
+    first holds open.
+    """
     journal = str(tmp_path / "run" / f"rank-{rank:04d}" / PARTIAL_OPS_FILE)
     for process in Path("/proc").glob("[0-9]*"):
         try:
             opened = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
             if journal in opened:
-                return int(process.name), int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                return int(process.name), int(
+                    (process / "stat").read_text().rpartition(")")[2].split()[1]
+                )
         except OSError:
             continue
     raise AssertionError(f"no process holds {journal} open")
@@ -87,7 +99,12 @@ def test_four_ranks_begin_together_though_their_clocks_differ(tmp_path):
     if not has_time_namespaces():
         pytest.skip("no time namespaces here (unshare --time)")
     ahead = f"exec unshare --time --monotonic {AHEAD_S} --boottime {AHEAD_S} --fork"
-    wrapper = ["sh", "-c", f'if [ "$OMPI_COMM_WORLD_RANK" = 2 ]; then {ahead} "$@"; else exec "$@"; fi', "-"]
+    wrapper = [
+        "sh",
+        "-c",
+        f'if [ "$OMPI_COMM_WORLD_RANK" = 2 ]; then {ahead} "$@"; else exec "$@"; fi',
+        "-",
+    ]
     code, run, ranks = ended(start(tmp_path, 4, wrapper=wrapper), tmp_path)
     assert code == 0
     assert run.status == "complete"
@@ -162,14 +179,25 @@ def test_a_rank_that_stood_still_is_named_and_one_that_stays_so_is_given_up(tmp_
 
 
 def test_without_mpirun_there_is_one_rank_and_that_is_said(tmp_path):
-    done = run_cli("kvreplay", "run", trace(tmp_path, 1), "--mpi", "--tier", "nvme=ram", "-o", tmp_path / "run")
+    done = run_cli(
+        "kvreplay", "run", trace(tmp_path, 1), "--mpi", "--tier", "nvme=ram", "-o", tmp_path / "run"
+    )
     assert "--mpi without mpirun: one rank, here" in done.stderr
     assert done.stdout.startswith("1 rank: nvme reached")
 
 
 def test_without_mpi4py_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setattr("kvreplay.ranks.helper.find_spec", lambda _name: None)
-    done = run_cli("kvreplay", "run", trace(tmp_path, 1), "--mpi", "--tier", "nvme=ram", check=False, cwd=tmp_path)
+    done = run_cli(
+        "kvreplay",
+        "run",
+        trace(tmp_path, 1),
+        "--mpi",
+        "--tier",
+        "nvme=ram",
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == 5
     assert done.stderr.count("\n") == 1
     assert "--mpi needs mpi4py: pip install -e '.[mpi]'" in done.stderr

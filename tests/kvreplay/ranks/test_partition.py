@@ -1,4 +1,7 @@
-"""A trace partitioned over ranks: the rank of each row, the dependencies that are cut, and each part as a trace."""
+"""A trace partitioned over ranks.
+
+The rank of each row, the dependencies that are cut, and each part as a trace.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,20 @@ from kvtrace.core.tables import create, objects_path, open_table
 Row = tuple[Any, ...]
 
 
-def row(op: str, obj: int, request: int | None = None, *, tier: int = 2, ts: int = 0, length: int = 4096) -> Row:
+def row(
+    op: str, obj: int, request: int | None = None, *, tier: int = 2, ts: int = 0, length: int = 4096
+) -> Row:
     return (ts, op, tier, "load", obj, 0, length, request, None if request is None else 0, 0)
 
 
-def partitioned(tmp_path: Path, rows: list[Row], ranks: int, by: PartitionBy | None = None, **asked: Any) -> list[Part]:
+def partitioned(
+    tmp_path: Path, rows: list[Row], ranks: int, by: PartitionBy | None = None, **asked: Any
+) -> list[Part]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     how = PartitionOptions(by, ranks, asked.pop("limit", Limit()), frozenset({0, 1, 2}), **asked)
-    return [write_part(trace, how, rank, tmp_path / f"rank-{rank:04d}.parquet") for rank in range(ranks)]
+    return [
+        write_part(trace, how, rank, tmp_path / f"rank-{rank:04d}.parquet") for rank in range(ranks)
+    ]
 
 
 def rows_of(part: Part) -> list[Row]:
@@ -41,7 +50,9 @@ def rows_of(part: Part) -> list[Row]:
 
 
 def some_rows(count: int, seed: int) -> list[Row]:
-    """Requests that write and read objects, others' among them, and evictions of what others then write again."""
+    """Requests that write and read objects, others' among them, and evictions of what others then
+    write again.
+    """
     rng, rows = random.Random(seed), []  # noqa: S311 - a test's choices
     live: set[int] = set()
     for request in range(count):
@@ -61,7 +72,10 @@ def some_rows(count: int, seed: int) -> list[Row]:
 
 
 def oracle(rows: list[Row], ranks: int) -> tuple[list[int], int, set[int]]:
-    """Partition by user, plainly: the rank of each row, the rows on others' objects, and the objects of several."""
+    """Partition by user, plainly.
+
+    The rank of each row, the rows on others' objects, and the objects of several.
+    """
     users: dict[int, int] = {}
     first: dict[int, int] = {}
     owner: dict[int, int] = {}
@@ -120,7 +134,13 @@ def test_a_delete_is_left_out_if_its_rank_reads_what_another_wrote_since(tmp_pat
 
 
 def test_a_read_of_what_nobody_wrote_since_stays_the_fault_that_it_is(tmp_path):
-    rows = [row("write", 0, 0), row("delete", 0, 0), row("read", 0, 0), row("write", 1, 1), row("read", 0, 1)]
+    rows = [
+        row("write", 0, 0),
+        row("delete", 0, 0),
+        row("read", 0, 0),
+        row("write", 1, 1),
+        row("read", 0, 1),
+    ]
     first, _ = partitioned(tmp_path, rows, 2, PartitionBy.USER)
     assert [r[1] for r in rows_of(first)] == ["write", "delete", "read"]
 
@@ -139,7 +159,9 @@ def test_sessions_are_users_where_the_requests_table_tells(tmp_path):
     arrays += [enum_array(REQUESTS, "qos", [0] * 6), enum_array(REQUESTS, "kind", [0] * 6)]
     with create(tmp_path / "r.parquet", REQUESTS, trace_meta(REQUESTS)) as out:
         out.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    first, second = partitioned(tmp_path, rows, 2, PartitionBy.USER, requests=tmp_path / "r.parquet")
+    first, second = partitioned(
+        tmp_path, rows, 2, PartitionBy.USER, requests=tmp_path / "r.parquet"
+    )
     # RankSession 7, session 8, then request 3 by itself.
     assert [r[7] for r in rows_of(first)] == [0, 2, 3, 5]
     assert [r[7] for r in rows_of(second)] == [1, 4]
@@ -148,7 +170,10 @@ def test_sessions_are_users_where_the_requests_table_tells(tmp_path):
 
 def test_objects_stay_whole_where_they_are_what_is_dealt_and_requests_are_said_to_be_cut(tmp_path):
     rows = [
-        row(op, obj, request) for request in range(20) for obj in (request, request + 1) for op in ("write", "read")
+        row(op, obj, request)
+        for request in range(20)
+        for obj in (request, request + 1)
+        for op in ("write", "read")
     ]
     parts = partitioned(tmp_path, rows, 3, PartitionBy.OBJECT)
     seen = [{r[4] for r in rows_of(part)} for part in parts]
@@ -156,7 +181,10 @@ def test_objects_stay_whole_where_they_are_what_is_dealt_and_requests_are_said_t
     assert not seen[1] & seen[2]
     note = parts[0].note
     assert (note.shared_objects, note.shared_rows) == (0, 0)
-    ranks = [{i for i, part in enumerate(parts) for r in rows_of(part) if r[7] == request} for request in range(20)]
+    ranks = [
+        {i for i, part in enumerate(parts) for r in rows_of(part) if r[7] == request}
+        for request in range(20)
+    ]
     assert note.split_requests == sum(len(of) > 1 for of in ranks) > 0
 
 
@@ -200,7 +228,9 @@ def test_a_warm_up_of_rows_is_of_the_whole_trace(tmp_path):
 
 
 def test_a_part_is_a_trace_with_the_objects_beside_it_and_no_counters_of_the_whole(tmp_path):
-    part = partitioned(tmp_path, [row("write", n, n, ts=n * 10) for n in range(5)], 2, PartitionBy.USER)[1]
+    part = partitioned(
+        tmp_path, [row("write", n, n, ts=n * 10) for n in range(5)], 2, PartitionBy.USER
+    )[1]
     meta = open_table(part.path, TRACE).meta
     assert meta.stats is None
     assert meta.source is not None

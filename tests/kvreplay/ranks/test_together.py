@@ -38,7 +38,10 @@ def trace(tmp_path: Path, count: int = 90) -> Path:
     rows = []
     for request in range(count):
         ts = request * 100_000
-        rows += [(ts, op, 2, "load", request, 0, 8192, request, stage, 0) for stage, op in enumerate(("write", "read"))]
+        rows += [
+            (ts, op, 2, "load", request, 0, 8192, request, stage, 0)
+            for stage, op in enumerate(("write", "read"))
+        ]
         rows.append((ts, "delete", 2, "evict", request, 0, 8192, None, None, 0))
     return write_trace(tmp_path / "t.parquet", rows)
 
@@ -54,7 +57,11 @@ def replayed(tmp_path: Path, count: int = COUNT, **options: Any) -> FinishedRun:
 
 
 def ops_of(folder: Path) -> list[dict[str, Any]]:
-    return [row for path in sorted(folder.glob("rank-*/ops.parquet")) for row in read_table(path, OPS).to_pylist()]
+    return [
+        row
+        for path in sorted(folder.glob("rank-*/ops.parquet"))
+        for row in read_table(path, OPS).to_pylist()
+    ]
 
 
 def test_counts_are_added_up_and_percentiles_are_of_all_operations(tmp_path):
@@ -70,12 +77,17 @@ def test_counts_are_added_up_and_percentiles_are_of_all_operations(tmp_path):
         assert figures.operations == len(mine) == 90
         assert figures.latency == distribution(times)
         assert figures.bytes == 90 * 8192
-        assert figures.span_ns == max(r["completed_ns"] for r in mine) - min(r["submitted_ns"] for r in mine)
+        assert figures.span_ns == max(r["completed_ns"] for r in mine) - min(
+            r["submitted_ns"] for r in mine
+        )
     assert isinstance(run.ranks, RanksNote)
     assert [rank.operations for rank in run.ranks.ranks] == [90, 90, 90]
     assert run.ranks.is_exact
     # By the benchmark's rule only storage counts, and memory is none.
-    assert (run.ranks.combined.read_bandwidth_bytes_per_s, run.ranks.combined.write_p95_ns) == (None, None)
+    assert (run.ranks.combined.read_bandwidth_bytes_per_s, run.ranks.combined.write_p95_ns) == (
+        None,
+        None,
+    )
     assert run.summary.verdict.startswith("3 ranks: nvme reached ")
     assert run.window.rows == 270
     assert run.window.is_whole_trace
@@ -90,7 +102,8 @@ def test_a_pooled_run_is_reported_like_any_other(tmp_path):
 
 
 def test_loads_of_unlike_ranks_are_pooled_over_one_schedule(tmp_path):
-    # One user writes 8 times at once, another 60 times, each 5 ms: 68 operations in 300 ms. A third rank has nothing.
+    # One user writes 8 times at once, another 60 times, each 5 ms: 68 operations in 300 ms. A third
+    # rank has nothing.
     rows = [(0, "write", 2, "store", at, 0, 8192, 0, 0, 0) for at in range(8)]
     rows += [(at * 5_000_000, "write", 2, "store", 8 + at, 0, 8192, 1, 0, 0) for at in range(60)]
     path = write_trace(tmp_path / "unlike.parquet", sorted(rows))
@@ -98,7 +111,9 @@ def test_loads_of_unlike_ranks_are_pooled_over_one_schedule(tmp_path):
         config = Config(tiers={"nvme": "sim:bandwidth=1GB,latency=1ms"}, speed=speed, queue_depth=8)
         on_ranks(
             COUNT,
-            lambda s, c=config: s.replay(Replay(c, path, tmp_path / "run", ["kvreplay"], is_forced=True)),
+            lambda s, c=config: s.replay(
+                Replay(c, path, tmp_path / "run", ["kvreplay"], is_forced=True)
+            ),
             by=PartitionBy.USER,
         )
         summary, ops = read_run(tmp_path / "run").summary, ops_of(tmp_path / "run")
@@ -110,14 +125,20 @@ def test_loads_of_unlike_ranks_are_pooled_over_one_schedule(tmp_path):
         # Not the mean of a rank that was busy for a moment and of one that was hardly.
         counted_ns = wall_ns - (summary.measured_from_ns or 0)
         assert summary.in_flight_mean == pytest.approx(served_ns / counted_ns, rel=0.001)
-        assert summary.judgement.evidence.in_flight_mean == pytest.approx(served_ns / wall_ns, rel=0.2)
+        assert summary.judgement.evidence.in_flight_mean == pytest.approx(
+            served_ns / wall_ns, rel=0.2
+        )
         if summary.pace is None:
             assert rate.reached_operations_per_s == pytest.approx(68e9 / span_ns, rel=0.001)
             assert rate.asked_operations_per_s is None
         else:
             gaps = [5e6] * 59
             asked = 68e9 / (59 * 5e6 + sum(gap * gap for gap in gaps) / sum(gaps))
-            assert summary.pace.offered_per_s == rate.asked_operations_per_s == pytest.approx(asked, rel=0.001)
+            assert (
+                summary.pace.offered_per_s
+                == rate.asked_operations_per_s
+                == pytest.approx(asked, rel=0.001)
+            )
             assert rate.asked_bytes_per_s == pytest.approx(asked * 8192, rel=0.001)
             assert summary.pace.delivered_per_s == pytest.approx(asked, rel=0.03)
             assert "at once" not in summary.verdict
@@ -154,7 +175,9 @@ class Failing(Tier):
 
 def test_operations_that_failed_on_ranks_count_as_those_of_one(tmp_path, monkeypatch):
     def alone(asked: Replay, *, together: Any) -> FinishedRun:
-        return replay(asked, tiers=[None, None, Failing(int(asked.output.name[-1]))], together=together)
+        return replay(
+            asked, tiers=[None, None, Failing(int(asked.output.name[-1]))], together=together
+        )
 
     monkeypatch.setattr(session, "replay", alone)
     found = replayed(tmp_path, speed=1.0, on_error="continue")
@@ -171,17 +194,30 @@ def test_operations_that_failed_on_ranks_count_as_those_of_one(tmp_path, monkeyp
     for figures in run.summary.figures:
         mine = [row for row in rows if row["op"] == figures.op]
         good = [row for row in mine if row["outcome"] == "ok"]
-        assert (figures.planned, figures.operations, figures.errors) == (90, len(good), 90 - len(good))
-        assert figures.latency == distribution(np.array([row["completed_ns"] - row["submitted_ns"] for row in good]))
+        assert (figures.planned, figures.operations, figures.errors) == (
+            90,
+            len(good),
+            90 - len(good),
+        )
+        assert figures.latency == distribution(
+            np.array([row["completed_ns"] - row["submitted_ns"] for row in good])
+        )
     pace, late = run.summary.pace, [row["submitted_ns"] - row["scheduled_ns"] > 1e6 for row in rows]
     assert pace is not None
     assert pace.late_fraction == pytest.approx(sum(late) / 270)
     # Rank 1 has none that could be on time.
     ranks = [read_run(tmp_path / "run" / f"rank-{rank:04d}").summary for rank in (0, 2)]
-    on_time = sum((of.pace.on_time_fraction or 0) * (of.operations or 0) for of in ranks if of.pace is not None)
+    on_time = sum(
+        (of.pace.on_time_fraction or 0) * (of.operations or 0)
+        for of in ranks
+        if of.pace is not None
+    )
     assert pace.on_time_fraction == pytest.approx(on_time / (run.summary.operations or 0))
     assert run.ranks.straggler is not None
-    assert (run.ranks.straggler.rank, run.ranks.straggler.reason) == (1, "90 of its operations failed")
+    assert (run.ranks.straggler.rank, run.ranks.straggler.reason) == (
+        1,
+        "90 of its operations failed",
+    )
 
 
 @pytest.mark.full
@@ -191,13 +227,18 @@ def test_what_all_ranks_wrote_before_the_run_is_said_of_all(tmp_path):
         if how:
             target.mkdir()
         replayed(tmp_path, tiers={"nvme": str(target)}, is_buffered=True, **how)
-        run, ranks = read_run(tmp_path / "run"), [read_run(at) for at in sorted((tmp_path / "run").glob("rank-*/"))]
+        run, ranks = (
+            read_run(tmp_path / "run"),
+            [read_run(at) for at in sorted((tmp_path / "run").glob("rank-*/"))],
+        )
         assert run.tiers["nvme"].get("written_first_bytes", 0) == sum(
             of.tiers["nvme"].get("written_first_bytes", 0) for of in ranks
         )
         written = [each.written_bytes for of in ranks for each in of.preconditioned]
         assert [each.written_bytes for each in run.preconditioned] == written
-        assert [each.tier for each in run.preconditioned] == [f"nvme of rank {rank}" for rank in range(len(written))]
+        assert [each.tier for each in run.preconditioned] == [
+            f"nvme of rank {rank}" for rank in range(len(written))
+        ]
         assert len(written) == (COUNT if how else 0)
 
 
@@ -262,7 +303,10 @@ def test_what_cannot_begin_leaves_nothing_of_ranks_that_have_no_part(tmp_path):
 
 def test_waiting_for_the_common_start_is_no_sleep_of_the_run(tmp_path):
     # Ranks begin 100 ms after they agreed: longer than this run lasts.
-    path = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "load", at, 0, 1 << 20, at, 0, 0) for at in range(16)])
+    path = write_trace(
+        tmp_path / "t.parquet",
+        [(0, "write", 2, "load", at, 0, 1 << 20, at, 0, 0) for at in range(16)],
+    )
     config = Config(tiers={"nvme": "ram"}, runtime="20ms")
     on_ranks(2, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])))
     evidence = read_run(tmp_path / "run").summary.judgement.evidence
@@ -304,14 +348,26 @@ def test_what_all_ranks_moved_is_what_the_kernel_counts_for_their_process(tmp_pa
     if not is_on_drive(drive):
         pytest.skip("the temporary directory lies on no block device")
     length = 1 << 20
-    rows = [(n, op, 2, "load", n % 40, 0, length, n, 0, 0) for n in range(120) for op in ("write", "read")[: 1 + n % 2]]
+    rows = [
+        (n, op, 2, "load", n % 40, 0, length, n, 0, 0)
+        for n in range(120)
+        for op in ("write", "read")[: 1 + n % 2]
+    ]
     rows += [(120, "read", 2, "load", n, 0, length, 120 + n, 0, 0) for n in range(20)]
     path = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(drive)}, io_bytes=length)
     # Once before: what is loaded for it is read from the drive, too.
-    on_ranks(COUNT, lambda s: s.replay(Replay(config, path, tmp_path / "first", ["kvreplay"])), by=PartitionBy.OBJECT)
+    on_ranks(
+        COUNT,
+        lambda s: s.replay(Replay(config, path, tmp_path / "first", ["kvreplay"])),
+        by=PartitionBy.OBJECT,
+    )
     before = process_io()
-    on_ranks(COUNT, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])), by=PartitionBy.OBJECT)
+    on_ranks(
+        COUNT,
+        lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])),
+        by=PartitionBy.OBJECT,
+    )
     read, written = (after - start for after, start in zip(process_io(), before, strict=True))
     run = read_run(tmp_path / "run")
     by = {figures.op: figures for figures in run.summary.figures}
@@ -340,7 +396,10 @@ def test_trials_and_sweeps_are_decided_by_rank_0_and_done_by_all(tmp_path):
         ).perform()
         assert error is None
         return found, sweep(
-            Replay(config, path, tmp_path / "sweep", ["kvreplay"]), Axis.QUEUE_DEPTH, [1, 2], replaying=session.replay
+            Replay(config, path, tmp_path / "sweep", ["kvreplay"]),
+            Axis.QUEUE_DEPTH,
+            [1, 2],
+            replaying=session.replay,
         )
 
     trials, (swept, error) = on_ranks(COUNT, both, by=PartitionBy.USER)
@@ -393,7 +452,10 @@ def test_what_rank_0_does_not_see_is_brought_to_it(tmp_path, monkeypatch):
 
 def test_the_quickest_round_trip_tells_the_offset_of_a_clock():
     ahead = 5_000_000_000
-    rounds = [(t, t + ahead + there, t + there + back) for t, there, back in ((0, 900, 90), (10, 40, 60), (20, 9, 900))]
+    rounds = [
+        (t, t + ahead + there, t + there + back)
+        for t, there, back in ((0, 900, 90), (10, 40, 60), (20, 9, 900))
+    ]
     assert offset_of(rounds) == (ahead - 10, 50)
 
 

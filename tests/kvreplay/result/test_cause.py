@@ -1,4 +1,7 @@
-"""What held a run back: a decision on measurements, constructed here for each cause and for each doubt."""
+"""What held a run back.
+
+A decision on measurements, constructed here for each cause and for each doubt.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,27 @@ from kvreplay.result.verdict import levels_of
 from kvtrace.core.run.figures import Evidence, LimitCause
 
 DRIVE, REPLAYER, QUEUE, DATA, DEPENDENCIES, COPIES, PROCESSOR, MEMORY, THROTTLE, KERNEL = LimitCause
-QUEUED: Any = {"is_end_late": True, "response_shares": {"queue": 0.9, "drive": 0.1}, "in_flight_mean": 31.9}
-SERVED: Any = {"is_end_late": True, "response_shares": {"queue": 0.1, "drive": 0.9}, "in_flight_mean": 12.0}
-LATE: Any = {"is_end_late": False, "response_shares": {"submission": 0.3, "drive": 0.7}, "in_flight_mean": 3.0}
+QUEUED: Any = {
+    "is_end_late": True,
+    "response_shares": {"queue": 0.9, "drive": 0.1},
+    "in_flight_mean": 31.9,
+}
+SERVED: Any = {
+    "is_end_late": True,
+    "response_shares": {"queue": 0.1, "drive": 0.9},
+    "in_flight_mean": 12.0,
+}
+LATE: Any = {
+    "is_end_late": False,
+    "response_shares": {"submission": 0.3, "drive": 0.7},
+    "in_flight_mean": 3.0,
+}
 FULL: Any = {"in_flight_mean": 31.9, "starved_share": 0.0, "blocked_share": 0.0}
 
 
-def open_loop(*, copies: bool = False, depth: int = 32, **known: Any) -> tuple[LimitCause | None, str]:
+def open_loop(
+    *, copies: bool = False, depth: int = 32, **known: Any
+) -> tuple[LimitCause | None, str]:
     evidence = Evidence(queue_depth=depth, **known)
     cause, reason = judge(evidence, is_open=True, has_reached=False, copies=copies, does_io=True)
     return cause, reason or ""
@@ -41,7 +58,9 @@ def test_a_full_queue_is_the_drives_where_more_in_flight_moved_no_more() -> None
     cause, reason = open_loop(**QUEUED, doubling_gain=0.02, device_time_share=0.94)
     assert cause is DRIVE
     assert (
-        reason == "in flight 31.9 of 32, device time 94.0 % of service time; twice as much in flight moves 2.0 % more"
+        reason
+        == "in flight 31.9 of 32, device time 94.0 % of service time; twice as much in flight moves"
+        " 2.0 % more"
     )
     assert open_loop(**QUEUED, slowdown=9.0)[0] is DRIVE
     cause, reason = open_loop(**QUEUED, doubling_gain=0.9)
@@ -61,7 +80,10 @@ def test_a_full_queue_that_is_not_shown_to_be_the_drives_names_its_limit() -> No
     # One operation alone, or a single chain: nothing that was due waited for a place.
     for depth in (1, 2):
         reason = f"in flight 1 of {depth}"
-        assert closed_loop(in_flight_mean=1.0, held_share=0.0, doubling_gain=1.0, depth=depth) == (None, reason)
+        assert closed_loop(in_flight_mean=1.0, held_share=0.0, doubling_gain=1.0, depth=depth) == (
+            None,
+            reason,
+        )
     assert closed_loop(**{**FULL, "in_flight_mean": 0.99}, depth=1)[0] is QUEUE
 
 
@@ -83,14 +105,17 @@ def test_late_submission_is_ours_unless_it_was_measured_to_be_another_s() -> Non
     shares = {"processor": 0.25, "submission": 0.05, "drive": 0.7}
     cause, reason = open_loop(**late | {"response_shares": shares}, processor_share=0.3)
     assert cause is PROCESSOR
-    assert reason == (
-        "71.4 % of the delays was waiting for a processor: kvreplay's threads were runnable without a CPU for 30.0 % "
-        "of the time"
+    assert (
+        reason
+        == "71.4 % of the delays was waiting for a processor: kvreplay's threads were runnable"
+        " without a CPU for 30.0 % of the time"
     )
     cause, reason = open_loop(**late | {"response_shares": {"buffers": 0.3, "drive": 0.7}})
     assert (cause, "buffers whose memory was still being faulted in" in reason) == (REPLAYER, True)
     at_work = {"device_busy_share": 0.93, "device_time_share": 0.3, "in_flight_mean": 380.0}
-    cause, reason = open_loop(**late | {"response_shares": {"buffers": 0.3, "drive": 0.7}} | at_work)
+    cause, reason = open_loop(
+        **late | {"response_shares": {"buffers": 0.3, "drive": 0.7}} | at_work
+    )
     assert (cause, reason.endswith(", device busy 93.0 % of the time")) == (DRIVE, True)
     # Where the kernel copies as it takes submissions, being late there is the cache's.
     cached = {"storage": "page cache", "submitter_busy_share": 0.95, "kernel_share": 0.8}
@@ -105,24 +130,40 @@ def test_a_full_queue_of_the_block_layer_is_the_drives() -> None:
     seen: Any = {"queue_full_share": 0.6, "device_time_share": 0.2, "in_flight_mean": 3.0}
     cause, reason = open_loop(**blocked, **seen)
     assert cause is DRIVE
-    assert reason == (
-        "in flight 3 of 32, device time 20.0 % of service time; the block layer's queue was full for 60.0 % of the time"
+    assert (
+        reason
+        == "in flight 3 of 32, device time 20.0 % of service time; the block layer's queue was full"
+        " for 60.0 % of the time"
     )
     # I/Os waited above a device whose own queue was full, whatever they waited for then.
     full: Any = {"device_queue_mean": 126.0, "device_queue_limit": 128, "device_busy_share": 0.99}
     for shares in ({"buffers": 0.8, "drive": 0.2}, {"processor": 0.6, "queue": 0.4}):
-        cause, reason = open_loop(is_end_late=True, response_shares=shares, in_flight_mean=410.0, depth=1024, **full)
-        assert (cause, reason.endswith("; 126 requests at the device, whose queue takes 128")) == (DRIVE, True)
+        cause, reason = open_loop(
+            is_end_late=True, response_shares=shares, in_flight_mean=410.0, depth=1024, **full
+        )
+        assert (cause, reason.endswith("; 126 requests at the device, whose queue takes 128")) == (
+            DRIVE,
+            True,
+        )
     assert closed_loop(**FULL, **full)[0] is DRIVE
     assert closed_loop(**FULL, **full | {"device_queue_mean": 30.0})[0] is QUEUE
-    assert closed_loop(in_flight_mean=5.0, queue_full_share=0.7, submitter_busy_share=0.9)[0] is DRIVE
+    assert (
+        closed_loop(in_flight_mean=5.0, queue_full_share=0.7, submitter_busy_share=0.9)[0] is DRIVE
+    )
 
 
 def test_a_throttle_that_was_reached_is_named() -> None:
     limit = "io.max rbps=50000000 of /sys/fs/cgroup/x"
-    for known in (QUEUED, SERVED, {"is_end_late": True, "response_shares": {"buffers": 0.9, "drive": 0.1}}):
+    for known in (
+        QUEUED,
+        SERVED,
+        {"is_end_late": True, "response_shares": {"buffers": 0.9, "drive": 0.1}},
+    ):
         cause, reason = open_loop(**known, throttle=limit, throttle_share=1.02)
-        assert (cause, reason.startswith(f"{limit}, of which 102 % was used; in flight ")) == (THROTTLE, True)
+        assert (cause, reason.startswith(f"{limit}, of which 102 % was used; in flight ")) == (
+            THROTTLE,
+            True,
+        )
         # Kernels let less through than they say: then I/Os were long, and short at the device.
         nearly: Any = {"throttle": limit, "throttle_share": 0.4}
         assert open_loop(**known, **nearly, device_time_share=0.01)[0] is THROTTLE
@@ -135,20 +176,40 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
     short: Any = {"is_end_late": True, "unhindered_share": 0.2}
     assert open_loop(**short, response_shares=waits)[0] is DEPENDENCIES
     # What waited for earlier ones waited for the drive, if that is shown to be full.
-    assert open_loop(is_end_late=True, response_shares=waits, in_flight_mean=9.0, slowdown=12.0)[0] is DRIVE
+    assert (
+        open_loop(is_end_late=True, response_shares=waits, in_flight_mean=9.0, slowdown=12.0)[0]
+        is DRIVE
+    )
     ours = {"dependencies": 0.6, "submission": 0.39, "drive": 0.01}
-    assert open_loop(is_end_late=True, response_shares=ours, submitter_busy_share=0.99)[0] is REPLAYER
-    assert open_loop(is_end_late=True, response_shares=ours, in_flight_mean=9.0, slowdown=12.0)[0] is DRIVE
+    assert (
+        open_loop(is_end_late=True, response_shares=ours, submitter_busy_share=0.99)[0] is REPLAYER
+    )
+    assert (
+        open_loop(is_end_late=True, response_shares=ours, in_flight_mean=9.0, slowdown=12.0)[0]
+        is DRIVE
+    )
     assert open_loop(**short, response_shares=waits | {"submission": 0.08})[0] is DEPENDENCIES
-    # Chains of a thousand, each of whose I/Os waits for the one place of the queue: more in flight would help.
+    # Chains of a thousand, each of whose I/Os waits for the one place of the queue: more in flight
+    # would help.
     chains = {"dependencies": 0.9985, "queue": 0.0008, "drive": 0.0007}
-    cause, reason = open_loop(is_end_late=True, response_shares=chains, depth=1, in_flight_mean=0.996, held_share=0.98)
-    assert (cause, "which delayed due operations 98.0 % of the time; 99.9 % of" in reason) == (QUEUE, True)
-    assert open_loop(is_end_late=True, response_shares=chains, in_flight_mean=2.0, held_share=0.1)[0] is DEPENDENCIES
+    cause, reason = open_loop(
+        is_end_late=True, response_shares=chains, depth=1, in_flight_mean=0.996, held_share=0.98
+    )
+    assert (cause, "which delayed due operations 98.0 % of the time; 99.9 % of" in reason) == (
+        QUEUE,
+        True,
+    )
+    assert (
+        open_loop(is_end_late=True, response_shares=chains, in_flight_mean=2.0, held_share=0.1)[0]
+        is DEPENDENCIES
+    )
     assert open_loop(is_end_late=True, response_shares={"data": 0.7, "drive": 0.3})[0] is DATA
     assert closed_loop(in_flight_mean=2.0, starved_share=0.7, blocked_share=0.1)[0] is DATA
     unread = closed_loop(in_flight_mean=2.0, starved_share=0.0, blocked_share=0.0, unread_share=0.8)
-    assert unread == (REPLAYER, "80.0 % of the queue was idle because the next rows of the trace were not yet read")
+    assert unread == (
+        REPLAYER,
+        "80.0 % of the queue was idle because the next rows of the trace were not yet read",
+    )
     assert closed_loop(in_flight_mean=2.0, starved_share=0.1, blocked_share=0.8)[0] is DEPENDENCIES
 
 
@@ -156,37 +217,57 @@ def test_an_end_in_time_is_judged_by_what_most_delays_were() -> None:
     mostly = {"dependencies": 0.82, "drive": 0.1, "submission": 0.05, "data": 0.03}
     served: Any = {"is_end_late": False, "unhindered_share": 0.1}
     cause, reason = open_loop(response_shares=mostly, submitter_busy_share=0.01, **served)
-    assert (cause, reason.startswith("91.1 % of the delays was waiting for earlier operations")) == (DEPENDENCIES, True)
+    assert (
+        cause,
+        reason.startswith("91.1 % of the delays was waiting for earlier operations"),
+    ) == (DEPENDENCIES, True)
     partly = {"dependencies": 0.5, "drive": 0.1, "submission": 0.01, "data": 0.39}
     # What waited for earlier ones waited for the data of those.
     cause, reason = open_loop(response_shares=partly, **served)
     assert cause is DATA
-    assert reason == (
-        "43.3 % of the delays was generating the data of writes; 55.6 % of the delays was waiting for earlier "
-        "operations, themselves delayed by this"
+    assert (
+        reason == "43.3 % of the delays was generating the data of writes; 55.6 % of the delays was"
+        " waiting for earlier operations, themselves delayed by this"
     )
-    # What is small beside service is what was late all the same, if service took no longer than it must.
+    # What is small beside service is what was late all the same, if service took no longer than it
+    # must.
     small = {"data": 0.07, "drive": 0.9, "submission": 0.03}
     assert open_loop(is_end_late=False, response_shares=small, unhindered_share=0.9)[0] is DATA
     assert open_loop(is_end_late=False, response_shares=small, unhindered_share=0.5)[0] is DRIVE
     # Earlier operations that took long are the drive's.
     chain = {"dependencies": 0.6, "drive": 0.4}
     assert open_loop(is_end_late=False, response_shares=chain, unhindered_share=0.05)[0] is DRIVE
-    assert open_loop(is_end_late=False, response_shares=chain, unhindered_share=0.38)[0] is DEPENDENCIES
+    assert (
+        open_loop(is_end_late=False, response_shares=chain, unhindered_share=0.38)[0]
+        is DEPENDENCIES
+    )
 
 
 def test_where_nothing_is_half_all_parts_are_told() -> None:
-    cause, reason = open_loop(is_end_late=True, response_shares={"queue": 0.4, "drive": 0.35, "data": 0.25})
-    assert (cause, reason.endswith("; of the delays: queue 40.0 %, service 35.0 %, data 25.0 %")) == (QUEUE, True)
-    cause, reason = open_loop(is_end_late=True, response_shares={"before submission": 0.8, "drive": 0.2})
+    cause, reason = open_loop(
+        is_end_late=True, response_shares={"queue": 0.4, "drive": 0.35, "data": 0.25}
+    )
+    assert (
+        cause,
+        reason.endswith("; of the delays: queue 40.0 %, service 35.0 %, data 25.0 %"),
+    ) == (QUEUE, True)
+    cause, reason = open_loop(
+        is_end_late=True, response_shares={"before submission": 0.8, "drive": 0.2}
+    )
     assert (cause, "not known of a killed run" in reason) == (None, True)
     assert open_loop(is_end_late=True)[0] is None
     assert closed_loop()[0] is None
-    assert closed_loop(in_flight_mean=8.0, starved_share=0.3, blocked_share=0.05, submitter_busy_share=0.4)[0] is None
+    assert (
+        closed_loop(
+            in_flight_mean=8.0, starved_share=0.3, blocked_share=0.05, submitter_busy_share=0.4
+        )[0]
+        is None
+    )
 
 
 def test_a_queue_that_no_processor_empties_is_full_for_want_of_it() -> None:
-    # Held to an eighth of a processor, 17 % was lost, and the queue was full: nobody took what had ended.
+    # Held to an eighth of a processor, 17 % was lost, and the queue was full: nobody took what had
+    # ended.
     full: Any = {"in_flight_mean": 31.0, "held_share": 0.9, "processor_share": 0.464}
     cause, reason = closed_loop(**full, device_busy_share=0.5)
     assert cause is PROCESSOR
@@ -211,21 +292,39 @@ def test_copies_and_tiers_without_times_have_no_queue() -> None:
     assert closed_loop(**did, starved_share=0.6)[0] is DATA
     assert closed_loop(**did, processor_share=0.6)[0] is PROCESSOR
     late: Any = {"copies": True, "is_end_late": False}
-    assert open_loop(**late, response_shares={"memory": 0.9, "drive": 0.1}, touch_share=0.4)[0] is MEMORY
-    assert open_loop(**late, response_shares={"copying": 0.9, "drive": 0.1}, copy_busy_share=0.4)[0] is COPIES
+    assert (
+        open_loop(**late, response_shares={"memory": 0.9, "drive": 0.1}, touch_share=0.4)[0]
+        is MEMORY
+    )
+    assert (
+        open_loop(**late, response_shares={"copying": 0.9, "drive": 0.1}, copy_busy_share=0.4)[0]
+        is COPIES
+    )
     assert open_loop(**SERVED, copies=True, copy_busy_share=0.98)[0] is COPIES
     # Copies that waited for other operations, as those of a drive are, did not wait for who copies.
-    waited: Any = {"response_shares": {"dependencies": 0.99, "drive": 0.01}, "copies": True, "processor_share": 0.21}
+    waited: Any = {
+        "response_shares": {"dependencies": 0.99, "drive": 0.01},
+        "copies": True,
+        "processor_share": 0.21,
+    }
     assert open_loop(**waited, copy_busy_share=0.4, is_end_late=True)[0] is DEPENDENCIES
     assert open_loop(**waited, copy_busy_share=0.98, copying_share=0.7)[0] is COPIES
     own: Any = {"dependencies": 0.45, "copying": 0.3, "memory": 0.25}
-    assert open_loop(response_shares=own, copies=True, copy_busy_share=0.4, copying_share=0.3)[0] is COPIES
+    assert (
+        open_loop(response_shares=own, copies=True, copy_busy_share=0.4, copying_share=0.3)[0]
+        is COPIES
+    )
     assert closed_loop(does_io=False, submitter_busy_share=1.0)[0] is REPLAYER
     assert closed_loop(does_io=False)[0] is REPLAYER
 
 
-def served(*, depth: int, parallel: int, service_ns: int, arrival_ns: int, rows: int) -> tuple[Any, Any]:
-    """Return when operations are submitted and completed: `depth` places, a drive that does `parallel` at a time."""
+def served(
+    *, depth: int, parallel: int, service_ns: int, arrival_ns: int, rows: int
+) -> tuple[Any, Any]:
+    """Return when operations are submitted and completed.
+
+    `depth` places, a drive that does `parallel` at a time.
+    """
     places, queues = np.zeros(depth, np.int64), np.zeros(parallel, np.int64)
     submitted, completed = np.zeros((2, rows), np.int64)
     for row in range(rows):

@@ -21,7 +21,9 @@ from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 S = 10**9
 TIERS = [
-    SimpleNamespace(name="nvme", alignment=4096, is_simulated=False, has_times=True, is_copied=False),
+    SimpleNamespace(
+        name="nvme", alignment=4096, is_simulated=False, has_times=True, is_copied=False
+    ),
     SimpleNamespace(name="null", alignment=1, is_simulated=True, has_times=False, is_copied=False),
 ]
 
@@ -31,8 +33,12 @@ def runs(draw: st.DrawFn) -> tuple[Any, list[int]]:
     """Return rows of a random run, and where it is cut into parts."""
     count, seed = draw(st.integers(1, 300)), draw(st.integers(0, 2**32))
     rng, is_open = np.random.default_rng(seed), draw(st.booleans())
-    submitted = np.sort(rng.integers(0, 3 * S, count)) + rng.integers(0, 1 + draw(st.integers(0, S)), count)
-    completed = submitted + (10 ** rng.uniform(0, 9, count)).astype(np.int64) * (rng.random(count) < 0.9)
+    submitted = np.sort(rng.integers(0, 3 * S, count)) + rng.integers(
+        0, 1 + draw(st.integers(0, S)), count
+    )
+    completed = submitted + (10 ** rng.uniform(0, 9, count)).astype(np.int64) * (
+        rng.random(count) < 0.9
+    )
     outcome = rng.choice([OK, OK, OK, ERROR, SHORT, SKIPPED, CORRUPT], count).astype(np.int8)
     completed[np.isin(outcome, (ERROR, SHORT))] = -1
     submitted[outcome == SKIPPED] = completed[outcome == SKIPPED] = -1
@@ -51,13 +57,19 @@ def runs(draw: st.DrawFn) -> tuple[Any, list[int]]:
 def test_what_is_counted_is_what_plain_python_counts(run: tuple[Any, list[int]]) -> None:
     rows, cuts = run
     found = counted(rows, TIERS, cuts=cuts)
-    check(found, [{name: row[name].item() for name in ROW.names if row[name].ndim == 0} for row in rows])
+    check(
+        found,
+        [{name: row[name].item() for name in ROW.names if row[name].ndim == 0} for row in rows],
+    )
 
 
 def test_of_what_is_simulated_no_second_is_kept() -> None:
     day = 86_400 * S
     service = Service(read_bytes_per_s=1, write_bytes_per_s=1, latency_ns=0, source="-")
-    found = counted(rows_of(2, submitted_ns=0, completed_ns=100 * day, outcome=0), [SimulatedTier("nvme", service)])
+    found = counted(
+        rows_of(2, submitted_ns=0, completed_ns=100 * day, outcome=0),
+        [SimulatedTier("nvme", service)],
+    )
     assert (int(found.kinds["good"].sum()), len(found.seconds.records)) == (2, 0)
 
 
@@ -68,7 +80,9 @@ def test_seconds_are_given_out_once_no_row_can_be_of_them(monkeypatch: pytest.Mo
     # Each has ended before the row is submitted that takes its place in the ring.
     submitted = np.arange(count) * S // 100
     completed = submitted + rng.integers(1, 64 * S // 100, count)
-    rows = rows_of(count, submitted_ns=submitted, completed_ns=completed, outcome=np.zeros(count, np.int8))
+    rows = rows_of(
+        count, submitted_ns=submitted, completed_ns=completed, outcome=np.zeros(count, np.int8)
+    )
     found = CountedOperations(TIERS[:1], is_open_loop=False, io_bytes=4096)
     for part in parts(RunPart(0, rows), range(50, count, 50)):
         found.take(part, np.ones(len(part), bool))
@@ -78,10 +92,18 @@ def test_seconds_are_given_out_once_no_row_can_be_of_them(monkeypatch: pytest.Mo
     told = [each for over in given for each in zip(*over, strict=True)]
     assert len(given) > 10
     assert most <= 16 * counts.KINDS, "as many are kept as are not over"
-    latency = [(completed - submitted)[completed // S == second] for second in range(int(completed.max()) // S + 1)]
-    assert [(int(second), int(each["operations"])) for second, _, each in told] == list(enumerate(map(len, latency)))
+    latency = [
+        (completed - submitted)[completed // S == second]
+        for second in range(int(completed.max()) // S + 1)
+    ]
+    assert [(int(second), int(each["operations"])) for second, _, each in told] == list(
+        enumerate(map(len, latency))
+    )
     ranks = [nearest_rank(len(of), 9900) for of in latency]
-    expected = [-1 if rank is None else int(np.sort(of)[rank - 1]) for of, rank in zip(latency, ranks, strict=True)]
+    expected = [
+        -1 if rank is None else int(np.sort(of)[rank - 1])
+        for of, rank in zip(latency, ranks, strict=True)
+    ]
     assert [int(each["p99_ns"]) for *_, each in told] == expected
     assert max(expected) > 0
 
@@ -117,7 +139,11 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
         tier, op = divmod(at, counts.KINDS)
         here = [r for r in rows if (r["tier"], r["op"]) == (tier, op)]
         good, kind = [r for r in here if r["outcome"] == OK], found.kinds[at]
-        assert (kind["planned"], kind["good"], kind["errors"]) == (len(here), len(good), sum(r in failed for r in here))
+        assert (kind["planned"], kind["good"], kind["errors"]) == (
+            len(here),
+            len(good),
+            sum(r in failed for r in here),
+        )
         assert kind["bytes"] == sum(r["length_bytes"] for r in good)
         io_bytes = [asked(r) if tier == 0 else -1 for r in good]
         assert kind["io_bytes"] == sum(-1 if op == DELETE else n for n in io_bytes)
@@ -131,13 +157,19 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
             found,
             at,
             PER_MIB,
-            [int((r["completed_ns"] - r["submitted_ns"]) * (2**20 / r["length_bytes"])) for r in moved],
+            [
+                int((r["completed_ns"] - r["submitted_ns"]) * (2**20 / r["length_bytes"]))
+                for r in moved
+            ],
         )
         if is_open:
             same(found, at, RESPONSE, [r["completed_ns"] - r["due_ns"] for r in good])
             same(found, at, LATENESS, [r["submitted_ns"] - r["due_ns"] for r in good])
         if tier == 0:
-            overlaps = [sum(o["submitted_ns"] <= r["submitted_ns"] < o["completed_ns"] for o in good) for r in good]
+            overlaps = [
+                sum(o["submitted_ns"] <= r["submitted_ns"] < o["completed_ns"] for o in good)
+                for r in good
+            ]
             assert found.order.most_at_once([at], 0) == max([0, *overlaps])
             for r in here:
                 if r["submitted_ns"] >= 0:
@@ -178,7 +210,12 @@ def test_the_order_of_submission_is_found_in_any_disorder(monkeypatch: pytest.Mo
     for seed, reach in enumerate((1, 3, 100, 400, 100_000)):
         rng = np.random.default_rng(seed)
         submitted = np.arange(5000) * 1000 + rng.integers(0, reach * 1000, 5000)
-        rows = rows_of(5000, submitted_ns=submitted, completed_ns=submitted + rng.integers(0, 50_000, 5000), outcome=OK)
+        rows = rows_of(
+            5000,
+            submitted_ns=submitted,
+            completed_ns=submitted + rng.integers(0, 50_000, 5000),
+            outcome=OK,
+        )
         order = counted(rows, [TIERS[0]]).order
         # One that comes more than half of those that wait behind is late.
         assert (order.most_at_once([0], 0) is None) == (reach > 1000)

@@ -38,7 +38,19 @@ def test_percentiles_are_nearest_rank_of_all_values() -> None:
 
 @pytest.mark.parametrize(
     ("count", "known"),
-    [(0, 0), (1, 0), (2, 1), (19, 1), (20, 2), (99, 2), (100, 3), (999, 3), (1000, 4), (9999, 4), (10_000, 5)],
+    [
+        (0, 0),
+        (1, 0),
+        (2, 1),
+        (19, 1),
+        (20, 2),
+        (99, 2),
+        (100, 3),
+        (999, 3),
+        (1000, 4),
+        (9999, 4),
+        (10_000, 5),
+    ],
 )
 def test_a_percentile_needs_enough_samples(count: int, known: int) -> None:
     d = distribution(np.arange(count))
@@ -48,14 +60,19 @@ def test_a_percentile_needs_enough_samples(count: int, known: int) -> None:
 
 
 def test_bandwidth_and_depth_are_over_the_span_of_the_operations() -> None:
-    # Three reads of 1000 bytes: 0-2 s, 1-3 s, 3-4 s; the fourth failed and counts for nothing but an error.
+    # Three reads of 1000 bytes: 0-2 s, 1-3 s, 3-4 s; the fourth failed and counts for nothing but
+    # an error.
     second = 10**9
     submitted, completed = np.array([0, 1, 3, 2]) * second, np.array([2, 3, 4, 0]) * second
     completed[3] = NOT_DONE
     rows = rows_of(4, submitted_ns=submitted, completed_ns=completed, outcome=[0, 0, 0, 1])
     (read,) = figures(counted(rows, TIERS))
     assert (read.operations, read.errors, read.planned, read.bytes) == (3, 1, 4, 3000)
-    assert (read.span_ns, read.bandwidth_bytes_per_s, read.operations_per_s) == (4 * second, 750.0, 0.75)
+    assert (read.span_ns, read.bandwidth_bytes_per_s, read.operations_per_s) == (
+        4 * second,
+        750.0,
+        0.75,
+    )
     # The second begins before the first has ended, the third as the second ends.
     assert (read.in_flight_mean, read.in_flight_max) == (5 / 4, 2)
     assert (read.latency.mean_ns, read.latency.max_ns) == (5 / 3 * second, 2 * second)
@@ -65,12 +82,21 @@ def test_bandwidth_and_depth_are_over_the_span_of_the_operations() -> None:
 def test_lateness_is_judged_with_and_without_waits() -> None:
     due = np.array([0, 0, 10, 10]) * MS
     submitted = np.array([0, 5, 10, 13]) * MS
-    # The second waited until 5 ms for an earlier operation; the last was late by itself; one was never sent.
+    # The second waited until 5 ms for an earlier operation; the last was late by itself; one was
+    # never sent.
     ready = np.array([0, 5, 0, 0]) * MS
-    known = {"submitted_ns": np.append(submitted, -1), "outcome": 1, "ready_ns": np.append(ready, 0)}
+    known = {
+        "submitted_ns": np.append(submitted, -1),
+        "outcome": 1,
+        "ready_ns": np.append(ready, 0),
+    }
     judged = pace(counted(rows_of(5, due_ns=np.append(due, 0), **known), TIERS))
     assert judged is not None
-    assert (judged.late_fraction, judged.late_by_itself_fraction, judged.kept_pace) == (0.5, 0.25, False)
+    assert (judged.late_fraction, judged.late_by_itself_fraction, judged.kept_pace) == (
+        0.5,
+        0.25,
+        False,
+    )
     assert judged.lateness.max_ns == 5 * MS
     assert pace(counted(rows_of(5, **known), TIERS)) is None
 
@@ -82,10 +108,17 @@ def used(kind: str = "ring", **known: int) -> ThreadUse:
     return use
 
 
-def driven(wall_ns: int, *, depth_limited_ns: int = 0, kind: str = "copier", **known: int) -> Driven:
-    """Return how a job went of one thread, of which something is known; the rest of the time it ran in user mode."""
+def driven(
+    wall_ns: int, *, depth_limited_ns: int = 0, kind: str = "copier", **known: int
+) -> Driven:
+    """Return how a job went of one thread, of which something is known.
+
+    The rest of the time it ran in user mode.
+    """
     known = {"user_ns": wall_ns} | known
-    return Driven(wall_ns, 0, None, None, 0, [used(kind, **known)], depth_limited_ns=depth_limited_ns)
+    return Driven(
+        wall_ns, 0, None, None, 0, [used(kind, **known)], depth_limited_ns=depth_limited_ns
+    )
 
 
 def loop_of(submitted: list[int], completed: list[int], ready: list[int]) -> dict[str, Any]:
@@ -108,7 +141,8 @@ BEHIND: dict[str, tuple[dict[str, Any], Driven]] = {
             "queue": {"kind": "ring", "depth_limited_ns": 380 * MS},
             "block queue": {"kind": "ring", "blocked_ns": 380 * MS, "enter_ns": 390 * MS, "user_ns": 15 * MS},
             "data": {"kind": "ring", "making_ns": 380 * MS},
-            # Of a thread that was ready to run for most of the time, the clock said that it made data.
+            # Of a thread that was ready to run for most of the time, the clock said that it made
+            # data.
             "processor": {"kind": "ring", "making_ns": 380 * MS, "user_ns": 20 * MS, "waited_ns": 385 * MS},
             "submission": {"kind": "ring"},
             "memory": {"kind": "copier", "touching_ns": 380 * MS, "system_ns": 380 * MS, "user_ns": 25 * MS},
@@ -139,15 +173,20 @@ def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
     record = loop_of([0, 10, 20, 30, 40], [100, 110, 120, 130, 140], [0] * 5)
     found = pace(counted(rows_of(5, due_ns=DUE, **record), TIERS), driven(140 * MS))
     assert found is not None
-    assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (True, None, 0, 100)
+    assert (found.kept_pace, found.cause, found.end_late_ns, found.delivered_per_s) == (
+        True,
+        None,
+        0,
+        100,
+    )
 
 
 @pytest.mark.parametrize("limit", [counts.EXACT_VALUES, 100])
 def test_a_queue_that_grows_all_along_makes_no_rate_greater_than_it_was(
     monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    # 1,000 operations due within 10 ms, of which one ends each millisecond: 1,000 a second. The 50 quickest took up to
-    # 50 ms: less that, it would be 1,052.
+    # 1,000 operations due within 10 ms, of which one ends each millisecond: 1,000 a second. The 50
+    # quickest took up to 50 ms: less that, it would be 1,052.
     monkeypatch.setattr(counts, "EXACT_VALUES", limit)
     due_ms = np.arange(1000) // 100
     record = loop_of(due_ms, np.arange(1, 1001), [0] * 1000)
@@ -160,7 +199,8 @@ def test_a_queue_that_grows_all_along_makes_no_rate_greater_than_it_was(
 def test_bursts_that_end_before_the_next_were_delivered_at_the_rate_of_their_schedule(
     took_ms: int, *, has_lost: bool
 ) -> None:
-    # Five bursts of four a second apart, each due within 0.3 ms, one operation after the other: 4 op/s.
+    # Five bursts of four a second apart, each due within 0.3 ms, one operation after the other: 4
+    # op/s.
     burst, at = np.divmod(np.arange(20), 4)
     due = burst * 1000 * MS + at * MS // 10
     begin = burst * max(1000, took_ms) + at * took_ms // 4 + 1
@@ -177,7 +217,9 @@ def test_bursts_that_end_before_the_next_were_delivered_at_the_rate_of_their_sch
 
 def test_what_was_due_at_once_is_delivered_in_all_of_its_time() -> None:
     record = loop_of([0, 0, 0, 0, 0], [96, 97, 98, 99, 100], [0] * 5)
-    found = pace(counted(rows_of(5, due_ns=np.zeros(5, np.int64), **record), TIERS), driven(100 * MS))
+    found = pace(
+        counted(rows_of(5, due_ns=np.zeros(5, np.int64), **record), TIERS), driven(100 * MS)
+    )
     assert found is not None
     assert (found.offered_per_s, found.delivered_per_s) == (None, 50)
 
@@ -187,14 +229,18 @@ def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
     how: dict[str, Any] = {"queue_depth": 8, "because": "--queue-depth", "moved": {}}
     kept = counted(rows_of(5, due_ns=DUE, **record), TIERS)
     found = verdict(kept, driven(45 * MS), pace(kept, driven(45 * MS)), **how)
-    assert found.sentence == "cpu delivered all of the 100 kB/s asked; 100.0 % of operations on time"
+    assert (
+        found.sentence == "cpu delivered all of the 100 kB/s asked; 100.0 % of operations on time"
+    )
     assert (found.has_reached, found.cause, found.reason, found.tier) == (True, None, None, "cpu")
     # The same asked twice as fast.
     behind = counted(rows_of(5, due_ns=DUE // 2, **record), TIERS)
-    found = verdict(behind, driven(45 * MS), pace(behind, driven(45 * MS, depth_limited_ns=20 * MS)), **how)
+    found = verdict(
+        behind, driven(45 * MS), pace(behind, driven(45 * MS, depth_limited_ns=20 * MS)), **how
+    )
     assert found.sentence.startswith(
-        "FELL BEHIND: cpu delivered 125 of 200 kB/s asked (62.5 %), ended 20.0 ms late; 60.0 % of operations late by "
-        "more than 1 ms: "
+        "FELL BEHIND: cpu delivered 125 of 200 kB/s asked (62.5 %), ended 20.0 ms late; 60.0 % of"
+        " operations late by more than 1 ms: "
     )
     found = verdict(counted(rows_of(1, due_ns=DUE[:1]), TIERS), None, None, **how)
     assert (found.sentence, found.cause, found.tier) == ("open loop: nothing completed", None, None)
@@ -208,13 +254,16 @@ def test_an_operation_is_late_by_its_response_time() -> None:
     response[80:90] = 3 * MS + 50_000
     known: dict[str, Any] = {"due_ns": due, "submitted_ns": due, "ready_ns": 0, "outcome": 0}
     for later_ns, late in ((0, 0.025), (10**9, 1.0)):
-        # Submitted when due, or all of them a second later: what waits before submission is as late.
+        # Submitted when due, or all of them a second later: what waits before submission is as
+        # late.
         how = known | {"submitted_ns": due + later_ns, "completed_ns": due + later_ns + response}
         found = pace(counted(rows_of(400, **how), TIERS))
         assert found is not None
         assert found.on_time_fraction == pytest.approx(1 - late, abs=1e-9)
         assert not found.kept_pace
-        assert found.unhindered_share == pytest.approx(400 * MS / (response + later_ns).sum(), rel=0.01)
+        assert found.unhindered_share == pytest.approx(
+            400 * MS / (response + later_ns).sum(), rel=0.01
+        )
     how = known | {"completed_ns": due + np.minimum(response, 3 * MS - 50_000)}
     found = pace(counted(rows_of(400, **how), TIERS))
     assert found is not None
@@ -226,7 +275,13 @@ def test_long_operations_have_longer_to_be_on_time() -> None:
     lengths = np.where(np.arange(200) % 2, 64 << 20, 64 << 10)
     due = np.arange(200) * 100 * MS
     service = np.where(lengths > MS, 50 * MS, MS // 10)
-    known: dict[str, Any] = {"due_ns": due, "submitted_ns": due, "ready_ns": 0, "outcome": 0, "length_bytes": lengths}
+    known: dict[str, Any] = {
+        "due_ns": due,
+        "submitted_ns": due,
+        "ready_ns": 0,
+        "outcome": 0,
+        "length_bytes": lengths,
+    }
     found = pace(counted(rows_of(200, completed_ns=due + service, **known), TIERS))
     assert found is not None
     assert (found.kept_pace, found.on_time_fraction) == (True, 1)
@@ -240,7 +295,11 @@ def test_response_times_count_from_when_operations_were_due() -> None:
     record = loop_of([5, 20], [9, 40], [0, 0])
     (read,) = figures(counted(rows_of(2, due_ns=np.array([0, 10]) * MS, **record), TIERS))
     assert read.response is not None
-    assert (read.latency.max_ns, read.response.max_ns, read.judged) == (20 * MS, 30 * MS, read.response)
+    assert (read.latency.max_ns, read.response.max_ns, read.judged) == (
+        20 * MS,
+        30 * MS,
+        read.response,
+    )
     (closed,) = figures(counted(rows_of(2, **record), TIERS))
     assert (closed.response, closed.judged) == (None, closed.latency)
 

@@ -10,9 +10,27 @@ import pyarrow as pa
 import pytest
 from run_files import run_file, summary
 
-from kvreplay.native.rows import CORRUPT, COUNTED, ERROR, FEWEST, NONE, OK, ROW, SKIPPED, RowRing, begin
+from kvreplay.native.rows import (
+    CORRUPT,
+    COUNTED,
+    ERROR,
+    FEWEST,
+    NONE,
+    OK,
+    ROW,
+    SKIPPED,
+    RowRing,
+    begin,
+)
 from kvreplay.result import tables as journals
-from kvreplay.result.tables import Journal, JournaledRecord, PartialRunFile, Running, journal, unrecovered
+from kvreplay.result.tables import (
+    Journal,
+    JournaledRecord,
+    PartialRunFile,
+    Running,
+    journal,
+    unrecovered,
+)
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, RunBegun
@@ -34,8 +52,15 @@ class Listener:
     def __init__(self) -> None:
         self.totals, self.buckets = np.zeros(12, np.int64), np.zeros(6, np.int64)
         self.response_ns, late_ns, self.noted = np.zeros(500, np.int64), np.zeros(500, np.int64), 0
-        of = {"totals": self.totals, "buckets": self.buckets, "response_ns": self.response_ns, "late_ns": late_ns}
-        self.counters = Structure(COUNTED, "Watched", **of, bound=np.array([4000]), bounds=1, room=500, step=1)
+        of = {
+            "totals": self.totals,
+            "buckets": self.buckets,
+            "response_ns": self.response_ns,
+            "late_ns": late_ns,
+        }
+        self.counters = Structure(
+            COUNTED, "Watched", **of, bound=np.array([4000]), bounds=1, room=500, step=1
+        )
 
     def note(self) -> None:
         self.noted += 1
@@ -90,7 +115,9 @@ def test_a_journal_keeps_each_operation_once(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     with (tmp_path / PARTIAL_OPS_FILE).open("rb") as file:
-        places = [b.column("place_step").to_numpy().cumsum().tolist() for b in pa.ipc.open_stream(file)]
+        places = [
+            b.column("place_step").to_numpy().cumsum().tolist() for b in pa.ipc.open_stream(file)
+        ]
     assert places == [[1, 3, 4], [0]]
     found = journaled(tmp_path, 5)
     assert found["outcome"].tolist() == [0, 0, 3, 1, 0]
@@ -134,7 +161,9 @@ def test_a_ring_that_is_used_again_and_again_is_kept_whole(
             ended = rows.within(row, row + 1)
             ended["submitted_ns"] = 1000 * row + pick.randrange(500)
             ended["outcome"] = outcome = pick.choice([OK, ERROR, CORRUPT])
-            ended["completed_ns"] = -1 if outcome == ERROR else ended["submitted_ns"] + pick.randrange(9000)
+            ended["completed_ns"] = (
+                -1 if outcome == ERROR else ended["submitted_ns"] + pick.randrange(9000)
+            )
             ended["ready_ns"], ended["retries"] = pick.randrange(1000), pick.choice([0, 0, 3])
             for name in MEASURED:
                 expected[name][row] = ended[name][0]
@@ -151,7 +180,12 @@ def test_a_ring_that_is_used_again_and_again_is_kept_whole(
     assert (tmp_path / PARTIAL_OPS_FILE).stat().st_size < 40 * total
     is_done, is_good = expected["outcome"] != SKIPPED, expected["outcome"] == OK
     took_ns = (expected["completed_ns"] - expected["submitted_ns"])[is_good]
-    assert listener.totals[:4].tolist() == [is_good.sum(), (is_done & ~is_good).sum(), 0, took_ns.sum()]
+    assert listener.totals[:4].tolist() == [
+        is_good.sum(),
+        (is_done & ~is_good).sum(),
+        0,
+        took_ns.sum(),
+    ]
     assert listener.buckets[:2].tolist() == [(took_ns <= 4000).sum(), (took_ns > 4000).sum()]
     # Every other one was left out, three times.
     assert listener.counters.sampled <= 500 < 2 * listener.counters.sampled

@@ -1,4 +1,7 @@
-"""Requests under way: their tables grow with how many there are at once, not with how many there were."""
+"""Requests under way.
+
+Their tables grow with how many there are at once, not with how many there were.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Results of parts are those of the whole, and of whole arrays by plain NumPy; a histogram is as close as it says.
+"""Results of parts are those of the whole, and of whole arrays by plain NumPy.
 
-The buffers are made so small that they are emptied many times; the naive forms look at all rows at once.
+A histogram is as close as it says.
+
+The buffers are made so small that they are emptied many times; the naive forms look at all rows at
+once.
 """
 
 from __future__ import annotations
@@ -50,11 +53,16 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measured(rng: np.random.Generator, count: int) -> dict[str, Any]:
-    """Return what a run of so many rows might have come to: hardly in order, a few failed, the last not reached."""
+    """Return what a run of so many rows might have come to.
+
+    Hardly in order, a few failed, the last not reached.
+    """
     due = np.sort(rng.integers(0, 3 * S, count))
     ready = due + rng.integers(0, 40_000_000, count) * (rng.random(count) < 0.3)
     submitted = np.maximum(due, ready) + rng.integers(0, 20_000_000, count)
-    completed = submitted + (10 ** rng.uniform(0, 8, count)).astype(np.int64) * (rng.random(count) < 0.95)
+    completed = submitted + (10 ** rng.uniform(0, 8, count)).astype(np.int64) * (
+        rng.random(count) < 0.95
+    )
     outcome = rng.choice([0, 0, 0, 0, 0, 0, 1, 2, 4], count).astype(np.int8)
     completed[(outcome == 1) | (outcome == 2)] = -1
     unreached = np.arange(count) >= count - rng.integers(0, 30)
@@ -84,13 +92,17 @@ def setting(tmp_path: Path, rng: np.random.Generator, **config: Any) -> Setting:
     drive.mkdir(exist_ok=True)
     tiers = [None, RamTier("cpu", 4096), FileTier("nvme", drive, StorageOptions())]
     pacer = Pacer(1.0) if config.pop("is_open", True) else Pacer()
-    return Setting(Config(tiers={}, io_bytes=4096, **config), pacer, reader, window, tiers, trace, [])
+    return Setting(
+        Config(tiers={}, io_bytes=4096, **config), pacer, reader, window, tiers, trace, []
+    )
 
 
 @pytest.mark.star
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("warmup", [None, "40", "300ms"])
-def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, warmup: str | None) -> None:
+def test_parts_come_to_what_the_whole_comes_to(
+    tmp_path: Path, is_open: bool, warmup: str | None
+) -> None:
     for seed in range(4):
         rng = np.random.default_rng(seed)
         made = setting(tmp_path, rng, is_open=is_open, warmup=warmup)
@@ -101,14 +113,31 @@ def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, wa
             found = take(made, rows, tmp_path / name, cuts)
             written = [
                 read_table(tmp_path / name / file, table).to_pydict()
-                for file, table in (("ops.parquet", OPS), ("series.parquet", SERIES), ("requests.parquet", SERVED))
+                for file, table in (
+                    ("ops.parquet", OPS),
+                    ("series.parquet", SERIES),
+                    ("requests.parquet", SERVED),
+                )
             ]
-            summarize.append((found.summary(None, 4 * S), found.requests, written, found.rows, found.last_completed_ns))
+            summarize.append(
+                (
+                    found.summary(None, 4 * S),
+                    found.requests,
+                    written,
+                    found.rows,
+                    found.last_completed_ns,
+                )
+            )
         assert summarize[0] == summarize[1]
-        # Each row has what was measured of it, whatever buffers its columns lay in before they were encoded.
+        # Each row has what was measured of it, whatever buffers its columns lay in before they were
+        # encoded.
         ops, at = summarize[0][2][0], rows["trace_row"]
         assert ops["row"] == list(range(ROWS))
-        for name, own in (("scheduled_ns", "due_ns"), ("submitted_ns", "submitted_ns"), ("completed_ns",) * 2):
+        for name, own in (
+            ("scheduled_ns", "due_ns"),
+            ("submitted_ns", "submitted_ns"),
+            ("completed_ns",) * 2,
+        ):
             expected = np.full(ROWS, -1)
             expected[at] = rows[own]
             assert is_open or name != "scheduled_ns" or (expected == -1).all()
@@ -117,7 +146,9 @@ def test_parts_come_to_what_the_whole_comes_to(tmp_path: Path, is_open: bool, wa
         is_done[at[rows["outcome"] == OK]] = True
         moved = np.zeros(ROWS, np.int64)
         moved[at] = np.where(rows["op"] == DELETE, 0, rows["length_bytes"])
-        assert ops["bytes"] == [n if done else None for n, done in zip(moved.tolist(), is_done.tolist(), strict=True)]
+        assert ops["bytes"] == [
+            n if done else None for n, done in zip(moved.tolist(), is_done.tolist(), strict=True)
+        ]
 
 
 def test_what_is_counted_is_what_plain_arrays_say() -> None:
@@ -174,7 +205,9 @@ def test_operations_that_come_too_late_leave_what_they_would_change_unknown() ->
 NASTY = {
     "one value": lambda _rng, n: np.full(n, 12_345_678),
     "two far apart": lambda rng, n: np.where(rng.random(n) < 0.5, 3, 10**15),
-    "powers of two and beside them": lambda rng, n: 2 ** rng.integers(0, 60, n) + rng.integers(-1, 2, n).clip(0),
+    "powers of two and beside them": lambda rng, n: (
+        2 ** rng.integers(0, 60, n) + rng.integers(-1, 2, n).clip(0)
+    ),
     "heavy tail": lambda rng, n: (rng.pareto(0.5, n) * 1000).clip(0, 1e17).astype(np.int64),
     "small": lambda rng, n: rng.integers(0, 3000, n),
 }
@@ -205,7 +238,11 @@ def test_a_distribution_is_exact_up_to_its_limit_and_says_when_it_is_not() -> No
     assert msgspec.to_builtins(found.distribution())["percentiles_within"] == ERROR
     # Several together are one: counts and sums stay exact.
     both = found.distribution(0, 1)
-    assert (both.count, both.mean_ns, both.max_ns) == (2002, sum(values.tolist()) / 1001, int(values.max()))
+    assert (both.count, both.mean_ns, both.max_ns) == (
+        2002,
+        sum(values.tolist()) / 1001,
+        int(values.max()),
+    )
 
 
 def test_a_run_of_many_operations_says_so_of_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +259,9 @@ def write_latency(known: dict[str, Any], op: Any) -> Any:
     return (known["completed_ns"] - known["submitted_ns"])[(known["outcome"] == 0) & (op == 1)]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), min_size=1, max_size=40))
 def test_time_in_flight_of_a_request_is_the_union_of_its_operations(
     tmp_path: Path, spans: list[tuple[int, int]]
@@ -231,8 +270,16 @@ def test_time_in_flight_of_a_request_is_the_union_of_its_operations(
     trace = write_trace(tmp_path / "u.parquet", rows)
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {1: 1}, Limit())
-    made = Setting(Config(tiers={}), Pacer(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
+    made = Setting(
+        Config(tiers={}), Pacer(), reader, window, [None, RamTier("cpu", 4096), None], trace, []
+    )
     start, length = np.array(spans, np.int64).T
-    take(made, planned(made, submitted_ns=start, completed_ns=start + length, outcome=OK), tmp_path / "run")
-    (found,) = read_table(tmp_path / "run" / "requests.parquet", SERVED).column("storage_ns").to_pylist()
+    take(
+        made,
+        planned(made, submitted_ns=start, completed_ns=start + length, outcome=OK),
+        tmp_path / "run",
+    )
+    (found,) = (
+        read_table(tmp_path / "run" / "requests.parquet", SERVED).column("storage_ns").to_pylist()
+    )
     assert found == covered(start, start + length)

@@ -36,7 +36,14 @@ MIB = 1 << 20
 
 
 def row(
-    op: str, obj: int, length: int, request: int | None, stage: int | None, *, phase: str = "load", tier: int = 2
+    op: str,
+    obj: int,
+    length: int,
+    request: int | None,
+    stage: int | None,
+    *,
+    phase: str = "load",
+    tier: int = 2,
 ) -> Any:
     return (0, op, tier, phase, obj, 0, length, request, stage, 0)
 
@@ -62,7 +69,9 @@ def setting(tmp_path: Path, **meta: Any) -> tuple[Setting, Any]:
     submitted, completed = np.array(TIMES, dtype=np.int64).T * MS
     completed[3] = -1
     made = Setting(Config(tiers={}), Pacer(), reader, window, [None, None, tier], trace, [])
-    return made, planned(made, submitted_ns=submitted, completed_ns=completed, outcome=[0, 0, 0, 1, 0])
+    return made, planned(
+        made, submitted_ns=submitted, completed_ns=completed, outcome=[0, 0, 0, 1, 0]
+    )
 
 
 def test_a_request_is_served_while_any_of_its_operations_is_in_flight(tmp_path: Path) -> None:
@@ -169,7 +178,13 @@ def judged(made: Setting, rows: Any, output: Path, criteria: Criteria) -> Mlperf
     targets = {t.name: t.target for t in made.tiers if t is not None and not t.is_simulated}
     whole, summary = made.is_whole_trace, found.summary(None)
     return mlperf_figures(
-        made.reader.meta, targets, summary, criteria, found.requests, is_whole_trace=whole, took_ns=found.took_ns
+        made.reader.meta,
+        targets,
+        summary,
+        criteria,
+        found.requests,
+        is_whole_trace=whole,
+        took_ns=found.took_ns,
     )
 
 
@@ -198,14 +213,19 @@ def test_the_benchmarks_figures_are_by_its_definitions(tmp_path: Path) -> None:
 def test_hit_rate_is_not_measured_where_a_tier_has_no_hits(tmp_path: Path) -> None:
     made, rows = setting(tmp_path, stats=STATS | {"tiers": [{"hits": 2}, {"name": "ckpt"}]})
     found = judged(made, rows, tmp_path / "run", Criteria(hit_rate=0.5))
-    assert [(c.measured, c.verdict) for c in found.criteria if c.name == "hit_rate"] == [(None, "not measured")]
+    assert [(c.measured, c.verdict) for c in found.criteria if c.name == "hit_rate"] == [
+        (None, "not measured")
+    ]
 
 
 def test_tokens_are_null_when_only_a_part_was_measured(tmp_path: Path) -> None:
     made, rows = setting(tmp_path, stats=STATS)
     found = judged(made, rows, tmp_path / "run", Criteria()).throughput
     assert (found.tokens, found.storage_throughput_tokens_per_s) == (None, None)
-    assert found.reason == "only a part of the trace was measured, and the trace counts tokens as a whole"
+    assert (
+        found.reason
+        == "only a part of the trace was measured, and the trace counts tokens as a whole"
+    )
 
 
 def test_p95_is_judged_at_the_threshold(tmp_path: Path) -> None:
@@ -213,10 +233,15 @@ def test_p95_is_judged_at_the_threshold(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows)
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {1: 1}, Limit())
-    made = Setting(Config(tiers={}), Pacer(), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
+    made = Setting(
+        Config(tiers={}), Pacer(), reader, window, [None, RamTier("cpu", 4096), None], trace, []
+    )
     rows = planned(made, submitted_ns=0, completed_ns=np.arange(1, 21) * MS, outcome=0)
     for limit, verdict in (("19ms", "fail"), ("20ms", "pass")):
-        found = {c.name: c.verdict for c in judged(made, rows, tmp_path / "run", Criteria(cpu_p95=limit)).criteria}
+        found = {
+            c.name: c.verdict
+            for c in judged(made, rows, tmp_path / "run", Criteria(cpu_p95=limit)).criteria
+        }
         assert found["cpu_p95_ns"] == verdict
 
 
@@ -225,10 +250,19 @@ def test_in_an_open_loop_the_response_time_is_judged(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows)
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {1: 1}, Limit())
-    made = Setting(Config(tiers={}), Pacer(1.0), reader, window, [None, RamTier("cpu", 4096), None], trace, [])
-    # Each is in flight for 1 ms, and was due 500 ms before that: what a drive that is behind makes of it.
+    made = Setting(
+        Config(tiers={}), Pacer(1.0), reader, window, [None, RamTier("cpu", 4096), None], trace, []
+    )
+    # Each is in flight for 1 ms, and was due 500 ms before that: what a drive that is behind makes
+    # of it.
     submitted = np.full(20, 500 * MS)
-    rows = planned(made, submitted_ns=submitted, completed_ns=submitted + MS, outcome=0, due_ns=np.zeros(20, np.int64))
+    rows = planned(
+        made,
+        submitted_ns=submitted,
+        completed_ns=submitted + MS,
+        outcome=0,
+        due_ns=np.zeros(20, np.int64),
+    )
     found = judged(made, rows, tmp_path / "run", Criteria())
     verdicts = {c.name: (c.measured, c.verdict) for c in found.criteria}
     assert verdicts["cpu_p95_ns"] == (501 * MS, "fail")
@@ -244,7 +278,10 @@ def test_criteria_come_from_a_file_that_is_checked(tmp_path: Path) -> None:
         ('cpu_p95 = "quick"', "'quick' is not a duration"),
         ("hit_rate = 'high'", "hit_rate"),
         ("[qos_batch]\np95 = '1s'", "qos_batch"),
-        ("[qos_batch]\np95 = 'soon'\np99 = '1s'\np99_9 = '1s'\np99_99 = '1s'", "'soon' is not a duration"),
+        (
+            "[qos_batch]\np95 = 'soon'\np99 = '1s'\np99_9 = '1s'\np99_99 = '1s'",
+            "'soon' is not a duration",
+        ),
     ):
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
@@ -255,11 +292,31 @@ def test_criteria_come_from_a_file_that_is_checked(tmp_path: Path) -> None:
 
 
 def test_a_run_has_its_tables_with_provenance(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "t.parquet", [row("write", i, 4096, i // 2, 0, tier=1) for i in range(8)])
+    trace = write_trace(
+        tmp_path / "t.parquet", [row("write", i, 4096, i // 2, 0, tier=1) for i in range(8)]
+    )
     (tmp_path / "c.toml").write_text('cpu_p95 = "1h"\n')
-    run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "--criteria", tmp_path / "c.toml", "-o", tmp_path / "run")
-    assert read_table(tmp_path / "run" / "requests.parquet", SERVED).column("operations").to_pylist() == [2] * 4
-    assert sum(read_table(tmp_path / "run" / "series.parquet", SERIES).column("operations").to_pylist()) == 8
+    run_cli(
+        "kvreplay",
+        "run",
+        trace,
+        "--tier",
+        "cpu=ram",
+        "--criteria",
+        tmp_path / "c.toml",
+        "-o",
+        tmp_path / "run",
+    )
+    assert (
+        read_table(tmp_path / "run" / "requests.parquet", SERVED).column("operations").to_pylist()
+        == [2] * 4
+    )
+    assert (
+        sum(
+            read_table(tmp_path / "run" / "series.parquet", SERIES).column("operations").to_pylist()
+        )
+        == 8
+    )
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert manifest["config"]["criteria"]["cpu_p95"] == "1h"
     meta = open_table(tmp_path / "run" / "requests.parquet", SERVED).meta
@@ -272,8 +329,14 @@ def test_smart_data_is_null_with_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert claims.smart(tmp_path).reason == "neither smartctl nor nvme is installed"
     tool = tmp_path / "smartctl"
     for answer, expected in (
-        ('{"nvme_smart_health_information_log": {"percentage_used": 3}}', ({"percentage_used": 3}, None)),
-        ('{"smartctl": {"messages": [{"string": "Permission denied"}]}}', (None, "smartctl: Permission denied")),
+        (
+            '{"nvme_smart_health_information_log": {"percentage_used": 3}}',
+            ({"percentage_used": 3}, None),
+        ),
+        (
+            '{"smartctl": {"messages": [{"string": "Permission denied"}]}}',
+            (None, "smartctl: Permission denied"),
+        ),
         ("xyz", (None, "smartctl gave nothing: JSON is malformed: invalid character (byte 0)")),
     ):
         tool.write_text(f"#!/bin/sh\ncat <<'EOF_'\n{answer}\nEOF_\n".replace("cat", "/bin/cat"))

@@ -28,7 +28,9 @@ def machine(**fields: Any) -> Discovery:
         queue_requests=1023,
         write_cache="write back",
     )
-    data = Filesystem(mount_point="/data", device="/dev/nvme0n1", kind="xfs", options=["rw"], free_bytes=10**11)
+    data = Filesystem(
+        mount_point="/data", device="/dev/nvme0n1", kind="xfs", options=["rw"], free_bytes=10**11
+    )
     good: dict[str, Any] = {
         "host": {"cpus": 8, "cpu_model": "C", "kernel": "6"},
         "governor": "performance",
@@ -74,7 +76,10 @@ def test_a_good_machine_has_no_warning() -> None:
         ({"swap_used_bytes": 1 << 30}, "1.07 GB of swap is in use"),
         ({"huge_pages": "never"}, "transparent huge pages are off"),
         ({"limits": {"memlock_bytes": 8 << 20, "open_files": None}}, "memlock limit 8.39 MB"),
-        ({"limits": {"memlock_bytes": None, "open_files": 1024}}, "open files are limited to 1,024"),
+        (
+            {"limits": {"memlock_bytes": None, "open_files": 1024}},
+            "open files are limited to 1,024",
+        ),
         ({"io_uring": "seccomp forbids it"}, "no io_uring (seccomp forbids it)"),
         ({"programs": {"smartctl": None, "nvme": None}}, "neither smartctl nor nvme"),
     ],
@@ -86,7 +91,9 @@ def test_each_thing_that_spoils_a_run_is_named(fields: dict[str, Any], message: 
 
 def test_storage_that_spoils_a_run_is_named() -> None:
     drive = msgspec.structs.replace(machine().drives[0], scheduler="bfq", is_rotational=True)
-    disk = msgspec.structs.replace(machine().filesystems[0], options=["rw", "discard"], mount_point="/")
+    disk = msgspec.structs.replace(
+        machine().filesystems[0], options=["rw", "discard"], mount_point="/"
+    )
     found = warnings(machine(drives=[drive], filesystems=[disk]))
     assert [line.split(";")[0].split(":")[0] for line in found] == [
         "nvme0n1 calls itself rotational",
@@ -106,7 +113,9 @@ def test_storage_that_spoils_a_run_is_named() -> None:
 
 
 def test_root_needs_no_memlock() -> None:
-    assert warnings(machine(limits={"memlock_bytes": 8 << 20, "open_files": None}, is_root=True)) == []
+    assert (
+        warnings(machine(limits={"memlock_bytes": 8 << 20, "open_files": None}, is_root=True)) == []
+    )
 
 
 def test_drives_are_read_from_sys(tmp_path: Path) -> None:
@@ -121,7 +130,9 @@ def test_drives_are_read_from_sys(tmp_path: Path) -> None:
         "sys/block/sr0/size": "8",
         "sys/block/sda/size": "0",
         "proc/meminfo": "MemTotal: 1024 kB\nSwapTotal: 8 kB\nSwapFree: 6 kB\n",
-        "proc/self/mounts": "/dev/x /a\\040b ext4 rw,discard 0 0\n/dev/x /b ext4 rw 0 0\ntmpfs /t tmpfs rw 0 0\n",
+        "proc/self/mounts": (
+            "/dev/x /a\\040b ext4 rw,discard 0 0\n/dev/x /b ext4 rw 0 0\ntmpfs /t tmpfs rw 0 0\n"
+        ),
         "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +150,11 @@ def test_drives_are_read_from_sys(tmp_path: Path) -> None:
             write_cache=None,
         )
     ]
-    assert (found.memory_bytes, found.swap_used_bytes, found.huge_pages) == (1 << 20, 2048, "madvise")
+    assert (found.memory_bytes, found.swap_used_bytes, found.huge_pages) == (
+        1 << 20,
+        2048,
+        "madvise",
+    )
     assert [(f.mount_point, f.options) for f in found.filesystems] == [("/a b", ["rw", "discard"])]
 
 
@@ -150,7 +165,12 @@ def test_gpus_are_what_nvidia_smi_lists(tmp_path: Path, monkeypatch: pytest.Monk
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 570.1'\n")
     tool.chmod(0o755)
     (gpu,), reason = module._gpus()
-    assert (gpu.name, gpu.memory_bytes, gpu.driver, reason) == ("NVIDIA H200", 143_771 << 20, "570.1", None)
+    assert (gpu.name, gpu.memory_bytes, gpu.driver, reason) == (
+        "NVIDIA H200",
+        143_771 << 20,
+        "570.1",
+        None,
+    )
     tool.write_text("#!/bin/sh\necho 'no devices'; exit 6\n")
     assert module._gpus() == ([], "nvidia-smi: no devices")
 

@@ -1,4 +1,7 @@
-"""Faults in the middle of a run: what was measured is kept, marked partial, and never taken for a whole run."""
+"""Faults in the middle of a run.
+
+What was measured is kept, marked partial, and never taken for a whole run.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +55,13 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def start(tmp_path: Path, target: object, name: str = "run", *, has_keys: bool = True) -> subprocess.Popen[str]:
+def start(
+    tmp_path: Path, target: object, name: str = "run", *, has_keys: bool = True
+) -> subprocess.Popen[str]:
     """Start a replay that writes an object every 10 ms for minutes."""
-    trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(ROWS)])
+    trace = write_trace(
+        tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(ROWS)]
+    )
     if not has_keys:
         objects_path(trace).unlink()
     return subprocess.Popen(
@@ -99,7 +106,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.full
 @pytest.mark.first(folder=1)
 @pytest.mark.parametrize("folder", ["trial-2", "trials/trial-2", "a/trial-2"])
-def test_of_trials_the_one_that_was_cut_off_is_seen(tmp_path: Path, killed: Path, folder: str) -> None:
+def test_of_trials_the_one_that_was_cut_off_is_seen(
+    tmp_path: Path, killed: Path, folder: str
+) -> None:
     """As `--trials`, mlperf and compare leave them."""
     (tmp_path / "d").mkdir()
     series = tmp_path / "series"
@@ -107,11 +116,23 @@ def test_of_trials_the_one_that_was_cut_off_is_seen(tmp_path: Path, killed: Path
     begun = json.loads((cut / PARTIAL_RUN_FILE).read_text())
     write_json(cut / PARTIAL_RUN_FILE, begun | {"argv": [*begun["argv"], "--trials", "3"]})
     whole = write_trace(tmp_path / "w.parquet", [row("write", 0)])
-    run_cli("kvreplay", "run", whole, "--tier", f"nvme={tmp_path / 'd'}", "--buffered", "-o", cut.with_name("trial-1"))
+    run_cli(
+        "kvreplay",
+        "run",
+        whole,
+        "--tier",
+        f"nvme={tmp_path / 'd'}",
+        "--buffered",
+        "-o",
+        cut.with_name("trial-1"),
+    )
     for command in ("report", "compare"):
         done = run_cli("kvdistill", command, series, cut.with_name("trial-1"), check=False)
         assert done.returncode == 3
-        assert f"{series}: {folder} is in progress or was killed; kvreplay recover {series} makes" in done.stderr
+        assert (
+            f"{series}: {folder} is in progress or was killed; kvreplay recover {series} makes"
+            in done.stderr
+        )
     said = run_cli("kvreplay", "recover", series).stderr
     rows = ROWS - (read_run(cut).summary.not_reached or 0)
     assert f"trial 2 of 3 was cut off; recovered {rows:,} of {ROWS:,} rows" in said
@@ -128,20 +149,33 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
         recover(output)
     kill_with_rows(tmp_path, process)
     assert not (output / "run.json").exists()
-    with pytest.raises(TraceError, match=r"was killed; kvreplay recover .* makes a partial run of it"):
+    with pytest.raises(
+        TraceError, match=r"was killed; kvreplay recover .* makes a partial run of it"
+    ):
         read_run(output)
     again = run_cli(
-        "kvreplay", "run", tmp_path / "t.parquet", "--tier", f"nvme={tmp_path / 'd'}", "-o", output, check=False
+        "kvreplay",
+        "run",
+        tmp_path / "t.parquet",
+        "--tier",
+        f"nvme={tmp_path / 'd'}",
+        "-o",
+        output,
+        check=False,
     )
     assert (again.returncode, f"run kvreplay recover {output}" in again.stderr) == (4, True)
     other = write_trace(tmp_path / "other.parquet", [row("write", 0)])
-    with pytest.raises(TraceError, match="not the trace that was replayed; name that one with --trace"):
+    with pytest.raises(
+        TraceError, match="not the trace that was replayed; name that one with --trace"
+    ):
         recover(output, other)
     # The same head, another content.
     begun = (output / PARTIAL_RUN_FILE).read_text()
     digest = json.loads(begun)["trace"]["sha256"]
     (output / PARTIAL_RUN_FILE).write_text(begun.replace(digest, "0" * 64))
-    with pytest.raises(TraceError, match=rf"not the trace that was replayed; .* \(SHA-256 0{{64}}, not {digest}\)"):
+    with pytest.raises(
+        TraceError, match=rf"not the trace that was replayed; .* \(SHA-256 0{{64}}, not {digest}\)"
+    ):
         recover(output)
     (output / PARTIAL_RUN_FILE).write_text(begun)
     moved = (tmp_path / "t.parquet").rename(tmp_path / "moved.parquet")
@@ -157,24 +191,37 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     assert len(ok) == manifest["summary"]["operations"] > 0
     # An object every 10 ms, in order; what was in flight at the last note is missing.
     assert ok[-1]["row"] + 1 - len(ok) < 8
-    assert all(o["completed_ns"] >= o["submitted_ns"] >= o["scheduled_ns"] == o["row"] * 10**7 for o in ok)
+    assert all(
+        o["completed_ns"] >= o["submitted_ns"] >= o["scheduled_ns"] == o["row"] * 10**7 for o in ok
+    )
     assert manifest["summary"]["not_reached"] == ROWS - len(ok)
     assert manifest["summary"]["wall_ns"] == max(o["completed_ns"] for o in ok)
     assert manifest["summary"]["generation"] is None, "what it cost is not known"
-    assert sorted(p.name for p in output.iterdir()) == ["ops.parquet", "requests.parquet", "run.json", "series.parquet"]
+    assert sorted(p.name for p in output.iterdir()) == [
+        "ops.parquet",
+        "requests.parquet",
+        "run.json",
+        "series.parquet",
+    ]
     with pytest.raises(ConfigError, match="nothing to recover"):
         recover(output)
 
 
 @pytest.mark.full
-def test_what_was_killed_on_several_drives_is_recovered_by_the_rule_it_ran_by(tmp_path: Path) -> None:
+def test_what_was_killed_on_several_drives_is_recovered_by_the_rule_it_ran_by(
+    tmp_path: Path,
+) -> None:
     drives = [tmp_path / "a", tmp_path / "b"]
     for drive in drives:
         drive.mkdir()
     process = start(tmp_path, f"{drives[0]},{drives[1]}", has_keys=False)
     output = kill_with_rows(tmp_path, process)
-    keys = objects_path(write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(ROWS)]))
-    with pytest.raises(ConfigError, match="not there when it ran; it says on which drive each object is"):
+    keys = objects_path(
+        write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(ROWS)])
+    )
+    with pytest.raises(
+        ConfigError, match="not there when it ran; it says on which drive each object is"
+    ):
         recover(output)
     keys.unlink()
     found = recover(output).summary
@@ -184,7 +231,9 @@ def test_what_was_killed_on_several_drives_is_recovered_by_the_rule_it_ran_by(tm
     assert {f.tier: f.operations for f in found.drives} == by_id
 
 
-def test_a_journal_that_cannot_be_written_stops_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_cannot_be_written_stops_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_self: Journal) -> None:
         raise OSError(28, "No space left on device")
 
@@ -220,7 +269,9 @@ def test_a_signal_before_the_first_operation_leaves_a_run_of_no_time(
     monkeypatch.setattr("kvreplay.run.run.noted_signals", lambda: nullcontext(lambda: "SIGTERM"))
     trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(3)])
     (tmp_path / "d").mkdir()
-    config = Config(tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=speed, engine=engine)
+    config = Config(
+        tiers={"nvme": str(tmp_path / "d")}, is_buffered=True, speed=speed, engine=engine
+    )
     # As where the signal comes before the clock has moved on.
     drive = Engine.drive
 
@@ -231,7 +282,12 @@ def test_a_signal_before_the_first_operation_leaves_a_run_of_no_time(
     finished = replay(Replay(config, trace, tmp_path / "run", []))
     assert str(finished.error).startswith("interrupted by SIGTERM")
     summary = finished.summary
-    assert (summary.operations, summary.not_reached, summary.wall_ns, summary.generation) == (0, 3, 0, None)
+    assert (summary.operations, summary.not_reached, summary.wall_ns, summary.generation) == (
+        0,
+        3,
+        0,
+        None,
+    )
     assert run_document(finished).headline.endswith("; 0 operations in 0 s, 3 not reached")
 
 
@@ -240,7 +296,9 @@ def mounted(tmp_path: Path, size: int) -> Path:
     point = tmp_path / "mounted"
     point.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", point], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", point],
+        check=False,
+        capture_output=True,
     )
     if done.returncode:
         pytest.skip("mounting is not permitted here")
@@ -285,7 +343,9 @@ def test_a_full_drive_keeps_what_was_measured(tmp_path: Path, engine: str) -> No
         outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, beside, tier])
         assert isinstance(outcome.error, DeviceError)
         assert "row 4: write of object 2: No space left on device" in str(outcome.error)
-        found = [o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()]
+        found = [
+            o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
+        ]
         assert found == ["ok", "ok", "ok", "ok", "error", "skipped"]
         assert outcome.run.status == "partial"
         assert list((point / "d").iterdir()) == [], "our files went"

@@ -1,4 +1,7 @@
-"""What a run says of devices whose behaviour is known: too slow for what is asked, throttled, limited, in memory."""
+"""What a run says of devices whose behaviour is known.
+
+Too slow for what is asked, throttled, limited, in memory.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,21 @@ def reads(length: int, *, per_s: float, seconds: float, objects: int = 64) -> li
     """Return reads of objects that are written half a second before."""
     written = [row("write", 2, i, length) for i in range(objects)]
     count = int(per_s * seconds)
-    return written + [row("read", 2, i % objects, length, ts=500 * MS + int(i * 1e9 / per_s)) for i in range(count)]
+    return written + [
+        row("read", 2, i % objects, length, ts=500 * MS + int(i * 1e9 / per_s))
+        for i in range(count)
+    ]
 
 
-def replayed(tmp_path: Path, rows: list[Any], target: object, *, tier: str = "nvme", **config: Any) -> RunFile:
+def replayed(
+    tmp_path: Path, rows: list[Any], target: object, *, tier: str = "nvme", **config: Any
+) -> RunFile:
     trace = write_trace(tmp_path / "t.parquet", rows)
-    done = replay(Replay(Config(tiers={tier: str(target)}, **config), trace, tmp_path / "run", [], is_forced=True))
+    done = replay(
+        Replay(
+            Config(tiers={tier: str(target)}, **config), trace, tmp_path / "run", [], is_forced=True
+        )
+    )
     assert run_document(done).headline.startswith(done.summary.verdict)
     return done.run
 
@@ -60,7 +72,10 @@ def skip_if_crowded(found: RunVerdict) -> None:
         # The device had nothing to do meanwhile.
         assert found.evidence.device_busy_share is not None
         assert found.evidence.device_busy_share < 0.9
-        pytest.skip("other processes left the loop device too little of the processors, and the verdict says so")
+        pytest.skip(
+            "other processes left the loop device too little of the processors, and the verdict"
+            " says so"
+        )
 
 
 @pytest.fixture
@@ -68,7 +83,9 @@ def memory(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs; needs root."""
     at = tmp_path / "memory"
     at.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", at], check=False, capture_output=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", at], check=False, capture_output=True
+    )
     if done.returncode:
         pytest.skip(f"tmpfs cannot be mounted: {done.stderr.decode().strip()}")
     yield at
@@ -81,7 +98,9 @@ def loop(memory: Path) -> Iterator[Path]:
     backing = memory / "backing"
     with backing.open("wb") as file:
         file.truncate(128 << 20)
-    done = subprocess.run(["losetup", "--find", "--show", backing], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        ["losetup", "--find", "--show", backing], check=False, capture_output=True, text=True
+    )
     if done.returncode:
         pytest.skip(f"no loop device: {done.stderr.strip()}")
     device = Path(done.stdout.strip())
@@ -99,13 +118,20 @@ def queue_of(loop: Path, name: str) -> Path:
 
 @pytest.fixture
 def throttled(loop: Path) -> Iterator[str]:
-    """Let this process read THROTTLE_BYTES a second of the device; yields how the kernel says it."""
+    """Let this process read THROTTLE_BYTES a second of the device.
+
+    Yields how the kernel says it.
+    """
     number = (Path("/sys/block") / loop.name / "dev").read_text().strip()
     v1, v2 = V1 / f"kvreplay-{os.getpid()}", V2 / f"kvreplay-{os.getpid()}"
     if (V1 / "blkio.throttle.read_bps_device").exists():
         group, name, text = v1, "blkio.throttle.read_bps_device", f"{number} {THROTTLE_BYTES}"
         said = f"{name} {text} of {group}"
-    elif "io" in (V2 / "cgroup.subtree_control").read_text().split() if (V2 / "cgroup.subtree_control").exists() else 0:
+    elif (
+        "io" in (V2 / "cgroup.subtree_control").read_text().split()
+        if (V2 / "cgroup.subtree_control").exists()
+        else 0
+    ):
         group, name, text = v2, "io.max", f"{number} rbps={THROTTLE_BYTES}"
         said = f"io.max rbps={THROTTLE_BYTES} of {group}"
     else:
@@ -113,7 +139,8 @@ def throttled(loop: Path) -> Iterator[str]:
     before = next(
         line.split(":", 2)[2]
         for line in Path("/proc/self/cgroup").read_text().splitlines()
-        if ("blkio" in line.split(":")[1].split(",")) == (group is v1) and (group is v1 or line.startswith("0::"))
+        if ("blkio" in line.split(":")[1].split(",")) == (group is v1)
+        and (group is v1 or line.startswith("0::"))
     )
     group.mkdir()
     try:
@@ -128,9 +155,11 @@ def throttled(loop: Path) -> Iterator[str]:
 @pytest.mark.root
 @pytest.mark.full
 @pytest.mark.parametrize("requests", [None, 4])
-def test_a_device_that_cannot_is_the_limit(tmp_path: Path, loop: Path, requests: int | None) -> None:
-    # 20 GB/s of reads of 128 KiB: a loop device copies with one processor. What is in flight fits the buffers that a
-    # run begins with, so that none is waited for on a busy machine.
+def test_a_device_that_cannot_is_the_limit(
+    tmp_path: Path, loop: Path, requests: int | None
+) -> None:
+    # 20 GB/s of reads of 128 KiB: a loop device copies with one processor. What is in flight fits
+    # the buffers that a run begins with, so that none is waited for on a busy machine.
     if requests is not None:
         try:
             queue_of(loop, "nr_requests").write_text(str(requests))
@@ -164,13 +193,17 @@ def test_a_queue_depth_that_bound_is_named(tmp_path: Path, loop: Path) -> None:
     found = judged(replayed(tmp_path, closed, loop, is_destroying=True, queue_depth=2))
     skip_if_crowded(found)
     assert found.cause is LimitCause.QUEUE_LIMIT
-    assert "kvreplay sweep --queue-depths tells whether a greater depth moves more" in found.sentence
+    assert (
+        "kvreplay sweep --queue-depths tells whether a greater depth moves more" in found.sentence
+    )
 
 
 @pytest.mark.root
 @pytest.mark.full
 @pytest.mark.parametrize("speed", [1.0, None])
-def test_a_throttle_above_the_device_is_told(tmp_path: Path, loop: Path, throttled: str, speed: float | None) -> None:
+def test_a_throttle_above_the_device_is_told(
+    tmp_path: Path, loop: Path, throttled: str, speed: float | None
+) -> None:
     assert [limit.where for limit in throttles(loop)] == [throttled]
     rows = reads(65536, per_s=2000, seconds=1)
     found = judged(replayed(tmp_path, rows, loop, speed=speed, is_destroying=True))
@@ -213,7 +246,9 @@ def test_memory_that_objects_grow_into_is_there_before_the_run(tmp_path: Path) -
 def test_a_load_well_within_capacity_does_not_fall_behind(tmp_path: Path) -> None:
     rows = [row("write", 1, i, 65536, ts=i * MS) for i in range(500)]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    done = run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "--speed", "1", "-o", tmp_path / "run")
+    done = run_cli(
+        "kvreplay", "run", trace, "--tier", "cpu=ram", "--speed", "1", "-o", tmp_path / "run"
+    )
     # 64 KiB each millisecond.
     assert done.stdout.startswith("cpu delivered all of the 65.5 MB/s asked; ")
     kept = json.loads((tmp_path / "run" / "run.json").read_text())["summary"]
@@ -230,9 +265,14 @@ def test_limits_of_a_group_are_read_as_the_kernel_writes_them(tmp_path: Path) ->
     (proc / "self").mkdir(parents=True)
     (proc / "self/cgroup").write_text("3:cpu:/\n0::/a/b\n")
     (proc / "self/mountinfo").write_text(f"30 1 0:26 / {tmp_path / 'cg'} rw - cgroup2 cgroup2 rw\n")
-    (own / "io.max").write_text(f"{number} rbps=1000 wbps=max riops=20 wiops=max\n999:9 rbps=1 wbps=1\n")
+    (own / "io.max").write_text(
+        f"{number} rbps=1000 wbps=max riops=20 wiops=max\n999:9 rbps=1 wbps=1\n"
+    )
     (own.parent / "io.max").write_text(f"{number} rbps=max wbps=3000 riops=max wiops=max\n")
-    found = [(limit.is_write, limit.is_bytes, limit.per_s, limit.where) for limit in throttles(tmp_path, proc)]
+    found = [
+        (limit.is_write, limit.is_bytes, limit.per_s, limit.where)
+        for limit in throttles(tmp_path, proc)
+    ]
     assert found == [
         (False, True, 1000, f"io.max rbps=1000 of {own}"),
         (False, False, 20, f"io.max riops=20 of {own}"),

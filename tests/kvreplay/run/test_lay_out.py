@@ -1,4 +1,7 @@
-"""What preallocated space holds before a replay: each object its own data, whatever the cuts between writes."""
+"""What preallocated space holds before a replay.
+
+Each object its own data, whatever the cuts between writes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ def extents_of(parts: list[tuple[int, int]]) -> Extents:
 
 @settings(max_examples=200, deadline=None)
 @given(gaps_and_lengths, st.integers(0, 30), st.integers(1, 30))
-def test_a_block_holds_of_each_object_what_lies_there(parts: list[tuple[int, int]], first: int, count: int) -> None:
+def test_a_block_holds_of_each_object_what_lies_there(
+    parts: list[tuple[int, int]], first: int, count: int
+) -> None:
     extents, seen = extents_of(parts), {}
 
     class Data:
@@ -51,7 +56,9 @@ def test_a_block_holds_of_each_object_what_lies_there(parts: list[tuple[int, int
 
 @settings(max_examples=200, deadline=None)
 @given(gaps_and_lengths, st.integers(0, 30), st.integers(0, 30))
-def test_objects_and_what_is_unwritten_are_written_once(parts: list[tuple[int, int]], start: int, length: int) -> None:
+def test_objects_and_what_is_unwritten_are_written_once(
+    parts: list[tuple[int, int]], start: int, length: int
+) -> None:
     extents, wanted = extents_of(parts), set(range(start, start + length))
     for first, last in zip(extents.starts // UNIT, extents.ends // UNIT, strict=True):
         wanted |= set(range(int(first), int(last)))

@@ -23,7 +23,17 @@ from kvreplay.native.rows import COUNTED, ERROR, OK, RowRing, call
 from kvreplay.result.tables import _COLUMNS
 from kvreplay.run import watch as watching
 from kvreplay.run.run import Replay, replay
-from kvreplay.run.watch import BOUNDS_NS, COUNTERS, GAUGES, RESPONSE, Watch, line_of, parse_address, serving, table_of
+from kvreplay.run.watch import (
+    BOUNDS_NS,
+    COUNTERS,
+    GAUGES,
+    RESPONSE,
+    Watch,
+    line_of,
+    parse_address,
+    serving,
+    table_of,
+)
 from kvtrace.core.app import QUIET
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.native.structs import Structure
@@ -40,7 +50,9 @@ def take(watch: Watch, rows: Any) -> None:
     ring.ring[: len(rows)], ring.struct.laid = rows, len(rows)
     told = {name: np.empty(len(rows), kind) for name, kind in _COLUMNS.items()}
     call(
-        "journal_take", ring.address, Structure(COUNTED, "JournalBatch", **told, watched=watch.counters, room=len(rows))
+        "journal_take",
+        ring.address,
+        Structure(COUNTED, "JournalBatch", **told, watched=watch.counters, room=len(rows)),
     )
     watch.note()
 
@@ -73,11 +85,23 @@ def test_what_has_ended_is_counted_by_tier_and_operation(watch: Watch) -> None:
     found = watch.snapshot()
     assert set(found) == {("cpu", "write"), ("cpu", "read")}
     reads = found["cpu", "read"]
-    assert (reads.operations, reads.errors, reads.bytes, reads.response_ns) == (198, 1, 198 * 8192, 198 * 2 * MS)
+    assert (reads.operations, reads.errors, reads.bytes, reads.response_ns) == (
+        198,
+        1,
+        198 * 8192,
+        198 * 2 * MS,
+    )
     # 2 ms is more than 1.024 and at most 2.048.
-    assert reads.buckets.tolist() == [198 if bound == 2_048_000 else 0 for bound in (*BOUNDS_NS, None)]
+    assert reads.buckets.tolist() == [
+        198 if bound == 2_048_000 else 0 for bound in (*BOUNDS_NS, None)
+    ]
     look = watch.look()
-    assert (look.completed, look.in_flight, look.response_p99_ns, look.late_p99_ns) == (203, 1, 2 * MS, MS)
+    assert (look.completed, look.in_flight, look.response_p99_ns, look.late_p99_ns) == (
+        203,
+        1,
+        2 * MS,
+        MS,
+    )
     assert look.share == 203 / 204
     rates = {rate.op: (rate.bytes_per_s, rate.operations_per_s) for rate in look.rates}
     assert rates["read"][0] == pytest.approx(8192 * (rates["read"][1] or 0))
@@ -113,7 +137,10 @@ def test_a_line_and_a_table_say_the_same(watch: Watch) -> None:
 
 @pytest.mark.parametrize("is_quiet", [False, True])
 def test_quiet_is_quiet_on_threads_too(
-    watch: Watch, is_quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    watch: Watch,
+    is_quiet: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(watching, "LINE_S", 0.01)
     told = QUIET.set(is_quiet)
@@ -167,10 +194,17 @@ def test_counters_are_served_as_openmetrics(watch: Watch, port: int) -> None:
         assert served(port) == "# EOF\n"
         exporter.watch = watch
         families = {family.name: family for family in text_string_to_metric_families(served(port))}
-        with pytest.raises(DeviceError, match=f"cannot serve at 127.0.0.1:{port}"), serving(f":{port}"):
+        with (
+            pytest.raises(DeviceError, match=f"cannot serve at 127.0.0.1:{port}"),
+            serving(f":{port}"),
+        ):
             pass
     assert set(families) == {*COUNTERS, *GAUGES, RESPONSE}
-    values = {(s.name, s.labels.get("op"), s.labels.get("le")): s.value for f in families.values() for s in f.samples}
+    values = {
+        (s.name, s.labels.get("op"), s.labels.get("le")): s.value
+        for f in families.values()
+        for s in f.samples
+    }
     assert values["kvreplay_operations_total", "read", None] == 198
     assert values["kvreplay_errors_total", "read", None] == 1
     assert values["kvreplay_bytes_total", "write", None] == 4 * 8192
@@ -182,7 +216,9 @@ def test_counters_are_served_as_openmetrics(watch: Watch, port: int) -> None:
 
 def test_the_dashboard_asks_for_what_is_exported() -> None:
     text = (Path(__file__).parents[3] / "docs" / "grafana.json").read_text(encoding="utf-8")
-    expressions = [target["expr"] for panel in json.loads(text)["panels"] for target in panel["targets"]]
+    expressions = [
+        target["expr"] for panel in json.loads(text)["panels"] for target in panel["targets"]
+    ]
     asked = {name for expression in expressions for name in re.findall(r"kvreplay_\w+", expression)}
     exported = {f"{name}_total" for name in COUNTERS} | set(GAUGES) | {f"{RESPONSE}_bucket"}
     assert asked == exported
@@ -209,6 +245,9 @@ def test_a_run_is_watched_from_its_engine_and_its_journal(
     finished = replay(Replay(config, trace, tmp_path / "run", [], watching=watching))
     assert counted.is_set()
     (watch,) = seen
-    # However seldom the journal looked while the run went on, its last look follows the last operation.
-    assert sum(t.operations for t in watch.snapshot().values()) == finished.summary.operations == 204
+    # However seldom the journal looked while the run went on, its last look follows the last
+    # operation.
+    assert (
+        sum(t.operations for t in watch.snapshot().values()) == finished.summary.operations == 204
+    )
     assert watch.look().completed > 0

@@ -54,7 +54,10 @@ def test_all_cells_are_measured_in_a_file_that_is_gone_afterwards(tmp_path):
     known = [c for c in drive.cells if c.reason is None]
     assert known
     for cell in known:
-        assert (cell.read is None, cell.write is None) == (cell.read_share == 0, cell.read_share == 1)
+        assert (cell.read is None, cell.write is None) == (
+            cell.read_share == 0,
+            cell.read_share == 1,
+        )
         times = [t for t in (cell.read, cell.write) if t is not None]
         assert sum(t.count for t in times) == cell.operations
         # Little's law, of what was counted: what was in flight, over the mean time, is the rate.
@@ -81,16 +84,26 @@ def test_a_cell_of_rows_is_counted_by_hand():
     before, after = moved(0, 0), moved(3 * 4096, 4096)
     cell = cards.cell_of(rows, 4096, 2, 0.7, before, after)
     assert (cell.operations, cell.bytes_per_s, cell.in_flight) == (4, 3_276_800_000, 8000 / 5000)
-    assert (cell.read.count, cell.read.mean_ns, cell.read.max_ns, cell.read.p99_ns) == (3, 5000 / 3, 2000, None)
+    assert (cell.read.count, cell.read.mean_ns, cell.read.max_ns, cell.read.p99_ns) == (
+        3,
+        5000 / 3,
+        2000,
+        None,
+    )
     assert (cell.write.count, cell.write.max_ns) == (1, 3000)
     short = cards.cell_of(rows, 4096, 2, 0.7, before, moved(2 * 4096, 4096))
-    assert (short.bytes_per_s, short.reason) == (None, "the device moved 8.19 kB of the 12.3 kB of its reads")
+    assert (short.bytes_per_s, short.reason) == (
+        None,
+        "the device moved 8.19 kB of the 12.3 kB of its reads",
+    )
     assert cards.cell_of(rows, 4096, 2, 0.7, None, None) == cell
 
 
 def test_a_target_without_room_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(cards, "FILE_BYTES", 1 << 60)
-    with pytest.raises(DeviceError, match=r"measured on a file of .*, and only .* is free; free some"):
+    with pytest.raises(
+        DeviceError, match=r"measured on a file of .*, and only .* is free; free some"
+    ):
         measured(tmp_path / "d")
     assert not list((tmp_path / "d").iterdir())
 
@@ -104,16 +117,32 @@ def test_a_signal_ends_it_and_nothing_is_left(tmp_path, monkeypatch):
 
 
 def lines_of(run):
-    return [note.removeprefix("drive.json: ") for note in run["notes"] if note.startswith("drive.json: ")]
+    return [
+        note.removeprefix("drive.json: ")
+        for note in run["notes"]
+        if note.startswith("drive.json: ")
+    ]
 
 
 @pytest.mark.full
 def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
     drive = write_drive(tmp_path / "drive.json")
-    rows = [(i, "write" if i < 64 else "read", 0, "load", i % 64, 0, MIB, None, None, 0) for i in range(256)]
+    rows = [
+        (i, "write" if i < 64 else "read", 0, "load", i % 64, 0, MIB, None, None, 0)
+        for i in range(256)
+    ]
     trace = write_trace(tmp_path / "t.parquet", rows)
     (tmp_path / "d").mkdir()
-    argv = ("kvreplay", "run", trace, "--tier", f"gpu={tmp_path / 'd'}", "--queue-depth", "4", "--force")
+    argv = (
+        "kvreplay",
+        "run",
+        trace,
+        "--tier",
+        f"gpu={tmp_path / 'd'}",
+        "--queue-depth",
+        "4",
+        "--force",
+    )
     argv += ("--drive", tmp_path / "drive.json", "-o", tmp_path / "run", "--json")
     run = json.loads(run_cli(*argv).stdout)
     expected, observed, direct, queue, why = lines_of(run)
@@ -133,10 +162,21 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
     assert buffered[2].startswith("O_DIRECT is NOT in use")
     assert buffered[4].startswith("why: O_DIRECT did not reach a drive")
     assert "drive.json: why:" in run_cli("kvdistill", "report", tmp_path / "run").stdout
-    memory = ("kvreplay", "run", trace, "--tier", "gpu=ram", "--drive", tmp_path / "drive.json", "--json")
+    memory = (
+        "kvreplay",
+        "run",
+        trace,
+        "--tier",
+        "gpu=ram",
+        "--drive",
+        tmp_path / "drive.json",
+        "--json",
+    )
     (only,) = lines_of(json.loads(run_cli(*memory, "-o", tmp_path / "ram").stdout))
     assert only.startswith("nothing to compare: gpu is not one drive")
-    missing = run_cli(*argv[:-3], "-o", tmp_path / "no", "--drive", tmp_path / "no.json", check=False)
+    missing = run_cli(
+        *argv[:-3], "-o", tmp_path / "no", "--drive", tmp_path / "no.json", check=False
+    )
     assert (missing.returncode, "no.json: no such file" in missing.stderr) != (0, False)
 
 
@@ -144,13 +184,21 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
     ("ratio", "of_run", "why"),
     [
         (1.0, {}, "the drive is the limit: it performs as measured"),
-        (1.0, {"in_flight": 2.0}, "the drive performs as measured; the queue was kept short: the trace"),
+        (
+            1.0,
+            {"in_flight": 2.0},
+            "the drive performs as measured; the queue was kept short: the trace",
+        ),
         (0.5, {"is_direct": False}, "O_DIRECT did not reach a drive"),
         (0.5, {"cause": "throttle"}, "a control group's limit: the trace"),
         (0.5, {"device": "sda"}, "another drive: nvme0n1"),
         (0.5, {"cause": "data generation"}, "data generation, above the drive: the trace"),
         (0.5, {"layout": "hashed"}, "this run makes a new file for each object"),
-        (0.5, {"beneath": "md0 over nvme0n1"}, "a layer above the drive, such as RAID: md0 over nvme0n1"),
+        (
+            0.5,
+            {"beneath": "md0 over nvme0n1"},
+            "a layer above the drive, such as RAID: md0 over nvme0n1",
+        ),
         (0.5, {"longest": 65536}, "I/Os are split above the drive"),
         (0.5, {"filesystem": "ext4"}, "the filesystem, ext4: the drive was measured on another"),
         (0.5, {}, "the drive itself: its state has changed since it was measured"),
@@ -158,13 +206,22 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
 )
 def test_why_a_run_differs_from_its_drive(tmp_path, monkeypatch, ratio, of_run, why):
     """Each reason by itself, of a run that moved 1 MiB at a time, 4 in flight, half reads."""
-    found = {"in_flight": 4.0, "is_direct": True, "cause": None, "device": "nvme0n1", "layout": "extents of one file"}
+    found = {
+        "in_flight": 4.0,
+        "is_direct": True,
+        "cause": None,
+        "device": "nvme0n1",
+        "layout": "extents of one file",
+    }
     found |= {"beneath": "nvme0n1", "longest": 1 << 30, "filesystem": "xfs"} | of_run
     monkeypatch.setattr(verdict, "layers", lambda _target: found["beneath"])
     monkeypatch.setattr(verdict, "queue_number", lambda _target, _name: found["longest"] >> 10)
     drive = write_drive(tmp_path / "drive.json")
     expected, _ = DriveModel(drive.cells).at(MIB, found["in_flight"], 0.5)
-    moved = [SimpleNamespace(tier="nvme", op=op, bytes=100 * MIB, operations=100) for op in ("read", "write")]
+    moved = [
+        SimpleNamespace(tier="nvme", op=op, bytes=100 * MIB, operations=100)
+        for op in ("read", "write")
+    ]
     judgement = SimpleNamespace(
         tier="nvme",
         cause=None if found["cause"] is None else LimitCause(found["cause"]),
@@ -175,7 +232,11 @@ def test_why_a_run_differs_from_its_drive(tmp_path, monkeypatch, ratio, of_run, 
     facts = {name: found[name] for name in ("is_direct", "layout", "filesystem", "device")}
     facts |= {"target": str(tmp_path), "device_model": "EXAMPLE"}
     run = SimpleNamespace(drives=lambda: [("nvme", facts)], engine=SimpleNamespace(io_bytes=MIB))
-    lines = verdict.beside_drive(tmp_path / "drive.json", run, SimpleNamespace(judgement=judgement, figures=moved))
+    lines = verdict.beside_drive(
+        tmp_path / "drive.json", run, SimpleNamespace(judgement=judgement, figures=moved)
+    )
     assert len(lines) == 5
-    assert lines[1].startswith(f"drive.json: observed {format_rate(ratio * expected)}, {ratio:.2f} of it")
+    assert lines[1].startswith(
+        f"drive.json: observed {format_rate(ratio * expected)}, {ratio:.2f} of it"
+    )
     assert lines[4].startswith(f"drive.json: why: {why}")

@@ -36,7 +36,8 @@ def test_the_sides_take_turns_and_are_compared(places, capfd):
     done = compare(places, "--trials", "3", "-o", "out", "--json")
     runs = [line.partition(":")[0] for line in done.stderr.splitlines() if line.startswith("out/")]
     assert runs == [
-        f"out/{run}" for run in ("a/trial-1", "b/trial-1", "b/trial-2", "a/trial-2", "a/trial-3", "b/trial-3")
+        f"out/{run}"
+        for run in ("a/trial-1", "b/trial-1", "b/trial-2", "a/trial-2", "a/trial-3", "b/trial-3")
     ]
     found = json.loads(capfd.readouterr().out)
     assert found["names"] == ["a", "b"]
@@ -49,27 +50,60 @@ def test_the_sides_take_turns_and_are_compared(places, capfd):
 def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
     def replay(asked):
         done = run.replay(asked)
-        return replace(done, error=FailedOperations("one read")) if asked.output.parent.name == "b" else done
+        return (
+            replace(done, error=FailedOperations("one read"))
+            if asked.output.parent.name == "b"
+            else done
+        )
 
     monkeypatch.setattr(
-        trials.Trials.__init__, "__kwdefaults__", trials.Trials.__init__.__kwdefaults__ | {"replaying": replay}
+        trials.Trials.__init__,
+        "__kwdefaults__",
+        trials.Trials.__init__.__kwdefaults__ | {"replaying": replay},
     )
     one, two = (Config(tiers={"nvme": str(places / name)}) for name in ("one", "two"))
     asked = run.Replay(one, places / "t.parquet", places / "out", [])
     error = run_pair(asked, two, 2, done=lambda *_: None)
     assert str(error) == "one read"
-    said = [json.loads((places / "out" / side / "trials.json").read_text())["status"] for side in ("a", "b")]
+    said = [
+        json.loads((places / "out" / side / "trials.json").read_text())["status"]
+        for side in ("a", "b")
+    ]
     assert said == ["complete", "failed operations"]
 
 
 @pytest.mark.full
 def test_that_nothing_was_read_is_said_first(places, capfd):
     compare(places, "--trials", "2", "--limit", "1", "-o", "out")
-    assert capfd.readouterr().out.splitlines()[0].endswith("; writes only: no reads were measured on nvme")
-    alone = run_cli("kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--limit", "1", "-o", "run", cwd=places)
+    assert (
+        capfd.readouterr()
+        .out.splitlines()[0]
+        .endswith("; writes only: no reads were measured on nvme")
+    )
+    alone = run_cli(
+        "kvreplay",
+        "run",
+        "t.parquet",
+        "--tier",
+        "nvme=one",
+        "--limit",
+        "1",
+        "-o",
+        "run",
+        cwd=places,
+    )
     assert alone.stdout.splitlines()[0].endswith("; writes only: no reads were measured on nvme")
     several = run_cli(
-        "kvreplay", "run", "t.parquet", "--tier", "nvme=one", "--trials", "2", "-o", "several", cwd=places
+        "kvreplay",
+        "run",
+        "t.parquet",
+        "--tier",
+        "nvme=one",
+        "--trials",
+        "2",
+        "-o",
+        "several",
+        cwd=places,
     )
     assert several.stdout.splitlines()[0].endswith("; 50.0 % of bytes read")
 
@@ -90,18 +124,47 @@ def test_what_memory_did_is_no_part_of_what_was_read_on_the_drive(places):
 
 @pytest.mark.full
 def test_two_models_are_compared_as_such_and_none_with_a_drive(places, capfd):
-    models = ("--tier", "nvme=sim:bandwidth=4MB,latency=0s", "--against", "nvme=sim:bandwidth=1MB,latency=0s")
-    write_trace(places / "t.parquet", [(0, "write", 2, "store", i, 0, 4096, 0, 0, 0) for i in range(100)])
+    models = (
+        "--tier",
+        "nvme=sim:bandwidth=4MB,latency=0s",
+        "--against",
+        "nvme=sim:bandwidth=1MB,latency=0s",
+    )
+    write_trace(
+        places / "t.parquet", [(0, "write", 2, "store", i, 0, 4096, 0, 0, 0) for i in range(100)]
+    )
     run_cli("kvreplay", "compare", "t.parquet", *models, "--trials", "2", "-o", "out", cwd=places)
     first = capfd.readouterr().out.splitlines()[0]
-    assert first.startswith("SIMULATED; b writes 300 % slower at p99 [300, 300] than a; its write bandwidth 75 % lower")
-    run_cli("kvreplay", "compare", "t.parquet", *models[:2], "--against", "nvme=two", "-o", "mixed", cwd=places)
-    assert capfd.readouterr().out.startswith("SIMULATED: a, whose times are not compared with measured ones; ")
+    assert first.startswith(
+        "SIMULATED; b writes 300 % slower at p99 [300, 300] than a; its write bandwidth 75 % lower"
+    )
+    run_cli(
+        "kvreplay",
+        "compare",
+        "t.parquet",
+        *models[:2],
+        "--against",
+        "nvme=two",
+        "-o",
+        "mixed",
+        cwd=places,
+    )
+    assert capfd.readouterr().out.startswith(
+        "SIMULATED: a, whose times are not compared with measured ones; "
+    )
 
 
 def test_a_drive_is_not_compared_with_itself(places):
     done = run_cli(
-        "kvreplay", "compare", "t.parquet", "-t", "nvme=one", "--against", "nvme=one", cwd=places, check=False
+        "kvreplay",
+        "compare",
+        "t.parquet",
+        "-t",
+        "nvme=one",
+        "--against",
+        "nvme=one",
+        cwd=places,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "--against and --tier name the same target" in done.stderr

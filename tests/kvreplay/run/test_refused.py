@@ -1,4 +1,7 @@
-"""A replay that cannot begin: it is told before anything is made or measured, and leaves nothing for the next try."""
+"""A replay that cannot begin.
+
+It is told before anything is made or measured, and leaves nothing for the next try.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,13 @@ def test_the_other_side_of_a_comparison_is_looked_at_before_the_first_is_measure
             marks=pytest.mark.full,
         ),
         pytest.param(
-            ("sweep", "--gen", f"{GEN} --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=0", "--users", "1,2"),
+            (
+                "sweep",
+                "--gen",
+                f"{GEN} --set tiers.gpu.capacity=0 --set tiers.cpu.capacity=0",
+                "--users",
+                "1,2",
+            ),
             marks=pytest.mark.full,
         ),
     ],

@@ -59,12 +59,16 @@ def drive(tmp_path: Path) -> Path:
     directory = tmp_path / "drive"
     directory.mkdir()
     if not has_direct_io(directory):
-        pytest.skip("the temporary directory's filesystem has no O_DIRECT (use --basetemp on a disk)")
+        pytest.skip(
+            "the temporary directory's filesystem has no O_DIRECT (use --basetemp on a disk)"
+        )
     return directory
 
 
 class FakeTier(Tier):
-    """A tier of Python's in memory that notes what it is asked, takes a moment, and fails on request."""
+    """A tier of Python's in memory that notes what it is asked, takes a moment, and fails on
+    request.
+    """
 
     engine, target = "memory", "fake"
 
@@ -121,7 +125,9 @@ def run(
 ) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers=targets or {"fake": "fake"}, io_bytes=IO, **options)
-    outcome = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=is_forced), tiers=tiers)
+    outcome = replay(
+        Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=is_forced), tiers=tiers
+    )
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 
@@ -132,7 +138,8 @@ def workload(count: int = 120) -> list[Any]:
         request, ts = made, made * 100_000
         recent = list(range(max(0, made - 6), made))
         rows += [
-            row("read", 2, o, 40_000, request=request, stage=0, ts=ts) for o in rng.sample(recent, min(2, len(recent)))
+            row("read", 2, o, 40_000, request=request, stage=0, ts=ts)
+            for o in rng.sample(recent, min(2, len(recent)))
         ]
         rows += [row("write", 1, made, 40_000, request=request, stage=1, ts=ts)]
         rows += [row("write", 2, made, 40_000, request=request, stage=2, ts=ts)]
@@ -145,7 +152,10 @@ def workload(count: int = 120) -> list[Any]:
 def assert_order_kept(ops: list[dict[str, Any]], rows: list[Any]) -> None:
     for j, later in enumerate(ops):
         for i, earlier in enumerate(ops[:j]):
-            conflict = earlier["object_id"] == later["object_id"] and {earlier["op"], later["op"]} != {"read"}
+            conflict = earlier["object_id"] == later["object_id"] and {
+                earlier["op"],
+                later["op"],
+            } != {"read"}
             staged = rows[i][7] is not None and rows[i][7] == rows[j][7] and rows[i][8] < rows[j][8]
             if conflict or staged:
                 assert earlier["completed_ns"] <= later["submitted_ns"], (i, j)
@@ -218,7 +228,9 @@ def test_a_run_on_files_and_memory_says_what_it_did_and_leaves_nothing(
 
 
 def test_the_device_did_the_work(tmp_path: Path, drive: Path) -> None:
-    rows = [row("write", 2, i, 1 << 20) for i in range(8)] + [row("read", 2, i, 1 << 20) for i in range(8)]
+    rows = [row("write", 2, i, 1 << 20) for i in range(8)] + [
+        row("read", 2, i, 1 << 20) for i in range(8)
+    ]
     outcome, _ = run(tmp_path, rows, targets={"nvme": str(drive)})
     moved = outcome.run.device_io["nvme"]
     if moved.read_bytes is None:
@@ -231,15 +243,24 @@ def test_the_device_did_the_work(tmp_path: Path, drive: Path) -> None:
         "write": moved.written_bytes / (8 << 20) - 1,
     }
     assert 0 < found.clock_step_ns < 100_000
-    assert (found.late_p50_ns, found.late_p99_ns) == (None, None), "a closed loop has no times to be late for"
+    assert (found.late_p50_ns, found.late_p99_ns) == (
+        None,
+        None,
+    ), "a closed loop has no times to be late for"
     (said,) = (note for note in run_document(outcome).notes if note.startswith("measurement: "))
     assert said.startswith(
-        f"measurement: bytes at the device, of all programs, against those asked: read {found.bytes_off['read']:+.1%}"
+        "measurement: bytes at the device, of all programs, against those asked: read"
+        f" {found.bytes_off['read']:+.1%}"
     )
     (tmp_path / "few").mkdir()
-    few, _ = run(tmp_path / "few", [*rows[:8], row("read", 2, 0, 4096)], targets={"nvme": str(drive)})
+    few, _ = run(
+        tmp_path / "few", [*rows[:8], row("read", 2, 0, 4096)], targets={"nvme": str(drive)}
+    )
     # Beside 4 KiB asked all that others read meanwhile would be the error.
-    assert (few.run.metrology.bytes_off["read"], few.run.metrology.bytes_off["write"] is None) == (None, False)
+    assert (few.run.metrology.bytes_off["read"], few.run.metrology.bytes_off["write"] is None) == (
+        None,
+        False,
+    )
 
 
 def test_how_late_a_replay_is_against_the_traces_own_times(tmp_path: Path) -> None:
@@ -258,8 +279,15 @@ def test_how_late_a_replay_is_against_the_traces_own_times(tmp_path: Path) -> No
     assert said.endswith("; one run does not show repeatability (--trials)")
 
 
-def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, drive: Path) -> None:
-    rows = [row("write", 2, 7, 40_000), row("write", 2, 7, 40_000), row("write", 2, 8), row("delete", 2, 8)]
+def test_what_is_kept_is_what_was_generated_and_deletes_deleted(
+    tmp_path: Path, drive: Path
+) -> None:
+    rows = [
+        row("write", 2, 7, 40_000),
+        row("write", 2, 7, 40_000),
+        row("write", 2, 8),
+        row("delete", 2, 8),
+    ]
     run(tmp_path, rows, targets={"nvme": str(drive)}, is_kept=True, seed=3)
     files = list((drive / SCRATCH).rglob("*.kv"))
     assert [(p.name, p.stat().st_size) for p in files] == [(f"{7:016x}.kv", 40_960)]
@@ -273,7 +301,11 @@ def test_what_is_kept_is_what_was_generated_and_deletes_deleted(tmp_path: Path, 
 
 
 def test_what_is_populated_takes_over_files_that_are_as_long(tmp_path: Path, drive: Path) -> None:
-    """Left: 1, 2, 3 of 40,960 bytes, 4 of 8,192. Read: 3, 8 and 9 of 40,960, 4 of 16,384: two renamed, one written."""
+    """Left.
+
+    1, 2, 3 of 40,960 bytes, 4 of 8,192. Read: 3, 8 and 9 of 40,960, 4 of 16,384: two renamed, one
+    written.
+    """
     how: Any = {"targets": {"nvme": str(drive)}, "is_kept": True, "is_taking_over": True}
     left = [row("write", 2, i, 40_000) for i in (1, 2, 3)] + [row("write", 2, 4, 8_192)]
     assert run(tmp_path, left, **how)[0].run.tiers["nvme"]["taken_over_files"] == 0
@@ -282,20 +314,28 @@ def test_what_is_populated_takes_over_files_that_are_as_long(tmp_path: Path, dri
     outcome, ops = run(tmp_path, reads, **how)
     assert [o["outcome"] for o in ops] == ["ok"] * 4
     assert (outcome.run.populated.objects, outcome.run.tiers["nvme"]["taken_over_files"]) == (1, 3)
-    found = {path.name: (path.stat().st_ino, path.stat().st_size) for path in (drive / SCRATCH).rglob("*.kv")}
+    found = {
+        path.name: (path.stat().st_ino, path.stat().st_size)
+        for path in (drive / SCRATCH).rglob("*.kv")
+    }
     assert sorted(found) == [f"{i:016x}.kv" for i in (3, 4, 8, 9)]
     assert found[f"{3:016x}.kv"] == (files[f"{3:016x}.kv"], 40_960)
     renamed = {found[f"{i:016x}.kv"][0] for i in (8, 9)}
     assert renamed == {files[f"{i:016x}.kv"] for i in (1, 2)}
     assert found[f"{4:016x}.kv"][1] == 16_384
     assert (
-        "nvme: 3 files of the run before reused, of the same length; not written again" in run_document(outcome).notes
+        "nvme: 3 files of the run before reused, of the same length; not written again"
+        in run_document(outcome).notes
     )
 
 
 def test_a_tier_of_pythons_holds_what_was_written_whole_and_in_part(tmp_path: Path) -> None:
     tier = FakeTier("cpu")
-    rows = [row("write", 1, 1, 40_000), row("write", 1, 1, 20_000, offset=30_000), row("read", 1, 1, 50_000)]
+    rows = [
+        row("write", 1, 1, 40_000),
+        row("write", 1, 1, 20_000, offset=30_000),
+        row("read", 1, 1, 50_000),
+    ]
     outcome, _ = run(tmp_path, rows, [None, tier, None], seed=3)
     assert outcome.error is None
     expected = bytearray(50_000)
@@ -313,11 +353,17 @@ def test_memory_is_given_back(tmp_path: Path) -> None:
         for _ in range(4 * most):
             dropped: list[Any] = []
             dropped.append(dropped)
-        kept = sum(len(each) == 1 and each[0] is each for each in gc.get_objects() if isinstance(each, list))
+        kept = sum(
+            len(each) == 1 and each[0] is each
+            for each in gc.get_objects()
+            if isinstance(each, list)
+        )
         assert kept < 2 * most
 
 
-def test_what_the_window_never_wrote_is_populated_and_not_measured(tmp_path: Path, drive: Path) -> None:
+def test_what_the_window_never_wrote_is_populated_and_not_measured(
+    tmp_path: Path, drive: Path
+) -> None:
     rows = [row("read", 2, i % 3, 50_000) for i in range(9)]
     outcome, ops = run(tmp_path, rows, targets={"nvme": str(drive)})
     assert outcome.error is None
@@ -328,7 +374,11 @@ def test_what_the_window_never_wrote_is_populated_and_not_measured(tmp_path: Pat
 
 
 def test_a_null_tier_moves_nothing_and_says_so(tmp_path: Path) -> None:
-    rows = [row("write", 1, 0, request=1, stage=0), row("read", 0, 5, request=1, stage=1), row("delete", 0, 5)]
+    rows = [
+        row("write", 1, 0, request=1, stage=0),
+        row("read", 0, 5, request=1, stage=1),
+        row("delete", 0, 5),
+    ]
     outcome, ops = run(tmp_path, rows, targets={"cpu": "ram", "gpu": "null"})
     assert [(o["outcome"], o["engine"], o["bytes"]) for o in ops] == [
         ("ok", "memory", 4096),
@@ -337,7 +387,8 @@ def test_a_null_tier_moves_nothing_and_says_so(tmp_path: Path) -> None:
     ]
     assert ops[0]["completed_ns"] <= ops[1]["submitted_ns"]
     simulated = {
-        f.tier: (f.is_simulated, f.bandwidth_bytes_per_s is None, f.latency.count) for f in outcome.summary.figures
+        f.tier: (f.is_simulated, f.bandwidth_bytes_per_s is None, f.latency.count)
+        for f in outcome.summary.figures
     }
     assert simulated == {"cpu": (False, False, 1), "gpu": (True, True, 0)}
     assert any(n.startswith("tier gpu is SIMULATED: no data moved") for n in outcome.run.notes)
@@ -358,7 +409,9 @@ def test_a_failed_operation_stops_the_run_and_keeps_the_rest(tmp_path: Path) -> 
 
 def test_on_error_continue_counts_and_goes_on(tmp_path: Path) -> None:
     rows = [row("write", 1, i, 40_000, ts=i) for i in range(50)]
-    outcome, ops = run(tmp_path, rows, [None, FakeTier("cpu", fails_on=20), None], on_error="continue")
+    outcome, ops = run(
+        tmp_path, rows, [None, FakeTier("cpu", fails_on=20), None], on_error="continue"
+    )
     assert isinstance(outcome.error, FailedOperations)
     assert outcome.run.status == "failed operations"
     assert Counter(o["outcome"] for o in ops) == {"ok": 49, "error": 1}
@@ -392,10 +445,15 @@ def test_a_file_that_came_up_short_is_short(tmp_path: Path, drive: Path, engine:
     assert "short read: 4096 of 12288 bytes" in str(outcome.error)
 
 
-def test_a_directory_that_vanishes_costs_nothing_that_was_measured(tmp_path: Path, drive: Path, engine: str) -> None:
+def test_a_directory_that_vanishes_costs_nothing_that_was_measured(
+    tmp_path: Path, drive: Path, engine: str
+) -> None:
     tier = FileTier("nvme", drive, StorageOptions())
     beside = Beside(lambda: shutil.rmtree(drive, ignore_errors=True))
-    rows = [row("write", 1, 99) if i == 5 else row("write", 2, i, 2 * IO if i == 6 else 4096) for i in range(10)]
+    rows = [
+        row("write", 1, 99) if i == 5 else row("write", 2, i, 2 * IO if i == 6 else 4096)
+        for i in range(10)
+    ]
     outcome, ops = run(tmp_path, staged(rows), [None, beside, tier], queue_depth=1, engine=engine)
     assert isinstance(outcome.error, DeviceError)
     assert "row 6: write of object 6: No such file or directory" in str(outcome.error)
@@ -419,7 +477,12 @@ def test_a_system_that_starts_no_more_threads_ends_the_run_instead_of_hanging(
 
     monkeypatch.setattr(threading.Thread, "start", limited)
     with pytest.raises(DeviceError, match=r"cannot start \d+ threads .*lower --queue-depth"):
-        run(tmp_path, [row("write", 1, i, ts=i) for i in range(9)], targets={"cpu": "ram"}, engine=engine)
+        run(
+            tmp_path,
+            [row("write", 1, i, ts=i) for i in range(9)],
+            targets={"cpu": "ram"},
+            engine=engine,
+        )
 
 
 def test_writes_longer_than_one_io_are_named(tmp_path: Path) -> None:
@@ -431,7 +494,9 @@ def test_writes_longer_than_one_io_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_fault_of_ours_ends_the_run_instead_of_hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_ends_the_run_instead_of_hanging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
@@ -470,7 +535,9 @@ def test_a_signal_while_a_run_closes_is_not_lost(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(0.05)
 
-    outcome, ops = run(tmp_path, [row("write", 1, i) for i in range(20)], [None, Closing("cpu"), None])
+    outcome, ops = run(
+        tmp_path, [row("write", 1, i) for i in range(20)], [None, Closing("cpu"), None]
+    )
     assert isinstance(outcome.error, Interrupted)
     assert "interrupted by SIGTERM as the run ended" in str(outcome.error)
     assert Counter(o["outcome"] for o in ops) == {"ok": 20}
@@ -479,13 +546,27 @@ def test_a_signal_while_a_run_closes_is_not_lost(tmp_path: Path) -> None:
 
 def started(trace: Path, drive: Path, output: Path) -> subprocess.Popen[str]:
     """Return a replay under way, a write a second."""
-    command = ["kvreplay.cli", "run", str(trace), "--tier", f"nvme={drive}", "--speed", "1", "-o", str(output)]
-    return subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        "kvreplay.cli",
+        "run",
+        str(trace),
+        "--tier",
+        f"nvme={drive}",
+        "--speed",
+        "1",
+        "-o",
+        str(output),
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.full
 def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive: Path) -> None:
-    trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
+    trace = write_trace(
+        tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)]
+    )
     process = started(trace, drive, tmp_path / "run")
     wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
     process.send_signal(signal.SIGINT)
@@ -494,7 +575,10 @@ def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive
     assert out.startswith("PARTIAL: ")
     errors = [line for line in err.splitlines() if "error" in line]
     assert errors == [
-        f"kvreplay: error: interrupted by SIGINT; what was measured is kept in {tmp_path / 'run'} (partial)"
+        (
+            f"kvreplay: error: interrupted by SIGINT; what was measured is kept in {tmp_path / 'run'}"
+            " (partial)"
+        )
     ]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
     assert "ok" in read_table(tmp_path / "run" / "ops.parquet", OPS).column("outcome").to_pylist()
@@ -503,16 +587,30 @@ def test_control_c_leaves_a_partial_run_and_a_clean_target(tmp_path: Path, drive
 
 @pytest.mark.full
 def test_a_killed_run_is_cleared_away_by_the_next(tmp_path: Path, drive: Path) -> None:
-    trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)])
+    trace = write_trace(
+        tmp_path / "t.parquet", [row("write", 2, i, ts=i * 10**9) for i in range(100)]
+    )
     process = started(trace, drive, tmp_path / "killed")
     wait_for(process, lambda: list(drive.glob(f"{SCRATCH}/*/*.kv")), "no object is written")
-    busy = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "-o", tmp_path / "second", check=False)
+    busy = run_cli(
+        "kvreplay", "run", trace, "--tier", f"nvme={drive}", "-o", tmp_path / "second", check=False
+    )
     assert busy.returncode == 4
     assert "in use by another kvreplay" in busy.stderr
     process.kill()
     process.communicate()
     assert (drive / SCRATCH / MARKER).is_file()
-    done = run_cli("kvreplay", "run", trace, "--tier", f"nvme={drive}", "--limit", "2", "-o", tmp_path / "third")
+    done = run_cli(
+        "kvreplay",
+        "run",
+        trace,
+        "--tier",
+        f"nvme={drive}",
+        "--limit",
+        "2",
+        "-o",
+        tmp_path / "third",
+    )
     assert "; 2 operations in " in done.stdout.splitlines()[0]
     assert list(drive.iterdir()) == []
     assert not (tmp_path / "killed" / "run.json").exists(), "it is no run until it is recovered"
@@ -535,7 +633,9 @@ def test_the_table_and_the_json_say_the_same(tmp_path: Path) -> None:
     assert "; 25 operations in " in first
     # 25 operations are enough for p95 (20), too few for p99 (100).
     latency = next(
-        line for line in table.stdout.split("Service time")[1].splitlines() if line.split()[:2] == ["cpu", "write"]
+        line
+        for line in table.stdout.split("Service time")[1].splitlines()
+        if line.split()[:2] == ["cpu", "write"]
     )
     assert latency.split()[-5:-2] == ["-", "-", "-"]
     shown = json.loads(run_cli("kvreplay", *arguments, "--force", "--json").stdout)
@@ -549,12 +649,17 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
     rows = [row("write", 1, 0)]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("mine")
-    with pytest.raises(DeviceError, match="holds no kvreplay run; name another with -o, or add --force"):
+    with pytest.raises(
+        DeviceError, match="holds no kvreplay run; name another with -o, or add --force"
+    ):
         run(tmp_path, rows, targets={"cpu": "ram"}, is_forced=False)
     trace = tmp_path / "t.parquet"
     replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [], is_forced=True))
     assert (tmp_path / "run" / "thesis.txt").read_text() == "mine"
-    with pytest.raises(DeviceError, match="run holds a finished run; name another directory with -o, or add --force"):
+    with pytest.raises(
+        DeviceError,
+        match="run holds a finished run; name another directory with -o, or add --force",
+    ):
         run(tmp_path, rows, targets={"cpu": "ram"}, is_forced=False)
 
 
@@ -563,16 +668,30 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
     [
         ({"targets": {"disk": "ram"}}, "has no tier 'disk'; it has gpu, cpu, nvme"),
         ({"targets": {"cpu": "ram"}, "speed": 0.0}, "--speed 0: give a factor above 0"),
-        ({"targets": {"cpu": "ram"}, "speed": 1.0, "is_as_fast_as_possible": True}, "exclude each other"),
+        (
+            {"targets": {"cpu": "ram"}, "speed": 1.0, "is_as_fast_as_possible": True},
+            "exclude each other",
+        ),
         ({"targets": {"cpu": "ram"}, "queue_depth": 0}, "--queue-depth 0: give 1 to 1024"),
-        ({"targets": {"cpu": "ram"}, "engine": "aio"}, "--engine aio: choose auto or threads or uring"),
+        (
+            {"targets": {"cpu": "ram"}, "engine": "aio"},
+            "--engine aio: choose auto or threads or uring",
+        ),
         ({"targets": {"cpu": "ram"}, "fsync": "always"}, "--fsync always: choose never or close"),
-        ({"targets": {"cpu": "ram"}, "on_error": "panic"}, "--on-error panic: choose stop or continue"),
+        (
+            {"targets": {"cpu": "ram"}, "on_error": "panic"},
+            "--on-error panic: choose stop or continue",
+        ),
         ({"targets": {"cpu": "ram"}, "seed": -1}, "--seed -1: give 0 to"),
-        ({"targets": {"cpu": "ram"}, "limit": "1B"}, "--limit 1B ends before its first row, or within it"),
+        (
+            {"targets": {"cpu": "ram"}, "limit": "1B"},
+            "--limit 1B ends before its first row, or within it",
+        ),
     ],
 )
-def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_options_that_mean_nothing_are_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         run(tmp_path, [row("write", 1, 0)], **options)
     assert message in str(caught.value)
@@ -586,9 +705,15 @@ def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
         (["--tier", "cpu"], "--tier cpu: write it as NAME=TARGET"),
         (["--tier", "cpu=ram", "--tier", "cpu=null"], "tier cpu has the target ram already"),
         (["--tier", "cpu=ram", "--io-bytes", "1000"], "--io-bytes 1000: give a multiple of 4096"),
-        (["--tier", "cpu=ram", "--partition", "host"], "'host' is not one of 'node', 'user', 'object'"),
+        (
+            ["--tier", "cpu=ram", "--partition", "host"],
+            "'host' is not one of 'node', 'user', 'object'",
+        ),
         (["--tier", "cpu=ram", "--deal", "node"], "--deal was renamed: use --partition"),
-        (["--tier", "cpu=ram", "--io-bytes", "2GiB"], "--io-bytes 2147483648: give a multiple of 4096, 1073741824 at"),
+        (
+            ["--tier", "cpu=ram", "--io-bytes", "2GiB"],
+            "--io-bytes 2147483648: give a multiple of 4096, 1073741824 at",
+        ),
     ):
         done = run_cli("kvreplay", "run", trace, *arguments, "-o", tmp_path / "run", check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -596,7 +721,13 @@ def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_buffered_is_said_and_fsync_is_recorded(tmp_path: Path, drive: Path) -> None:
-    outcome, _ = run(tmp_path, [row("write", 2, 0)], targets={"nvme": str(drive)}, is_buffered=True, fsync="close")
+    outcome, _ = run(
+        tmp_path,
+        [row("write", 2, 0)],
+        targets={"nvme": str(drive)},
+        is_buffered=True,
+        fsync="close",
+    )
     facts = outcome.run.tiers["nvme"]
     assert (facts["is_direct"], facts["direct_io"], facts["fsync"]) == (False, None, "close")
     assert any(note.startswith("buffered: the page cache took part") for note in outcome.run.notes)

@@ -1,4 +1,7 @@
-"""--duration: a run as long as the clock says; what a repeat does with objects, requests and times."""
+"""--duration.
+
+A run as long as the clock says; what a repeat does with objects, requests and times.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ if TYPE_CHECKING:
 MS = 10**6
 
 
-def row(ts_ms: float, op: str, obj: int, *, request: int | None = None, stage: int | None = None) -> Any:
+def row(
+    ts_ms: float, op: str, obj: int, *, request: int | None = None, stage: int | None = None
+) -> Any:
     return (
         int(ts_ms * MS),
         op,
@@ -66,7 +71,9 @@ PERIOD_MS = 8 + (3 * 2**2 + 2 * 1**2) / 8
 def planned(tmp_path: Path, **config: Any) -> Any:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     (tmp_path / "d").mkdir(exist_ok=True)
-    return settle(Config(tiers={"nvme": str(tmp_path / "d")}, **config), trace, tmp_path / "run", [])
+    return settle(
+        Config(tiers={"nvme": str(tmp_path / "d")}, **config), trace, tmp_path / "run", []
+    )
 
 
 def laid(setting: Any) -> Any:
@@ -77,10 +84,16 @@ def laid(setting: Any) -> Any:
     return rows.all
 
 
-def test_a_closed_loop_on_a_model_is_planned_for_no_more_than_the_model_takes(tmp_path: Path) -> None:
+def test_a_closed_loop_on_a_model_is_planned_for_no_more_than_the_model_takes(
+    tmp_path: Path,
+) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     rows = {}
-    for target in ("sim:bandwidth=1MB,latency=10us", "sim:bandwidth=50GB,latency=10ms,concurrency=1", "null"):
+    for target in (
+        "sim:bandwidth=1MB,latency=10us",
+        "sim:bandwidth=50GB,latency=10ms,concurrency=1",
+        "null",
+    ):
         config = Config(tiers={"nvme": target}, runtime="1s")
         rows[target] = settle(config, trace, tmp_path / "run", []).window.rows // len(ROWS)
     # Two reads, and two writes beside them, of 4 KiB each a repeat: 8.192 ms, or two latencies.
@@ -91,14 +104,29 @@ def test_a_closed_loop_on_a_model_is_planned_for_no_more_than_the_model_takes(tm
 def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -> None:
     setting = planned(tmp_path, speed=1.0, runtime="25ms")
     plan = laid(setting)
-    # Row 5 would leave the next repeat nothing to read; it stays out of each. 19.5 + 5 ms is the last row in time.
+    # Row 5 would leave the next repeat nothing to read; it stays out of each. 19.5 + 5 ms is the
+    # last row in time.
     assert plan["trace_row"].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18]
-    expected = [(repeat * PERIOD_MS + ROWS[at][0] / MS) for repeat in range(3) for at in (0, 1, 2, 3, 4, 6)][:-1]
+    expected = [
+        (repeat * PERIOD_MS + ROWS[at][0] / MS) for repeat in range(3) for at in (0, 1, 2, 3, 4, 6)
+    ][:-1]
     assert plan["due_ns"] / MS == pytest.approx(np.array(expected), abs=1e-4)
     assert plan["object_id"].tolist() == [1, 1, 9, 9, 9, 1] * 2 + [1, 1, 9, 9, 9]
     # What a repeat writes is a new version, and only what the first needs is populated.
-    written = [at + 1 for at in np.flatnonzero((plan["object_id"] == 9) & (plan["op"] == 1)).tolist()]
-    assert plan["version"][plan["object_id"] == 9].tolist() == [0, 0, written[0], 0, 0, written[1], 0, 0, written[2]]
+    written = [
+        at + 1 for at in np.flatnonzero((plan["object_id"] == 9) & (plan["op"] == 1)).tolist()
+    ]
+    assert plan["version"][plan["object_id"] == 9].tolist() == [
+        0,
+        0,
+        written[0],
+        0,
+        0,
+        written[1],
+        0,
+        0,
+        written[2],
+    ]
     assert setting.window.residency.populate_object.tolist() == [9]
     assert (setting.window.is_whole, setting.rows_once) == (False, 7)
     # Requests of a repeat are its own: stage 1 of the second waits for stage 0 of the second.
@@ -113,13 +141,17 @@ def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("by", [None, PartitionBy.OBJECT])
-def test_a_trace_in_bursts_is_repeated_one_pause_after_its_last(tmp_path: Path, by: PartitionBy | None) -> None:
+def test_a_trace_in_bursts_is_repeated_one_pause_after_its_last(
+    tmp_path: Path, by: PartitionBy | None
+) -> None:
     # Three bursts of three rows, 20 s apart, of which each lasts 2 ms.
     rows = [row(start + at, "write", at) for start in (5_000, 25_000, 45_000) for at in range(3)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     count = 9
     if by is not None:
-        part = write_part(trace, PartitionOptions(by, 2, Limit(), frozenset((2,))), 1, tmp_path / "part.parquet")
+        part = write_part(
+            trace, PartitionOptions(by, 2, Limit(), frozenset((2,))), 1, tmp_path / "part.parquet"
+        )
         trace, count = part.path, part.note.rows[1]
     repeated = Repeated(open_table(trace, TRACE), count, 2)
     pauses, within = 2 * 19_998**2, 6 * 1**2
@@ -161,11 +193,14 @@ def test_the_clock_ends_a_run_so_long_after_the_common_start_unless_a_signal_doe
 
 def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="500ms", queue_depth=2)
+    config = Config(
+        tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="500ms", queue_depth=2
+    )
     finished = replay(Replay(config, trace, tmp_path / "run", []))
     run, summary = finished.run, finished.summary
     assert (run.status, finished.error, summary.errors) == ("complete", None, 0)
-    # Of two objects one may be some repeats ahead of the other; what was planned beyond both was not missed.
+    # Of two objects one may be some repeats ahead of the other; what was planned beyond both was
+    # not missed.
     assert (summary.not_reached or 0) < run.window.rows / 2
     assert run.window.planned_repeats > 10 * run.window.repeats
     assert (summary.wall_ns or 0) >= 500 * MS
@@ -183,7 +218,10 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
     assert len(skipped - left_out) == (summary.not_reached or 0)
     # Of seven rows six go each time.
     assert f"; the trace {(len(ops['row']) - len(skipped)) / 6:.3g} times in " in summary.verdict
-    assert run.window.span_ns == (run.window.rows - 1) // 7 * int(PERIOD_MS * MS) + ROWS[(run.window.rows - 1) % 7][0]
+    assert (
+        run.window.span_ns
+        == (run.window.rows - 1) // 7 * int(PERIOD_MS * MS) + ROWS[(run.window.rows - 1) % 7][0]
+    )
     assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["runtime"] == "500ms"
     served = pq.read_table(tmp_path / "run" / "requests.parquet").to_pydict()
     assert served["request_id"][:2] == [7, 15]
@@ -203,28 +241,52 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
 ) -> None:
     write_trace(tmp_path / "t.parquet", [(*r[:6], length, *r[7:]) for r in ROWS])
     (tmp_path / "d").mkdir()
-    command = [sys.executable, "-m", "kvreplay.cli", "run", "t.parquet", "--tier", "nvme=d", *how, "-o", "run"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "kvreplay.cli",
+        "run",
+        "t.parquet",
+        "--tier",
+        "nvme=d",
+        *how,
+        "-o",
+        "run",
+    ]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     journal = tmp_path / "run" / PARTIAL_OPS_FILE
     wait_for(process, lambda: rows_in(journal) > 14, "the journal has few rows")
     process.send_signal(ended)
     shown, _ = process.communicate()
     if ended == signal.SIGKILL:
-        shown = run_cli("kvreplay", "recover", tmp_path / "run", "--trace", tmp_path / "t.parquet").stdout
+        shown = run_cli(
+            "kvreplay", "recover", tmp_path / "run", "--trace", tmp_path / "t.parquet"
+        ).stdout
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     ops = pq.read_table(tmp_path / "run" / "ops.parquet").to_pydict()
     sent = [row for row, at in zip(ops["row"], ops["submitted_ns"], strict=True) if at is not None]
     summary, window = run["summary"], run["window"]
-    assert (run["status"], window["runtime_ns"], len(sent) > 7) == ("partial", int(how[-1][:-1]) * 1000 * MS, True)
+    assert (run["status"], window["runtime_ns"], len(sent) > 7) == (
+        "partial",
+        int(how[-1][:-1]) * 1000 * MS,
+        True,
+    )
     done = sum(outcome != "skipped" for outcome in ops["outcome"])
     assert f"; the trace {done / 6:.3g} times in " in summary["verdict"]
     assert f"note: was to replay the trace repeatedly for {how[-1][:-1]}" in shown
-    # What a closed loop provided for is nothing that it missed; what an open loop did not come to was due.
+    # What a closed loop provided for is nothing that it missed; what an open loop did not come to
+    # was due.
     if "--speed" in how:
         assert window["planned_repeats"] >= window["repeats"] > 2 * sent[-1] / 7
         assert summary["not_reached"] > window["planned_rows"] / 2
     else:
-        assert (ops["row"][-1], window["rows"], window["repeats"]) == (sent[-1], sent[-1] + 1, (sent[-1] + 1) / 7)
+        assert (ops["row"][-1], window["rows"], window["repeats"]) == (
+            sent[-1],
+            sent[-1] + 1,
+            (sent[-1] + 1) / 7,
+        )
         # In flight at the end, or not yet in the journal: more on a busy machine.
         assert (summary["not_reached"] or 0) < max(100, window["planned_rows"] / 10)
         assert window["planned_repeats"] > 2 * window["repeats"]
@@ -233,8 +295,8 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
 def test_the_command_says_how_often(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     how = ["--tier", "nvme=sim:bandwidth=10GB,latency=1ms", "--speed", "1", "--duration", "63ms"]
-    # What is due as the time is over is not reached. Who falls behind goes on with rows of the last repeat, while those
-    # of earlier ones still wait: what counts is how many were sent.
+    # What is due as the time is over is not reached. Who falls behind goes on with rows of the last
+    # repeat, while those of earlier ones still wait: what counts is how many were sent.
     for latency, least in (("1ms", 0), ("9ms", 10)):
         how = ["--tier", f"nvme=sim:bandwidth=10GB,latency={latency}", *how[2:]]
         shown = run_cli("kvreplay", "run", trace, *how, "--force", "-o", tmp_path / "run").stdout
@@ -246,21 +308,36 @@ def test_the_command_says_how_often(tmp_path: Path) -> None:
         assert f"note: replayed {times}" in shown
         part = f"{planned - missed} of {planned} operations"
         assert re.search(rf" \(--duration 63.0 ms\): {part}, [\d.]+ ms of trace time", shown)
-    # Of 40 operations due in 63 ms what was not reached was asked for, too, however far some requests came.
+    # Of 40 operations due in 63 ms what was not reached was asked for, too, however far some
+    # requests came.
     asked, late_ns = run["summary"]["judgement"]["tiers"][0], run["summary"]["pace"]["end_late_ns"]
-    assert asked["asked_operations_per_s"] == pytest.approx(planned / (45 * PERIOD_MS / 7 / 1e3), rel=0.1)
+    assert asked["asked_operations_per_s"] == pytest.approx(
+        planned / (45 * PERIOD_MS / 7 / 1e3), rel=0.1
+    )
     assert asked["reached_operations_per_s"] == pytest.approx((planned - missed) / 0.063, rel=0.25)
-    assert (run["summary"]["verdict"].startswith("FELL BEHIND: "), late_ns > 10 * MS) == (True, True)
-    bad = run_cli("kvreplay", "run", trace, *how[:2], "--duration", "soon", "-o", tmp_path / "x", check=False)
+    assert (run["summary"]["verdict"].startswith("FELL BEHIND: "), late_ns > 10 * MS) == (
+        True,
+        True,
+    )
+    bad = run_cli(
+        "kvreplay", "run", trace, *how[:2], "--duration", "soon", "-o", tmp_path / "x", check=False
+    )
     assert bad.returncode == 2
 
 
 def test_a_run_that_is_cut_has_the_figures_of_what_it_came_to(tmp_path: Path) -> None:
-    # Every other row is on memory, which is not replayed; the others take 10 ms each, one at a time.
-    rows = [(*row(at * 2, "write", at, request=at)[:2], 2 - at % 2, *row(at, "write", at)[3:]) for at in range(1000)]
+    # Every other row is on memory, which is not replayed; the others take 10 ms each, one at a
+    # time.
+    rows = [
+        (*row(at * 2, "write", at, request=at)[:2], 2 - at % 2, *row(at, "write", at)[3:])
+        for at in range(1000)
+    ]
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(
-        tiers={"nvme": "sim:bandwidth=100GB,latency=10ms"}, runtime="200ms", queue_depth=1, window="from:0s+1s"
+        tiers={"nvme": "sim:bandwidth=100GB,latency=10ms"},
+        runtime="200ms",
+        queue_depth=1,
+        window="from:0s+1s",
     )
     finished = replay(Replay(config, trace, tmp_path / "run", []))
     run, summary = finished.run, finished.summary
@@ -272,31 +349,46 @@ def test_a_run_that_is_cut_has_the_figures_of_what_it_came_to(tmp_path: Path) ->
     assert " % of the trace's window from:0s+1s in " in summary.verdict
 
 
-def test_repeats_are_done_only_where_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeats_are_done_only_where_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     summary = RunResults.summary
     # As a rank that began late and was ended with the others.
     monkeypatch.setattr(
-        RunResults, "summary", lambda *found, **more: structs.replace(summary(*found, **more), wall_ns=MS)
+        RunResults,
+        "summary",
+        lambda *found, **more: structs.replace(summary(*found, **more), wall_ns=MS),
     )
     for repeats, is_said in ((1, True), (1 << 16, False)):
-        monkeypatch.setattr("kvreplay.config.setting.repeats_of", lambda *_, repeats=repeats: repeats)
-        config = Config(tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="200ms", queue_depth=2)
+        monkeypatch.setattr(
+            "kvreplay.config.setting.repeats_of", lambda *_, repeats=repeats: repeats
+        )
+        config = Config(
+            tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="200ms", queue_depth=2
+        )
         notes = replay(Replay(config, trace, tmp_path / f"run{repeats}", [])).run.notes
         assert any(note.startswith("ended before its --duration") for note in notes) is is_said
 
 
 def test_repeats_of_an_instant_are_refused_in_an_open_loop(tmp_path: Path) -> None:
-    # All due at 0, they would be 300 billion operations in a minute, which it would take days to plan.
+    # All due at 0, they would be 300 billion operations in a minute, which it would take days to
+    # plan.
     trace = write_trace(tmp_path / "t.parquet", [row(0, "write", at) for at in range(5)])
     config = Config(tiers={"nvme": "ram"}, runtime="60s", speed=1.0)
-    with pytest.raises(ConfigError, match="so close that repeats of them ask for over 100,000,000 operations"):
+    with pytest.raises(
+        ConfigError, match="so close that repeats of them ask for over 100,000,000 operations"
+    ):
         replay(Replay(config, trace, tmp_path / "run", []))
 
 
 def test_the_time_of_many_repeats_of_a_day_does_not_overflow(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "t.parquet", [row(at * 8_640_000, "write", at) for at in range(11)])
-    found = replay(Replay(Config(tiers={"nvme": "ram"}, runtime="20ms"), trace, tmp_path / "run", [])).run
+    trace = write_trace(
+        tmp_path / "t.parquet", [row(at * 8_640_000, "write", at) for at in range(11)]
+    )
+    found = replay(
+        Replay(Config(tiers={"nvme": "ram"}, runtime="20ms"), trace, tmp_path / "run", [])
+    ).run
     assert found.status == "complete"
     # A period is a day and a tenth: so many are less than 2^62 ns.
     assert Repeated(open_table(trace, TRACE), 11, 10**6).repeats == (1 << 62) // (95_040_000 * MS)

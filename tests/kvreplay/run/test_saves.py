@@ -1,4 +1,7 @@
-"""Saves and restores in a replay: bounded memory, the page cache, and figures that the operations confirm."""
+"""Saves and restores in a replay.
+
+Bounded memory, the page cache, and figures that the operations confirm.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ def mixed(path: Path) -> Path:
     rows: list[Row] = []
     for at in range(300):
         op = "read" if at % 3 == 2 else "write"
-        rows.append((at * MS, op, 2, "load" if op == "read" else "store", at // 3, 0, 64 << 10, at, 0, 0))
+        rows.append(
+            (at * MS, op, 2, "load" if op == "read" else "store", at // 3, 0, 64 << 10, at, 0, 0)
+        )
     for number, (ts, kind) in enumerate(((50, "save"), (150, "save"), (220, "restore"))):
         request, op = 300 + number, "write" if kind == "save" else "read"
         objects = range(200 + 2 * min(number, 1), 202 + 2 * min(number, 1))
@@ -58,7 +63,11 @@ def test_the_figures_of_checkpoints_are_those_of_their_operations(tmp_path, spee
     found = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"])).run
     ops = read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
     saved = found.checkpoints
-    assert [(c.kind, c.request_id) for c in saved.each] == [("save", 300), ("save", 301), ("restore", 302)]
+    assert [(c.kind, c.request_id) for c in saved.each] == [
+        ("save", 300),
+        ("save", 301),
+        ("restore", 302),
+    ]
     spans = []
     for one in saved.each:
         own = [op for op in ops if op["request_id"] == one.request_id]
@@ -66,14 +75,19 @@ def test_the_figures_of_checkpoints_are_those_of_their_operations(tmp_path, spee
         spans.append((began, ended))
         due = None if speed is None else min(op["scheduled_ns"] for op in own)
         assert (one.submitted_ns, one.completed_ns, one.scheduled_ns) == (began, ended, due)
-        assert (one.duration_ns, one.stall_ns) == (ended - began, ended - (began if due is None else due))
+        assert (one.duration_ns, one.stall_ns) == (
+            ended - began,
+            ended - (began if due is None else due),
+        )
         assert one.bytes == 40 * MIB + 4096
         assert one.bandwidth_bytes_per_s == pytest.approx(one.bytes * 1e9 / one.duration_ns)
         assert (one.operations, one.unfinished) == (3, 0)
     assert [(k.kind, k.count, k.bytes) for k in saved.kinds] == [
         ("save", 2, 2 * (40 * MIB + 4096)), ("restore", 1, 40 * MIB + 4096),
     ]  # fmt: skip
-    assert saved.stall_share == pytest.approx(sum(c.stall_ns for c in saved.each) / found.summary.wall_ns)
+    assert saved.stall_share == pytest.approx(
+        sum(c.stall_ns for c in saved.each) / found.summary.wall_ns
+    )
     busy = {ns for began, ended in spans for ns in (began, ended)}
     assert min(ended - began for began, ended in spans) <= saved.busy_ns <= max(busy) - min(busy)
     users = [op for op in ops if op["request_id"] < 300]
@@ -82,7 +96,9 @@ def test_the_figures_of_checkpoints_are_those_of_their_operations(tmp_path, spee
         for op in users:
             if op["op"] == beside.op:
                 start = op["submitted_ns"] if speed is None else op["scheduled_ns"]
-                is_during = any(start < ended and op["completed_ns"] > began for began, ended in spans)
+                is_during = any(
+                    start < ended and op["completed_ns"] > began for began, ended in spans
+                )
                 times[is_during].append(op["completed_ns"] - start)
         for is_during, of in ((True, beside.during), (False, beside.without)):
             assert of.count == len(times[is_during])
@@ -111,7 +127,9 @@ def test_without_others_the_answer_is_how_long_it_took(tmp_path):
     run_cli("kvtrace", "gen", "--preset", "checkpoint", *few, "-o", tmp_path / "c.parquet")
     (tmp_path / "d").mkdir()
     target = ["--tier", f"nvme={tmp_path / 'd'}", "--buffered", "-o", tmp_path / "run"]
-    assert run_cli("kvreplay", "run", tmp_path / "c.parquet", *target).stdout.startswith("2 saves in ")
+    assert run_cli("kvreplay", "run", tmp_path / "c.parquet", *target).stdout.startswith(
+        "2 saves in "
+    )
     saved = read_run(tmp_path / "run").checkpoints
     assert saved.beside == []
     # In a closed loop the second save waits for the first one's end.
@@ -133,10 +151,18 @@ def test_pages_are_dropped_when_a_file_is_closed(tmp_path, engine, length):
     for advice in ("none", "sequential", "dontneed"):
         directory = tmp_path / f"{advice}"
         directory.mkdir()
-        rows = [(0, "write", 2, "store", 0, 0, length, 0, 0, 0), (0, "read", 2, "load", 0, 0, length, 0, 1, 0)]
+        rows = [
+            (0, "write", 2, "store", 0, 0, length, 0, 0, 0),
+            (0, "read", 2, "load", 0, 0, length, 0, 1, 0),
+        ]
         trace = write_trace(tmp_path / "t.parquet", rows)
         config = Config(
-            tiers={"nvme": str(directory)}, is_buffered=True, fsync="close", advice=advice, engine=engine, is_kept=True
+            tiers={"nvme": str(directory)},
+            is_buffered=True,
+            fsync="close",
+            advice=advice,
+            engine=engine,
+            is_kept=True,
         )
         found = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=True)).run
         assert found.tiers["nvme"]["fadvise"] == advice
@@ -149,11 +175,13 @@ def test_pages_are_dropped_when_a_file_is_closed(tmp_path, engine, length):
 
 def _resident_bytes(path: Path) -> int:
     """Return how much of a file lies in the page cache."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as pages:  # fmt: skip  # noqa: E501
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as pages:  # fmt: skip
         count = len(pages) // mmap.PAGESIZE
         found = (ctypes.c_ubyte * count)()
         address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-        if ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(pages)), found):
+        if ctypes.CDLL(None, use_errno=True).mincore(
+            ctypes.c_void_p(address), ctypes.c_size_t(len(pages)), found
+        ):
             raise OSError(ctypes.get_errno(), "mincore")
         return sum(flag & 1 for flag in found) * mmap.PAGESIZE
 
@@ -176,7 +204,12 @@ def test_what_does_not_go_together_is_refused(tmp_path, settings, message):
 
 def test_advice_is_for_files_alone(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, 0, 0, 0)])
-    config = Config(tiers={"nvme": str(tmp_path / "space.dat")}, is_buffered=True, fsync="close", advice="dontneed")
+    config = Config(
+        tiers={"nvme": str(tmp_path / "space.dat")},
+        is_buffered=True,
+        fsync="close",
+        advice="dontneed",
+    )
     with pytest.raises(ConfigError, match="is for directory targets"):
         replay(Replay(config, trace, tmp_path / "run", ["kvreplay"]))
 
@@ -199,7 +232,14 @@ def test_a_pool_bounds_the_depth_where_none_is_asked_for(tmp_path):
         if bound is not None:
             assert found.depth * found.io_bytes <= bound
             assert (why == "--queue-depth") == ("queue_depth" in settings)
-    assert depths["as ever"] > depths["asked"] > depths["checkpoints"] > depths["closed"] > depths["closed, small"] >= 1
+    assert (
+        depths["as ever"]
+        > depths["asked"]
+        > depths["checkpoints"]
+        > depths["closed"]
+        > depths["closed, small"]
+        >= 1
+    )
     assert depths["said"] == 300
 
 
@@ -213,7 +253,11 @@ def _peak_bytes(arguments: list[str]) -> int:
         "from kvreplay.cli import main\nmain()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=Path.cwd()
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path.cwd(),
     )
     assert done.returncode == 0, done.stderr
     return 1024 * int(done.stderr.rsplit("VmHWM:", 1)[1].split()[0])
@@ -246,10 +290,28 @@ def test_memory_does_not_follow_the_size_of_a_checkpoint(tmp_path, speed):
     peaks = []
     for parameters in (20_000_000, 100_000_000):
         trace = tmp_path / f"{parameters}.parquet"
-        few = ["--ranks", "4", "--every", "1s", "--duration", "1s", "--set", f"parameters={parameters}"]
+        few = [
+            "--ranks",
+            "4",
+            "--every",
+            "1s",
+            "--duration",
+            "1s",
+            "--set",
+            f"parameters={parameters}",
+        ]
         run_cli("kvtrace", "gen", "--preset", "checkpoint", *few, "-o", trace)
         (tmp_path / "d").mkdir(exist_ok=True)
-        arguments = ["run", str(trace), "--tier", f"nvme={tmp_path / 'd'}", "-o", str(tmp_path / "run"), "--force"]
+        arguments = [
+            "run",
+            str(trace),
+            "--tier",
+            f"nvme={tmp_path / 'd'}",
+            "-o",
+            str(tmp_path / "run"),
+            "--force",
+        ]
         peaks.append(_peak_bytes([*arguments, *speed]))
-    # 1.4 GB against 280 MB, which both fill all buffers; those that nothing can fill are not touched.
+    # 1.4 GB against 280 MB, which both fill all buffers; those that nothing can fill are not
+    # touched.
     assert peaks[1] < min(peaks[0] + 48 * MIB, 400_000_000), peaks

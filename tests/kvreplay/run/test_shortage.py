@@ -1,4 +1,7 @@
-"""Too little memory: refused before the start with both figures, and never taken for a damaged trace."""
+"""Too little memory.
+
+Refused before the start with both figures, and never taken for a damaged trace.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,18 @@ def trace_of(tmp_path: Path, count: int = 10) -> Path:
     return write_trace(tmp_path / "t.parquet", rows)
 
 
-def test_a_budget_beyond_what_is_available_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_beyond_what_is_available_is_refused_with_both_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows, buffers = 1_000_000, 74 * MIB
     need = PROCESS_BYTES + rows * ROW_BYTES + buffers
     monkeypatch.setattr(limits, "available_bytes", lambda: need)
     check_memory(rows, buffers)
     monkeypatch.setattr(limits, "available_bytes", lambda: need - 1)
-    said = r"needs about 429 MB of memory \(1,000,000 rows, 77\.6 MB of buffers\), but only 429 MB is available"
+    said = (
+        r"needs about 429 MB of memory \(1,000,000 rows, 77\.6 MB of buffers\), but only 429 MB is"
+        r" available"
+    )
     with pytest.raises(OutOfMemory, match=said):
         check_memory(rows, buffers)
     monkeypatch.setattr(limits, "available_bytes", lambda: None)
@@ -46,7 +54,9 @@ def test_a_limit_on_the_process_counts_too(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
     monkeypatch.setattr(limits, "available_bytes", lambda: None)
     check_memory(10)
-    with pytest.raises(OutOfMemory, match=r"of address space .* \(ulimit -v\); raise that limit, or replay less"):
+    with pytest.raises(
+        OutOfMemory, match=r"of address space .* \(ulimit -v\); raise that limit, or replay less"
+    ):
         check_memory(11)
 
 
@@ -70,7 +80,9 @@ def test_what_is_available_is_the_least_of_all_limits(monkeypatch: pytest.Monkey
     assert files_of.available_bytes() == 200 * MIB
 
 
-def test_a_limit_on_the_rows_makes_a_long_trace_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_on_the_rows_makes_a_long_trace_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "ROW_BYTES", 1 << 60)
     trace, run = trace_of(tmp_path), tmp_path / "run"
     with pytest.raises(OutOfMemory, match=r"\(10 rows, .*replay less with --limit"):
@@ -104,7 +116,9 @@ def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("kvtrace.core.tables.RowCheck.take", failing)
     with pytest.raises(MemoryError):
         list(reader.batches())  # type: ignore[attr-defined]
-    monkeypatch.setattr("kvtrace.core.tables.RowCheck.take", lambda *_: (_ for _ in ()).throw(pa.ArrowInvalid("x")))
+    monkeypatch.setattr(
+        "kvtrace.core.tables.RowCheck.take", lambda *_: (_ for _ in ()).throw(pa.ArrowInvalid("x"))
+    )
     with pytest.raises(TraceError, match="damaged after this row"):
         list(reader.batches())  # type: ignore[attr-defined]
 
@@ -127,6 +141,8 @@ def test_a_process_that_may_have_too_little_says_so(tmp_path: Path, limit_kib: i
         preexec_fn=limited,
     )
     assert done.returncode == 7
-    assert done.stderr.startswith("kvreplay: error: the replay needs about 1.88 GB of address space")
+    assert done.stderr.startswith(
+        "kvreplay: error: the replay needs about 1.88 GB of address space"
+    )
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()

@@ -79,7 +79,10 @@ def slid(
     target: str,
     wanted: EngineName = EngineName.THREADS,
 ) -> tuple[list[Any], Any, int]:
-    """Replay `trace` by the engine alone; return its parts, how it went and all rows, and the most rows in memory."""
+    """Replay `trace` by the engine alone.
+
+    Return its parts, how it went and all rows, and the most rows in memory.
+    """
     config = Config(tiers={"nvme": target}, queue_depth=queue_depth, speed=speed)
     setting = settle(config, trace, folder / "run", [])
     loader = setting.window.loader
@@ -98,7 +101,14 @@ def slid(
         if tier is not None:
             tier.open(1 << 30)
     engine = choose(wanted, setting.tiers, queue_depth, 1 << 20)
-    job = Job(rows, setting.tiers, DataSource(0), is_open_loop=speed is not None, feed=feed, stall_ns=20 * 10**9)
+    job = Job(
+        rows,
+        setting.tiers,
+        DataSource(0),
+        is_open_loop=speed is not None,
+        feed=feed,
+        stall_ns=20 * 10**9,
+    )
     driven = engine.drive(job, lambda: None, lambda _: None)
     feed.finish(len(rows))
     return parts, (driven, np.concatenate(parts)), most[0]
@@ -113,9 +123,12 @@ def test_rows_are_handed_on_in_their_order_as_they_end_and_each_waits_for_those_
     tmp_path: Path, speed: float | None, *, is_since_known: bool
 ) -> None:
     trace = trace_of(tmp_path, 1)
-    # Of several that end at once, it is not the last whose time counts, but the one that is told last.
+    # Of several that end at once, it is not the last whose time counts, but the one that is told
+    # last.
     depth = 8 if speed is None else 1
-    parts, (driven, found), most = slid(trace, tmp_path, depth, speed, "sim:bandwidth=100GB,latency=20us")
+    parts, (driven, found), most = slid(
+        trace, tmp_path, depth, speed, "sim:bandwidth=100GB,latency=20us"
+    )
     assert (driven.completed, driven.stalled, len(found)) == (ROWS, None, ROWS)
     assert found["trace_row"].tolist() == list(range(ROWS))
     assert (found["outcome"] == 0).all()
@@ -155,7 +168,9 @@ def sliding_setting(folder: Path) -> Setting:
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_who_watches_a_plan_that_slides_knows_its_kinds_of_operations_before_its_rows_are_there(tmp_path: Path) -> None:
+def test_who_watches_a_plan_that_slides_knows_its_kinds_of_operations_before_its_rows_are_there(
+    tmp_path: Path,
+) -> None:
     setting = sliding_setting(tmp_path)
     assert setting.window.loader.laid == 0
     watch = Watch(setting, is_open_loop=False)
@@ -163,7 +178,9 @@ def test_who_watches_a_plan_that_slides_knows_its_kinds_of_operations_before_its
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_what_is_over_is_handed_on_some_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_over_is_handed_on_some_rows_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feeding, "PART_ROWS", BATCH // 2)
     parts, (_, found), _ = slid(trace_of(tmp_path, 1), tmp_path, 8, None, "null")
     assert max(len(part) for part in parts) <= BATCH // 2
@@ -174,25 +191,36 @@ def test_what_is_over_is_handed_on_some_rows_at_a_time(tmp_path: Path, monkeypat
 def test_virtual_time_does_not_depend_on_when_rows_are_handed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write takes so long that all rows behind it fill the window; of those behind these some might go meanwhile."""
+    """A write takes so long that all rows behind it fill the window.
+
+    Of those behind these some might go meanwhile.
+    """
     monkeypatch.setattr(feeding, "PART_ROWS", 1 << 13)
-    monkeypatch.setattr(Loader.begin, "__kwdefaults__", Loader.begin.__kwdefaults__ | {"window": 1 << 14})
+    monkeypatch.setattr(
+        Loader.begin, "__kwdefaults__", Loader.begin.__kwdefaults__ | {"window": 1 << 14}
+    )
     slow, free = 15_000, 24_700
     rows: list[Any] = [(0, "read", 2, "load", at, 0, 4096, None, None, 0) for at in range(30_000)]
     rows[slow] = (0, "write", 2, "store", slow, 0, 10**9, 1, 0, 0)
-    rows[slow + 1 : free] = [(0, "read", 2, "load", at, 0, 4096, 1, 1, 0) for at in range(slow + 1, free)]
+    rows[slow + 1 : free] = [
+        (0, "read", 2, "load", at, 0, 4096, 1, 1, 0) for at in range(slow + 1, free)
+    ]
     trace = write_trace(tmp_path / "t.parquet", rows)
     # It looks late, and as soon as there is a part.
     monkeypatch.setattr(feeding, "_PAUSE_S", 0.1)
     late, give = slid(trace, tmp_path, 8, None, "sim:bandwidth=1GB", EngineName.AUTO)[1], Feed._give
-    monkeypatch.setattr(Feed, "_give", lambda feed, until, least: give(feed, min(until, feed._given + least), least))
+    monkeypatch.setattr(
+        Feed, "_give", lambda feed, until, least: give(feed, min(until, feed._given + least), least)
+    )
     soon = slid(trace, tmp_path, 8, None, "sim:bandwidth=1GB", EngineName.AUTO)[1]
     assert late[0].completed == soon[0].completed == len(rows)
     assert np.array_equal(late[1]["completed_ns"], soon[1]["completed_ns"])
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_a_long_run_that_was_cut_off_is_recovered_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_that_was_cut_off_is_recovered_in_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = trace_of(tmp_path, 1)
 
     def fail(*_: object, **__: object) -> None:
@@ -201,7 +229,9 @@ def test_a_long_run_that_was_cut_off_is_recovered_in_windows(tmp_path: Path, mon
     with monkeypatch.context() as broken:
         broken.setattr(running, "write_down", fail)
         with pytest.raises(ZeroDivisionError):
-            running.replay(Replay(Config(tiers={"nvme": "null"}, speed=1000.0), trace, tmp_path / "run", []))
+            running.replay(
+                Replay(Config(tiers={"nvme": "null"}, speed=1000.0), trace, tmp_path / "run", [])
+            )
     ahead: list[int] = []
     begin = JournaledRecord.begin
 
@@ -218,4 +248,7 @@ def test_a_long_run_that_was_cut_off_is_recovered_in_windows(tmp_path: Path, mon
     ops = pq.read_table(tmp_path / "run" / "ops.parquet").to_pydict()
     assert ops["row"] == list(range(ROWS))
     assert set(ops["outcome"]) == {"ok"}
-    assert all(done >= sent >= 0 for sent, done in zip(ops["submitted_ns"], ops["completed_ns"], strict=True))
+    assert all(
+        done >= sent >= 0
+        for sent, done in zip(ops["submitted_ns"], ops["completed_ns"], strict=True)
+    )

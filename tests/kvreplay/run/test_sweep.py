@@ -65,7 +65,8 @@ def points(rates: list[float | None], paces: list[bool | None] | None = None) ->
 @pytest.mark.parametrize(
     ("rates", "is_full", "expected"),
     [
-        # 90 % of 205 is 184.5: the third point, at 4. The last two gain less than 5 % over 200 and 205.
+        # 90 % of 205 is 184.5: the third point, at 4. The last two gain less than 5 % over 200 and
+        # 205.
         ([100, 150, 186, 200, 205, 190], True, 4),
         ([100, 200, 400], False, 4),
         # One step without gain is not enough, nor two with a rise between.
@@ -93,7 +94,13 @@ def test_the_knee_of_speeds_is_the_last_that_kept_pace() -> None:
 def judged(cause: LimitCause | None, **known: Any) -> RunVerdict:
     evidence = Evidence(**{"queue_depth": 8, "blocked_share": 0.0, "starved_share": 0.0} | known)
     return RunVerdict(
-        sentence="", has_reached=False, tier="nvme", cause=cause, reason=None, tiers=[], evidence=evidence
+        sentence="",
+        has_reached=False,
+        tier="nvme",
+        cause=cause,
+        reason=None,
+        tiers=[],
+        evidence=evidence,
     )
 
 
@@ -103,11 +110,18 @@ def test_a_sweep_of_depths_tells_the_drive_from_the_depth() -> None:
         for p in points([50.0, 100.0, 101.0, 100.0])
     ]
     assert is_saturated(Axis.QUEUE_DEPTH, found)
-    assert reached(found, 2, is_saturated=True) == (
-        "reaches 100 B/s at queue depth 2; read service p99 1.00 ms at the knee; the drive is the limit above it"
+    assert (
+        reached(found, 2, is_saturated=True)
+        == "reaches 100 B/s at queue depth 2; read service p99 1.00 ms at the knee; the drive is"
+        " the limit above it"
     )
-    assert reached(found[:2], 2, is_saturated=False).endswith("the sweep did not saturate, so the knee may lie beyond")
-    assert reached(found, None, is_saturated=True) == "no knee: no point of the sweep qualifies (queue depth)"
+    assert reached(found[:2], 2, is_saturated=False).endswith(
+        "the sweep did not saturate, so the knee may lie beyond"
+    )
+    assert (
+        reached(found, None, is_saturated=True)
+        == "no knee: no point of the sweep qualifies (queue depth)"
+    )
     for other, expected in (
         (judged(LimitCause.COPY_THREADS), LimitCause.COPY_THREADS),
         # Depths of which little was in use, or with a busy submitter, tell nothing of a drive.
@@ -145,26 +159,43 @@ def test_a_sweep_keeps_its_runs_and_says_its_rule(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_what_a_point_says_is_the_runs(tmp_path: Path) -> None:
-    # Nothing is due in the first 100 ms: what a run waits for before anything is asked of it is no time of it.
-    trace = write_trace(tmp_path / "t.parquet", [(10**8 + (of := row(i))[0], *of[1:]) for i in range(40)])
+    # Nothing is due in the first 100 ms: what a run waits for before anything is asked of it is no
+    # time of it.
+    trace = write_trace(
+        tmp_path / "t.parquet", [(10**8 + (of := row(i))[0], *of[1:]) for i in range(40)]
+    )
     found, error = sweep(
-        Replay(Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "s", []), Axis.SPEED, [0.5, 1e6]
+        Replay(Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "s", []),
+        Axis.SPEED,
+        [0.5, 1e6],
     )
     assert error is None
     for point in found.points:
-        summary = msgspec.json.decode((tmp_path / "s" / point.run / "run.json").read_bytes())["summary"]
+        summary = msgspec.json.decode((tmp_path / "s" / point.run / "run.json").read_bytes())[
+            "summary"
+        ]
         start_ns = summary["measured_from_ns"]
         assert start_ns >= 10**8 / point.value
-        assert point.throughput_bytes_per_s == pytest.approx(40 * 8192 * 1e9 / (summary["wall_ns"] - start_ns))
+        assert point.throughput_bytes_per_s == pytest.approx(
+            40 * 8192 * 1e9 / (summary["wall_ns"] - start_ns)
+        )
         assert point.kept_pace == summary["pace"]["kept_pace"]
 
     def cut_off(asked: Replay) -> FinishedRun:
         done = replay(asked)
-        return done if asked.config.speed == 1e6 else dataclasses.replace(done, error=Interrupted("by SIGINT"))
+        return (
+            done
+            if asked.config.speed == 1e6
+            else dataclasses.replace(done, error=Interrupted("by SIGINT"))
+        )
 
     asked = Replay(Config(tiers={"cpu": "ram"}, is_buffered=True), trace, tmp_path / "cut", [])
     found, error = sweep(asked, Axis.SPEED, [1e6], replaying=cut_off)
-    assert (len(found.points), found.answer[:9], isinstance(error, Interrupted)) == (1, "PARTIAL: ", True)
+    assert (len(found.points), found.answer[:9], isinstance(error, Interrupted)) == (
+        1,
+        "PARTIAL: ",
+        True,
+    )
 
 
 def test_what_is_due_at_once_has_no_speed_and_few_users_ask_for_no_rate(tmp_path: Path) -> None:
@@ -184,11 +215,16 @@ def test_what_is_due_at_once_has_no_speed_and_few_users_ask_for_no_rate(tmp_path
 def test_loads_whose_windows_differ_say_so() -> None:
     cold, steady = points([1.0, 2.0, 3.0, 4.0]), "steady:60s"
     found = [*cold[:2], *(msgspec.structs.replace(point, window=steady) for point in cold[2:])]
-    assert windows_said(Axis.USERS, found) == "; windows differ: whole trace up to 2 users, steady:60s above"
+    assert (
+        windows_said(Axis.USERS, found)
+        == "; windows differ: whole trace up to 2 users, steady:60s above"
+    )
     assert (windows_said(Axis.USERS, cold), windows_said(Axis.USERS, found[2:])) == ("", "")
 
 
-def test_loads_are_compared_from_empty_tiers_on_where_the_least_of_them_evicts_nothing(tmp_path: Path) -> None:
+def test_loads_are_compared_from_empty_tiers_on_where_the_least_of_them_evicts_nothing(
+    tmp_path: Path,
+) -> None:
     windows = []
 
     def noted(asked: Replay) -> FinishedRun:
@@ -196,7 +232,9 @@ def test_loads_are_compared_from_empty_tiers_on_where_the_least_of_them_evicts_n
         return replay(asked)
 
     trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(40)])
-    asked = Replay(Config(tiers={"cpu": "ram"}, is_buffered=True, window=STEADIEST), trace, tmp_path / "s", [])
+    asked = Replay(
+        Config(tiers={"cpu": "ram"}, is_buffered=True, window=STEADIEST), trace, tmp_path / "s", []
+    )
     sweep(asked, Axis.SPEED, [1e6, 2e6], replaying=noted)
     assert (windows[0], set(windows[1:])) == (STEADIEST, {None})
 
@@ -219,7 +257,17 @@ def test_values_that_do_not_rise_are_refused(tmp_path: Path) -> None:
         (["--speeds", "1,2", "--queue-depths", "1,2"], "exclude each other"),
         (["--queue-depths", "1,4096"], "--queue-depth 4096: give 1 to 1024"),
     ):
-        done = run_cli("kvreplay", "sweep", trace, "--tier", "cpu=ram", *options, "-o", tmp_path / "s", check=False)
+        done = run_cli(
+            "kvreplay",
+            "sweep",
+            trace,
+            "--tier",
+            "cpu=ram",
+            *options,
+            "-o",
+            tmp_path / "s",
+            check=False,
+        )
         assert done.returncode == 2
         assert message in done.stderr
         assert not (tmp_path / "s").exists()
@@ -230,7 +278,8 @@ def test_values_that_do_not_rise_are_refused(tmp_path: Path) -> None:
 def test_a_target_bounds_an_open_loop() -> None:
     paced = points([1, 1, 1], [True, True, True])
     within = [
-        msgspec.structs.replace(p, is_within_target=held) for p, held in zip(paced, (True, True, False), strict=True)
+        msgspec.structs.replace(p, is_within_target=held)
+        for p, held in zip(paced, (True, True, False), strict=True)
     ]
     assert knee(Axis.USERS, within) == 2
     assert is_saturated(Axis.USERS, within)
@@ -240,8 +289,32 @@ def test_a_target_bounds_an_open_loop() -> None:
 @pytest.mark.full
 def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> None:
     trace = tmp_path / "t.parquet"
-    run_cli("kvtrace", "gen", "--users", "2", "--duration", "3s", "--model", "tiny-1b", "--seed", "7", "-o", trace)
-    arguments = ["sweep", trace, "--tier", "gpu=sim", "--users", "2,3", "--limit", "40", "-o", tmp_path / "s"]
+    run_cli(
+        "kvtrace",
+        "gen",
+        "--users",
+        "2",
+        "--duration",
+        "3s",
+        "--model",
+        "tiny-1b",
+        "--seed",
+        "7",
+        "-o",
+        trace,
+    )
+    arguments = [
+        "sweep",
+        trace,
+        "--tier",
+        "gpu=sim",
+        "--users",
+        "2,3",
+        "--limit",
+        "40",
+        "-o",
+        tmp_path / "s",
+    ]
     shown = run_cli("kvreplay", *arguments, "--plot", tmp_path / "knee.svg").stdout
     assert "tier gpu is SIMULATED: no figure counts it" in shown
     made = open_table(tmp_path / "s" / "users-2.parquet", TRACE)
@@ -254,7 +327,9 @@ def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> No
     assert "<svg" in drawn
     assert "Date" not in drawn
     svg = (tmp_path / "knee.svg").read_bytes()
-    again = sweep_document(msgspec.convert({k: found[k] for k in LoadSweep.__struct_fields__}, LoadSweep))
+    again = sweep_document(
+        msgspec.convert({k: found[k] for k in LoadSweep.__struct_fields__}, LoadSweep)
+    )
     write_drawing(tmp_path / "again.svg", replace(again, name="Sweep of t.parquet"), ["kvreplay"])
     assert (tmp_path / "again.svg").read_bytes() == svg
 
@@ -268,16 +343,31 @@ def test_what_cannot_be_swept_is_refused(tmp_path: Path) -> None:
         (["--queue-depths", "1,1e309"], "--queue-depths 1,1e309: separate numbers by commas"),
         (["--read-p99", "5ms"], "--read-p99 bounds an open loop"),
         # It was ignored: depths of 1 to 128 were swept.
-        (["--queue-depth", "32"], "--queue-depth bounds an open loop; give --speeds or --users with it"),
+        (
+            ["--queue-depth", "32"],
+            "--queue-depth bounds an open loop; give --speeds or --users with it",
+        ),
         (["--users", "1,2", "--speeds", "1,2"], "--speeds and --users exclude each other"),
         (["--plot", tmp_path / "knee.gif"], "name it *.html, *.svg, *.png or *.pdf"),
     ):
-        done = run_cli("kvreplay", "sweep", trace, "--tier", "cpu=ram", *options, "-o", tmp_path / "s", check=False)
+        done = run_cli(
+            "kvreplay",
+            "sweep",
+            trace,
+            "--tier",
+            "cpu=ram",
+            *options,
+            "-o",
+            tmp_path / "s",
+            check=False,
+        )
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
         assert not (tmp_path / "s").exists()
 
 
-def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
     trace, to = write_trace(tmp_path / "t.parquet", [row(0)]), tmp_path / "absent" / "knee.svg"
     done = run_cli(
         "kvreplay", "sweep", trace, "--tier", "cpu=ram", "--plot", to, "-o", tmp_path / "s", check=False
@@ -299,7 +389,10 @@ def test_only_the_users_of_a_command_change(argv: list[str], expected: list[str]
 
 
 def test_latencies_that_differ_much_are_drawn_too(tmp_path: Path) -> None:
-    wide = [msgspec.structs.replace(p, read_p99_ns=10**6 * 5**i) for i, p in enumerate(points([1.0, 2.0, 3.0]))]
+    wide = [
+        msgspec.structs.replace(p, read_p99_ns=10**6 * 5**i)
+        for i, p in enumerate(points([1.0, 2.0, 3.0]))
+    ]
     found = LoadSweep(axis=Axis.QUEUE_DEPTH, points=wide, knee=None, is_saturated=False, rule="")
     times, rates = map(picture_of, sweep_document(found).chapters[0].tables[0].charts)
     # 1 to 25 ms: a linear axis would have the first at the bottom.
@@ -307,7 +400,9 @@ def test_latencies_that_differ_much_are_drawn_too(tmp_path: Path) -> None:
     for suffix in SUFFIXES:
         write_drawing(tmp_path / f"k{suffix}", sweep_document(found), ["kvreplay", "sweep"])
     starts = {".html": b"<!doctype html>", ".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
-    assert all((tmp_path / f"k{suffix}").read_bytes().startswith(starts[suffix]) for suffix in SUFFIXES)
+    assert all(
+        (tmp_path / f"k{suffix}").read_bytes().startswith(starts[suffix]) for suffix in SUFFIXES
+    )
 
 
 def searched(axis: Axis, asked: list[float], limit: float) -> list[float]:
@@ -362,7 +457,9 @@ def test_a_search_ends_where_more_users_ask_no_more() -> None:
 
 def test_a_load_that_was_delivered_is_held_though_operations_were_late() -> None:
     (late,) = points([1.0], [False])
-    late = msgspec.structs.replace(late, is_delivered=True, late_by_itself_fraction=0.31, read_p99_ns=10**6)
+    late = msgspec.structs.replace(
+        late, is_delivered=True, late_by_itself_fraction=0.31, read_p99_ns=10**6
+    )
     assert late.is_held
     assert "p99 1.00 ms (replayer added delay to 31.0 % of operations) at the knee" in sustained(
         Axis.USERS, [late], None
@@ -377,12 +474,18 @@ def test_a_load_that_was_delivered_is_held_though_operations_were_late() -> None
         == "sustained, read response p99 1.00 ms"
         for share in (None, 0.0, 0.0009)
     )
-    behind = msgspec.structs.replace(late, is_delivered=False, asked_bytes_per_s=1e9, late_by_itself_fraction=None)
+    behind = msgspec.structs.replace(
+        late, is_delivered=False, asked_bytes_per_s=1e9, late_by_itself_fraction=None
+    )
     assert not behind.is_held
-    assert progress_of(Axis.USERS, behind, None) == "falls behind, read response p99 1.00 ms, 1.00 GB/s asked"
-    assert sustained(Axis.USERS, [behind], None) == (
-        "the knee is below the lowest load tried, 1 user: there it falls behind, read response p99 1.00 ms; "
-        "bottleneck not identified"
+    assert (
+        progress_of(Axis.USERS, behind, None)
+        == "falls behind, read response p99 1.00 ms, 1.00 GB/s asked"
+    )
+    assert (
+        sustained(Axis.USERS, [behind], None)
+        == "the knee is below the lowest load tried, 1 user: there it falls behind, read response"
+        " p99 1.00 ms; bottleneck not identified"
     )
 
 
@@ -395,7 +498,9 @@ def test_what_requests_wait_for_under_more_load_is_the_drives(
 ) -> None:
     shares = {"drive": drive, "dependencies": 0.6, "data": data}
     held, lost = points([1.0, 1.0], [True, False])
-    lost = msgspec.structs.replace(lost, judgement=judged(LimitCause.DEPENDENCIES, response_shares=shares))
+    lost = msgspec.structs.replace(
+        lost, judgement=judged(LimitCause.DEPENDENCIES, response_shares=shares)
+    )
     assert limit_of_open([held, lost]) is expected
     # The first of the lost that decides.
     more = msgspec.structs.replace(lost, judgement=judged(LimitCause.QUEUE_LIMIT))
@@ -405,11 +510,25 @@ def test_what_requests_wait_for_under_more_load_is_the_drives(
 
 
 @pytest.mark.full
-def test_one_command_makes_the_trace_and_finds_the_knee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_command_makes_the_trace_and_finds_the_knee(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kvreplay.run.sweep.DOUBLINGS", 1)
     gen = "--users 9 --duration 3s --model tiny-1b --set workload.think_time=1s"
     # Nothing moves on a simulated tier: the search goes on as long as users ask for more.
-    arguments = ["sweep", "--gen", gen, "--tier", "gpu=sim", "--users", "1,2", "--limit", "20", "-o", tmp_path / "s"]
+    arguments = [
+        "sweep",
+        "--gen",
+        gen,
+        "--tier",
+        "gpu=sim",
+        "--users",
+        "1,2",
+        "--limit",
+        "20",
+        "-o",
+        tmp_path / "s",
+    ]
     run_cli("kvreplay", *arguments)
     found = json.loads((tmp_path / "s" / "sweep.json").read_text())
     assert found["axis"] == "users"
@@ -420,7 +539,9 @@ def test_one_command_makes_the_trace_and_finds_the_knee(tmp_path: Path, monkeypa
     assert (both.returncode, "name one TRACE, or give --gen" in both.stderr) == (2, True)
 
 
-def tried(axis: Axis, asked: list[float], limits: list[float]) -> tuple[list[float], list[SweepPoint]]:
+def tried(
+    axis: Axis, asked: list[float], limits: list[float]
+) -> tuple[list[float], list[SweepPoint]]:
     """Return what a sweep runs where trial n at a value is kept up to limits[n], and its points."""
     trials: dict[float, list[SweepPoint]] = {}
     order: list[float] = []
@@ -441,16 +562,20 @@ def test_the_last_kept_and_the_first_lost_are_tried_again_and_the_median_decides
     order, found = tried(Axis.USERS, [4, 8], [6, 6, 6])
     assert order == [4, 8, 5, 6, 7, 6, 6, 7]
     assert [(p.value, p.trials, p.held_trials) for p in found][2:4] == [(6, 3, 3), (7, 2, 0)]
-    assert sustained(Axis.USERS, found, None).endswith("(of the slower trial; sustained in 0 of 2 trials)")
-    # 5 is kept at first, and then not twice: the search goes on below, and repeats what decides there.
+    assert sustained(Axis.USERS, found, None).endswith(
+        "(of the slower trial; sustained in 0 of 2 trials)"
+    )
+    # 5 is kept at first, and then not twice: the search goes on below, and repeats what decides
+    # there.
     order, found = tried(Axis.USERS, [4, 8], [5, 4, 4])
     assert order == [4, 8, 5, 6, 5, 4, 4, 5]
     kept = {p.value: (p.trials, p.held_trials, p.is_held) for p in found}
     assert (kept[4], kept[5]) == ((3, 3, True), (3, 1, False))
-    assert sustained(Axis.USERS, found, None) == (
-        "sustains 4 users; read response p99 is not known (no reads) (sustained in 3 of 3 trials) at the knee; "
-        "bottleneck above it not identified: at 5 users it falls behind, read response p99 is not known (no reads) "
-        "(sustained in 1 of 3 trials)"
+    assert (
+        sustained(Axis.USERS, found, None)
+        == "sustains 4 users; read response p99 is not known (no reads) (sustained in 3 of 3"
+        " trials) at the knee; bottleneck above it not identified: at 5 users it falls behind,"
+        " read response p99 is not known (no reads) (sustained in 1 of 3 trials)"
     )
     # All are kept: the greatest is what a sweep claims.
     order, _ = tried(Axis.SPEED, [1, 2], [1e9] * 3)
@@ -468,7 +593,9 @@ def test_the_figures_of_trials_are_the_medians() -> None:
 
 
 def test_a_machine_too_busy_for_us_is_not_searched_downward() -> None:
-    ours = [msgspec.structs.replace(p, cause="submission") for p in points([1.0, 1.0], [False, False])]
+    ours = [
+        msgspec.structs.replace(p, cause="submission") for p in points([1.0, 1.0], [False, False])
+    ]
     assert next_value(Axis.SPEED, [2, 4], ours[:1]) == 0.5
     assert next_value(Axis.SPEED, [2, 4], ours) is None
 
@@ -476,38 +603,46 @@ def test_a_machine_too_busy_for_us_is_not_searched_downward() -> None:
 def test_a_search_ends_in_one_sentence() -> None:
     found = points([1.0, 1.0, 1.0], [True, True, False])
     ms = [msgspec.structs.replace(p, read_p99_ns=(i + 1) * 10**6) for i, p in enumerate(found)]
-    assert sustained(Axis.SPEED, ms, None) == (
-        "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; bottleneck above it not identified: at "
-        "4 x the trace's speed it falls behind, read response p99 3.00 ms"
+    assert (
+        sustained(Axis.SPEED, ms, None)
+        == "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; bottleneck above"
+        " it not identified: at 4 x the trace's speed it falls behind, read response p99 3.00 ms"
     )
     ms[2] = msgspec.structs.replace(ms[2], judgement=judged(LimitCause.DRIVE))
     assert "at the knee; the drive is the limit above it: at 4 x" in sustained(Axis.SPEED, ms, None)
     ms[2] = msgspec.structs.replace(ms[2], judgement=judged(LimitCause.REPLAYER))
-    assert "at the knee; the replayer is the limit above it: at 4 x" in sustained(Axis.SPEED, ms, None)
-    assert sustained(Axis.SPEED, ms[:2], None) == (
-        "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; every load tried was sustained"
+    assert "at the knee; the replayer is the limit above it: at 4 x" in sustained(
+        Axis.SPEED, ms, None
+    )
+    assert (
+        sustained(Axis.SPEED, ms[:2], None)
+        == "sustains 2 x the trace's speed; read response p99 2.00 ms at the knee; every load tried"
+        " was sustained"
     )
     over = [
         msgspec.structs.replace(ms[0], is_within_target=True),
         msgspec.structs.replace(ms[1], is_within_target=False),
     ]
-    assert sustained(Axis.USERS, over, 1_500_000) == (
-        "sustains 1 user; read response p99 1.00 ms at the knee; bottleneck above it not identified: at 2 users it "
-        "keeps up, but read response p99 2.00 ms exceeds 1.50 ms"
+    assert (
+        sustained(Axis.USERS, over, 1_500_000)
+        == "sustains 1 user; read response p99 1.00 ms at the knee; bottleneck above it not"
+        " identified: at 2 users it keeps up, but read response p99 2.00 ms exceeds 1.50 ms"
     )
     assert sustained(Axis.SPEED, found[2:], None).startswith(
         "the knee is below the lowest load tried, 4 x the trace's speed: there it falls behind"
     )
     waiting = msgspec.structs.replace(found[2], cause="dependencies", operations=57)
-    assert sustained(Axis.SPEED, [waiting], None) == (
-        "the knee is below the lowest load tried, 4 x the trace's speed: there it falls behind, read response p99 is "
-        "not known (no reads); bottleneck not identified; with only 57 operations a single late one decides: use a "
-        "longer trace"
+    assert (
+        sustained(Axis.SPEED, [waiting], None)
+        == "the knee is below the lowest load tried, 4 x the trace's speed: there it falls behind,"
+        " read response p99 is not known (no reads); bottleneck not identified; with only 57"
+        " operations a single late one decides: use a longer trace"
     )
     few = [msgspec.structs.replace(p, read_p99_lacks="40 reads: take longer") for p in found[:1]]
-    assert sustained(Axis.SPEED, few, 1000) == (
-        "cannot be judged by --read-p99 at 1 x the trace's speed; read response p99 is not known (40 reads: take "
-        "longer) at the knee; every load tried was sustained"
+    assert (
+        sustained(Axis.SPEED, few, 1000)
+        == "cannot be judged by --read-p99 at 1 x the trace's speed; read response p99 is not known"
+        " (40 reads: take longer) at the knee; every load tried was sustained"
     )
 
 
@@ -516,29 +651,51 @@ def test_a_p99_that_is_not_known_ends_no_sweep(tmp_path: Path) -> None:
     rows = [(i * 1_000_000, "read", 1, "load", i % 4, 0, 4096, None, None, 0) for i in range(40)]
     trace = write_trace(tmp_path / "t.parquet", rows)
     found, error = sweep(
-        Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "s", []), Axis.SPEED, [0.5, 1], read_p99_target_ns=10**9
+        Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "s", []),
+        Axis.SPEED,
+        [0.5, 1],
+        read_p99_target_ns=10**9,
     )
     assert error is None
     assert len(found.points) > 1
     first = found.points[0]
     assert (first.read_p99_ns, first.is_within_target) == (None, None)
     assert (
-        first.read_p99_lacks == "40 reads on a tier where a p99 needs 100: take a trace (or --limit) 2.5 times as long"
+        first.read_p99_lacks
+        == "40 reads on a tier where a p99 needs 100: take a trace (or --limit) 2.5 times as long"
     )
     assert "read response p99 is not known" in found.answer
 
 
 @pytest.mark.parametrize("target", ["sim:bandwidth=1GB,latency=100us", "null"])
-def test_where_all_tiers_are_simulated_figures_are_of_their_models_and_say_so(tmp_path: Path, target: str) -> None:
+def test_where_all_tiers_are_simulated_figures_are_of_their_models_and_say_so(
+    tmp_path: Path, target: str
+) -> None:
     ops = ["write", "read"] * 150
-    rows = [(i * NS_PER_MS, op, 2, "load", i // 2, 0, 1_000_000, i // 2, i % 2, 0) for i, op in enumerate(ops)]
+    rows = [
+        (i * NS_PER_MS, op, 2, "load", i // 2, 0, 1_000_000, i // 2, i % 2, 0)
+        for i, op in enumerate(ops)
+    ]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    arguments = ["--tier", f"nvme={target}", "--queue-depths", "1,2,4", "--window", "all", "-o", tmp_path / "sweep"]
+    arguments = [
+        "--tier",
+        f"nvme={target}",
+        "--queue-depths",
+        "1,2,4",
+        "--window",
+        "all",
+        "-o",
+        tmp_path / "sweep",
+    ]
     shown = run_cli("kvreplay", "sweep", trace, *arguments).stdout
     assert shown.startswith("SIMULATED: ")
     first, second = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["points"][:2]
     if target == "null":
-        assert (first["throughput_bytes_per_s"], first["operations_per_s"], first["read_p99_ns"]) == (None, None, None)
+        assert (
+            first["throughput_bytes_per_s"],
+            first["operations_per_s"],
+            first["read_p99_ns"],
+        ) == (None, None, None)
         return
     # One after the other: 100 us, and 1 ms for 1 MB.
     assert first["throughput_bytes_per_s"] == pytest.approx(1e6 / 1.1e-3, rel=0.01)

@@ -31,22 +31,40 @@ def manifest(
     **config: Any,
 ) -> RunFile:
     found = [figures(rate, time), figures(rate, time, is_simulated=True)]
-    return run_file(summary(found, verdict=verdict, errors=errors), status=status, reason="why", config=config)
+    return run_file(
+        summary(found, verdict=verdict, errors=errors), status=status, reason="why", config=config
+    )
 
 
 def test_the_spread_is_the_range_over_the_median() -> None:
-    found = {q.name: q for q in quantities([manifest(100.0, 5), manifest(90.0, None), manifest(120.0, 5)])}
+    found = {
+        q.name: q
+        for q in quantities([manifest(100.0, 5), manifest(90.0, None), manifest(120.0, 5)])
+    }
     rate = found["bandwidth_bytes_per_s"]
-    assert (rate.values, rate.median, rate.low, rate.high, rate.spread) == ([100, 90, 120], 100, 90, 120, 0.3)
+    assert (rate.values, rate.median, rate.low, rate.high, rate.spread) == (
+        [100, 90, 120],
+        100,
+        90,
+        120,
+        0.3,
+    )
     # What one trial does not know has no median.
-    assert (found["p50_ns"].values, found["p50_ns"].median, found["p50_ns"].spread) == ([5, None, 5], None, None)
+    assert (found["p50_ns"].values, found["p50_ns"].median, found["p50_ns"].spread) == (
+        [5, None, 5],
+        None,
+        None,
+    )
     (line,) = disagreements(found.values())
     assert "TRIALS DISAGREE: 2 of 2 figures that should repeat spread by more than 10%" in line
     assert "nvme read bandwidth_bytes_per_s 30%" in line
     assert disagreements(quantities([manifest(100.0), manifest(110.0), manifest(105.0)])) == []
     assert disagreements(quantities([manifest(100.0)])) == []
     empty = manifest(None, verdict="closed loop: nothing completed")
-    assert [trials_verdict([empty] * n, []).partition(":")[0] for n in (1, 2)] == ["1 trial", "2 trials"]
+    assert [trials_verdict([empty] * n, []).partition(":")[0] for n in (1, 2)] == [
+        "1 trial",
+        "2 trials",
+    ]
 
 
 def row(i: int) -> Any:
@@ -56,7 +74,18 @@ def row(i: int) -> Any:
 def test_trials_are_runs_under_one_directory(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row(i) for i in range(30)])
     for _ in range(2):
-        done = run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "--trials", "2", "-o", tmp_path / "r", "--force")
+        done = run_cli(
+            "kvreplay",
+            "run",
+            trace,
+            "--tier",
+            "cpu=ram",
+            "--trials",
+            "2",
+            "-o",
+            tmp_path / "r",
+            "--force",
+        )
         assert "2 of 2 trials" in done.stdout
         assert "; the lower median: cpu reached " in done.stdout
     kept = json.loads((tmp_path / "r" / "trials.json").read_text())
@@ -70,21 +99,33 @@ def test_trials_are_runs_under_one_directory(tmp_path: Path) -> None:
     found, error = Trials(
         Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "cut", []), 3, replaying=cut_off
     ).perform()
-    assert (found.status, found.verdict[:17], isinstance(error, Interrupted)) == ("partial", "PARTIAL: 1 trial:", True)
+    assert (found.status, found.verdict[:17], isinstance(error, Interrupted)) == (
+        "partial",
+        "PARTIAL: 1 trial:",
+        True,
+    )
     # Nor does another follow one that was asked to stop as it ended.
     ended = Trials(
         Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "ended", []), 3,
         replaying=lambda asked: FinishedRun(replay(asked).run, Interrupted("by SIGINT as the run ended")),
     )  # fmt: skip
     found, error = ended.perform()
-    assert (found.runs, found.status, isinstance(error, Interrupted)) == (["trial-1"], "partial", True)
+    assert (found.runs, found.status, isinstance(error, Interrupted)) == (
+        ["trial-1"],
+        "partial",
+        True,
+    )
     # After whole ones, what was cut off is in no median.
     trials = Trials(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "cut", []), 3)
     trials.error = Interrupted("by SIGINT")
     trials.runs += [manifest(100.0), manifest(104.0), manifest(10.0, status="partial")]
     found = trials.write()
     assert found.verdict.startswith("PARTIAL: trial-3 cut off, and left out; 2 trials")
-    assert (found.quantities[0].values, found.quantities[0].median, found.warnings) == ([100, 104], 102, [])
+    assert (found.quantities[0].values, found.quantities[0].median, found.warnings) == (
+        [100, 104],
+        102,
+        [],
+    )
     assert trials_document(found).tables[0].title == "2 of 3 trials"
 
 

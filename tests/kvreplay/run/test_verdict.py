@@ -43,15 +43,22 @@ def row(op: str, tier: int, obj: int, length: int = 4096, *, ts: int = 0) -> Any
 
 
 def test_a_run_that_would_move_nothing_names_the_tiers_that_have_rows(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i) for i in range(3)] + [row("read", 0, 9)])
-    done = run_cli("kvreplay", "run", trace, "--tier", "cpu=ram", "-o", tmp_path / "run", check=False)
+    trace = write_trace(
+        tmp_path / "t.parquet", [row("write", 2, i) for i in range(3)] + [row("read", 0, 9)]
+    )
+    done = run_cli(
+        "kvreplay", "run", trace, "--tier", "cpu=ram", "-o", tmp_path / "run", check=False
+    )
     assert done.returncode == 2
     assert done.stderr.strip().endswith(
-        "nothing to replay: the trace has no rows on cpu; name one that has some: gpu (1 row), nvme (3 rows)"
+        "nothing to replay: the trace has no rows on cpu; name one that has some: gpu (1 row), nvme"
+        " (3 rows)"
     )
     assert not (tmp_path / "run").exists()
     deletes = write_trace(tmp_path / "d.parquet", [row("delete", 1, 0), row("write", 2, 1)])
-    with pytest.raises(ConfigError, match=r"no rows on cpu, but deletes \(1\) of objects that were never written"):
+    with pytest.raises(
+        ConfigError, match=r"no rows on cpu, but deletes \(1\) of objects that were never written"
+    ):
         replay(Replay(Config(tiers={"cpu": "ram"}), deletes, tmp_path / "run", []))
 
 
@@ -61,7 +68,9 @@ def test_tokens_a_second_need_every_storage_tier(tmp_path: Path) -> None:
     found = []
     for targets in (["cpu=ram"], ["cpu=ram", "nvme=null"], ["nvme=ram"]):
         named = [argument for target in targets for argument in ("--tier", target)]
-        shown = run_cli("kvreplay", "run", trace, *named, "-o", tmp_path / "-".join(targets), "--json")
+        shown = run_cli(
+            "kvreplay", "run", trace, *named, "-o", tmp_path / "-".join(targets), "--json"
+        )
         found.append(json.loads(shown.stdout)["mlperf"]["throughput"])
     for lacking in found[:2]:
         assert (lacking["tokens"], lacking["wall_clock_throughput_tokens_per_s"]) == (None, None)
@@ -121,30 +130,49 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 1, i) for i in range(41)])
     how = ["--tier", "cpu=ram", "--on-error", "continue"]
-    # How late operations were submitted is known of those that failed, too, which no other row of it counts.
-    paced = run_cli("kvreplay", "run", trace, *how, "--speed", "1", "-o", tmp_path / "paced", check=False)
+    # How late operations were submitted is known of those that failed, too, which no other row of
+    # it counts.
+    paced = run_cli(
+        "kvreplay", "run", trace, *how, "--speed", "1", "-o", tmp_path / "paced", check=False
+    )
     assert "\nall, failed ones too " in paced.stdout
     done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
     assert done.returncode == FailedOperations.exit_code == 6
     assert done.stdout.startswith("25 of 41 operations FAILED; cpu reached ")
     assert "; 16 operations in " in done.stdout.splitlines()[0]
     # Which of those in flight together come first is the threads' affair.
-    failed = r"25 of 41 operations failed, the first at row (\d+): write of object \1: No space left on device"
+    failed = (
+        r"25 of 41 operations failed, the first at row (\d+): write of object \1: No space left on"
+        r" device"
+    )
     assert (first := re.search(failed, done.stderr)) is not None
     assert 8 <= int(first[1]) <= 24
     kept = json.loads((tmp_path / "run" / "run.json").read_text())
     assert kept["status"] == "failed operations"
     assert kept["reason"].startswith("25 of 41 operations failed")
     # Trials go on as well, and say it.
-    done = run_cli("kvreplay", "run", trace, *how, "--trials", "2", "-o", tmp_path / "trials", check=False)
+    done = run_cli(
+        "kvreplay", "run", trace, *how, "--trials", "2", "-o", tmp_path / "trials", check=False
+    )
     assert done.returncode == 6
-    assert json.loads((tmp_path / "trials" / "trials.json").read_text())["status"] == "failed operations"
+    assert (
+        json.loads((tmp_path / "trials" / "trials.json").read_text())["status"]
+        == "failed operations"
+    )
 
 
 def test_a_run_says_what_was_replayed_and_on_what(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", 2, i) for i in range(4)])
     (tmp_path / "drive").mkdir()
-    arguments = ["run", trace, "--tier", f"nvme={tmp_path / 'drive'}", "--buffered", "-o", tmp_path / "run"]
+    arguments = [
+        "run",
+        trace,
+        "--tier",
+        f"nvme={tmp_path / 'drive'}",
+        "--buffered",
+        "-o",
+        tmp_path / "run",
+    ]
     run_cli("kvreplay", *arguments)
     kept = json.loads((tmp_path / "run" / "run.json").read_text())
     assert kept["trace"]["sha256"] == hashlib.sha256(trace.read_bytes()).hexdigest()
@@ -160,7 +188,10 @@ def test_a_run_says_what_was_replayed_and_on_what(tmp_path: Path) -> None:
     # What it measured is not lost to the next run.
     again = run_cli("kvreplay", *arguments, check=False)
     assert again.returncode == 4
-    assert "holds a finished run; name another directory with -o, or add --force to replace it" in again.stderr
+    assert (
+        "holds a finished run; name another directory with -o, or add --force to replace it"
+        in again.stderr
+    )
     assert json.loads((tmp_path / "run" / "run.json").read_text()) == kept
     assert run_cli("kvreplay", *arguments, "--force").returncode == 0
 
@@ -212,19 +243,30 @@ def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
     assert limited.summary.pace is not None
     assert (limited.summary.pace.kept_pace, limited.summary.pace.cause) == (False, "queue")
     assert "FELL BEHIND: cpu delivered " in limited.summary.verdict
-    assert ": limited by the queue depth of 2 (--queue-depth) (in flight " in limited.summary.verdict
+    assert (
+        ": limited by the queue depth of 2 (--queue-depth) (in flight " in limited.summary.verdict
+    )
     assert " of 2, which delayed due operations " in limited.summary.verdict
     assert (limited.summary.pace.held_share or 0) > 0.5
     assert free.summary.pace is not None
     assert (free.engine.queue_depth, free.summary.pace.held_share) == (128, 0)
 
 
-def asked_of(tmp_path: Path, target: str, *, gap_ns: int = 100_000, rows: int = 2000, **config: Any) -> RunVerdict:
-    """Replay reads of 64 KiB, `gap_ns` apart, on `target`; return the verdict, which the first line says, too."""
+def asked_of(
+    tmp_path: Path, target: str, *, gap_ns: int = 100_000, rows: int = 2000, **config: Any
+) -> RunVerdict:
+    """Replay reads of 64 KiB, `gap_ns` apart, on `target`.
+
+    Return the verdict, which the first line says, too.
+    """
     writes = [row("write", 2, i, 65536) for i in range(64)]
     reads = [row("read", 2, i % 64, 65536, ts=200_000_000 + i * gap_ns) for i in range(rows)]
     trace = write_trace(tmp_path / "t.parquet", writes + reads)
-    finished = replay(Replay(Config(tiers={"nvme": target}, **config), trace, tmp_path / "run", [], is_forced=True))
+    finished = replay(
+        Replay(
+            Config(tiers={"nvme": target}, **config), trace, tmp_path / "run", [], is_forced=True
+        )
+    )
     found = finished.summary.judgement
     assert found is not None
     assert finished.summary.verdict == found.sentence
@@ -234,7 +276,14 @@ def asked_of(tmp_path: Path, target: str, *, gap_ns: int = 100_000, rows: int = 
 
 def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_path: Path) -> None:
     # 131 MB/s are asked for. The first tier moves 80 MB/s whatever is in flight.
-    slow = asked_of(tmp_path, "sim:bandwidth=80MB,latency=10us", gap_ns=500_000, rows=1000, speed=1.0, queue_depth=32)
+    slow = asked_of(
+        tmp_path,
+        "sim:bandwidth=80MB,latency=10us",
+        gap_ns=500_000,
+        rows=1000,
+        speed=1.0,
+        queue_depth=32,
+    )
     assert (slow.cause, slow.has_reached, slow.tier) == (LimitCause.DRIVE, False, "nvme")
     assert slow.sentence.startswith("FELL BEHIND: nvme (SIMULATED) delivered ")
     assert ": the tier's model is the limit (in flight " in slow.sentence
@@ -242,10 +291,13 @@ def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_pa
     assert rate.asked_bytes_per_s is not None
     assert rate.reached_bytes_per_s is not None
     assert rate.reached_bytes_per_s < 90e6
-    # 64 writes and, 200 ms later, reads in 500 ms: over these and the gap in which a moment of them lies, 57 ms.
+    # 64 writes and, 200 ms later, reads in 500 ms: over these and the gap in which a moment of them
+    # lies, 57 ms.
     assert rate.asked_bytes_per_s == pytest.approx(1064 * 65536 / 0.757, rel=0.001)
     # The second takes 2 ms whatever is in flight: one at a time moves 33 MB/s.
-    short = asked_of(tmp_path, "sim:bandwidth=100GB,latency=2ms", rows=400, speed=1.0, queue_depth=1)
+    short = asked_of(
+        tmp_path, "sim:bandwidth=100GB,latency=2ms", rows=400, speed=1.0, queue_depth=1
+    )
     assert (short.cause, short.has_reached) == (LimitCause.QUEUE_LIMIT, False)
     assert "limited by the queue depth of 1 (--queue-depth)" in short.sentence
 
@@ -253,7 +305,9 @@ def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_pa
 def test_a_load_that_is_due_at_once_asks_for_no_rate_and_cannot_fall_behind(tmp_path: Path) -> None:
     # 64 writes and 1,000 reads of 64 KiB, all at once: 70 ms at 1 GB/s.
     writes = [row("write", 2, i, 65536) for i in range(64)]
-    trace = write_trace(tmp_path / "t.parquet", writes + [row("read", 2, i % 64, 65536) for i in range(1000)])
+    trace = write_trace(
+        tmp_path / "t.parquet", writes + [row("read", 2, i % 64, 65536) for i in range(1000)]
+    )
     config = Config(tiers={"nvme": "sim:bandwidth=1GB,latency=10us"}, speed=1.0, queue_depth=32)
     found = replay(Replay(config, trace, tmp_path / "run", [])).run.summary
     pace, judged = found.pace, found.judgement
@@ -268,7 +322,8 @@ def test_a_load_that_is_due_at_once_asks_for_no_rate_and_cannot_fall_behind(tmp_
 
 
 @pytest.mark.parametrize(
-    ("depth", "cause", "gain"), [(1, "queue", 1), (4, "queue", 1), (8, "drive", 0), (32, "drive", 0)]
+    ("depth", "cause", "gain"),
+    [(1, "queue", 1), (4, "queue", 1), (8, "drive", 0), (32, "drive", 0)],
 )
 def test_the_model_of_a_measured_drive_is_the_limit_from_where_more_in_flight_moves_no_more(
     tmp_path: Path, depth: int, cause: str, gain: int
@@ -277,7 +332,9 @@ def test_the_model_of_a_measured_drive_is_the_limit_from_where_more_in_flight_mo
         return 100_000 * max(1.0, depth / 8)
 
     write_drive(tmp_path / "drive.json", mean_ns=saturated_at_8)
-    found = asked_of(tmp_path, f"sim:{tmp_path / 'drive.json'}", queue_depth=depth, io_bytes=64 << 10)
+    found = asked_of(
+        tmp_path, f"sim:{tmp_path / 'drive.json'}", queue_depth=depth, io_bytes=64 << 10
+    )
     assert found.cause is (LimitCause.DRIVE if cause == "drive" else LimitCause.QUEUE_LIMIT)
     assert found.evidence.doubling_gain == pytest.approx(gain, abs=0.05)
     said = (
@@ -290,8 +347,11 @@ def test_the_model_of_a_measured_drive_is_the_limit_from_where_more_in_flight_mo
     assert told in found.sentence
 
 
-def test_a_stated_bandwidth_is_the_limit_and_a_stated_latency_is_waited_for_by_more_in_flight(tmp_path: Path) -> None:
-    # 64 KiB take 65.5 µs at 1 GB/s, and then 80 µs: two in flight are too few, eight are more than enough.
+def test_a_stated_bandwidth_is_the_limit_and_a_stated_latency_is_waited_for_by_more_in_flight(
+    tmp_path: Path,
+) -> None:
+    # 64 KiB take 65.5 µs at 1 GB/s, and then 80 µs: two in flight are too few, eight are more than
+    # enough.
     slow = asked_of(tmp_path, "sim:bandwidth=1GB,latency=80us", queue_depth=8)
     assert slow.cause is LimitCause.DRIVE
     assert ": the tier's model is the limit (in flight " in slow.sentence
@@ -300,8 +360,12 @@ def test_a_stated_bandwidth_is_the_limit_and_a_stated_latency_is_waited_for_by_m
     far = asked_of(tmp_path, "sim:bandwidth=100GB,latency=2ms", queue_depth=8)
     assert far.cause is LimitCause.QUEUE_LIMIT
     assert far.evidence.doubling_gain == pytest.approx(1)
-    # By hand: 1 MB is 1 ms of the server and 1 ms of latency; a direction each, half of the load is half of the time.
-    tier = SimulatedTier("t", Service(read_bytes_per_s=10**9, write_bytes_per_s=10**9, latency_ns=10**6, source="test"))
+    # By hand: 1 MB is 1 ms of the server and 1 ms of latency; a direction each, half of the load is
+    # half of the time.
+    tier = SimulatedTier(
+        "t",
+        Service(read_bytes_per_s=10**9, write_bytes_per_s=10**9, latency_ns=10**6, source="test"),
+    )
     assert [tier.gain(10**6, 4096, 1.0, so_many) for so_many in (1, 2, 4)] == [1, 0, 0]
     assert [tier.gain(10**6, 4096, 0.5, so_many) for so_many in (1, 2, 4)] == [1, 1, 0]
 
@@ -318,7 +382,11 @@ def test_what_is_in_flight_is_the_service_times_over_the_run(tmp_path: Path) -> 
     sparse = "sim:bandwidth=1GB,latency=1ms"
     found = asked_of(tmp_path, sparse, gap_ns=10 * NS_PER_MS, rows=50, speed=1.0)
     run = json.loads((tmp_path / "run" / "run.json").read_text())
-    ops = read_table(tmp_path / "run" / "ops.parquet", OPS).select(["submitted_ns", "completed_ns"]).to_pylist()
+    ops = (
+        read_table(tmp_path / "run" / "ops.parquet", OPS)
+        .select(["submitted_ns", "completed_ns"])
+        .to_pylist()
+    )
     served_ns = sum(op["completed_ns"] - op["submitted_ns"] for op in ops)
     assert found.evidence.in_flight_mean == pytest.approx(served_ns / run["summary"]["wall_ns"])
     # One write of 8 I/Os, and none behind it: nothing is left that could wait for it.
@@ -337,13 +405,18 @@ def test_a_device_that_others_keep_busy_tells_nothing_of_ours(
     monkeypatch.setattr("kvreplay.run.run.moved_between", lambda _start, _end: moved)
     (tmp_path / "scratch").mkdir()
     found = asked_of(tmp_path, str(tmp_path / "scratch"), rows=50, speed=1.0).evidence
-    assert (found.device_busy_share is not None, found.device_queue_mean is not None) == (is_known, is_known)
+    assert (found.device_busy_share is not None, found.device_queue_mean is not None) == (
+        is_known,
+        is_known,
+    )
 
 
 def test_what_threads_and_devices_did_in_the_warm_up_is_no_part_of_what_is_counted() -> None:
     def part(left_out: int) -> float:
         run = {"left_out": left_out, "counted_sent": 10, "from_ns": 75}
-        return part_counted(cast("Any", SimpleNamespace(run=[run])), cast("Any", SimpleNamespace(wall_ns=100)))
+        return part_counted(
+            cast("Any", SimpleNamespace(run=[run])), cast("Any", SimpleNamespace(wall_ns=100))
+        )
 
     assert (part(0), part(30)) == (1, 0.25)
 
@@ -364,15 +437,23 @@ def test_a_chain_of_requests_is_the_traces_limit(tmp_path: Path) -> None:
 
 
 def test_a_drive_that_memory_waits_for_is_the_one_to_speak_of(tmp_path: Path) -> None:
-    """Each request reads from the drive, then writes many objects to memory: their response times add up to more."""
+    """Each request reads from the drive, then writes many objects to memory.
+
+    Their response times add up to more.
+    """
     rows = []
     for request in range(40):
         at = (request * 10 * NS_PER_MS, request)
         rows.append((at[0], "read", 2, "load", request, 0, 1 << 20, at[1], 0, 0))
-        rows += [(at[0], "write", 1, "promote", 1000 + request * 9 + i, 0, 65536, at[1], 1, 0) for i in range(9)]
+        rows += [
+            (at[0], "write", 1, "promote", 1000 + request * 9 + i, 0, 65536, at[1], 1, 0)
+            for i in range(9)
+        ]
     trace = write_trace(tmp_path / "t.parquet", rows)
     tiers = {"cpu": "sim:bandwidth=50GB,latency=1us", "nvme": "sim:bandwidth=50MB,latency=10us"}
-    finished = replay(Replay(Config(tiers=tiers, speed=1.0, warmup="100ms"), trace, tmp_path / "run", []))
+    finished = replay(
+        Replay(Config(tiers=tiers, speed=1.0, warmup="100ms"), trace, tmp_path / "run", [])
+    )
     summary = finished.summary
     found = summary.judgement
     assert found is not None

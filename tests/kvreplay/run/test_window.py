@@ -29,7 +29,9 @@ S = 10**9
 
 
 def rows(count: int, length: int = 4096) -> list[Any]:
-    return [(i * 10_000_000, "write", 2, "store", i, 0, length, None, None, 0) for i in range(count)]
+    return [
+        (i * 10_000_000, "write", 2, "store", i, 0, length, None, None, 0) for i in range(count)
+    ]
 
 
 def measured(**columns: Any) -> Any:
@@ -61,14 +63,19 @@ def test_an_open_loop_warms_up_by_due_times() -> None:
 def test_a_run_keeps_the_warm_up_in_its_operations(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows(10))
     outcome = replay(Replay(Config(tiers={"nvme": "ram"}, warmup="4"), trace, tmp_path / "run", []))
-    assert read_table(tmp_path / "run" / "ops.parquet", OPS).column("outcome").to_pylist() == ["ok"] * 10
+    assert (
+        read_table(tmp_path / "run" / "ops.parquet", OPS).column("outcome").to_pylist()
+        == ["ok"] * 10
+    )
     assert (outcome.summary.operations, outcome.summary.figures[0].operations) == (6, 6)
     assert outcome.run.notes == ["figures exclude the 4 operations of the warm-up (--warmup 4)"]
 
 
 def test_a_closed_loop_that_was_all_warm_up_did_complete_something(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", rows(10))
-    outcome = replay(Replay(Config(tiers={"nvme": "ram"}, warmup="100s"), trace, tmp_path / "run", []))
+    outcome = replay(
+        Replay(Config(tiers={"nvme": "ram"}, warmup="100s"), trace, tmp_path / "run", [])
+    )
     assert outcome.summary.verdict == "closed loop: nothing completed after the warm-up"
 
 
@@ -92,7 +99,11 @@ def test_preconditioning_writes_the_peak_twice_and_leaves_nothing(tmp_path: Path
     drive = tmp_path / "d"
     drive.mkdir()
     config = Config(
-        tiers={"nvme": str(drive)}, precondition="twice", io_bytes=131_072, is_buffered=True, is_verified=True
+        tiers={"nvme": str(drive)},
+        precondition="twice",
+        io_bytes=131_072,
+        is_buffered=True,
+        is_verified=True,
     )
     outcome = replay(Replay(config, trace, tmp_path / "run", []))
     (done,) = outcome.run.preconditioned
@@ -142,7 +153,15 @@ def test_preconditioning_goes_on_until_steady_or_gives_up(
         progress.append(done)
 
     found, _ = precondition(
-        drive, size, Precondition.STEADY, 1 << 20, 4, lambda *_: None, 0, interrupted=lambda: None, progress=note
+        drive,
+        size,
+        Precondition.STEADY,
+        1 << 20,
+        4,
+        lambda *_: None,
+        0,
+        interrupted=lambda: None,
+        progress=note,
     )
     drive.close()
     rounds = 5 if is_reached else MAX_ROUNDS

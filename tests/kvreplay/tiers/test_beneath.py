@@ -1,4 +1,7 @@
-"""What a target lies on at last: direct I/O is confirmed on drives only, and memory is said to be memory."""
+"""What a target lies on at last.
+
+Direct I/O is confirmed on drives only, and memory is said to be memory.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,9 @@ def check(finished: FinishedRun, memory: str | None) -> None:
     assert said == (
         []
         if memory is None
-        else [f"{facts['target']} (tier nvme) lies in memory: {memory}; its times are not a drive's"]
+        else [
+            f"{facts['target']} (tier nvme) lies in memory: {memory}; its times are not a drive's"
+        ]
     )
 
 
@@ -97,7 +102,9 @@ def test_a_filesystem_in_memory_is_no_drive(tmp_path: Path, places: Places, kind
 
 
 @pytest.mark.root
-def test_loops_and_what_lies_on_them_are_followed_to_their_files(tmp_path: Path, places: Places) -> None:
+def test_loops_and_what_lies_on_them_are_followed_to_their_files(
+    tmp_path: Path, places: Places
+) -> None:
     memory = places.mounted("memory", "-t", "tmpfs", "none")
     loop = places.loop(memory)
     check(run(tmp_path, loop), f"{loop.name} over tmpfs")
@@ -112,13 +119,19 @@ def test_loops_and_what_lies_on_them_are_followed_to_their_files(tmp_path: Path,
 @pytest.mark.root
 def test_an_overlay_is_what_its_upper_directory_is(tmp_path: Path, places: Places) -> None:
     lower = places.directory("lower")
-    for name, base in (("memory", places.mounted("memory", "-t", "tmpfs", "none")), ("disk", places.directory("disk"))):
+    for name, base in (
+        ("memory", places.mounted("memory", "-t", "tmpfs", "none")),
+        ("disk", places.directory("disk")),
+    ):
         for part in ("upper", "work", "d"):
             (base / part).mkdir()
         options = f"lowerdir={lower},upperdir={base / 'upper'},workdir={base / 'work'}"
         point = places.mounted(f"over-{name}", "-t", "overlay", "-o", options, "overlay")
         expected = "overlay over tmpfs" if name == "memory" else in_memory(tmp_path)
-        assert (in_memory(point), is_on_drive(point)) == (expected, name == "disk" and is_on_drive(tmp_path))
+        assert (in_memory(point), is_on_drive(point)) == (
+            expected,
+            name == "disk" and is_on_drive(tmp_path),
+        )
 
 
 @pytest.mark.root

@@ -133,7 +133,9 @@ def test_a_stray_file_in_our_leftovers_blocks_no_run(tmp_path: Path, stray: str)
     file.write_text("someone's")
     config = Config(tiers={"nvme": str(target)}, is_buffered=True)
     for _ in range(2):
-        finished = replay(Replay(config, trace_of(tmp_path, 2, 4096), tmp_path / "run", [], is_forced=True))
+        finished = replay(
+            Replay(config, trace_of(tmp_path, 2, 4096), tmp_path / "run", [], is_forced=True)
+        )
         assert finished.error is None
         assert file.read_text() == "someone's"
 
@@ -145,7 +147,10 @@ def test_a_file_that_we_did_not_make_is_not_ours(tmp_path: Path, content: bytes)
     with pytest.raises(DeviceError, match="is not kvreplay's"):
         replay(
             Replay(
-                Config(tiers={"nvme": str(file)}, is_buffered=True), trace_of(tmp_path, 2, 4096), tmp_path / "run", []
+                Config(tiers={"nvme": str(file)}, is_buffered=True),
+                trace_of(tmp_path, 2, 4096),
+                tmp_path / "run",
+                [],
             )
         )
     assert file.read_bytes() == content
@@ -161,14 +166,19 @@ def test_a_vanished_directory_is_no_second_fault(tmp_path: Path) -> None:
 
 
 def trace_of(tmp_path: Path, tier: int, length: int) -> Path:
-    return write_trace(tmp_path / "t.parquet", [(0, "write", tier, "store", 0, 0, length, None, None, 0)])
+    return write_trace(
+        tmp_path / "t.parquet", [(0, "write", tier, "store", 0, 0, length, None, None, 0)]
+    )
 
 
 def test_too_little_space_names_both_figures_and_leaves_nothing(tmp_path: Path) -> None:
     target = tmp_path / "drive"
     target.mkdir()
     trace = trace_of(tmp_path, 2, 1 << 49)
-    with pytest.raises(DeviceError, match=r"holds up to 563 TB there, but only .* is free; replay less with --limit"):
+    with pytest.raises(
+        DeviceError,
+        match=r"holds up to 563 TB there, but only .* is free; replay less with --limit",
+    ):
         replay(Replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", []))
     assert list(target.iterdir()) == []
 
@@ -176,12 +186,15 @@ def test_too_little_space_names_both_figures_and_leaves_nothing(tmp_path: Path) 
 def test_too_little_memory_names_both_figures(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, 1, 1 << 50)
     with pytest.raises(
-        DeviceError, match=r"--tier cpu=ram: the replay holds up to 1\.13 PB there, but only .* of memory"
+        DeviceError,
+        match=r"--tier cpu=ram: the replay holds up to 1\.13 PB there, but only .* of memory",
     ):
         replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", []))
 
 
-def test_tiers_in_one_memory_must_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiers_in_one_memory_must_fit_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     size = 1 << 20
     rows = [(0, "write", tier, "store", 0, 0, size, None, None, 0) for tier in (0, 1)]
     trace = write_trace(tmp_path / "t.parquet", rows)
@@ -191,7 +204,9 @@ def test_tiers_in_one_memory_must_fit_together(tmp_path: Path, monkeypatch: pyte
         replay(Replay(Config(tiers={"cpu": "ram", "gpu": "ram"}), trace, tmp_path / "two", []))
 
 
-def test_a_filesystem_without_direct_io_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filesystem_without_direct_io_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.open
 
     def refusing(path: Any, flags: int, *rest: Any) -> int:
@@ -204,14 +219,19 @@ def test_a_filesystem_without_direct_io_is_refused(tmp_path: Path, monkeypatch: 
     trace = trace_of(tmp_path, 2, 4096)
     monkeypatch.setattr(os, "open", refusing)
     with pytest.raises(
-        DeviceError, match=r"refuses O_DIRECT \(Invalid argument\); name another target, or use --buffered"
+        DeviceError,
+        match=r"refuses O_DIRECT \(Invalid argument\); name another target, or use --buffered",
     ):
         replay(Replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", []))
     assert list(target.iterdir()) == []
-    replay(Replay(Config(tiers={"nvme": str(target)}, is_buffered=True), trace, tmp_path / "run", []))
+    replay(
+        Replay(Config(tiers={"nvme": str(target)}, is_buffered=True), trace, tmp_path / "run", [])
+    )
 
 
-def test_direct_io_that_the_kernel_does_not_support_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_io_that_the_kernel_does_not_support_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(directio, "statx_alignment", lambda _fd: (0, 0))
     with pytest.raises(DeviceError, match="use --buffered"):
         directio.probe(tmp_path, "here")
@@ -223,6 +243,10 @@ def test_one_directory_cannot_be_two_tiers_nor_hold_the_result(tmp_path: Path) -
     target.mkdir()
     trace = trace_of(tmp_path, 2, 4096)
     with pytest.raises(ConfigError, match="tier cpu has this target already"):
-        replay(Replay(Config(tiers={"cpu": str(target), "nvme": str(target)}), trace, tmp_path / "run", []))
+        replay(
+            Replay(
+                Config(tiers={"cpu": str(target), "nvme": str(target)}), trace, tmp_path / "run", []
+            )
+        )
     with pytest.raises(ConfigError, match="is inside the target of tier nvme"):
         replay(Replay(Config(tiers={"nvme": str(target)}), trace, target / "run", []))

@@ -1,4 +1,7 @@
-"""Raw block devices: every refusal from what the kernel tells, and real replays on a loop device."""
+"""Raw block devices.
+
+Every refusal from what the kernel tells, and real replays on a loop device.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,10 @@ PATH = Path("/dev/nvme1n1")
 
 def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
     assert refusal(FREE, PATH, is_destroying=True) is None
-    assert refusal(FREE, PATH, is_destroying=False) == (
-        "/dev/nvme1n1 (nvme1n1): the replay overwrites all data on this device; add --destroy-data to allow that"
+    assert (
+        refusal(FREE, PATH, is_destroying=False)
+        == "/dev/nvme1n1 (nvme1n1): the replay overwrites all data on this device; add"
+        " --destroy-data to allow that"
     )
 
 
@@ -41,7 +46,10 @@ def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
     ("facts", "message"),
     [
         ({"is_root_disk": True}, "the system's root filesystem lies on this disk"),
-        ({"mounted_at": ("/mnt/a", "/mnt/b")}, "mounted at /mnt/a, /mnt/b; unmount it first (umount /mnt/a)"),
+        (
+            {"mounted_at": ("/mnt/a", "/mnt/b")},
+            "mounted at /mnt/a, /mnt/b; unmount it first (umount /mnt/a)",
+        ),
         ({"is_swap": True}, "used for swap"),
         ({"holders": ("dm-0",)}, "other devices are built on it (dm-0)"),
         ({"partitions": ("nvme1n1p1",)}, "partitioned (nvme1n1p1); name a partition"),
@@ -49,21 +57,30 @@ def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
             {"signatures": ("ext4", "dos")},
             "or add --overwrite-signature ext4,dos to overwrite it",
         ),
-        ({"writers": ("postgres (pid 7)",)}, "held open for writing by postgres (pid 7); end that first"),
+        (
+            {"writers": ("postgres (pid 7)",)},
+            "held open for writing by postgres (pid 7); end that first",
+        ),
         ({"is_read_only": True}, "read-only"),
         ({"size_bytes": 0}, "no medium"),
     ],
 )
-def test_a_device_in_use_is_refused_even_if_its_data_may_be_lost(facts: dict[str, Any], message: str) -> None:
+def test_a_device_in_use_is_refused_even_if_its_data_may_be_lost(
+    facts: dict[str, Any], message: str
+) -> None:
     device = BlockDevice(**({"name": "nvme1n1", "size_bytes": 1 << 40} | facts))
     assert message in (refusal(device, PATH, is_destroying=True) or "")
 
 
 def test_only_signatures_that_are_named_may_be_lost() -> None:
     device = BlockDevice(name="nvme1n1", size_bytes=1 << 40, signatures=("ext4", "dos"))
-    assert "holds ext4, dos" in (refusal(device, PATH, is_destroying=True, overwritten="ext4") or "")
+    assert "holds ext4, dos" in (
+        refusal(device, PATH, is_destroying=True, overwritten="ext4") or ""
+    )
     assert refusal(device, PATH, is_destroying=True, overwritten="dos,ext4") is None
-    assert "add --destroy-data" in (refusal(device, PATH, is_destroying=False, overwritten="dos,ext4") or "")
+    assert "add --destroy-data" in (
+        refusal(device, PATH, is_destroying=False, overwritten="dos,ext4") or ""
+    )
 
 
 def write_files(root: Path, files: dict[str, str]) -> None:
@@ -72,8 +89,13 @@ def write_files(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(text)
 
 
-def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk 8:0 with partitions 8:1, mounted, and 8:2, under dm-0; / lies on dm-0, so on this disk too."""
+def test_what_the_kernel_tells_of_a_device_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk 8:0 with partitions 8:1, mounted, and 8:2, under dm-0.
+
+    / lies on dm-0, so on this disk too.
+    """
     sysfs, proc = tmp_path / "sys", tmp_path / "proc"
     write_files(
         sysfs / "devices/sda",
@@ -89,8 +111,13 @@ def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: 
             "sda2/holders/dm-0": "",
         },
     )
-    write_files(sysfs / "devices/dm-0", {"dev": "253:0", "size": "1024", "ro": "1", "queue/rotational": "0"})
-    write_files(sysfs / "block", {"loop3/loop/backing_file": f"{PATH}\n", "loop4/loop/backing_file": "/a/file\n"})
+    write_files(
+        sysfs / "devices/dm-0", {"dev": "253:0", "size": "1024", "ro": "1", "queue/rotational": "0"}
+    )
+    write_files(
+        sysfs / "block",
+        {"loop3/loop/backing_file": f"{PATH}\n", "loop4/loop/backing_file": "/a/file\n"},
+    )
     (sysfs / "dev/block").mkdir(parents=True)
     (sysfs / "dev/block/8:0").symlink_to(sysfs / "devices/sda")
     (sysfs / "dev/block/253:0").symlink_to(sysfs / "devices/dm-0")
@@ -109,7 +136,9 @@ def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: 
     def stat(self: Path, **kwargs: Any) -> Any:
         if self not in stats:
             return real(self, **kwargs)
-        return type("Stat", (), {"st_rdev": stats[self], "st_dev": stats[self], "st_mode": 0o060600})()
+        return type(
+            "Stat", (), {"st_rdev": stats[self], "st_dev": stats[self], "st_mode": 0o060600}
+        )()
 
     monkeypatch.setattr(Path, "stat", stat)
     assert examine(PATH, sysfs, proc) == BlockDevice(
@@ -139,7 +168,11 @@ def test_what_the_kernel_tells_of_a_device_is_read(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_signatures_are_recognized_without_util_linux(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, content: bytes, expected: tuple[str, ...]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: int,
+    content: bytes,
+    expected: tuple[str, ...],
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_a, **_k: None)
     start = bytearray(1 << 20)
@@ -171,7 +204,9 @@ def test_the_systems_own_disk_is_refused() -> None:
 
 def losetup(*arguments: object) -> str:
     try:
-        done = subprocess.run(["losetup", *map(str, arguments)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["losetup", *map(str, arguments)], capture_output=True, text=True, check=False
+        )
     except FileNotFoundError:
         pytest.skip("losetup is not installed")
     if done.returncode:
@@ -216,10 +251,15 @@ ROWS = [
 def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discarding: bool) -> None:
     if engine == "uring" and (why := ring_refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
-    outcome = run(tmp_path, ROWS, loop, engine=engine, is_discarding=is_discarding, is_verified=True)
+    outcome = run(
+        tmp_path, ROWS, loop, engine=engine, is_discarding=is_discarding, is_verified=True
+    )
     assert outcome.error is None
     assert outcome.run.verification is not None
-    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (0, 0)
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (
+        0,
+        0,
+    )
     facts, moved = outcome.run.tiers["nvme"], outcome.run.device_io["nvme"]
     assert (facts["device"], facts["filesystem"], facts["size_bytes"]) == (loop.name, None, SIZE)
     assert facts["direct_io"]["is_confirmed"] is True
@@ -236,7 +276,9 @@ def test_a_replay_on_a_device(tmp_path: Path, loop: Path, engine: str, is_discar
 
 @pytest.mark.root
 @pytest.mark.parametrize("engine", ["threads", "uring"])
-def test_the_device_takes_the_space_once_before_the_replay(tmp_path: Path, loop: Path, engine: str) -> None:
+def test_the_device_takes_the_space_once_before_the_replay(
+    tmp_path: Path, loop: Path, engine: str
+) -> None:
     if engine == "uring" and (why := ring_refusal()) is not None:
         pytest.skip(f"no io_uring: {why}")
     rows = [row("read", i, 10 * IO) for i in range(40)] + [row("write", 99, 5 * IO)]
@@ -281,7 +323,10 @@ def test_no_read_is_of_a_hole(tmp_path: Path, loop: Path) -> None:
     assert outcome.run.populated is not None
     assert (outcome.run.populated.objects, outcome.run.populated.bytes) == (20, 20 * whole)
     assert outcome.run.verification is not None
-    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (0, 0)
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (
+        0,
+        0,
+    )
     assert 20 * whole <= outcome.run.device_io["nvme"].read_bytes < 22 * whole
     assert not [note for note in outcome.run.notes if note.startswith("WARNING")]
 
@@ -321,7 +366,9 @@ def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, 
     config = Config(tiers={"nvme": str(loop)}, engine="threads")
     outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, None, tier])
     (warning,) = run_document(outcome).warnings
-    assert warning.startswith("WARNING: the device beneath nvme moved 0 B for the 8.39 MB of its reads (0.00 of it)")
+    assert warning.startswith(
+        "WARNING: the device beneath nvme moved 0 B for the 8.39 MB of its reads (0.00 of it)"
+    )
     assert warning in outcome.run.notes
 
 
@@ -337,7 +384,9 @@ def test_two_runs_exclude_each_other_on_a_device(tmp_path: Path, loop: Path) -> 
 
 
 @pytest.mark.root
-def test_a_device_with_a_filesystem_in_use_or_without_permission_is_refused(tmp_path: Path, loop: Path) -> None:
+def test_a_device_with_a_filesystem_in_use_or_without_permission_is_refused(
+    tmp_path: Path, loop: Path
+) -> None:
     with pytest.raises(DeviceError, match="add --destroy-data"):
         run(tmp_path, ROWS, loop, is_destroying=False)
     if shutil.which("mkfs.ext4") is None:
@@ -372,7 +421,8 @@ def start_of(device: Path) -> bytes:
 @pytest.mark.root
 @pytest.mark.parametrize("programs", [("wipefs", "blkid"), ("blkid",), ()])
 @pytest.mark.parametrize(
-    ("command", "name"), [(["mkswap"], "swap"), (["mkfs.ext4", "-qF"], "ext4"), (["mkfs.xfs", "-qf"], "xfs")]
+    ("command", "name"),
+    [(["mkswap"], "swap"), (["mkfs.ext4", "-qF"], "ext4"), (["mkfs.xfs", "-qf"], "xfs")],
 )
 def test_a_signature_must_be_named_to_be_lost(
     tmp_path: Path,
@@ -389,8 +439,12 @@ def test_a_signature_must_be_named_to_be_lost(
     subprocess.run([*command, str(loop)], check=True, capture_output=True)
     before = start_of(loop)
     real = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda p, *a, **k: real(p, *a, **k) if p in programs else None)
-    with pytest.raises(DeviceError, match=f"holds {name}; .* or add --overwrite-signature {name} to overwrite it"):
+    monkeypatch.setattr(
+        shutil, "which", lambda p, *a, **k: real(p, *a, **k) if p in programs else None
+    )
+    with pytest.raises(
+        DeviceError, match=f"holds {name}; .* or add --overwrite-signature {name} to overwrite it"
+    ):
         run(tmp_path, ROWS, loop)
     assert start_of(loop) == before
     assert run(tmp_path, ROWS, loop, overwritten=name).error is None
@@ -400,14 +454,19 @@ def test_a_signature_must_be_named_to_be_lost(
 @pytest.mark.root
 def test_a_device_that_another_process_writes_is_refused(tmp_path: Path, loop: Path) -> None:
     """It holds it without O_EXCL, which the kernel lets it share."""
-    holder = "import os, sys; os.open(sys.argv[1], int(sys.argv[2])); print(flush=True); sys.stdin.read()"
+    holder = (
+        "import os, sys; os.open(sys.argv[1], int(sys.argv[2])); print(flush=True);"
+        " sys.stdin.read()"
+    )
     for flags, is_refused in ((os.O_RDWR, True), (os.O_WRONLY, True), (os.O_RDONLY, False)):
         command = [sys.executable, "-c", holder, str(loop), str(flags)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
             if is_refused:
-                with pytest.raises(DeviceError, match=rf"held open for writing by \S+ \(pid {process.pid}\)"):
+                with pytest.raises(
+                    DeviceError, match=rf"held open for writing by \S+ \(pid {process.pid}\)"
+                ):
                     run(tmp_path, ROWS, loop)
             else:
                 assert run(tmp_path, ROWS, loop).error is None
@@ -419,7 +478,9 @@ def test_a_device_that_another_process_writes_is_refused(tmp_path: Path, loop: P
 def test_a_device_beneath_a_loop_device_is_refused(tmp_path: Path, loop: Path) -> None:
     above = losetup("--find", "--show", loop)
     try:
-        with pytest.raises(DeviceError, match=rf"other devices are built on it \({Path(above).name}\)"):
+        with pytest.raises(
+            DeviceError, match=rf"other devices are built on it \({Path(above).name}\)"
+        ):
             run(tmp_path, ROWS, loop)
     finally:
         subprocess.run(["losetup", "--detach", above], check=False)
@@ -468,8 +529,14 @@ def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engi
     (tmp_path / "d").mkdir()
     tier = ExtentTier("nvme", loop, StorageOptions(is_destroying=True))
     beside = Shortening("cpu", tmp_path / "d", StorageOptions(is_buffered=True))
-    config = Config(tiers={"nvme": str(loop), "cpu": str(tmp_path / "d")}, io_bytes=IO, engine=engine)
+    config = Config(
+        tiers={"nvme": str(loop), "cpu": str(tmp_path / "d")}, io_bytes=IO, engine=engine
+    )
     outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, beside, tier])
     assert isinstance(outcome.error, DeviceError)
     assert "row 12: read of object 4: Input/output error" in str(outcome.error)
-    assert (outcome.run.status, outcome.summary.operations, outcome.summary.not_reached) == ("partial", 12, 1)
+    assert (outcome.run.status, outcome.summary.operations, outcome.summary.not_reached) == (
+        "partial",
+        12,
+        1,
+    )

@@ -1,4 +1,7 @@
-"""One preallocated file: where objects lie, what is written before it is read, and whose files are touched."""
+"""One preallocated file.
+
+Where objects lie, what is written before it is read, and whose files are touched.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def run(tmp_path: Path, rows: list[Any], target: Path, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
+def run(
+    tmp_path: Path, rows: list[Any], target: Path, **options: Any
+) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"nvme": str(target)}, io_bytes=IO, **options)
     outcome = replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
@@ -55,7 +60,12 @@ def workload(count: int = 60) -> list[Any]:
     rng, rows = random.Random(7), []  # noqa: S311 - a test's choices
     for i in range(count):
         length = rng.choice([100, IO, IO + 1, 10 * IO])
-        rows += [row("write", i, length), row("read", i, length), row("write", i, length // 2), row("read", i, length)]
+        rows += [
+            row("write", i, length),
+            row("read", i, length),
+            row("write", i, length // 2),
+            row("read", i, length),
+        ]
         rows += [row("delete", i - 8)] if i >= 8 else []
     return rows
 
@@ -70,14 +80,18 @@ def test_space_goes_to_the_lowest_extent_that_is_long_enough() -> None:
     assert [space.release(0), space.start(99)] == [-errno.ENOENT] * 2
     # Free are block 2 and block 9: two blocks in all, but not side by side.
     assert space.reserve(5, 2 * BLOCK) == -errno.ENOSPC
-    assert space.why_no_room(5) == (
-        "no free extent is long enough: 4 objects hold 28.7 kB of 41.0 kB; name a larger target"
+    assert (
+        space.why_no_room(5)
+        == "no free extent is long enough: 4 objects hold 28.7 kB of 41.0 kB; name a larger target"
     )
     assert space.reserve(4, BLOCK) == BLOCK
     assert space.reserve(4, 2 * BLOCK) == -errno.EFBIG
     assert space.why_no_room(4) == "object 4 has a shorter extent"
     space.expect({5: BLOCK, 6: 2 * BLOCK})
-    assert [space.reserve(6, 1), space.reserve(5, 1)] == [-errno.ENOSPC, 2 * BLOCK], "room for all that it will be"
+    assert [space.reserve(6, 1), space.reserve(5, 1)] == [
+        -errno.ENOSPC,
+        2 * BLOCK,
+    ], "room for all that it will be"
 
 
 def test_more_objects_than_the_space_had_room_for() -> None:
@@ -107,7 +121,8 @@ def test_objects_that_grow_are_known_beforehand() -> None:
 def test_an_object_takes_its_whole_length_from_its_first_write() -> None:
     import numpy as np
 
-    # Object 0 has one block, is gone, comes back with one and grows to three; object 1 is read before, then grows.
+    # Object 0 has one block, is gone, comes back with one and grows to three; object 1 is read
+    # before, then grows.
     op = np.array([1, 2, 1, 1, 2, 0, 1])
     obj = np.array([0, 0, 0, 0, 0, 1, 1])
     ends = np.array([1, 1, 1, 3, 3, 2, 4]) * BLOCK
@@ -123,7 +138,9 @@ def test_peaks_are_told_apart_by_drive() -> None:
 
     op, obj = np.array([1, 1, 2, 1]), np.array([0, 1, 0, 2])
     drive_of = np.array([0, 1, 1], np.uint8)
-    found = trace_residency(np.zeros(4, np.int64), op, obj, np.full(4, BLOCK), [BLOCK], {0: (drive_of, 2)})
+    found = trace_residency(
+        np.zeros(4, np.int64), op, obj, np.full(4, BLOCK), [BLOCK], {0: (drive_of, 2)}
+    )
     # Objects 1 and 2 lie on the second drive; 0 is gone before 2 comes.
     assert (found.peak_bytes, found.drive_peak_bytes) == ([2 * BLOCK], [[BLOCK, 2 * BLOCK]])
 
@@ -131,23 +148,39 @@ def test_peaks_are_told_apart_by_drive() -> None:
 @pytest.mark.star
 @pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("fsync", ["never", "close"])
-def test_every_block_that_is_read_was_written_there(tmp_path: Path, engine: str, depth: int, fsync: str) -> None:
+def test_every_block_that_is_read_was_written_there(
+    tmp_path: Path, engine: str, depth: int, fsync: str
+) -> None:
     target = tmp_path / "space.dat"
     rows = [row("read", 0, 3 * IO), *workload()]
     outcome, ops = run(
-        tmp_path, rows, target, engine=engine, queue_depth=depth, fsync=fsync, is_buffered=True, is_verified=True
+        tmp_path,
+        rows,
+        target,
+        engine=engine,
+        queue_depth=depth,
+        fsync=fsync,
+        is_buffered=True,
+        is_verified=True,
     )
     assert outcome.error is None
     assert {o["outcome"] for o in ops} == {"ok"}
     assert {o["engine"] for o in ops} == {engine}
     assert outcome.run.verification is not None
-    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (0, 0)
-    assert outcome.run.verification.checked_blocks == sum(-(-r[6] // BLOCK) for r in rows if r[1] == "read")
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (
+        0,
+        0,
+    )
+    assert outcome.run.verification.checked_blocks == sum(
+        -(-r[6] // BLOCK) for r in rows if r[1] == "read"
+    )
     assert not target.exists(), "our file goes at the end"
     said = "deletes on nvme only free space, and issue no I/O: their times are the replayer's own"
     assert any(note.startswith(said) for note in outcome.run.notes)
     facts = outcome.run.tiers["nvme"]
-    assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK - 3 * IO, "but for what was populated"
+    assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK - 3 * IO, (
+        "but for what was populated"
+    )
     assert facts["highest_bytes"] <= facts["size_bytes"]
 
 
@@ -159,15 +192,22 @@ def test_an_object_that_grows_keeps_its_place(tmp_path: Path, engine: str) -> No
         row("read", 0, 4 * IO),
         row("read", 1, IO),
     ]
-    outcome, ops = run(tmp_path, rows, tmp_path / "s.dat", engine=engine, is_buffered=True, is_verified=True)
+    outcome, ops = run(
+        tmp_path, rows, tmp_path / "s.dat", engine=engine, is_buffered=True, is_verified=True
+    )
     assert [o["outcome"] for o in ops] == ["ok"] * 5
     assert outcome.run.verification is not None
-    assert (outcome.run.verification.checked_blocks, outcome.run.verification.corrupt_blocks) == (20, 0)
+    assert (outcome.run.verification.checked_blocks, outcome.run.verification.corrupt_blocks) == (
+        20,
+        0,
+    )
 
 
 def test_the_device_reads_what_is_read(tmp_path: Path) -> None:
     """Unwritten extents are answered without the drive; ours are written."""
-    rows = [row("write", i, 1 << 20) for i in range(8)] + [row("read", i, 1 << 20) for i in range(8)]
+    rows = [row("write", i, 1 << 20) for i in range(8)] + [
+        row("read", i, 1 << 20) for i in range(8)
+    ]
     try:
         outcome, _ = run(tmp_path, rows, tmp_path / "s.dat")
     except DeviceError as error:
@@ -184,7 +224,10 @@ UNWRITTEN = 1 << 11
 
 
 def extents_of(path: Path) -> list[tuple[int, int, int]]:
-    """Return (start, length, flags) of a file's extents; skip where the filesystem does not tell."""
+    """Return (start, length, flags) of a file's extents.
+
+    Skip where the filesystem does not tell.
+    """
     header, extent, most = struct.Struct("=QQIIII"), struct.Struct("=QQQQQIIII"), 4096
     answer = bytearray(header.pack(0, 2**64 - 1, 1, 0, most, 0) + bytes(extent.size * most))
     with path.open("rb") as file:
@@ -199,7 +242,9 @@ def extents_of(path: Path) -> list[tuple[int, int, int]]:
 
 
 def written_before(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return a list that takes (start, length) of what is laid out and populated, but not what the engine writes."""
+    """Return a list that takes (start, length) of what is laid out and populated, but not what the
+    engine writes.
+    """
     seen: list[tuple[int, int]] = []
     write = os.pwritev
 
@@ -213,14 +258,25 @@ def written_before(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 READ_FIRST = [
     # Read whole, then written on; read in part; an empty part of it is written only; read whole.
-    *(row("read", 0, 5 * IO + 100), row("write", 0, IO, offset=7 * IO), row("read", 1, IO, offset=2 * IO)),
+    *(
+        row("read", 0, 5 * IO + 100),
+        row("write", 0, IO, offset=7 * IO),
+        row("read", 1, IO, offset=2 * IO),
+    ),
     *(row("write", 2, 3 * IO), row("read", 3, 4096), row("read", 2, 3 * IO)),
 ]
 
 
-def test_all_space_is_written_once_before_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_space_is_written_once_before_the_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, seen = tmp_path / "s.dat", written_before(monkeypatch)
-    options: dict[str, Any] = {"engine": "threads", "is_buffered": True, "is_kept": True, "is_verified": True}
+    options: dict[str, Any] = {
+        "engine": "threads",
+        "is_buffered": True,
+        "is_kept": True,
+        "is_verified": True,
+    }
     outcome, _ = run(tmp_path, READ_FIRST, target, **options)
     assert outcome.error is None
     before, reached = sorted(seen), BLOCK
@@ -245,10 +301,14 @@ def test_all_space_is_written_once_before_the_replay(tmp_path: Path, monkeypatch
     assert sum(length for _, length in seen) == populated
 
 
-def test_no_extent_of_the_file_is_unwritten_when_the_replay_begins(tmp_path: Path, engine: str) -> None:
+def test_no_extent_of_the_file_is_unwritten_when_the_replay_begins(
+    tmp_path: Path, engine: str
+) -> None:
     target = tmp_path / "s.dat"
     try:
-        outcome, _ = run(tmp_path, [*READ_FIRST, row("write", 9, 64 * IO)], target, engine=engine, is_kept=True)
+        outcome, _ = run(
+            tmp_path, [*READ_FIRST, row("write", 9, 64 * IO)], target, engine=engine, is_kept=True
+        )
     except DeviceError as error:
         pytest.skip(str(error))
     found = extents_of(target)
@@ -256,7 +316,9 @@ def test_no_extent_of_the_file_is_unwritten_when_the_replay_begins(tmp_path: Pat
     assert not [part for part in found if part[2] & UNWRITTEN]
 
 
-def test_a_target_whose_populating_failed_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_whose_populating_failed_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, write = tmp_path / "s.dat", os.pwritev
 
     def failing(*_: Any) -> int:
@@ -293,7 +355,10 @@ def test_where_a_filesystem_allocates_nothing_the_file_is_only_made_long(
 
 
 def test_without_deletes_a_file_is_no_longer_than_what_it_will_hold(tmp_path: Path) -> None:
-    """However much may be in flight: room for writes that are ahead of deletes is for deletes that there are."""
+    """However much may be in flight.
+
+    Room for writes that are ahead of deletes is for deletes that there are.
+    """
     sizes = []
     for rows in (
         [row("write", i, IO) for i in range(4)],
@@ -322,7 +387,9 @@ def test_a_header_that_was_changed_is_none_of_ours() -> None:
     assert len(block) == BLOCK
     assert decode_header(block) == Header(filled_bytes=123)
     assert decode_header(bytes(BLOCK)) is None
-    assert decode_header(block[:1080] + b"\x53\xef" + block[1082:]) is None, "a filesystem was made there"
+    assert decode_header(block[:1080] + b"\x53\xef" + block[1082:]) is None, (
+        "a filesystem was made there"
+    )
 
 
 @pytest.mark.parametrize(
@@ -350,7 +417,8 @@ def test_a_file_in_a_system_path_or_nowhere_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "message"), [(errno.EINVAL, r"refuses O_DIRECT \(Invalid argument\)"), (errno.EACCES, "Permission denied")]
+    ("code", "message"),
+    [(errno.EINVAL, r"refuses O_DIRECT \(Invalid argument\)"), (errno.EACCES, "Permission denied")],
 )
 def test_a_file_that_cannot_be_opened_so_is_not_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, message: str
@@ -382,14 +450,22 @@ def test_a_second_run_on_the_same_file_is_locked_out(tmp_path: Path) -> None:
 
 
 def test_more_than_the_disk_holds_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"holds up to 1\.13 PB there, but only .* is free; replay less"):
+    with pytest.raises(
+        DeviceError, match=r"holds up to 1\.13 PB there, but only .* is free; replay less"
+    ):
         run(tmp_path, [row("write", 0, 1 << 50)], tmp_path / "s.dat", is_buffered=True)
 
 
-def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: str, monkeypatch: Any) -> None:
+def test_scattered_space_stops_the_run_with_its_figures(
+    tmp_path: Path, engine: str, monkeypatch: Any
+) -> None:
     # Somebody else has all but one block of it.
-    monkeypatch.setattr(Space, "expect", lambda self, _grown: self.reserve(10**6, self._size_bytes - START_BYTES))
-    outcome, ops = run(tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True)
+    monkeypatch.setattr(
+        Space, "expect", lambda self, _grown: self.reserve(10**6, self._size_bytes - START_BYTES)
+    )
+    outcome, ops = run(
+        tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True
+    )
     assert isinstance(outcome.error, DeviceError)
     assert "row 0: write of object 0: no space: " in str(outcome.error)
     assert "no free extent is long enough: 1 objects hold " in str(outcome.error)
@@ -400,5 +476,7 @@ def test_scattered_space_stops_the_run_with_its_figures(tmp_path: Path, engine: 
 def test_options_of_devices_need_devices(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--discard is for block devices"):
         run(tmp_path, [row("write", 0)], tmp_path / "s.dat", is_discarding=True)
-    with pytest.raises(ConfigError, match="--layout vllm names files, but no --tier names a directory"):
+    with pytest.raises(
+        ConfigError, match="--layout vllm names files, but no --tier names a directory"
+    ):
         run(tmp_path, [row("write", 0)], tmp_path / "s.dat", layout="vllm")

@@ -1,4 +1,7 @@
-"""GPU tiers: whole replays over a stand-in whose device memory is the host's, what is refused, and a real GPU."""
+"""GPU tiers.
+
+Whole replays over a stand-in whose device memory is the host's, what is refused, and a real GPU.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ COPY_NS = 1000
 
 
 class StandIn:
-    """CUDA's driver over a GPU of `total` bytes whose memory is the host's; by its events every copy takes 1 µs."""
+    """CUDA's driver over a GPU of `total` bytes whose memory is the host's.
+
+    By its events every copy takes 1 µs.
+    """
 
     def __init__(self, total: int = 1 << 30, *, piece: int = 1 << 30, fails_on: str = "") -> None:
         self.total, self._piece, self._fails_on = total, piece, fails_on
@@ -42,21 +48,36 @@ class StandIn:
         self.pinned: dict[int, int] = {}
         self.copies: list[tuple[str, int]] = []
         self._lock = threading.Lock()
-        self.cuGetErrorName, self.cuDeviceGetCount, self.cuDeviceGetName = self._name_error, self._count, self._name
-        self.cuMemGetInfo_v2, self.cuMemAlloc_v2, self.cuMemHostAlloc = self._info, self._allocate, self._allocate_host
+        self.cuGetErrorName, self.cuDeviceGetCount, self.cuDeviceGetName = (
+            self._name_error,
+            self._count,
+            self._name,
+        )
+        self.cuMemGetInfo_v2, self.cuMemAlloc_v2, self.cuMemHostAlloc = (
+            self._info,
+            self._allocate,
+            self._allocate_host,
+        )
         self.cuMemFree_v2 = self.cuMemFreeHost = self._free
         self.cuMemHostRegister_v2, self.cuMemHostUnregister = self._pin, self._unpin
-        self.cuMemcpy = lambda to, source, nbytes: self._copy(to.value, source.value, nbytes.value, None)
+        self.cuMemcpy = lambda to, source, nbytes: self._copy(
+            to.value, source.value, nbytes.value, None
+        )
         # The engine's C calls these.
         number, pointer, took = ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
         self.cuCtxSetCurrent = ctypes.CFUNCTYPE(number, pointer)(lambda _: 0)
         self.cuEventRecord = ctypes.CFUNCTYPE(number, pointer, pointer)(lambda *_: 0)
         self.cuEventSynchronize = ctypes.CFUNCTYPE(number, pointer)(lambda _: 0)
-        self.cuMemcpyAsync = ctypes.CFUNCTYPE(number, pointer, pointer, ctypes.c_size_t, pointer)(self._copy)
+        self.cuMemcpyAsync = ctypes.CFUNCTYPE(number, pointer, pointer, ctypes.c_size_t, pointer)(
+            self._copy
+        )
         self.cuEventElapsedTime = ctypes.CFUNCTYPE(number, took, pointer, pointer)(self._took)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else of the driver has nothing to do here: devices, contexts, streams and events."""
+        """Return what else of the driver has nothing to do here.
+
+        Devices, contexts, streams and events.
+        """
         if not name.startswith("cu"):
             raise AttributeError(name)
         return lambda *_: 0
@@ -102,7 +123,10 @@ class StandIn:
         return 0
 
     def _copy(self, to: int, source: int, nbytes: int, _: Any) -> int:
-        ends = ["hd"[any(d <= at < d + len(self.memory[d]) for d in self.on_device)] for at in (source, to)]
+        ends = [
+            "hd"[any(d <= at < d + len(self.memory[d]) for d in self.on_device)]
+            for at in (source, to)
+        ]
         if (kind := "2".join(ends)) == self._fails_on:
             return 700
         with self._lock:
@@ -115,17 +139,31 @@ class StandIn:
         return 0
 
 
-def row(op: str, obj: int, *, tier: int = 0, phase: str = "load", length: int = 40_960, ts: int = 0) -> Any:
+def row(
+    op: str, obj: int, *, tier: int = 0, phase: str = "load", length: int = 40_960, ts: int = 0
+) -> Any:
     return (ts, op, tier, phase, obj, 0, length, None, None, 0)
 
 
-ROWS = [row("write", 0), row("write", 1), row("read", 0), row("read", 1), row("read", 2), row("delete", 0)]
+ROWS = [
+    row("write", 0),
+    row("write", 1),
+    row("read", 0),
+    row("read", 1),
+    row("read", 2),
+    row("delete", 0),
+]
 
 
-def run(tmp_path: Path, tier: Any, rows: list[Any] = ROWS, **options: Any) -> tuple[FinishedRun, list[dict[str, Any]]]:
+def run(
+    tmp_path: Path, tier: Any, rows: list[Any] = ROWS, **options: Any
+) -> tuple[FinishedRun, list[dict[str, Any]]]:
     trace = write_trace(tmp_path / "t.parquet", rows)
     config = Config(tiers={"gpu": "gpu"}, io_bytes=IO, queue_depth=4, **options)
-    outcome = replay(Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=True), tiers=[tier, None, None])
+    outcome = replay(
+        Replay(config, trace, tmp_path / "run", ["kvreplay"], is_forced=True),
+        tiers=[tier, None, None],
+    )
     return outcome, read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
 
 
@@ -139,7 +177,10 @@ def test_what_is_written_to_a_gpu_is_read_from_it(tmp_path: Path) -> None:
     assert outcome.error is None
     assert [(o["outcome"], o["engine"]) for o in ops] == [("ok", "gpu")] * 6
     assert outcome.run.verification is not None
-    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 30)
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (
+        0,
+        30,
+    )
     facts = outcome.run.tiers["gpu"]
     # Two writes and one object that was there before; each of 40 KiB is three I/Os.
     assert facts["transfers"]["h2d"] == {
@@ -168,19 +209,33 @@ def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
     if refusal() is not None:
         pytest.skip(f"no io_uring: {refusal()}")
     (tmp_path / "d").mkdir()
-    demotion = [row("read", 0, phase="demote"), row("write", 0, tier=2, phase="demote"), row("read", 0, tier=2)]
+    demotion = [
+        row("read", 0, phase="demote"),
+        row("write", 0, tier=2, phase="demote"),
+        row("read", 0, tier=2),
+    ]
     trace = write_trace(tmp_path / "t.parquet", [row("write", 0, phase="prefill"), *demotion])
     config = Config(tiers={"gpu": "gpu"}, io_bytes=IO, is_verified=True, engine="uring")
-    tiers = [gpu(StandIn(), is_verified=True), None, FileTier("nvme", tmp_path / "d", StorageOptions(is_buffered=True))]
+    tiers = [
+        gpu(StandIn(), is_verified=True),
+        None,
+        FileTier("nvme", tmp_path / "d", StorageOptions(is_buffered=True)),
+    ]
     outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=tiers)
     assert outcome.error is None
     assert outcome.run.verification is not None
-    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 20)
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (
+        0,
+        20,
+    )
 
 
 def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -> None:
     # At most objects 0, 1 and 2 of 40 KiB.
-    fits = "holds up to 123 kB there, but stand-in has 122 kB free; replay less with --limit, or make the trace with a"
+    fits = (
+        "holds up to 123 kB there, but stand-in has 122 kB free; replay less with --limit, or make"
+        " the trace with a"
+    )
     with pytest.raises(DeviceError, match=fits):
         run(tmp_path, gpu(StandIn(119 << 10)))
 
@@ -188,7 +243,8 @@ def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -
 def test_a_gpu_that_refuses_its_free_memory_in_one_piece_says_what_to_set(tmp_path: Path) -> None:
     device = StandIn(piece=100 << 10)
     with pytest.raises(
-        DeviceError, match=r"stand-in has no room for 158 kB in one piece .*OUT_OF_MEMORY.*; replay less"
+        DeviceError,
+        match=r"stand-in has no room for 158 kB in one piece .*OUT_OF_MEMORY.*; replay less",
     ):
         run(tmp_path, gpu(device))
     assert device.memory == {}
@@ -199,7 +255,9 @@ def test_a_failed_copy_is_a_failed_operation(tmp_path: Path) -> None:
     assert [o["outcome"] for o in ops] == ["ok", "ok", "error", "error", "error", "ok"]
     assert outcome.summary.errors == 3
     outcome, _ = run(tmp_path, gpu(StandIn(fails_on="d2h")))
-    assert str(outcome.error).startswith("row 2: read of object 0: CUDA: CUDA_ERROR_ILLEGAL_ADDRESS; what was measured")
+    assert str(outcome.error).startswith(
+        "row 2: read of object 0: CUDA: CUDA_ERROR_ILLEGAL_ADDRESS; what was measured"
+    )
 
 
 def test_an_object_that_grows_keeps_its_content(tmp_path: Path) -> None:
@@ -208,10 +266,16 @@ def test_an_object_that_grows_keeps_its_content(tmp_path: Path) -> None:
         (0, "write", 0, "decode", 0, 4096, 4096, None, None, 0),
     ]
     outcome, _ = run(
-        tmp_path, gpu(StandIn(), is_verified=True), [*grown, row("read", 0, length=8192)], is_verified=True
+        tmp_path,
+        gpu(StandIn(), is_verified=True),
+        [*grown, row("read", 0, length=8192)],
+        is_verified=True,
     )
     assert outcome.run.verification is not None
-    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 2)
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (
+        0,
+        2,
+    )
 
 
 class HostFile:
@@ -243,10 +307,17 @@ class Library:
         return HostFile(path, mode)
 
     def way(self) -> Way:
-        return Way(is_direct=False, allows_compat=True, library="stand-in", note="compat mode: data went through host")
+        return Way(
+            is_direct=False,
+            allows_compat=True,
+            library="stand-in",
+            note="compat mode: data went through host",
+        )
 
 
-def gds(tmp_path: Path, device: StandIn, library: Callable[[], Any] = Library, **options: Any) -> GdsTier:
+def gds(
+    tmp_path: Path, device: StandIn, library: Callable[[], Any] = Library, **options: Any
+) -> GdsTier:
     (tmp_path / "d").mkdir()
     how = StorageOptions(is_buffered=True, fsync="close")
     return GdsTier(
@@ -264,12 +335,19 @@ def test_files_by_cufile_hold_what_was_written(tmp_path: Path, engine: str) -> N
     if engine == "uring" and refusal() is not None:
         pytest.skip(f"no io_uring: {refusal()}")
     device = StandIn()
-    rows = [*ROWS, (0, "write", 0, "decode", 1, 40_960, 4096, None, None, 0), row("read", 1, length=45_056)]
+    rows = [
+        *ROWS,
+        (0, "write", 0, "decode", 1, 40_960, 4096, None, None, 0),
+        row("read", 1, length=45_056),
+    ]
     outcome, ops = run(tmp_path, gds(tmp_path, device), rows, is_verified=True, engine=engine)
     assert outcome.error is None
     assert {o["engine"] for o in ops} == {"gds"}
     assert outcome.run.verification is not None
-    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (0, 41)
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.checked_blocks) == (
+        0,
+        41,
+    )
     found = outcome.run.tiers["gpu"]["gds"]
     assert (found["is_direct"], found["device"]) == (False, "stand-in")
     assert any("compat mode" in note for note in outcome.run.notes)
@@ -314,8 +392,13 @@ def test_gds_needs_a_directory(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--gds moves files, but no --tier names storage"):
         check(Config(tiers={"gpu": "gpu", "cpu": "ram"}, is_gds=True))
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    done = run_cli("kvreplay", "run", trace, "--tier", f"gpu={tmp_path / 'x.dat'}", "--gds", check=False)
-    assert (done.returncode, "--gds reads and writes files; name one directory" in done.stderr) == (2, True)
+    done = run_cli(
+        "kvreplay", "run", trace, "--tier", f"gpu={tmp_path / 'x.dat'}", "--gds", check=False
+    )
+    assert (done.returncode, "--gds reads and writes files; name one directory" in done.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_without_a_gpu_a_run_says_what_to_do(tmp_path: Path) -> None:
@@ -323,7 +406,9 @@ def test_without_a_gpu_a_run_says_what_to_do(tmp_path: Path) -> None:
     if reason is None:
         pytest.skip("there is a GPU")
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    done = run_cli("kvreplay", "run", trace, "--tier", "gpu=gpu", "-o", tmp_path / "run", check=False)
+    done = run_cli(
+        "kvreplay", "run", trace, "--tier", "gpu=gpu", "-o", tmp_path / "run", check=False
+    )
     assert done.returncode in (4, 5)
     assert "gpu=sim" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -343,8 +428,20 @@ def test_without_kvikio_gds_says_what_to_install() -> None:
 def test_a_real_gpu_gives_back_what_it_was_given(tmp_path: Path) -> None:
     for copy in ("host", "device"):
         verify = ["--verify"] if copy == "host" else []
-        trace = write_trace(tmp_path / "t.parquet", [row("write", 0, length=8 * MIB), row("read", 0, length=8 * MIB)])
-        run_cli("kvreplay", "run", trace, "--tier", f"gpu=gpu:copy={copy}", *verify, "-o", tmp_path / copy)
+        trace = write_trace(
+            tmp_path / "t.parquet",
+            [row("write", 0, length=8 * MIB), row("read", 0, length=8 * MIB)],
+        )
+        run_cli(
+            "kvreplay",
+            "run",
+            trace,
+            "--tier",
+            f"gpu=gpu:copy={copy}",
+            *verify,
+            "-o",
+            tmp_path / copy,
+        )
         found = json.loads((tmp_path / copy / "run.json").read_text())
         assert found["status"] == "complete"
         kinds = {"host": {"h2d", "d2h"}, "device": {"d2d"}}[copy]
@@ -353,12 +450,17 @@ def test_a_real_gpu_gives_back_what_it_was_given(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_copies_are_those_that_the_gpu_counts(tmp_path: Path) -> None:
-    """By CUPTI, in PyTorch's profiler; of two objects and of one that was there before, each of three I/Os."""
+    """By CUPTI, in PyTorch's profiler.
+
+    Of two objects and of one that was there before, each of three I/Os.
+    """
     torch = pytest.importorskip("torch")
     torch.zeros(1, device="cuda")
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        run_cli("kvreplay", "run", trace, "--tier", "gpu=gpu", "--io-bytes", IO, "-o", tmp_path / "run")
+        run_cli(
+            "kvreplay", "run", trace, "--tier", "gpu=gpu", "--io-bytes", IO, "-o", tmp_path / "run"
+        )
     profile.export_chrome_trace(str(tmp_path / "profile.json"))
     events = json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
     seen = Counter()
@@ -367,7 +469,9 @@ def test_copies_are_those_that_the_gpu_counts(tmp_path: Path) -> None:
             kind = "h2d" if "HtoD" in event["name"] else "d2h"
             seen.update({(kind, "copies"): 1, (kind, "bytes"): event["args"]["bytes"]})
     transfers = json.loads((tmp_path / "run" / "run.json").read_text())["tiers"]["gpu"]["transfers"]
-    assert {(kind, of): transfers[kind][of] for kind in transfers for of in ("copies", "bytes")} == seen
+    assert {
+        (kind, of): transfers[kind][of] for kind in transfers for of in ("copies", "bytes")
+    } == seen
     assert seen["h2d", "copies"] == seen["d2h", "copies"] == 9
 
 

@@ -1,4 +1,7 @@
-"""Simulated tiers: the time that the model says, to the nanosecond, and marked wherever it is shown."""
+"""Simulated tiers.
+
+The time that the model says, to the nanosecond, and marked wherever it is shown.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,15 @@ MIB = 1 << 20
 
 def service(**fields: Any) -> Service:
     return Service(
-        **({"read_bytes_per_s": 10**9, "write_bytes_per_s": 5 * 10**8, "latency_ns": 100, "source": "-"} | fields)
+        **(
+            {
+                "read_bytes_per_s": 10**9,
+                "write_bytes_per_s": 5 * 10**8,
+                "latency_ns": 100,
+                "source": "-",
+            }
+            | fields
+        )
     )
 
 
@@ -49,7 +60,10 @@ def served(done: Any, occupied_ns: int, latency_ns: int) -> list[int]:
 def test_each_direction_is_a_first_come_server(name: str, depth: int) -> None:
     tier = SimulatedTier("gpu", service(latency_ns=200_000))
     # 50,000 bytes at 1 GB/s take 50 us, at half of that 100 us; a delete takes no time.
-    stated = [{"op": (READ, WRITE, READ, DELETE)[i % 4], "object_id": i, "length_bytes": 50_000} for i in range(120)]
+    stated = [
+        {"op": (READ, WRITE, READ, DELETE)[i % 4], "object_id": i, "length_bytes": 50_000}
+        for i in range(120)
+    ]
     rows = rows_of(stated)
     driven = drive(engine_of(name, depth), rows, [tier])
     done = rows.all
@@ -89,7 +103,13 @@ def test_no_model_is_no_time(name: str) -> None:
 MODEL = {
     "hierarchy": {
         "tiers": [
-            {"name": "gpu", "read_bandwidth": "2GB", "write_bandwidth": 10**9, "latency": "3us", "concurrency": 2},
+            {
+                "name": "gpu",
+                "read_bandwidth": "2GB",
+                "write_bandwidth": 10**9,
+                "latency": "3us",
+                "concurrency": 2,
+            },
             {"name": "nvme", "read_bandwidth": "7GB", "write_bandwidth": None, "latency": None},
         ]
     }
@@ -132,7 +152,10 @@ def test_targets_that_are_no_path() -> None:
     assert named("sim") == ("sim", {})
     assert named("sim:bandwidth=1GB,latency=2us") == ("sim", {"bandwidth": "1GB", "latency": "2us"})
     assert named("./sim") is None
-    for text, message in (("sim:fast", "write its options like this"), ("ram:x=1", "ram takes no options")):
+    for text, message in (
+        ("sim:fast", "write its options like this"),
+        ("ram:x=1", "ram takes no options"),
+    ):
         with pytest.raises(ConfigError, match=message):
             named(text)
 
@@ -142,7 +165,11 @@ def test_targets_that_are_no_path() -> None:
 def test_a_modelled_replay_is_marked_in_every_output(tmp_path: Path, engine: str) -> None:
     if engine == "uring" and refusal() is not None:
         pytest.skip(f"no io_uring: {refusal()}")
-    rows = [row("write", 0, MIB, stage=0), row("read", 0, MIB, stage=1), row("delete", 0, MIB, stage=2)]
+    rows = [
+        row("write", 0, MIB, stage=0),
+        row("read", 0, MIB, stage=1),
+        row("delete", 0, MIB, stage=2),
+    ]
     trace = write_trace(tmp_path / "t.parquet", [*rows, row("write", 1, 4096, tier=1)])
     (tmp_path / "d").mkdir()
     targets = ["--tier", "gpu=sim:bandwidth=1GiB,latency=1ms", "--tier", f"cpu={tmp_path / 'd'}"]
@@ -167,23 +194,34 @@ def test_a_modelled_replay_is_marked_in_every_output(tmp_path: Path, engine: str
     assert ops[1]["submitted_ns"] >= ops[0]["completed_ns"]
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     figures = {(f["tier"], f["op"]): f for f in manifest["summary"]["figures"]}
-    assert (figures["gpu", "read"]["is_simulated"], figures["gpu", "read"]["latency"]["max_ns"]) == (True, 1_976_562)
+    assert (
+        figures["gpu", "read"]["is_simulated"],
+        figures["gpu", "read"]["latency"]["max_ns"],
+    ) == (True, 1_976_562)
     assert figures["gpu", "read"]["bandwidth_bytes_per_s"] == pytest.approx(MIB / 1_976_562e-9)
     assert figures["cpu", "write"]["is_simulated"] is False
     assert manifest["tiers"]["gpu"]["service"]["source"] == "--tier"
     assert any(
-        note.startswith("tier gpu is SIMULATED: no data moved; its times are a model's: reads at 1.07 GB/s")
+        note.startswith(
+            "tier gpu is SIMULATED: no data moved; its times are a model's: reads at 1.07 GB/s"
+        )
         for note in manifest["notes"]
     )
-    assert manifest["mlperf"]["latencies"] == [] or all(x["tier"] != "gpu" for x in manifest["mlperf"]["latencies"])
+    assert manifest["mlperf"]["latencies"] == [] or all(
+        x["tier"] != "gpu" for x in manifest["mlperf"]["latencies"]
+    )
     shown = run_cli("kvdistill", "report", tmp_path / "run").stdout
     assert "tier gpu is SIMULATED" in shown
 
 
 @pytest.mark.full
 def test_the_terminal_marks_what_is_simulated(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path / "t.parquet", [row("write", 0, MIB), row("write", 1, 4096, tier=1)])
-    done = run_cli("kvreplay", "run", trace, "--tier", "gpu=sim", "--tier", "cpu=ram", "-o", tmp_path / "run")
+    trace = write_trace(
+        tmp_path / "t.parquet", [row("write", 0, MIB), row("write", 1, 4096, tier=1)]
+    )
+    done = run_cli(
+        "kvreplay", "run", trace, "--tier", "gpu=sim", "--tier", "cpu=ram", "-o", tmp_path / "run"
+    )
     assert "tier gpu is SIMULATED" in done.stdout
     assert re.search(r"^gpu +write \(simulated\)", done.stdout, re.MULTILINE)
     assert "assumed: copies within HBM3" in done.stdout

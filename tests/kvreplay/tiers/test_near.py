@@ -34,7 +34,9 @@ def built_on(sysfs: Path, name: str, *below: Path) -> Path:
 
 
 def test_a_drive_lies_where_the_device_above_it_does(tmp_path: Path) -> None:
-    one, other, unknown = (attached(tmp_path, number, node) for number, node in enumerate(("1", "0", "-1")))
+    one, other, unknown = (
+        attached(tmp_path, number, node) for number, node in enumerate(("1", "0", "-1"))
+    )
     part = one / "nvme0n1p2"
     part.mkdir()
     assert [node_of(at) for at in (one, part, other, unknown)] == [1, 1, 0, None]

@@ -1,4 +1,7 @@
-"""Streams of writes on their way down: the hints that files have, and what a device's requests name."""
+"""Streams of writes on their way down.
+
+The hints that files have, and what a device's requests name.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,8 @@ def drive(tmp_path: Path) -> Path:
     return directory
 
 
-# Object 3 is read before it is written, so that it is populated first; object 2 changes its stream; 5 belongs to none.
+# Object 3 is read before it is written, so that it is populated first; object 2 changes its stream;
+# 5 belongs to none.
 ROWS = [
     *(row("write", n) for n in (0, 1, 2)),
     row("read", 3),
@@ -95,9 +99,17 @@ EXPECTED = ["medium", "medium", "extreme", "short", None]
 @pytest.mark.parametrize("depth", [8, 1])
 @pytest.mark.parametrize("layout", ["flat", "vllm"])
 @pytest.mark.parametrize("engine", ["auto", "threads"])
-def test_each_file_has_the_lifetime_that_stands_for_its_stream(tmp_path, drive, depth, layout, engine):
+def test_each_file_has_the_lifetime_that_stands_for_its_stream(
+    tmp_path, drive, depth, layout, engine
+):
     trace = placed(tmp_path / "t.parquet", ROWS, STREAMS)
-    how = {"layout": layout, "queue_depth": depth, "engine": engine, "is_kept": True, "is_buffered": True}
+    how = {
+        "layout": layout,
+        "queue_depth": depth,
+        "engine": engine,
+        "is_kept": True,
+        "is_buffered": True,
+    }
     finished = run(tmp_path, trace, drive, **how)
     assert finished.error is None
     facts = finished.run.tiers["nvme"]["streams"]
@@ -112,7 +124,15 @@ def test_each_file_has_the_lifetime_that_stands_for_its_stream(tmp_path, drive, 
 
 def test_streams_may_be_left_out(tmp_path, drive):
     trace = placed(tmp_path / "t.parquet", ROWS, STREAMS)
-    finished = run(tmp_path, trace, drive, is_ignoring_streams=True, is_kept=True, is_buffered=True, layout="flat")
+    finished = run(
+        tmp_path,
+        trace,
+        drive,
+        is_ignoring_streams=True,
+        is_kept=True,
+        is_buffered=True,
+        layout="flat",
+    )
     assert finished.error is None
     assert "streams" not in finished.run.tiers["nvme"]
     assert hinted(drive) == [None] * 5
@@ -123,9 +143,16 @@ def test_drives_that_share_a_tier_are_all_told(tmp_path, drive):
     both = [drive / name for name in ("a", "b")]
     for directory in both:
         directory.mkdir()
-    how = {"tiers": {"nvme": ",".join(map(str, both))}, "is_kept": True, "is_buffered": True, "layout": "flat"}
+    how = {
+        "tiers": {"nvme": ",".join(map(str, both))},
+        "is_kept": True,
+        "is_buffered": True,
+        "layout": "flat",
+    }
     assert run(tmp_path, trace, None, **how).error is None
-    assert sorted((hint for directory in both for hint in hinted(directory)), key=str) == sorted(EXPECTED, key=str)
+    assert sorted((hint for directory in both for hint in hinted(directory)), key=str) == sorted(
+        EXPECTED, key=str
+    )
 
 
 def test_a_filesystem_without_hints_is_named(tmp_path, drive, monkeypatch):
@@ -134,7 +161,10 @@ def test_a_filesystem_without_hints_is_named(tmp_path, drive, monkeypatch):
     assert finished.error is None
     said = [note for note in finished.run.notes if "NOT passed on" in note]
     assert said == [
-        f"{drive} (tier nvme): the trace's write streams were NOT passed on: F_SET_RW_HINT: Invalid argument"
+        (
+            f"{drive} (tier nvme): the trace's write streams were NOT passed on: F_SET_RW_HINT: Invalid"
+            " argument"
+        )
     ]
 
 
@@ -153,7 +183,9 @@ def loop(tmp_path: Path) -> Iterator[Path]:
     backing = tmp_path / "backing"
     backing.write_bytes(bytes(1 << 24))
     try:
-        made = subprocess.run(["losetup", "--find", "--show", backing], capture_output=True, text=True, check=False)
+        made = subprocess.run(
+            ["losetup", "--find", "--show", backing], capture_output=True, text=True, check=False
+        )
     except FileNotFoundError:
         pytest.skip("losetup is not installed")
     if made.returncode:
@@ -170,7 +202,11 @@ def has_write_streams(device: Path) -> bool:
 @pytest.mark.root
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({}, "offers no write streams"), ({"engine": "threads"}, "--engine threads"), ({"is_buffered": True}, "buffered")],
+    [
+        ({}, "offers no write streams"),
+        ({"engine": "threads"}, "--engine threads"),
+        ({"is_buffered": True}, "buffered"),
+    ],
 )
 def test_a_device_without_write_streams_is_named(tmp_path, loop, options, why):
     trace = placed(tmp_path / "t.parquet", ROWS, STREAMS)
@@ -191,8 +227,13 @@ def test_requests_of_writes_name_their_stream(tmp_path, loop, monkeypatch, is_ve
     monkeypatch.setattr(directio, "device_streams", lambda _device: 3)
     rows = [row("write", n, length) for n in range(6)] + [row("read", 5, length)]
     trace = placed(tmp_path / "t.parquet", rows, [0, None, 1, 2, 7, None, None])
-    finished = run(tmp_path, trace, loop, is_destroying=True, is_verified=is_verified, on_error="continue")
-    assert finished.run.tiers["nvme"]["streams"]["numbers"] == "stream n is write stream 1 + n modulo 3"
+    finished = run(
+        tmp_path, trace, loop, is_destroying=True, is_verified=is_verified, on_error="continue"
+    )
+    assert (
+        finished.run.tiers["nvme"]["streams"]["numbers"]
+        == "stream n is write stream 1 + n modulo 3"
+    )
     outcomes = read_table(tmp_path / "run" / "ops.parquet", OPS)["outcome"].to_pylist()
     assert outcomes == ["error", "ok", "error", "error", "error", "ok", "ok"]
     assert "Invalid argument" in str(finished.error)

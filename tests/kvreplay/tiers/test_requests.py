@@ -1,4 +1,6 @@
-"""What a store answers is counted and shown, on a server that counts for itself and refuses as it is told."""
+"""What a store answers is counted and shown, on a server that counts for itself and refuses as it
+is told.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,13 @@ def test_as_many_requests_are_in_flight_as_the_queue_is_deep(tmp_path, store, de
 
 
 def test_the_verdict_speaks_of_a_store_and_of_no_drive(tmp_path, store):
-    done = object_run(tmp_path, [row("write", obj, 5000) for obj in range(40)], "--queue-depth", 4, urls=(store.url,))
+    done = object_run(
+        tmp_path,
+        [row("write", obj, 5000) for obj in range(40)],
+        "--queue-depth",
+        4,
+        urls=(store.url,),
+    )
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)["summary"]
     assert summary["judgement"]["evidence"]["storage"] == "object store"
@@ -69,16 +77,25 @@ def test_the_verdict_speaks_of_a_store_and_of_no_drive(tmp_path, store):
 def test_objects_in_many_buffers_fill_the_queue_as_well(tmp_path, store):
     """Each is one request all the same, as long as the object."""
     store.wanted = 4
-    rows = [row("write", obj, 40_000) for obj in range(12)] + [row("read", obj, 40_000) for obj in range(12)]
-    done = object_run(tmp_path, rows, "--queue-depth", 4, "--io-bytes", 4096, "--keep", urls=(store.url,))
+    rows = [row("write", obj, 40_000) for obj in range(12)] + [
+        row("read", obj, 40_000) for obj in range(12)
+    ]
+    done = object_run(
+        tmp_path, rows, "--queue-depth", 4, "--io-bytes", 4096, "--keep", urls=(store.url,)
+    )
     assert done.returncode == 0, done.stderr
     assert store.most_in_flight == 4
-    assert [len(data) for key, data in store.objects.items() if key.endswith(".kv")] == [40_000] * 12
+    assert [len(data) for key, data in store.objects.items() if key.endswith(".kv")] == [
+        40_000
+    ] * 12
     assert (store.counts["PUT"], store.counts["GET"]) == (12 + 1, 12 + 1)
 
 
 def test_refusals_are_counted_and_the_operations_that_were_asked_again_named(tmp_path, store):
-    """The first PUTs of seven objects are refused: they go when asked again, and the rows have the retries."""
+    """The first PUTs of seven objects are refused.
+
+    They go when asked again, and the rows have the retries.
+    """
     twice = [0, 2, 2, 1, 2, 0, 1, 1, 1]
     left = {f"{obj:016x}.kv": times for obj, times in enumerate(twice)}
 
@@ -113,7 +130,9 @@ def test_what_is_refused_to_the_end_failed(tmp_path, store, status, name):
     assert run["tiers"]["s3"]["requests"]["get"][name] == 2
     # Waits that are told are in the latencies of what went through.
     assert run["tiers"]["s3"]["waited_ns"] == 0
-    assert [(op["outcome"], op["retries"]) for op in ops_of(tmp_path)] == [("ok", 0)] * 3 + [("error", 1)]
+    assert [(op["outcome"], op["retries"]) for op in ops_of(tmp_path)] == [("ok", 0)] * 3 + [
+        ("error", 1)
+    ]
     assert "(asked 2 times)" in done.stderr
 
 
@@ -135,7 +154,9 @@ def test_a_request_that_is_not_answered_in_time_is_counted_and_sent_again(tmp_pa
     run = json.loads(done.stdout)
     get = run["tiers"]["s3"]["requests"]["get"]
     assert (get["timed_out"], get["failed"], get["repeats"]) == (2, 0, 1)
-    assert [(op["outcome"], op["retries"]) for op in ops_of(tmp_path)] == [("ok", 0)] * 3 + [("error", 1)]
+    assert [(op["outcome"], op["retries"]) for op in ops_of(tmp_path)] == [("ok", 0)] * 3 + [
+        ("error", 1)
+    ]
     assert f"s3://{BUCKET}/runs/a/kvreplay-scratch/" in done.stderr
     assert "request timed out after 4s" in done.stderr
     assert "--request-timeout (asked 2 times)" in done.stderr
@@ -146,9 +167,17 @@ def test_a_request_that_is_not_answered_in_time_is_counted_and_sent_again(tmp_pa
 def test_a_store_that_is_silent_from_the_first_request_is_one_line(tmp_path, store):
     store.is_silent = lambda _method, _key: True
     options = ("--request-timeout", "1s", "--retries", 0)
-    done = object_run(tmp_path, [row("write", 0, 100)], *options, urls=(store.url,), env=environment())
-    assert (done.returncode, "timed out after 1s" in done.stderr, len(lines_of(done))) == (4, True, 1)
-    done = object_run(tmp_path, [row("write", 0, 100)], "--request-timeout", "0s", urls=(store.url,))
+    done = object_run(
+        tmp_path, [row("write", 0, 100)], *options, urls=(store.url,), env=environment()
+    )
+    assert (done.returncode, "timed out after 1s" in done.stderr, len(lines_of(done))) == (
+        4,
+        True,
+        1,
+    )
+    done = object_run(
+        tmp_path, [row("write", 0, 100)], "--request-timeout", "0s", urls=(store.url,)
+    )
     assert (done.returncode, "--request-timeout 0s: write more than 0" in done.stderr) == (2, True)
 
 
@@ -162,7 +191,11 @@ def test_a_signal_ends_what_a_silent_store_keeps_waiting(tmp_path, store, when, 
         return when == "listing" or (method != "PUT" and store.counts["PUT"] > 1)
 
     store.is_silent = is_silent
-    trace = write_trace(tmp_path / "t.parquet", [row("write", obj, 100) for obj in range(9)], tiers=[TierFacts("s3")])
+    trace = write_trace(
+        tmp_path / "t.parquet",
+        [row("write", obj, 100) for obj in range(9)],
+        tiers=[TierFacts("s3")],
+    )
     argv = [sys.executable, "-m", "kvreplay.cli", "run", trace, "--tier", f"s3=s3://{BUCKET}/a"]
     argv += ["--endpoint", store.url, "-o", tmp_path / "run", "--quiet"]
     with subprocess.Popen(
@@ -172,11 +205,18 @@ def test_a_signal_ends_what_a_silent_store_keeps_waiting(tmp_path, store, when, 
         asked = time.monotonic()
         process.send_signal(number)
         _, said = process.communicate(timeout=300)
-        # Within 2 s on a machine with a processor for each who wants one; a busy one takes its turns, as many as want
-        # one now: the mean of the last minute does not know of those that just came.
+        # Within 2 s on a machine with a processor for each who wants one; a busy one takes its
+        # turns, as many as want one now: the mean of the last minute does not know of those that
+        # just came.
         wanting = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
-        assert time.monotonic() - asked < 2 * max(1, os.getloadavg()[0] / PROCESSORS, wanting / PROCESSORS)
-    assert (process.returncode, "interrupt" in said, "Traceback" in said) == (130, True, False), said
+        assert time.monotonic() - asked < 2 * max(
+            1, os.getloadavg()[0] / PROCESSORS, wanting / PROCESSORS
+        )
+    assert (process.returncode, "interrupt" in said, "Traceback" in said) == (
+        130,
+        True,
+        False,
+    ), said
     # What is only removed again has been replayed.
     assert ("as the run ended; all of it is in" in said) == (when == "removal")
 
@@ -234,7 +274,9 @@ def test_a_store_that_does_not_answer_is_one_line(tmp_path):
 
 
 def test_an_object_that_grows_is_refused(tmp_path, store):
-    done = object_run(tmp_path, [row("write", 0, 100), row("write", 0, 100, offset=100)], urls=(store.url,))
+    done = object_run(
+        tmp_path, [row("write", 0, 100), row("write", 0, 100, offset=100)], urls=(store.url,)
+    )
     assert done.returncode == 4
     assert "takes whole objects" in done.stderr
 
@@ -257,10 +299,14 @@ def test_credentials_come_from_the_standard_files(tmp_path, monkeypatch):
         find_credentials()
     folder = tmp_path / ".aws"
     folder.mkdir()
-    (folder / "credentials").write_text("[default]\naws_access_key_id = A%1\naws_secret_access_key = B\n[two]\n")
+    (folder / "credentials").write_text(
+        "[default]\naws_access_key_id = A%1\naws_secret_access_key = B\n[two]\n"
+    )
     (folder / "config").write_text("[default]\nregion = eu-west-9\n")
     find_credentials()
-    found = [os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")]
+    found = [
+        os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
+    ]
     assert found == ["A%1", "B", "eu-west-9"]
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_PROFILE", "two")
@@ -316,11 +362,17 @@ def test_addresses_that_cannot_be_are_refused(target, endpoints, said):
 
 def test_an_endpoint_is_a_part_of_the_uri():
     found = Address.of("", "s3://bucket/a/", ["http://minio", "https://host:9000", "https://[::1]"])
-    assert found.roots() == ["s3://minio:80/bucket/a", "s3://host:9000/bucket/a", "s3://[::1]:443/bucket/a"]
+    assert found.roots() == [
+        "s3://minio:80/bucket/a",
+        "s3://host:9000/bucket/a",
+        "s3://[::1]:443/bucket/a",
+    ]
     assert found.tls_ports() == [443, 9000]
     assert BUCKET not in found.roots()[0]
 
 
 def test_options_that_mean_nothing_are_refused(tmp_path):
-    done = object_run(tmp_path, [row("write", 0, 100)], "--balance", "fair", urls=("http://127.0.0.1:1",))
+    done = object_run(
+        tmp_path, [row("write", 0, 100)], "--balance", "fair", urls=("http://127.0.0.1:1",)
+    )
     assert "round-robin or least-connections" in done.stderr

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 s3dlio = pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip install -e '.[s3]')")
 
 
-@pytest.fixture(scope="module", params=["rclone", pytest.param("seaweedfs", marks=pytest.mark.full)])
-def store_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(
+    scope="module", params=["rclone", pytest.param("seaweedfs", marks=pytest.mark.full)]
+)
+def store_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as store:
         in_store(store.url, f"s3dlio.create_bucket('s3://{BUCKET}')")
         yield store.url
@@ -56,7 +60,9 @@ def uri(url: str, path: str) -> str:
 
 
 def keys(url: str, prefix: str) -> list[str]:
-    return [key.split(f"{BUCKET}/", 1)[1] for key in s3dlio.list(uri(url, f"{prefix}/"), recursive=True)]
+    return [
+        key.split(f"{BUCKET}/", 1)[1] for key in s3dlio.list(uri(url, f"{prefix}/"), recursive=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +88,9 @@ def test_what_is_put_comes_back_whole_and_in_ranges(tmp_path, url, options):
 
 
 def test_what_is_kept_lies_there_whole_and_the_next_run_removes_it(tmp_path, url):
-    kept = object_run(tmp_path, [row("write", 0, 8192)], "--keep", urls=(url,), target=f"{BUCKET}/kept")
+    kept = object_run(
+        tmp_path, [row("write", 0, 8192)], "--keep", urls=(url,), target=f"{BUCKET}/kept"
+    )
     assert kept.returncode == 0, kept.stderr
     marker, key = sorted(keys(url, "kept"), key=lambda key: key.endswith(".kv"))
     assert marker.endswith("/KVREPLAY")
@@ -95,7 +103,9 @@ def test_what_is_kept_lies_there_whole_and_the_next_run_removes_it(tmp_path, url
 
 def test_ratios_shape_what_is_put(tmp_path, url):
     options = ("--keep", "--compress-ratio", "4")
-    done = object_run(tmp_path, [row("write", 0, 2 * MIB)], *options, urls=(url,), target=f"{BUCKET}/ratios")
+    done = object_run(
+        tmp_path, [row("write", 0, 2 * MIB)], *options, urls=(url,), target=f"{BUCKET}/ratios"
+    )
     assert done.returncode == 0, done.stderr
     (key,) = (key for key in keys(url, "ratios") if key.endswith(".kv"))
     data = bytes(s3dlio.get(uri(url, key)))
@@ -106,18 +116,24 @@ def test_ratios_shape_what_is_put(tmp_path, url):
 def test_a_prefix_of_others_is_refused_and_left_alone(tmp_path, url):
     s3dlio.put_bytes(uri(url, "others/a/model.bin"), b"precious")
     for prefix in ("others", "others/a"):
-        refused = object_run(tmp_path, [row("write", 0, 100)], urls=(url,), target=f"{BUCKET}/{prefix}")
+        refused = object_run(
+            tmp_path, [row("write", 0, 100)], urls=(url,), target=f"{BUCKET}/{prefix}"
+        )
         assert refused.returncode == 4
         assert f"s3://{BUCKET}/{prefix} is not empty" in refused.stderr
         assert len(lines_of(refused)) == 1
-    done = object_run(tmp_path, [row("write", 0, 100)], "--destroy-data", urls=(url,), target=f"{BUCKET}/others/a")
+    done = object_run(
+        tmp_path, [row("write", 0, 100)], "--destroy-data", urls=(url,), target=f"{BUCKET}/others/a"
+    )
     assert done.returncode == 0, done.stderr
     assert keys(url, "others") == ["others/a/model.bin"]
 
 
 def test_a_folder_of_our_name_without_our_marker_is_not_ours(tmp_path, url):
     s3dlio.put_bytes(uri(url, "fake/kvreplay-scratch/notes"), b"precious")
-    refused = object_run(tmp_path, [row("write", 0, 100)], "--destroy-data", urls=(url,), target=f"{BUCKET}/fake")
+    refused = object_run(
+        tmp_path, [row("write", 0, 100)], "--destroy-data", urls=(url,), target=f"{BUCKET}/fake"
+    )
     assert refused.returncode == 4
     assert "is not kvreplay's" in refused.stderr
     assert keys(url, "fake") == ["fake/kvreplay-scratch/notes"]
@@ -134,11 +150,15 @@ def test_no_secret_is_in_anything_that_is_written_or_said(tmp_path, url):
     done = object_run(tmp_path, ROWS, urls=(url,), target=f"{BUCKET}/secret")
     assert done.returncode == 0, done.stderr
     wrong = environment() | {"AWS_SECRET_ACCESS_KEY": WRONG}
-    refused = object_run(tmp_path, [row("write", 0, 100)], urls=(url,), target=f"{BUCKET}/x", env=wrong)
+    refused = object_run(
+        tmp_path, [row("write", 0, 100)], urls=(url,), target=f"{BUCKET}/x", env=wrong
+    )
     assert refused.returncode == 4
     assert "Signature" in refused.stderr
     stranger = environment() | {"AWS_ACCESS_KEY_ID": "AKIDNOBODYKNOWS"}
-    unknown = object_run(tmp_path, [row("write", 0, 100)], urls=(url,), target=f"{BUCKET}/x", env=stranger)
+    unknown = object_run(
+        tmp_path, [row("write", 0, 100)], urls=(url,), target=f"{BUCKET}/x", env=stranger
+    )
     assert "InvalidAccessKeyId" in unknown.stderr
     assert "no endpoint URL" not in unknown.stderr
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]

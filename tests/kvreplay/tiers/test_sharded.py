@@ -15,7 +15,16 @@ from kvreplay.config.config import Config
 from kvreplay.engine.engine import refusal
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
-from kvreplay.tiers.tier import BY_ID, BY_KEY, FileLayout, drive_by_id, drive_by_key, mixed, path_function, spread
+from kvreplay.tiers.tier import (
+    BY_ID,
+    BY_KEY,
+    FileLayout,
+    drive_by_id,
+    drive_by_key,
+    mixed,
+    path_function,
+    spread,
+)
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import OPS, SERIES
 from kvtrace.core.tables import objects_path
@@ -44,7 +53,9 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def run(tmp_path: Path, rows: list[Any], target: str, *, has_keys: bool = True, **options: Any) -> FinishedRun:
+def run(
+    tmp_path: Path, rows: list[Any], target: str, *, has_keys: bool = True, **options: Any
+) -> FinishedRun:
     trace = write_trace(tmp_path / "t.parquet", rows)
     if not has_keys:
         objects_path(trace).unlink()
@@ -61,16 +72,22 @@ def directories(tmp_path: Path, count: int) -> list[Path]:
 
 def test_a_drive_follows_from_the_key_alone(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", i) for i in range(8)])
-    # The keys are chunk/000000000000 and on; by hand: printf chunk/000000000000 | b2sum -l 64, as a number, modulo 3.
+    # The keys are chunk/000000000000 and on; by hand: printf chunk/000000000000 | b2sum -l 64, as a
+    # number, modulo 3.
     assert drive_by_key(trace, 3).tolist() == [2, 0, 1, 2, 2, 2, 2, 2]
     assert set(drive_by_key(trace, 1).tolist()) == {0}
 
 
 @given(ids=st.integers(0, 3000), drives=st.integers(1, 40), start=st.integers(0, 2000))
-def test_without_keys_neighbours_lie_on_different_drives_which_hold_as_many(ids: int, drives: int, start: int) -> None:
+def test_without_keys_neighbours_lie_on_different_drives_which_hold_as_many(
+    ids: int, drives: int, start: int
+) -> None:
     found = drive_by_id(ids, drives).tolist()
     assert len(found) == ids
-    assert all(sorted(found[at : at + drives]) == list(range(drives)) for at in range(0, ids - drives + 1, drives))
+    assert all(
+        sorted(found[at : at + drives]) == list(range(drives))
+        for at in range(0, ids - drives + 1, drives)
+    )
     counts = Counter(found[start:])
     assert max(counts.values(), default=0) - min((counts[d] for d in range(drives)), default=0) <= 2
     # A longer trace adds objects, and moves none.
@@ -88,7 +105,8 @@ def test_a_drive_follows_from_the_id_where_there_are_no_keys(tmp_path: Path) -> 
     trace = write_trace(tmp_path / "t.csv.zst", [row("write", i) for i in (0, 4, 2)])
     assert spread(trace, 2)[1] == BY_KEY
     objects_path(trace).unlink()
-    # SplitMix64 of 0, 1, 2 is 0xe220a8397b1dcdaf, 0x910a2dec89025cc1, 0x975835de1c9756ce (Vigna's splitmix64.c).
+    # SplitMix64 of 0, 1, 2 is 0xe220a8397b1dcdaf, 0x910a2dec89025cc1, 0x975835de1c9756ce (Vigna's
+    # splitmix64.c).
     drive_of, rule = spread(trace, 2)
     assert (drive_of.tolist(), rule) == ([1, 0, 1, 0, 0], BY_ID)
 
@@ -96,26 +114,37 @@ def test_a_drive_follows_from_the_id_where_there_are_no_keys(tmp_path: Path) -> 
 @pytest.mark.star
 @pytest.mark.parametrize("has_keys", [True, False])
 @pytest.mark.parametrize("suffix", ["", ".dat"])
-def test_a_tier_on_several_drives(tmp_path: Path, engine: str, suffix: str, *, has_keys: bool) -> None:
-    drives = directories(tmp_path, 3) if not suffix else [tmp_path / f"drive{i}.dat" for i in range(3)]
+def test_a_tier_on_several_drives(
+    tmp_path: Path, engine: str, suffix: str, *, has_keys: bool
+) -> None:
+    drives = (
+        directories(tmp_path, 3) if not suffix else [tmp_path / f"drive{i}.dat" for i in range(3)]
+    )
     target = ",".join(map(str, drives))
     outcome = run(tmp_path, ROWS, target, engine=engine, is_verified=True, has_keys=has_keys)
     drive_of = drive_by_key(tmp_path / "t.parquet", 3) if has_keys else drive_by_id(40, 3)
     assert outcome.error is None
     assert outcome.run.verification is not None
-    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (0, 0)
+    assert (outcome.run.verification.corrupt_blocks, outcome.run.verification.unwritten_blocks) == (
+        0,
+        0,
+    )
     names = [f"nvme:{d}" for d in drives]
     expected = Counter((names[drive_of[r[4]]], r[1]) for r in ROWS)
     assert {(f.tier, f.op): f.operations for f in outcome.summary.drives} == expected
-    assert {f.op: f.operations for f in outcome.summary.figures} == {"read": 40, "write": 39, "delete": 13}
+    assert {f.op: f.operations for f in outcome.summary.figures} == {
+        "read": 40,
+        "write": 39,
+        "delete": 13,
+    }
     facts = outcome.run.tiers["nvme"]
     assert facts["placement"] == (BY_KEY if has_keys else BY_ID)
     assert [d["target"] for d in facts["drives"]] == [str(d) for d in drives]
     assert all(d["filesystem"] for d in facts["drives"])
     assert list(outcome.run.device_io) == list(outcome.run.smart) == names
-    assert any("several drives of the replay are on one device" in note for note in outcome.run.notes) is (
-        facts["device"] is not None
-    )
+    assert any(
+        "several drives of the replay are on one device" in note for note in outcome.run.notes
+    ) is (facts["device"] is not None)
     series = read_table(tmp_path / "run" / "series.parquet", SERIES).to_pylist()
     by_drive: Counter[int] = Counter()
     for r in series:
@@ -137,7 +166,9 @@ def test_one_drive_has_no_index(tmp_path: Path) -> None:
     (drive,) = directories(tmp_path, 1)
     outcome = run(tmp_path, ROWS, str(drive))
     assert outcome.summary.drives == []
-    assert set(read_table(tmp_path / "run" / "series.parquet", SERIES).column("drive").to_pylist()) == {None}
+    assert set(
+        read_table(tmp_path / "run" / "series.parquet", SERIES).column("drive").to_pylist()
+    ) == {None}
 
 
 def test_each_drive_holds_its_own_objects(tmp_path: Path) -> None:
@@ -178,7 +209,9 @@ def test_layouts_name_files_as_engines_do() -> None:
     assert paths == {
         FileLayout.HASHED: f"/r/{digits[:2]}/000000000000002a.kv",
         FileLayout.FLAT: "/r/000000000000002a.kv",
-        FileLayout.VLLM: f"/r/kvreplay_000000000000_r0/{digits[:3]}/{digits[3:5]}_g0/{digits}{'0' * 46}2a.bin",
+        FileLayout.VLLM: (
+            f"/r/kvreplay_000000000000_r0/{digits[:3]}/{digits[3:5]}_g0/{digits}{'0' * 46}2a.bin"
+        ),
         FileLayout.LMCACHE: f"/r/kvreplay@1@0@{digits}@bfloat16.pt",
     }
     assert len({mixed(i) for i in range(10_000)}) == 10_000
@@ -188,18 +221,34 @@ def test_layouts_name_files_as_engines_do() -> None:
 
 @pytest.mark.star
 @pytest.mark.parametrize("layout", list(FileLayout))
-def test_a_replay_in_each_layout_leaves_nothing(tmp_path: Path, engine: str, layout: FileLayout) -> None:
+def test_a_replay_in_each_layout_leaves_nothing(
+    tmp_path: Path, engine: str, layout: FileLayout
+) -> None:
     (drive,) = directories(tmp_path, 1)
-    outcome = run(tmp_path, ROWS, str(drive), layout=layout.value, engine=engine, is_kept=True, is_verified=True)
+    outcome = run(
+        tmp_path,
+        ROWS,
+        str(drive),
+        layout=layout.value,
+        engine=engine,
+        is_kept=True,
+        is_verified=True,
+    )
     assert outcome.error is None
-    assert {o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()} == {"ok"}
+    assert {
+        o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
+    } == {"ok"}
     left = [p for p in (drive / SCRATCH).rglob("*") if p.is_file() and p.name != MARKER]
     assert sorted(str(p) for p in left) == sorted(
         path_function(layout, str(drive / SCRATCH))(i) for i in range(40) if i % 3 != 1
     )
     if layout is FileLayout.HASHED:
-        named = {path_function(layout, str(drive / SCRATCH))(i).rsplit("/", 1)[0] for i in range(40)}
-        assert {str(p) for p in (drive / SCRATCH).iterdir() if p.is_dir()} == named, "of 256, those that objects need"
+        named = {
+            path_function(layout, str(drive / SCRATCH))(i).rsplit("/", 1)[0] for i in range(40)
+        }
+        assert {str(p) for p in (drive / SCRATCH).iterdir() if p.is_dir()} == named, (
+            "of 256, those that objects need"
+        )
     outcome = run(tmp_path, ROWS[:1], str(drive))
     assert outcome.run.tiers["nvme"]["removed_leftover_files"] == len(left)
     assert list(drive.iterdir()) == []

@@ -20,7 +20,9 @@ def test_many_at_once_get_what_one_after_the_other_gets() -> None:
         for _ in range(12):
             objects = [rng.randrange(60) for _ in range(rng.randrange(1, 20))]
             lengths = [rng.randrange(1, 12 * UNIT) for _ in objects]
-            expected = [one.reserve(obj, length) for obj, length in zip(objects, lengths, strict=True)]
+            expected = [
+                one.reserve(obj, length) for obj, length in zip(objects, lengths, strict=True)
+            ]
             assert all_.reserve_all(np.array(objects), np.array(lengths)).tolist() == expected
             seen |= {-number for number in expected if number < 0}
             assert [all_.start(obj) for obj in range(60)] == [one.start(obj) for obj in range(60)]
@@ -44,7 +46,9 @@ def test_room_for_many_at_once_grows_the_table_of_objects_and_of_free_extents() 
 
 def test_the_lowest_hole_is_taken_and_neighbours_join() -> None:
     space = Space(1 << 62, UNIT, 0)
-    assert [space.reserve(obj, n * UNIT) for obj, n in enumerate((1, 2, 3, 1))] == [n * UNIT for n in (0, 1, 3, 6)]
+    assert [space.reserve(obj, n * UNIT) for obj, n in enumerate((1, 2, 3, 1))] == [
+        n * UNIT for n in (0, 1, 3, 6)
+    ]
     space.release(0)
     assert space.reserve(4, 2 * UNIT) == 7 * UNIT, "the hole of one unit is too small"
     space.release(2)
@@ -67,7 +71,10 @@ class Model:
         for start in range(len(self.free) - units + 1):
             if all(self.free[start : start + units]):
                 self.free[start : start + units] = [False] * units
-                self.at[obj], self.highest = (start, units), max(self.highest, (start + units) * UNIT)
+                self.at[obj], self.highest = (
+                    (start, units),
+                    max(self.highest, (start + units) * UNIT),
+                )
                 return start * UNIT
         return -errno.ENOSPC
 
@@ -91,5 +98,7 @@ def test_space_is_first_fit_however_it_is_scattered() -> None:
             else:
                 assert space.release(obj) == model.release(obj)
             probe = rng.randrange(units)
-            assert space.start(probe) == (model.at[probe][0] * UNIT if probe in model.at else -errno.ENOENT)
+            assert space.start(probe) == (
+                model.at[probe][0] * UNIT if probe in model.at else -errno.ENOENT
+            )
             assert space.highest_bytes == model.highest

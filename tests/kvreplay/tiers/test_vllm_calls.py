@@ -1,4 +1,7 @@
-"""`--layout vllm`: the system calls on the filesystem are those of vLLM's own file tier, call by call."""
+"""`--layout vllm`.
+
+The system calls on the filesystem are those of vLLM's own file tier, call by call.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,47 @@ SAMPLE = Path(__file__).parents[2] / "golden" / "engines" / "vllm" / "strace-fs.
 CALLS = "access,faccessat,faccessat2,openat,mkdir,mkdirat,read,readv,pread64,preadv,write,pwrite64,pwritev,close,"
 CALLS += "rename,renameat,renameat2,unlink,fsync,fdatasync,ftruncate,fallocate"
 LINE = re.compile(r"(?P<thread>\d+) +(?P<call>\w+)\((?P<said>.*?)(\) += (?P<result>-?\d+).*)?$")
-SAME = {"readv": "read", "faccessat": "access", "faccessat2": "access", "renameat": "rename", "renameat2": "rename"}
+SAME = {
+    "readv": "read",
+    "faccessat": "access",
+    "faccessat2": "access",
+    "renameat": "rename",
+    "renameat2": "rename",
+}
 BLOCK = 8192
 
 
 def strace(output: Path, *command: object) -> str | None:
-    """Return the calls of `command` thread by thread, each after the thread's number; None if it or strace fails."""
-    traced = ["strace", "-ff", "-qq", "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(output)]
+    """Return the calls of `command` thread by thread, each after the thread's number.
+
+    None if it or strace fails.
+    """
+    traced = [
+        "strace",
+        "-ff",
+        "-qq",
+        "-e",
+        f"trace={CALLS}",
+        "-e",
+        "signal=none",
+        "-o",
+        str(output),
+    ]
     if subprocess.run([*traced, *map(str, command)], check=False, capture_output=True).returncode:
         return None
     of_threads = sorted(output.parent.glob(f"{output.name}.*"))
-    return "".join(f"{path.suffix[1:]} {line}\n" for path in of_threads for line in path.read_text().splitlines())
+    return "".join(
+        f"{path.suffix[1:]} {line}\n"
+        for path in of_threads
+        for line in path.read_text().splitlines()
+    )
 
 
 def operations(text: str) -> list[tuple[str, ...]]:
-    """Return the operations on blocks, each as its calls with the flags of the open; look-ups are access alone."""
+    """Return the operations on blocks, each as its calls with the flags of the open.
+
+    Look-ups are access alone.
+    """
     found, of_fd, current = [], {}, defaultdict(list)
     for line in text.splitlines():
         if (match := LINE.match(line)) is None:
@@ -68,7 +97,9 @@ def of_vllm() -> set[tuple[str, ...]]:
 
 def rows(count: int) -> list[Any]:
     written = [(i, "write", 2, "store", i, 0, BLOCK, None, None, 0) for i in range(count)]
-    return written + [(count + i, "read", 2, "load", i, 0, BLOCK, None, None, 0) for i in range(count)]
+    return written + [
+        (count + i, "read", 2, "load", i, 0, BLOCK, None, None, 0) for i in range(count)
+    ]
 
 
 def test_the_sample_is_understood():
@@ -86,7 +117,18 @@ def test_a_replay_makes_the_same_calls(tmp_path):
     trace, files = write_trace(tmp_path / "t.parquet", rows(7)), tmp_path / "files"
     files.mkdir()
     main = "import sys; from kvreplay.cli import main; sys.argv[0] = 'kvreplay'; main()"
-    options = ["run", trace, "--tier", f"nvme={files}", "--layout", "vllm", "-o", tmp_path / "run", "--queue-depth", 2]
+    options = [
+        "run",
+        trace,
+        "--tier",
+        f"nvme={files}",
+        "--layout",
+        "vllm",
+        "-o",
+        tmp_path / "run",
+        "--queue-depth",
+        2,
+    ]
     text = strace(tmp_path / "calls", sys.executable, "-c", main, *options)
     assert text is not None
     ours = operations(text)
@@ -108,7 +150,9 @@ def test_what_is_replayed_is_verified_and_leaves_no_temporary_file(tmp_path, len
     ]
     trace = write_trace(tmp_path / "t.parquet", [*same, *again])
     (tmp_path / "d").mkdir()
-    config = Config(tiers={"nvme": str(tmp_path / "d")}, layout="vllm", is_verified=True, is_kept=True)
+    config = Config(
+        tiers={"nvme": str(tmp_path / "d")}, layout="vllm", is_verified=True, is_kept=True
+    )
     finished = replay(Replay(config, trace, tmp_path / "run", [], is_forced=True))
     assert finished.run.verification.corrupt_blocks == 0
     outcomes = read_table(tmp_path / "run" / "ops.parquet", OPS)["outcome"].to_pylist()
@@ -120,14 +164,21 @@ def test_what_is_replayed_is_verified_and_leaves_no_temporary_file(tmp_path, len
 
 def test_a_write_that_fails_leaves_no_file(tmp_path):
     long, limits = 5 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)
-    # Object 9 grows: it is written on in place. What lies behind a shorter write stays, as of object 8.
+    # Object 9 grows: it is written on in place. What lies behind a shorter write stays, as of
+    # object 8.
     parts = [(9, 0, BLOCK), (9, BLOCK, BLOCK), (9, 0, BLOCK), (8, 0, 2 * BLOCK), (8, 0, BLOCK)]
     first = (0, "write", 2, "store", 0, 0, long, None, None, 0)
     more = [(1, "write", 2, "store", obj, at, length, None, None, 0) for obj, at, length in parts]
     last = [(2, "read", 2, "load", obj, 0, 2 * BLOCK, None, None, 0) for obj in (9, 8)]
     trace = write_trace(tmp_path / "t.parquet", [first, *more, *last])
     (tmp_path / "d").mkdir()
-    how = {"layout": "vllm", "is_kept": True, "is_verified": True, "on_error": "continue", "is_buffered": True}
+    how = {
+        "layout": "vllm",
+        "is_kept": True,
+        "is_verified": True,
+        "on_error": "continue",
+        "is_buffered": True,
+    }
     config = Config(tiers={"nvme": str(tmp_path / "d")}, **how)
     resource.setrlimit(resource.RLIMIT_FSIZE, (long - BLOCK, limits[1]))
     try:

@@ -122,7 +122,9 @@ def names(directory):
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), BAD.values(), ids=BAD.keys())
-def test_bad_input_is_one_line_and_leaves_nothing(here, monkeypatch, capsys, arguments, code, message):
+def test_bad_input_is_one_line_and_leaves_nothing(
+    here, monkeypatch, capsys, arguments, code, message
+):
     before = names(here)
     assert kvtrace(monkeypatch, *arguments) == code
     shown = capsys.readouterr()
@@ -149,7 +151,9 @@ def small_disk(tmp_path):
 
     def mount(kib):
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "kvtrace-test", disk], capture_output=True, check=False
+            ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "kvtrace-test", disk],
+            capture_output=True,
+            check=False,
         )
         if done.returncode:
             pytest.skip(f"cannot mount a small tmpfs here: {done.stderr.decode().strip()}")
@@ -172,7 +176,16 @@ def small_disk(tmp_path):
 def test_a_full_disk_leaves_nothing(small_disk, monkeypatch, capsys, kib, suffix):
     disk = small_disk(kib)
     # Enough for the larger file alone, at some of the sizes: then no name may be given either.
-    load = ["--users", 30, "--duration", "60s", "--preset", "lmcache-disk", "--set", "chunk_tokens=64"]
+    load = [
+        "--users",
+        30,
+        "--duration",
+        "60s",
+        "--preset",
+        "lmcache-disk",
+        "--set",
+        "chunk_tokens=64",
+    ]
     code = kvtrace(monkeypatch, "gen", *load, "-o", disk / f"t{suffix}")
     shown = capsys.readouterr()
     assert code == 4
@@ -186,7 +199,9 @@ def test_a_full_disk_leaves_nothing(small_disk, monkeypatch, capsys, kib, suffix
 @pytest.mark.parametrize("target", ["u.parquet", "u.csv.zst", "u.csv"])
 def test_a_full_disk_stops_a_conversion(small_disk, here, monkeypatch, capsys, target):
     disk = small_disk(4)
-    rows = [(i * i, "write", 2, "prefill", i * 7919 % 60_000, 0, i * 31, i, 0, 0) for i in range(60_000)]
+    rows = [
+        (i * i, "write", 2, "prefill", i * 7919 % 60_000, 0, i * 31, i, 0, 0) for i in range(60_000)
+    ]
     source = write_trace(here / "big.parquet", rows)
     options = ["--to", "mlperf"] if target == "u.csv" else []
     assert kvtrace(monkeypatch, "convert", source, disk / target, *options) == 4
@@ -231,7 +246,9 @@ def test_help_imports_no_heavy_library():
         "import sys\nsys.argv = ['kvtrace', 'gen', '--help']\nfrom kvtrace.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\nprint('LOADED', *sys.modules)"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     loaded = set(out.rpartition("LOADED ")[2].split())
     assert "kvtrace.cli" in loaded
     assert not loaded & {"numpy", "pyarrow", "duckdb", "polars", "zstandard", "rich", "dgen_py"}
@@ -248,7 +265,10 @@ def test_same_seed_same_bytes(tmp_path, monkeypatch, suffix, preset):
         path = tmp_path / name / f"{name}{suffix}"
         requests = path.with_name(f"r{suffix}")
         load = ["--users", 5, "--duration", "20s", "--preset", preset]
-        assert kvtrace(monkeypatch, "gen", *load, *options, "-o", path, "--requests-out", requests) == 0
+        assert (
+            kvtrace(monkeypatch, "gen", *load, *options, "-o", path, "--requests-out", requests)
+            == 0
+        )
         return [p.read_bytes() for p in (path, path.with_name(f"{name}.objects{suffix}"), requests)]
 
     first, again, other = gen("a", "--seed", 1), gen("b", "--seed", 1), gen("c", "--seed", 2)
@@ -308,7 +328,10 @@ def test_a_trace_that_is_there_is_replaced_if_that_is_said(tmp_path, monkeypatch
     (tmp_path / "alone.objects.parquet").write_bytes(b"mine")
     for more, named in (
         ([], "t.parquet exists already; name another with -o"),
-        (["-o", tmp_path / "alone.parquet"], "alone.objects.parquet exists already; name another with -o"),
+        (
+            ["-o", tmp_path / "alone.parquet"],
+            "alone.objects.parquet exists already; name another with -o",
+        ),
         (
             ["-o", tmp_path / "u.parquet", "--requests-out", table],
             "r.parquet exists already; name another with --requests-out",
@@ -330,12 +353,30 @@ def test_a_simulation_that_memory_does_not_hold_ends_in_one_line(tmp_path, limit
     # As on two processors: libraries reserve memory for a thread of each.
     code = "import os, resource; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])"
     code += f"; resource.setrlimit(resource.RLIMIT_AS, ({limit_mib} << 20,) * 2)"
-    argv = ["gen", "--users", "200000", "--duration", "20min", "--preset", "lmcache-disk", "-o", "t.parquet", "--quiet"]
+    argv = [
+        "gen",
+        "--users",
+        "200000",
+        "--duration",
+        "20min",
+        "--preset",
+        "lmcache-disk",
+        "-o",
+        "t.parquet",
+        "--quiet",
+    ]
     code += "; from kvtrace.cli import app; from kvtrace.core.app import run; run(app, 'kvtrace')"
     done = subprocess.run(
-        [sys.executable, "-c", code, *argv], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *argv],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    is_said = "is left: use fewer users or nodes" in done.stderr or "error: out of memory: " in done.stderr
+    is_said = (
+        "is left: use fewer users or nodes" in done.stderr
+        or "error: out of memory: " in done.stderr
+    )
     assert (done.returncode, is_said, done.stderr.count("\n")) == (7, True, 1), done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -343,9 +384,22 @@ def test_a_simulation_that_memory_does_not_hold_ends_in_one_line(tmp_path, limit
 def test_what_is_left_of_memory_is_looked_at_as_it_is_taken(tmp_path, monkeypatch, capsys):
     left = iter([1 << 40] * 3)
     monkeypatch.setattr("kvtrace.sim.simulation.available_bytes", lambda: next(left, 1_000_000))
-    argv = ("--users", 500, "--duration", "20min", "--preset", "lmcache-disk", "--quiet", "-o", tmp_path / "t.parquet")
+    argv = (
+        "--users",
+        500,
+        "--duration",
+        "20min",
+        "--preset",
+        "lmcache-disk",
+        "--quiet",
+        "-o",
+        tmp_path / "t.parquet",
+    )
     assert kvtrace(monkeypatch, "gen", *argv) == 7
-    said = r"error: the simulation has taken [0-9.]+ [MG]B of memory, and 1\.00 MB is left: use fewer users or nodes"
+    said = (
+        r"error: the simulation has taken [0-9.]+ [MG]B of memory, and 1\.00 MB is left: use fewer"
+        r" users or nodes"
+    )
     assert re.search(said, capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
 

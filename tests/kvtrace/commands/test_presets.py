@@ -10,7 +10,14 @@ from simulated import kvtrace
 from kvtrace.core.config import bounds_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.requests.users import LoadDefaults, Workload
-from kvtrace.sim.presets.preset import Preset, as_config, knobs_of, load_basis, load_preset, preset_names
+from kvtrace.sim.presets.preset import (
+    Preset,
+    as_config,
+    knobs_of,
+    load_basis,
+    load_preset,
+    preset_names,
+)
 from kvtrace.sim.presets.tier import FleetSetting, TierSetting
 
 
@@ -46,11 +53,15 @@ _BOUNDS = {
 def test_a_range_that_is_shown_is_held(name):
     bounds, field = _BOUNDS[name], name.rpartition(".")[2]
     is_list = field in ("prompt_tokens", "rag_document_tokens")
-    is_share = (bounds.least, bounds.most) == (0, 1) or field.endswith("_weight") or "price" in field
+    is_share = (
+        (bounds.least, bounds.most) == (0, 1) or field.endswith("_weight") or "price" in field
+    )
     shown = next(knob for knob in knobs_of("vllm-fs") if knob.name == name)
     for wrong, side in ((bounds.least - 1, "least"), (bounds.most + 1, "most")):
         said = float(wrong) if is_share else wrong
-        with pytest.raises(ConfigError, match=rf"{field}\(={said}\) must be >= {bounds.least}, and at most"):
+        with pytest.raises(
+            ConfigError, match=rf"{field}\(={said}\) must be >= {bounds.least}, and at most"
+        ):
             load_preset("vllm-fs", [f"{name}={[wrong, wrong] if is_list else wrong}"])
         assert getattr(shown, side) == getattr(bounds, side)
 
@@ -69,7 +80,10 @@ def test_the_knobs_of_one(monkeypatch, capsys):
         "name": "chunk_tokens", "value": 16, "default": 256, "type": "int", "least": 1, "most": 2**31 - 1,
         "meaning": "Tokens of a chunk; with entry=turn it has no meaning.",
     }  # fmt: skip
-    assert (knobs["tiers.cpu.capacity"]["value"], knobs["tiers.cpu.capacity"]["type"]) == ("128GiB", "size")
+    assert (knobs["tiers.cpu.capacity"]["value"], knobs["tiers.cpu.capacity"]["type"]) == (
+        "128GiB",
+        "size",
+    )
     assert knobs["promotion"]["type"] == "never | always | second-touch | temporary"
     assert knobs["workload.prompt_tokens"]["type"] == "list"
 
@@ -93,7 +107,11 @@ def test_a_preset_says_what_differs_from_its_base(tmp_path):
     own.write_text(f'base = "lmcache-s3"\nmatch = "prefix"\n{tiers}')
     found, base = load_preset(str(own)), load_preset("lmcache-s3")
     assert [tier.name for tier in found.tiers] == ["gpu", "cpu", "nvme", "s3", "tape"]
-    assert (found.match, found.placement, found.tiers[1].capacity_bytes) == ("prefix", base.placement, 1 << 30)
+    assert (found.match, found.placement, found.tiers[1].capacity_bytes) == (
+        "prefix",
+        base.placement,
+        1 << 30,
+    )
     assert found.tiers[1].staging
     assert found.tiers[2:4] == base.tiers[2:4]
     for wrong in ('base = "nothing"', 'base = "mlperf"\ntiers = "nvme"', "base = 1"):

@@ -1,4 +1,7 @@
-"""`kvtrace size`: every point of a grid equals `gen`, samples say how far off they may be, the first line answers."""
+"""`kvtrace size`.
+
+Every point of a grid equals `gen`, samples say how far off they may be, the first line answers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ EXAMPLE = Path(__file__).parents[3] / "examples/conversation.jsonl"
 
 
 def write_requests(path, count, seed, *, blocks=6, prefixes=12):
-    """Write requests that share prefixes, some more often than others; and last blocks that are their own."""
+    """Write requests that share prefixes, some more often than others.
+
+    And last blocks that are their own.
+    """
     draw = random.Random(seed)  # noqa: S311 - the same each time
     chains = [[100 * n + k for k in range(draw.randint(1, blocks))] for n in range(prefixes)]
     lines = []
@@ -26,7 +32,9 @@ def write_requests(path, count, seed, *, blocks=6, prefixes=12):
         own = [10_000 + 10 * n + k for k in range(draw.randint(1, 3))]
         ids = [*shared[: draw.randint(1, len(shared))], *own]
         tokens = 512 * len(ids) - draw.randint(0, 511)
-        lines.append({"timestamp": 700 * n, "input_length": tokens, "output_length": 8, "hash_ids": ids})
+        lines.append(
+            {"timestamp": 700 * n, "input_length": tokens, "output_length": 8, "hash_ids": ids}
+        )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -78,10 +86,15 @@ def test_every_point_is_what_gen_counts(requests, tmp_path, preset):
     assert len(found["points"]) == 2 ** len(tiers)
     for point in found["points"]:
         held = {tier: point["capacities"][ROLES[tier]] for tier in tiers}
-        settings = [("--set", f"tiers.{t}.capacity={'unlimited' if of is None else of}") for t, of in held.items()]
+        settings = [
+            ("--set", f"tiers.{t}.capacity={'unlimited' if of is None else of}")
+            for t, of in held.items()
+        ]
         arguments = [*given, "--preset", preset, *(a for s in settings for a in s)]
         made = json.loads(
-            run_cli("kvtrace", "gen", *arguments, "-o", tmp_path / "t.parquet", "--json", "--force").stdout
+            run_cli(
+                "kvtrace", "gen", *arguments, "-o", tmp_path / "t.parquet", "--json", "--force"
+            ).stdout
         )
         compare(point, made["stats"])
 
@@ -92,15 +105,38 @@ def compare(point, stats):
     assert point["hit_ratio"] == pytest.approx(1 - stats["misses"] / stats["lookups"], abs=1e-12)
     span_s = point["span_ns"] / NS_PER_S
     for mine, other in zip(point["tiers"], stats["tiers"], strict=True):
-        for name in ("name", "hits", "hit_ratio", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes"):
+        for name in (
+            "name",
+            "hits",
+            "hit_ratio",
+            "read_bytes",
+            "written_bytes",
+            "deleted_bytes",
+            "populated_bytes",
+        ):
             assert mine[name] == other[name], name
         # By the second, from the rows: together what the counters say.
-        assert mine["rates"]["read_bytes_per_s"]["mean"] * span_s == pytest.approx(other["read_bytes"])
-        assert mine["rates"]["write_bytes_per_s"]["mean"] * span_s == pytest.approx(other["written_bytes"])
+        assert mine["rates"]["read_bytes_per_s"]["mean"] * span_s == pytest.approx(
+            other["read_bytes"]
+        )
+        assert mine["rates"]["write_bytes_per_s"]["mean"] * span_s == pytest.approx(
+            other["written_bytes"]
+        )
 
 
 def test_saved_tokens_are_those_of_the_chunks_that_hit(requests):
-    found = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "0", "--nvme", "4GiB")
+    found = sized(
+        requests,
+        *GIVEN,
+        "--preset",
+        "lmcache-disk",
+        "--target-hit",
+        "1%",
+        "--dram",
+        "0",
+        "--nvme",
+        "4GiB",
+    )
     (point,) = found["points"]
     hits = sum(tier["hits"] for tier in point["tiers"])
     assert hits > 100
@@ -134,8 +170,12 @@ def test_samples_are_as_far_off_as_they_say(tmp_path, preset):
             continue
         assert estimated["sampling_rate"] == 0.1
         assert 0 < estimated["hit_ratio_error"] < 0.1
-        assert estimated["hit_ratio"] == pytest.approx(point["hit_ratio"], abs=estimated["hit_ratio_error"])
-        assert estimated["tiers"][-1]["written_bytes"] == pytest.approx(point["tiers"][-1]["written_bytes"], rel=0.1)
+        assert estimated["hit_ratio"] == pytest.approx(
+            point["hit_ratio"], abs=estimated["hit_ratio_error"]
+        )
+        assert estimated["tiers"][-1]["written_bytes"] == pytest.approx(
+            point["tiers"][-1]["written_bytes"], rel=0.1
+        )
         assert estimated["tiers"][-1]["rates"]["read_bytes_per_s"]["p99_second"] is None
     # What is chosen, and the ceiling, are exact.
     assert sampled["chosen"] == full["chosen"]
@@ -143,14 +183,28 @@ def test_samples_are_as_far_off_as_they_say(tmp_path, preset):
 
 
 def test_the_least_dram_is_chosen_in_which_none_stalls_and_with_prices_the_cheapest(requests):
-    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--nvme", "64MiB,2GiB"]
+    given = [
+        requests,
+        *GIVEN,
+        "--preset",
+        "lmcache-disk",
+        "--target-hit",
+        "25%",
+        "--nvme",
+        "64MiB,2GiB",
+    ]
     # Where the engine stalls with every capacity that reaches the target, the answer says so.
     stalling = sized(*given, "--dram", "32MiB")
-    assert (stalling["chosen"]["capacities"]["dram"], stalling["answer"][:18]) == (32 * MIB, "ENGINE WOULD STALL")
+    assert (stalling["chosen"]["capacities"]["dram"], stalling["answer"][:18]) == (
+        32 * MIB,
+        "ENGINE WOULD STALL",
+    )
     given += ["--dram", "32MiB,2GiB"]
     least = sized(*given)
     reached = [p["capacities"] for p in least["points"] if p["hit_ratio"] >= 0.25]
-    assert reached == [{"dram": a * MIB, "nvme": b * MIB} for a, b in ((32, 2048), (2048, 64), (2048, 2048))]
+    assert reached == [
+        {"dram": a * MIB, "nvme": b * MIB} for a, b in ((32, 2048), (2048, 64), (2048, 2048))
+    ]
     assert (least["chosen"]["capacities"], least["chosen"]["stalled_requests"]) == (reached[1], 0)
     cheap = sized(*given, "--price", "dram=1/GiB", "--price", "nvme=8/GiB")
     assert cheap["chosen"]["capacities"] == reached[1]
@@ -158,7 +212,10 @@ def test_the_least_dram_is_chosen_in_which_none_stalls_and_with_prices_the_cheap
 
 
 def test_without_prices_none_stalls_where_more_dram_hits_less():
-    """The grid's first has 128 MB of DRAM, which 42 requests never fit; with DRAM for all it misses the target."""
+    """The grid's first has 128 MB of DRAM, which 42 requests never fit.
+
+    With DRAM for all it misses the target.
+    """
     chosen = sized(
         EXAMPLE, "--limit", "250", "--model", "deepseek-v3", "--tp", "8", "--set", "tiers.gpu.capacity=256MiB",
         "--preset", "lmcache-disk", "--target-hit", "35%",
@@ -172,7 +229,9 @@ def test_between_two_capacities_of_ours_the_answer_is_found_closer(requests):
     chosen, grid = found["chosen"], [p for p in found["points"] if p != found["chosen"]]
     assert len(grid) == 20
     # Of the grid it would be this one.
-    first = min((p["capacities"]["dram"], p["capacities"]["nvme"]) for p in grid if p["hit_ratio"] >= 0.25)
+    first = min(
+        (p["capacities"]["dram"], p["capacities"]["nvme"]) for p in grid if p["hit_ratio"] >= 0.25
+    )
     dram, nvme = chosen["capacities"]["dram"], chosen["capacities"]["nvme"]
     assert chosen["hit_ratio"] >= 0.25
     assert chosen["stalled_requests"] == 0
@@ -196,7 +255,10 @@ def test_beside_given_nvme_it_is_the_least_dram_in_which_none_stalls(requests, n
 def test_dram_beyond_the_grid_is_found_where_little_nvme_is_given(requests):
     asked = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "40%", "--nvme", "64MiB"]
     found = sized(*asked)
-    dram, grid = found["chosen"]["capacities"]["dram"], [p for p in found["points"] if p != found["chosen"]]
+    dram, grid = (
+        found["chosen"]["capacities"]["dram"],
+        [p for p in found["points"] if p != found["chosen"]],
+    )
     assert dram > max(point["capacities"]["dram"] for point in grid)
     assert (found["chosen"]["stalled_requests"], found["chosen"]["hit_ratio"] >= 0.4) == (0, True)
     assert sized(*asked, "--dram", f"{int(dram / 1.03)}B")["chosen"] is None
@@ -207,13 +269,26 @@ def test_beside_unlimited_dram_no_nvme_is_needed(requests):
     for prices in ([], ["--price", "dram=4/GiB", "--price", "nvme=0.1/GiB"]):
         done = size(*asked, *prices)
         assert done.stdout.startswith("unlimited DRAM and no NVMe")
-        assert ("note: the answer has no price: its unlimited tier has none\n" in done.stderr) == bool(prices)
+        assert (
+            "note: the answer has no price: its unlimited tier has none\n" in done.stderr
+        ) == bool(prices)
 
 
 @pytest.mark.parametrize("nvme", ["1GiB", "unlimited"])
 def test_beside_given_nvme_no_dram_may_be_the_cheapest(requests, nvme):
     """DRAM that holds no whole prompt lets vLLM find less than none does."""
-    asked = [requests, *GIVEN, "--preset", "vllm-fs", "--nvme", nvme, "--price", "dram=4/GiB", "--price", "nvme=1/GiB"]
+    asked = [
+        requests,
+        *GIVEN,
+        "--preset",
+        "vllm-fs",
+        "--nvme",
+        nvme,
+        "--price",
+        "dram=4/GiB",
+        "--price",
+        "nvme=1/GiB",
+    ]
     none = sized(*asked, "--dram", "0", "--target-hit", "25%")["chosen"]
     assert none["hit_ratio"] > 0.3
     found = size(*asked, "--target-hit", "30%").stdout
@@ -222,24 +297,51 @@ def test_beside_given_nvme_no_dram_may_be_the_cheapest(requests, nvme):
 
 
 def test_what_the_gpu_reaches_by_itself_takes_no_dram(requests):
-    given = [*GIVEN[:-1], "tiers.gpu.capacity=64GiB", "--preset", "lmcache-disk", "--target-hit", "30%"]
+    given = [
+        *GIVEN[:-1],
+        "tiers.gpu.capacity=64GiB",
+        "--preset",
+        "lmcache-disk",
+        "--target-hit",
+        "30%",
+    ]
     said = size(requests, *given).stdout.splitlines()[0]
     assert said.startswith("no DRAM and no NVMe, beside 68.7 GB of GPU")
-    assert sized(requests, *given, "--price", "dram=4/GiB", "--price", "nvme=0.1/GiB")["chosen"]["price"] == 0
+    assert (
+        sized(requests, *given, "--price", "dram=4/GiB", "--price", "nvme=0.1/GiB")["chosen"][
+            "price"
+        ]
+        == 0
+    )
 
 
 def test_a_target_that_no_capacity_reaches(requests):
     done = size(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "99%")
-    ceiling = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "99%")["ceiling"]["hit_ratio"]
-    assert done.stdout.splitlines()[0] == (
-        f"99 % is unreachable; the ceiling is {100 * ceiling:.1f} % of look-ups hit (target 99 %), "
+    ceiling = sized(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "99%")["ceiling"][
+        "hit_ratio"
+    ]
+    assert (
+        done.stdout.splitlines()[0]
+        == f"99 % is unreachable; the ceiling is {100 * ceiling:.1f} % of look-ups hit (target 99"
+        " %), "
         "with unlimited DRAM and NVMe"
     )
     assert 0.2 < ceiling < 0.9
 
 
 def test_a_grid_that_is_too_small_says_what_would_do(requests):
-    done = size(requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "25%", "--dram", "0", "--nvme", "8MiB")
+    done = size(
+        requests,
+        *GIVEN,
+        "--preset",
+        "lmcache-disk",
+        "--target-hit",
+        "25%",
+        "--dram",
+        "0",
+        "--nvme",
+        "8MiB",
+    )
     first = done.stdout.splitlines()[0]
     assert first.startswith("none of these capacities is enough: ")
     assert "with no DRAM and 8.39 MB of NVMe" in first
@@ -248,7 +350,10 @@ def test_a_grid_that_is_too_small_says_what_would_do(requests):
 
 def test_no_policy_exceeds_the_optimum(requests):
     found = sized(requests, *GIVEN, "--preset", "vllm-fs", "--target-hit", "10%")
-    assert all(p["hit_ratio"] <= p["optimal_hit_ratio"] <= found["ceiling"]["hit_ratio"] for p in found["points"])
+    assert all(
+        p["hit_ratio"] <= p["optimal_hit_ratio"] <= found["ceiling"]["hit_ratio"]
+        for p in found["points"]
+    )
     assert any(p["hit_ratio"] < p["optimal_hit_ratio"] for p in found["points"])
 
 
@@ -260,7 +365,9 @@ def test_the_time_to_the_first_token_is_that_of_gen(tmp_path):
     for point in found["points"]:
         settings = [("cpu", point["capacities"]["dram"]), ("nvme", point["capacities"]["nvme"])]
         stated = [a for tier, of in settings for a in ("--set", f"tiers.{tier}.capacity={of}")]
-        made = run_cli("kvtrace", "gen", *given, *stated, "-o", tmp_path / "t.parquet", "--json", "--force")
+        made = run_cli(
+            "kvtrace", "gen", *given, *stated, "-o", tmp_path / "t.parquet", "--json", "--force"
+        )
         assert point["first_token"] == json.loads(made.stdout)["stats"]["first_token"]
     assert set(found["basis"].values()) == {"simulated", "modelled"}
     times = [point["first_token"]["with_cache"]["p95_ns"] for point in found["points"]]
@@ -271,7 +378,18 @@ def test_the_time_to_the_first_token_is_that_of_gen(tmp_path):
 
 
 def test_wear_by_hand(requests):
-    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "1GiB", "--nvme", "1GiB"]
+    given = [
+        requests,
+        *GIVEN,
+        "--preset",
+        "lmcache-disk",
+        "--target-hit",
+        "1%",
+        "--dram",
+        "1GiB",
+        "--nvme",
+        "1GiB",
+    ]
     found = sized(*given, "--endurance", "2DWPD,5y")["chosen"]["tiers"]
     drive = found[-1]
     per_day = drive["written_bytes"] / (249 * 0.7) * 86_400
@@ -297,7 +415,18 @@ def test_the_page(requests, tmp_path):
 
 def test_users_have_capacities_that_suit_them():
     found = sized(
-        *("--users", "4", "--duration", "30s", "--model", "tiny-1b", "--preset", "lmcache-disk", "--target-hit", "1%"),
+        *(
+            "--users",
+            "4",
+            "--duration",
+            "30s",
+            "--model",
+            "tiny-1b",
+            "--preset",
+            "lmcache-disk",
+            "--target-hit",
+            "1%",
+        ),
         *("--set", "tiers.gpu.capacity=0"),
     )
     capacities = [(p["capacities"]["dram"], p["capacities"]["nvme"]) for p in found["points"]]
@@ -311,12 +440,17 @@ def test_users_have_capacities_that_suit_them():
 
 
 def test_the_printed_command_makes_the_trace_of_the_answer(tmp_path):
-    """Its --gpu took away what the preset says of computing: users asked sooner, and 20 % hit where 50 % did."""
+    """Its --gpu took away what the preset says of computing.
+
+    Users asked sooner, and 20 % hit where 50 % did.
+    """
     users = ["--users", "6", "--duration", "30s", "--model", "tiny-1b", "--preset", "mlperf"]
     users += ["--set", "workload.rag_share=0.2", "--set", "tiers.gpu.capacity=64MiB"]
     found = sized(*users, "--target-hit", "50%")["chosen"]
     (note,) = (
-        line for line in size(*users, "--target-hit", "50%").stdout.splitlines() if "its trace: kvtrace gen" in line
+        line
+        for line in size(*users, "--target-hit", "50%").stdout.splitlines()
+        if "its trace: kvtrace gen" in line
     )
     more = note.partition(" options and ")[2].split()
     made = run_cli("kvtrace", "gen", *users, *more, "-o", tmp_path / "t.parquet", "--json")
@@ -325,7 +459,18 @@ def test_the_printed_command_makes_the_trace_of_the_answer(tmp_path):
 
 
 def test_a_file_is_served_in_its_order_unless_a_gpu_is_said(requests):
-    given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "0", "--nvme", "1GiB"]
+    given = [
+        requests,
+        *GIVEN,
+        "--preset",
+        "lmcache-disk",
+        "--target-hit",
+        "1%",
+        "--dram",
+        "0",
+        "--nvme",
+        "1GiB",
+    ]
     assert sized(*given)["serving"]["gpu"] == "instant"
     timed = sized(*given, "--gpu", "l40s")
     assert timed["serving"]["gpu"] == "l40s"
@@ -372,7 +517,9 @@ REFUSED = {
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
 
 
-@pytest.mark.parametrize("command", [["size", "--target-hit", "30%", "--model", "tiny-1b"], ["mrc"]])
+@pytest.mark.parametrize(
+    "command", [["size", "--target-hit", "30%", "--model", "tiny-1b"], ["mrc"]]
+)
 def test_hits_that_a_file_cannot_tell_are_not_said_to_be_none(tmp_path, command):
     path = tmp_path / "a.csv"
     path.write_text(AZURE)
@@ -397,45 +544,99 @@ def test_what_is_wrong_is_one_line(requests, what):
 @pytest.mark.parametrize("options", [[], ["--sample", "0.5"], ["--dram", "0", "--nvme", "1GB"]])
 def test_prompts_of_no_whole_object_ask_for_nothing(tmp_path, options):
     """It ended with a division by zero."""
-    path, line = tmp_path / "r.jsonl", {"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}
+    path, line = (
+        tmp_path / "r.jsonl",
+        {"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]},
+    )
     path.write_text(f"{json.dumps(line)}\n" * 2)
-    done = size(path, "--model", "tiny-1b", "--preset", "lmcache-disk", "--target-hit", "30%", *options, check=False)
-    assert (done.returncode, "error: no request looks up anything: no prompt fills an" in done.stderr) == (2, True)
+    done = size(
+        path,
+        "--model",
+        "tiny-1b",
+        "--preset",
+        "lmcache-disk",
+        "--target-hit",
+        "30%",
+        *options,
+        check=False,
+    )
+    assert (
+        done.returncode,
+        "error: no request looks up anything: no prompt fills an" in done.stderr,
+    ) == (2, True)
 
 
 def test_the_printed_command_says_what_is_unlimited(requests):
     """Without it the preset's 128 GiB of DRAM were simulated."""
     given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--nvme", "1GiB"]
     given += ["--dram", "unlimited"]
-    assert "--set tiers.cpu.capacity=unlimited --set tiers.nvme.capacity=1073741824\n" in size(*given).stdout
+    assert (
+        "--set tiers.cpu.capacity=unlimited --set tiers.nvme.capacity=1073741824\n"
+        in size(*given).stdout
+    )
 
 
 def test_a_capacity_that_is_set_is_not_searched(requests):
     given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--nvme", "1GiB"]
     found = sized(*given, "--set", "tiers.cpu.capacity=512MiB")
-    assert [point["capacities"] for point in found["points"]] == [{"dram": 512 * MIB, "nvme": 1024 * MIB}]
+    assert [point["capacities"] for point in found["points"]] == [
+        {"dram": 512 * MIB, "nvme": 1024 * MIB}
+    ]
     # What is said of the sizes that are tried counts, as before.
     found = sized(*given, "--set", "tiers.cpu.capacity=512MiB", "--dram", "0,1GiB")
     assert {point["capacities"]["dram"] for point in found["points"]} == {0, 1024 * MIB}
 
 
 def test_with_as_much_dram_as_is_named_none_stalls(tmp_path):
-    """It said: ENGINE WOULD STALL in 6 of 12 requests, none with 2.75 GB of DRAM; 2.75 GB of DRAM and ..."""
+    """It said.
+
+    ENGINE WOULD STALL in 6 of 12 requests, none with 2.75 GB of DRAM; 2.75 GB of DRAM and ...
+    """
     path, prompts = tmp_path / "r.jsonl", [[1000 * p + at for at in range(41)] for p in range(3)]
     lines = [
-        {"timestamp": 1000 * at, "input_length": 41 * 512, "output_length": 5, "hash_ids": prompts[at % 3]}
+        {
+            "timestamp": 1000 * at,
+            "input_length": 41 * 512,
+            "output_length": 5,
+            "hash_ids": prompts[at % 3],
+        }
         for at in range(12)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    given = [path, "--source", "mooncake", "--preset", "lmcache-disk", "--model", "llama3.1-8b", "--target-hit", "30%"]
+    given = [
+        path,
+        "--source",
+        "mooncake",
+        "--preset",
+        "lmcache-disk",
+        "--model",
+        "llama3.1-8b",
+        "--target-hit",
+        "30%",
+    ]
     given += ["--set", "tiers.gpu.capacity=0", "--nvme", "1TB"]
     # 41 blocks of 512 tokens of 128 KiB each are 2,751,463,424 bytes.
-    assert ", none with 2.76 GB of DRAM; 2.75 GB of DRAM" in sized(*given, "--dram", "2.75GB")["answer"]
-    assert sized(*given, "--dram", "2.76GB")["answer"].startswith("2.76 GB of DRAM and 1.00 TB of NVMe: ")
+    assert (
+        ", none with 2.76 GB of DRAM; 2.75 GB of DRAM"
+        in sized(*given, "--dram", "2.75GB")["answer"]
+    )
+    assert sized(*given, "--dram", "2.76GB")["answer"].startswith(
+        "2.76 GB of DRAM and 1.00 TB of NVMe: "
+    )
 
 
 def test_models_by_the_names_that_people_type(requests):
-    given = [requests, "--source", "mooncake", "--preset", "lmcache-disk", "--target-hit", "1%", "--dram", "1GiB"]
+    given = [
+        requests,
+        "--source",
+        "mooncake",
+        "--preset",
+        "lmcache-disk",
+        "--target-hit",
+        "1%",
+        "--dram",
+        "1GiB",
+    ]
     found = [
         sized(*given, "--nvme", "1TiB", "--model", model)["chosen"]
         for model in ("llama3.1-70b-instruct", "llama3.1-70b", "meta-llama/Llama-3.1-70B-Instruct")
@@ -447,10 +648,22 @@ def test_models_by_the_names_that_people_type(requests):
 @pytest.mark.traces
 def test_the_conversation_trace():
     path = TRACES / "mooncake_conversation.jsonl"
-    given = [path, "--source", "mooncake", "--model", "llama3.1-70b", "--tp", "4", "--preset", "lmcache-disk"]
+    given = [
+        path,
+        "--source",
+        "mooncake",
+        "--model",
+        "llama3.1-70b",
+        "--tp",
+        "4",
+        "--preset",
+        "lmcache-disk",
+    ]
     done = size(*given, "--target-hit", "80%")
-    assert done.stdout.splitlines()[0] == (
-        "80 % is unreachable; the ceiling is 37.8 % of look-ups hit (target 80 %), with unlimited DRAM and NVMe"
+    assert (
+        done.stdout.splitlines()[0]
+        == "80 % is unreachable; the ceiling is 37.8 % of look-ups hit (target 80 %), with"
+        " unlimited DRAM and NVMe"
     )
 
 
@@ -461,18 +674,36 @@ def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
     capacities = ["--dram", "64MiB", "--nvme", "1GiB"]
     shown = size(*few, "--preset", "vllm-obj", *tiers, *capacities, "--target-hit", "0.1%").stdout
     # What makes hits is named, asked for or not.
-    answer = r"ENGINE WOULD STALL in 8 of 53 requests, none with 2\.19 GB of DRAM; 67\.1 MB of DRAM and"
-    assert re.match(answer + r" 1\.07 GB of S3, beside 67\.1 MB of GPU \((?:[\d.]+|< 0\.1) % of look-ups\): ", shown)
+    answer = (
+        r"ENGINE WOULD STALL in 8 of 53 requests, none with 2\.19 GB of DRAM; 67\.1 MB of DRAM and"
+    )
+    assert re.match(
+        answer + r" 1\.07 GB of S3, beside 67\.1 MB of GPU \((?:[\d.]+|< 0\.1) % of look-ups\): ",
+        shown,
+    )
     assert "NVMe" not in shown
     made = ["gen", *few, "--preset", "vllm-obj", *tiers, "--set", "tiers.s3.capacity=1GiB"]
-    (cost,) = json.loads(run_cli("kvtrace", *made, "-o", tmp_path / "t.parquet", "--json").stdout)["costs"]
+    (cost,) = json.loads(run_cli("kvtrace", *made, "-o", tmp_path / "t.parquet", "--json").stdout)[
+        "costs"
+    ]
     total = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
     (said,) = (line for line in shown.splitlines() if line.startswith("s3: ") and "a month" in line)
     assert float(said.split()[1].replace(",", "")) == pytest.approx(total, rel=0.02)
 
 
 def test_beside_an_object_store_it_is_the_drive_that_is_sized():
-    few = ["--users", 4, "--duration", "20s", "--model", "tiny-1b", "--preset", "lmcache-s3", "--gpu", "h100"]
+    few = [
+        "--users",
+        4,
+        "--duration",
+        "20s",
+        "--model",
+        "tiny-1b",
+        "--preset",
+        "lmcache-s3",
+        "--gpu",
+        "h100",
+    ]
     shown = size(*few, "--dram", "64MiB", "--nvme", "128MiB", "--target-hit", "0.1%").stdout
     assert shown.startswith("67.1 MB of DRAM and 134 MB of NVMe, beside ")
     assert "--set tiers.nvme.capacity=134217728" in shown
@@ -480,16 +711,26 @@ def test_beside_an_object_store_it_is_the_drive_that_is_sized():
 
 @pytest.mark.first(price=1)
 @pytest.mark.parametrize(
-    "preset", [pytest.param(name, marks=pytest.mark.full) for name in ("vllm-fs", "sglang-hicache", "lmcache-disk")]
+    "preset",
+    [
+        pytest.param(name, marks=pytest.mark.full)
+        for name in ("vllm-fs", "sglang-hicache", "lmcache-disk")
+    ],
 )
-@pytest.mark.parametrize(("price", "target"), [((4, 0.1), 25), ((1, 1), 25), ((0.1, 4), 25), ((0.1, 4), 50)])
+@pytest.mark.parametrize(
+    ("price", "target"), [((4, 0.1), 25), ((1, 1), 25), ((0.1, 4), 25), ((0.1, 4), 50)]
+)
 def test_no_point_of_a_brute_force_is_cheaper(requests, preset, price, target):
     given = [requests, *GIVEN, "--preset", preset, "--target-hit", f"{target}%"]
     given += [
-        part for role, of in zip(("dram", "nvme"), price, strict=True) for part in ("--price", f"{role}={of}/GiB")
+        part
+        for role, of in zip(("dram", "nvme"), price, strict=True)
+        for part in ("--price", f"{role}={of}/GiB")
     ]
     found = sized(*given)["chosen"]
-    top = 1.2 * max(point["capacities"]["nvme"] for point in sized(*given)["points"] if point["price"])
+    top = 1.2 * max(
+        point["capacities"]["nvme"] for point in sized(*given)["points"] if point["price"]
+    )
     sizes = ",".join(f"{int(top * 0.75**n)}B" for n in range(19)) + ",0"
     every = sized(*given, "--dram", sizes, "--nvme", sizes)["points"]
     assert len(every) == 400

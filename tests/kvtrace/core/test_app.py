@@ -18,7 +18,11 @@ from kvtrace.core.metadata import TierFacts
 
 ERRORS = {
     "config": (ConfigError("an option\nof two lines"), 2, "an option of two lines"),
-    "trace": (TraceError("wrong", path="t.parquet", row=3, column="op"), 3, "t.parquet, row 3, column op: wrong"),
+    "trace": (
+        TraceError("wrong", path="t.parquet", row=3, column="op"),
+        3,
+        "t.parquet, row 3, column op: wrong",
+    ),
     "device": (DeviceError("no"), 4, "no"),
     "probe": (ProbeUnavailable("install it"), 5, "install it"),
     "os": (PermissionError(13, "Permission denied", "/x"), 4, "/x: Permission denied"),
@@ -45,7 +49,10 @@ ERRORS = {
     "threads": (
         RuntimeError("can't start new thread"),
         7,
-        "out of memory: the machine, or a limit on this process (ulimit -v), has too little to start a thread",
+        (
+            "out of memory: the machine, or a limit on this process (ulimit -v), has too little to"
+            " start a thread"
+        ),
     ),
     "budget": (OutOfMemory("the replay needs"), 7, "the replay needs"),
     "a file that Arrow cannot read": (
@@ -93,7 +100,9 @@ def test_an_error_is_one_line_and_a_code(monkeypatch, capsys, error, code, messa
     assert (shown.out, shown.err) == ("", f"kvx: error: {message}\n")
 
 
-def test_what_cannot_be_read_is_said_with_the_files_of_the_command_line(monkeypatch, capsys, tmp_path):
+def test_what_cannot_be_read_is_said_with_the_files_of_the_command_line(
+    monkeypatch, capsys, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ops.parquet").write_text("x")
     app = make_app("kvx", "Test.", "First steps.")
@@ -224,7 +233,9 @@ class Brush:
     width: int = option("How wide.", 1)
 
 
-def test_a_command_takes_some_options_of_a_group_and_makes_values_of_what_is_written(capsys, monkeypatch):
+def test_a_command_takes_some_options_of_a_group_and_makes_values_of_what_is_written(
+    capsys, monkeypatch
+):
     app, taken = typer.Typer(), []
 
     @app.callback()
@@ -251,7 +262,10 @@ def test_a_command_takes_some_options_of_a_group_and_makes_values_of_what_is_wri
 
 
 def test_a_background_jobs_sigint_is_heeded_and_nohups_sighup_is_not():
-    """A shell starts background jobs with SIGINT ignored: `kvreplay run &` still ends by it, and so do its probes."""
+    """A shell starts background jobs with SIGINT ignored.
+
+    `kvreplay run &` still ends by it, and so do its probes.
+    """
     code = (
         "import os, signal\n"
         "from kvtrace.core.app import noted_signals\n"
@@ -265,5 +279,7 @@ def test_a_background_jobs_sigint_is_heeded_and_nohups_sighup_is_not():
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, preexec_fn=ignore)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, preexec_fn=ignore
+    )
     assert done.stdout == "SIGINT\n"

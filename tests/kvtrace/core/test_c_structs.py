@@ -36,7 +36,9 @@ struct Whole {
 def test_a_header_says_what_its_structs_are():
     said = CHeader(HEADER)
     assert said.constants == {"FEW": 0, "MANY": 7, "MORE": 8, "BITS": 3}
-    assert said.dtype("Item") == np.dtype([("kind", "i1"), ("a", "i4"), ("b", "i4"), ("share", "u8")], align=True)
+    assert said.dtype("Item") == np.dtype(
+        [("kind", "i1"), ("a", "i4"), ("b", "i4"), ("share", "u8")], align=True
+    )
     whole = Structure(said, "Whole")
     whole.seed, whole.part.items = 5, np.ones(3, said.dtype("Item"))
     whole.part.first.a = 9
@@ -66,13 +68,18 @@ def test_c_lays_out_what_python_reads_in_a_header(said, includes, tmp_path):
             continue
         lines.append(f'_Static_assert(sizeof({name}) == {ctypes.sizeof(of)}, "{name}");')
         for field, *_ in of._fields_:
-            lines.append(f'_Static_assert(offsetof({name}, {field}) == {getattr(of, field).offset}, "{name}.{field}");')
+            lines.append(
+                f"_Static_assert(offsetof({name}, {field}) == {getattr(of, field).offset},"
+                f' "{name}.{field}");'
+            )
             known += 1
     assert known > 100
     (tmp_path / "layout.c").write_text("\n".join(lines))
     folders = [Path(module.__file__).parent for module in (library, records, rows)]
     places = [f"-I{folder}" for folder in folders]
-    subprocess.run([compiler, "-D_GNU_SOURCE", "-fsyntax-only", *places, tmp_path / "layout.c"], check=True)
+    subprocess.run(
+        [compiler, "-D_GNU_SOURCE", "-fsyntax-only", *places, tmp_path / "layout.c"], check=True
+    )
 
 
 def test_the_rows_have_the_schemas_codes():
@@ -115,4 +122,7 @@ numbers.add(names)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (7, 1), done.stderr
-    assert "out of memory: the machine, or a limit on this process (ulimit -v), has too little" in done.stderr
+    assert (
+        "out of memory: the machine, or a limit on this process (ulimit -v), has too little"
+        in done.stderr
+    )

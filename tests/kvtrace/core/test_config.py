@@ -6,11 +6,19 @@ import pytest
 from kvtrace.core.config import load_toml, override, sha256, to_struct
 from kvtrace.core.errors import ConfigError, TraceError
 
-TREE = {"name": "x", "size": 1, "deep": {"er": {"value": 2}}, "tiers": [{"name": "a", "n": 1}, {"name": "b", "n": 2}]}
+TREE = {
+    "name": "x",
+    "size": 1,
+    "deep": {"er": {"value": 2}},
+    "tiers": [{"name": "a", "n": 1}, {"name": "b", "n": 2}],
+}
 
 
 def test_overrides_apply_in_order_and_to_a_copy():
-    changed = override(TREE, ["size=5", "deep.er.value=true", "tiers.b.n=7", "tiers.b.n=8", "name=some words", "new=1"])
+    changed = override(
+        TREE,
+        ["size=5", "deep.er.value=true", "tiers.b.n=7", "tiers.b.n=8", "name=some words", "new=1"],
+    )
     assert changed == {
         "name": "some words", "size": 5, "deep": {"er": {"value": True}}, "new": 1,
         "tiers": [{"name": "a", "n": 1}, {"name": "b", "n": 8}],

@@ -1,4 +1,7 @@
-"""Damaged and hostile files, one of each kind that once did harm: one line each, in little memory."""
+"""Damaged and hostile files, one of each kind that once did harm.
+
+One line each, in little memory.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,8 @@ def with_meta(path, meta: bytes):
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv.zst"])
 @pytest.mark.parametrize(
-    "meta", [b'{"schema_version":1,"table":"\xff"}', DEEP, b'{"schema_version":1,"x":' + DEEP, b"nul"]
+    "meta",
+    [b'{"schema_version":1,"table":"\xff"}', DEEP, b'{"schema_version":1,"x":' + DEEP, b"nul"],
 )
 @pytest.mark.parametrize("command", ["info", "validate"])
 def test_metadata_that_is_no_text_or_no_json(tmp_path, suffix, meta, command):
@@ -80,7 +84,9 @@ def test_a_footer_that_says_more_rows_than_the_file_can_hold(tmp_path):
 def test_a_row_group_that_unpacks_to_more_than_it_may(tmp_path, monkeypatch):
     path = write_trace(tmp_path / "t.parquet", [ROW] * 1000)
     monkeypatch.setattr(tables, "MOST_GROUP_BYTES", 1000)
-    with pytest.raises(TraceError, match="a row group unpacks to more than 1000 bytes; write smaller ones"):
+    with pytest.raises(
+        TraceError, match="a row group unpacks to more than 1000 bytes; write smaller ones"
+    ):
         open_table(path)
 
 
@@ -92,7 +98,9 @@ def test_a_zstd_bomb(tmp_path, monkeypatch, part):
     path = tmp_path / "t.csv.zst"
     path.write_bytes(zstandard.compress(head + part * (100_000_000 // len(part))))
     assert path.stat().st_size < 40_000
-    with pytest.raises(TraceError, match=r"unpacks to more than 1000 times its size|a line of more than"):
+    with pytest.raises(
+        TraceError, match=r"unpacks to more than 1000 times its size|a line of more than"
+    ):
         open_table(path)
 
 
@@ -116,8 +124,13 @@ def test_text_that_is_not_utf8(tmp_path):
     held = pa.array([b"\xff\xfe"], pa.binary())
     key = pa.Array.from_buffers(pa.string(), 1, held.buffers())
     kind = pa.array(["chunk"]).dictionary_encode()
-    rows = pa.table({"object_id": [0], "key": key, "kind": kind, "size_bytes": pa.array([1], pa.int64())})
-    pq.write_table(rows.replace_schema_metadata({b"kvtrace": metadata.encode(trace_meta(OBJECTS, rows=1))}), path)
+    rows = pa.table(
+        {"object_id": [0], "key": key, "kind": kind, "size_bytes": pa.array([1], pa.int64())}
+    )
+    pq.write_table(
+        rows.replace_schema_metadata({b"kvtrace": metadata.encode(trace_meta(OBJECTS, rows=1))}),
+        path,
+    )
     with pytest.raises(TraceError, match=r"row 0, column key: damaged from here on: .*UTF8"):
         checked(path, OBJECTS)
 
@@ -130,25 +143,42 @@ def test_a_column_whose_name_is_not_utf8(tmp_path):
 
 
 def test_bytes_that_add_up_to_more_than_can_be_reckoned_with(tmp_path):
-    path = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 2**50, 0, 0, 0)] * 5000)
-    with pytest.raises(TraceError, match="column length_bytes: all up to these rows add up to over 4 EiB"):
+    path = write_trace(
+        tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 2**50, 0, 0, 0)] * 5000
+    )
+    with pytest.raises(
+        TraceError, match="column length_bytes: all up to these rows add up to over 4 EiB"
+    ):
         checked(path, TRACE)
 
 
-@pytest.mark.parametrize("text", ["[1_0]", "(1 2)", "[1 2", "[٣]", "[99999999999999999999]", "[1  2]"])
+@pytest.mark.parametrize(
+    "text", ["[1_0]", "(1 2)", "[1 2", "[٣]", "[99999999999999999999]", "[1  2]"]
+)
 def test_a_list_in_a_csv_is_one_or_an_error(tmp_path, text):
     path = tmp_path / "r.csv.zst"
-    row = {"arrival_ns": 0, "request_id": 0, "session_id": None, "turn": None, "input_tokens": 1, "output_tokens": 1}
+    row = {
+        "arrival_ns": 0,
+        "request_id": 0,
+        "session_id": None,
+        "turn": None,
+        "input_tokens": 1,
+        "output_tokens": 1,
+    }
     row |= {"block_ids": [12], "qos": None, "kind": "trace"}
     with create(path, REQUESTS, trace_meta(REQUESTS)) as out:
         out.write(pa.RecordBatch.from_pylist([row], schema=arrow_schema(REQUESTS)))
     plain = zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read()
     path.write_bytes(zstandard.compress(plain.replace(b"[12]", text.encode())))
-    with pytest.raises(TraceError, match=r"row 0, column block_ids: .* is not a list of whole numbers of 64 bits"):
+    with pytest.raises(
+        TraceError, match=r"row 0, column block_ids: .* is not a list of whole numbers of 64 bits"
+    ):
         rows_of(path)
 
 
-@pytest.mark.parametrize("text", ["x = " + "[" * 100_000, "a." * 100_000 + "b = 1", "x = " + "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["x = " + "[" * 100_000, "a." * 100_000 + "b = 1", "x = " + "9" * 5000]
+)
 def test_toml_that_is_nested_or_long(tmp_path, text):
     path = tmp_path / "p.toml"
     path.write_text(text, encoding="utf-8")

@@ -26,14 +26,19 @@ def test_a_run_of_kvreplay_is_the_same_bytes_when_written_again(tmp_path: Path) 
     (tmp_path / "run.json").write_bytes(GOLDEN.read_bytes())
     write_json(tmp_path / "run.json", read_run(tmp_path))
     written, golden = ((tmp_path / "run.json").read_text(), GOLDEN.read_text())
-    # What run.json has gained since is null for an older run; nothing else is added, lost or put elsewhere.
-    assert json.dumps(known(json.loads(written), json.loads(golden))) == json.dumps(json.loads(golden))
+    # What run.json has gained since is null for an older run; nothing else is added, lost or put
+    # elsewhere.
+    assert json.dumps(known(json.loads(written), json.loads(golden))) == json.dumps(
+        json.loads(golden)
+    )
 
 
 def known(found: Any, golden: Any) -> Any:
     """Return `found` without the nulls that `golden` does not have."""
     if isinstance(golden, dict):
-        assert {key: found[key] for key in found.keys() - golden.keys()} == dict.fromkeys(found.keys() - golden.keys())
+        assert {key: found[key] for key in found.keys() - golden.keys()} == dict.fromkeys(
+            found.keys() - golden.keys()
+        )
         return {key: known(value, golden[key]) for key, value in found.items() if key in golden}
     if isinstance(golden, list):
         return [known(value, of) for value, of in zip(found, golden, strict=True)]
@@ -46,15 +51,23 @@ def test_a_changed_figure_is_seen(tmp_path: Path) -> None:
     write_json(file, sealed(run))
     assert read_run(tmp_path) == sealed(run)
     written = file.read_text()
-    for before, after in (("3.5", "3.6"), ('"queue_depth": 8', '"queue_depth": 9'), ('"program"', '"progran"')):
+    for before, after in (
+        ("3.5", "3.6"),
+        ('"queue_depth": 8', '"queue_depth": 9'),
+        ('"program"', '"progran"'),
+    ):
         assert before in written
         file.write_text(written.replace(before, after, 1))
-        with pytest.raises(TraceError, match=r"run.json: (damaged: its content is not what was written|not of this)"):
+        with pytest.raises(
+            TraceError,
+            match=r"run.json: (damaged: its content is not what was written|not of this)",
+        ):
             read_run(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "content", [b"{}", b"[1", b"[" * 100_000, b'{"program": "\xff"}', b'{"program": 1}', b"", b"null"]
+    "content",
+    [b"{}", b"[1", b"[" * 100_000, b'{"program": "\xff"}', b'{"program": 1}', b"", b"null"],
 )
 def test_what_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.json").write_bytes(content)
@@ -70,10 +83,14 @@ def test_what_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) 
         {"summary": {"verdict": 1}},
     ],
 )  # fmt: skip
-def test_text_where_numbers_belong_is_refused_in_one_line(tmp_path: Path, changed: dict[str, Any]) -> None:
+def test_text_where_numbers_belong_is_refused_in_one_line(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
     content = json.loads((GOLDEN).read_text(encoding="utf-8"))
     (tmp_path / "run.json").write_text(json.dumps(content | changed), encoding="utf-8")
-    with pytest.raises(TraceError, match=r"run\.json.*: not of this version of kvtrace: .*; make the run again"):
+    with pytest.raises(
+        TraceError, match=r"run\.json.*: not of this version of kvtrace: .*; make the run again"
+    ):
         read_run(tmp_path)
 
 

@@ -5,18 +5,30 @@ import pytest
 
 from kvtrace.core.statistics import UNKNOWN, _student, differing, ratio
 
-# Student's t that 5 % exceed to both sides, by degrees of freedom, and 1.25 % (5 % over 4): a printed table's.
-STUDENT = {(1, 1): 12.706, (2, 1): 4.3027, (4, 1): 2.7764, (8, 1): 2.3060, (198, 1): 1.9720, (4, 4): 4.3147}
+# Student's t that 5 % exceed to both sides, by degrees of freedom, and 1.25 % (5 % over 4): a
+# printed table's.
+STUDENT = {
+    (1, 1): 12.706,
+    (2, 1): 4.3027,
+    (4, 1): 2.7764,
+    (8, 1): 2.3060,
+    (198, 1): 1.9720,
+    (4, 4): 4.3147,
+}
 
 
 def test_an_interval_is_welchs_on_logarithms():
-    # By hand: powers of 2, so that the logarithms of a are -1, 0, 1 and those of b 2, 3, 4 (in bits), each of variance
-    # 1 and error 1/3; the error of their difference is sqrt(2/3), with 4 degrees of freedom.
+    # By hand: powers of 2, so that the logarithms of a are -1, 0, 1 and those of b 2, 3, 4 (in
+    # bits), each of variance 1 and error 1/3; the error of their difference is sqrt(2/3), with 4
+    # degrees of freedom.
     a, b = [1.0, 2.0, 4.0], [16.0, 8.0, 32.0]
     found = ratio(a, b)
     reach = STUDENT[4, 1] * (2 / 3) ** 0.5
     assert (found.value, found.differs) == (8.0, True)
-    assert (found.low, found.high) == (pytest.approx(2 ** (3 - reach), 1e-4), pytest.approx(2 ** (3 + reach), 1e-4))
+    assert (found.low, found.high) == (
+        pytest.approx(2 ** (3 - reach), 1e-4),
+        pytest.approx(2 ** (3 + reach), 1e-4),
+    )
     # Four intervals that hold together are wider each.
     reach = STUDENT[4, 4] * (2 / 3) ** 0.5
     together = ratio(a, b, 4)
@@ -56,9 +68,10 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says(trials):
 
 
 def test_how_many_trials_a_small_difference_takes():
-    # By hand: the interval of n trials a side reaches t(2 n - 2) sqrt(2 / n) times the logarithms' deviation; 5 % is
-    # 4.879 hundredths. With one of 1 hundredth 2 trials reach 4.303, with one of 2 hundredths 3 reach 4.534, with one
-    # of 10 hundredths (a table's t(64) = 1.998, t(66) = 1.997) 33 reach 4.918 and 34 reach 4.843.
+    # By hand: the interval of n trials a side reaches t(2 n - 2) sqrt(2 / n) times the logarithms'
+    # deviation; 5 % is 4.879 hundredths. With one of 1 hundredth 2 trials reach 4.303, with one of
+    # 2 hundredths 3 reach 4.534, with one of 10 hundredths (a table's t(64) = 1.998, t(66) = 1.997)
+    # 33 reach 4.918 and 34 reach 4.843.
     for deviation, needed in ((0.01, 2), (0.02, 3), (0.1, 34), (1.0, None)):
         a = np.exp(deviation * np.array([-1.0, 0.0, 1.0])).tolist()
         assert ratio(a, a).trials_needed == needed
@@ -92,5 +105,9 @@ def test_what_is_not_known_is_null():
 
 
 def test_settings_that_differ():
-    sides = [{"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4, "d": 3}, "e": None}, {"a": 1, "b": {"c": 2}}]
+    sides = [
+        {"a": 1, "b": {"c": 2, "d": 3}},
+        {"a": 1, "b": {"c": 4, "d": 3}, "e": None},
+        {"a": 1, "b": {"c": 2}},
+    ]
     assert differing(sides) == {"b.c": [2, 4, 2], "b.d": [3, 3, None]}

@@ -28,7 +28,9 @@ def values(column) -> st.SearchStrategy:
     elif column.type in INTS:
         # The metadata names three tiers, and objects are numbered about as far as there are rows.
         most = {"tier": 2, "object_id": DENSE_SLACK}.get(column.name, column.most)
-        cell = st.integers(-(2 ** (INTS[column.type] - 1)) if column.least is None else column.least, most)
+        cell = st.integers(
+            -(2 ** (INTS[column.type] - 1)) if column.least is None else column.least, most
+        )
     elif column.type == "string":
         cell = TEXT
     else:
@@ -41,9 +43,10 @@ def tables(table: Table) -> st.SearchStrategy:
     return rows.map(
         lambda rows: pa.Table.from_arrays(
             [
-                pa.array([r[i] for r in rows], f.type if not pa.types.is_dictionary(f.type) else pa.string()).cast(
-                    f.type
-                )
+                pa.array(
+                    [r[i] for r in rows],
+                    f.type if not pa.types.is_dictionary(f.type) else pa.string(),
+                ).cast(f.type)
                 for i, f in enumerate(arrow_schema(table))
             ],
             schema=arrow_schema(table),
@@ -79,7 +82,9 @@ def test_bytes_do_not_depend_on_how_rows_were_batched(tmp_path, monkeypatch):
     for name, size in (("a", 1), ("b", 3), ("c", 30)):
         with create(tmp_path / f"{name}.parquet", TRACE, trace_meta()) as out:
             for start in range(0, 30, size):
-                out.write(trace_batch([(i, *ROWS[0][1:]) for i in range(start, min(30, start + size))]))
+                out.write(
+                    trace_batch([(i, *ROWS[0][1:]) for i in range(start, min(30, start + size))])
+                )
     first = (tmp_path / "a.parquet").read_bytes()
     assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 8
     assert (tmp_path / "b.parquet").read_bytes() == first
@@ -94,14 +99,18 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, suffix):
         out.write(trace_batch(ROWS))
         raise KeyboardInterrupt
     assert path.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([path.name, objects_path(path).name])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        [path.name, objects_path(path).name]
+    )
 
 
 @pytest.mark.parametrize("suffix", traceio.SUFFIXES)
 def test_a_truncated_file_says_so(tmp_path, suffix):
     path = write_trace(tmp_path / f"t{suffix}", ROWS)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(TraceError, match=r"t\.(parquet|csv\.zst).*(truncated|damaged|not a readable)"):
+    with pytest.raises(
+        TraceError, match=r"t\.(parquet|csv\.zst).*(truncated|damaged|not a readable)"
+    ):
         list(open_table(path, TRACE).batches())
 
 
@@ -120,7 +129,9 @@ def test_a_schema_version_we_do_not_know_is_refused(tmp_path):
     with create(path, TRACE, trace_meta()) as out:
         out.write(trace_batch(ROWS))
         out.update(schema_version=99)
-    with pytest.raises(TraceError, match="schema version 99, but this program reads versions 1 to 2"):
+    with pytest.raises(
+        TraceError, match="schema version 99, but this program reads versions 1 to 2"
+    ):
         open_table(path, TRACE)
 
 
@@ -134,7 +145,9 @@ def test_extra_columns_stand_where_they_say_something(tmp_path, suffix, extras):
         "stream": pa.array([None, *[3] * (len(ROWS) - 1)], pa.int16()),
     }
     rows = trace_batch(ROWS)
-    batch = pa.RecordBatch.from_arrays([*rows.columns, *(given[name] for name in extras)], schema=schema)
+    batch = pa.RecordBatch.from_arrays(
+        [*rows.columns, *(given[name] for name in extras)], schema=schema
+    )
     with create(path, TRACE, trace_meta(), extras) as out:
         out.write(batch)
     reader = open_table(path, TRACE)
@@ -145,7 +158,9 @@ def test_extra_columns_stand_where_they_say_something(tmp_path, suffix, extras):
     found = pa.Table.from_batches(open_table(path, TRACE).batches(["stream", "node", "ts_ns"]))
     assert found.column_names == ["stream", "node", "ts_ns"]
     assert found["node"].to_pylist() == [7 if "node" in extras else 0] * len(ROWS)
-    assert found["stream"].to_pylist() == (given["stream"].to_pylist() if "stream" in extras else [None] * len(ROWS))
+    assert found["stream"].to_pylist() == (
+        given["stream"].to_pylist() if "stream" in extras else [None] * len(ROWS)
+    )
     alone = pa.Table.from_batches(open_table(path, TRACE).batches(["node"]))
     assert alone["node"].to_pylist() == found["node"].to_pylist()
 
@@ -225,4 +240,13 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path, name, message):
 
 
 def test_every_table_is_declared():
-    assert set(TABLES) == {"requests", "trace", "objects", "ops", "served", "series", "blocks", "events"}
+    assert set(TABLES) == {
+        "requests",
+        "trace",
+        "objects",
+        "ops",
+        "served",
+        "series",
+        "blocks",
+        "events",
+    }

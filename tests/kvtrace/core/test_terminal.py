@@ -13,18 +13,32 @@ from kvtrace.core.document.document import Chapter, Document, Sheet, parameters,
 
 def shown(monkeypatch, *, is_terminal):
     out = io.StringIO()
-    monkeypatch.setattr(terminal, "_console", lambda: Console(file=out, force_terminal=is_terminal, no_color=True))
+    monkeypatch.setattr(
+        terminal, "_console", lambda: Console(file=out, force_terminal=is_terminal, no_color=True)
+    )
     table = parameters("Facts", Sheet.SUMMARY, {"a": "b"})
     terminal.show_documents([Document("name", "the answer", chapters=[Chapter("", [table])])])
     return [line.strip() for line in out.getvalue().splitlines() if line.strip()]
 
 
 def test_no_figure_is_cut_where_the_terminal_is_narrow(monkeypatch):
-    """In 80 columns rates of wide tables lost their units and last digits, and names were not there at all."""
+    """In 80 columns rates of wide tables lost their units and last digits, and names were not there
+    at all.
+    """
     out = io.StringIO()
-    monkeypatch.setattr(terminal, "_console", lambda: Console(file=out, force_terminal=True, no_color=True, width=40))
-    spec = "text: tier, holds =; bytes_per_s: read = read from it, p99 = p99 of per-second rate; share: hits; count: n"
-    rows = [["nvme", "what a chunk of tokens leaves there", 95.5e6, 246e6, 0.7322, 1_234_567], ["cpu"] + [None] * 5]
+    monkeypatch.setattr(
+        terminal,
+        "_console",
+        lambda: Console(file=out, force_terminal=True, no_color=True, width=40),
+    )
+    spec = (
+        "text: tier, holds =; bytes_per_s: read = read from it, p99 = p99 of per-second rate;"
+        " share: hits; count: n"
+    )
+    rows = [
+        ["nvme", "what a chunk of tokens leaves there", 95.5e6, 246e6, 0.7322, 1_234_567],
+        ["cpu"] + [None] * 5,
+    ]
     terminal.show_tables([table_of("bandwidth", Sheet.SUMMARY, spec, rows)])
     lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
     (row,) = (line for line in lines if "95.5" in line)

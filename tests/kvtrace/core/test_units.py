@@ -100,14 +100,25 @@ def test_format_duration(ns, text):
 
 @pytest.mark.parametrize(
     ("rate", "text"),
-    [(None, "-"), (0, "0.00 B/s"), (999, "999 B/s"), (1000, "1.00 kB/s"), (2.5e9, "2.50 GB/s"), (5e12, "5000 GB/s")],
+    [
+        (None, "-"),
+        (0, "0.00 B/s"),
+        (999, "999 B/s"),
+        (1000, "1.00 kB/s"),
+        (2.5e9, "2.50 GB/s"),
+        (5e12, "5000 GB/s"),
+    ],
 )
 def test_format_rate(rate, text):
     assert format_rate(rate) == text
 
 
 def test_one_is_singular():
-    assert [counted(n, "request") for n in (0, 1.0, 12031)] == ["0 requests", "1 request", "12,031 requests"]
+    assert [counted(n, "request") for n in (0, 1.0, 12031)] == [
+        "0 requests",
+        "1 request",
+        "12,031 requests",
+    ]
 
 
 def test_format_count():
@@ -116,7 +127,14 @@ def test_format_count():
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(512, "512 B"), (4096, "4 KiB"), (20480, "20 KiB"), (1536, "1.50 KiB"), (262144, "256 KiB"), (4 << 20, "4 MiB")],
+    [
+        (512, "512 B"),
+        (4096, "4 KiB"),
+        (20480, "20 KiB"),
+        (1536, "1.50 KiB"),
+        (262144, "256 KiB"),
+        (4 << 20, "4 MiB"),
+    ],
 )
 def test_lengths_of_ios_are_said_as_fio_has_them(count: int, text: str) -> None:
     assert format_io_size(count) == text
@@ -124,7 +142,13 @@ def test_lengths_of_ios_are_said_as_fio_has_them(count: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("years", "expected"),
-    [(4.25, "4.25 years"), (1.0, "1.00 years"), (0.013, "4.75 days"), (0.5, "182 days"), (0.001, "8.8 hours")],
+    [
+        (4.25, "4.25 years"),
+        (1.0, "1.00 years"),
+        (0.013, "4.75 days"),
+        (0.5, "182 days"),
+        (0.001, "8.8 hours"),
+    ],
 )
 def test_a_short_life_is_said_in_days(years, expected):
     assert format_years(years) == expected

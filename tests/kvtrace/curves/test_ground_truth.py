@@ -32,7 +32,8 @@ def test_hits_by_capacity():
     assert policy_hits(chains, list(HITS), "lru") == list(HITS.values())
 
 
-# Each reference a request of its own: as libcachesim 0.3.5 counts them, at 1,000, 10,000 and 50,000 blocks.
+# Each reference a request of its own: as libcachesim 0.3.5 counts them, at 1,000, 10,000 and 50,000
+# blocks.
 OTHERS = {
     "lfu": [13871, 38013, 99189], "fifo": [12559, 53812, 98096], "clock": [12884, 61830, 102190],
     "s3fifo": [15676, 55525, 82850], "sieve": [13871, 38013, 99189], "arc": [15275, 64205, 99056],
@@ -48,8 +49,19 @@ def test_hits_of_other_policies(policy, hits):
 
 
 def test_hits_until_they_expire_as_a_command():
-    options = ["--source", "mooncake", "--policy", "ttl", "--capacity-blocks", "unlimited", "--json"]
-    found = [json.loads(run_cli("kvtrace", "sim", CONVERSATION, *options, "--ttl", ttl).stdout) for ttl in ("5m", "2h")]
+    options = [
+        "--source",
+        "mooncake",
+        "--policy",
+        "ttl",
+        "--capacity-blocks",
+        "unlimited",
+        "--json",
+    ]
+    found = [
+        json.loads(run_cli("kvtrace", "sim", CONVERSATION, *options, "--ttl", ttl).stdout)
+        for ttl in ("5m", "2h")
+    ]
     # The trace is an hour long, and so two hours are for ever.
     assert [f["results"][0]["hits"] for f in found] == [71_654, HITS[None]]
     assert found[0]["ttl_ns"] == 300 * 10**9
@@ -71,14 +83,25 @@ def test_a_trace_of_it_is_valid_has_deletes_and_stays_within_capacity(tmp_path):
     path = tmp_path / "conv.parquet"
     made = json.loads(
         run_cli(
-            "kvtrace", "gen", CONVERSATION, "--source", "mooncake", "--preset", "lmcache-disk", "-o", path, "--json"
+            "kvtrace",
+            "gen",
+            CONVERSATION,
+            "--source",
+            "mooncake",
+            "--preset",
+            "lmcache-disk",
+            "-o",
+            path,
+            "--json",
         ).stdout
     )
     assert made["stats"]["requests"] == 12_031
     # Full chunks only: 256 tokens of each prompt.
     chunks = sum(int(r) // 256 for r in mooncake.read(CONVERSATION).input_tokens)
     assert (
-        made["stats"]["lookups"] == chunks == made["stats"]["misses"] + sum(t["hits"] for t in made["stats"]["tiers"])
+        made["stats"]["lookups"]
+        == chunks
+        == made["stats"]["misses"] + sum(t["hits"] for t in made["stats"]["tiers"])
     )
     ledger, has_table = check(open_table(path, TRACE), lambda _: None)
     assert has_table

@@ -27,7 +27,11 @@ def chains_of(requests: list[list[int]]) -> Chains:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True), min_size=1, max_size=30))
+@given(
+    st.lists(
+        st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True), min_size=1, max_size=30
+    )
+)
 def test_the_curve_equals_a_simulation_at_every_capacity(requests):
     chains = chains_of(requests)
     curve = lru_curve(chains)
@@ -41,25 +45,39 @@ def test_the_curve_equals_a_simulation_at_every_capacity(requests):
 def test_hits_and_inserts_by_hand():
     # Distances: a, b new; then b 1, a 2, and c new, a 2.
     curve = lru_curve(chains_of([[0, 1], [1, 0], [2, 0]]))
-    # With one object: b hits, a does not. With two: b and a hit; the last request starts with a miss.
+    # With one object: b hits, a does not. With two: b and a hit; the last request starts with a
+    # miss.
     assert curve.hits.tolist() == [0, 1, 2, 2]
     assert curve.inserts.tolist() == [6, 5, 3, 3]
 
 
 def test_the_command_on_a_small_file(tmp_path):
     lines = [
-        {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": ids} for ids in ([0, 1], [0, 2], [0, 1])
+        {"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": ids}
+        for ids in ([0, 1], [0, 2], [0, 1])
     ]
     path = tmp_path / "c.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     plot = tmp_path / "mrc.svg"
     done = run_cli(
-        "kvtrace", "mrc", path, "--source", "mooncake", "--model", "tiny-1b", "--points", 3, "--json", "--plot", plot
+        "kvtrace",
+        "mrc",
+        path,
+        "--source",
+        "mooncake",
+        "--model",
+        "tiny-1b",
+        "--points",
+        3,
+        "--json",
+        "--plot",
+        plot,
     )
     found = json.loads(done.stdout)
     size = 512 * 24_576
     assert (found["references"], found["object_bytes"]) == (6, size)
-    # One object: none. Two: 0 of the second and of the third, where 2 has displaced 1. Three: 1 as well.
+    # One object: none. Two: 0 of the second and of the third, where 2 has displaced 1. Three: 1 as
+    # well.
     assert [p["hits"] for p in found["points"]] == [0, 2, 3]
     assert found["points"][-1]["written_bytes"] == 3 * size
     assert found["points"][0]["passed_bytes"] == 3 * size
@@ -69,11 +87,16 @@ def test_the_command_on_a_small_file(tmp_path):
 
 
 def test_what_nothing_hits_has_no_shares_of_hits(tmp_path):
-    lines = [{"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [2 * n, 2 * n + 1]} for n in (0, 1)]
+    lines = [
+        {"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [2 * n, 2 * n + 1]}
+        for n in (0, 1)
+    ]
     path = tmp_path / "r.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for policy in ("lru", "arc"):
-        said = run_cli("kvtrace", "mrc", path, "--source", "mooncake", "--model", "tiny-1b", "--policy", policy).stdout
+        said = run_cli(
+            "kvtrace", "mrc", path, "--source", "mooncake", "--model", "tiny-1b", "--policy", policy
+        ).stdout
         assert "no hits at any capacity: no request reuses what another has stored" in said
         assert "of all possible hits" not in said
 
@@ -87,7 +110,11 @@ def test_a_partial_last_block_is_no_object(tmp_path, monkeypatch, capsys):
     path = tmp_path / "c.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = command(monkeypatch, capsys, "mrc", path, "--points", 9)
-    assert (found["references"], found["points"][-1]["capacity_objects"], found["points"][-1]["hits"]) == (4, 2, 2)
+    assert (
+        found["references"],
+        found["points"][-1]["capacity_objects"],
+        found["points"][-1]["hits"],
+    ) == (4, 2, 2)
     for full, references, hits in (([], 6, 3), (["--full-blocks"], 4, 2)):
         counted = command(monkeypatch, capsys, "sim", path, "--capacity-blocks", "unlimited", *full)
         assert (counted["references"], counted["results"][0]["hits"]) == (references, hits)
@@ -110,7 +137,10 @@ def test_how_much_the_conversation_trace_needs(monkeypatch, capsys):
 
 def test_as_many_requests_as_are_asked_for(tmp_path):
     path = tmp_path / "r.jsonl"
-    lines = [{"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [n, n + 1]} for n in range(9)]
+    lines = [
+        {"timestamp": n, "input_length": 1024, "output_length": 1, "hash_ids": [n, n + 1]}
+        for n in range(9)
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = run_cli("kvtrace", "mrc", path, "--source", "mooncake", "--limit", "4", "--json")
     assert (json.loads(done.stdout)["requests"], json.loads(done.stdout)["references"]) == (4, 8)
@@ -130,7 +160,9 @@ REQUESTS = [[0, 1, 2], [0, 3], [4, 5], [0, 1], [3], [0, 1, 6], [4, 5], [0, 3]]
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True), min_size=1, max_size=30),
+    st.lists(
+        st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True), min_size=1, max_size=30
+    ),
     st.integers(1, 10),
 )
 def test_lru_by_the_references_themselves_is_lru_by_a_list(requests, capacity):
@@ -153,7 +185,10 @@ def test_lru_by_the_references_themselves_is_lru_by_a_list(requests, capacity):
 def small(tmp_path):
     """REQUESTS as a Mooncake file."""
     path = tmp_path / "c.jsonl"
-    lines = [{"timestamp": 0, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids} for ids in REQUESTS]
+    lines = [
+        {"timestamp": 0, "input_length": 512 * len(ids), "output_length": 1, "hash_ids": ids}
+        for ids in REQUESTS
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
@@ -168,9 +203,16 @@ def test_what_is_enough_is_exact_for_lru_and_at_most_for_others(small, monkeypat
         found = command(monkeypatch, capsys, "mrc", small, "--policy", policy, "--points", 3)
         assert {of["is_at_most"] for of in found["enough"]} == {is_at_most}
         assert kvtrace(monkeypatch, "mrc", small, "--policy", policy, "--points", 3) == 0
-        said = [line for line in capsys.readouterr().out.splitlines() if "of all possible hits: " in line]
+        said = [
+            line
+            for line in capsys.readouterr().out.splitlines()
+            if "of all possible hits: " in line
+        ]
         assert len(said) == len(found["enough"])
-        assert all((": at most " in line and "the least of these capacities" in line) == is_at_most for line in said)
+        assert all(
+            (": at most " in line and "the least of these capacities" in line) == is_at_most
+            for line in said
+        )
 
 
 @pytest.mark.parametrize("policy", [p for p in OF_OBJECTS if p is not Policy.TTL])
@@ -180,18 +222,23 @@ def test_all_objects_are_what_sim_counts(small, monkeypatch, capsys, policy):
     assert (found["policy"], found["sampling_rate"], found["references"]) == (policy, 1.0, 17)
     capacities = ",".join(str(p["capacity_objects"]) for p in found["points"])
     assert capacities == "1,2,3,4,5,6,7"
-    counted = command(monkeypatch, capsys, "sim", small, "--policy", policy, "--capacity-blocks", capacities)
+    counted = command(
+        monkeypatch, capsys, "sim", small, "--policy", policy, "--capacity-blocks", capacities
+    )
     assert [p["hits"] for p in found["points"]] == [r["hits"] for r in counted["results"]]
     assert {p["hit_ratio_error"] for p in found["points"]} == {0.0}
     # With room for all, each is written once, and each of the 10 references that remain is a hit.
-    assert (found["points"][-1]["hits"], found["points"][-1]["written_bytes"]) == (10, 7 * found["object_bytes"])
+    assert (found["points"][-1]["hits"], found["points"][-1]["written_bytes"]) == (
+        10,
+        7 * found["object_bytes"],
+    )
 
 
 def test_written_by_hand(small, monkeypatch, capsys):
     found = command(monkeypatch, capsys, "mrc", small, "--policy", "fifo", "--points", 30)
     size = found["object_bytes"]
-    # Room for 3: 0 1 2 | 0 hits, 3 for 0 | 4 for 1, 5 for 2 | 0 for 3, 1 for 4 | 3 for 5 | 0 hits, 1 hits, 6 for 0 |
-    # 4 for 1, 5 for 3 | 0 for 6, 3 for 4.
+    # Room for 3: 0 1 2 | 0 hits, 3 for 0 | 4 for 1, 5 for 2 | 0 for 3, 1 for 4 | 3 for 5 | 0 hits,
+    # 1 hits, 6 for 0 | 4 for 1, 5 for 3 | 0 for 6, 3 for 4.
     assert found["points"][2] == {
         "capacity_objects": 3, "capacity_bytes": 3 * size, "hits": 3, "hit_ratio": 3 / 17, "hit_ratio_error": 0.0,
         "optimal_hit_ratio": 8 / 17,
@@ -203,7 +250,10 @@ def test_written_by_hand(small, monkeypatch, capsys):
     ("options", "message"),
     [
         (["--policy", "mru"], "unknown policy 'mru'"),
-        (["--policy", "ttl"], "--policy ttl: what it keeps depends on time more than on capacity; use kvtrace sim"),
+        (
+            ["--policy", "ttl"],
+            "--policy ttl: what it keeps depends on time more than on capacity; use kvtrace sim",
+        ),
         (["--policy", "arc", "--sample", "0"], "--sample 0: must be > 0, and at most 1"),
         (["--policy", "arc", "--sample", "1.5"], "--sample 1.5: must be > 0, and at most 1"),
         (["--sample", "0.5"], "--sample 0.5: lru is exact in one pass"),
@@ -216,7 +266,9 @@ def test_a_sweep_that_cannot_be_is_refused(small, monkeypatch, capsys, options, 
 
 @pytest.mark.first(policy=2)
 @pytest.mark.traces
-@pytest.mark.parametrize("policy", [OPTIMAL, *(p for p in OF_OBJECTS if p not in (Policy.TTL, Policy.LRU))])
+@pytest.mark.parametrize(
+    "policy", [OPTIMAL, *(p for p in OF_OBJECTS if p not in (Policy.TTL, Policy.LRU))]
+)
 def test_samples_of_the_conversation_trace_are_as_near_as_they_say(policy):
     chains = block_chains(mooncake.read(TRACES / "mooncake_conversation.jsonl"))
     capacities = [300, 3_000, 10_000, 30_000, 100_000]

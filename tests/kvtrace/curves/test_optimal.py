@@ -24,13 +24,16 @@ def chains_of(requests):
     """Return `requests`, lists of names, as chains of objects of one token."""
     names = {name: n for n, name in enumerate(dict.fromkeys(itertools.chain(*requests)))}
     slots = np.array([names[name] for request in requests for name in request], dtype=np.int32)
-    offsets = np.concatenate([[0], np.cumsum([len(request) for request in requests])]).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum([len(request) for request in requests])]).astype(
+        np.int64
+    )
     return Chains(offsets, slots, np.ones(len(names), np.int64))
 
 
 # Each letter is a request of one object.
 BY_HAND = [
-    # c is used later than a and b, and so is not stored; nor is any of them again, for they are not used again.
+    # c is used later than a and b, and so is not stored; nor is any of them again, for they are not
+    # used again.
     ("abcabc", 2, 2, 2),
     # With room for 3, 4 is used later than 1, 2 and 3, and 5 later than all: neither is stored.
     ("123412512345", 3, 5, 3),
@@ -59,7 +62,9 @@ def best(references, capacity):
         if name in there:
             return 1 + most(at + 1, there)
         choices = [there]
-        choices += [there | {name}] if len(there) < capacity else [there - {old} | {name} for old in there]
+        choices += (
+            [there | {name}] if len(there) < capacity else [there - {old} | {name} for old in there]
+        )
         return max(most(at + 1, choice) for choice in choices)
 
     return most(0, frozenset())
@@ -68,13 +73,17 @@ def best(references, capacity):
 @settings(max_examples=100, deadline=None)
 @given(st.text("abcde", min_size=1, max_size=14), st.integers(1, 4))
 def test_it_equals_the_best_of_all_choices(references, capacity):
-    assert optimal_uses(chains_of(list(references)), [capacity])[0].hits == best(references, capacity)
+    assert optimal_uses(chains_of(list(references)), [capacity])[0].hits == best(
+        references, capacity
+    )
 
 
 @st.composite
 def prompts(draw):
     """Return prompts as chains of prefixes: what follows a prefix is named by it."""
-    found = draw(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=40))
+    found = draw(
+        st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=40)
+    )
     return [[tuple(words[: n + 1]) for n in range(len(words))] for words in found]
 
 

@@ -118,8 +118,9 @@ PHI3 = {
 }  # fmt: skip
 
 
-# As released, vision and generation fields left out: google/gemma-3-12b-it, -27b-it and -4b-it, facebook/opt-6.7b,
-# tiiuae/falcon-7b, -40b (both its names), ai21labs/Jamba-v0.1, LGAI-EXAONE/EXAONE-4.0-32B, EXAONE-3.5-7.8B-Instruct.
+# As released, vision and generation fields left out: google/gemma-3-12b-it, -27b-it and -4b-it,
+# facebook/opt-6.7b, tiiuae/falcon-7b, -40b (both its names), ai21labs/Jamba-v0.1,
+# LGAI-EXAONE/EXAONE-4.0-32B, EXAONE-3.5-7.8B-Instruct.
 GEMMA3_12B = {
     "architectures": ["Gemma3ForConditionalGeneration"], "mm_tokens_per_image": 256, "model_type": "gemma3",
     "text_config": {
@@ -204,12 +205,32 @@ def model(tmp_path):
         (GEMMA3, 4 * 2 * 256 * 2, 22 * 2 * 256 * 2, 0),
         (GEMMA4, 20_480, 204_800, 0),
         # Without keys as values, its full layers have the heads of the others.
-        (GEMMA4 | {"text_config": GEMMA4["text_config"] | {"attention_k_eq_v": False}}, 4 * 20_480, 204_800, 0),
+        (
+            GEMMA4 | {"text_config": GEMMA4["text_config"] | {"attention_k_eq_v": False}},
+            4 * 20_480,
+            204_800,
+            0,
+        ),
         # The last six layers, five of them windowed, cache nothing of their own.
-        (GEMMA4 | {"text_config": GEMMA4["text_config"] | {"num_kv_shared_layers": 6}}, 4 * 4_096, 20 * 8_192, 0),
+        (
+            GEMMA4 | {"text_config": GEMMA4["text_config"] | {"num_kv_shared_layers": 6}},
+            4 * 4_096,
+            20 * 8_192,
+            0,
+        ),
         (LLAMA4, 49_152, 147_456, 0),
-        (LLAMA4 | {"text_config": LLAMA4["text_config"] | {"no_rope_layers": [1, 0] * 24}}, 98_304, 98_304, 0),
-        (LLAMA4 | {"text_config": LLAMA4["text_config"] | {"attention_chunk_size": None}}, 196_608, 0, 0),
+        (
+            LLAMA4 | {"text_config": LLAMA4["text_config"] | {"no_rope_layers": [1, 0] * 24}},
+            98_304,
+            98_304,
+            0,
+        ),
+        (
+            LLAMA4 | {"text_config": LLAMA4["text_config"] | {"attention_chunk_size": None}},
+            196_608,
+            0,
+            0,
+        ),
         (DEEPSEEK, 70_272, 0, 0),
         (DEEPSEEK_DSA, 78_324, 0, 0),
         (DEEPSEEK_DSA | {"indexer_types": ["full"] + ["shared"] * 60}, 70_272 + 132, 0, 0),
@@ -296,32 +317,62 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
     ("config", "message"),
     [
         (LLAMA | {"num_hidden_layers": None}, "num_hidden_layers: is missing"),
-        (LLAMA | {"num_hidden_layers": "32"}, "num_hidden_layers: must be a whole number >= 1, not '32'"),
+        (
+            LLAMA | {"num_hidden_layers": "32"},
+            "num_hidden_layers: must be a whole number >= 1, not '32'",
+        ),
         (LLAMA | {"num_hidden_layers": 10**12}, "num_hidden_layers: 1000000000000; at most"),
         (MISTRAL | {"num_key_value_heads": None}, "num_key_value_heads: is missing"),
         (LLAMA | {"num_key_value_heads": [8, 4]}, "num_key_value_heads: must be a whole number"),
-        (LLAMA | {"num_key_value_heads": 0}, "num_key_value_heads: must be a whole number >= 1, not 0"),
+        (
+            LLAMA | {"num_key_value_heads": 0},
+            "num_key_value_heads: must be a whole number >= 1, not 0",
+        ),
         (LLAMA | {"num_attention_heads": 24}, "head_dim: is missing, and hidden_size"),
-        (GEMMA3 | {"model_type": "gemma9", "head_dim": None}, "head_dim: is missing, and what a gemma9 means"),
-        (EXAONE4 | {"sliding_window_pattern": "LLX"}, "sliding_window_pattern: must be a number, or letters L and G"),
+        (
+            GEMMA3 | {"model_type": "gemma9", "head_dim": None},
+            "head_dim: is missing, and what a gemma9 means",
+        ),
+        (
+            EXAONE4 | {"sliding_window_pattern": "LLX"},
+            "sliding_window_pattern: must be a number, or letters L and G",
+        ),
         (FALCON_40B | {"num_kv_heads": None}, "num_kv_heads: is missing"),
         (JAMBA | {"attn_layer_offset": None}, "attn_layer_offset: is missing"),
         (LLAMA | {"max_position_embeddings": None}, "max_position_embeddings: is missing"),
         (LLAMA | {"torch_dtype": "int4"}, "torch_dtype: unknown element type 'int4'"),
         (LLAMA | {"torch_dtype": 16}, "torch_dtype: must be text"),
-        (LLAMA | {"quantization_config": {"kv_cache_scheme": {"num_bits": 4, "type": "float"}}}, "kv_cache_scheme"),
-        (LLAMA | {"quantization_config": {"kv_cache_quant_algo": "NVFP4"}}, "kv_cache_quant_algo: unknown element"),
+        (
+            LLAMA | {"quantization_config": {"kv_cache_scheme": {"num_bits": 4, "type": "float"}}},
+            "kv_cache_scheme",
+        ),
+        (
+            LLAMA | {"quantization_config": {"kv_cache_quant_algo": "NVFP4"}},
+            "kv_cache_quant_algo: unknown element",
+        ),
         (LLAMA | {"quantization_config": [1]}, "quantization_config: must be an object"),
         (LLAMA | {"text_config": 3}, "text_config: must be an object"),
         (LLAMA | {"is_encoder_decoder": True}, "is_encoder_decoder"),
         (LLAMA | {"sliding_window": 4096}, "sliding_window: which layers it is for is not said"),
-        (LLAMA | {"attention_chunk_size": 8192}, "attention_chunk_size: which layers it is for is not said"),
-        (QWEN2 | {"use_sliding_window": True, "max_window_layers": None}, "max_window_layers: is missing"),
+        (
+            LLAMA | {"attention_chunk_size": 8192},
+            "attention_chunk_size: which layers it is for is not said",
+        ),
+        (
+            QWEN2 | {"use_sliding_window": True, "max_window_layers": None},
+            "max_window_layers: is missing",
+        ),
         (GPT_OSS | {"layer_types": ["full_attention"]}, "layer_types: must name each of 24 layers"),
-        (GPT_OSS | {"layer_types": ["full_attention", "wavelet"] * 12}, "layer_types: unknown kind of layer 'wavelet'"),
+        (
+            GPT_OSS | {"layer_types": ["full_attention", "wavelet"] * 12},
+            "layer_types: unknown kind of layer 'wavelet'",
+        ),
         (GPT_OSS | {"layer_types": [[], {}] * 12}, "layer_types: unknown kind of layer"),
         (GPT_OSS | {"sliding_window": None}, "sliding_window: is missing"),
-        (LLAMA4 | {"text_config": LLAMA4["text_config"] | {"no_rope_layers": [[]] * 48}}, "no_rope_layers: must be 0"),
+        (
+            LLAMA4 | {"text_config": LLAMA4["text_config"] | {"no_rope_layers": [[]] * 48}},
+            "no_rope_layers: must be 0",
+        ),
         (DEEPSEEK | {"qk_rope_head_dim": None}, "qk_rope_head_dim: is missing"),
         (DEEPSEEK | {"index_topk": 2048}, "index_head_dim: is missing"),
         (DEEPSEEK_DSA | {"index_head_dim": 100}, "index_head_dim: 100 is not a multiple"),
@@ -334,13 +385,22 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
         (LLAMA | {"cross_attention_layers": [3]}, "cross_attention_layers: may change"),
         (LLAMA | {"num_kv_shared_layers": 32}, "num_kv_shared_layers: 32 of 32"),
         (MINIMAX | {"attn_type_list": [0] + [1] * 61}, "attn_type_list: only 1"),
-        (QWEN3_NEXT | {"linear_num_value_heads": None}, "full_attention_interval: says where full layers are"),
+        (
+            QWEN3_NEXT | {"linear_num_value_heads": None},
+            "full_attention_interval: says where full layers are",
+        ),
         (QWEN3_NEXT | {"linear_key_head_dim": None}, "linear_key_head_dim: is missing"),
-        (NEMOTRON | {"hybrid_override_pattern": "M-M*-X"}, "hybrid_override_pattern: must be 6 letters"),
+        (
+            NEMOTRON | {"hybrid_override_pattern": "M-M*-X"},
+            "hybrid_override_pattern: must be 6 letters",
+        ),
         (NEMOTRON | {"hybrid_override_pattern": "M-M--M"}, "no layer keeps anything for a token"),
         (NEMOTRON | {"mamba_num_heads": None}, "layer_types: what its recurrent layers keep"),
         (GRANITE | {"mamba_d_head": "auto"}, "mamba_d_head: must be a whole number, not 'auto'"),
-        (KIMI | {"linear_attn_config": KIMI["linear_attn_config"] | {"kda_layers": [1]}}, "kda_layers: with"),
+        (
+            KIMI | {"linear_attn_config": KIMI["linear_attn_config"] | {"kda_layers": [1]}},
+            "kda_layers: with",
+        ),
         ([1, 2], "holds no object"),
     ],
 )
@@ -368,7 +428,9 @@ def test_a_directory_means_its_config(tmp_path):
 def test_the_command_takes_a_config(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(DEEPSEEK_DSA))
-    out = json.loads(run_cli("kvtrace", "models", path, "--tp", 8, "--kv-dtype", "fp8_ds_mla", "--json").stdout)
+    out = json.loads(
+        run_cli("kvtrace", "models", path, "--tp", 8, "--kv-dtype", "fp8_ds_mla", "--json").stdout
+    )
     assert (out["bytes_per_token"], out["stored_ranks"]) == (61 * (656 + 132), 1)
     path.write_text(json.dumps(DEEPSEEK_DSA | {"index_kpool": 4}))
     done = run_cli("kvtrace", "models", path, check=False)

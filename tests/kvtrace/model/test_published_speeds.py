@@ -1,4 +1,6 @@
-"""Published times to the first token and of decode steps, held against the serving model: docs/concepts/computing.md.
+"""Published times to the first token and of decode steps, held against the serving model.
+
+Docs/concepts/computing.md.
 
 Each as its page gives it, on GPUs that we know by a data sheet. `pytest -s` prints the table.
 """
@@ -20,11 +22,22 @@ NVL32 = (
     "-gives-signs-of-big-leap-in-time-to-first-token-performance"
 )
 RING = "arXiv:2411.01783, abstract"
-TRTLLM = "github.com/NVIDIA/TensorRT-LLM, docs/source/performance.md at 138f96d: first token latency, batch 1"
+TRTLLM = (
+    "github.com/NVIDIA/TensorRT-LLM, docs/source/performance.md at 138f96d: first token latency,"
+    " batch 1"
+)
 LMDEPLOY = "github.com/InternLM/lmdeploy, docs/en/benchmark/a100_fp16.md at 3e391df"
-SGLANG = "lmsys.org/blog/2025-05-05-large-scale-ep: 52.3k input tokens/s a node of 8, prompts of 2,000"
-GB200 = "lmsys.org/blog/2025-09-25-gb200-part-2: 18,471 input tokens/s a GPU, prompts of 2,000, bf16 attention"
-VLLM = "buildkite.com/vllm/performance-benchmark/builds/9515: latency tests, 32 tokens in and 128 out, over 128"
+SGLANG = (
+    "lmsys.org/blog/2025-05-05-large-scale-ep: 52.3k input tokens/s a node of 8, prompts of 2,000"
+)
+GB200 = (
+    "lmsys.org/blog/2025-09-25-gb200-part-2: 18,471 input tokens/s a GPU, prompts of 2,000, bf16"
+    " attention"
+)
+VLLM = (
+    "buildkite.com/vllm/performance-benchmark/builds/9515: latency tests, 32 tokens in and 128 out,"
+    " over 128"
+)
 
 
 class Prompt(NamedTuple):
@@ -86,12 +99,17 @@ def ratio(row: Prompt | Step) -> float:
     else:
         kv_bytes = row.batch * row.tokens * bytes_per_token_per_rank(model, row.ranks)
         ours, measured = step_ns(knobs, row.batch, kv_bytes) / 1e6, row.measured_ms
-    said = f"{row.model} {row.gpu} x {row.ranks}, {row.tokens:,} tokens, batch {getattr(row, 'batch', 1)}"
+    said = (
+        f"{row.model} {row.gpu} x {row.ranks}, {row.tokens:,} tokens, batch"
+        f" {getattr(row, 'batch', 1)}"
+    )
     print(f"{said}: measured {measured:.4g}, ours {ours:.4g}, {measured / ours:.2f} ({row.source})")  # noqa: T201 - the table
     return measured / ours
 
 
-@pytest.mark.parametrize("row", [*PROMPTS, *STEPS], ids=lambda row: f"{row.model}-{row.gpu}-{row.ranks}-{row.tokens}")
+@pytest.mark.parametrize(
+    "row", [*PROMPTS, *STEPS], ids=lambda row: f"{row.model}-{row.gpu}-{row.ranks}-{row.tokens}"
+)
 def test_a_published_speed_is_within_one_and_a_half_times_ours(row):
     assert 1 / 1.5 <= ratio(row) <= 1.5
 

@@ -1,7 +1,10 @@
-"""The config.json of models as released: what is cached, and how many parameters by the model's own name.
+"""The config.json of models as released.
 
-What is said of layers, heads, experts and dtype, without tokenizers, vision and training. From the files that the
-package aiconfigurator-core 0.12.0 holds, as on Hugging Face; a layer list is written as what it repeats.
+What is cached, and how many parameters by the model's own name.
+
+What is said of layers, heads, experts and dtype, without tokenizers, vision and training. From the
+files that the package aiconfigurator-core 0.12.0 holds, as on Hugging Face; a layer list is written
+as what it repeats.
 """
 
 from __future__ import annotations
@@ -12,7 +15,13 @@ import pytest
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.model.catalogue import find_model, load_models
-from kvtrace.model.shape import Recurrent, growing_bytes_per_token, pieces, state_bytes, windowed_bytes_per_token
+from kvtrace.model.shape import (
+    Recurrent,
+    growing_bytes_per_token,
+    pieces,
+    state_bytes,
+    windowed_bytes_per_token,
+)
 
 S, F, SHARED = "sliding_attention", "full_attention", "shared"
 
@@ -124,7 +133,8 @@ def model(tmp_path):
 @pytest.mark.parametrize(
     ("config", "growing", "windowed", "state", "billions", "active_billions"),
     [
-        # Six full layers of 2 heads; 23 states of 64 heads x 64 x 128 x 4 B + 3 x (4,096 + 2 x 8 x 128) x 2 B.
+        # Six full layers of 2 heads; 23 states of 64 heads x 64 x 128 x 4 B + 3 x (4,096 + 2 x 8 x
+        # 128) x 2 B.
         (NEMOTRON_NANO, 6 * 1024, 0, 23 * (2_097_152 + 36_864), 31.6, 3.6),
         # 40 states of twice the heads.
         (NEMOTRON_SUPER, 8 * 1024, 0, 40 * (4_194_304 + 61_440), 120, 12),
@@ -194,7 +204,10 @@ def test_what_a_released_config_leaves_out_is_noted(model):
         (NEMOTRON_NAS | {"block_configs": [{"attention": {"window_length": 8}}]}, "window_length"),
         (NEMOTRON_NAS | {"block_configs": [{"attention": {"no_op": True}}] * 80}, "block_configs"),
         (MIMO | {"hybrid_layer_pattern": [2] * 48}, "hybrid_layer_pattern"),
-        (NEMOTRON_NANO | {"num_hidden_layers": None, "hybrid_override_pattern": None}, "num_hidden_layers"),
+        (
+            NEMOTRON_NANO | {"num_hidden_layers": None, "hybrid_override_pattern": None},
+            "num_hidden_layers",
+        ),
     ],
 )
 def test_what_is_not_understood_of_it_is_refused_by_name(model, config, field):

@@ -32,8 +32,8 @@ def gen(tmp_path, monkeypatch, capsys):
 
 
 def test_the_roofline_by_hand():
-    # 2 x 8.03e9 FLOPs at half of 989e12 a second; 8.03e9 x 2 bytes, and the cache, at 0.7 of 3.35e12 a second. Of each
-    # query and key 32 layers x 32 heads x 2 x (128 + 128) FLOPs.
+    # 2 x 8.03e9 FLOPs at half of 989e12 a second; 8.03e9 x 2 bytes, and the cache, at 0.7 of
+    # 3.35e12 a second. Of each query and key 32 layers x 32 heads x 2 x (128 + 128) FLOPs.
     assert computing_times("h100", find_model("llama3.1-8b"), 1) == {
         "prefill_ns_per_token": 32_478, "decode_ns_per_token": 6_848_615, "decode_active_ns": 0,
         "prefill_attention": [{"pair_fs": 1_060_239, "window_tokens": 0, "is_aligned": False}],
@@ -45,8 +45,9 @@ def test_the_roofline_by_hand():
         "prefill_attention": [{"pair_fs": 265_060, "window_tokens": 0, "is_aligned": False}],
         "decode_compute_ns": 8120, "decode_bandwidth": 2_345_000_000_000, "step_tokens": 8192,
     }  # fmt: skip
-    # Of a mixture of experts those that a token uses are computed, and all are read by a large batch, a byte each. Its
-    # latents are expanded to 128 heads of 192 and 128, of which a rank has 16: 61 x 16 x 2 x 320 FLOPs.
+    # Of a mixture of experts those that a token uses are computed, and all are read by a large
+    # batch, a byte each. Its latents are expanded to 128 heads of 192 and 128, of which a rank has
+    # 16: 61 x 16 x 2 x 320 FLOPs.
     assert computing_times("h200", find_model("deepseek-v3"), 8) == {
         "prefill_ns_per_token": 18_706, "decode_ns_per_token": 24_962_798, "decode_active_ns": 1_376_489,
         "prefill_attention": [{"pair_fs": 1_263_175, "window_tokens": 0, "is_aligned": False}],
@@ -99,7 +100,11 @@ def test_engines_compute_by_default_and_users_wait_for_it(gen):
 @pytest.mark.parametrize("gpu", ["h100", "instant"])
 def test_a_gpu_in_capitals_is_the_same_configuration(gen, gpu):
     (_, small), (_, large) = gen("--gpu", gpu), gen("--gpu", gpu.capitalize())
-    assert (large.config, large.config_sha256, large.notes) == (small.config, small.config_sha256, small.notes)
+    assert (large.config, large.config_sha256, large.notes) == (
+        small.config,
+        small.config_sha256,
+        small.notes,
+    )
 
 
 @pytest.mark.parametrize(("options", "tokens"), [
@@ -107,11 +112,14 @@ def test_a_gpu_in_capitals_is_the_same_configuration(gen, gpu):
     (["--set", "step_tokens=512"], 512), (["--gpu", "l40s", "--set", "offer_tokens=4096"], 4096),
 ])  # fmt: skip
 def test_vllm_offers_what_a_step_computed(gen, options, tokens):
-    assert gen("--preset", "vllm-offload-cpu", *options)[1].config["hierarchy"]["offer_tokens"] == tokens
+    assert (
+        gen("--preset", "vllm-offload-cpu", *options)[1].config["hierarchy"]["offer_tokens"]
+        == tokens
+    )
 
 
-# 8.03e9 parameters of 2 bytes and 48 GiB, in the 48 GiB of an L40S; 671e9 of one byte and 48 GiB of the same latents on
-# each of eight H100 of 80 GiB: 1,083 GB in 687.
+# 8.03e9 parameters of 2 bytes and 48 GiB, in the 48 GiB of an L40S; 671e9 of one byte and 48 GiB of
+# the same latents on each of eight H100 of 80 GiB: 1,083 GB in 687.
 @pytest.mark.parametrize(("options", "said"), [
     ([], None),
     (["--gpu", "l40s"], "16.1 GB and 51.5 GB of cache do not fit in the 51.5 GB of 1 x l40s"),
@@ -146,7 +154,9 @@ def test_each_knob_of_a_batch_can_be_said(gen):
     assert found["stats"]["prefill"] == {"requests": 0, "mean_wait_ns": None}
 
 
-@pytest.mark.parametrize("load", [["--users", 2], ["--request-rate", "1/s"]], ids=["closed loop", "open loop"])
+@pytest.mark.parametrize(
+    "load", [["--users", 2], ["--request-rate", "1/s"]], ids=["closed loop", "open loop"]
+)
 def test_more_requests_at_a_time_take_longer(gen, load):
     def means(*options):
         stats = gen(*options, "--duration", "20s")[0]["stats"]
@@ -159,7 +169,16 @@ def test_more_requests_at_a_time_take_longer(gen, load):
 
 
 def test_the_summary_says_what_is_assumed_and_what_came_of_it(tmp_path, monkeypatch, capsys):
-    options = ["--preset", "lmcache-disk", "--users", 8, "--duration", "20s", "-o", tmp_path / "t.parquet"]
+    options = [
+        "--preset",
+        "lmcache-disk",
+        "--users",
+        8,
+        "--duration",
+        "20s",
+        "-o",
+        tmp_path / "t.parquet",
+    ]
     assert kvtrace(monkeypatch, "gen", *options) == 0
     said = " ".join(capsys.readouterr().out.split())
     for part in (
@@ -175,7 +194,9 @@ def test_the_summary_says_what_is_assumed_and_what_came_of_it(tmp_path, monkeypa
 
 def test_the_benchmark_keeps_its_own_times_unless_a_gpu_is_named(gen):
     assert gen("--preset", "mlperf")[0]["serving"]["decode_ns_per_token"] == 30_000_000
-    assert gen("--preset", "mlperf", "--gpu", "h100")[0]["serving"]["decode_ns_per_token"] == 6_848_615
+    assert (
+        gen("--preset", "mlperf", "--gpu", "h100")[0]["serving"]["decode_ns_per_token"] == 6_848_615
+    )
 
 
 def test_a_config_says_how_many_parameters_there_are(tmp_path):
@@ -197,7 +218,8 @@ def test_a_config_says_how_many_parameters_there_are(tmp_path):
     )  # fmt: skip
 
 
-# Prompts come faster than they are computed; or than they are loaded, by a faster GPU from a slow drive.
+# Prompts come faster than they are computed; or than they are loaded, by a faster GPU from a slow
+# drive.
 BEHIND = [
     ("--gpu", "l40s"),
     ("--gpu", "b200", "--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=20GB", "--set",
@@ -206,13 +228,25 @@ BEHIND = [
 
 
 @pytest.mark.parametrize("options", BEHIND)
-def test_who_waits_at_the_end_counts_with_the_time_that_it_takes(tmp_path, monkeypatch, capsys, options):
+def test_who_waits_at_the_end_counts_with_the_time_that_it_takes(
+    tmp_path, monkeypatch, capsys, options
+):
     def first_token(*load: object):
-        made = ("--preset", "lmcache-disk", *options, "-o", tmp_path / "t.parquet", "--force", "--json")
+        made = (
+            "--preset",
+            "lmcache-disk",
+            *options,
+            "-o",
+            tmp_path / "t.parquet",
+            "--force",
+            "--json",
+        )
         assert kvtrace(monkeypatch, "gen", *load, *made) == 0
         return json.loads(capsys.readouterr().out)["stats"]["first_token"]
 
-    cut = first_token("--request-rate", "4/s", "--duration", "40s", "--requests-out", tmp_path / "r.parquet")
+    cut = first_token(
+        "--request-rate", "4/s", "--duration", "40s", "--requests-out", tmp_path / "r.parquet"
+    )
     assert cut["with_cache"]["p95_ns"] > 40 * NS_PER_S
     # The same requests, all of which are served to the end.
     assert cut == first_token(tmp_path / "r.parquet")

@@ -1,4 +1,6 @@
-"""Bytes of every shipped model against the published table, and stored and read bytes worked by hand."""
+"""Bytes of every shipped model against the published table, and stored and read bytes worked by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,10 @@ def test_another_catalogue_has_the_same_bytes(name, bytes_a_token):
 
 def test_the_table_is_met_exactly():
     models = load_models()
-    found = {n: (m.layers, growing_bytes_per_token(m), windowed_bytes_per_token(m)) for n, m in models.items()}
+    found = {
+        n: (m.layers, growing_bytes_per_token(m), windowed_bytes_per_token(m))
+        for n, m in models.items()
+    }
     assert found == TABLE
     assert all(m.source for m in models.values())
 
@@ -120,9 +125,11 @@ def test_llama2_takes_its_own_context():
 
 
 def test_states_of_recurrent_layers():
-    # 64 heads x 128 x 128 x 4 B = 4,194,304; convolution 3 x (64 x 128 + 2 x 16 x 128) x 2 B = 73,728.
+    # 64 heads x 128 x 128 x 4 B = 4,194,304; convolution 3 x (64 x 128 + 2 x 16 x 128) x 2 B =
+    # 73,728.
     assert state_bytes(find_model("qwen3.5-397b")) == 45 * (4_194_304 + 73_728) == 45 * 4_268_032
-    # 32 heads x 128 x 128 x 2 B = 1,048,576; convolution 3 x (32 x 128 + 2 x 16 x 128) x 2 B = 49,152.
+    # 32 heads x 128 x 128 x 2 B = 1,048,576; convolution 3 x (32 x 128 + 2 x 16 x 128) x 2 B =
+    # 49,152.
     assert state_bytes(find_model("qwen3-next")) == 36 * (1_048_576 + 49_152)
     # Four ranks: 16 heads and 4 key groups each.
     assert state_bytes(find_model("qwen3.5-397b"), 4) == 45 * 4_268_032 // 4
@@ -130,10 +137,17 @@ def test_states_of_recurrent_layers():
 
 
 def test_a_state_with_each_short_chunk_is_not_what_vllm_stores():
-    """vLLM logs `Setting attention block size to 544 tokens` for Qwen3-Next: ceil(1,097,728 / 2,048 / 16) * 16."""
+    """vLLM logs `Setting attention block size to 544 tokens` for Qwen3-Next.
+
+    Ceil(1,097,728 / 2,048 / 16) * 16.
+    """
     (said,) = find_model("qwen3-next").entry_notes(16, 1)
     assert "544 tokens (--set chunk_tokens=544," in said
-    assert find_model("qwen3-next").entry_notes(544, 1) == find_model("llama3.1-8b").entry_notes(16, 1) == []
+    assert (
+        find_model("qwen3-next").entry_notes(544, 1)
+        == find_model("llama3.1-8b").entry_notes(16, 1)
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +159,8 @@ def test_a_state_with_each_short_chunk_is_not_what_vllm_stores():
         ("qwen3-235b-a22b", 4, 94 * 2 * 1 * 128 * 2, 4, 1.0),
         ("qwen3-235b-a22b", 2, 94 * 2 * 2 * 128 * 2, 2, 1.0),
         ("qwen3.5-397b", 8, 15 * 2 * 256 * 2, 8, 4.0),
-        # Two full heads and eight windowed ones: 8 x (5 x 2 x 512 x 2 + 25 x 2 x 256 x 2) over 225,280.
+        # Two full heads and eight windowed ones: 8 x (5 x 2 x 512 x 2 + 25 x 2 x 256 x 2) over
+        # 225,280.
         ("gemma4-26b", 8, 10_240 + 25_600, 8, 8 * 35_840 / 225_280),
         ("deepseek-v3", 8, 70_272, 1, 1.0),
         ("deepseek-v3.2", 16, 78_324, 1, 1.0),
@@ -162,7 +177,8 @@ def test_ranks_split_heads_replicate_them_or_share_a_latent(name, ranks, per_ran
 
 
 @pytest.mark.parametrize(
-    ("dtype", "expected"), [("fp32", 4), ("fp16", 2), ("bf16", 2), ("fp8", 1), ("int8", 1), ("float8_e4m3fn", 1)]
+    ("dtype", "expected"),
+    [("fp32", 4), ("fp16", 2), ("bf16", 2), ("fp8", 1), ("int8", 1), ("float8_e4m3fn", 1)],
 )
 def test_the_dtype_scales_every_element(dtype, expected):
     assert bytes_per_token(find_model("llama3.1-8b", dtype)) == 32 * 2 * 8 * 128 * expected
@@ -254,7 +270,10 @@ def test_a_state_is_stored_with_each_chunk_and_read_once():
 
 def test_all_ranks_store_and_read_but_a_latent_once():
     assert read_bytes(find_model("deepseek-v3"), 512, ranks=8, chunk_tokens=256) == 512 * 70_272
-    assert read_bytes(find_model("qwen3-235b-a22b"), 512, ranks=8, chunk_tokens=256) == 2 * 512 * 192_512
+    assert (
+        read_bytes(find_model("qwen3-235b-a22b"), 512, ranks=8, chunk_tokens=256)
+        == 2 * 512 * 192_512
+    )
     # Kimi Linear's kind: the latent once, a state on each rank.
     kimi = find_model("qwen3.5-397b").groups[1]
     model = shape(Latent(layers=20, latent_dim=512, rope_dim=64), kimi)
@@ -264,12 +283,16 @@ def test_all_ranks_store_and_read_but_a_latent_once():
 
 def test_each_piece_is_padded_to_pages():
     # 16 tokens x 61 x 576 x 2 B = 1,124,352 B, 274.5 pages of 4 KiB.
-    assert stored_bytes(find_model("deepseek-v3"), 32, chunk_tokens=16, page_bytes=4096) == 2 * 275 * 4096
-    # A rank's 3 tokens x 18 x 2 x 1 x 64 x 2 B = 13,824 B = 3.375 pages, twice: full and sliding layers.
-    assert chunk_bytes(find_model("gpt-oss-120b"), 3, ranks=8, page_bytes=4096) == 8 * 2 * 4 * 4096
-    assert read_bytes(find_model("gpt-oss-120b"), 300, ranks=8, chunk_tokens=3, page_bytes=4096) == (
-        8 * (100 + 43) * 4 * 4096
+    assert (
+        stored_bytes(find_model("deepseek-v3"), 32, chunk_tokens=16, page_bytes=4096)
+        == 2 * 275 * 4096
     )
+    # A rank's 3 tokens x 18 x 2 x 1 x 64 x 2 B = 13,824 B = 3.375 pages, twice: full and sliding
+    # layers.
+    assert chunk_bytes(find_model("gpt-oss-120b"), 3, ranks=8, page_bytes=4096) == 8 * 2 * 4 * 4096
+    assert read_bytes(
+        find_model("gpt-oss-120b"), 300, ranks=8, chunk_tokens=3, page_bytes=4096
+    ) == (8 * (100 + 43) * 4 * 4096)
 
 
 def test_pieces_say_what_a_read_needs_of_a_chunk():
@@ -280,20 +303,34 @@ def test_pieces_say_what_a_read_needs_of_a_chunk():
         None,
         2,
     )
-    assert (sliding.kind, sliding.bytes_per_token, sliding.window_tokens) == ("sliding", 102_400, 1024)
+    assert (sliding.kind, sliding.bytes_per_token, sliding.window_tokens) == (
+        "sliding",
+        102_400,
+        1024,
+    )
     assert [sliding.needed_chunks(n, 256) for n in (0, 1, 4, 5, 99)] == [0, 1, 4, 4, 4]
     assert [growing.needed_chunks(n, 256) for n in (0, 5)] == [0, 5]
 
 
 def test_an_unknown_model_names_those_known():
-    with pytest.raises(ConfigError, match=r"unknown model 'zzz'; known are tiny-1b, .*config\.json"):
+    with pytest.raises(
+        ConfigError, match=r"unknown model 'zzz'; known are tiny-1b, .*config\.json"
+    ):
         find_model("zzz")
-    with pytest.raises(ConfigError, match=r"unknown model 'llama3.1-75b'; the nearest are .*llama3.1-70b-instruct"):
+    with pytest.raises(
+        ConfigError, match=r"unknown model 'llama3.1-75b'; the nearest are .*llama3.1-70b-instruct"
+    ):
         find_model("llama3.1-75b")
 
 
 @pytest.mark.parametrize(
-    "name", ["llama3.1-70b", "Llama-3.1-70B", "meta-llama/Llama-3.1-70B-Instruct", "Meta-Llama-3.1-70B-Instruct"]
+    "name",
+    [
+        "llama3.1-70b",
+        "Llama-3.1-70B",
+        "meta-llama/Llama-3.1-70B-Instruct",
+        "Meta-Llama-3.1-70B-Instruct",
+    ],
 )
 def test_a_model_is_found_by_what_people_call_it(name):
     assert find_model(name) == find_model("llama3.1-70b-instruct")
@@ -312,11 +349,20 @@ def test_a_quantised_model_is_another():
         (shape(Full(layers=2**13, kv_heads=2**13, head_dim=128)), "bytes a token; at most"),
         (shape(find_model("qwen3-next").groups[1]), "no layer keeps anything for a token"),
         (
-            shape(Full(layers=1, kv_heads=1, head_dim=64), Latent(layers=1, latent_dim=512, rope_dim=64)),
+            shape(
+                Full(layers=1, kv_heads=1, head_dim=64),
+                Latent(layers=1, latent_dim=512, rope_dim=64),
+            ),
             "latent attention and attention with heads",
         ),
-        (shape(Latent(layers=1, latent_dim=256, rope_dim=64), kv_dtype=KvDtype.FP8_DS_MLA), "fp8_ds_mla packs"),
-        (shape(Sliding(layers=1, kv_heads=1, head_dim=64, window_tokens=0)), r"window_tokens\(=0\)"),
+        (
+            shape(Latent(layers=1, latent_dim=256, rope_dim=64), kv_dtype=KvDtype.FP8_DS_MLA),
+            "fp8_ds_mla packs",
+        ),
+        (
+            shape(Sliding(layers=1, kv_heads=1, head_dim=64, window_tokens=0)),
+            r"window_tokens\(=0\)",
+        ),
     ],
 )
 def test_shapes_that_cannot_be(model, message):
@@ -343,11 +389,15 @@ def test_the_command_prints_the_arithmetic():
 
 
 def test_the_command_says_what_a_window_and_a_partial_chunk_leave_out():
-    out = words(run_cli("kvtrace", "models", "gpt-oss-120b", "--tokens", 1000, "--chunk", 16).stdout)
+    out = words(
+        run_cli("kvtrace", "models", "gpt-oss-120b", "--tokens", 1000, "--chunk", 16).stdout
+    )
     assert "62 chunks; 8 tokens fill no chunk and are not stored" in out
     assert f"read {62 * 16 * 36_864 + 8 * 16 * 36_864:,} " in out
     assert "chunks that a read needs: growing 62, sliding 8" in out
-    assert "3 ranks, which engines refuse" in words(run_cli("kvtrace", "models", "llama3.1-8b", "--tp", 3).stdout)
+    assert "3 ranks, which engines refuse" in words(
+        run_cli("kvtrace", "models", "llama3.1-8b", "--tp", 3).stdout
+    )
 
 
 def test_the_command_says_what_padding_adds():
@@ -357,9 +407,19 @@ def test_the_command_says_what_padding_adds():
 
 def test_the_command_prints_json():
     listed = json.loads(run_cli("kvtrace", "models", "--json").stdout)["models"]
-    assert {m["name"]: m["bytes_per_token"] for m in listed} == {n: g + w for n, (_, g, w) in TABLE.items()}
-    one = json.loads(run_cli("kvtrace", "models", "qwen3-235b-a22b", "--tp", 8, "--kv-dtype", "fp8", "--json").stdout)
-    assert (one["bytes_per_token_per_rank"], one["stored_ranks"], one["replication_factor"]) == (24_064, 8, 2.0)
+    assert {m["name"]: m["bytes_per_token"] for m in listed} == {
+        n: g + w for n, (_, g, w) in TABLE.items()
+    }
+    one = json.loads(
+        run_cli(
+            "kvtrace", "models", "qwen3-235b-a22b", "--tp", 8, "--kv-dtype", "fp8", "--json"
+        ).stdout
+    )
+    assert (one["bytes_per_token_per_rank"], one["stored_ranks"], one["replication_factor"]) == (
+        24_064,
+        8,
+        2.0,
+    )
     assert one["groups"][0]["formula_per_rank"] == "94 layers x 2 (K, V) x 1 head x 128 x 1 B"
 
 

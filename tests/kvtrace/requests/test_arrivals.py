@@ -1,6 +1,9 @@
-"""Synthetic users in an open loop: exact rates, told burstiness, a day's curve, and the closed loop's conversations.
+"""Synthetic users in an open loop.
 
-Bounds are four standard deviations of what is counted; the seeds are fixed, so what holds once holds always.
+Exact rates, told burstiness, a day's curve, and the closed loop's conversations.
+
+Bounds are four standard deviations of what is counted; the seeds are fixed, so what holds once
+holds always.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ CONTEXT = 131_072
 @pytest.fixture(scope="module")
 def many():
     """200,000 requests over 64 conversations."""
-    return arrivals.make_open_loop(ArrivalProcess(1000.0), 10**6 * S, CONTEXT, 42, max_requests=200_000)
+    return arrivals.make_open_loop(
+        ArrivalProcess(1000.0), 10**6 * S, CONTEXT, 42, max_requests=200_000
+    )
 
 
 @pytest.mark.parametrize(("text", "rate"), [
@@ -37,14 +42,23 @@ def test_rates_are_read(text, rate):
     assert parse_rate_per_s(text) == rate
 
 
-@pytest.mark.parametrize("text", ["", "/s", "fast", "-1", "1e3", "20/", "20/fortnight", "20 s", "inf", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "/s", "fast", "-1", "1e3", "20/", "20/fortnight", "20 s", "inf", "nan"]
+)
 def test_what_is_no_rate_is_refused(text):
-    with pytest.raises(ConfigError, match=r"is not a rate; write for example 20/s|unknown unit 'fortnight'"):
+    with pytest.raises(
+        ConfigError, match=r"is not a rate; write for example 20/s|unknown unit 'fortnight'"
+    ):
         parse_rate_per_s(text)
 
 
 def test_constant_arrivals_are_even_and_exact():
-    assert ArrivalProcess(4.0, Process.CONSTANT).times_ns(1, S).tolist() == [0, 250_000_000, 500_000_000, 750_000_000]
+    assert ArrivalProcess(4.0, Process.CONSTANT).times_ns(1, S).tolist() == [
+        0,
+        250_000_000,
+        500_000_000,
+        750_000_000,
+    ]
     third = ArrivalProcess(3.0, Process.CONSTANT).times_ns(1, S + 1)
     assert third.tolist() == [0, 333_333_000, 666_667_000, 1_000_000_000]
     assert len(ArrivalProcess(20.0, Process.CONSTANT).times_ns(1, 3600 * S)) == 72_000
@@ -59,7 +73,9 @@ def test_renewals_have_their_rate_and_their_burstiness(cv, seed):
     assert abs(len(times) - 200_000) < 4 * cv * 200_000**0.5
     assert gaps.mean() == pytest.approx(S / 20, rel=4 * cv / 200_000**0.5)
     # Of gamma intervals, var(s²) = σ⁴ (2 + 6 cv²) / n.
-    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=4 * (2 + 6 * cv * cv) ** 0.5 / 200_000**0.5)
+    assert gaps.std() / gaps.mean() == pytest.approx(
+        cv, rel=4 * (2 + 6 * cv * cv) ** 0.5 / 200_000**0.5
+    )
 
 
 def test_poisson_counts_vary_as_poisson_counts_do():
@@ -88,11 +104,15 @@ def test_a_day_has_its_peak_and_its_trough():
     assert day.expected(20_000 * S) == 400_000
     assert abs(len(times) - 400_000) < 4 * 400_000**0.5
     phase = times // S % 1000
-    peak, trough = (int(np.count_nonzero((phase >= low) & (phase < low + 100))) for low in (200, 700))
+    peak, trough = (
+        int(np.count_nonzero((phase >= low) & (phase < low + 100))) for low in (200, 700)
+    )
     # The mean of the sine over a tenth of a day about its peak is sin(π / 10) / (π / 10) = 0.98363.
     assert abs(peak - 40_000 * 1.49182) < 4 * 59_673**0.5
     assert abs(trough - 40_000 * 0.50818) < 4 * 20_327**0.5
-    assert peak / trough == pytest.approx(1.49182 / 0.50818, rel=4 * (1 / 59_673 + 1 / 20_327) ** 0.5)
+    assert peak / trough == pytest.approx(
+        1.49182 / 0.50818, rel=4 * (1 / 59_673 + 1 / 20_327) ** 0.5
+    )
     # Half a day, from the mean up and back: 20 (500 + 500 / π).
     assert day.expected(500 * S) == pytest.approx(13_183.0989)
     half = np.count_nonzero(times < 500 * S)
@@ -100,7 +120,9 @@ def test_a_day_has_its_peak_and_its_trough():
 
 
 def test_a_whole_swing_leaves_the_trough_empty():
-    times = ArrivalProcess(100.0, Process.DIURNAL, day_ns=100 * S, amplitude=1.0).times_ns(7, 100 * S)
+    times = ArrivalProcess(100.0, Process.DIURNAL, day_ns=100 * S, amplitude=1.0).times_ns(
+        7, 100 * S
+    )
     assert np.count_nonzero((times >= 74 * S) & (times < 76 * S)) <= 3  # 0.13 expected
     assert abs(len(times) - 10_000) < 400
 
@@ -129,10 +151,20 @@ def test_same_seed_same_times_and_a_longer_window_begins_the_same(process):
 
 def test_same_seed_same_columns():
     def make(seed, **more):
-        return arrivals.make_open_loop(ArrivalProcess(50.0, Process.GAMMA, 2.0), 60 * S, CONTEXT, seed, **more)
+        return arrivals.make_open_loop(
+            ArrivalProcess(50.0, Process.GAMMA, 2.0), 60 * S, CONTEXT, seed, **more
+        )
 
     one, two, other = make(1), make(1), make(2)
-    for name in ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind"):
+    for name in (
+        "arrival_ns",
+        "session_id",
+        "turn",
+        "input_tokens",
+        "output_tokens",
+        "qos",
+        "kind",
+    ):
         assert np.array_equal(getattr(one, name), getattr(two, name)), name
         assert not np.array_equal(getattr(one, name)[:1000], getattr(other, name)[:1000]), name
     assert one.origin == two.origin
@@ -143,7 +175,9 @@ def test_same_seed_same_columns():
 
 def test_what_is_asked_does_not_depend_on_when():
     poisson = arrivals.make_open_loop(ArrivalProcess(50.0), 60 * S, CONTEXT, 1, max_requests=1000)
-    even = arrivals.make_open_loop(ArrivalProcess(9.0, Process.CONSTANT), 600 * S, CONTEXT, 1, max_requests=1000)
+    even = arrivals.make_open_loop(
+        ArrivalProcess(9.0, Process.CONSTANT), 600 * S, CONTEXT, 1, max_requests=1000
+    )
     for name in ("session_id", "turn", "input_tokens", "output_tokens", "qos", "kind"):
         assert np.array_equal(getattr(poisson, name), getattr(even, name)), name
 
@@ -151,7 +185,10 @@ def test_what_is_asked_does_not_depend_on_when():
 def test_conversations_carry_their_history_and_go_on_together(many):
     history, turns = {}, {}
     for session, turn, asked, answered, kind in zip(
-        *(c.tolist() for c in (many.session_id, many.turn, many.input_tokens, many.output_tokens, many.kind)),
+        *(
+            c.tolist()
+            for c in (many.session_id, many.turn, many.input_tokens, many.output_tokens, many.kind)
+        ),
         strict=True,
     ):
         if session not in turns:
@@ -171,7 +208,9 @@ def test_conversations_carry_their_history_and_go_on_together(many):
 
 def test_no_more_conversations_go_on_than_were_asked_for():
     found = arrivals.make_open_loop(ArrivalProcess(100.0), 60 * S, CONTEXT, 3, live_conversations=5)
-    spans = [np.flatnonzero(found.session_id == s)[[0, -1]] for s in range(found.origin["conversations"])]
+    spans = [
+        np.flatnonzero(found.session_id == s)[[0, -1]] for s in range(found.origin["conversations"])
+    ]
     live = np.zeros(len(found) + 1, dtype=np.int64)
     for begin, end in spans:
         live[begin] += 1
@@ -189,7 +228,8 @@ def test_shares_and_continuations_are_those_of_the_users(many):
     for kind in TEMPLATES:
         found = np.count_nonzero(many.kind[first] == enum_code(REQUESTS, "kind", kind)) / begun
         assert found == pytest.approx(1 / 3, abs=4 * (2 / 9 / begun) ** 0.5)
-    # A second turn always fits, so only chance decides: 0.8 of all but the conversations that still go on.
+    # A second turn always fits, so only chance decides: 0.8 of all but the conversations that still
+    # go on.
     second = np.count_nonzero(many.turn == 1)
     assert second / begun == pytest.approx(0.8, abs=4 * (0.16 / begun) ** 0.5 + 64 / begun)
 
@@ -210,7 +250,9 @@ def test_more_users_than_first_made_change_nothing():
     found = arrivals.make_open_loop(ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3)
     assert found.origin["conversations"] == len(found) == found.origin["over_context"]
     assert f"{len(found)} first turns do not fit 1 tokens of context" in found.notes
-    few = arrivals.make_open_loop(ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3, max_requests=10)
+    few = arrivals.make_open_loop(
+        ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3, max_requests=10
+    )
     assert np.array_equal(few.input_tokens, found.input_tokens[:10])
 
 
@@ -225,13 +267,30 @@ def test_all_is_told():
         "generator": f"PCG64, numpy {np.__version__}",
     }  # fmt: skip
     told = " ".join(found.notes)
-    assert "a sine over a day of 86400 s: 20 a second on average and at the start, 25 a quarter of a day later" in told
-    assert "one of 8 conversations, any with the same chance: 0.4 s on average between turns of one" in told
-    assert "a chance of 200 in 1000, after 50 turns, or when the next would not fit 131072 tokens" in told
-    assert "whatever the system does: a turn may come before the answer to the one before it" in told
+    assert (
+        "a sine over a day of 86400 s: 20 a second on average and at the start, 25 a quarter of a"
+        " day later" in told
+    )
+    assert (
+        "one of 8 conversations, any with the same chance: 0.4 s on average between turns of one"
+        in told
+    )
+    assert (
+        "a chance of 200 in 1000, after 50 turns, or when the next would not fit 131072 tokens"
+        in told
+    )
+    assert (
+        "whatever the system does: a turn may come before the answer to the one before it" in told
+    )
     assert "prompts share a prefix within their conversation only" in told
-    assert "times are cut to whole microseconds, so that the last digits of C libraries do not show" in told
-    assert f"they are drawn with PCG64, numpy {np.__version__}, and another numpy may draw others" in told
+    assert (
+        "times are cut to whole microseconds, so that the last digits of C libraries do not show"
+        in told
+    )
+    assert (
+        f"they are drawn with PCG64, numpy {np.__version__}, and another numpy may draw others"
+        in told
+    )
     even = arrivals.make_open_loop(ArrivalProcess(20.0, Process.CONSTANT), S, CONTEXT, 1)
     assert even.notes[-1] == "times are rounded to whole microseconds"
     assert even.origin["generator"] is None
@@ -259,7 +318,9 @@ def test_too_much_and_too_little_are_refused():
     assert len(ArrivalProcess(1e6).times_ns(1, 10**6 * S, 7)) == 7
     with pytest.raises(ConfigError, match="longer than a trace's clock"):
         ArrivalProcess(1.0).times_ns(1, 2**61 + 1, 10)
-    with pytest.raises(ConfigError, match=r"no request arrives within 1\.00 s at 0\.0001 a second with seed 1"):
+    with pytest.raises(
+        ConfigError, match=r"no request arrives within 1\.00 s at 0\.0001 a second with seed 1"
+    ):
         arrivals.make_open_loop(ArrivalProcess(0.0001), S, CONTEXT, 1)
     for live in (0, 10**7 + 1):
         with pytest.raises(ConfigError, match="live conversations"):
@@ -272,9 +333,24 @@ OPEN = ["gen", "--request-rate", "20/s", "--model", "tiny-1b"]
 @pytest.mark.parametrize("preset", ["mlperf", "lmcache-disk"])
 def test_a_trace_of_an_open_loop_is_valid(monkeypatch, tmp_path, preset):
     out, requests = tmp_path / "t.parquet", tmp_path / "r.parquet"
-    args = [*OPEN, "--arrivals", "gamma", "--burstiness", "3", "--duration", "20s", "--live-conversations", "16"]
+    args = [
+        *OPEN,
+        "--arrivals",
+        "gamma",
+        "--burstiness",
+        "3",
+        "--duration",
+        "20s",
+        "--live-conversations",
+        "16",
+    ]
     small = ["--set", "tiers.gpu.capacity=1GiB", "--set", "tiers.cpu.capacity=2GiB"]
-    assert kvtrace(monkeypatch, *args, *small, "--preset", preset, "-o", out, "--requests-out", requests) == 0
+    assert (
+        kvtrace(
+            monkeypatch, *args, *small, "--preset", preset, "-o", out, "--requests-out", requests
+        )
+        == 0
+    )
     assert kvtrace(monkeypatch, "validate", out) == 0
     meta = open_table(out).meta
     expected = arrivals.make_open_loop(
@@ -290,8 +366,12 @@ def test_a_trace_of_an_open_loop_is_valid(monkeypatch, tmp_path, preset):
     assert nvme["hits"] > 0
     table = next(iter(open_table(requests).batches()))
     assert table.column("arrival_ns").to_pylist() == expected.arrival_ns.tolist()
-    assert table.column("qos").to_pylist()[:5] == [list(REQUESTS.column("qos").values)[q] for q in expected.qos[:5]]
-    assert table.column("kind").to_pylist()[:5] == [list(REQUESTS.column("kind").values)[k] for k in expected.kind[:5]]
+    assert table.column("qos").to_pylist()[:5] == [
+        list(REQUESTS.column("qos").values)[q] for q in expected.qos[:5]
+    ]
+    assert table.column("kind").to_pylist()[:5] == [
+        list(REQUESTS.column("kind").values)[k] for k in expected.kind[:5]
+    ]
     # The requests table, read back, makes the same.
     again = tmp_path / "again.parquet"
     args = ["gen", requests, "--model", "tiny-1b", "--duration", "20s", *small, "--preset", preset]
@@ -302,13 +382,21 @@ def test_a_trace_of_an_open_loop_is_valid(monkeypatch, tmp_path, preset):
 def written_seconds(monkeypatch, capsys, *args):
     """Return the requests of a run, and over how many seconds it says that its bytes were written."""
     capsys.readouterr()
-    small = ["--set", "tiers.gpu.capacity=1GiB", "--set", "tiers.cpu.capacity=1GiB", "--model", "tiny-1b"]
+    small = [
+        "--set",
+        "tiers.gpu.capacity=1GiB",
+        "--set",
+        "tiers.cpu.capacity=1GiB",
+        "--model",
+        "tiny-1b",
+    ]
     assert kvtrace(monkeypatch, "gen", *args, *small, "--json", "--force") == 0
     found = json.loads(capsys.readouterr().out)
     (nvme,) = found["endurance"]
-    return found["stats"]["requests"], found["stats"]["tiers"][2]["written_bytes"] * 86_400 / nvme[
-        "written_bytes_per_day"
-    ]
+    return (
+        found["stats"]["requests"],
+        found["stats"]["tiers"][2]["written_bytes"] * 86_400 / nvme["written_bytes_per_day"],
+    )
 
 
 def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp_path):
@@ -317,12 +405,26 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
     whole = written_seconds(monkeypatch, capsys, *args, "--requests-out", requests)
     assert whole == (201, pytest.approx(10.01))
     # What is cut ends with its last request.
-    assert written_seconds(monkeypatch, capsys, *args, "--limit", "101") == (101, pytest.approx(5.0))
+    assert written_seconds(monkeypatch, capsys, *args, "--limit", "101") == (
+        101,
+        pytest.approx(5.0),
+    )
     assert written_seconds(monkeypatch, capsys, requests, "-o", out) == (201, pytest.approx(10.0))
-    assert written_seconds(monkeypatch, capsys, requests, "--duration", "4s", "-o", out) == (80, pytest.approx(4.0))
+    assert written_seconds(monkeypatch, capsys, requests, "--duration", "4s", "-o", out) == (
+        80,
+        pytest.approx(4.0),
+    )
     # Faster than they are served: over all that is written, not the 10 ms in which they arrive.
     served, seconds = written_seconds(
-        monkeypatch, capsys, requests, "--time-scale", "0.001", "--set", "prefill_ns_per_token=100000", "-o", out
+        monkeypatch,
+        capsys,
+        requests,
+        "--time-scale",
+        "0.001",
+        "--set",
+        "prefill_ns_per_token=100000",
+        "-o",
+        out,
     )
     (last,) = read_table(out, TRACE)["ts_ns"].to_pylist()[-1:]
     assert (served, seconds) == (201, pytest.approx(last / 10**9))
@@ -348,13 +450,21 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused(monkeypatch, capsys, tmp_path, args, message):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "m.jsonl").write_text('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [4]}\n')
+    (tmp_path / "m.jsonl").write_text(
+        '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [4]}\n'
+    )
     assert kvtrace(monkeypatch, *OPEN, *args, "-o", "t.parquet") == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "t.parquet").exists()
 
 
-@pytest.mark.parametrize("args", [["--arrivals", "poisson"], ["--live-conversations", "4"], ["--burstiness", "2"]])
+@pytest.mark.parametrize(
+    "args", [["--arrivals", "poisson"], ["--live-conversations", "4"], ["--burstiness", "2"]]
+)
 def test_an_open_loop_needs_its_rate(monkeypatch, capsys, tmp_path, args):
-    assert kvtrace(monkeypatch, "gen", "--model", "tiny-1b", *args, "-o", tmp_path / "t.parquet") == 2
-    assert "needs an open loop: give its --request-rate, such as 20/s" in " ".join(capsys.readouterr().err.split())
+    assert (
+        kvtrace(monkeypatch, "gen", "--model", "tiny-1b", *args, "-o", tmp_path / "t.parquet") == 2
+    )
+    assert "needs an open loop: give its --request-rate, such as 20/s" in " ".join(
+        capsys.readouterr().err.split()
+    )

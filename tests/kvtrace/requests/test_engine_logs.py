@@ -1,4 +1,7 @@
-"""Logs of real engines, read as requests: the samples are what the engines' own code wrote (tests/golden/engines)."""
+"""Logs of real engines, read as requests.
+
+The samples are what the engines' own code wrote (tests/golden/engines).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,14 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.model.catalogue import logged_model
 from kvtrace.model.shape import bytes_per_token_per_rank
-from kvtrace.requests.engine_logs import DYNAMO_SCHEMA, chats, dynamo, lmcache_trace, lookup_log, otel
+from kvtrace.requests.engine_logs import (
+    DYNAMO_SCHEMA,
+    chats,
+    dynamo,
+    lmcache_trace,
+    lookup_log,
+    otel,
+)
 from kvtrace.requests.mooncake import AGENTIC_SCHEMA, agentic_mooncake
 from kvtrace.requests.registry import detect
 
@@ -24,7 +34,8 @@ SAMPLES = Path(__file__).resolve().parents[2] / "golden" / "engines"
 LOOKUPS = next((SAMPLES / "lmcache").glob("lookup_hashes_*.jsonl"))
 CHATS = SAMPLES / "chats" / "agent.openai_chat.jsonl"
 PREFETCHES = SAMPLES / "lmcache" / "prompts.lct"
-# make_lmcache_logs.py: 3 conversations of 1,300 tokens and 700 more each turn, the first 1,000 shared.
+# make_lmcache_logs.py: 3 conversations of 1,300 tokens and 700 more each turn, the first 1,000
+# shared.
 PROMPTS = [1300] * 3 + [2000] * 3 + [2700] * 3 + [3400] * 3
 
 
@@ -54,16 +65,24 @@ def test_lookups_of_lmcache():
     seconds = [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32]
     assert (requests.arrival_ns // 10**9).tolist() == seconds
     assert requests.block_tokens == 256
-    assert [requests.block_offsets[n + 1] - requests.block_offsets[n] for n in range(12)] == [n // 256 for n in PROMPTS]
-    # 1,000 shared tokens are 3 whole chunks: the first turns share 3 of 5, later turns repeat all of the turn before.
+    assert [requests.block_offsets[n + 1] - requests.block_offsets[n] for n in range(12)] == [
+        n // 256 for n in PROMPTS
+    ]
+    # 1,000 shared tokens are 3 whole chunks: the first turns share 3 of 5, later turns repeat all
+    # of the turn before.
     assert len(set(requests.block_ids.tolist())) == 3 + 3 * (13 - 3)
-    assert requests.origin["model"] == {"name": "meta-llama/Llama-3.2-1B", "kv_bytes_per_token_per_rank": 32768}
+    assert requests.origin["model"] == {
+        "name": "meta-llama/Llama-3.2-1B",
+        "kv_bytes_per_token_per_rank": 32768,
+    }
 
 
 def test_hits_of_lookups_equal_lmcaches_own_simulator(monkeypatch, capsys):
-    # `lmcache tool cache-simulator simulate` 0.5.6 with 6 and 12 chunks of 8 MiB and 1,000 GiB: 2,304, 7,936 and 18,432
-    # hit tokens, of 256 a chunk.
-    assert kvtrace(monkeypatch, "sim", LOOKUPS, "--capacity-blocks", "6,12,unlimited", "--json") == 0
+    # `lmcache tool cache-simulator simulate` 0.5.6 with 6 and 12 chunks of 8 MiB and 1,000 GiB:
+    # 2,304, 7,936 and 18,432 hit tokens, of 256 a chunk.
+    assert (
+        kvtrace(monkeypatch, "sim", LOOKUPS, "--capacity-blocks", "6,12,unlimited", "--json") == 0
+    )
     curve = json.loads(capsys.readouterr().out)["results"]
     assert [point["hits"] for point in curve] == [9, 31, 72]
 
@@ -80,17 +99,30 @@ def test_a_directory_of_logs_is_one_source(tmp_path):
 
 def test_the_log_says_what_the_model_takes(tmp_path, monkeypatch, capsys):
     out = tmp_path / "t.parquet"
-    options = ["--preset", "lmcache-disk", "--set", "tiers.gpu.capacity=0", "--set", "tiers.cpu.capacity=0"]
+    options = [
+        "--preset",
+        "lmcache-disk",
+        "--set",
+        "tiers.gpu.capacity=0",
+        "--set",
+        "tiers.cpu.capacity=0",
+    ]
     options += ["--set", "tiers.cpu.staging=false"]  # without DRAM there is none to stage in
     assert kvtrace(monkeypatch, "gen", LOOKUPS, *options, "-o", out, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["model"] == "meta-llama/Llama-3.2-1B"
-    # Its parameters are known by its name, and its attention: 16 layers x 32 heads x 2 x (64 + 64) FLOPs.
+    # Its parameters are known by its name, and its attention: 16 layers x 32 heads x 2 x (64 + 64)
+    # FLOPs.
     assert found["serving"]["prefill_ns_per_token"] > 0
-    assert found["serving"]["prefill_attention"][0]["pair_fs"] == -(-131_072 * 10**15 // (989 * 10**12 // 2))
+    assert found["serving"]["prefill_attention"][0]["pair_fs"] == -(
+        -131_072 * 10**15 // (989 * 10**12 // 2)
+    )
     rows = read_table(out, TRACE)
     assert set(rows["length_bytes"].to_pylist()) == {256 * 32768}
-    assert any("32768 bytes of KV a token and rank, as logged" in note for note in open_table(out, TRACE).meta.notes)
+    assert any(
+        "32768 bytes of KV a token and rank, as logged" in note
+        for note in open_table(out, TRACE).meta.notes
+    )
 
 
 def test_the_requests_table_keeps_what_the_log_says_of_the_model(tmp_path, monkeypatch, capsys):
@@ -110,7 +142,13 @@ def test_an_unknown_model_still_has_its_bytes():
 
 
 @pytest.mark.parametrize(
-    "origin", [{}, {"model": None}, {"model": {"name": "x", "kv_bytes_per_token_per_rank": None}}, {"of": {}}]
+    "origin",
+    [
+        {},
+        {"model": None},
+        {"model": {"name": "x", "kv_bytes_per_token_per_rank": None}},
+        {"of": {}},
+    ],
 )
 def test_without_bytes_there_is_no_logged_model(origin):
     assert logged_model(origin) is None
@@ -118,13 +156,15 @@ def test_without_bytes_there_is_no_logged_model(origin):
 
 def test_chats_of_lmcache(tmp_path):
     requests = chats.read(CHATS, tokenizer="characters")
-    # The file's second line came first. Prompts of 200, 333 and 200 characters, the third from another session.
+    # The file's second line came first. Prompts of 200, 333 and 200 characters, the third from
+    # another session.
     assert requests.arrival_ns.tolist() == [0, 2_700_614_000, 5_000_000_000]
     assert requests.input_tokens.tolist() == [50, 84, 50]
     assert requests.output_tokens.tolist() == [10, 3, 1]
     assert requests.session_id.tolist() == [0, 0, 1]
     assert requests.turn.tolist() == [0, 1, 0]
-    # Blocks of 64 characters: the second prompt begins with the 200 of the first, the third differs in the first one.
+    # Blocks of 64 characters: the second prompt begins with the 200 of the first, the third differs
+    # in the first one.
     assert requests.block_offsets.tolist() == [0, 3, 8, 11]
     ids = requests.block_ids.tolist()
     assert ids[:3] == ids[3:6]
@@ -141,7 +181,10 @@ def test_chats_of_lmcache(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"timestamp": 1.5, "input": "", "output": ""}', "row 1, column timestamp: Expected `int`"),
+        (
+            '{"timestamp": 1.5, "input": "", "output": ""}',
+            "row 1, column timestamp: Expected `int`",
+        ),
         ('{"timestamp": 1, "input": ""}', "row 1: Object missing required field `output`"),
         ("", "holds no request"),
     ],
@@ -157,12 +200,17 @@ def test_prefetches_of_lmcache():
     requests = lmcache_trace.read(PREFETCHES)
     assert requests.input_tokens.tolist() == [n // 256 * 256 for n in PROMPTS]
     assert requests.block_ids.tolist() == lookup_log.read(LOOKUPS).block_ids.tolist()
-    assert requests.origin["model"] == {"name": "meta-llama/Llama-3.2-1B", "kv_bytes_per_token_per_rank": 32768}
+    assert requests.origin["model"] == {
+        "name": "meta-llama/Llama-3.2-1B",
+        "kv_bytes_per_token_per_rank": 32768,
+    }
     assert (requests.origin["ranks"], requests.origin["records_not_used"]) == (2, 12)
 
 
 def test_prefetches_of_another_chunk_size():
-    with pytest.raises(TraceError, match=r"dimension of 128 tokens, only \[2, 16, 256, 512\]: say --block-tokens"):
+    with pytest.raises(
+        TraceError, match=r"dimension of 128 tokens, only \[2, 16, 256, 512\]: say --block-tokens"
+    ):
         lmcache_trace.read(PREFETCHES, block_tokens=128)
 
 
@@ -182,7 +230,10 @@ DAMAGED = {
     "events": (frames(HEADER | {"level": "events"}), "level 'events'"),
     "no prompts": (frames(HEADER), "holds no prefetch"),
     "no spec": (
-        frames(HEADER, {"type": "record", "t_mono": 0.0, "qualname": "S.submit_prefetch_task", "args": {}}),
+        frames(
+            HEADER,
+            {"type": "record", "t_mono": 0.0, "qualname": "S.submit_prefetch_task", "args": {}},
+        ),
         "Expected `object`, got `null`",
     ),
     "deep": (frames(HEADER) + struct.pack(">I", 100_000) + b"\x91" * 100_000, "d.lct, row 1"),
@@ -193,7 +244,12 @@ DAMAGED = {
 def test_a_damaged_trace_is_refused(tmp_path, monkeypatch, capsys, data, message):
     path = tmp_path / "d.lct"
     path.write_bytes(data)
-    assert kvtrace(monkeypatch, "import", path, "--source", "lmcache-trace", "-o", tmp_path / "r.parquet") == 3
+    assert (
+        kvtrace(
+            monkeypatch, "import", path, "--source", "lmcache-trace", "-o", tmp_path / "r.parquet"
+        )
+        == 3
+    )
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
@@ -201,14 +257,23 @@ def test_a_damaged_trace_is_refused(tmp_path, monkeypatch, capsys, data, message
 
 
 def lookup(**fields):
-    line = {"timestamp": 1.0, "chunk_size": 4, "seq_len": 9, "chunk_hashes": ["0x1", "0x2"], "model_name": "m"}
+    line = {
+        "timestamp": 1.0,
+        "chunk_size": 4,
+        "seq_len": 9,
+        "chunk_hashes": ["0x1", "0x2"],
+        "model_name": "m",
+    }
     return line | fields
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (lookup(chunk_hashes=["0x1", "0x2", "0x3"]), "3 hashes, but 9 tokens in chunks of 4 make 2 full ones"),
+        (
+            lookup(chunk_hashes=["0x1", "0x2", "0x3"]),
+            "3 hashes, but 9 tokens in chunks of 4 make 2 full ones",
+        ),
         (lookup(chunk_hashes=["0x1", "0x1"]), "a hash appears twice"),
         (lookup(model_name="n"), "'n' after 'm': one file may hold one model's requests"),
         (lookup(chunk_size=3), "3 after 4"),
@@ -227,7 +292,10 @@ def test_a_lookup_that_cannot_be(tmp_path, line, message):
 def test_a_lookup_without_a_known_dtype_has_no_bytes(tmp_path):
     path = tmp_path / "lookup_hashes_1.jsonl"
     path.write_text(json.dumps(lookup(shapes=[[2, 4]], dtypes=["torch.float4"])))
-    assert lookup_log.read(path).origin["model"] == {"name": "m", "kv_bytes_per_token_per_rank": None}
+    assert lookup_log.read(path).origin["model"] == {
+        "name": "m",
+        "kv_bytes_per_token_per_rank": None,
+    }
 
 
 def test_requests_of_dynamo():
@@ -242,7 +310,11 @@ def test_requests_of_dynamo():
 
 def test_requests_of_dynamo_without_their_blocks(tmp_path):
     path = tmp_path / "d.jsonl"
-    event = {"schema": DYNAMO_SCHEMA, "event_type": "request_end", "request": {"request_received_ms": 1}}
+    event = {
+        "schema": DYNAMO_SCHEMA,
+        "event_type": "request_end",
+        "request": {"request_received_ms": 1},
+    }
     path.write_text(json.dumps(event))
     with pytest.raises(TraceError, match="none of its 1 requests says its prompt's blocks"):
         dynamo.read(path)
@@ -250,7 +322,8 @@ def test_requests_of_dynamo_without_their_blocks(tmp_path):
 
 def test_agents_of_mooncake_rows():
     requests = agentic_mooncake.read(SAMPLES / "dynamo" / "agentic-mooncake.jsonl")
-    # The child is dispatched 5 ms after the root; the join follows the child, taken to complete as it arrives, by 1 ms.
+    # The child is dispatched 5 ms after the root; the join follows the child, taken to complete as
+    # it arrives, by 1 ms.
     assert requests.arrival_ns.tolist() == [0, 5_000_000, 6_000_000]
     assert requests.session_id.tolist() == [0, 1, 0]
     assert requests.block_tokens == 4
@@ -281,14 +354,18 @@ def test_spans():
     assert requests.session_id.tolist() == [0, 1, 0]
     assert requests.block_tokens == 0
     assert requests.origin["spans_left_out"] == 1
-    assert any("48 input tokens that spans say were read from a cache" in note for note in requests.notes)
+    assert any(
+        "48 input tokens that spans say were read from a cache" in note for note in requests.notes
+    )
 
 
 def test_spans_under_the_names_of_before(tmp_path):
     # vLLM's SpanAttributes: gen_ai.usage.prompt_tokens and completion_tokens.
     path, text = tmp_path / "s.jsonl", (SAMPLES / "otel" / "spans.jsonl").read_text()
     path.write_text(
-        text.replace("usage.input_tokens", "usage.prompt_tokens").replace("usage.output", "usage.completion")
+        text.replace("usage.input_tokens", "usage.prompt_tokens").replace(
+            "usage.output", "usage.completion"
+        )
     )
     requests = otel.read(path)
     assert requests.input_tokens.tolist() == [100, 50, 150]
@@ -297,10 +374,17 @@ def test_spans_under_the_names_of_before(tmp_path):
 
 def test_a_span_that_does_not_say_when_it_began_is_named(tmp_path):
     """It was of 1970: all others came 54 years later."""
-    path, lines = tmp_path / "s.jsonl", (SAMPLES / "otel" / "spans.jsonl").read_text().splitlines(keepends=True)
+    path, lines = (
+        tmp_path / "s.jsonl",
+        (SAMPLES / "otel" / "spans.jsonl").read_text().splitlines(keepends=True),
+    )
     at, line = next((n, of) for n, of in enumerate(lines, 1) if "usage.input_tokens" in of)
-    path.write_text("".join([*lines[: at - 1], line.replace("startTimeUnixNano", "startTime"), *lines[at:]]))
-    with pytest.raises(TraceError, match=rf"row {at}, column startTimeUnixNano: 0 must be from 1 to"):
+    path.write_text(
+        "".join([*lines[: at - 1], line.replace("startTimeUnixNano", "startTime"), *lines[at:]])
+    )
+    with pytest.raises(
+        TraceError, match=rf"row {at}, column startTimeUnixNano: 0 must be from 1 to"
+    ):
         otel.read(path)
 
 

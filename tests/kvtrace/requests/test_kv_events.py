@@ -1,4 +1,7 @@
-"""KV events: what real vLLM published, both forms of an event, and a live publisher that drops messages."""
+"""KV events.
+
+What real vLLM published, both forms of an event, and a live publisher that drops messages.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,12 @@ def payloads():
 
 
 def stored(*hashes, parent=None, block=4, **more):
-    fields = {"type": "BlockStored", "block_hashes": list(hashes), "parent_block_hash": parent, "token_ids": []}
+    fields = {
+        "type": "BlockStored",
+        "block_hashes": list(hashes),
+        "parent_block_hash": parent,
+        "token_ids": [],
+    }
     return fields | {"block_size": block, "lora_id": None, "medium": "GPU"} | more
 
 
@@ -47,10 +55,21 @@ def message(*events, ts=1.0):
 
 def test_events_of_vllm():
     rows = EventRows()
-    assert [rows.add(number, payload) for number, payload in enumerate(payloads())] == [1] * 7 + [76]
+    assert [rows.add(number, payload) for number, payload in enumerate(payloads())] == [1] * 7 + [
+        76
+    ]
     table = rows.take().to_pylist()
     assert len(rows) == 0
-    assert [len(row["block_ids"]) for row in table if row["event"] == "stored"] == [26, 26, 26, 6, 1, 24, 16, 88]
+    assert [len(row["block_ids"]) for row in table if row["event"] == "stored"] == [
+        26,
+        26,
+        26,
+        6,
+        1,
+        24,
+        16,
+        88,
+    ]
     assert {row["block_tokens"] for row in table if row["event"] == "stored"} == {32}
     assert {row["medium"] for row in table} == {"GPU"}
     # The second prompt begins with the first two blocks of the first, as do all that follow.
@@ -89,11 +108,16 @@ def test_unknown_events_are_counted():
     rows = EventRows()
     assert rows.add(0, message({"type": "BlockUpdated"}, stored(1))) == 1
     assert rows.unknown == {"BlockUpdated": 1}
-    assert notes_of(Recorded(first=0), rows.unknown) == ["1 events of type 'BlockUpdated' were not read"]
+    assert notes_of(Recorded(first=0), rows.unknown) == [
+        "1 events of type 'BlockUpdated' were not read"
+    ]
 
 
 class Publisher:
-    """What vLLM's publisher does: PUB with a number a message, and a ROUTER that sends again what its buffer holds."""
+    """What vLLM's publisher does.
+
+    PUB with a number a message, and a ROUTER that sends again what its buffer holds.
+    """
 
     def __init__(self, kept):
         self.kept = kept
@@ -118,7 +142,9 @@ class Publisher:
                 self.asked.append(int.from_bytes(start, "big"))
                 for number, payload in self.kept.items():
                     if number >= self.asked[-1]:
-                        self.router.send_multipart([client, b"", number.to_bytes(8, "big"), payload])
+                        self.router.send_multipart(
+                            [client, b"", number.to_bytes(8, "big"), payload]
+                        )
                 self.router.send_multipart([client, b"", (-1).to_bytes(8, "big", signed=True), b""])
 
     def close(self):
@@ -151,7 +177,10 @@ def publisher():
 
 
 def record(publisher, sent, wanted, *, replays=True):
-    """Publish `sent` (number, payload) until a recorder has heard the message `wanted`; return it and its rows."""
+    """Publish `sent` (number, payload) until a recorder has heard the message `wanted`.
+
+    Return it and its rows.
+    """
     out = Written()
     replay = f"tcp://127.0.0.1:{publisher.replay_port}" if replays else None
     recorder = Recorder(f"tcp://127.0.0.1:{publisher.port}", replay, "kv@", out)
@@ -177,7 +206,9 @@ def test_messages_that_were_dropped_are_asked_for_again(publisher):
     every = dict(enumerate(payloads()))
     sent = [(n, every[n]) for n in (3, 4, 6)]
     # The buffer of the engine has lost message 0 and 1 already.
-    heard, rows = record(publisher({n: p for n, p in every.items() if 2 <= n < 7}), sent, (7, every[7]))
+    heard, rows = record(
+        publisher({n: p for n, p in every.items() if 2 <= n < 7}), sent, (7, every[7])
+    )
     assert [heard.first, heard.messages, heard.lost, heard.restarts] == [2, 6, 0, 0]
     assert [row["sequence"] for row in rows if row["event"] == "stored"] == [2, 3, 4, 5, 6, 7]
     assert any("the first message heard is number 2" in note for note in notes_of(heard, {}))
@@ -185,7 +216,9 @@ def test_messages_that_were_dropped_are_asked_for_again(publisher):
 
 def test_what_cannot_be_had_again_is_counted(publisher):
     every = dict(enumerate(payloads()))
-    heard, rows = record(publisher({}), [(0, every[0]), (2, every[2])], (6, every[6]), replays=False)
+    heard, rows = record(
+        publisher({}), [(0, every[0]), (2, every[2])], (6, every[6]), replays=False
+    )
     assert [heard.messages, heard.lost, heard.replayed] == [3, 4, 0]
     assert [row["sequence"] for row in rows] == [0, 2, 6]
     assert notes_of(heard, {}) == ["4 messages were lost: blocks stored in them are missing"]
@@ -199,7 +232,9 @@ def test_an_engine_that_starts_again(publisher):
 
 
 def test_garbage_does_not_end_a_recording(publisher):
-    heard, rows = record(publisher({}), [(0, b"\xc1"), (1, b"")], (2, message(stored(1))), replays=False)
+    heard, rows = record(
+        publisher({}), [(0, b"\xc1"), (1, b"")], (2, message(stored(1))), replays=False
+    )
     assert [heard.unreadable, heard.events] == [2, 1]
     assert len(rows) == 1
 
@@ -207,9 +242,25 @@ def test_garbage_does_not_end_a_recording(publisher):
 def test_ctrl_c_leaves_a_valid_file(tmp_path, publisher):
     one = publisher(dict(enumerate(payloads())))
     out = tmp_path / "events.parquet"
-    ends = ["--zmq", f"tcp://127.0.0.1:{one.port}", "--replay", f"tcp://127.0.0.1:{one.replay_port}"]
-    command = [sys.executable, "-c", "from kvtrace.cli import main; main()", "record", *ends, "-o", str(out), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ))
+    ends = [
+        "--zmq",
+        f"tcp://127.0.0.1:{one.port}",
+        "--replay",
+        f"tcp://127.0.0.1:{one.replay_port}",
+    ]
+    command = [
+        sys.executable,
+        "-c",
+        "from kvtrace.cli import main; main()",
+        "record",
+        *ends,
+        "-o",
+        str(out),
+        "--json",
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)
+    )
     assert b"recording" in process.stderr.readline()
     deadline = time.monotonic() + 60
     while not one.asked:  # It asks for all that was before it first of all.
@@ -233,7 +284,9 @@ def test_silence_is_said_and_leaves_no_file(tmp_path, monkeypatch, capsys):
 
 
 def test_an_endpoint_that_is_none(tmp_path, monkeypatch, capsys):
-    assert kvtrace(monkeypatch, "record", "--zmq", "localhost:5557", "-o", tmp_path / "e.parquet") == 2
+    assert (
+        kvtrace(monkeypatch, "record", "--zmq", "localhost:5557", "-o", tmp_path / "e.parquet") == 2
+    )
     assert "--zmq localhost:5557" in capsys.readouterr().err
 
 
@@ -251,9 +304,12 @@ def events(tmp_path, *messages):
 
 
 def test_requests_of_vllms_events(tmp_path):
-    path = events(tmp_path, *((1.0 + n, msgspec.msgpack.decode(p)[1]) for n, p in enumerate(payloads())))
+    path = events(
+        tmp_path, *((1.0 + n, msgspec.msgpack.decode(p)[1]) for n, p in enumerate(payloads()))
+    )
     requests = events_file.read(path)
-    # Prompts of run_vllm.py: 26 blocks, then 2 shared blocks and the stores; the fifth store is an answer's block.
+    # Prompts of run_vllm.py: 26 blocks, then 2 shared blocks and the stores; the fifth store is an
+    # answer's block.
     tokens = (requests.input_tokens // 32).tolist()
     assert tokens == [26, 28, 28, 8, 26, 18, 90]
     assert (requests.output_tokens // 32).tolist() == [0, 0, 0, 1, 0, 0, 0]
@@ -266,7 +322,13 @@ def test_chunks_of_a_prompt_an_answer_and_the_next_turn(tmp_path):
         (1.0, [stored(1, 2)]),
         (1.1, [stored(3, 4, parent=2)]),  # its second chunk
         (1.5, [stored(5, parent=4)]),  # its answer
-        (1.6, [stored(6, parent=5, medium="CPU"), {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU"}]),
+        (
+            1.6,
+            [
+                stored(6, parent=5, medium="CPU"),
+                {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU"},
+            ],
+        ),
         (9.0, [stored(7, 8, parent=5)]),  # the next turn, after a pause
         (9.1, [stored(20, parent=99)]),  # behind a block that was never seen stored
     )
@@ -279,7 +341,10 @@ def test_chunks_of_a_prompt_an_answer_and_the_next_turn(tmp_path):
 
 
 def test_a_chunk_of_one_block_within_a_prompt_is_of_the_prompt(tmp_path):
-    """It was an answer's block: the prompt's chain had a gap, and what asks for the same again found half of it."""
+    """It was an answer's block.
+
+    The prompt's chain had a gap, and what asks for the same again found half of it.
+    """
     path = events(
         tmp_path,
         (1.0, [stored(1, 2, 3)]),
@@ -291,13 +356,19 @@ def test_a_chunk_of_one_block_within_a_prompt_is_of_the_prompt(tmp_path):
     requests = events_file.read(path)
     assert (requests.input_tokens // 4).tolist() == [6, 8]
     assert (requests.output_tokens // 4).tolist() == [1, 0]
-    first, second = (requests.block_ids[slice(*requests.block_offsets[n : n + 2])].tolist() for n in (0, 1))
+    first, second = (
+        requests.block_ids[slice(*requests.block_offsets[n : n + 2])].tolist() for n in (0, 1)
+    )
     assert second[:6] == first
     assert requests.origin["rechained_ids"] == 0
 
 
-@pytest.mark.parametrize(("blocks", "sizes"), [((None, 4), r"\[0, 4\]"), ((0,), r"\[0\]"), ((4, 8), r"\[4, 8\]")])
+@pytest.mark.parametrize(
+    ("blocks", "sizes"), [((None, 4), r"\[0, 4\]"), ((0,), r"\[0\]"), ((4, 8), r"\[4, 8\]")]
+)
 def test_blocks_of_no_size_or_of_several_are_refused(tmp_path, blocks, sizes):
     path = events(tmp_path, *((1.0, [stored(n, block=block)]) for n, block in enumerate(blocks)))
-    with pytest.raises(TraceError, match=f"blocks of {sizes} tokens: a file may hold one size above 0"):
+    with pytest.raises(
+        TraceError, match=f"blocks of {sizes} tokens: a file may hold one size above 0"
+    ):
         events_file.read(path)

@@ -56,22 +56,50 @@ def test_fractions_of_a_millisecond_count(tmp_path):
 BAD = {
     "not JSON": ('{"timestamp": 0,', None, "not JSON: "),
     "a list": ("[1, 2]", None, "Expected `object`, got `array`"),
-    "no ids": ('{"timestamp": 0, "input_length": 3, "output_length": 4}', None, "missing required field `hash_ids`"),
-    "too few ids": (line(hash_ids=[1]), "hash_ids", "1 ids, but 600 input tokens in blocks of 512 need 2"),
-    "too many ids": (line(hash_ids=[1, 2, 3]), "hash_ids", "3 ids, but 600 input tokens in blocks of 512 need 2"),
+    "no ids": (
+        '{"timestamp": 0, "input_length": 3, "output_length": 4}',
+        None,
+        "missing required field `hash_ids`",
+    ),
+    "too few ids": (
+        line(hash_ids=[1]),
+        "hash_ids",
+        "1 ids, but 600 input tokens in blocks of 512 need 2",
+    ),
+    "too many ids": (
+        line(hash_ids=[1, 2, 3]),
+        "hash_ids",
+        "3 ids, but 600 input tokens in blocks of 512 need 2",
+    ),
     "an id twice": (line(hash_ids=[1, 1]), "hash_ids", "an id appears twice"),
     "a negative id": (line(hash_ids=[1, -2]), "hash_ids", "Expected `int` >= 0"),
     "an id that overflows": (line(hash_ids=[1, 2**60]), "hash_ids", "Expected `int` <="),
     "negative tokens": (line(input_length=-1), "input_length", "Expected `int` >= 0"),
-    "tokens that overflow": (line(output_length=2**31), "output_length", "Expected `int` <= 2147483647"),
+    "tokens that overflow": (
+        line(output_length=2**31),
+        "output_length",
+        "Expected `int` <= 2147483647",
+    ),
     "64 bits are not enough": (line(output_length=2**70), "output_length", "Expected `int` <="),
     "float tokens": (line(input_length=600.5), "input_length", "Expected `int`, got `float`"),
     "text tokens": (line(input_length="600"), "input_length", "Expected `int`, got `str`"),
-    "no time": (line(timestamp=None), None, "missing required field `timestamp`, and no session_id"),
+    "no time": (
+        line(timestamp=None),
+        None,
+        "missing required field `timestamp`, and no session_id",
+    ),
     "a negative time": (line(timestamp=-1), "timestamp", "Expected `float` >= 0"),
     "a time that overflows": (line(timestamp=1e300), "timestamp", "Expected `float` <="),
-    "a time beyond the clock": (line(timestamp=3e12), "timestamp", "3e+12 ms is beyond the clock of a trace"),
-    "time out of order": (line(999), "timestamp", "time goes backwards, from 1000 to 999 ms; sort the file"),
+    "a time beyond the clock": (
+        line(timestamp=3e12),
+        "timestamp",
+        "3e+12 ms is beyond the clock of a trace",
+    ),
+    "time out of order": (
+        line(999),
+        "timestamp",
+        "time goes backwards, from 1000 to 999 ms; sort the file",
+    ),
     "not UTF-8": (b'{"timestamp": "\xff\xfe"}', None, "m.jsonl, row 4"),
 }
 
@@ -87,7 +115,9 @@ def test_a_bad_line_is_named(tmp_path, monkeypatch, capsys, text, column, messag
     assert (caught.value.path, caught.value.row) == (path, 4)
     assert caught.value.column == column or message.startswith("m.jsonl")
     assert message in str(caught.value)
-    assert kvtrace(monkeypatch, "gen", "--source", "mooncake", path, "-o", tmp_path / "t.parquet") == 3
+    assert (
+        kvtrace(monkeypatch, "gen", "--source", "mooncake", path, "-o", tmp_path / "t.parquet") == 3
+    )
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith(f"kvtrace: error: {path}, row 4")
@@ -118,7 +148,9 @@ def test_seconds_taken_for_milliseconds_are_noted(tmp_path):
 
 
 def test_times_that_overflow_in_another_unit(tmp_path):
-    with pytest.raises(TraceError, match=r"row 1, column timestamp: 1.7e\+12 s is beyond the clock"):
+    with pytest.raises(
+        TraceError, match=r"row 1, column timestamp: 1.7e\+12 s is beyond the clock"
+    ):
         read(write(tmp_path, [line(1_700_000_000_000)]), time_unit="s")
 
 
@@ -137,8 +169,12 @@ def test_an_unknown_time_unit_is_refused(tmp_path):
 def test_the_block_size_of_the_rows_counts(tmp_path):
     path = write(tmp_path, [line(input_length=33, hash_ids=[1, 2, 3], block_size=16)])
     assert read(path).block_tokens == 16
-    path = write(tmp_path, [line(block_size=512), line(input_length=33, hash_ids=[1, 2, 3], block_size=16)])
-    with pytest.raises(TraceError, match="row 2, column block_size: 16, but blocks are of 512 tokens"):
+    path = write(
+        tmp_path, [line(block_size=512), line(input_length=33, hash_ids=[1, 2, 3], block_size=16)]
+    )
+    with pytest.raises(
+        TraceError, match="row 2, column block_size: 16, but blocks are of 512 tokens"
+    ):
         read(path)
 
 
@@ -148,7 +184,12 @@ def test_fields_that_are_not_used_are_named(tmp_path):
 
 
 def row(session, input_length, output_length, ids, **other):
-    fields = {"session_id": session, "input_length": input_length, "output_length": output_length, "hash_ids": ids}
+    fields = {
+        "session_id": session,
+        "input_length": input_length,
+        "output_length": output_length,
+        "hash_ids": ids,
+    }
     return json.dumps(fields | other)
 
 
@@ -188,5 +229,7 @@ def test_later_turns_with_whole_prompts(tmp_path):
 
 def test_a_row_needs_a_time_or_a_session(tmp_path):
     path = write(tmp_path, ['{"input_length": 3, "output_length": 4, "hash_ids": [1]}'])
-    with pytest.raises(TraceError, match="row 1: missing required field `timestamp`, and no session_id"):
+    with pytest.raises(
+        TraceError, match="row 1: missing required field `timestamp`, and no session_id"
+    ):
         read(path)

@@ -1,4 +1,7 @@
-"""A new source of requests is one file and one line of the registry: shown by adding one; a new preset is one file."""
+"""A new source of requests is one file and one line of the registry.
+
+Shown by adding one; a new preset is one file.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,24 @@ TOY_MAGIC = b"toy requests\n"
 
 
 def read(path):
-    """Return the requests of the toy file at `path`: after its first line, a request's prompt length a line."""
+    """Return the requests of the toy file at `path`.
+
+    After its first line, a request's prompt length a line.
+    """
     lengths = np.array([int(line) for line in path.read_bytes().split(b"\n")[1:] if line])
     n = len(lengths)
     none = np.zeros(0, dtype=np.int64)
     origin = {"kind": "toy", "file": path.name, "requests": n, "block_tokens": 0}
-    return Requests(np.arange(n) * 10**9, lengths, np.full(n, 8), np.zeros(n + 1, dtype=np.int64), none, 0, origin, ())
+    return Requests(
+        np.arange(n) * 10**9,
+        lengths,
+        np.full(n, 8),
+        np.zeros(n + 1, dtype=np.int64),
+        none,
+        0,
+        origin,
+        (),
+    )
 
 
 def is_own(start):
@@ -56,7 +71,10 @@ def test_a_new_source_is_simulated(tmp_path, monkeypatch, capsys, toy, said):
 
 def test_a_new_source_takes_no_option_that_its_line_does_not_name(monkeypatch, capsys, toy):
     assert kvtrace(monkeypatch, "gen", toy, "--source", "toy", "--tokenizer", "auto") == 2
-    assert "--tokenizer works only with --source sharegpt, lmcache-chat, vllm-log, not toy" in capsys.readouterr().err
+    assert (
+        "--tokenizer works only with --source sharegpt, lmcache-chat, vllm-log, not toy"
+        in capsys.readouterr().err
+    )
 
 
 def test_every_source_has_what_the_registry_calls():

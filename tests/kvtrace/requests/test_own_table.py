@@ -1,4 +1,7 @@
-"""The requests table as a source: out and back exactly, the same trace, faults by row; and `kvtrace import`."""
+"""The requests table as a source.
+
+Out and back exactly, the same trace, faults by row; and `kvtrace import`.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,8 @@ def test_requests_come_back_exactly(tmp_path, requests, suffix):
 
 @pytest.mark.full
 def test_prompts_of_many_blocks_are_written_in_row_groups_that_we_read(tmp_path):
-    # 49,334 requests of coding agents, with 94 million ids, once became one row group that no reader of ours took.
+    # 49,334 requests of coding agents, with 94 million ids, once became one row group that no
+    # reader of ours took.
     rows, ids_each = 1 << 10, 20_000
     long = replace(
         BARE, arrival_ns=np.arange(rows), input_tokens=np.full(rows, 4 * ids_each), output_tokens=np.ones(rows, int),
@@ -144,18 +148,41 @@ def test_the_account_of_requests():
         session_id=np.where(np.arange(301) < 100, 5, -1),
     )  # fmt: skip
     found = account(many)
-    assert (found["requests"], found["span_ns"], found["requests_per_s"]) == (301, 40_000, 300 / 40e-6)
-    assert found["input_tokens"] == {"sum": 45_451, "mean": 151.0, "p50": 151, "p95": 286, "max": 301}
-    assert (found["block_references"], found["distinct_blocks"], found["block_reuse"]) == (301, 43, 1 - 43 / 301)
+    assert (found["requests"], found["span_ns"], found["requests_per_s"]) == (
+        301,
+        40_000,
+        300 / 40e-6,
+    )
+    assert found["input_tokens"] == {
+        "sum": 45_451,
+        "mean": 151.0,
+        "p50": 151,
+        "p95": 286,
+        "max": 301,
+    }
+    assert (found["block_references"], found["distinct_blocks"], found["block_reuse"]) == (
+        301,
+        43,
+        1 - 43 / 301,
+    )
     assert found["conversations"] == 1
     # A mean interval is 133 ns; the last is 39,701.
-    assert found["gaps"] == {"count": 1, "total_ns": 39_701, "longest_ns": 39_701, "longest_starts_ns": 299}
+    assert found["gaps"] == {
+        "count": 1,
+        "total_ns": 39_701,
+        "longest_ns": 39_701,
+        "longest_starts_ns": 299,
+    }
     assert found["oddities"] == {"failures": 2, "unknown_columns": ["Region"]}
     assert found["nulls"] == {"session_id": 201, "turn": 301, "qos": 301}
 
 
 def test_the_account_of_one_request_without_blocks():
-    one = replace(BARE, **{f.name: getattr(BARE, f.name)[:1] for f in fields(Requests)[:3]}, block_offsets=ints(0, 0))
+    one = replace(
+        BARE,
+        **{f.name: getattr(BARE, f.name)[:1] for f in fields(Requests)[:3]},
+        block_offsets=ints(0, 0),
+    )
     found = account(one)
     assert (found["span_ns"], found["requests_per_s"], found["block_reuse"]) == (0, None, None)
     assert found["gaps"]["longest_ns"] is None
@@ -193,15 +220,34 @@ NAMES = {"mooncake": "x.jsonl", "bailian": "x.jsonl", "burstgpt": "x.csv", "azur
 @pytest.mark.star
 @pytest.mark.parametrize("preset", ["mlperf", "lmcache-disk"])
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_source_makes_a_valid_trace_and_its_table_makes_the_same(tmp_path, monkeypatch, source, preset):
+def test_every_source_makes_a_valid_trace_and_its_table_makes_the_same(
+    tmp_path, monkeypatch, source, preset
+):
     monkeypatch.chdir(tmp_path)
     name = NAMES.get(source, "x.json")
     (tmp_path / name).write_text(SOURCES[source], encoding="utf-8")
-    tiers = [f"--set=tiers.{tier}.capacity={size}MiB" for tier, size in (("gpu", 90), ("cpu", 150), ("nvme", 300))]
+    tiers = [
+        f"--set=tiers.{tier}.capacity={size}MiB"
+        for tier, size in (("gpu", 90), ("cpu", 150), ("nvme", 300))
+    ]
     shaping = ["--cycles", "2", "--time-scale", "0.5"]
     options = ["--tokenizer", "characters"] if source == "sharegpt" else []
     gen = ["--preset", preset, *tiers]
-    assert kvtrace(monkeypatch, "gen", name, "--source", source, *gen, *shaping, *options, "-o", "a.parquet") == 0
+    assert (
+        kvtrace(
+            monkeypatch,
+            "gen",
+            name,
+            "--source",
+            source,
+            *gen,
+            *shaping,
+            *options,
+            "-o",
+            "a.parquet",
+        )
+        == 0
+    )
     assert kvtrace(monkeypatch, "validate", "a.parquet") == 0
     assert kvtrace(monkeypatch, "import", name, *shaping, *options, "-o", "r.csv.zst") == 0
     assert kvtrace(monkeypatch, "gen", "r.csv.zst", *gen, "-o", "b.parquet") == 0
@@ -213,22 +259,46 @@ def test_every_source_makes_a_valid_trace_and_its_table_makes_the_same(tmp_path,
 def test_what_gen_lists_is_what_it_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "b.jsonl").write_text(SOURCES["bailian"], encoding="utf-8")
-    kvtrace(monkeypatch, "gen", "b.jsonl", "--preset", "lmcache-disk", "--requests-out", "o.parquet", "-o", "t.parquet")
+    kvtrace(
+        monkeypatch,
+        "gen",
+        "b.jsonl",
+        "--preset",
+        "lmcache-disk",
+        "--requests-out",
+        "o.parquet",
+        "-o",
+        "t.parquet",
+    )
     kvtrace(monkeypatch, "import", "b.jsonl", "-o", "i.parquet")
-    listed, imported = (read_table(tmp_path / name, REQUESTS) for name in ("o.parquet", "i.parquet"))
+    listed, imported = (
+        read_table(tmp_path / name, REQUESTS) for name in ("o.parquet", "i.parquet")
+    )
     assert listed.equals(imported)
     assert listed["session_id"].to_pylist() == [0, 0, 1]
 
 
 def test_synthetic_requests_are_a_source_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    gen = ["gen", "--users", "3", "--duration", "20s", "--requests-out", "r.parquet", "-o", "t.parquet"]
+    gen = [
+        "gen",
+        "--users",
+        "3",
+        "--duration",
+        "20s",
+        "--requests-out",
+        "r.parquet",
+        "-o",
+        "t.parquet",
+    ]
     assert kvtrace(monkeypatch, *gen) == 0
     found = own_table.read(tmp_path / "r.parquet")
     assert len(found) == open_table(tmp_path / "r.parquet", REQUESTS).meta.rows > 3
     assert found.session_id is not None
     assert found.kind is not None
-    assert kvtrace(monkeypatch, "gen", "r.parquet", "--preset", "lmcache-disk", "-o", "u.parquet") == 0
+    assert (
+        kvtrace(monkeypatch, "gen", "r.parquet", "--preset", "lmcache-disk", "-o", "u.parquet") == 0
+    )
     assert kvtrace(monkeypatch, "validate", "u.parquet") == 0
 
 
@@ -262,7 +332,9 @@ def test_import_reports_in_words_and_in_json(tmp_path, monkeypatch, capsys):
     (["--jitter", "3 ticks"], "unknown unit 'ticks'"),
     (["--max-input-tokens", "5"], "every prompt is longer"),
 ])  # fmt: skip
-def test_bad_options_are_one_line_and_leave_nothing(tmp_path, monkeypatch, capsys, options, message):
+def test_bad_options_are_one_line_and_leave_nothing(
+    tmp_path, monkeypatch, capsys, options, message
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text(SOURCES["azure"], encoding="utf-8")
     assert kvtrace(monkeypatch, "import", "a.csv", *options, "-o", "r.parquet") == 2

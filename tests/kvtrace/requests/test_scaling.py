@@ -1,4 +1,7 @@
-"""--scale: copies of a file over each other; what they share, and when they come, worked out by hand."""
+"""--scale.
+
+Copies of a file over each other; what they share, and when they come, worked out by hand.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ def chains_of(found):
 
 
 def test_two_copies_by_hand():
-    # The second comes 5 ns later. A fifth of ten references is two: 10 has three, so that nothing is common.
+    # The second comes 5 ns later. A fifth of ten references is two: 10 has three, so that nothing
+    # is common.
     found = superpose(requests_of(), 2, 0.2, 10, Shifts(0.5))
     assert found.arrival_ns.tolist() == [0, 5, 10, 10, 15, 15, 30, 35]
     assert found.output_tokens.tolist() == [0, 0, 1, 2, 1, 2, 3, 3]
@@ -68,7 +72,9 @@ def test_common_prefixes_are_the_most_used_ones():
     assert names[3][:2] == names[5][:2] == [ten, eleven]
     assert names[3][2] != names[5][2]
     assert not set(names[6]) & set(names[7])
-    assert found.notes[-1].endswith("but for the most used prefixes, 50.0 % of all references to blocks")
+    assert found.notes[-1].endswith(
+        "but for the most used prefixes, 50.0 % of all references to blocks"
+    )
 
 
 def test_all_in_common_is_the_same_requests_again():
@@ -100,7 +106,10 @@ def test_sessions_waits_and_answers_stay_within_a_copy():
 def test_what_is_common_is_at_most_the_share_and_has_all_before_it(paths, copies, common):
     # A block is named by all that leads to it.
     names = {}
-    chains = [[names.setdefault(tuple(path[: n + 1]), len(names)) for n in range(len(path))] for path in paths]
+    chains = [
+        [names.setdefault(tuple(path[: n + 1]), len(names)) for n in range(len(path))]
+        for path in paths
+    ]
     plain = requests_of(chains, range(len(chains)))
     found = superpose(plain, copies, common, 100, np.random.default_rng(1))
     assert len(found) == copies * len(chains)
@@ -134,7 +143,17 @@ def file(tmp_path):
 
 
 def test_gen_and_size_take_it_and_the_same_seed_gives_the_same_bytes(file, tmp_path):
-    given = [file, "--source", "mooncake", "--preset", "lmcache-disk", "--model", "tiny-1b", "--scale", "4"]
+    given = [
+        file,
+        "--source",
+        "mooncake",
+        "--preset",
+        "lmcache-disk",
+        "--model",
+        "tiny-1b",
+        "--scale",
+        "4",
+    ]
     found = []
     for name, common in (("a", "0"), ("b", "0"), ("c", "100%")):
         out = tmp_path / f"{name}.parquet"
@@ -144,15 +163,32 @@ def test_gen_and_size_take_it_and_the_same_seed_gives_the_same_bytes(file, tmp_p
     assert found[0][1] == found[1][1]
     # Seven blocks, of four chunks of 128 tokens... each is new once, or once a copy.
     assert found[0][0]["misses"] == 4 * found[2][0]["misses"]
-    sized = run_cli("kvtrace", "size", *given, "--target-hit", "1%", "--dram", "1GiB", "--nvme", "1GiB", "--json")
+    sized = run_cli(
+        "kvtrace",
+        "size",
+        *given,
+        "--target-hit",
+        "1%",
+        "--dram",
+        "1GiB",
+        "--nvme",
+        "1GiB",
+        "--json",
+    )
     assert json.loads(sized.stdout)["chosen"]["lookups"] == found[0][0]["lookups"]
     assert json.loads(sized.stdout)["source"]["shape"] == {"scale": 4}
 
 
 REFUSED = {
     "none": (["--scale", "0"], "scale(=0) must be > 0"),
-    "over all": (["--scale", "2", "--scale-common", "120%"], "scale common(=1.2) must be from 0 to 1"),
-    "no share": (["--scale", "2", "--scale-common", "some"], "--scale-common some: write a share such as 80% or 0.8"),
+    "over all": (
+        ["--scale", "2", "--scale-common", "120%"],
+        "scale common(=1.2) must be from 0 to 1",
+    ),
+    "no share": (
+        ["--scale", "2", "--scale-common", "some"],
+        "--scale-common some: write a share such as 80% or 0.8",
+    ),
     "of one": (["--scale-common", "20%"], "are for copies: add --scale"),
 }
 

@@ -1,4 +1,7 @@
-"""Agentic conversation files: ids kept apart, sub-agents as sessions, starts at 0 or drawn, faults by place."""
+"""Agentic conversation files.
+
+Ids kept apart, sub-agents as sessions, starts at 0 or drawn, faults by place.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,25 @@ def rng():
 
 
 def ask(t, tokens, ids, output=3, kind="n"):
-    return {"t": t, "type": kind, "model": "m", "in": tokens, "out": output, "hash_ids": ids, "stop": "end_turn"}
+    return {
+        "t": t,
+        "type": kind,
+        "model": "m",
+        "in": tokens,
+        "out": output,
+        "hash_ids": ids,
+        "stop": "end_turn",
+    }
 
 
 def write(path, requests, **fields):
-    whole = {"id": path.stem, "models": ["m"], "block_size": 64, "hash_id_scope": "local", "requests": requests}
+    whole = {
+        "id": path.stem,
+        "models": ["m"],
+        "block_size": 64,
+        "hash_id_scope": "local",
+        "requests": requests,
+    }
     path.write_text(json.dumps({**whole, **fields}), encoding="utf-8")
     return path
 
@@ -53,7 +70,11 @@ def test_conversations_start_together_and_share_nothing(two):
 def test_starts_are_drawn_from_the_seed(two):
     one, again = (agentic.read(two, rng(), conversation_rate_per_s=0.1) for _ in range(2))
     gap = round(np.random.default_rng(7).exponential(1e10, size=1)[0])
-    assert one.arrival_ns.tolist() == again.arrival_ns.tolist() == sorted([0, 10**9, gap, gap + 2_500_000_000])
+    assert (
+        one.arrival_ns.tolist()
+        == again.arrival_ns.tolist()
+        == sorted([0, 10**9, gap, gap + 2_500_000_000])
+    )
     assert any("drawn, Poisson at 0.1 a second" in note for note in one.notes)
 
 
@@ -67,7 +88,8 @@ def test_global_ids_are_shared_between_files(tmp_path):
 
 
 def test_subagents_are_sessions_with_their_conversations_ids(tmp_path):
-    # Their times count from where they start, as in kv-cache-tester itself: all 63 in 710 of its files begin at 0.
+    # Their times count from where they start, as in kv-cache-tester itself: all 63 in 710 of its
+    # files begin at 0.
     inner = {"t": 1.0, "type": "subagent", "agent_id": "x", "requests": [
         ask(0.5, 64, [1]),
         {"t": 0.6, "type": "subagent", "requests": [ask(0.15, 64, [9])]},
@@ -94,7 +116,9 @@ def test_times_that_go_backwards_are_sorted_and_counted(tmp_path):
 
 def test_ends_of_prompts_without_an_id_make_no_chunk(tmp_path):
     # 160 tokens are 2.5 blocks; 16-token chunks of the last half block have no id to be named by.
-    found = agentic.read(write(tmp_path / "a.json", [ask(0.0, 160, [1, 2]), ask(1.0, 192, [1, 2, 3])]), rng())
+    found = agentic.read(
+        write(tmp_path / "a.json", [ask(0.0, 160, [1, 2]), ask(1.0, 192, [1, 2, 3])]), rng()
+    )
     chains = chunk_chains(found, 16)
     assert chains.offsets.tolist() == [0, 8, 20]
     assert chains.slots.tolist() == [*range(8), *range(12)]

@@ -30,7 +30,10 @@ def test_every_kind_of_time_is_read(tmp_path, times, expected):
     assert found.session_id is None
     assert found.block_offsets.tolist() == [0, 0, 0]
     assert found.notes == (
-        "the source has no sessions, turns or block ids: they are null, and no request reuses another's cache",
+        (
+            "the source has no sessions, turns or block ids: they are null, and no request reuses"
+            " another's cache"
+        ),
     )
 
 
@@ -49,7 +52,10 @@ def test_columns_are_found_by_name(tmp_path):
 
 
 def test_rows_out_of_order_are_sorted_and_counted(tmp_path):
-    rows = "2023-11-16 00:00:02,1,1\n2023-11-16 00:00:00,2,2\n2023-11-16 00:00:02,3,3\n2023-11-16 00:00:01,4,4\n"
+    rows = (
+        "2023-11-16 00:00:02,1,1\n2023-11-16 00:00:00,2,2\n2023-11-16 00:00:02,3,3\n2023-11-16"
+        " 00:00:01,4,4\n"
+    )
     found = azure.read(write(tmp_path / "a.csv", HEAD + rows))
     assert found.arrival_ns.tolist() == [0, 10**9, 2 * 10**9, 2 * 10**9]
     assert found.input_tokens.tolist() == [2, 4, 1, 3]

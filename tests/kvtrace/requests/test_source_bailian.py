@@ -1,4 +1,7 @@
-"""Qwen-Bailian JSONL: conversations by parent links, block ids made prefix chains, faults by line."""
+"""Qwen-Bailian JSONL.
+
+Conversations by parent links, block ids made prefix chains, faults by line.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ def write(path, lines):
 
 @pytest.fixture
 def trace(tmp_path):
-    # Two conversations: 10 -> 12 -> {13, 14}, and 11 alone. Chat 15 names a parent that is not there.
+    # Two conversations: 10 -> 12 -> {13, 14}, and 11 alone. Chat 15 names a parent that is not
+    # there.
     return write(tmp_path / "b.jsonl", [
         line(10, -1, 1.5, 40, [1, 2, 3]),
         line(11, -1, 1.5, 16, [9]),
@@ -37,7 +41,14 @@ def trace(tmp_path):
 
 def test_lines_become_requests(trace):
     found = bailian.read(trace)
-    assert found.arrival_ns.tolist() == [0, 0, 500_000_000, 1_750_000_000, 2_000_000_000, 2_500_000_000]
+    assert found.arrival_ns.tolist() == [
+        0,
+        0,
+        500_000_000,
+        1_750_000_000,
+        2_000_000_000,
+        2_500_000_000,
+    ]
     assert found.input_tokens.tolist() == [40, 16, 48, 64, 50, 0]
     assert found.output_tokens.tolist() == [5, 5, 5, 7, 5, 5]
     assert found.session_id.tolist() == [0, 1, 0, 0, 0, 2]

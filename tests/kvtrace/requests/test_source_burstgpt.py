@@ -9,7 +9,9 @@ from kvtrace.core.errors import TraceError
 from kvtrace.requests.columns import burstgpt
 
 OLD = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-NEW = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+NEW = (
+    "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+)
 
 
 def write(path, text):
@@ -18,13 +20,20 @@ def write(path, text):
 
 
 def test_the_old_header(tmp_path):
-    rows = "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,0,1087,API log\n45,GPT-4,10,3,99,API log\n"
+    rows = (
+        "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,0,1087,API log\n45,GPT-4,10,3,99,API"
+        " log\n"
+    )
     found = burstgpt.read(write(tmp_path / "b.csv", OLD + rows))
     assert found.arrival_ns.tolist() == [0, 40 * 10**9]
     assert found.input_tokens.tolist() == [472, 10]
     assert found.output_tokens.tolist() == [18, 3]
     assert (found.session_id, found.turn, found.block_tokens) == (None, None, 0)
-    assert (found.origin["failures"], found.origin["wrong_totals"], found.origin["conversations"]) == (1, 1, None)
+    assert (
+        found.origin["failures"],
+        found.origin["wrong_totals"],
+        found.origin["conversations"],
+    ) == (1, 1, None)
     assert "1 failed requests (no response tokens) were dropped" in found.notes
     assert "1 rows have a total that is not request plus response tokens" in found.notes
     assert found.origin["unknown_columns"] == []
@@ -43,7 +52,10 @@ def test_the_new_header_has_sessions(tmp_path):
     assert found.turn.tolist() == [0, -1, 0, 1, 2]
     assert found.origin["conversations"] == 2
     # The last prompt, 20 tokens, is shorter than the 21 of the turn before it.
-    assert "1 later prompts are shorter than the turn before them: they cannot carry it all" in found.notes
+    assert (
+        "1 later prompts are shorter than the turn before them: they cannot carry it all"
+        in found.notes
+    )
     assert any("taken to carry their history" in note for note in found.notes)
 
 

@@ -14,7 +14,10 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.requests.requests import Reshaping
 
-AGENTIC = '{"id": "a", "block_size": 64, "requests": [{"t": 0, "type": "n", "in": 64, "out": 1, "hash_ids": [1]}]}'
+AGENTIC = (
+    '{"id": "a", "block_size": 64, "requests": [{"t": 0, "type": "n", "in": 64, "out": 1,'
+    ' "hash_ids": [1]}]}'
+)
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n0,m,1,1,2,l\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 00:00:00,1,1\n"
 MOONCAKE = '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [3]}\n'
@@ -47,11 +50,16 @@ def test_files_are_known_and_read(files, name, kind):
     assert len(found) == (2 if name in ("two", "two/*.csv") else 1)
 
 
-@pytest.mark.parametrize("text", ["", "hello\n", "a,b,c\n1,2,3\n", "[1, 2]", '{"a": 1}', '{"timestamp": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "hello\n", "a,b,c\n1,2,3\n", "[1, 2]", '{"a": 1}', '{"timestamp": 1}']
+)
 def test_what_is_not_certain_is_asked_for(tmp_path, text):
     (tmp_path / "x").write_text(text, encoding="utf-8")
     for path in (tmp_path / "x", tmp_path):
-        with pytest.raises(ConfigError, match=r"the format of .* is unknown: name it with --source, one of mooncake"):
+        with pytest.raises(
+            ConfigError,
+            match=r"the format of .* is unknown: name it with --source, one of mooncake",
+        ):
             detect(path)
 
 
@@ -67,26 +75,42 @@ def test_a_missing_file_is_missing(tmp_path):
 
 
 def test_options_are_for_their_sources_alone(files):
-    with pytest.raises(ConfigError, match="--request-rate works only with --source sharegpt, servegen, not mooncake"):
+    with pytest.raises(
+        ConfigError,
+        match="--request-rate works only with --source sharegpt, servegen, not mooncake",
+    ):
         read("mooncake", files / "m.jsonl", {"request_rate_per_s": 1}, Reshaping(), 1)
     for wrong in (0, -16):
         with pytest.raises(ConfigError, match=f"--block-tokens {wrong}: must be > 0"):
             read("mooncake", files / "m.jsonl", {"block_tokens": wrong}, Reshaping(), 1)
     with pytest.raises(ConfigError, match="unknown source 'web'; known are mooncake, bailian"):
         read("web", files / "m.jsonl", {}, Reshaping(), 1)
-    found = read("sharegpt", files / "s.json", {"tokenizer": "characters", "request_rate_per_s": 5}, Reshaping(), 1)
+    found = read(
+        "sharegpt",
+        files / "s.json",
+        {"tokenizer": "characters", "request_rate_per_s": 5},
+        Reshaping(),
+        1,
+    )
     assert found.origin["request_rate_per_s"] == 5
 
 
 def test_every_option_of_a_source_is_one_of_the_command_line():
-    names = {name.removesuffix("_per_s").removesuffix("_ns") for source in SOURCES.values() for name in source.options}
+    names = {
+        name.removesuffix("_per_s").removesuffix("_ns")
+        for source in SOURCES.values()
+        for name in source.options
+    }
     assert names - {"rng", "kind"} <= set(SourceArguments.__slots__)
 
 
 def test_jitter_and_draws_come_from_the_seed(files):
     many = files / "many.jsonl"
     many.write_text(MOONCAKE * 50, encoding="utf-8")
-    one, same, other = (read("mooncake", many, {}, Reshaping(jitter_ns=10**9), seed).arrival_ns for seed in (1, 1, 2))
+    one, same, other = (
+        read("mooncake", many, {}, Reshaping(jitter_ns=10**9), seed).arrival_ns
+        for seed in (1, 1, 2)
+    )
     assert one.tolist() == same.tolist()
     assert one.tolist() != other.tolist()
     assert (np.diff(one) >= 0).all()
@@ -101,7 +125,9 @@ def test_real_files_are_known(name, kind):
     assert detect(TRACES / name) == kind
 
 
-@pytest.mark.parametrize(("packed", "program"), [(gzip.compress, "gunzip"), (bz2.compress, "bunzip2")])
+@pytest.mark.parametrize(
+    ("packed", "program"), [(gzip.compress, "gunzip"), (bz2.compress, "bunzip2")]
+)
 @pytest.mark.parametrize("asked", [detect, lambda path: read("mooncake", path, {}, Reshaping(), 1)])
 def test_a_compressed_file_is_told_from_a_damaged_one(tmp_path, packed, program, asked):
     path = tmp_path / "m.jsonl.packed"

@@ -1,4 +1,7 @@
-"""What sources are made into: limits, jitter, time scale, cycles and cuts, worked by hand on small requests."""
+"""What sources are made into.
+
+Limits, jitter, time scale, cycles and cuts, worked by hand on small requests.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,15 @@ import numpy as np
 import pytest
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.requests.requests import CycleIds, OverLimit, Requests, Reshaping, prefix_chains, reshape, take
+from kvtrace.requests.requests import (
+    CycleIds,
+    OverLimit,
+    Requests,
+    Reshaping,
+    prefix_chains,
+    reshape,
+    take,
+)
 
 
 def ints(*values):
@@ -82,7 +93,10 @@ def test_jitter_stays_within_the_tick_and_the_order():
     assert (moved >= 0).all()
     assert (moved < widths).all()
     assert moved.max() > 2900
-    assert found.arrival_ns.tolist() == reshape(many, Reshaping(jitter_ns=3000), rng()).arrival_ns.tolist()
+    assert (
+        found.arrival_ns.tolist()
+        == reshape(many, Reshaping(jitter_ns=3000), rng()).arrival_ns.tolist()
+    )
     other = reshape(many, Reshaping(jitter_ns=3000), np.random.default_rng(4))
     assert found.arrival_ns.tolist() != other.arrival_ns.tolist()
 

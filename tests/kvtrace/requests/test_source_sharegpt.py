@@ -1,4 +1,7 @@
-"""ShareGPT JSON: turns that carry their history, tokens estimated and told, arrivals drawn from the caller's seed."""
+"""ShareGPT JSON.
+
+Turns that carry their history, tokens estimated and told, arrivals drawn from the caller's seed.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +47,18 @@ def test_prompts_carry_their_history(tmp_path):
     assert found.block_tokens == 0
     assert found.origin["unanswered"] == 1
     assert "1 last questions have no answer and were left out" in found.notes
-    assert "the source has no token counts: they are estimated as characters / 4, rounded up" in found.notes
+    assert (
+        "the source has no token counts: they are estimated as characters / 4, rounded up"
+        in found.notes
+    )
     assert any("they are drawn, Poisson at 1 a second" in note for note in found.notes)
 
 
 def test_conversations_go_on_together_and_each_in_order(tmp_path):
-    talks = [talk(*[(who, "abcd" * (k + 1)) for _ in range(k % 4 + 1) for who in ("human", "gpt")]) for k in range(40)]
+    talks = [
+        talk(*[(who, "abcd" * (k + 1)) for _ in range(k % 4 + 1) for who in ("human", "gpt")])
+        for k in range(40)
+    ]
     path = write(tmp_path / "s.json", talks)
     found = sharegpt.read(path, rng(), live_conversations=5, **CHARACTERS)
     assert len(found) == sum(k % 4 + 1 for k in range(40)) == 100
@@ -59,7 +68,8 @@ def test_conversations_go_on_together_and_each_in_order(tmp_path):
         if session not in started:
             started.append(session)
         going.add(session)
-        # Turn t of conversation k has asked t + 1 times and been answered t times, k + 1 tokens each.
+        # Turn t of conversation k has asked t + 1 times and been answered t times, k + 1 tokens
+        # each.
         assert tokens == (2 * turn + 1) * (session + 1)
         if turn == session % 4:
             going.remove(session)
@@ -94,9 +104,14 @@ def test_what_makes_no_turn_is_counted(tmp_path):
         talk(), talk(("human", "alone")), talk(("gpt", "aaaa"), ("human", "bbbb"), ("gpt", "cccc")),
         talk(("someone", "dddd"), ("gpt", "eeee")),
     ]  # fmt: skip
-    found = sharegpt.read(write(tmp_path / "s.json", talks), rng(), live_conversations=1, **CHARACTERS)
+    found = sharegpt.read(
+        write(tmp_path / "s.json", talks), rng(), live_conversations=1, **CHARACTERS
+    )
     assert found.input_tokens.tolist() == [2, 1]
-    counts = {k: found.origin[k] for k in ("conversations", "empty_conversations", "unanswered", "unasked")}
+    counts = {
+        k: found.origin[k]
+        for k in ("conversations", "empty_conversations", "unanswered", "unasked")
+    }
     assert counts == {"conversations": 2, "empty_conversations": 2, "unanswered": 1, "unasked": 1}
     assert found.origin["unknown_speakers"] == 1
 
@@ -135,7 +150,9 @@ class Encoding:
 
 
 def test_tiktoken_counts_where_it_is_installed(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tiktoken", types.SimpleNamespace(get_encoding=lambda _name: Encoding()))
+    monkeypatch.setitem(
+        sys.modules, "tiktoken", types.SimpleNamespace(get_encoding=lambda _name: Encoding())
+    )
     for name in ("auto", "tiktoken"):
         encode, per_token, words = encoder(name)
         assert (encode("three short words"), per_token) == (("three", "short", "words"), 1)
@@ -150,6 +167,10 @@ def test_without_tiktoken_characters_are_counted_or_it_is_said(monkeypatch, is_i
     module = types.SimpleNamespace(get_encoding=offline) if is_installed else None
     monkeypatch.setitem(sys.modules, "tiktoken", module)
     encode, per_token, words = encoder("auto")
-    assert (encode("12345"), per_token, words) == ("12345", 4, "estimated as characters / 4, rounded up")
+    assert (encode("12345"), per_token, words) == (
+        "12345",
+        4,
+        "estimated as characters / 4, rounded up",
+    )
     with pytest.raises(ProbeUnavailable, match="pip install tiktoken"):
         encoder("tiktoken")

@@ -38,9 +38,14 @@ def fault(source, path, **options):
 # TraceLab
 
 
-def round_of(session, asked, answered, prefix, append, output, *, kind="user_message", provider="codex"):
+def round_of(
+    session, asked, answered, prefix, append, output, *, kind="user_message", provider="codex"
+):
     def event(name, second):
-        return {"event_type": name, "timestamp": f"2026-06-01T00:{second // 60:02}:{second % 60:02}.500Z"}
+        return {
+            "event_type": name,
+            "timestamp": f"2026-06-01T00:{second // 60:02}:{second % 60:02}.500Z",
+        }
 
     return {
         "provider": provider, "session_id": session, "round_index": 0, "input_tokens_total": prefix + append,
@@ -69,7 +74,8 @@ def test_tracelabs_rounds_share_what_their_sessions_prompts_begin_with(tmp_path)
     assert found.input_tokens.tolist() == [250, 130, 400, 200, 158]
     assert found.output_tokens.tolist() == [10, 20, 30, 5, 1]
     assert (found.session_id.tolist(), found.turn.tolist()) == ([0, 1, 0, 0, 1], [0, 0, 1, 2, 1])
-    # Whole blocks of 64: 3 of a, 2 of b; 6 of a, of which 3 are the former; 3, of which 2 were found; 2 of b, the same.
+    # Whole blocks of 64: 3 of a, 2 of b; 6 of a, of which 3 are the former; 3, of which 2 were
+    # found; 2 of b, the same.
     assert found.block_offsets.tolist() == [0, 3, 5, 11, 14, 16]
     ids = found.block_ids.tolist()
     assert ids[5:8] == ids[0:3]
@@ -77,20 +83,26 @@ def test_tracelabs_rounds_share_what_their_sessions_prompts_begin_with(tmp_path)
     assert ids[14:16] == ids[3:5]
     assert len(set(ids)) == 3 + 2 + 3 + 1
     assert any(note.startswith("1 prompts are shorter than that") for note in found.notes)
-    assert any(note.startswith("of first prompts the provider had 100 tokens cached") for note in found.notes)
+    assert any(
+        note.startswith("of first prompts the provider had 100 tokens cached")
+        for note in found.notes
+    )
     assert tracelab.read(path).block_tokens == 512
 
 
 def test_tracelabs_own_figure_of_what_is_fresh(tmp_path):
     found = tracelab.read(jsonl(tmp_path / "t.jsonl", ROUNDS))
-    # Appended after the first of each session: 400 and 70 of codex, 30 of claude. Fresh: what the context grows by,
-    # less the answer before: 150 - 10, 0 - 30; 28 - 20.
+    # Appended after the first of each session: 400 and 70 of codex, 30 of claude. Fresh: what the
+    # context grows by, less the answer before: 150 - 10, 0 - 30; 28 - 20.
     assert found.origin["appended_tokens"] == {"codex": 470, "claude": 30}
     assert found.origin["fresh_tokens"] == {"codex": 110, "claude": 8}
 
 
 def test_rounds_without_times_or_tokens_are_left_out_and_faults_placed(tmp_path):
-    bare, empty = dict(ROUNDS[0], timing_events=[]), dict(ROUNDS[0], prefix_tokens=None, newly_append_tokens=None)
+    bare, empty = (
+        dict(ROUNDS[0], timing_events=[]),
+        dict(ROUNDS[0], prefix_tokens=None, newly_append_tokens=None),
+    )
     found = tracelab.read(jsonl(tmp_path / "t.jsonl", [*ROUNDS, bare, empty]))
     assert (len(found), found.origin["rounds_left_out"]) == (5, 2)
     for row, message in (
@@ -112,10 +124,17 @@ def test_rounds_without_times_or_tokens_are_left_out_and_faults_placed(tmp_path)
 
 
 def client(folder, number, rows, histograms):
-    (folder / f"chunk-{number}-trace.csv").write_text("".join(f"{','.join(map(str, row))}\n" for row in rows))
+    (folder / f"chunk-{number}-trace.csv").write_text(
+        "".join(f"{','.join(map(str, row))}\n" for row in rows)
+    )
     path = folder / f"chunk-{number}-dataset.json"
     path.write_text(
-        json.dumps({at: {name: str(of) for name, of in fields.items()} for at, fields in histograms.items()})
+        json.dumps(
+            {
+                at: {name: str(of) for name, of in fields.items()}
+                for at, fields in histograms.items()
+            }
+        )
     )
     return folder
 
@@ -135,7 +154,8 @@ def test_servegens_clients_are_drawn_by_their_rates_laws_and_histograms(tmp_path
     assert detect(tmp_path) == "servegen"
     found = servegen.read(tmp_path, rng(), time_window_ns=(0, 600 * S))
     of_first = found.input_tokens == 100
-    # 20 and 2 a second for 600 s: within 4 standard deviations of what their laws give (Gamma of shape 4 halves it).
+    # 20 and 2 a second for 600 s: within 4 standard deviations of what their laws give (Gamma of
+    # shape 4 halves it).
     assert abs(int(of_first.sum()) - 12_000) < 4 * (12_000 / 4) ** 0.5
     assert abs(int((found.input_tokens == 5).sum()) - 1200) < 4 * 1200**0.5
     assert set(found.output_tokens.tolist()) == {7, 9}
@@ -154,7 +174,9 @@ def test_servegens_clients_are_drawn_by_their_rates_laws_and_histograms(tmp_path
 def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
     client(tmp_path, 0, [(0, 20, 1, "Gamma", 1.0, 1), (600, 0, 0, "", 0, 0), (1200, 5, 1, "Weibull", 0.5, 1)],
            {0: ONE, 1200: ONE | {"input_tokens": {3: 1.0}}})  # fmt: skip
-    found = servegen.read(tmp_path, rng(), time_window_ns=(900 * S, 600 * S), request_rate_per_s=10.0)
+    found = servegen.read(
+        tmp_path, rng(), time_window_ns=(900 * S, 600 * S), request_rate_per_s=10.0
+    )
     # Nothing in its first half; as much as 10 a second of the whole in its second.
     assert set(found.input_tokens.tolist()) == {3}
     assert found.origin["request_rate_per_s"] == pytest.approx(10)
@@ -168,10 +190,14 @@ def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
 
 @pytest.mark.parametrize(("law", "shape"), [("Gamma", 1 / 9), ("Weibull", 0.5), ("Gamma", 4.0)])
 def test_slow_bursty_clients_of_servegen_ask_as_often_as_they_say(tmp_path, law, shape):
-    """Each stretch began with an arrival: 0.01 a second with gamma intervals of a variation of 3 came to 0.016."""
+    """Each stretch began with an arrival.
+
+    0.01 a second with gamma intervals of a variation of 3 came to 0.016.
+    """
     client(tmp_path, 0, [(600 * n, 0.01, 3, law, shape, 1) for n in range(400)], {0: ONE})
     found = servegen.read(tmp_path, rng(), time_window_ns=(0, 240_000 * S))
-    # 6 in each of 400 stretches, within 4 standard deviations: in a stretch of Gamma with 1/9 it is 6.4.
+    # 6 in each of 400 stretches, within 4 standard deviations: in a stretch of Gamma with 1/9 it is
+    # 6.4.
     assert abs(len(found) - 2400) < 4 * 6.4 * 400**0.5
 
 
@@ -204,11 +230,22 @@ def test_bad_clients_are_named(tmp_path, rows, histograms, message):
 
 
 def ask(t, blocks, took=1.0, kind="n"):
-    return {"t": t, "type": kind, "in": 64 * len(blocks), "out": 2, "hash_ids": blocks, "api_time": took}
+    return {
+        "t": t,
+        "type": kind,
+        "in": 64 * len(blocks),
+        "out": 2,
+        "hash_ids": blocks,
+        "api_time": took,
+    }
 
 
 def conversation(path, requests):
-    path.write_text(json.dumps({"id": path.stem, "block_size": 64, "hash_id_scope": "local", "requests": requests}))
+    path.write_text(
+        json.dumps(
+            {"id": path.stem, "block_size": 64, "hash_id_scope": "local", "requests": requests}
+        )
+    )
     return path
 
 
@@ -221,29 +258,40 @@ IDLE = [
 
 def test_idle_time_is_cut_where_nothing_is_under_way(tmp_path):
     path = conversation(tmp_path / "a.json", IDLE)
-    # The sub-agent's first time is 6, where the conversation starts it at 6: it is the conversation's clock.
-    assert agentic.read(path, rng()).arrival_ns.tolist() == [s * S for s in (0, 5, 6, 55, 100, 1000)]
+    # The sub-agent's first time is 6, where the conversation starts it at 6: it is the
+    # conversation's clock.
+    assert agentic.read(path, rng()).arrival_ns.tolist() == [
+        s * S for s in (0, 5, 6, 55, 100, 1000)
+    ]
     found = agentic.read(path, rng(), idle_cap_ns=10 * S)
     # Busy 0-1, 5-25 (with 6), 55-56, 100-102, 1000-1001: idle 4, 30, 44, 898 become 4, 10, 10, 10.
     assert found.arrival_ns.tolist() == [s * S for s in (0, 5, 6, 35, 46, 58)]
     assert found.answered_ns.tolist() == [s * S for s in (1, 25, 6, 36, 48, 59)]
-    assert any("idle time of conversations (no request in progress) is cut to 10.0 s" in note for note in found.notes)
+    assert any(
+        "idle time of conversations (no request in progress) is cut to 10.0 s" in note
+        for note in found.notes
+    )
 
 
 def test_a_conversation_begins_where_it_is_told_with_the_turn_before_as_warm_up(tmp_path):
     path = conversation(tmp_path / "a.json", IDLE)
     found = agentic.read(path, rng(), idle_cap_ns=10 * S, start_ratio=(0.5, 0.5))
-    # The moment is 29 s of 58: the turn before it was at 5 and the sub-agent's at 6, both no more than 10 s before;
-    # what comes after is at 6, 17 and 29 s.
+    # The moment is 29 s of 58: the turn before it was at 5 and the sub-agent's at 6, both no more
+    # than 10 s before; what comes after is at 6, 17 and 29 s.
     assert found.arrival_ns.tolist() == [s * S for s in (0, 0, 16, 27, 39)]
     assert found.input_tokens.tolist() == [128, 64, 128, 192, 256]
     assert found.turn.tolist() == [1, 0, 1, 2, 3]
-    assert any("1 requests before it are left out, 2 warm the caches up" in note for note in found.notes)
+    assert any(
+        "1 requests before it are left out, 2 warm the caches up" in note for note in found.notes
+    )
 
 
 def test_agentx_is_the_source_by_its_rules(tmp_path):
     path = conversation(tmp_path / "a.json", IDLE)
-    found, same = agentx.read(path, rng()), agentic.read(path, rng(), idle_cap_ns=10 * S, start_ratio=(0.0, 1.0))
+    found, same = (
+        agentx.read(path, rng()),
+        agentic.read(path, rng(), idle_cap_ns=10 * S, start_ratio=(0.0, 1.0)),
+    )
     assert found.arrival_ns.tolist() == same.arrival_ns.tolist()
     assert (found.origin["kind"], found.origin["idle_cap_ns"]) == ("agentx", 10 * S)
     # Another cap or ratio overrides the rule.
@@ -261,7 +309,10 @@ def test_an_edition_is_a_conversation_a_line(tmp_path):
     assert found.session_id.tolist() == [0, 1, 0, 1]
     assert len(set(found.block_ids.tolist())) == 4
     lines[1]["requests"][1]["hash_ids"] = [1]
-    message = "row 2, column requests[1].hash_ids: 1 ids, but 128 input tokens in blocks of 64 make 2 whole blocks"
+    message = (
+        "row 2, column requests[1].hash_ids: 1 ids, but 128 input tokens in blocks of 64 make 2"
+        " whole blocks"
+    )
     with pytest.raises(TraceError, match=r"edition\.jsonl") as caught:
         agentic.read(jsonl(path, lines), rng())
     assert message in str(caught.value)
@@ -274,7 +325,8 @@ def test_what_vllm_logs_of_requests():
     path = ENGINES / "vllm" / "requests.log"
     assert detect(path) == "vllm-log"
     found = vllm_log.read(path, tokenizer="characters")
-    # By make_server_logs.py: prompts of 40 and 35 token ids that begin with the same 32, and one of 12 characters.
+    # By make_server_logs.py: prompts of 40 and 35 token ids that begin with the same 32, and one of
+    # 12 characters.
     assert found.input_tokens.tolist() == [40, 35, 3]
     assert found.output_tokens.tolist() == [3, 5, 0]
     assert found.block_offsets.tolist() == [0, 2, 4, 4]
@@ -286,13 +338,18 @@ def test_what_vllm_logs_of_requests():
         "neither year nor zone",
     ):
         assert any(words in note for note in found.notes)
-    assert vllm_log.read(path, block_tokens=8, tokenizer="characters").block_offsets.tolist() == [0, 5, 9, 9]
+    assert vllm_log.read(path, block_tokens=8, tokenizer="characters").block_offsets.tolist() == [
+        0,
+        5,
+        9,
+        9,
+    ]
 
 
 HEAD = "INFO 12-31 23:59:5{} [logger.py:43] "
-OLD = HEAD + (
-    "Received request cmpl-{}: prompt: {!r}, params: SamplingParams(n=1, stop=['a]']), prompt_token_ids: {}, "
-    "lora_request: None."
+OLD = (
+    HEAD + "Received request cmpl-{}: prompt: {!r}, params: SamplingParams(n=1, stop=['a]']),"
+    " prompt_token_ids: {}, lora_request: None."
 )
 
 
@@ -336,7 +393,9 @@ def test_bad_lines_of_vllm_are_named(tmp_path, line, message):
 
 def test_a_log_of_vllm_without_prompts_says_what_to_start_it_with(tmp_path):
     path = log(
-        tmp_path / "v.log", HEAD.format(1) + "Received request cmpl-a: params: SamplingParams(n=1), lora_request: None."
+        tmp_path / "v.log",
+        HEAD.format(1)
+        + "Received request cmpl-a: params: SamplingParams(n=1), lora_request: None.",
     )
     assert detect(path) == "vllm-log"
     assert "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG" in fault(vllm_log, path)
@@ -346,8 +405,11 @@ def test_what_sglang_logs_of_requests():
     path = ENGINES / "sglang" / "requests.log"
     assert detect(path) == "sglang-log"
     found = sglang_log.read(path)
-    # By make_server_logs.py: two prompts at each of four levels, as text and as JSON, 4 s apart, the second 1 s later.
-    assert found.arrival_ns.tolist() == [second * S for at in range(0, 32, 4) for second in (at, at + 1)]
+    # By make_server_logs.py: two prompts at each of four levels, as text and as JSON, 4 s apart,
+    # the second 1 s later.
+    assert found.arrival_ns.tolist() == [
+        second * S for at in range(0, 32, 4) for second in (at, at + 1)
+    ]
     assert found.input_tokens.tolist() == [40, 41] * 8
     assert found.output_tokens.tolist() == [3] * 16
     assert (found.answered_ns - found.arrival_ns).tolist() == [1_500_000_000] * 16
@@ -355,18 +417,23 @@ def test_what_sglang_logs_of_requests():
     # Levels 2 and 3 have token ids: two whole blocks of 16 each, the same.
     assert found.block_offsets.tolist() == [0] * 9 + list(range(2, 17, 2))
     assert len(set(found.block_ids.tolist())) == 2
-    assert any("the 256 prompt tokens that SGLang found in its own cache" in note for note in found.notes)
+    assert any(
+        "the 256 prompt tokens that SGLang found in its own cache" in note for note in found.notes
+    )
 
 
 FINISH = (
-    "[2026-05-20 08:02:44 TP0] Finish: obj=GenerateReqInput(rid='a', input_ids={}), out={{'text': 'x', 'meta_info': "
-    "{{'id': 'a', 'prompt_tokens': {}, 'completion_tokens': 2, 'e2e_latency': 1.5}}}}"
+    "[2026-05-20 08:02:44 TP0] Finish: obj=GenerateReqInput(rid='a', input_ids={}), out={{'text':"
+    " 'x', 'meta_info': {{'id': 'a', 'prompt_tokens': {}, 'completion_tokens': 2, 'e2e_latency':"
+    " 1.5}}}}"
 )
 
 
 def test_older_logs_of_sglang_have_the_time_of_their_line(tmp_path):
     cut = FINISH.format("[1, 2, 3] ... [7, 8, 9]", 4000).replace(":44", ":46")
-    found = sglang_log.read(log(tmp_path / "s.log", FINISH.format("[1, 2]", 2), "Decode batch", cut), block_tokens=1)
+    found = sglang_log.read(
+        log(tmp_path / "s.log", FINISH.format("[1, 2]", 2), "Decode batch", cut), block_tokens=1
+    )
     assert (found.arrival_ns.tolist(), found.input_tokens.tolist()) == ([0, 2 * S], [2, 4000])
     assert found.block_offsets.tolist() == [0, 2, 2]
     assert any("1 prompts are logged in part" in note for note in found.notes)

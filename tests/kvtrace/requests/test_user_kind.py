@@ -14,7 +14,17 @@ from kvtrace.core.tables import open_table
 from kvtrace.requests.users import TEMPLATES, make_users
 
 S = 10**9
-GEN = ("gen", "--users", "20", "--duration", "20s", "--model", "tiny-1b", "--preset", "lmcache-disk")
+GEN = (
+    "gen",
+    "--users",
+    "20",
+    "--duration",
+    "20s",
+    "--model",
+    "tiny-1b",
+    "--preset",
+    "lmcache-disk",
+)
 
 
 @pytest.mark.parametrize("kind", list(TEMPLATES))
@@ -67,15 +77,23 @@ def test_a_kind_holds_in_an_open_loop_and_of_overlapping_users(tmp_path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--request-rate", "5/s", "--set", "workload.think_time=5s"], "needs synthetic users who wait for answers"),
-        (["--set", "workload.think_time=0s"], "workload.think_time(=0s) must be > 0, and at most 24h"),
+        (
+            ["--request-rate", "5/s", "--set", "workload.think_time=5s"],
+            "needs synthetic users who wait for answers",
+        ),
+        (
+            ["--set", "workload.think_time=0s"],
+            "workload.think_time(=0s) must be > 0, and at most 24h",
+        ),
         (["--set", "workload.think_time=25h"], "must be > 0, and at most 24h"),
         (["--set", "workload.user_kind=robot"], "robot"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path, options: list[str], message: str) -> None:
     users = () if "--request-rate" in options else GEN[1:3]
-    done = run_cli("kvtrace", "gen", *users, *GEN[3:], *options, "-o", tmp_path / "t.parquet", check=False)
+    done = run_cli(
+        "kvtrace", "gen", *users, *GEN[3:], *options, "-o", tmp_path / "t.parquet", check=False
+    )
     assert done.returncode == 2
     assert message in done.stderr
 
@@ -83,7 +101,9 @@ def test_what_cannot_be_meant_is_refused(tmp_path, options: list[str], message: 
 def test_a_file_has_users_of_its_own(tmp_path) -> None:
     for setting in ("workload.user_kind=chatbot", "workload.think_time=5s"):
         file = "examples/conversation.jsonl"
-        done = run_cli("kvtrace", "gen", file, "--set", setting, "-o", tmp_path / "t.parquet", check=False)
+        done = run_cli(
+            "kvtrace", "gen", file, "--set", setting, "-o", tmp_path / "t.parquet", check=False
+        )
         assert done.returncode == 2
         assert setting in done.stderr
         assert file in done.stderr

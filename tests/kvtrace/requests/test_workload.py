@@ -1,4 +1,7 @@
-"""System prompts, documents, and one half of a node; a token is a byte, and lengths come from the request log."""
+"""System prompts, documents, and one half of a node.
+
+A token is a byte, and lengths come from the request log.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,16 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
-from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, mlperf_of, preset_of, requests_of, simulate
+from simulated import (
+    ONE_BYTE,
+    TWO_HEADS,
+    brief,
+    kvtrace,
+    mlperf_of,
+    preset_of,
+    requests_of,
+    simulate,
+)
 from whole import read_table
 
 from kvtrace.commands.options import DriveArguments
@@ -34,7 +46,10 @@ def with_workload(preset, **fields):
 
 
 def turns_of(log):
-    """Return, for each request, its new tokens and whether it begins its conversation; log has no retrieved tokens."""
+    """Return, for each request, its new tokens and whether it begins its conversation.
+
+    Log has no retrieved tokens.
+    """
     history, found = {}, []
     for _, _, session, _, tokens, output, _, _ in log:
         found.append((tokens - history.get(session, 0), session not in history))
@@ -50,24 +65,40 @@ USERS = {"users": 3, "seed": 7, "until_ns": 60 * S}
 
 
 def test_a_prompt_is_stored_by_the_first_and_read_by_all_others():
-    preset = with_workload(mlperf_of(None, decode_read_tokens=0), prompt_share=1.0, prompt_tokens=(100,))
+    preset = with_workload(
+        mlperf_of(None, decode_read_tokens=0), prompt_share=1.0, prompt_tokens=(100,)
+    )
     simulation, rows, log, _ = asked(preset, **USERS)
     plain = asked(mlperf_of(None, decode_read_tokens=0), **USERS)
-    assert [(o, length) for _, op, _, _, o, length, *_ in rows if op == "write" and o == 0] == [(0, 100)]
-    of_prompt = [request for _, op, _, phase, o, _, request, _, _ in rows if o == 0 and (op, phase) == ("read", "load")]
+    assert [(o, length) for _, op, _, _, o, length, *_ in rows if op == "write" and o == 0] == [
+        (0, 100)
+    ]
+    of_prompt = [
+        request
+        for _, op, _, phase, o, _, request, _, _ in rows
+        if o == 0 and (op, phase) == ("read", "load")
+    ]
     assert of_prompt == list(range(1, len(log)))
     # The same turns are asked with and without it; each request is 100 tokens longer.
     assert [line[4] - 100 for line in log] == [line[4] for line in plain[2]]
     assert [line[:4] for line in log] == [line[:4] for line in plain[2]]
     stats, before = simulation.stats(), plain[0].stats()
-    assert stats["prompts"] == {"lookups": len(log), "hits": len(log) - 1, "hit_ratio": 1 - 1 / len(log)}
+    assert stats["prompts"] == {
+        "lookups": len(log),
+        "hits": len(log) - 1,
+        "hit_ratio": 1 - 1 / len(log),
+    }
     assert stats["lookups"] - before["lookups"] == len(log)
     assert stats["tiers"][0]["written_bytes"] - before["tiers"][0]["written_bytes"] == 100
-    assert stats["tiers"][0]["read_bytes"] - before["tiers"][0]["read_bytes"] == 100 * (len(log) - 1)
+    assert stats["tiers"][0]["read_bytes"] - before["tiers"][0]["read_bytes"] == 100 * (
+        len(log) - 1
+    )
 
 
 def test_the_first_request_stores_its_prompt_before_its_own_entry():
-    preset = with_workload(mlperf_of(None, decode_read_tokens=0), prompt_share=1.0, prompt_tokens=(100,))
+    preset = with_workload(
+        mlperf_of(None, decode_read_tokens=0), prompt_share=1.0, prompt_tokens=(100,)
+    )
     _, rows, log, _ = asked(preset, users=1, seed=7, until_ns=60 * S, max_requests=2)
     (first, _), (second, is_new) = turns_of(log)
     assert not is_new
@@ -90,13 +121,19 @@ def test_the_head_of_a_chain_is_shared_and_the_partial_rest_is_not():
     assert set(writes.values()) == {1}
     assert writes[0] == 1
     assert sum(o == 0 for _, op, _, _, o, *_ in rows if op == "read") == len(log) - 1
-    assert simulation.stats()["prompts"] == {"lookups": len(log), "hits": len(log) - 1, "hit_ratio": 1 - 1 / len(log)}
+    assert simulation.stats()["prompts"] == {
+        "lookups": len(log),
+        "hits": len(log) - 1,
+        "hit_ratio": 1 - 1 / len(log),
+    }
     assert simulation.stats()["lookups"] == sum(tokens // 64 for _, _, _, _, tokens, *_ in log)
 
 
 @pytest.mark.parametrize("capacity", [0, 50, 99])
 def test_a_prompt_that_fits_nowhere_is_no_hit(capacity):
-    preset = with_workload(mlperf_of(capacity, decode_read_tokens=0), prompt_share=1.0, prompt_tokens=(100,))
+    preset = with_workload(
+        mlperf_of(capacity, decode_read_tokens=0), prompt_share=1.0, prompt_tokens=(100,)
+    )
     simulation, rows, log, _ = asked(preset, **USERS)
     assert rows == []
     assert simulation.stats()["prompts"] == {"lookups": len(log), "hits": 0, "hit_ratio": 0.0}
@@ -104,7 +141,9 @@ def test_a_prompt_that_fits_nowhere_is_no_hit(capacity):
 
 
 def test_a_lost_prompt_is_stored_again():
-    preset = with_workload(mlperf_of(12_000, decode_read_tokens=0), prompt_share=1.0, prompt_tokens=(10_000,))
+    preset = with_workload(
+        mlperf_of(12_000, decode_read_tokens=0), prompt_share=1.0, prompt_tokens=(10_000,)
+    )
     simulation, rows, log, _ = asked(preset, **USERS)
     stored = [op for _, op, _, _, o, *_ in rows if o == 0]
     # Written, perhaps read, deleted, written again: never twice without a delete between.
@@ -117,34 +156,60 @@ def test_a_lost_prompt_is_stored_again():
 
 @pytest.mark.parametrize("share", [0.2, 0.5])
 def test_a_share_of_conversations_has_each_prompt_equally_often(share):
-    preset = with_workload(mlperf_of(None, decode_read_tokens=0), prompt_share=share, prompt_tokens=(10, 20, 40))
+    preset = with_workload(
+        mlperf_of(None, decode_read_tokens=0), prompt_share=share, prompt_tokens=(10, 20, 40)
+    )
     _, rows, log, _ = asked(preset, users=600, seed=1, until_ns=20 * S)
     plain = asked(mlperf_of(None, decode_read_tokens=0), users=600, seed=1, until_ns=20 * S)[2]
-    begun = [tokens - other[4] for (_, _, _, turn, tokens, *_), other in zip(log, plain, strict=True) if turn == 0]
+    begun = [
+        tokens - other[4]
+        for (_, _, _, turn, tokens, *_), other in zip(log, plain, strict=True)
+        if turn == 0
+    ]
     found, count = Counter(begun), len(begun)
     assert set(found) == {0, 10, 20, 40}
     for tokens, expected in ((0, 1 - share), (10, share / 3), (20, share / 3), (40, share / 3)):
-        assert abs(found[tokens] - expected * count) < 4 * (expected * (1 - expected) * count) ** 0.5
+        assert (
+            abs(found[tokens] - expected * count) < 4 * (expected * (1 - expected) * count) ** 0.5
+        )
     # As many objects are written as there are prompts, whoever comes first.
-    assert Counter(o for _, op, _, _, o, *_ in rows if op == "write" and o < 3) == {0: 1, 1: 1, 2: 1}
+    assert Counter(o for _, op, _, _, o, *_ in rows if op == "write" and o < 3) == {
+        0: 1,
+        1: 1,
+        2: 1,
+    }
 
 
-RAG = {"rag_share": 1.0, "rag_documents": 1, "rag_document_tokens": (1200, 1200), "rag_chunk_tokens": 512}
+RAG = {
+    "rag_share": 1.0,
+    "rag_documents": 1,
+    "rag_document_tokens": (1200, 1200),
+    "rag_chunk_tokens": 512,
+}
 
 
 def test_documents_are_populated_and_their_chunks_retrieved():
     # 1,200 tokens are chunks of 512, 512 and 176 tokens; all three are retrieved by every request.
     preset = with_workload(mlperf_of(None, decode_read_tokens=0), **RAG)
     simulation, rows, log, _ = asked(preset, users=1, seed=7, until_ns=60 * S, max_requests=2)
-    assert brief(rows[:3]) == [f"write 0 populate {i} {size}" for i, size in enumerate((512, 512, 176))]
+    assert brief(rows[:3]) == [
+        f"write 0 populate {i} {size}" for i, size in enumerate((512, 512, 176))
+    ]
     assert rows[0][0] == rows[2][0] == 0
     first, second = (line[4] - 1200 for line in log)
-    assert sorted(brief(rows[3:6])) == [f"read 0 retrieve {i} {size} 0/0" for i, size in enumerate((512, 512, 176))]
+    assert sorted(brief(rows[3:6])) == [
+        f"read 0 retrieve {i} {size} 0/0" for i, size in enumerate((512, 512, 176))
+    ]
     assert brief(rows[6:7]) == [f"write 0 prefill 3 {first} 0/1"]
-    assert sorted(brief(rows[7:10])) == [f"read 0 retrieve {i} {size} 1/0" for i, size in enumerate((512, 512, 176))]
+    assert sorted(brief(rows[7:10])) == [
+        f"read 0 retrieve {i} {size} 1/0" for i, size in enumerate((512, 512, 176))
+    ]
     # What was retrieved is no part of the conversation: the next turn loads the turn alone.
     output = log[0][5]
-    assert brief(rows[10:]) == [f"read 0 load 3 {first} 1/1", f"write 0 prefill 4 {second - first - output} 1/2"]
+    assert brief(rows[10:]) == [
+        f"read 0 load 3 {first} 1/1",
+        f"write 0 prefill 4 {second - first - output} 1/2",
+    ]
     stats = simulation.stats()
     assert stats["documents"] == {"lookups": 6, "hits": 6, "hit_ratio": 1.0}
     assert (stats["lookups"], stats["misses"]) == (7, 0)
@@ -153,8 +218,11 @@ def test_documents_are_populated_and_their_chunks_retrieved():
 
 def test_documents_in_chunks_are_read_before_the_prefix_and_promoted_alike():
     fields = RAG | {"rag_document_tokens": (128, 128), "rag_chunk_tokens": 128}
-    # Two objects of 64 tokens, populated last to first into a fast tier of one: it keeps the second.
-    preset = with_workload(preset_of(64, None, chunk_tokens=64, promotion=Promotion.ALWAYS), **fields)
+    # Two objects of 64 tokens, populated last to first into a fast tier of one: it keeps the
+    # second.
+    preset = with_workload(
+        preset_of(64, None, chunk_tokens=64, promotion=Promotion.ALWAYS), **fields
+    )
     _, rows, log, _ = asked(preset, users=1, seed=7, until_ns=60 * S, max_requests=1)
     own = (log[0][4] - 128) // 64
     assert brief(rows[:12]) == [
@@ -182,11 +250,16 @@ def test_what_was_populated_is_not_worn_out_every_day():
     preset = with_workload(mlperf_of(0, None, decode_read_tokens=0), mode=ServingMode.DECODE_ONLY)
     simulation = asked(preset, **USERS)[0]
     assert simulation.stats()["tiers"][1]["written_bytes"] == 3 * 10 * 2048
-    assert DriveArguments().wear(preset, simulation.stats(), 60 * S)[0]["written_bytes_per_day"] == 0
+    assert (
+        DriveArguments().wear(preset, simulation.stats(), 60 * S)[0]["written_bytes_per_day"] == 0
+    )
 
 
 def test_what_makes_room_for_what_is_populated_is_before_the_start_too():
-    """Of a write-back stack rates had the demotions that populating caused: size and study wore drives by them."""
+    """Of a write-back stack rates had the demotions that populating caused.
+
+    Size and study wore drives by them.
+    """
     preset = with_workload(mlperf_of(700, None, decode_read_tokens=0), **RAG)
     simulation, rows, *_ = asked(preset, **USERS)
     [first, *_] = [of for of in rows if of[1] != "delete" and of[3] != "populate"]
@@ -204,11 +277,24 @@ def test_what_makes_room_for_what_is_populated_is_before_the_start_too():
 def test_memory_and_buckets_do_not_wear():
     """Of lmcache-s3 it is the drive above the bucket, which alone was said to wear."""
     stats = {"tiers": [{"written_bytes": 10**12, "populated_bytes": 0}] * 4}
-    preset, asked_for = load_preset("lmcache-s3"), DriveArguments(10**12, parse_endurance("1DWPD,5y"))
+    preset, asked_for = (
+        load_preset("lmcache-s3"),
+        DriveArguments(10**12, parse_endurance("1DWPD,5y")),
+    )
     drive, bucket = asked_for.wear(preset, stats, 60 * S)
-    assert (drive["name"], drive["drive_writes_per_day"], drive["years_of_life"]) == ("nvme", 1440, 5 / 1440)
-    assert (bucket["name"], bucket["drive_writes_per_day"], "years_of_life" in bucket) == ("s3", None, False)
-    assert asked_for.wear(load_preset("vllm-offload-cpu"), {"tiers": stats["tiers"][:2]}, 60 * S) == []
+    assert (drive["name"], drive["drive_writes_per_day"], drive["years_of_life"]) == (
+        "nvme",
+        1440,
+        5 / 1440,
+    )
+    assert (bucket["name"], bucket["drive_writes_per_day"], "years_of_life" in bucket) == (
+        "s3",
+        None,
+        False,
+    )
+    assert (
+        asked_for.wear(load_preset("vllm-offload-cpu"), {"tiers": stats["tiers"][:2]}, 60 * S) == []
+    )
 
 
 PICK = function("pick", I8, int, USER, int, int, returns=int)
@@ -244,7 +330,9 @@ def test_popularity_is_drawn_from_whole_weights():
     large = library_of(Workload(rag_share=1.0, rag_documents=9), 0, 80, 1, is_turn=True, seed=1)
     assert all(1024 <= sum(large.tokens[a:b]) <= 4096 for a, b in pairwise(large.document_first))
     # A chunk takes 256 MiB at most: at 1 MiB a token, 256 tokens.
-    heavy = library_of(Workload(rag_share=1.0, rag_documents=9), 0, 80, 1 << 20, is_turn=True, seed=1)
+    heavy = library_of(
+        Workload(rag_share=1.0, rag_documents=9), 0, 80, 1 << 20, is_turn=True, seed=1
+    )
     assert heavy.tokens.max() == 256
 
 
@@ -270,7 +358,9 @@ def test_prefill_alone_writes_every_entry_once_and_reads_nothing():
     plain = asked(mlperf_of(None), **USERS)
     # Answers take as long elsewhere, so the same is asked at the same times.
     assert log == plain[2]
-    written = [[(r[0], r[4], r[5], r[6]) for r in found if r[1] == "write"] for found in (rows, plain[1])]
+    written = [
+        [(r[0], r[4], r[5], r[6]) for r in found if r[1] == "write"] for found in (rows, plain[1])
+    ]
     assert written[0] == written[1]
     assert [(r[1], r[3], r[5], r[6], r[7]) for r in rows] == [
         ("write", "prefill", new, i, 0) for i, (new, _) in enumerate(turns_of(log))
@@ -307,7 +397,11 @@ def test_decode_alone_reads_what_is_there_from_the_start(placement):
     assert len(populated) == 8 * tiers
     assert {(r[0], r[1], r[5], r[6], r[7]) for r in populated} == {(0, "write", 64, None, None)}
     assert {(line[2], line[4]) for line in log} <= {(entry, 128) for entry in range(4)}
-    expected = [(line[0], "read", 0, "load", 2 * line[2] + i, 64, n, 0) for n, line in enumerate(log) for i in (0, 1)]
+    expected = [
+        (line[0], "read", 0, "load", 2 * line[2] + i, 64, n, 0)
+        for n, line in enumerate(log)
+        for i in (0, 1)
+    ]
     assert [r[:8] for r in rows[len(populated) :]] == expected
     # How often each was decoded before.
     seen = Counter()
@@ -341,7 +435,10 @@ def test_decode_alone_stores_nothing_that_was_lost():
     # Room for three of the ten entries of one user: those populated last.
     preset = with_workload(mlperf_of(3 * 2048, decode_read_tokens=0), mode=ServingMode.DECODE_ONLY)
     simulation, rows, log, _ = asked(preset, users=1, seed=7, until_ns=600 * S)
-    assert Counter(r[1:4:2] for r in rows if r[1] != "read") == {("write", "populate"): 10, ("delete", "evict"): 7}
+    assert Counter(r[1:4:2] for r in rows if r[1] != "read") == {
+        ("write", "populate"): 10,
+        ("delete", "evict"): 7,
+    }
     hits = [line[1] for line in log if line[2] >= 7]
     assert [r[6] for r in rows if r[1] == "read"] == hits
     stats = simulation.stats()
@@ -352,7 +449,9 @@ def test_decode_alone_stores_nothing_that_was_lost():
 def test_populating_keeps_no_tier_busy():
     slow = preset_of(None, chunk_tokens=64)
     tier = msgspec.structs.replace(slow.tiers[0], read_bandwidth="1MB", write_bandwidth="1MB")
-    preset = with_workload(msgspec.structs.replace(slow, tiers=(tier,)), mode=ServingMode.DECODE_ONLY)
+    preset = with_workload(
+        msgspec.structs.replace(slow, tiers=(tier,)), mode=ServingMode.DECODE_ONLY
+    )
     simulation, *_ = asked(preset, users=1, seed=7, until_ns=600 * S)
     # 2,048 bytes at 1 MB/s, in 32 reads of 64 µs.
     assert simulation.stats()["first_token"]["with_cache"]["p50_ns"] == 2_048_000
@@ -366,7 +465,9 @@ BAD = {
     "prompt_tokens=[5, 0]": "workload.prompt_tokens(=0) must be >= 1, and at most 10000000",
     "rag_documents=0": "workload.rag_documents(=0) must be >= 1",
     "rag_top_chunks=1001": "workload.rag_top_chunks(=1001) must be >= 1, and at most 1000",
-    "rag_document_tokens=[9, 3]": "workload.rag_document_tokens(=[9, 3]) must be shortest and longest",
+    "rag_document_tokens=[9, 3]": (
+        "workload.rag_document_tokens(=[9, 3]) must be shortest and longest"
+    ),
     "decode_entries=-1": "workload.decode_entries(=-1) must be >= 1",
     "mode=both": "Invalid enum value 'both'",
     "colour=blue": "unknown field `colour`",
@@ -383,12 +484,36 @@ def test_a_workload_that_cannot_be_is_named(setting, message):
 @pytest.mark.parametrize(
     ("preset", "settings", "message"),
     [
-        ("mlperf", ["workload.mode=decode-only", "workload.rag_share=0.1"], "retrieves no documents"),
-        ("mlperf", ["workload.mode=prefill-only", "workload.rag_share=0.1"], "retrieves no documents"),
-        ("mlperf", ["workload.mode=decode-only", "workload.prompt_share=0.1"], "computes no prompts"),
-        ("vllm-fs", ["workload.mode=decode-only", "store_generated=true"], "stores no generated tokens"),
-        ("lmcache-disk", ["workload.rag_share=1", "workload.rag_chunk_tokens=300"], "a multiple of chunk_tokens(=256)"),
-        ("lmcache-disk", ["workload.mode=decode-only", "chunk_tokens=4096"], "decode_entry_tokens(=2048) must be a"),
+        (
+            "mlperf",
+            ["workload.mode=decode-only", "workload.rag_share=0.1"],
+            "retrieves no documents",
+        ),
+        (
+            "mlperf",
+            ["workload.mode=prefill-only", "workload.rag_share=0.1"],
+            "retrieves no documents",
+        ),
+        (
+            "mlperf",
+            ["workload.mode=decode-only", "workload.prompt_share=0.1"],
+            "computes no prompts",
+        ),
+        (
+            "vllm-fs",
+            ["workload.mode=decode-only", "store_generated=true"],
+            "stores no generated tokens",
+        ),
+        (
+            "lmcache-disk",
+            ["workload.rag_share=1", "workload.rag_chunk_tokens=300"],
+            "a multiple of chunk_tokens(=256)",
+        ),
+        (
+            "lmcache-disk",
+            ["workload.mode=decode-only", "chunk_tokens=4096"],
+            "decode_entry_tokens(=2048) must be a",
+        ),
     ],
 )
 def test_what_means_nothing_together_is_refused(preset, settings, message):
@@ -397,20 +522,34 @@ def test_what_means_nothing_together_is_refused(preset, settings, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("fields", [{"prompt_share": 0.1}, {"rag_share": 0.1}, {"mode": ServingMode.DECODE_ONLY}])
+@pytest.mark.parametrize(
+    "fields", [{"prompt_share": 0.1}, {"rag_share": 0.1}, {"mode": ServingMode.DECODE_ONLY}]
+)
 def test_requests_of_a_file_have_their_own(fields):
     with pytest.raises(ConfigError, match="are for synthetic users"):
-        simulate(with_workload(preset_of(None), **fields), Load(requests=requests_of([(0, 4, 0, [1])])))
+        simulate(
+            with_workload(preset_of(None), **fields), Load(requests=requests_of([(0, 4, 0, [1])]))
+        )
 
 
 def test_prefill_alone_takes_requests_of_a_file():
     requests = requests_of([(0, 8, 0, [1, 2]), (1, 8, 0, [1, 3])])
-    rows = simulate(with_workload(preset_of(None), mode=ServingMode.PREFILL_ONLY), Load(requests=requests))[1]
-    assert brief(rows) == ["write 0 prefill 0 4 0/0", "write 0 prefill 1 4 0/0", "write 0 prefill 2 4 1/0"]
+    rows = simulate(
+        with_workload(preset_of(None), mode=ServingMode.PREFILL_ONLY), Load(requests=requests)
+    )[1]
+    assert brief(rows) == [
+        "write 0 prefill 0 4 0/0",
+        "write 0 prefill 1 4 0/0",
+        "write 0 prefill 2 4 1/0",
+    ]
 
 
 WORKLOADS = {
-    "prompts and documents": ["workload.prompt_share=0.5", "workload.rag_share=0.5", "workload.rag_documents=3"],
+    "prompts and documents": [
+        "workload.prompt_share=0.5",
+        "workload.rag_share=0.5",
+        "workload.rag_documents=3",
+    ],
     "prefill": ["workload.mode=prefill-only", "workload.prompt_share=0.5"],
     "decode": ["workload.mode=decode-only"],
 }
@@ -423,7 +562,9 @@ def test_every_preset_takes_every_workload_however_little_room_the_loop_has(pres
     load = Load(users=2, seed=5, until_ns=2 * S, max_requests=4)
     chosen = load_preset(preset, settings)
     large, rows, log, sizes = simulate(chosen, load, find_model("tiny-1b"), ranks=2, rows=1 << 16)
-    small, same_rows, same_log, same_sizes = simulate(chosen, load, find_model("tiny-1b"), ranks=2, rows=1)
+    small, same_rows, same_log, same_sizes = simulate(
+        chosen, load, find_model("tiny-1b"), ranks=2, rows=1
+    )
     assert rows
     assert same_rows == rows
     assert (same_log, same_sizes, small.stats()) == (log, sizes, large.stats())
@@ -433,14 +574,28 @@ def test_every_preset_takes_every_workload_however_little_room_the_loop_has(pres
 
 def test_a_trace_says_what_is_shared(tmp_path, monkeypatch, capsys):
     path = tmp_path / "t.parquet"
-    options = ["--users", 5, "--duration", "20s", "--set", "workload.prompt_share=1", "--set", "workload.rag_share=1"]
+    options = [
+        "--users",
+        5,
+        "--duration",
+        "20s",
+        "--set",
+        "workload.prompt_share=1",
+        "--set",
+        "workload.rag_share=1",
+    ]
     options += ["--set", "workload.rag_documents=2", "--set", "workload.prompt_tokens=[100]"]
     assert kvtrace(monkeypatch, "gen", *options, "-o", path, "--json") == 0
     stats = json.loads(capsys.readouterr().out)["stats"]
     assert stats["documents"]["hits"] == stats["documents"]["lookups"] > 0
     assert kvtrace(monkeypatch, "validate", path) == 0
     objects = read_table(objects_path(path), OBJECTS).to_pylist()
-    assert objects[0] == {"object_id": 0, "key": "prompt/000000000000", "kind": "prompt", "size_bytes": 100 * 131_072}
+    assert objects[0] == {
+        "object_id": 0,
+        "key": "prompt/000000000000",
+        "kind": "prompt",
+        "size_bytes": 100 * 131_072,
+    }
     assert objects[1]["key"] == "document/000000000001"
     assert [o["object_id"] for o in objects] == list(range(len(objects)))
     kinds = Counter(o["kind"] for o in objects)
@@ -453,5 +608,11 @@ def test_a_trace_says_what_is_shared(tmp_path, monkeypatch, capsys):
 
 def test_each_rank_stores_its_part_of_a_prompt():
     preset = with_workload(preset_of(None, chunk_tokens=64), prompt_share=1.0, prompt_tokens=(64,))
-    rows = simulate(preset, Load(users=1, seed=7, until_ns=5 * S, max_requests=1), TWO_HEADS, ranks=2, rows=1 << 16)[1]
+    rows = simulate(
+        preset,
+        Load(users=1, seed=7, until_ns=5 * S, max_requests=1),
+        TWO_HEADS,
+        ranks=2,
+        rows=1 << 16,
+    )[1]
     assert [r[4:6] + r[8:] for r in rows[:2]] == [(0, 128, 0), (1, 128, 1)]

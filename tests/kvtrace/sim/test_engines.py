@@ -49,11 +49,18 @@ def test_sglang_writes_reads_and_deletes_the_same_pages_in_the_same_order(monkey
     ours = moved(rows, first_had(200, 64))
     for request in range(200):
         for operation in OPERATIONS:
-            assert ours[request][operation, DISK] == theirs[request][operation], (operation, request)
+            assert ours[request][operation, DISK] == theirs[request][operation], (
+                operation,
+                request,
+            )
     assert sum(len(did["delete"]) for did in theirs.values()) == 33_661
 
 
-THREE_FS = ["tiers.nvme.low_watermark=1", "tiers.nvme.request_reads=128", "tiers.nvme.request_writes=128"]
+THREE_FS = [
+    "tiers.nvme.low_watermark=1",
+    "tiers.nvme.request_reads=128",
+    "tiers.nvme.request_writes=128",
+]
 NIXL = ["tiers.nvme.request_reads=64", "tiers.nvme.request_writes=64"]
 """What docs/concepts/tiers-and-presets.md says of HiCache's backends of these names."""
 
@@ -64,7 +71,9 @@ NIXL = ["tiers.nvme.request_reads=64", "tiers.nvme.request_writes=64"]
     ("3fs768-adversarial", [*bounded(64, 0, 0, 768), *THREE_FS], (2_398, 4_663, 1_630)),
     ("nixl-200", [*bounded(64, 0, 0, 0)[:2], *NIXL], (40_794, 2_576, 0)),
 ])  # fmt: skip
-def test_sglangs_3fs_and_nixl_move_the_same_pages_in_the_same_order(monkeypatch, tmp_path, name, sizes, done):
+def test_sglangs_3fs_and_nixl_move_the_same_pages_in_the_same_order(
+    monkeypatch, tmp_path, name, sizes, done
+):
     path = tmp_path / "hard.jsonl" if "adversarial" in name else TRACES / CONVERSATION
     count = adversarial.write(path) if "adversarial" in name else 200
     theirs = recorded(f"sglang/sglang-0.5.23-{name}-ops")
@@ -72,19 +81,42 @@ def test_sglangs_3fs_and_nixl_move_the_same_pages_in_the_same_order(monkeypatch,
     ours = moved(rows, first_had(count, 64, path))
     for request in range(count):
         for operation in OPERATIONS:
-            assert ours[request][operation, DISK] == theirs[request][operation], (operation, request)
-    assert tuple(sum(len(did[of]) for did in theirs.values()) for of in ("write", "read", "delete")) == done
+            assert ours[request][operation, DISK] == theirs[request][operation], (
+                operation,
+                request,
+            )
+    assert (
+        tuple(sum(len(did[of]) for did in theirs.values()) for of in ("write", "read", "delete"))
+        == done
+    )
 
 
 @pytest.mark.parametrize(("model", "files"), [("deepseek-v3", 1), ("llama3.1-70b", 8)])
-def test_sglang_has_a_file_a_page_and_rank_or_one_with_latent_attention(monkeypatch, tmp_path, model, files):
+def test_sglang_has_a_file_a_page_and_rank_or_one_with_latent_attention(
+    monkeypatch, tmp_path, model, files
+):
     row = {"timestamp": 0, "input_length": 640, "output_length": 1, "hash_ids": [0, 1]}
     source, out = tmp_path / "r.jsonl", tmp_path / "t.parquet"
     source.write_text(json.dumps(row) + "\n")
-    options = ["--source", "mooncake", "--preset", "sglang-hicache", "--model", model, "--tp", 8, "-o", out]
+    options = [
+        "--source",
+        "mooncake",
+        "--preset",
+        "sglang-hicache",
+        "--model",
+        model,
+        "--tp",
+        8,
+        "-o",
+        out,
+    ]
     assert kvtrace(monkeypatch, "gen", source, *options) == 0
     table = read_table(out, TRACE)
-    pages = [op for op, tier in zip(table["op"].to_pylist(), table["tier"].to_pylist(), strict=True) if tier == DISK]
+    pages = [
+        op
+        for op, tier in zip(table["op"].to_pylist(), table["tier"].to_pylist(), strict=True)
+        if tier == DISK
+    ]
     assert pages == ["write"] * (10 * files)
 
 
@@ -92,56 +124,106 @@ def test_two_ranks_of_sglang_each_read_a_latent_that_one_wrote(monkeypatch, tmp_
     trace, most = tmp_path / "hard.jsonl", 12 << 20
     count = adversarial.write(trace)
     settings = [*bounded(64, 0, 0), f"tiers.nvme.capacity={most}"]
-    rows = simulated(monkeypatch, tmp_path, "sglang-hicache", count, settings, trace=trace, ranks=2, is_latent=True)
-    ours, real = moved(rows, first_had(count, 64, trace)), recorded("sglang/sglang-0.5.23-two-ranks-latent-ops")
+    rows = simulated(
+        monkeypatch,
+        tmp_path,
+        "sglang-hicache",
+        count,
+        settings,
+        trace=trace,
+        ranks=2,
+        is_latent=True,
+    )
+    ours, real = (
+        moved(rows, first_had(count, 64, trace)),
+        recorded("sglang/sglang-0.5.23-two-ranks-latent-ops"),
+    )
     for request in range(count):
         for operation in OPERATIONS:
-            assert sorted(ours[request][operation, DISK]) == sorted(real[request][operation]), (operation, request)
-    assert tuple(sum(len(did[of]) for did in real.values()) for of in OPERATIONS) == (2_398, 2 * 4_663, 1_638)
+            assert sorted(ours[request][operation, DISK]) == sorted(real[request][operation]), (
+                operation,
+                request,
+            )
+    assert tuple(sum(len(did[of]) for did in real.values()) for of in OPERATIONS) == (
+        2_398,
+        2 * 4_663,
+        1_638,
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "trace", "cpu", "disk", "done", "reads"),
     [
         ("cpu512-disk4096-300", CONVERSATION, 512, 4096, (15_913, 24, 11_817), list),
-        # A pool of 128 chunks: 17 of the prompts are larger, and LMCache stores of each what the pool holds.
+        # A pool of 128 chunks: 17 of the prompts are larger, and LMCache stores of each what the
+        # pool holds.
         ("cpu128-disk4096-200", CONVERSATION, 128, 4096, (8_405, 40, 4_309), sorted),
-        # Conversations that go on: prefixes in pieces in DRAM and on disk. Threads that read shuffle the order.
-        ("turns-cpu256-disk1024-160", ENGINES / "lmcache" / "turns.jsonl", 256, 1024, (1_485, 590, 461), sorted),
+        # Conversations that go on: prefixes in pieces in DRAM and on disk. Threads that read
+        # shuffle the order.
+        (
+            "turns-cpu256-disk1024-160",
+            ENGINES / "lmcache" / "turns.jsonl",
+            256,
+            1024,
+            (1_485, 590, 461),
+            sorted,
+        ),
     ],
 )
-def test_lmcache_writes_reads_and_deletes_the_same_chunks(monkeypatch, tmp_path, name, trace, cpu, disk, done, reads):
+def test_lmcache_writes_reads_and_deletes_the_same_chunks(
+    monkeypatch, tmp_path, name, trace, cpu, disk, done, reads
+):
     count = int(name.rpartition("-")[2])
     theirs = recorded(f"lmcache/lmcache-0.5.6-{name}-ops")
-    rows = simulated(monkeypatch, tmp_path, "lmcache-disk", count, bounded(256, 0, cpu, disk), trace=trace)
+    rows = simulated(
+        monkeypatch, tmp_path, "lmcache-disk", count, bounded(256, 0, cpu, disk), trace=trace
+    )
     ours = moved(rows, first_had(count, 256, trace))
     for request in range(count):
         did, does = theirs[request], ours[request]
         assert reads(does["read", DISK]) == reads(did["read"]), request
         assert sorted(does["write", DISK]) == sorted(did["write"]), request
-        # Six threads write a prompt's chunks, so that which of it are the oldest is chance by so many places.
+        # Six threads write a prompt's chunks, so that which of it are the oldest is chance by so
+        # many places.
         gone, to_go = does["delete", DISK], did["delete"]
         assert len(gone) == len(to_go), request
         assert len(set(gone) - set(to_go)) <= THREADS, request
-    assert tuple(sum(len(did[operation]) for did in theirs.values()) for operation in OPERATIONS) == done
+    assert (
+        tuple(sum(len(did[operation]) for did in theirs.values()) for operation in OPERATIONS)
+        == done
+    )
 
 
-def test_two_ranks_of_lmcache_write_and_read_their_chunks_of_traffic_that_is_hard_on_a_cache(monkeypatch, tmp_path):
+def test_two_ranks_of_lmcache_write_and_read_their_chunks_of_traffic_that_is_hard_on_a_cache(
+    monkeypatch, tmp_path
+):
     trace, ranks = tmp_path / "hard.jsonl", 2
     count = adversarial.write(trace)
     # Each rank has a pool of 64 chunks and a disk of 144, its own.
     settings = bounded(256, 0, 64 * ranks, 144 * ranks)
-    rows = simulated(monkeypatch, tmp_path, "lmcache-disk", count, settings, trace=trace, ranks=ranks)
+    rows = simulated(
+        monkeypatch, tmp_path, "lmcache-disk", count, settings, trace=trace, ranks=ranks
+    )
     ours = moved(rows, first_had(count, 256, trace, ranks))
     real = recorded("lmcache/lmcache-0.5.6-two-ranks-adversarial-ops")
     for request in range(count):
         for operation in ("write", "read"):
-            assert sorted(ours[request][operation, DISK]) == sorted(real[request][operation]), (operation, request)
+            assert sorted(ours[request][operation, DISK]) == sorted(real[request][operation]), (
+                operation,
+                request,
+            )
         gone, to_go = ours[request]["delete", DISK], real[request]["delete"]
         assert len(gone) == len(to_go), request
         assert len(set(gone) - set(to_go)) <= THREADS * ranks, request
-    assert tuple(sum(len(did[of]) for did in real.values()) for of in OPERATIONS) == (1_962, 678, 1_674)
-    assert {place % ranks for did in real.values() for of in did.values() for _, place in of} == {0, 1}
+    assert tuple(sum(len(did[of]) for did in real.values()) for of in OPERATIONS) == (
+        1_962,
+        678,
+        1_674,
+    )
+    assert {place % ranks for did in real.values() for of in did.values() for _, place in of} == {
+        0,
+        1,
+    }
 
 
 @pytest.mark.first(name=1)
@@ -150,7 +232,8 @@ def test_two_ranks_of_lmcache_write_and_read_their_chunks_of_traffic_that_is_har
     [
         ("vllm033-fs-cpu2048-100-ops", "vllm-fs-100-033", True),
         ("vllm033-cpu4096-300-ops", "vllm-offload-cpu-300-033", True),
-        # 0.32.0 deletes what prompts larger than the tier displace in an order of its own, request by request the same.
+        # 0.32.0 deletes what prompts larger than the tier displace in an order of its own, request
+        # by request the same.
         ("vllm032-cpu4096-300-ops", "vllm-offload-cpu-300", False),
         ("vllm032-fs-cpu2048-100-ops", "vllm-fs-100", False),
     ],
@@ -168,27 +251,43 @@ def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
 
 
 @pytest.mark.first(version=1, ranks=1)
-@pytest.mark.parametrize(("ranks", "is_latent", "row"), [(1, False, 4096), (2, False, 8192), (2, True, 4096)])
+@pytest.mark.parametrize(
+    ("ranks", "is_latent", "row"), [(1, False, 4096), (2, False, 8192), (2, True, 4096)]
+)
 @pytest.mark.parametrize("version", ["033", "032"])
 @pytest.mark.parametrize(("preset", "name", "done"), [
     ("vllm-offload-cpu", "cpu2048", {"032": (16_085, 12_254, 14_037), "033": (15_962, 12_393, 13_914)}),
-    # Of files it brings up what it needs in rounds, and so gives up, and reads again, much of two of the prompts.
+    # Of files it brings up what it needs in rounds, and so gives up, and reads again, much of two
+    # of the prompts.
     ("vllm-fs", "fs-cpu2048", {"032": (16_508, 20_695, 14_460), "033": (16_508, 20_695, 14_460)}),
 ])  # fmt: skip
 def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
     monkeypatch, tmp_path, version, preset, name, done, ranks, is_latent, row
 ):
-    # Of any ranks: a block is one row of whole pages, here of 2,560 bytes of each rank, or a latent of as many.
-    trace, kv = tmp_path / "hard.jsonl", {"ranks": ranks, "is_latent": is_latent, "token_bytes": 160}
+    # Of any ranks: a block is one row of whole pages, here of 2,560 bytes of each rank, or a latent
+    # of as many.
+    trace, kv = (
+        tmp_path / "hard.jsonl",
+        {"ranks": ranks, "is_latent": is_latent, "token_bytes": 160},
+    )
     count = adversarial.write(trace)
     settings = ["recency=at-end"] if version == "032" else []
     settings += ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * row}"]
     rows = simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace, **kv)
-    ours, real = moved(rows, first_had(count, 16, trace)), recorded(f"vllm/vllm{version}-{name}-adversarial-ops")
+    ours, real = (
+        moved(rows, first_had(count, 16, trace)),
+        recorded(f"vllm/vllm{version}-{name}-adversarial-ops"),
+    )
     for n in range(count):
-        assert blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=preset == "vllm-fs") == [], n
+        assert (
+            blocks_that_differ(real[n], ours[n], is_ordered=False, in_rounds=preset == "vllm-fs")
+            == []
+        ), n
     totals = (("promote", "store"), ("load",), ("evict",))
-    assert tuple(sum(len(did[kind]) for did in real.values() for kind in kinds) for kinds in totals) == done[version]
+    assert (
+        tuple(sum(len(did[kind]) for did in real.values() for kind in kinds) for kinds in totals)
+        == done[version]
+    )
 
 
 @pytest.mark.first(name=1)
@@ -203,12 +302,19 @@ def test_session_aware_eviction_takes_and_gives_up_the_blocks_that_vllms_does(
     """Of pull request 50422, in the order in which it gives them up."""
     path = TRACES / CONVERSATION if trace is None else tmp_path / "r.jsonl"
     count = 300 if trace is None else adversarial.write(path, trace)
-    settings = ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={blocks * 16 * TOKEN_BYTES}", "tiers.cpu.policy=sae"]
+    settings = [
+        "tiers.gpu.capacity=0",
+        f"tiers.cpu.capacity={blocks * 16 * TOKEN_BYTES}",
+        "tiers.cpu.policy=sae",
+    ]
     rows = simulated(monkeypatch, tmp_path, "vllm-offload-cpu", count, settings, trace=path)
     ours, real = moved(rows, first_had(count, 16, path)), recorded(f"vllm/vllm029-sae-{name}-ops")
     for n in range(count):
         assert blocks_that_differ(real[n], ours[n], is_ordered=True) == [], n
-    assert tuple(sum(len(did[kind]) for did in real.values()) for kind in ("store", "load", "evict")) == done
+    assert (
+        tuple(sum(len(did[kind]) for did in real.values()) for kind in ("store", "load", "evict"))
+        == done
+    )
 
 
 @pytest.mark.first(slots=1)
@@ -219,7 +325,13 @@ def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_
     gpu, block = longest // 16 + 2, 2 * 16 * TOKEN_BYTES
     settings = [f"tiers.gpu.capacity={gpu * block}", f"tiers.nvme.capacity={(slots - 1) * block}"]
     rows = simulated(
-        monkeypatch, tmp_path, "vllm-disk", 150, settings, layers=2, trace=str(tmp_path / "requests.jsonl")
+        monkeypatch,
+        tmp_path,
+        "vllm-disk",
+        150,
+        settings,
+        layers=2,
+        trace=str(tmp_path / "requests.jsonl"),
     )
     ours, real = slots_taken(rows, disk=1), recorded_slots(f"vllm/vllm032-disk{slots}-150-slots")
     for n in range(150):
@@ -239,31 +351,46 @@ STEP, BLOCK = 2048, 16
     ("gpu32768-alike", 32768, 0, 129_371, 253_040),
     ("gpu8192-cpu65536-alike", 8192, 65536, 64_686, 651_568),
 ])  # fmt: skip
-def test_vllms_scheduler_finds_as_much_for_prompts_that_wait(monkeypatch, tmp_path, name, gpu, cpu, token_ns, found):
-    """Under a virtual clock, at which the GPU takes 1.5 or 3 times as long for all tokens as they take to come."""
+def test_vllms_scheduler_finds_as_much_for_prompts_that_wait(
+    monkeypatch, tmp_path, name, gpu, cpu, token_ns, found
+):
+    """Under a virtual clock, at which the GPU takes 1.5 or 3 times as long for all tokens as they
+    take to come.
+    """
     trace, count = tmp_path / "r.jsonl", 400
     if "together" in name:
         assert adversarial.write(trace, adversarial.together) == count
     else:
         write_alike(trace, CONVERSATION, count)
     settings = [*bounded(BLOCK, gpu, cpu), "recency=at-end", f"offer_tokens={STEP}"]
-    settings += [f"prefill_ns_per_token={token_ns}", "prefill_attention=[]", "decode_ns_per_token=0"]
+    settings += [
+        f"prefill_ns_per_token={token_ns}",
+        "prefill_attention=[]",
+        "decode_ns_per_token=0",
+    ]
     simulated(monkeypatch, tmp_path, "vllm-offload-cpu", count, settings, trace=trace, gpu="h100")
     ours, real = (
         begun(trace, tmp_path / "t.parquet", token_ns, STEP, BLOCK),
         queued(f"vllm/vllm032-queue-{name}")[token_ns],
     )
     tokens = [json.loads(line)["input_length"] for line in trace.read_text().splitlines()]
-    # Of a prompt of whole blocks that the GPU has vLLM computes the last block again, we its last token.
-    hits = [ours[n][1] if cpu else min(ours[n][1], (tokens[n] - 1) // BLOCK * BLOCK) for n in range(count)]
+    # Of a prompt of whole blocks that the GPU has vLLM computes the last block again, we its last
+    # token.
+    hits = [
+        ours[n][1] if cpu else min(ours[n][1], (tokens[n] - 1) // BLOCK * BLOCK)
+        for n in range(count)
+    ]
     differ = [n for n in range(count) if hits[n] != real[n][1]]
     later = [ours[n][0] - real[n][0] for n in range(count) if ours[n][0] >= 0]
     assert sum(tokens for _, tokens in real.values()) == found
     if cpu:
-        # In vLLM a load takes a step, and prompts behind it come before it; at the edge of DRAM other blocks are lost.
+        # In vLLM a load takes a step, and prompts behind it come before it; at the edge of DRAM
+        # other blocks are lost.
         assert len(differ) <= 5
         assert sum(hits) == pytest.approx(found, rel=0.03)
-        assert sum(later) / len(later) == pytest.approx(0, abs=0.02 * max(waited for waited, _ in real.values()))
+        assert sum(later) / len(later) == pytest.approx(
+            0, abs=0.02 * max(waited for waited, _ in real.values())
+        )
     else:
         assert differ == []
         # Steps of vLLM are shared: the next prompt begins in the step that ends the one before it.
@@ -288,15 +415,25 @@ def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(
 ):
     """Under a virtual clock, with 7 ms a step for the weights and 56 ns for a token of cache.
 
-    The GPU holds the caches of all requests, of half of them, or of some twenty at a time. Where it holds half, the
-    blocks of answers, which a file's requests do not name, displace more there: ours finds up to 14 % more.
+    The GPU holds the caches of all requests, of half of them, or of some twenty at a time. Where it
+    holds half, the blocks of answers, which a file's requests do not name, displace more there:
+    ours finds up to 14 % more.
     """
     real = queued(f"vllm/vllm032-answers-gpu{blocks}-step{step}")[token_ns]
     trace, count, seen = tmp_path / "r.jsonl", len(real), {}
     write_alike(trace, CONVERSATION, count)
     outputs = [json.loads(line)["output_length"] for line in trace.read_text().splitlines()]
-    settings = [*bounded(BLOCK, blocks, 0), "recency=at-end", f"offer_tokens={step}", f"step_tokens={step}"]
-    settings += [f"prefill_ns_per_token={token_ns}", "prefill_attention=[]", "decode_ns_per_token=7000000"]
+    settings = [
+        *bounded(BLOCK, blocks, 0),
+        "recency=at-end",
+        f"offer_tokens={step}",
+        f"step_tokens={step}",
+    ]
+    settings += [
+        f"prefill_ns_per_token={token_ns}",
+        "prefill_attention=[]",
+        "decode_ns_per_token=7000000",
+    ]
     settings.append(f"decode_bandwidth={TOKEN_BYTES * 10**9 // 56}")
     whole = Simulation.stats
 
@@ -310,7 +447,11 @@ def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(
     stats = open_table(tmp_path / "t.parquet", TRACE).meta.stats
     found = sum(found for _, found, _, _ in real.values())
     assert found <= seen["found"] <= (1 + more) * found
-    assert seen["first_ns"] == pytest.approx(sum(first for _, _, first, _ in real.values()) / count, rel=rel)
+    assert seen["first_ns"] == pytest.approx(
+        sum(first for _, _, first, _ in real.values()) / count, rel=rel
+    )
     generating_ns = sum(last - first for _, _, first, last in real.values())
     # The first token is the prompt's.
-    assert stats["decode"]["mean_ns_per_token"] == pytest.approx(generating_ns / (sum(outputs) - count), rel=0.02)
+    assert stats["decode"]["mean_ns_per_token"] == pytest.approx(
+        generating_ns / (sum(outputs) - count), rel=0.02
+    )

@@ -1,4 +1,7 @@
-"""Every preset with every source, from the command line: the trace is valid, and no byte is lost or made up."""
+"""Every preset with every source, from the command line.
+
+The trace is valid, and no byte is lost or made up.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ BAILIAN = [
     for i, (ms, tokens, _) in enumerate(PROMPTS)
 ]  # fmt: skip
 MOONCAKE = [
-    {"timestamp": ms, "input_length": tokens, "output_length": 40, "hash_ids": ids} for ms, tokens, ids in PROMPTS
+    {"timestamp": ms, "input_length": tokens, "output_length": 40, "hash_ids": ids}
+    for ms, tokens, ids in PROMPTS
 ]
 AGENTIC = {
     "id": "a", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "tool_tokens": 0, "system_tokens": 0,
@@ -70,7 +74,9 @@ REQUESTS = {"sharegpt": 6, "agentx": None, "users": None, "open loop": None}
 
 @pytest.fixture
 def source(tmp_path, monkeypatch, request):
-    """The arguments that name a source, and how many requests it has, None if that is not written in it."""
+    """The arguments that name a source, and how many requests it has, None if that is not written
+    in it.
+    """
     kind = request.param
     if kind in MADE:
         return MADE[kind], None
@@ -85,7 +91,15 @@ def source(tmp_path, monkeypatch, request):
 def test_every_source_is_here():
     assert {*TEXTS, "requests"} <= set(SOURCES)
     # Those of engines' logs, whose requests are of the same form, have one preset each below.
-    logs = {"agentic-mooncake", "dynamo", "lmcache-lookup", "lmcache-trace", "lmcache-chat", "otel", "kv-events"}
+    logs = {
+        "agentic-mooncake",
+        "dynamo",
+        "lmcache-lookup",
+        "lmcache-trace",
+        "lmcache-chat",
+        "otel",
+        "kv-events",
+    }
     logs |= {"vllm-log", "sglang-log", "servegen"}
     assert logs == set(SOURCES) - {*TEXTS, "requests"}
 
@@ -124,7 +138,16 @@ def test_a_preset_with_a_source(tmp_path, monkeypatch, capsys, preset, source):
 )
 def test_a_log_of_an_engine_makes_a_valid_trace(tmp_path, monkeypatch, capsys, log, preset):
     path = tmp_path / "t.parquet"
-    options = ["--preset", preset, "--model", "tiny-1b", "--set", "tiers.gpu.capacity=0", "-o", path]
+    options = [
+        "--preset",
+        preset,
+        "--model",
+        "tiny-1b",
+        "--set",
+        "tiers.gpu.capacity=0",
+        "-o",
+        path,
+    ]
     options += [] if preset == "mlperf" else ["--set", "chunk_tokens=4"]
     assert kvtrace(monkeypatch, "gen", ENGINES / log, *options, "--json") == 0
     capsys.readouterr()
@@ -137,7 +160,16 @@ def test_drawn_clients_make_a_valid_trace(tmp_path, monkeypatch, capsys):
     lengths = {"input_tokens": "{900: 0.5, 2000: 0.5}", "output_tokens": "{40: 1.0}"}
     (tmp_path / "chunk-0-dataset.json").write_text(json.dumps({"0": lengths}))
     path = tmp_path / "t.parquet"
-    options = ["--time-window", "1min+30s", "--preset", "lmcache-disk", "--model", "tiny-1b", "-o", path]
+    options = [
+        "--time-window",
+        "1min+30s",
+        "--preset",
+        "lmcache-disk",
+        "--model",
+        "tiny-1b",
+        "-o",
+        path,
+    ]
     assert kvtrace(monkeypatch, "gen", tmp_path, *options, "--json") == 0
     assert 30 < json.loads(capsys.readouterr().out)["stats"]["requests"] < 90
     assert kvtrace(monkeypatch, "validate", path) == 0
@@ -151,11 +183,17 @@ def test_bytes_a_day_are_over_the_time_that_users_asked(tmp_path, monkeypatch, c
     assert kvtrace(monkeypatch, "gen", *load, *options, "-o", path, "--json") == 0
     made = json.loads(capsys.readouterr().out)
     (storage,) = made["endurance"]
-    times = [t for batch in open_table(path, TRACE).batches() for t in batch.column("ts_ns").to_pylist()]
+    times = [
+        t for batch in open_table(path, TRACE).batches() for t in batch.column("ts_ns").to_pylist()
+    ]
     per_day = made["stats"]["tiers"][-1]["written_bytes"] * 86_400 * 10**9
     if options:
         # Five requests take seconds, not the hour they might have had.
         assert made["stats"]["requests"] == 5
-        assert per_day // 3_600_000_000_000 * 100 < storage["written_bytes_per_day"] <= per_day // max(times)
+        assert (
+            per_day // 3_600_000_000_000 * 100
+            < storage["written_bytes_per_day"]
+            <= per_day // max(times)
+        )
     else:
         assert storage["written_bytes_per_day"] == per_day // (20 * 10**9)

@@ -1,4 +1,7 @@
-"""Every eviction policy: counts worked by hand, the same from plain Python, and from libcachesim."""
+"""Every eviction policy.
+
+Counts worked by hand, the same from plain Python, and from libcachesim.
+"""
 
 from __future__ import annotations
 
@@ -66,24 +69,28 @@ BY_HAND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("policy", "references", "capacity", "expected"), BY_HAND.values(), ids=BY_HAND.keys())
+@pytest.mark.parametrize(
+    ("policy", "references", "capacity", "expected"), BY_HAND.values(), ids=BY_HAND.keys()
+)
 def test_hits_worked_by_hand(policy, references, capacity, expected):
     assert pattern(policy, references, capacity) == expected
 
 
 def test_s3fifo_worked_by_hand():
-    # Room for 20: a small queue of 2, a main queue of 18. 0 and 1 are in the small one, which is then full,
-    # and while nothing was evicted, 2 to 19 go to the main one. 20 makes 0 a ghost; 0, replayed, makes 1 one
-    # and joins the main queue, which is now too long, so that 21 displaces 2, which becomes no ghost. 2 is new,
-    # and makes 20 a ghost; 0 hits. 1 was a ghost, makes 21 one, and joins the main queue. 2 is used twice: it is in the
-    # small queue. 22 displaces 3. For 23, 2 moves to the main queue, and 22 goes. 2 hits.
+    # Room for 20: a small queue of 2, a main queue of 18. 0 and 1 are in the small one, which is
+    # then full, and while nothing was evicted, 2 to 19 go to the main one. 20 makes 0 a ghost; 0,
+    # replayed, makes 1 one and joins the main queue, which is now too long, so that 21 displaces 2,
+    # which becomes no ghost. 2 is new, and makes 20 a ghost; 0 hits. 1 was a ghost, makes 21 one,
+    # and joins the main queue. 2 is used twice: it is in the small queue. 22 displaces 3. For 23, 2
+    # moves to the main queue, and 22 goes. 2 hits.
     references = [*range(20), 20, 0, 21, 2, 0, 1, 2, 2, 22, 23, 2]
     assert pattern(Policy.S3FIFO, references, 20) == 20 * "." + "....H.HH..H"
 
 
 def test_sizes_are_bytes():
     sizes = {"a": 4, "b": 3, "c": 2, "d": 5, "e": 11}
-    # Room for 10: d needs a gone, and then c's 2 and d's 5 and b's 3 fit. e fits nowhere, and displaces nothing.
+    # Room for 10: d needs a gone, and then c's 2 and d's 5 and b's 3 fit. e fits nowhere, and
+    # displaces nothing.
     assert pattern(Policy.FIFO, "abcdebcda", 10, sizes) == ".....HHH."
     assert pattern(Policy.LRU, "abcadebca", 10, sizes) == "...H....."
 
@@ -134,7 +141,9 @@ def sized_references(draw):
 def test_hits_are_what_plain_python_says(policy, drawn, capacity):
     references, sizes = drawn
     expected = count_hits(POLICIES[policy](capacity), references, sizes)
-    assert policy_hits(one_each(references), [capacity], policy, sizes=np.array(sizes)) == [expected]
+    assert policy_hits(one_each(references), [capacity], policy, sizes=np.array(sizes)) == [
+        expected
+    ]
 
 
 def skewed(count, objects, skew, seed):
@@ -143,7 +152,9 @@ def skewed(count, objects, skew, seed):
     weights = 1.0 / np.arange(1, objects + 1) ** skew
     ids = rng.choice(objects, count, p=weights / weights.sum())
     loop = np.tile(np.arange(objects // 2), 3)
-    return np.concatenate([ids[: count // 2], loop, ids[count // 2 :], [objects - 1]]), rng.integers(1, 40, objects)
+    return np.concatenate(
+        [ids[: count // 2], loop, ids[count // 2 :], [objects - 1]]
+    ), rng.integers(1, 40, objects)
 
 
 def libcachesim_hits(directory, policy, ids, sizes, capacity):
@@ -152,7 +163,9 @@ def libcachesim_hits(directory, policy, ids, sizes, capacity):
         Policy.LRU: lcs.LRU, Policy.FIFO: lcs.FIFO, Policy.CLOCK: lcs.Clock, Policy.SIEVE: lcs.Sieve,
         Policy.LFU: lcs.LFU, Policy.S3FIFO: lcs.S3FIFO, Policy.ARC: lcs.ARC,
     }  # fmt: skip
-    record = np.zeros(len(ids), dtype=[("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
+    record = np.zeros(
+        len(ids), dtype=[("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")]
+    )
     record["id"], record["size"], record["next"] = ids + 1, sizes[ids], -2
     path = directory / "references.oracleGeneral"
     record.tofile(path)
@@ -169,13 +182,19 @@ def test_hits_are_libcachesims(policy, skew, seed, tmp_path):
     ids, sizes = skewed(4000, 300, skew, seed)
     for are_sized in (False, True):
         own = sizes if are_sized else np.ones_like(sizes)
-        # Below, an object could be as large as S3-FIFO's small queue, which libcachesim then refuses.
-        capacities = [max(int(own.sum() * share), 10 * int(own.max()) + 10) for share in (0.08, 0.2, 0.4, 0.7)]
+        # Below, an object could be as large as S3-FIFO's small queue, which libcachesim then
+        # refuses.
+        capacities = [
+            max(int(own.sum() * share), 10 * int(own.max()) + 10) for share in (0.08, 0.2, 0.4, 0.7)
+        ]
         theirs = [libcachesim_hits(tmp_path, policy, ids, own, c) for c in capacities]
         if policy is Policy.ARC and are_sized:
             # Of one definition with it but for the steps: this one, with its steps, is it.
             references = ids.tolist()
-            ours = [count_hits(Arc(c, are_steps_sized=False), references, own.tolist()) for c in capacities]
+            ours = [
+                count_hits(Arc(c, are_steps_sized=False), references, own.tolist())
+                for c in capacities
+            ]
         else:
             ours = policy_hits(one_each(ids), capacities, policy, sizes=own)
         assert ours == theirs
@@ -185,7 +204,10 @@ def test_arcs_steps_grow_with_the_objects():
     ids, _ = skewed(4000, 300, 0.4, 1)
     small = policy_hits(one_each(ids), [30, 100, 200], Policy.ARC)
     large = policy_hits(
-        one_each(ids), [30 * 4096, 100 * 4096, 200 * 4096], Policy.ARC, sizes=np.full(300, 4096, dtype=np.int64)
+        one_each(ids),
+        [30 * 4096, 100 * 4096, 200 * 4096],
+        Policy.ARC,
+        sizes=np.full(300, 4096, dtype=np.int64),
     )
     assert large == small
 
@@ -246,7 +268,9 @@ def test_slots_of_users_are_used_again(policy, placement):
     model = find_model("tiny-1b")
     runs = []
     for room in (1 << 16, 900):
-        simulation = Simulation(preset, model, Load(users=6, seed=1, until_ns=20 * 10**9), rows=room)
+        simulation = Simulation(
+            preset, model, Load(users=6, seed=1, until_ns=20 * 10**9), rows=room
+        )
         ledger = Ledger(preset.tier_list(), 100_000)
         parts = []
 
@@ -267,11 +291,20 @@ def test_slots_of_users_are_used_again(policy, placement):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["tiers.nvme.policy=ttl"], "tiers.nvme: policy=ttl needs a ttl, such as 10m, and a ttl needs policy=ttl"),
-        (["tiers.nvme.ttl=10m"], "tiers.nvme: policy=ttl needs a ttl, such as 10m, and a ttl needs policy=ttl"),
+        (
+            ["tiers.nvme.policy=ttl"],
+            "tiers.nvme: policy=ttl needs a ttl, such as 10m, and a ttl needs policy=ttl",
+        ),
+        (
+            ["tiers.nvme.ttl=10m"],
+            "tiers.nvme: policy=ttl needs a ttl, such as 10m, and a ttl needs policy=ttl",
+        ),
         (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=0s"], "tiers.nvme.ttl(=0s) must be > 0"),
         (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=200y"], "unknown unit 'y'"),
-        (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=99999d"], "tiers.nvme.ttl(=99999d) must be > 0, and at most"),
+        (
+            ["tiers.nvme.policy=ttl", "tiers.nvme.ttl=99999d"],
+            "tiers.nvme.ttl(=99999d) must be > 0, and at most",
+        ),
         (["tiers.nvme.policy=mru"], "Invalid enum value 'mru'"),
     ],
 )
@@ -293,7 +326,9 @@ def test_a_sample_of_all_is_exact():
     ids, _ = skewed(2000, 200, 1.0, 3)
     found = sampled(ids, [20, 60], Policy.SIEVE, 1.0)
     assert [e.hits for e in found] == policy_hits(one_each(ids), [20, 60], Policy.SIEVE)
-    assert {(e.sampling_rate, e.sampled_references, e.hits_error) for e in found} == {(1.0, len(ids), 0.0)}
+    assert {(e.sampling_rate, e.sampled_references, e.hits_error) for e in found} == {
+        (1.0, len(ids), 0.0)
+    }
 
 
 def test_a_sample_is_of_those_whose_hash_says_so():

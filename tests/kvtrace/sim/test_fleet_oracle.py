@@ -28,14 +28,22 @@ from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
 from kvtrace.sim.routers import Router
 from kvtrace.sim.simulation import FOREVER_NS, Load
 
-ANY_POLICY = st.sampled_from([{"policy": p, "ttl": "15ns" if p is Policy.TTL else None} for p in OF_OBJECTS])
+ANY_POLICY = st.sampled_from(
+    [{"policy": p, "ttl": "15ns" if p is Policy.TTL else None} for p in OF_OBJECTS]
+)
 
 
 @st.composite
 def fleets(draw, preset: Preset, *, policies: bool = False) -> Preset:
-    """Return `preset` for several nodes, its tiers shared as drawn, from those of a node to those of all."""
+    """Return `preset` for several nodes, its tiers shared as drawn, from those of a node to those
+    of all.
+    """
     scopes = sorted(
-        draw(st.lists(st.sampled_from(list(Scope)), min_size=len(preset.tiers), max_size=len(preset.tiers))),
+        draw(
+            st.lists(
+                st.sampled_from(list(Scope)), min_size=len(preset.tiers), max_size=len(preset.tiers)
+            )
+        ),
         key=list(Scope).index,
     )
     if preset.tiers[-1].bucket_objects:
@@ -57,7 +65,9 @@ def fleets(draw, preset: Preset, *, policies: bool = False) -> Preset:
 def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
     """Compare what a fleet does with what plain Python says."""
     per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
-    oracle = Oracle(preset, load.requests, per_rank * stored, stored, waits=load.waits, seed=load.seed)
+    oracle = Oracle(
+        preset, load.requests, per_rank * stored, stored, waits=load.waits, seed=load.seed
+    )
     expected = oracle.run()
     simulation, found, nodes = simulate_fleet(preset, load, model, ranks=ranks, rows=rows)
     assert found == expected
@@ -71,9 +81,15 @@ def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
 def compare_stats(stats, oracle):
     """Compare the counters of a fleet with those of the oracle."""
     fleet = stats["fleet"]
-    assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits == fleet["local_hits"] + fleet["shared_hits"]
+    assert (
+        sum(t["hits"] for t in stats["tiers"])
+        == oracle.hits
+        == fleet["local_hits"] + fleet["shared_hits"]
+    )
     if "link_bytes" in fleet:
-        assert fleet["link_bytes"] == sum(row[5] for row in oracle.rows if row[1:3] == ("read", len(stats["tiers"])))
+        assert fleet["link_bytes"] == sum(
+            row[5] for row in oracle.rows if row[1:3] == ("read", len(stats["tiers"]))
+        )
     assert stats["lookups"] == oracle.lookups == sum(fleet["by_node"]["lookups"])
     assert fleet["by_node"]["requests"] == [node.served for node in oracle.nodes]
     assert fleet["by_node"]["local_hits"] == [node.local_hits for node in oracle.nodes]
@@ -87,7 +103,10 @@ def compare_stats(stats, oracle):
             live = sum(instance.queue.used() for instance in instances)
         assert tier["live_bytes"] == live
         refused = [size for instance in instances for size in instance.refused]
-        assert (tier.get("refused_objects", 0), tier.get("refused_bytes", 0)) == (len(refused), sum(refused))
+        assert (tier.get("refused_objects", 0), tier.get("refused_bytes", 0)) == (
+            len(refused),
+            sum(refused),
+        )
 
 
 def in_sessions(draw, requests):
@@ -109,7 +128,9 @@ def test_every_row_of_a_fleet_is_what_plain_python_says(semantics, data):
     if semantics[0] is Entry.CHUNK:  # an oracle's turns follow no others
         requests = in_sessions(data.draw, requests)
     model, ranks = data.draw(st.sampled_from([(ONE_BYTE, 1), (TWO_HEADS, 2)]))
-    load = Load(requests=requests, waits=data.draw(waiting(requests)), seed=data.draw(st.integers(0, 3)))
+    load = Load(
+        requests=requests, waits=data.draw(waiting(requests)), seed=data.draw(st.integers(0, 3))
+    )
     check(preset, load, model, ranks)
     check(preset, load, model, ranks, rows=1)
 
@@ -127,7 +148,10 @@ def test_marks_policies_and_offers_of_a_fleet(semantics, data):
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_prompts_computed_side_by_side_that_offer_the_same_whole(data):
-    """Small tiers, steps of a few objects, and prompts of two branches: what one evicts another stores again."""
+    """Small tiers, steps of a few objects, and prompts of two branches.
+
+    What one evicts another stores again.
+    """
     capacities, place = data.draw(st.sampled_from([((32,), 0), ((32, 256), 0), ((256, 32), 1)]))
     preset = preset_of(
         *capacities, offer_tokens=9, prefill_ns_per_token=1, prefill_in_turn=False,
@@ -137,9 +161,12 @@ def test_prompts_computed_side_by_side_that_offer_the_same_whole(data):
     )  # fmt: skip
     scope = data.draw(st.sampled_from(Scope))
     tiers = tuple(
-        msgspec.structs.replace(tier, scope=scope, whole_offers=n == place) for n, tier in enumerate(preset.tiers)
+        msgspec.structs.replace(tier, scope=scope, whole_offers=n == place)
+        for n, tier in enumerate(preset.tiers)
     )
-    asked = st.tuples(st.sampled_from([0, 1, 5]), st.sampled_from([(0, 1, 2, 3), (4, 5), (0, 1), (0,)]))
+    asked = st.tuples(
+        st.sampled_from([0, 1, 5]), st.sampled_from([(0, 1, 2, 3), (4, 5), (0, 1), (0,)])
+    )
     rows, now = [], 0
     for gap, ids in data.draw(st.lists(asked, min_size=3, max_size=8)):
         now += gap
@@ -156,15 +183,22 @@ def test_queues_and_buckets_of_a_fleet(semantics, data):
     load = Load(requests=data.draw(request_lists()))
     simulation, oracle = check(preset, load, TWO_HEADS, 2)
     check(preset, load, TWO_HEADS, 2, rows=1)
-    queues = {id(queue): queue for queue in (node.tiers[-1].queue for node in oracle.nodes)}.values()
-    counted = {name: sum(queue.counts()[name] for queue in queues) for name in next(iter(queues)).counts()}
+    queues = {
+        id(queue): queue for queue in (node.tiers[-1].queue for node in oracle.nodes)
+    }.values()
+    counted = {
+        name: sum(queue.counts()[name] for queue in queues) for name in next(iter(queues)).counts()
+    }
     assert counted.items() <= simulation.stats()["tiers"][-1].items()
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_staging_in_a_fleet(data):
-    check(data.draw(fleets(data.draw(staged_presets()))), Load(requests=data.draw(conversation_lists())))
+    check(
+        data.draw(fleets(data.draw(staged_presets()))),
+        Load(requests=data.draw(conversation_lists())),
+    )
 
 
 @st.composite
@@ -173,7 +207,8 @@ def users_presets(draw, workload):
     semantics = draw(st.sampled_from(SEMANTICS))
     preset = draw(fleets(draw(presets(semantics))))
     tiers = tuple(
-        msgspec.structs.replace(tier, capacity=draw(st.none() | st.integers(0, 200_000))) for tier in preset.tiers
+        msgspec.structs.replace(tier, capacity=draw(st.none() | st.integers(0, 200_000)))
+        for tier in preset.tiers
     )
     chunk = draw(st.sampled_from([256, 1024]))
     return msgspec.structs.replace(
@@ -183,7 +218,9 @@ def users_presets(draw, workload):
 
 
 def check_users(preset, users, seed, incidents=()):
-    """Compare what a fleet does for so many users, to which `incidents` happen, with what plain Python says."""
+    """Compare what a fleet does for so many users, to which `incidents` happen, with what plain
+    Python says.
+    """
     load = Load(users=users, seed=seed, until_ns=FOREVER_NS, max_requests=MOST, incidents=incidents)
     model = msgspec.structs.replace(ONE_BYTE, max_context_tokens=10**7)
     simulation, rows, nodes, log = simulate_fleet(preset, load, model, rows=1 << 14, with_log=True)
@@ -200,7 +237,11 @@ def check_users(preset, users, seed, incidents=()):
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_users_of_a_fleet(workload, data):
-    check_users(data.draw(users_presets(workload)), data.draw(st.integers(1, 6)), data.draw(st.integers(0, 9)))
+    check_users(
+        data.draw(users_presets(workload)),
+        data.draw(st.integers(1, 6)),
+        data.draw(st.integers(0, 9)),
+    )
 
 
 @pytest.mark.parametrize("name", ["kvbm", "lmcache-mp", "lmcache-raw-block", "lmcache-disk"])
@@ -212,7 +253,13 @@ def test_presets_of_several_nodes_with_a_drive_each_or_a_shared_one(name):
 
 def test_a_bucket_is_written_from_one_memory():
     settings = ["fleet.nodes=3", "tiers.nvme.scope=fleet"]
-    with pytest.raises(ConfigError, match=r"tiers.nvme.bucket_objects: .*tier cpu \(scope=node\) must be shared as it"):
+    with pytest.raises(
+        ConfigError,
+        match=r"tiers.nvme.bucket_objects: .*tier cpu \(scope=node\) must be shared as it",
+    ):
         load_preset("mooncake-store", settings)
-    assert load_preset("mooncake-store", [*settings, "tiers.cpu.scope=fleet"]).tiers[-1].bucket_objects == 500
+    assert (
+        load_preset("mooncake-store", [*settings, "tiers.cpu.scope=fleet"]).tiers[-1].bucket_objects
+        == 500
+    )
     assert load_preset("mooncake-store", settings[:1]).tiers[-1].bucket_objects == 500

@@ -1,4 +1,7 @@
-"""Nodes lost and joined, drives replaced, a store out of reach: row by row as plain Python says them, and by hand."""
+"""Nodes lost and joined, drives replaced, a store out of reach.
+
+Row by row as plain Python says them, and by hand.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,26 @@ from hypothesis import strategies as st
 from moving import moving_tables  # noqa: F401
 from oracle import Oracle
 from outages import settled
-from simulated import ONE_BYTE, TWO_HEADS, brief, kvtrace, preset_of, requests_of, simulate, simulate_fleet
+from simulated import (
+    ONE_BYTE,
+    TWO_HEADS,
+    brief,
+    kvtrace,
+    preset_of,
+    requests_of,
+    simulate,
+    simulate_fleet,
+)
 from test_fleet_oracle import check_users, compare_stats, fleets, in_sessions, users_presets
-from test_oracle import SEMANTICS, conversations, presets, request_lists, rich_presets, staged_presets, waiting
+from test_oracle import (
+    SEMANTICS,
+    conversations,
+    presets,
+    request_lists,
+    rich_presets,
+    staged_presets,
+    waiting,
+)
 from test_oracle_users import WORKLOADS
 from test_queues import THROUGH, queued_presets
 from test_routers import fleet_of
@@ -35,26 +55,39 @@ from kvtrace.sim.simulation import Load
 @pytest.fixture(scope="module", autouse=True)
 def _the_first_tier_is_memory():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvtrace.sim.fleet.is_memory", lambda tier: tier == "tier0" or is_memory(tier))
+        patch.setattr(
+            "kvtrace.sim.fleet.is_memory", lambda tier: tier == "tier0" or is_memory(tier)
+        )
         yield
 
 
 @st.composite
 def incidents_of(draw, preset):
     """Return what may happen to the fleet of `preset`: any of it, if it can."""
-    fleet, tiers, times = preset.fleet, preset.tiers, st.sampled_from([0, 1, 2, 3, 5, 8, 10, 20, 41, 45, 60, 90])
+    fleet, tiers, times = (
+        preset.fleet,
+        preset.tiers,
+        st.sampled_from([0, 1, 2, 3, 5, 8, 10, 20, 41, 45, 60, 90]),
+    )
     nodes, racks = st.integers(0, fleet.nodes - 1), st.integers(0, fleet.instances(Scope.RACK) - 1)
     own = [tier.name for tier in tiers if tier.scope is not Scope.FLEET]
     kinds = [k for k in Kind if k is not Kind.DRIVE_REPLACED or own]
     found = []
     for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3)):
-        at, place = draw(times), draw(racks if kind in (Kind.RACK_LOST, Kind.RACK_JOINED) else nodes)
+        at, place = (
+            draw(times),
+            draw(racks if kind in (Kind.RACK_LOST, Kind.RACK_JOINED) else nodes),
+        )
         lasts = draw(st.sampled_from([1, 4, 30]))
         tier = draw(st.sampled_from(own)) if kind is Kind.DRIVE_REPLACED else None
         if kind in (Kind.NODE_LOST, Kind.RACK_LOST) and draw(st.booleans()):
             back = Kind.NODE_JOINED if kind is Kind.NODE_LOST else Kind.RACK_JOINED
             found.append(Incident("back", at + lasts, back, place))
-        lasts_ns = lasts if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART, Kind.ENGINE_RESTART) else 0
+        lasts_ns = (
+            lasts
+            if kind in (Kind.STORE_UNREACHABLE, Kind.ROLLING_RESTART, Kind.ENGINE_RESTART)
+            else 0
+        )
         found.append(Incident(str(kind), at, kind, place, lasts_ns, tier, draw(st.integers(1, 2))))
     return tuple(found)
 
@@ -62,7 +95,8 @@ def incidents_of(draw, preset):
 def draw_incidents(draw, preset, unit_ns=1):
     """Return incidents that can be, or fewer; their times are of so many ns."""
     found = tuple(
-        replace(one, at_ns=one.at_ns * unit_ns, lasts_ns=one.lasts_ns * unit_ns) for one in draw(incidents_of(preset))
+        replace(one, at_ns=one.at_ns * unit_ns, lasts_ns=one.lasts_ns * unit_ns)
+        for one in draw(incidents_of(preset))
     )
     while found:
         try:
@@ -78,7 +112,13 @@ def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
     """Compare what happens with what plain Python says."""
     per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
     oracle = Oracle(
-        preset, load.requests, per_rank * stored, stored, waits=load.waits, seed=load.seed, incidents=load.incidents
+        preset,
+        load.requests,
+        per_rank * stored,
+        stored,
+        waits=load.waits,
+        seed=load.seed,
+        incidents=load.incidents,
     )
     expected = oracle.run()
     if preset.fleet.nodes > 1:
@@ -123,7 +163,12 @@ def test_policies_and_offers(semantics, data):
     rich = data.draw(rich_presets(semantics))
     is_fixed = any(tier.whole_offers or tier.admission is Admission.TINYLFU for tier in rich.tiers)
     preset = data.draw(fleets(rich, policies=not is_fixed))
-    check(preset, Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)), TWO_HEADS, 2)
+    check(
+        preset,
+        Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)),
+        TWO_HEADS,
+        2,
+    )
 
 
 @pytest.mark.parametrize("semantics", SEMANTICS, ids="-".join)
@@ -131,7 +176,10 @@ def test_policies_and_offers(semantics, data):
 @given(data=st.data())
 def test_one_node_alone(semantics, data):
     preset = data.draw(rich_presets(semantics))
-    check(preset, Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)))
+    check(
+        preset,
+        Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)),
+    )
 
 
 @pytest.mark.parametrize("semantics", THROUGH, ids="-".join)
@@ -141,7 +189,10 @@ def test_queues_and_buckets(semantics, data):
     preset = data.draw(queued_presets(semantics))
     if data.draw(st.booleans()):
         preset = data.draw(fleets(preset))
-    check(preset, Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)))
+    check(
+        preset,
+        Load(requests=data.draw(request_lists()), incidents=draw_incidents(data.draw, preset)),
+    )
 
 
 @pytest.mark.first(workload=3)
@@ -161,7 +212,10 @@ def test_staging(data):
     preset = data.draw(staged_presets())
     if data.draw(st.booleans()):
         preset = data.draw(fleets(preset))
-    check(preset, Load(requests=data.draw(conversations()), incidents=draw_incidents(data.draw, preset)))
+    check(
+        preset,
+        Load(requests=data.draw(conversations()), incidents=draw_incidents(data.draw, preset)),
+    )
 
 
 def happens(preset, rows, *texts):
@@ -172,14 +226,27 @@ def happens(preset, rows, *texts):
     else:
         simulation, found, _, _ = simulate(preset, load)
         nodes = [0] * len(found)
-    return simulation, [f"{row[0]} n{node} {text}" for row, node, text in zip(found, nodes, brief(found), strict=True)]
+    return simulation, [
+        f"{row[0]} n{node} {text}"
+        for row, node, text in zip(found, nodes, brief(found), strict=True)
+    ]
 
 
 def test_a_lost_node_by_hand():
-    # Node 0 serves request 0 and is done at 8; it computes request 2, from 20 to 28, as it is lost at 24.
-    rows = [(0, 8, 0, [0, 1]), (10, 4, 0, [7]), (20, 8, 0, [3, 4]), (40, 8, 0, [0, 1]), (60, 4, 0, [9])]
+    # Node 0 serves request 0 and is done at 8; it computes request 2, from 20 to 28, as it is lost
+    # at 24.
+    rows = [
+        (0, 8, 0, [0, 1]),
+        (10, 4, 0, [7]),
+        (20, 8, 0, [3, 4]),
+        (40, 8, 0, [0, 1]),
+        (60, 4, 0, [9]),
+    ]
     simulation, found = happens(
-        fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET), rows, "24ns:node-lost:0", "50ns:node-joined:0"
+        fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET),
+        rows,
+        "24ns:node-lost:0",
+        "50ns:node-joined:0",
     )
     assert found == [
         "8 n0 write 0 prefill 0 4 0/0",
@@ -215,27 +282,39 @@ def test_a_lost_node_by_hand():
     # Of request 2, whose 8 tokens the shared tier has, the last is computed again.
     assert (after["computed_tokens"], after["restarted"]) == (12 + 1, 1)
     assert [tier["lost_bytes"] for tier in after["tiers"]] == [8, 0]
-    assert (after["tiers"][1]["reads"], after["tiers"][1]["read_bytes"], after["tiers"][1]["writes"]) == (2, 8, 3)
+    assert (
+        after["tiers"][1]["reads"],
+        after["tiers"][1]["read_bytes"],
+        after["tiers"][1]["writes"],
+    ) == (2, 8, 3)
     assert joined["at_ns"] == 50
 
 
 def test_a_request_that_decodes_is_begun_again_by_hand():
     # Computed at 4, stored; its 10 tokens would take until 104, and its node is lost at 50.
-    preset = msgspec.structs.replace(fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET), decode_ns_per_token=10)
+    preset = msgspec.structs.replace(
+        fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET), decode_ns_per_token=10
+    )
     simulation, found = happens(preset, [(0, 4, 10, [0]), (200, 8, 1, [0, 1])], "50ns:node-lost:0")
-    again = ["50 n0 delete 0 lose 0 4", "50 n1 read 1 load 0 4 0/2", "50 n1 write 0 promote 0 4 0/3"]
+    again = [
+        "50 n0 delete 0 lose 0 4",
+        "50 n1 read 1 load 0 4 0/2",
+        "50 n1 write 0 promote 0 4 0/3",
+    ]
     assert found[2:6] == [*again, "200 n1 read 0 load 0 4 1/0"]
     stats = simulation.stats()
     assert (stats["decode"]["tokens"], stats["first_token"]["requests"]) == (11, 2)
-    # Look-ups 1 + 2, and 1 again; hits 0 + 1, and 1 again, of what it had stored itself: 2 of 4; 1 of 3 once a prompt.
+    # Look-ups 1 + 2, and 1 again; hits 0 + 1, and 1 again, of what it had stored itself: 2 of 4; 1
+    # of 3 once a prompt.
     assert (stats["lookups"], stats["fleet"]["hit_ratio"]) == (4, 0.5)
     again = {"requests": 1, "lookups": 1, "hits": 1, "of_lookups": 4, "of_hits": 2}
     assert stats["incidents"]["begun_again"] == again
     first, lost = event_lines(stats["incidents"])
     assert lost.endswith("requests restarted 1 time in the windows from it on")
-    assert first == (
-        "requests restarted 1 time and repeated look-ups: 1 of 4 look-ups and 1 of 2 hits; all hit ratios count "
-        "them; of first look-ups 33.33 % hit"
+    assert (
+        first
+        == "requests restarted 1 time and repeated look-ups: 1 of 4 look-ups and 1 of 2 hits; all"
+        " hit ratios count them; of first look-ups 33.33 % hit"
     )
 
 
@@ -245,7 +324,9 @@ def test_hit_ratios_say_nothing_of_beginning_again_where_no_request_did():
     assert tuple(stats["incidents"]["begun_again"].values()) == (0, 0, 0, 2, 0)
     [line] = event_lines(stats["incidents"])
     # The trace begins and ends within a minute of it.
-    assert re.match(r"20ns:node-lost:0: hits \S+( %)? in the 20 ns before, \S+( %)? in the \d+ ns after", line), line
+    assert re.match(
+        r"20ns:node-lost:0: hits \S+( %)? in the 20 ns before, \S+( %)? in the \d+ ns after", line
+    ), line
     # A trace of before has no such counts; one that has them as text is refused where it is read.
     msgspec.structs.replace(trace_meta(TRACE), stats=stats)
     wrong = stats | {"incidents": stats["incidents"] | {"begun_again": {"requests": "many"}}}
@@ -258,10 +339,21 @@ def test_hit_ratios_say_nothing_of_beginning_again_where_no_request_did():
 
 def test_hits_are_not_said_to_be_less_than_before_where_nothing_was_looked_up_before():
     windows = [
-        {"window": name, "hit_ratio": ratio, "from_ns": begin, "to_ns": begin + 10**10, "restarted": 0}
+        {
+            "window": name,
+            "hit_ratio": ratio,
+            "from_ns": begin,
+            "to_ns": begin + 10**10,
+            "restarted": 0,
+        }
         for name, ratio, begin in (("before", None, 0), ("minute 1 after", 0.5, 10**10))
     ]
-    of = {"event": "10s:drive-replaced:0", "is_reached": True, "hits_back_ns": None, "windows": windows}
+    of = {
+        "event": "10s:drive-replaced:0",
+        "is_reached": True,
+        "hits_back_ns": None,
+        "windows": windows,
+    }
     assert event_lines({"around": [of]}) == [
         "10s:drive-replaced:0: hits - in the 10.0 s before, 50 % in the 10.0 s after"
     ]
@@ -328,9 +420,17 @@ def test_a_replaced_drive_by_hand():
     preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.NODE)
     _, found = happens(preset, rows, "15ns:drive-replaced:0")
     # DRAM has it still; nothing computes it, so nothing stores it below again.
-    assert found[4:] == ["15 n0 delete 1 lose 0 4", "20 n0 read 0 load 0 4 2/0", "30 n1 read 0 load 0 4 3/0"]
+    assert found[4:] == [
+        "15 n0 delete 1 lose 0 4",
+        "20 n0 read 0 load 0 4 2/0",
+        "30 n1 read 0 load 0 4 3/0",
+    ]
     _, found = happens(preset, rows, "15ns:drive-replaced:0:tier0")
-    assert found[4:7] == ["15 n0 delete 0 lose 0 4", "20 n0 read 1 load 0 4 2/0", "20 n0 write 0 promote 0 4 2/1"]
+    assert found[4:7] == [
+        "15 n0 delete 0 lose 0 4",
+        "20 n0 read 1 load 0 4 2/0",
+        "20 n0 write 0 promote 0 4 2/1",
+    ]
 
 
 def test_what_comes_as_a_second_and_the_simulation_end_is_in_the_course():
@@ -373,7 +473,10 @@ def test_a_rack_and_what_it_shares_by_hand():
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["300s:node-gone:1"], "--event 300s:node-gone:1: no such event; did you mean node-joined?"),
+        (
+            ["300s:node-gone:1"],
+            "--event 300s:node-gone:1: no such event; did you mean node-joined?",
+        ),
         (["node-lost:1"], "no such event"),
         (["300s:node-lost"], "--event 300s:node-lost: write TIME:node-lost:NODE"),
         (["300s:node-lost:x"], "write TIME:node-lost:NODE"),
@@ -382,11 +485,20 @@ def test_a_rack_and_what_it_shares_by_hand():
         (["1s:rolling-restart:1s:0"], "at least 1 node"),
         (["1s:node-lost:2"], "there is no node 2: nodes are 0 to 1 (--nodes 2)"),
         (["1s:rack-lost:1"], "there is no rack 1: 2 nodes, 8 a rack, are racks 0 to 0"),
-        (["1s:node-lost:1", "2s:node-lost:1"], "--event 2s:node-lost:1: node 1 is not in the fleet at 2.00 s"),
-        (["1s:node-lost:1", "2s:node-joined:1", "3s:node-joined:1"], "node 1 is in the fleet already"),
+        (
+            ["1s:node-lost:1", "2s:node-lost:1"],
+            "--event 2s:node-lost:1: node 1 is not in the fleet at 2.00 s",
+        ),
+        (
+            ["1s:node-lost:1", "2s:node-joined:1", "3s:node-joined:1"],
+            "node 1 is in the fleet already",
+        ),
         (["1s:node-lost:1", "2s:drive-replaced:1"], "node 1 is not in the fleet at 2.00 s"),
         (["1s:node-lost:0", "1s:node-lost:1"], "no node is left, and none joins later"),
-        (["1s:drive-replaced:1:nvme"], "nodes have no tier nvme of their own; theirs are gpu, tier1"),
+        (
+            ["1s:drive-replaced:1:nvme"],
+            "nodes have no tier nvme of their own; theirs are gpu, tier1",
+        ),
         (["1s:store-unreachable:5s"], "set tiers.tier1.scope=fleet"),
     ],
 )
@@ -401,7 +513,10 @@ def test_what_cannot_happen(texts, message):
 
 def test_what_else_cannot_happen():
     preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET)
-    memory = tuple(msgspec.structs.replace(t, name=n) for t, n in zip(preset.tiers, ("cpu", "pool"), strict=True))
+    memory = tuple(
+        msgspec.structs.replace(t, name=n)
+        for t, n in zip(preset.tiers, ("cpu", "pool"), strict=True)
+    )
     for text, message in (
         ("1s:drive-replaced:0", "no node has a drive of its own"),
         ("1s:store-unreachable:5s 2s:store-unreachable:9s", "out of reach already at 2.00 s"),
@@ -416,22 +531,49 @@ def test_what_else_cannot_happen():
 
 
 def test_who_begins_again_finds_its_own_blocks_in_the_gpus_memory_and_gives_all_of_it_back():
-    # The first is computed by node 0 and handed over to node 1, which is lost at 100: node 0 still has its two blocks.
-    # The second needs all 16 bytes of node 0.
-    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1, "step_tokens": 4}
+    # The first is computed by node 0 and handed over to node 1, which is lost at 100: node 0 still
+    # has its two blocks. The second needs all 16 bytes of node 0.
+    times = {
+        "prefill_ns_per_token": 10,
+        "decode_ns_per_token": 10,
+        "decode_compute_ns": 1,
+        "step_tokens": 4,
+    }
     preset = preset_of(16, chunk_tokens=4, fleet=FleetSetting(nodes=3, prefill_nodes=1), **times)
     requests = requests_of([(0, 8, 40, [1, 2]), (200, 16, 0, [3, 4, 5, 6])])
     lost = (Incident("lost", 100, Kind.NODE_LOST, 1),)
     simulation, rows, _ = simulate_fleet(preset, Load(requests=requests, incidents=lost))
-    assert [row[0] for row in rows if row[1] == "write" and row[2] == 0 and row[6] == 1] == [360] * 8
+    assert [row[0] for row in rows if row[1] == "write" and row[2] == 0 and row[6] == 1] == [
+        360
+    ] * 8
     assert not simulation.world.fleet.nodes["held_bytes"].any()
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):
-    trace, plain, late, out_of_reach = (tmp_path / f"{name}.parquet" for name in ("t", "plain", "late", "reach"))
-    small = ("--model", "tiny-1b", "--users", 6, "--duration", "8s", "--preset", "lmcache-disk", "--nodes", 3)
+    trace, plain, late, out_of_reach = (
+        tmp_path / f"{name}.parquet" for name in ("t", "plain", "late", "reach")
+    )
+    small = (
+        "--model",
+        "tiny-1b",
+        "--users",
+        6,
+        "--duration",
+        "8s",
+        "--preset",
+        "lmcache-disk",
+        "--nodes",
+        3,
+    )
     more = ("--set", "tiers.nvme.scope=fleet", "--set", "tiers.cpu.capacity=1GiB")
-    events = ("--event", "2s:node-lost:1", "--event", "4s:node-joined:1", "--event", "5s:store-unreachable:1s")
+    events = (
+        "--event",
+        "2s:node-lost:1",
+        "--event",
+        "4s:node-joined:1",
+        "--event",
+        "5s:store-unreachable:1s",
+    )
     assert kvtrace(monkeypatch, "gen", *small, *more, "-o", plain) == 0
     capsys.readouterr()
     assert kvtrace(monkeypatch, "gen", *small, *more, *events, "-o", trace) == 0
@@ -452,5 +594,10 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert "events" not in (open_table(plain).meta.stats or {})
     assert kvtrace(monkeypatch, "gen", *small, *more, "--event", "9s:node-lost:1", "-o", late) == 2
     assert "--event 9s:node-lost:1: the simulation ends at 8.00 s" in capsys.readouterr().err
-    assert kvtrace(monkeypatch, "gen", "--preset", "checkpoint", "--event", "9s:node-lost:1", "-o", late) == 2
+    assert (
+        kvtrace(
+            monkeypatch, "gen", "--preset", "checkpoint", "--event", "9s:node-lost:1", "-o", late
+        )
+        == 2
+    )
     assert "preset checkpoint has none" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""Knobs of tiers that were each checked alone, set together: what the checks let through is as plain Python says."""
+"""Knobs of tiers that were each checked alone, set together.
+
+What the checks let through is as plain Python says.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def is_let_through(preset):
 
 
 def with_knobs(preset, place, knobs):
-    """Return `preset` with `knobs` of its tier `place`, or of itself if that is -1; as it was if that is refused."""
+    """Return `preset` with `knobs` of its tier `place`, or of itself if that is -1.
+
+    As it was if that is refused.
+    """
     if place >= 0:
         tiers = list(preset.tiers)
         tiers[place] = msgspec.structs.replace(tiers[place], **knobs)
@@ -55,7 +61,9 @@ def with_knobs(preset, place, knobs):
 
 @st.composite
 def mixed_presets(draw):
-    """Return a preset of two tiers or more with two ways to store or to make room, and more knobs that go with them."""
+    """Return a preset of two tiers or more with two ways to store or to make room, and more knobs
+    that go with them.
+    """
     plain = presets(draw(st.sampled_from(THROUGH))).filter(lambda preset: len(preset.tiers) > 1)
     preset = draw(plain)
     last = len(preset.tiers) - 1

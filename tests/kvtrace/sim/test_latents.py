@@ -1,4 +1,7 @@
-"""What several ranks do with a latent, which is the same on each: one stores and reads it for all, or each does."""
+"""What several ranks do with a latent, which is the same on each.
+
+One stores and reads it for all, or each does.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +32,41 @@ def with_tiers(preset, **fields):
 
 
 @settings(max_examples=100, deadline=None)
-@given(preset=st.sampled_from(SEMANTICS).flatmap(presets), requests=request_lists(), ranks=st.integers(1, 3))
+@given(
+    preset=st.sampled_from(SEMANTICS).flatmap(presets),
+    requests=request_lists(),
+    ranks=st.integers(1, 3),
+)
 def test_each_read_is_one_of_each_rank_where_a_tier_says_so(preset, requests, ranks):
     once = rows_of(preset, requests, ONE_BYTE, ranks=ranks)
     each = with_tiers(preset, each_rank_reads=True)
     # What a row says last is its rank.
-    expected = [(*row[:-1], rank) for row in once for rank in (range(ranks) if row[1] == "read" else [0])]
+    expected = [
+        (*row[:-1], rank) for row in once for rank in (range(ranks) if row[1] == "read" else [0])
+    ]
     for room in (1, 4096):
-        simulation, rows, _, _ = simulate(each, Load(requests=requests), ONE_BYTE, ranks=ranks, rows=room)
+        simulation, rows, _, _ = simulate(
+            each, Load(requests=requests), ONE_BYTE, ranks=ranks, rows=room
+        )
         assert rows == expected
         for t, tier in enumerate(simulation.stats()["tiers"]):
             assert tier["read_bytes"] == sum(row[5] for row in rows if row[1:3] == ("read", t))
     # What each rank stores of its own heads, each reads: nothing to say twice.
-    assert rows_of(each, requests, TWO_HEADS, ranks=2) == rows_of(preset, requests, TWO_HEADS, ranks=2)
+    assert rows_of(each, requests, TWO_HEADS, ranks=2) == rows_of(
+        preset, requests, TWO_HEADS, ranks=2
+    )
 
 
 @settings(max_examples=100, deadline=None)
 @given(preset=st.sampled_from(SEMANTICS).flatmap(presets), requests=request_lists())
 def test_a_latent_that_each_rank_stores_is_moved_as_heads_of_as_many_bytes(preset, requests):
     each = with_tiers(msgspec.structs.replace(preset, each_rank_stores=True), each_rank_reads=True)
-    assert rows_of(each, requests, TWO_BYTES, ranks=2) == rows_of(preset, requests, TWO_HEADS, ranks=2)
-    assert rows_of(each, requests, TWO_HEADS, ranks=2) == rows_of(preset, requests, TWO_HEADS, ranks=2)
+    assert rows_of(each, requests, TWO_BYTES, ranks=2) == rows_of(
+        preset, requests, TWO_HEADS, ranks=2
+    )
+    assert rows_of(each, requests, TWO_HEADS, ranks=2) == rows_of(
+        preset, requests, TWO_HEADS, ranks=2
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,9 +89,13 @@ def test_each_rank_s_read_takes_time(bandwidth, each_rank_reads, written_ns):
 
 def test_one_read_after_the_other_each_by_all_ranks():
     # 8 us and a latency of 10 us, twice; then the third chunk is stored.
-    tier = TierSetting("nvme", read_bandwidth="1MB", latency="10us", request_reads=1, each_rank_reads=True)
+    tier = TierSetting(
+        "nvme", read_bandwidth="1MB", latency="10us", request_reads=1, each_rank_reads=True
+    )
     preset = msgspec.structs.replace(preset_of(None), tiers=(tier,))
-    rows = rows_of(preset, requests_of([(0, 8, 1, [0, 1]), (100_000, 12, 1, [0, 1, 2])]), ONE_BYTE, ranks=2)
+    rows = rows_of(
+        preset, requests_of([(0, 8, 1, [0, 1]), (100_000, 12, 1, [0, 1, 2])]), ONE_BYTE, ranks=2
+    )
     assert [(row[0], row[1]) for row in rows[2:]] == [*[(100_000, "read")] * 4, (136_000, "write")]
 
 
@@ -109,5 +130,9 @@ def test_eight_ranks_write_and_read_as_often_as_those_of_the_engine(
     assert kvtrace(monkeypatch, "gen", source, *options) == 0
     table = read_table(out, TRACE)
     disk = max(table["tier"].to_pylist())
-    done = [op for op, tier in zip(table["op"].to_pylist(), table["tier"].to_pylist(), strict=True) if tier == disk]
+    done = [
+        op
+        for op, tier in zip(table["op"].to_pylist(), table["tier"].to_pylist(), strict=True)
+        if tier == disk
+    ]
     assert (done.count("write"), done.count("read")) == (writes, reads)

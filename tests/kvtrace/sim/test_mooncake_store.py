@@ -1,4 +1,6 @@
-"""Mooncake store's own file operations, and what each request found, against the preset (tests/golden/engines)."""
+"""Mooncake store's own file operations, and what each request found, against the preset
+(tests/golden/engines).
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,28 @@ SECONDS = 35
 
 
 def captured():
-    """Return of each bucket its pages and the bytes of its .meta, the bytes written at once, and the reads."""
+    """Return of each bucket its pages and the bytes of its .meta, the bytes written at once, and
+    the reads.
+    """
     text = (MOONCAKE / "strace-sample.txt").read_text()
     pages = [int(vector) // 2 for vector in re.findall(r"pwritev\(.*?\], (\d+), 0", text)]
     written = [int(size) for size in re.findall(r"pwritev\(.*\) = (\d+)", text)]
     meta = [int(size) for size in re.findall(r"write\(\d+<[^>]*\.meta>, …, (\d+)", text)]
-    reads = [(int(a), int(b)) for b, a in re.findall(r"preadv\(.*iov_len=(\d+)}\], 1, (\d+)\)", text)]
+    reads = [
+        (int(a), int(b)) for b, a in re.findall(r"preadv\(.*iov_len=(\d+)}\], 1, (\d+)\)", text)
+    ]
     return pages, written, meta, reads
 
 
 @pytest.fixture
 def ours(tmp_path, monkeypatch):
-    """The trace of the same 40 requests, each as far behind the one before as putting its pages took."""
-    golden = [json.loads(line) for line in (MOONCAKE / "golden-40-requests.jsonl").read_text().splitlines()]
+    """The trace of the same 40 requests, each as far behind the one before as putting its pages
+    took.
+    """
+    golden = [
+        json.loads(line)
+        for line in (MOONCAKE / "golden-40-requests.jsonl").read_text().splitlines()
+    ]
     lines = (TRACES / "mooncake_conversation.jsonl").read_text().splitlines()[: len(golden)]
     all_puts, at, requests = sum(of["put"] for of in golden), 0, []
     for of, line in zip(golden, lines, strict=True):
@@ -48,13 +59,24 @@ def ours(tmp_path, monkeypatch):
     (tmp_path / "r.jsonl").write_text("".join(json.dumps(request) + "\n" for request in requests))
     model = json.loads((ENGINES / "tinier-config.json").read_text()) | {"num_hidden_layers": 4}
     (tmp_path / "config.json").write_text(json.dumps(model))
-    options = ["--source", "mooncake", "--preset", "mooncake-store", "--model", tmp_path / "config.json"]
+    options = [
+        "--source",
+        "mooncake",
+        "--preset",
+        "mooncake-store",
+        "--model",
+        tmp_path / "config.json",
+    ]
     knobs = ["tiers.gpu.capacity=0", "tiers.cpu.capacity=64MiB", "tiers.nvme.heartbeat=1s"]
     options += ["--gpu", "instant", *(part for knob in knobs for part in ("--set", knob))]
     out = tmp_path / "t.parquet"
     assert kvtrace(monkeypatch, "gen", tmp_path / "r.jsonl", *options, "-o", out) == 0
     assert kvtrace(monkeypatch, "validate", out) == 0
-    return golden, read_table(out, TRACE).to_pylist(), read_table(objects_path(out), OBJECTS).to_pylist()
+    return (
+        golden,
+        read_table(out, TRACE).to_pylist(),
+        read_table(objects_path(out), OBJECTS).to_pylist(),
+    )
 
 
 def test_buckets_have_the_shape_and_sizes_of_mooncakes(ours):
@@ -65,7 +87,9 @@ def test_buckets_have_the_shape_and_sizes_of_mooncakes(ours):
     assert {(length, (offset - KEY) % (PAGE + KEY)) for offset, length in reads} == {(PAGE, 0)}
 
     found = [row for row in rows if row["tier"] == DISK and row["op"] == "write"]
-    assert {(row["offset_bytes"], row["request_id"], row["phase"]) for row in found} == {(0, None, "store")}
+    assert {(row["offset_bytes"], row["request_id"], row["phase"]) for row in found} == {
+        (0, None, "store")
+    }
     buckets, beside = found[::2], found[1::2]
     sizes = [row["length_bytes"] // (PAGE + KEY) for row in buckets]
     assert [row["length_bytes"] for row in buckets] == [count * (PAGE + KEY) for count in sizes]
@@ -75,12 +99,16 @@ def test_buckets_have_the_shape_and_sizes_of_mooncakes(ours):
     assert [row["length_bytes"] for row in beside] == [41 * count for count in sizes]
     assert {objects[row["object_id"]]["kind"] for row in found} == {"other"}
     ours_read = [row for row in rows if row["tier"] == DISK and row["op"] == "read"]
-    assert {(row["length_bytes"], (row["offset_bytes"] - KEY) % (PAGE + KEY)) for row in ours_read} == {(PAGE, 0)}
+    assert {
+        (row["length_bytes"], (row["offset_bytes"] - KEY) % (PAGE + KEY)) for row in ours_read
+    } == {(PAGE, 0)}
 
 
 def test_each_request_hits_and_puts_what_mooncakes_did_but_for_two(ours):
     golden, rows, _ = ours
-    puts = Counter(row["request_id"] for row in rows if row["tier"] == DRAM and row["op"] == "write")
+    puts = Counter(
+        row["request_id"] for row in rows if row["tier"] == DRAM and row["op"] == "write"
+    )
     hits = Counter(row["request_id"] for row in rows if row["op"] == "read")
     differ = [of["i"] for of in golden if (hits[of["i"]], puts[of["i"]]) != (of["hit"], of["put"])]
     # There Mooncake's DRAM had given up 5 of 8 pages that had been hit just before.

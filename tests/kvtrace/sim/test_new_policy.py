@@ -1,4 +1,7 @@
-"""A new eviction policy is one C file and one line of the registry: here MRU, added to a copy of the program."""
+"""A new eviction policy is one C file and one line of the registry.
+
+Here MRU, added to a copy of the program.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,14 @@ EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t with) {
 @pytest.mark.full
 def test_a_file_and_a_line_make_a_policy(tmp_path):
     for program in ("kvtrace", "kvreplay", "kvdistill"):
-        shutil.copytree(ROOT / program, tmp_path / program, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(
+            ROOT / program, tmp_path / program, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+        )
     (tmp_path / "kvtrace" / "native" / "policies" / "mru.c").write_text(MRU)
     policies = tmp_path / "kvtrace" / "sim" / "policies.py"
-    policies.write_text(policies.read_text().replace('    TTL = "ttl"\n', '    TTL = "ttl"\n    MRU = "mru"\n'))
+    policies.write_text(
+        policies.read_text().replace('    TTL = "ttl"\n', '    TTL = "ttl"\n    MRU = "mru"\n')
+    )
     environment = {name: value for name, value in os.environ.items() if name != "KVTRACE_NATIVE"}
     shutil.copy(ROOT / "hatch_build.py", tmp_path)
     build = [sys.executable, tmp_path / "hatch_build.py"]

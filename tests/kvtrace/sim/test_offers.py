@@ -21,13 +21,17 @@ BLOCK = 4
 
 def of_tiers(preset, *fields, **more):
     """Return `preset` with some `fields` of its tiers replaced, and `more` of its own."""
-    tiers = tuple(msgspec.structs.replace(t, **f) for t, f in zip(preset.tiers, fields, strict=True))
+    tiers = tuple(
+        msgspec.structs.replace(t, **f) for t, f in zip(preset.tiers, fields, strict=True)
+    )
     return msgspec.structs.replace(preset, tiers=tiers, **more)
 
 
 def prompts(*rows):
     """Return requests of (arrival_ns, output_tokens, blocks)."""
-    return requests_of([(now, BLOCK * len(ids), output, ids) for now, output, ids in rows], block_tokens=BLOCK)
+    return requests_of(
+        [(now, BLOCK * len(ids), output, ids) for now, output, ids in rows], block_tokens=BLOCK
+    )
 
 
 def moved(preset, requests):
@@ -38,7 +42,8 @@ def moved(preset, requests):
 def test_a_prompt_is_stored_as_each_step_has_computed_it():
     preset = of_tiers(preset_of(64, None), {}, {}, offer_tokens=8, prefill_ns_per_token=1)
     _, rows = moved(preset, prompts((0, 1, [1, 2, 3, 4, 5])))
-    # Steps of 8 tokens are done at 8 ns, 16 ns and, with 4 tokens, 20 ns; each has two stages of its own.
+    # Steps of 8 tokens are done at 8 ns, 16 ns and, with 4 tokens, 20 ns; each has two stages of
+    # its own.
     assert [(now, tier, number, stage) for now, _, tier, _, number, _, _, stage, _ in rows] == [
         (8, 0, 0, 0), (8, 0, 1, 0), (8, 1, 0, 1), (8, 1, 1, 1),
         (16, 0, 2, 2), (16, 0, 3, 2), (16, 1, 2, 3), (16, 1, 3, 3),
@@ -47,7 +52,8 @@ def test_a_prompt_is_stored_as_each_step_has_computed_it():
 
 
 def test_room_is_made_for_all_of_an_offer_before_any_of_it_is_written():
-    # Three objects fit. The second request's two displace the oldest two at once; one by one, its own would be next.
+    # Three objects fit. The second request's two displace the oldest two at once; one by one, its
+    # own would be next.
     whole = of_tiers(preset_of(12, None), {"whole_offers": True}, {}, recency=Recency.TAIL_FIRST)
     _, rows = moved(whole, prompts((0, 0, [1, 2, 3]), (1, 0, [7, 8])))
     assert brief(rows)[6:] == [
@@ -58,8 +64,9 @@ def test_room_is_made_for_all_of_an_offer_before_any_of_it_is_written():
 
 
 def test_a_session_makes_room_for_its_own_alone():
-    # Room for four. A session that was used once more than a new one would be keeps it out, each time; a request that
-    # goes on with it takes the place of what it stored last, of its own prompt or not.
+    # Room for four. A session that was used once more than a new one would be keeps it out, each
+    # time; a request that goes on with it takes the place of what it stored last, of its own prompt
+    # or not.
     sessions = {"whole_offers": True, "policy": Policy.SAE}
     preset = of_tiers(preset_of(0, 16), {}, sessions)
     simulation, rows = moved(preset, prompts((0, 0, [1, 2, 3, 4]), (1, 0, [5, 6]), (2, 0, [1, 2, 3, 4, 7]),
@@ -74,12 +81,15 @@ def test_a_session_makes_room_for_its_own_alone():
 
 
 def test_the_session_used_least_gives_way_from_its_end():
-    # Each look-up and each store is a use. The session of 1 and 2 was used once, last as the 2nd of all: 2 + 1500, and
-    # the bonus that each has here. That of 3 and 4 was used twice: 5 + 3000. What is new scores 1507 and the bonus.
+    # Each look-up and each store is a use. The session of 1 and 2 was used once, last as the 2nd of
+    # all: 2 + 1500, and the bonus that each has here. That of 3 and 4 was used twice: 5 + 3000.
+    # What is new scores 1507 and the bonus.
     sessions = {"whole_offers": True, "policy": Policy.SAE}
     preset = of_tiers(preset_of(0, 16), {}, sessions)
     others = [(10 + n, 0, []) for n in range(1501)]
-    _, rows = moved(preset, prompts((0, 0, [1, 2]), (1, 0, [3, 4]), (2, 0, [3, 4]), *others, (9999, 0, [5])))
+    _, rows = moved(
+        preset, prompts((0, 0, [1, 2]), (1, 0, [3, 4]), (2, 0, [3, 4]), *others, (9999, 0, [5]))
+    )
     assert [f"{op} {number}" for _, op, _, _, number, *_ in rows] == [
         "write 0", "write 1", "write 2", "write 3", "read 2", "read 3", "delete 1", "write 4",
     ]  # fmt: skip
@@ -101,8 +111,9 @@ def test_each_node_of_a_fleet_knows_its_own_sessions():
 
 
 def test_what_does_not_fit_is_refused_whole_here_and_below_and_offered_again():
-    # Steps of two objects in a tier of three: the second finds only one place that is not the first's, which is in
-    # flight. With it, the third offer would need four places, and that after the end three.
+    # Steps of two objects in a tier of three: the second finds only one place that is not the
+    # first's, which is in flight. With it, the third offer would need four places, and that after
+    # the end three.
     preset = of_tiers(preset_of(12, None), {"whole_offers": True}, {}, offer_tokens=8)
     simulation, rows = moved(preset, prompts((0, 1, [1, 2, 3, 4, 5])))
     assert brief(rows) == [
@@ -111,7 +122,8 @@ def test_what_does_not_fit_is_refused_whole_here_and_below_and_offered_again():
         "write 0 prefill 2 4 0/2", "write 0 prefill 3 4 0/2", "write 0 prefill 4 4 0/2",
         "write 1 store 2 4 0/3", "write 1 store 3 4 0/3", "write 1 store 4 4 0/3",
     ]  # fmt: skip
-    # Refused as two objects, stored as three in the step after, when the first offer is no longer in flight.
+    # Refused as two objects, stored as three in the step after, when the first offer is no longer
+    # in flight.
     assert simulation.stats()["offers"] == {"count": 3, "refused": 1, "refused_objects": 2}
 
 
@@ -127,15 +139,25 @@ def test_what_never_fits_is_refused_to_the_end():
 
 
 def at_once(preset):
-    """Return `preset` in steps of two objects, whose fastest tier takes offers whole, prompts computed side by side."""
-    times = {"offer_tokens": 8, "prefill_ns_per_token": 1, "prefill_in_turn": False, "decode_ns_per_token": 1}
+    """Return `preset` in steps of two objects, whose fastest tier takes offers whole, prompts
+    computed side by side.
+    """
+    times = {
+        "offer_tokens": 8,
+        "prefill_ns_per_token": 1,
+        "prefill_in_turn": False,
+        "decode_ns_per_token": 1,
+    }
     return of_tiers(preset, {"whole_offers": True}, *[{}] * (len(preset.tiers) - 1), **times)
 
 
 def test_what_was_evicted_and_stored_again_by_another_request_is_in_flight_no_more():
-    # Two objects fit. The first request's two are gone at 9 ns, and the third's are stored at 10. At its next step
-    # nothing of what the first has stored is there, so that both places are free for it.
-    simulation, rows = moved(at_once(preset_of(8)), prompts((0, 9, [0, 1, 2, 3]), (1, 9, [4, 5]), (2, 9, [0, 1])))
+    # Two objects fit. The first request's two are gone at 9 ns, and the third's are stored at 10.
+    # At its next step nothing of what the first has stored is there, so that both places are free
+    # for it.
+    simulation, rows = moved(
+        at_once(preset_of(8)), prompts((0, 9, [0, 1, 2, 3]), (1, 9, [4, 5]), (2, 9, [0, 1]))
+    )
     assert [(now, line) for (now, *_), line in zip(rows, brief(rows), strict=True)] == [
         (8, "write 0 prefill 0 4 0/0"), (8, "write 0 prefill 1 4 0/0"),
         (9, "delete 0 evict 0 4"), (9, "delete 0 evict 1 4"),
@@ -149,7 +171,8 @@ def test_what_was_evicted_and_stored_again_by_another_request_is_in_flight_no_mo
 
 
 def test_what_was_evicted_and_promoted_again_is_in_flight_no_more():
-    # The first request's first object leaves at 9 ns and is copied up for the third at 10: no offer brought it in then.
+    # The first request's first object leaves at 9 ns and is copied up for the third at 10: no offer
+    # brought it in then.
     requests = prompts((0, 9, [0, 1, 2, 3]), (5, 9, [5]), (10, 9, [0]))
     simulation, rows = moved(at_once(preset_of(8, 400)), requests)
     assert [(now, line) for (now, *_), line in zip(rows, brief(rows), strict=True)][4:] == [
@@ -164,15 +187,20 @@ def test_what_was_evicted_and_promoted_again_is_in_flight_no_more():
 
 @pytest.mark.parametrize(("second_at", "is_stored"), [(7_999, False), (8_000, True)])
 def test_what_is_still_written_below_makes_no_room(second_at, is_stored):
-    # 8 bytes at a byte a microsecond: the first request's two objects leave the lower tier's queue after 8 us.
+    # 8 bytes at a byte a microsecond: the first request's two objects leave the lower tier's queue
+    # after 8 us.
     preset = of_tiers(preset_of(8, None), {"whole_offers": True}, {"write_bandwidth": "1MB"})
     simulation, rows = moved(preset, prompts((0, 0, [1, 2]), (second_at, 0, [7, 8])))
     assert ("write 0 prefill 2 4 1/0" in brief(rows)) is is_stored
-    assert simulation.stats()["offers"]["refused"] == (0 if is_stored else 2)  # as it is computed, and as it ends
+    assert simulation.stats()["offers"]["refused"] == (
+        0 if is_stored else 2
+    )  # as it is computed, and as it ends
 
 
 def test_operations_of_a_request_that_do_not_run_together_are_stages():
-    preset = of_tiers(preset_of(8, None), {}, {"request_reads": 1, "request_writes": 2}, promotion="never")
+    preset = of_tiers(
+        preset_of(8, None), {}, {"request_reads": 1, "request_writes": 2}, promotion="never"
+    )
     _, rows = moved(preset, prompts((0, 0, [1, 2, 3]), (9, 0, [1, 2, 3])))
     assert brief(rows) == [
         "write 0 prefill 0 4 0/0", "write 0 prefill 1 4 0/0", "delete 0 evict 0 4", "write 0 prefill 2 4 0/0",
@@ -203,7 +231,9 @@ def test_what_was_found_is_stored_again_where_it_is_gone():
 
 
 def test_look_ups_that_go_on_past_a_miss_are_counted():
-    preset = of_tiers(preset_of(0, 8, None), {}, {}, {"looks_past_miss": True}, recency=Recency.TAIL_FIRST)
+    preset = of_tiers(
+        preset_of(0, 8, None), {}, {}, {"looks_past_miss": True}, recency=Recency.TAIL_FIRST
+    )
     simulation, _ = moved(preset, prompts((0, 0, [1, 2]), (1, 0, [1, 7, 8, 9])))
     # 2 of the first request; of the second, all but the first block, which the tier above has.
     assert [tier.get("file_lookups") for tier in simulation.stats()["tiers"]] == [None, None, 5]

@@ -33,17 +33,28 @@ from kvtrace.sim.simulation import Load
 from kvtrace.trace.inventory import Ledger
 
 BLOCK = 4
-# How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by the experts it uses,
-# and as one in which a prompt is computed, too, in memory that they share.
+# How a decode step depends on its batch: not at all, by the FLOPs, by the cache that it reads, by
+# the experts it uses, and as one in which a prompt is computed, too, in memory that they share.
 BATCHES = [
     {},
     {"decode_compute_ns": 3},
     {"decode_bandwidth": "1GB"},
     {"decode_active_ns": 1, "decode_compute_ns": 2, "decode_bandwidth": "100MB"},
-    {"decode_compute_ns": 3, "decode_bandwidth": "100MB", "step_tokens": 3, "prefill_in_turn": True},
-    {"decode_ns_per_token": 5, "prefill_ns_per_token": 1, "step_tokens": 9, "prefill_in_turn": True},
+    {
+        "decode_compute_ns": 3,
+        "decode_bandwidth": "100MB",
+        "step_tokens": 3,
+        "prefill_in_turn": True,
+    },
+    {
+        "decode_ns_per_token": 5,
+        "prefill_ns_per_token": 1,
+        "step_tokens": 9,
+        "prefill_in_turn": True,
+    },
 ]
-# What attention adds to a prompt: nothing, all pairs, those of a window and of chunks, nanoseconds and parts of one.
+# What attention adds to a prompt: nothing, all pairs, those of a window and of chunks, nanoseconds
+# and parts of one.
 ATTENTION = [
     (),
     (Attention(2_000_000),),
@@ -87,7 +98,10 @@ def request_lists(draw):
 
 @st.composite
 def waiting(draw, requests):
-    """Return which of the requests wait for others: nothing, sessions, or a graph with joins and waits for starts."""
+    """Return which of the requests wait for others.
+
+    Nothing, sessions, or a graph with joins and waits for starts.
+    """
     count, kind = len(requests), draw(st.sampled_from(["none", "sessions", "graph"]))
     if kind == "none":
         return None
@@ -103,7 +117,11 @@ def waiting(draw, requests):
         for row in range(1, count)
         for before in sorted(draw(st.sets(st.integers(0, row - 1), max_size=3)))
     ]
-    return Waits.of(count, edges, np.array(draw(st.lists(delays, min_size=count, max_size=count)), dtype=np.int64))
+    return Waits.of(
+        count,
+        edges,
+        np.array(draw(st.lists(delays, min_size=count, max_size=count)), dtype=np.int64),
+    )
 
 
 @st.composite
@@ -142,9 +160,13 @@ def test_every_row_is_what_plain_python_says(semantics, data):
     preset, requests = data.draw(presets(semantics)), data.draw(request_lists())
     if preset.entry is Entry.CHUNK:
         pad = data.draw(st.sampled_from([1, 3]))
-        preset = msgspec.structs.replace(preset, partial_chunks=data.draw(st.booleans()), pad_bytes=pad)
+        preset = msgspec.structs.replace(
+            preset, partial_chunks=data.draw(st.booleans()), pad_bytes=pad
+        )
     model, ranks = data.draw(
-        st.sampled_from([(ONE_BYTE, 1), (ONE_BYTE, 8), (TWO_HEADS, 1), (TWO_HEADS, 2), (TWO_HEADS, 8)])
+        st.sampled_from(
+            [(ONE_BYTE, 1), (ONE_BYTE, 8), (TWO_HEADS, 1), (TWO_HEADS, 2), (TWO_HEADS, 8)]
+        )
     )
     per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
     load = Load(requests=requests, waits=data.draw(waiting(requests)))
@@ -183,7 +205,10 @@ def rich_presets(draw, semantics):
     preset = draw(presets(semantics))
     is_chunk, is_back = semantics[0] is Entry.CHUNK, semantics[2] is Placement.WRITE_BACK
     low = st.none() | st.sampled_from([0.0, 0.25, 0.5])
-    at_once, whole = st.sampled_from([0, 0, 1, 2]), -1 if is_back else draw(st.integers(-1, len(preset.tiers) - 1))
+    at_once, whole = (
+        st.sampled_from([0, 0, 1, 2]),
+        -1 if is_back else draw(st.integers(-1, len(preset.tiers) - 1)),
+    )
     tiers = tuple(
         msgspec.structs.replace(
             tier, low_watermark=None if tier.capacity is None else draw(low), request_reads=draw(at_once),
@@ -194,7 +219,8 @@ def rich_presets(draw, semantics):
     )  # fmt: skip
     if draw(st.booleans()):
         tiers = tuple(
-            t if t.whole_offers else msgspec.structs.replace(t, **draw(st.sampled_from(ADMISSIONS))) for t in tiers
+            t if t.whole_offers else msgspec.structs.replace(t, **draw(st.sampled_from(ADMISSIONS)))
+            for t in tiers
         )
     return msgspec.structs.replace(
         preset, tiers=tiers, exclusive=is_back and draw(st.booleans()), recency=draw(st.sampled_from(Recency)),
@@ -207,14 +233,19 @@ def rich_presets(draw, semantics):
 
 @st.composite
 def staged_presets(draw):
-    """Return a preset in which a tier stages, makes room only at times, or orders loads backwards, above one that holds
-    more: of 4 to 9 chunks above up to 24."""
+    """Return a preset in which a tier stages, makes room only at times, or orders loads backwards,
+    above one that holds more: of 4 to 9 chunks above up to 24.
+    """
     every = draw(st.sampled_from([None, None, "1ns", "4ns", "30ns"]))
     recency = draw(st.sampled_from([Recency.HEAD_FIRST, Recency.HEAD_FIRST, *Recency]))
     backwards = st.booleans() if recency is Recency.HEAD_FIRST else st.just(False)
     stages = draw(st.sampled_from([True, True, False]))
     policy = draw(
-        st.sampled_from([Policy.LRU, Policy.FIFO] if every else [Policy.LRU, Policy.LRU, Policy.LFU, Policy.FIFO])
+        st.sampled_from(
+            [Policy.LRU, Policy.FIFO]
+            if every
+            else [Policy.LRU, Policy.LRU, Policy.LFU, Policy.FIFO]
+        )
     )
     pool = TierSetting(
         "pool", draw(st.integers(15, 36)), high_watermark=draw(st.sampled_from([1.0, 1.0, 0.8, 0.5])),
@@ -242,7 +273,9 @@ def staged_presets(draw):
 
 @st.composite
 def conversations(draw):
-    """Requests of a few conversations, each turn of which adds up to three blocks to the one before."""
+    """Requests of a few conversations, each turn of which adds up to three blocks to the one
+    before.
+    """
     chains: list[list[int]] = [[0], [0], [0, 1], [2]]
     rows, now, new = [], 0, 3
     for which, blocks, wait in draw(st.lists(st.tuples(*map(st.sampled_from, (range(4), range(4), (0, 1, 3, 9)))),
@@ -267,7 +300,11 @@ def test_staging_and_room_made_at_times(preset, requests):
 
 
 def test_what_is_held_and_not_stored_again_stays_before_what_is_stored():
-    tiers = (TierSetting("above", 9), TierSetting("pool", 15, staging=True), TierSetting("below", None))
+    tiers = (
+        TierSetting("above", 9),
+        TierSetting("pool", 15, staging=True),
+        TierSetting("below", None),
+    )
     preset = msgspec.structs.replace(
         preset_of(1), tiers=tiers, recency=Recency.TAIL_FIRST, skip_held=True, match=Match.PREFIX,
         promotion=Promotion.NEVER, prefill_ns_per_token=1,
@@ -275,7 +312,8 @@ def test_what_is_held_and_not_stored_again_stays_before_what_is_stored():
     # Both begin before the first block is there, which the second then finds as it stores.
     requests = requests_of([(0, BLOCK, 0, [0]), (0, 3 * BLOCK, 0, [0, 3, 4])], block_tokens=BLOCK)
     rows = simulate(preset, Load(requests=requests))[1]
-    # Two fit above. The third block of the prompt takes the place of the second: the first, held, comes before it.
+    # Two fit above. The third block of the prompt takes the place of the second: the first, held,
+    # comes before it.
     assert [row[4] for row in rows if row[1:3] == ("delete", 0)] == [1]
 
 
@@ -285,21 +323,35 @@ def test_what_is_held_and_not_stored_again_stays_before_what_is_stored():
 @given(data=st.data())
 def test_marks_exclusion_windows_layers_and_padding(semantics, data):
     preset, requests = data.draw(rich_presets(semantics)), data.draw(request_lists())
-    preset = msgspec.structs.replace(preset, prefill_attention=data.draw(st.sampled_from(ATTENTION)))
-    model, ranks = data.draw(st.sampled_from([(WINDOWS, 1), (WINDOWS, 2), (FOUR_LAYERS, 1), (FOUR_LAYERS, 2)]))
+    preset = msgspec.structs.replace(
+        preset, prefill_attention=data.draw(st.sampled_from(ATTENTION))
+    )
+    model, ranks = data.draw(
+        st.sampled_from([(WINDOWS, 1), (WINDOWS, 2), (FOUR_LAYERS, 1), (FOUR_LAYERS, 2)])
+    )
     layers = 1
     if model is FOUR_LAYERS and preset.entry is Entry.CHUNK:
-        preset = msgspec.structs.replace(preset, layers_per_object=data.draw(st.sampled_from([0, 1, 2, 3])))
+        preset = msgspec.structs.replace(
+            preset, layers_per_object=data.draw(st.sampled_from([0, 1, 2, 3]))
+        )
         layers = -(-4 // preset.layers_per_object) if preset.layers_per_object else 1
     per_rank, stored = bytes_per_token_per_rank(model, ranks), stored_ranks(model, ranks)
     load = Load(requests=requests, waits=data.draw(waiting(requests)))
     oracle = Oracle(
-        preset, requests, per_rank * stored, stored, layers=layers, pieces=pieces(model, ranks), waits=load.waits
+        preset,
+        requests,
+        per_rank * stored,
+        stored,
+        layers=layers,
+        pieces=pieces(model, ranks),
+        waits=load.waits,
     )
     expected = oracle.run()
     simulation, rows, _, _ = simulate(preset, load, model, ranks=ranks)
     assert rows == expected
-    assert simulation.world.tiers["file_lookups"].tolist() == [tier.looked_up for tier in oracle.tiers]
+    assert simulation.world.tiers["file_lookups"].tolist() == [
+        tier.looked_up for tier in oracle.tiers
+    ]
     tiers = simulation.stats()["tiers"]
     assert sum(t["hits"] for t in tiers) == oracle.hits
     refused = [(len(tier.refused), sum(tier.refused)) for tier in oracle.tiers]
@@ -376,7 +428,8 @@ def test_a_users_turns_do_not_depend_on_the_other_users():
 
     def asked(users):
         log = simulate(preset, Load(users=users, seed=11, until_ns=60 * 10**9), model)[2]
-        # arrival, turn, input, output, qos, kind: all but the numbers of request and session, which are global
+        # arrival, turn, input, output, qos, kind: all but the numbers of request and session, which
+        # are global
         return Counter((a, t, i, o, q, k) for a, _, _, t, i, o, q, k in log)
 
     few, many = asked(3), asked(30)
@@ -387,7 +440,9 @@ def test_a_users_turns_do_not_depend_on_the_other_users():
 
 def test_seeds_differ():
     preset, model = mlperf_of(None), find_model("llama3.1-8b")
-    logs = [simulate(preset, Load(users=5, seed=s, until_ns=30 * 10**9), model)[2] for s in (1, 1, 2)]
+    logs = [
+        simulate(preset, Load(users=5, seed=s, until_ns=30 * 10**9), model)[2] for s in (1, 1, 2)
+    ]
     assert logs[0] == logs[1] != logs[2]
 
 

@@ -74,7 +74,10 @@ def test_users_share_what_plain_python_says(workload, data):
 
 
 def asked_in(log):
-    """Return what the oracle of users notes of `log`: when, in which session, input and output tokens."""
+    """Return what the oracle of users notes of `log`.
+
+    When, in which session, input and output tokens.
+    """
     return [(when, session, tokens, output) for when, _, session, _, tokens, output, *_ in log]
 
 
@@ -95,15 +98,23 @@ def check_users(preset, users, seed):
 @pytest.mark.full
 @pytest.mark.parametrize("workload", [1, 3])
 def test_one_promotion_of_a_request_demotes_what_another_would_move(workload):
-    # Each tier above the last holds one chunk: what is promoted into it pushes out what the same request found there.
+    # Each tier above the last holds one chunk: what is promoted into it pushes out what the same
+    # request found there.
     preset = preset_of(
-        256, 256, None, chunk_tokens=256, exclusive=True, placement=Placement.WRITE_BACK, workload=WORKLOADS[workload]
+        256,
+        256,
+        None,
+        chunk_tokens=256,
+        exclusive=True,
+        placement=Placement.WRITE_BACK,
+        workload=WORKLOADS[workload],
     )
     check_users(preset, users=2, seed=0)
 
 
 def test_what_was_refused_of_a_prompt_with_documents_is_offered_at_once_as_the_request_ends():
-    # Room for eight or nine chunks: the prompt's do not fit together, but would in the steps of its computing.
+    # Room for eight or nine chunks: the prompt's do not fit together, but would in the steps of its
+    # computing.
     for capacity in (2048, 2304):
         preset = preset_of(capacity, chunk_tokens=256, workload=WORKLOADS[2], offer_tokens=2048)
         tier = msgspec.structs.replace(preset.tiers[0], whole_offers=True)
@@ -130,7 +141,11 @@ def test_every_preset_conserves_bytes_with_every_source(name, source, data):
     modes = [m for m in ServingMode if load.requests is None or m is not ServingMode.DECODE_ONLY]
     preset = load_preset(name, [f"workload.mode={data.draw(st.sampled_from(modes))}"])
     tiers = tuple(
-        t if t.capacity_bytes is None else msgspec.structs.replace(t, capacity=int(t.capacity_bytes * share))
+        (
+            t
+            if t.capacity_bytes is None
+            else msgspec.structs.replace(t, capacity=int(t.capacity_bytes * share))
+        )
         for t in preset.tiers
     )
     preset = msgspec.structs.replace(preset, tiers=tiers)

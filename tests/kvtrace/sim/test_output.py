@@ -30,7 +30,15 @@ def mooncake(tmp_path):
 @pytest.mark.parametrize("suffix", [".parquet", ".csv.zst"])
 def test_the_requests_of_a_file(tmp_path, monkeypatch, mooncake, suffix):
     path = tmp_path / f"r{suffix}"
-    options = ["--source", "mooncake", mooncake, "--preset", "lmcache-disk", "-o", tmp_path / "t.parquet"]
+    options = [
+        "--source",
+        "mooncake",
+        mooncake,
+        "--preset",
+        "lmcache-disk",
+        "-o",
+        tmp_path / "t.parquet",
+    ]
     assert kvtrace(monkeypatch, "gen", *options, "--requests-out", path) == 0
     assert read_table(path, REQUESTS).to_pylist() == [
         {
@@ -46,11 +54,22 @@ def test_the_requests_of_a_file(tmp_path, monkeypatch, mooncake, suffix):
 
 
 @pytest.mark.parametrize(
-    ("option", "count"), [(["--limit", 2], 2), (["--duration", "3s"], 3), (["--duration", "10ms"], 1)]
+    ("option", "count"),
+    [(["--limit", 2], 2), (["--duration", "3s"], 3), (["--duration", "10ms"], 1)],
 )
-def test_requests_that_were_not_let_in_are_not_listed(tmp_path, monkeypatch, mooncake, option, count):
+def test_requests_that_were_not_let_in_are_not_listed(
+    tmp_path, monkeypatch, mooncake, option, count
+):
     path = tmp_path / "r.parquet"
-    options = ["--source", "mooncake", mooncake, "-o", tmp_path / "t.parquet", "--requests-out", path]
+    options = [
+        "--source",
+        "mooncake",
+        mooncake,
+        "-o",
+        tmp_path / "t.parquet",
+        "--requests-out",
+        path,
+    ]
     assert kvtrace(monkeypatch, "gen", *options, *option) == 0
     requests = read_table(path, REQUESTS)
     assert requests.num_rows == count == open_table(path).meta.stats["requests"]
@@ -80,7 +99,8 @@ def test_the_requests_of_users(tmp_path, monkeypatch):
     # A trace's requests are these, from their arrival on.
     arrivals = {r["request_id"]: r["arrival_ns"] for r in rows}
     for ts, request in zip(
-        *(read_table(trace, TRACE).column(c).to_pylist() for c in ("ts_ns", "request_id")), strict=True
+        *(read_table(trace, TRACE).column(c).to_pylist() for c in ("ts_ns", "request_id")),
+        strict=True,
     ):
         assert request is None or ts >= arrivals[request]
 
@@ -88,10 +108,16 @@ def test_the_requests_of_users(tmp_path, monkeypatch):
 @pytest.mark.parametrize("preset", ["mlperf", "lmcache-disk"])
 @pytest.mark.parametrize("source", ["users", "mooncake"])
 def test_every_object_is_listed_with_its_size(tmp_path, monkeypatch, mooncake, preset, source):
-    load = ["--users", 5, "--duration", "30s"] if source == "users" else ["--source", "mooncake", mooncake]
+    load = (
+        ["--users", 5, "--duration", "30s"]
+        if source == "users"
+        else ["--source", "mooncake", mooncake]
+    )
     path = tmp_path / "t.parquet"
     knobs = ["--set", "tiers.gpu.capacity=1GiB", "--set", "tiers.nvme.capacity=2GiB"]
-    assert kvtrace(monkeypatch, "gen", *load, "--preset", preset, "--tp", 2, *knobs, "-o", path) == 0
+    assert (
+        kvtrace(monkeypatch, "gen", *load, "--preset", preset, "--tp", 2, *knobs, "-o", path) == 0
+    )
     objects = read_table(objects_path(path), OBJECTS).to_pydict()
     trace = read_table(path, TRACE).to_pydict()
     assert objects["object_id"] == list(range(len(objects["key"])))
@@ -99,9 +125,15 @@ def test_every_object_is_listed_with_its_size(tmp_path, monkeypatch, mooncake, p
     assert not any(" " in key for key in objects["key"])
     assert set(objects["kind"]) == {"turn" if preset == "mlperf" else "chunk"}
     assert set(trace["object_id"]) <= set(objects["object_id"])
-    assert all(objects["size_bytes"][o] == n for o, n in zip(trace["object_id"], trace["length_bytes"], strict=True))
+    assert all(
+        objects["size_bytes"][o] == n
+        for o, n in zip(trace["object_id"], trace["length_bytes"], strict=True)
+    )
     # Two ranks, an object each.
-    assert {(o % 2, r) for o, r in zip(trace["object_id"], trace["rank"], strict=True)} == {(0, 0), (1, 1)}
+    assert {(o % 2, r) for o, r in zip(trace["object_id"], trace["rank"], strict=True)} == {
+        (0, 0),
+        (1, 1),
+    }
     if preset == "lmcache-disk":
         assert set(objects["size_bytes"]) == {256 * 65_536}
     elif source == "mooncake":
@@ -110,17 +142,37 @@ def test_every_object_is_listed_with_its_size(tmp_path, monkeypatch, mooncake, p
 
 def test_the_metadata_says_where_it_came_from(tmp_path, monkeypatch, mooncake):
     path = tmp_path / "t.parquet"
-    argv = ["gen", "--source", "mooncake", str(mooncake), "--preset", "lmcache-disk", "--seed", "7", "--tp", "2"]
+    argv = [
+        "gen",
+        "--source",
+        "mooncake",
+        str(mooncake),
+        "--preset",
+        "lmcache-disk",
+        "--seed",
+        "7",
+        "--tp",
+        "2",
+    ]
     argv += ["--set", "tiers.nvme.capacity=500GiB"]
     outputs = ["-o", str(path), f"--requests-out={tmp_path / 'r.parquet'}"]
     assert kvtrace(monkeypatch, *argv, *outputs) == 0
-    for name, table in (("t.parquet", TRACE), ("t.objects.parquet", OBJECTS), ("r.parquet", REQUESTS)):
+    for name, table in (
+        ("t.parquet", TRACE),
+        ("t.objects.parquet", OBJECTS),
+        ("r.parquet", REQUESTS),
+    ):
         reader = open_table(tmp_path / name, table)
         meta = reader.meta
         assert (meta.table, meta.program, meta.version) == (table.name, "kvtrace", __version__)
         assert meta.schema_version == 1
         assert meta.argv == ["kvtrace", *argv]
-        assert (meta.seed, meta.preset, meta.clock_unit, meta.is_simulated) == (7, "lmcache-disk", "ns", True)
+        assert (meta.seed, meta.preset, meta.clock_unit, meta.is_simulated) == (
+            7,
+            "lmcache-disk",
+            "ns",
+            True,
+        )
         assert meta.config_sha256 == sha256(meta.config)
         assert meta.config["hierarchy"]["tiers"][2]["capacity"] == "500GiB"
         assert meta.config["tensor_parallel"] == 2

@@ -18,8 +18,12 @@ MIB = 1 << 20
 
 
 def test_it_is_found_by_the_same_prompt_alone_and_left_behind_by_one_that_goes_on():
-    requests = requests_of([(0, 6, 0, [1, 2]), (1, 8, 0, [1, 3]), (2, 6, 0, [1, 2]), (3, 5, 0, [1, 2]), (4, 3, 0, [1])])
-    simulation, rows, _, sizes = simulate(preset_of(None, partial_chunks=True), Load(requests=requests))
+    requests = requests_of(
+        [(0, 6, 0, [1, 2]), (1, 8, 0, [1, 3]), (2, 6, 0, [1, 2]), (3, 5, 0, [1, 2]), (4, 3, 0, [1])]
+    )
+    simulation, rows, _, sizes = simulate(
+        preset_of(None, partial_chunks=True), Load(requests=requests)
+    )
     assert brief(rows) == [
         "write 0 prefill 0 4 0/0",
         "write 0 prefill 1 2 0/0",
@@ -33,13 +37,15 @@ def test_it_is_found_by_the_same_prompt_alone_and_left_behind_by_one_that_goes_o
     ]
     assert sizes == [4, 2, 4, 1, 3]
     stats = simulation.stats()
-    # Look-ups 2 + 2 + 2 + 2 + 1, hits 0 + 1 + 2 + 1 + 0; of the third prompt the last token is computed again.
+    # Look-ups 2 + 2 + 2 + 2 + 1, hits 0 + 1 + 2 + 1 + 0; of the third prompt the last token is
+    # computed again.
     assert (stats["lookups"], stats["tiers"][0]["hits"]) == (9, 4)
     assert simulation.world.total.missed_tokens == 6 + 4 + 1 + 1 + 3
 
 
 def test_room_is_made_by_bytes_and_every_rank_stores_its_part_padded():
-    # 6 bytes, full of a chunk and a half: the next prompt's 4 take the chunk's place, and its 1 byte the half's.
+    # 6 bytes, full of a chunk and a half: the next prompt's 4 take the chunk's place, and its 1
+    # byte the half's.
     requests = requests_of([(0, 6, 0, [1, 2]), (1, 5, 0, [3, 4])])
     assert brief(rows_of(preset_of(6, partial_chunks=True), requests)) == [
         "write 0 prefill 0 4 0/0",
@@ -52,7 +58,12 @@ def test_room_is_made_by_bytes_and_every_rank_stores_its_part_padded():
     # Four bytes a token on two ranks, two on each: chunks of 8, the end's 4 made up to 5.
     padded = preset_of(None, partial_chunks=True, pad_bytes=5)
     rows = rows_of(padded, requests_of([(0, 6, 0, [1, 2])]), TWO_HEADS, ranks=2)
-    assert [(row[4], row[5], row[8]) for row in rows] == [(0, 10, 0), (1, 10, 1), (2, 5, 0), (3, 5, 1)]
+    assert [(row[4], row[5], row[8]) for row in rows] == [
+        (0, 10, 0),
+        (1, 10, 1),
+        (2, 5, 0),
+        (3, 5, 1),
+    ]
 
 
 def test_a_chunk_of_several_blocks_is_named_by_all_that_the_prompt_has_of_it():
@@ -76,16 +87,29 @@ def test_a_chunk_of_several_blocks_is_named_by_all_that_the_prompt_has_of_it():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--users", 2, "--duration", "1s"], "partial_chunks needs a file whose requests name the blocks"),
+        (
+            ["--users", 2, "--duration", "1s"],
+            "partial_chunks needs a file whose requests name the blocks",
+        ),
         (
             [TURNS, "--source", "mooncake", "--set", "min_load_tokens=512"],
             "partial_chunks excludes min_load_tokens",
         ),
-        ([TURNS, "--source", "mooncake", "--model", "gpt-oss-20b"], "all of whose layers grow with the prompt"),
+        (
+            [TURNS, "--source", "mooncake", "--model", "gpt-oss-20b"],
+            "all of whose layers grow with the prompt",
+        ),
     ],
 )
 def test_what_it_does_not_go_with_is_refused(monkeypatch, tmp_path, capsys, options, said):
-    preset = ["--preset", "lmcache-disk", "--set", "partial_chunks=true", "-o", tmp_path / "t.parquet"]
+    preset = [
+        "--preset",
+        "lmcache-disk",
+        "--set",
+        "partial_chunks=true",
+        "-o",
+        tmp_path / "t.parquet",
+    ]
     model = [] if "--model" in options else ["--model", "tiny-1b"]
     assert kvtrace(monkeypatch, "gen", *options, *preset, *model) == 2
     assert said in capsys.readouterr().err
@@ -98,15 +122,16 @@ def test_rows_equal_lmcache_in_plain_python_but_for_the_gaps_in_its_pool(monkeyp
     did = counted(simulated(monkeypatch, tmp_path, "lmcache-disk", count, settings, trace=TURNS))
     ours = [[did[n][op, 2] for op in ("write", "read", "delete")] for n in range(count)]
     assert ours == served(TURNS, count, Amount(pool), disk)
-    # LMCache's own engine takes addresses: what it did is what plain Python does with them, and not ours in eight.
+    # LMCache's own engine takes addresses: what it did is what plain Python does with them, and not
+    # ours in eight.
     golden = json.loads((ENGINES / "counts" / "lmcache-disk-unfull-turns-160.json").read_text())
     assert golden["per_request"] == served(TURNS, count, Addresses(pool), disk)
     assert sum(a != b for a, b in zip(ours, golden["per_request"], strict=True)) == 8
 
 
 def test_sizing_counts_the_tokens_that_it_saves_and_neither_samples_nor_bounds():
-    # The second prompt finds 4 of its tokens, in 1 of 2 chunks; the third all 6, in a chunk and a part of one,
-    # and computes the last again.
+    # The second prompt finds 4 of its tokens, in 1 of 2 chunks; the third all 6, in a chunk and a
+    # part of one, and computes the last again.
     requests = requests_of([(0, 6, 0, [1, 2]), (1, 8, 0, [1, 3]), (2, 6, 0, [1, 2])])
     preset = load_preset("lmcache-disk", ["partial_chunks=true", "chunk_tokens=4"], gpu="instant")
     stack = Stack(preset, ONE_BYTE, Load(requests=requests), 1, lambda _: None).with_chains()
@@ -119,5 +144,13 @@ def test_sizing_counts_the_tokens_that_it_saves_and_neither_samples_nor_bounds()
 def test_empty_prompts_have_no_partial_chunk():
     preset = preset_of(None, partial_chunks=True)
     assert rows_of(preset, requests_of([(0, 0, 1, []), (1, 0, 1, [])])) == []
-    found = brief(rows_of(preset, requests_of([(0, 0, 1, []), (1, 3, 0, [1]), (2, 0, 1, []), (3, 8, 0, [1, 2])])))
-    assert found == ["write 0 prefill 0 3 1/0", "write 0 prefill 1 4 3/0", "write 0 prefill 2 4 3/0"]
+    found = brief(
+        rows_of(
+            preset, requests_of([(0, 0, 1, []), (1, 3, 0, [1]), (2, 0, 1, []), (3, 8, 0, [1, 2])])
+        )
+    )
+    assert found == [
+        "write 0 prefill 0 3 1/0",
+        "write 0 prefill 1 4 3/0",
+        "write 0 prefill 2 4 3/0",
+    ]

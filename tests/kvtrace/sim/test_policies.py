@@ -1,4 +1,7 @@
-"""Traces worked by hand: a token is a byte, and a row reads `op tier phase object bytes request/stage`."""
+"""Traces worked by hand.
+
+A token is a byte, and a row reads `op tier phase object bytes request/stage`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,12 @@ S = 10**9
 
 def turns(*tokens, output=0, gap_ns=1):
     """Return requests of so many tokens, each an entry of its own, with ids enough for them."""
-    return requests_of([(i * gap_ns, t, output, range(1000 * i, 1000 * i + -(-t // 4))) for i, t in enumerate(tokens)])
+    return requests_of(
+        [
+            (i * gap_ns, t, output, range(1000 * i, 1000 * i + -(-t // 4)))
+            for i, t in enumerate(tokens)
+        ]
+    )
 
 
 def shared(*prompts):
@@ -33,7 +41,9 @@ def shared(*prompts):
 
 def conversations(preset, **load):
     """Return the turns of each conversation and the operations of each request by phase."""
-    simulation, rows, log, _ = simulate(preset, Load(**load), find_model("llama3.1-8b"), rows=1 << 16)
+    simulation, rows, log, _ = simulate(
+        preset, Load(**load), find_model("llama3.1-8b"), rows=1 << 16
+    )
     lengths, phases = Counter(line[2] for line in log), defaultdict(Counter)
     for _, _, _, phase, _, _, request, _, _ in rows:
         if request is not None:
@@ -106,17 +116,24 @@ def test_the_next_turn_waits_for_the_answer_and_a_thought():
 
 
 def test_evicted_turns_miss_without_io():
-    simulation, lengths, phases, _ = conversations(mlperf_of(0, 0), users=3, seed=5, until_ns=120 * S)
+    simulation, lengths, phases, _ = conversations(
+        mlperf_of(0, 0), users=3, seed=5, until_ns=120 * S
+    )
     stats = simulation.stats()
     assert sum(phases.values(), Counter()) == Counter()
     assert stats["misses"] == stats["lookups"] == sum(sum(range(n)) for n in lengths.values()) > 20
     assert stats["unplaced_objects"] == stats["requests"]
     # With room for some, what hits is read and what misses is not.
-    simulation, lengths, phases, _ = conversations(mlperf_of(2 << 30), users=3, seed=5, until_ns=120 * S)
+    simulation, lengths, phases, _ = conversations(
+        mlperf_of(2 << 30), users=3, seed=5, until_ns=120 * S
+    )
     stats = simulation.stats()
     assert stats["lookups"] == sum(sum(range(n)) for n in lengths.values())
     assert (
-        0 < stats["tiers"][0]["hits"] == sum(p["load"] for p in phases.values()) == stats["lookups"] - stats["misses"]
+        0
+        < stats["tiers"][0]["hits"]
+        == sum(p["load"] for p in phases.values())
+        == stats["lookups"] - stats["misses"]
     )
     assert stats["misses"] > 0
 
@@ -163,10 +180,16 @@ def test_a_tier_above_the_last_fills_to_80_percent_and_demotes_the_least_recent(
 
 
 def test_a_decode_read_makes_an_entry_recent():
-    preset = mlperf_of(100, 100, decode_read_tokens=32, decode_reads_at_once=False, decode_ns_per_token=10)
-    requests = requests_of([(0, 40, 64, range(10)), (5, 40, 0, range(20, 30)), (400, 40, 0, range(40, 50))])
+    preset = mlperf_of(
+        100, 100, decode_read_tokens=32, decode_reads_at_once=False, decode_ns_per_token=10
+    )
+    requests = requests_of(
+        [(0, 40, 64, range(10)), (5, 40, 0, range(20, 30)), (400, 40, 0, range(40, 50))]
+    )
     # Entry 0 is read again at 320 ns, after entry 1 was: entry 1 must go at 400 ns.
-    assert [r for r in brief(rows_of(preset, requests)) if r.startswith("delete")] == ["delete 0 demote 1 40"]
+    assert [r for r in brief(rows_of(preset, requests)) if r.startswith("delete")] == [
+        "delete 0 demote 1 40"
+    ]
 
 
 def test_an_object_larger_than_a_lower_tier_is_demoted_past_it_or_deleted():
@@ -232,7 +255,8 @@ def test_an_exclusive_promotion_passes_a_tier_that_does_not_take_the_object():
 
 
 def test_an_exclusive_promotion_leaves_what_one_before_it_demoted():
-    # Object 0 lies in tier 2 and 1 in tier 1 when both are asked for: 0 moves up into the place of 1, which moves down.
+    # Object 0 lies in tier 2 and 1 in tier 1 when both are asked for: 0 moves up into the place of
+    # 1, which moves down.
     preset = preset_of(4, 4, None, placement=Placement.WRITE_BACK, exclusive=True)
     assert brief(rows_of(preset, shared([1, 2], [3], [1, 2], [1, 2])))[11:] == [
         "write 0 prefill 2 4 1/0",
@@ -252,12 +276,16 @@ def test_an_exclusive_promotion_leaves_what_one_before_it_demoted():
 
 
 def test_a_match_ends_at_the_first_miss_and_the_rest_is_computed_but_not_stored_twice():
-    # One tier of three chunks: 1 2 3, then 9 displaces 1 (the least recent); of 1 2 3, 2 and 3 are still there.
-    simulation, rows, _, _ = simulate(preset_of(12), Load(requests=shared([1, 2, 3], [9], [1, 2, 3])))
+    # One tier of three chunks: 1 2 3, then 9 displaces 1 (the least recent); of 1 2 3, 2 and 3 are
+    # still there.
+    simulation, rows, _, _ = simulate(
+        preset_of(12), Load(requests=shared([1, 2, 3], [9], [1, 2, 3]))
+    )
     assert brief(rows)[3:] == [
         "delete 0 evict 0 4",
         "write 0 prefill 3 4 1/0",
-        # No hit at all, though two are live; writing 1 again displaces 2, then 2 displaces 3, and so on.
+        # No hit at all, though two are live; writing 1 again displaces 2, then 2 displaces 3, and
+        # so on.
         "delete 0 evict 1 4",
         "write 0 prefill 0 4 2/0",
         "delete 0 evict 2 4",
@@ -308,7 +336,8 @@ def test_prompts_are_computed_in_turn():
     requests = requests_of([(0, 4, 1, [1]), (0, 8, 1, [2, 3]), (100, 4, 1, [1])])
     preset = preset_of(None, prefill_ns_per_token=10)
     simulation, rows, _, _ = simulate(preset, Load(requests=requests))
-    # The second waits for the first; the third, all there, computes its last token again behind both.
+    # The second waits for the first; the third, all there, computes its last token again behind
+    # both.
     assert [row[0] for row in rows if row[3] == "prefill"] == [40, 120, 120]
     stats = simulation.stats()
     assert stats["prefill"] == {"requests": 3, "mean_wait_ns": (0 + 40 + 20) // 3}
@@ -318,11 +347,19 @@ def test_prompts_are_computed_in_turn():
 
 
 def test_a_prompt_that_waits_is_looked_up_when_it_is_computed():
-    """It was looked up as it arrived: of prompts that come together none hit, and what was evicted meanwhile did."""
-    together = requests_of([(0, 4, 1, [1]), (0, 4, 1, [1]), (10, 8, 1, [1, 2]), (10, 4, 1, [3]), (11, 4, 1, [1])])
-    simulation, rows, _, _ = simulate(preset_of(8, prefill_ns_per_token=10), Load(requests=together))
-    # Of 8 bytes, two objects of 4 tokens: the first is stored at 40, found 1 ns later, and found again at 51, when one
-    # token of the second was computed. With 2 it is evicted for 3, and not there for the last.
+    """It was looked up as it arrived.
+
+    Of prompts that come together none hit, and what was evicted meanwhile did.
+    """
+    together = requests_of(
+        [(0, 4, 1, [1]), (0, 4, 1, [1]), (10, 8, 1, [1, 2]), (10, 4, 1, [3]), (11, 4, 1, [1])]
+    )
+    simulation, rows, _, _ = simulate(
+        preset_of(8, prefill_ns_per_token=10), Load(requests=together)
+    )
+    # Of 8 bytes, two objects of 4 tokens: the first is stored at 40, found 1 ns later, and found
+    # again at 51, when one token of the second was computed. With 2 it is evicted for 3, and not
+    # there for the last.
     found = [(ts, op, phase, key) for ts, op, _, phase, key, *_ in rows]
     assert found == [
         (40, "write", "prefill", 0),
@@ -338,8 +375,14 @@ def test_a_prompt_that_waits_is_looked_up_when_it_is_computed():
 def test_a_first_token_takes_a_step_even_if_the_whole_prompt_was_there():
     """It took no time at all: 0 s at p50 of prompts that come again."""
     requests = requests_of([(0, 4, 1, [1]), (1000, 4, 1, [1]), (2000, 40, 1, list(range(20, 30)))])
-    step = {"decode_ns_per_token": 100, "decode_compute_ns": 1, "decode_bandwidth": "100MB"}  # 10 ns a byte of cache
-    simulation, *_ = simulate(preset_of(None, prefill_ns_per_token=20, **step), Load(requests=requests))
+    step = {
+        "decode_ns_per_token": 100,
+        "decode_compute_ns": 1,
+        "decode_bandwidth": "100MB",
+    }  # 10 ns a byte of cache
+    simulation, *_ = simulate(
+        preset_of(None, prefill_ns_per_token=20, **step), Load(requests=requests)
+    )
     (times,) = simulation._first_tokens
     assert times["with_cache_ns"].tolist() == [100 + 40, 100 + 40, 40 * 20]
     assert times["without_cache_ns"].tolist() == [100 + 40, 100 + 40, 40 * 20]
@@ -347,16 +390,19 @@ def test_a_first_token_takes_a_step_even_if_the_whole_prompt_was_there():
 
 
 def test_a_step_of_decoding_takes_what_its_batch_needs():
-    # Alone a step takes 10 ns, for two their 16 ns of computing: the first has done two steps when the second joins,
-    # does two more beside it, and leaves the last two to it.
+    # Alone a step takes 10 ns, for two their 16 ns of computing: the first has done two steps when
+    # the second joins, does two more beside it, and leaves the last two to it.
     requests = requests_of([(0, 4, 4, [1]), (20, 4, 4, [2])])
-    preset = preset_of(None, chunk_tokens=4, decode_read_tokens=1, decode_ns_per_token=10, decode_compute_ns=8)
+    preset = preset_of(
+        None, chunk_tokens=4, decode_read_tokens=1, decode_ns_per_token=10, decode_compute_ns=8
+    )
     simulation, rows, _, _ = simulate(preset, Load(requests=requests))
     reads = [(row[6], row[0]) for row in rows if row[3] == "decode"]
     assert [ts for n, ts in reads if n == 0] == [0, 0, 10, 20, 36]
     assert [ts for n, ts in reads if n == 1] == [20, 20, 36, 52, 62]
     assert simulation.stats()["decode"] == {"tokens": 8, "mean_ns_per_token": (52 + 52) // 8}
-    # At 100 MB/s the cache of a context of 4 + 2 tokens, a byte each, takes 60 ns more of each of a step alone.
+    # At 100 MB/s the cache of a context of 4 + 2 tokens, a byte each, takes 60 ns more of each of a
+    # step alone.
     cache = msgspec.structs.replace(preset, decode_compute_ns=0, decode_bandwidth="100MB")
     first = requests_of([(0, 4, 4, [1])])
     assert [row[0] for row in rows_of(cache, first) if row[3] == "decode"] == [0, 0, 70, 140, 210]
@@ -366,17 +412,25 @@ def test_a_step_of_decoding_takes_what_its_batch_needs():
 
 
 def test_answers_wait_for_the_steps_of_a_prompt_and_these_read_their_caches():
-    # The first decodes from 40 on, 10 ns a token. Of a step's three tokens one is then its own: the second's four take
-    # two steps of 20 ns, from 55 to 95. It had done one and a half, ends two beside the prompt, and the last after it.
+    # The first decodes from 40 on, 10 ns a token. Of a step's three tokens one is then its own: the
+    # second's four take two steps of 20 ns, from 55 to 95. It had done one and a half, ends two
+    # beside the prompt, and the last after it.
     requests = requests_of([(0, 4, 4, [1]), (55, 4, 4, [2])])
-    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1, "step_tokens": 3}
+    times = {
+        "prefill_ns_per_token": 10,
+        "decode_ns_per_token": 10,
+        "decode_compute_ns": 1,
+        "step_tokens": 3,
+    }
     preset = preset_of(None, chunk_tokens=4, decode_read_tokens=1, **times)
     reads = [(row[6], row[0]) for row in rows_of(preset, requests) if row[3] == "decode"]
     assert [ts for n, ts in reads if n == 0] == [40, 40, 50, 65, 85]
     assert [ts for n, ts in reads if n == 1] == [95, 95, 105, 115, 125]
-    # At 10 ns a byte each of the two steps reads the first's six bytes, too; neither first token comes sooner than a
-    # step takes that reads the weights and its prompt's cache.
-    simulation, *_ = simulate(msgspec.structs.replace(preset, decode_bandwidth="100MB"), Load(requests=requests))
+    # At 10 ns a byte each of the two steps reads the first's six bytes, too; neither first token
+    # comes sooner than a step takes that reads the weights and its prompt's cache.
+    simulation, *_ = simulate(
+        msgspec.structs.replace(preset, decode_bandwidth="100MB"), Load(requests=requests)
+    )
     for kind in ("with_cache_ns", "without_cache_ns"):  # neither finds anything
         assert simulation._first_tokens[0][kind].tolist() == [50, 50 + 2 * 60]
 
@@ -389,17 +443,28 @@ def test_a_step_of_a_prompt_that_takes_weeks_is_its_part_of_them():
 
 
 def test_a_request_waits_for_the_gpus_memory_and_what_runs_there_stays():
-    # Of 16 bytes the first takes 8 and half of its answer, so the second's 8 wait for its end: computed from 120 on.
-    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1, "step_tokens": 4}
+    # Of 16 bytes the first takes 8 and half of its answer, so the second's 8 wait for its end:
+    # computed from 120 on.
+    times = {
+        "prefill_ns_per_token": 10,
+        "decode_ns_per_token": 10,
+        "decode_compute_ns": 1,
+        "step_tokens": 4,
+    }
     requests = requests_of([(0, 8, 4, [1, 2]), (1, 8, 0, [3, 4])])
     for capacity, at in ((16, 200), (18, 160)):
-        simulation, rows, *_ = simulate(preset_of(capacity, chunk_tokens=4, **times), Load(requests=requests))
+        simulation, rows, *_ = simulate(
+            preset_of(capacity, chunk_tokens=4, **times), Load(requests=requests)
+        )
         assert [row[0] for row in rows if row[1] == "write"] == [80, 80, at, at]
         first_ns = [80, at - 1]
         assert simulation._first_tokens[0]["with_cache_ns"].tolist() == first_ns
-    # Each prompt behind the first takes 80 ns, in steps of three tokens, in which the first generates three in 90: it
-    # ends behind the fourth, whose room is then made by what the second left, though that was used later.
-    requests = requests_of([(0, 8, 12, [1, 2]), *((n, 8, 0, [2 * n + 1, 2 * n + 2]) for n in (1, 2, 3))])
+    # Each prompt behind the first takes 80 ns, in steps of three tokens, in which the first
+    # generates three in 90: it ends behind the fourth, whose room is then made by what the second
+    # left, though that was used later.
+    requests = requests_of(
+        [(0, 8, 12, [1, 2]), *((n, 8, 0, [2 * n + 1, 2 * n + 2]) for n in (1, 2, 3))]
+    )
     for setting, deleted in ((4, [2, 3]), (0, [0, 1])):
         preset = preset_of(24, chunk_tokens=4, **(times | {"step_tokens": setting}))
         _, rows, *_ = simulate(preset, Load(requests=requests))
@@ -407,10 +472,17 @@ def test_a_request_waits_for_the_gpus_memory_and_what_runs_there_stays():
 
 
 def test_what_two_requests_share_of_the_gpus_memory_stays_until_both_are_done():
-    # The first has 20 bytes of 40 until it ends at 320; the second, from 100 to 130, has one beside the eight that both
-    # use. The third's 24 have no room before 320, and take 240 to compute.
-    times = {"prefill_ns_per_token": 10, "decode_ns_per_token": 10, "decode_compute_ns": 1, "step_tokens": 4}
-    requests = requests_of([(0, 8, 24, [1, 2]), (100, 8, 2, [1, 2]), (200, 24, 0, [3, 4, 5, 6, 7, 8])])
+    # The first has 20 bytes of 40 until it ends at 320; the second, from 100 to 130, has one beside
+    # the eight that both use. The third's 24 have no room before 320, and take 240 to compute.
+    times = {
+        "prefill_ns_per_token": 10,
+        "decode_ns_per_token": 10,
+        "decode_compute_ns": 1,
+        "step_tokens": 4,
+    }
+    requests = requests_of(
+        [(0, 8, 24, [1, 2]), (100, 8, 2, [1, 2]), (200, 24, 0, [3, 4, 5, 6, 7, 8])]
+    )
     simulation, rows, *_ = simulate(preset_of(40, chunk_tokens=4, **times), Load(requests=requests))
     assert [row[0] for row in rows if row[6] == 2] == [560] * 6
     assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [80, 10, 360]
@@ -471,10 +543,16 @@ def test_presets_are_what_they_say():
         ("tiers.gpu.high_watermark=0", "gpu.high_watermark(=0.0) must be in (0, 1]"),
         ("tiers.gpu.high_watermark=nan", "gpu.high_watermark(=nan) must be in (0, 1]"),
         ("tiers.gpu.max_object_fraction=1.1", "gpu.max_object_fraction(=1.1) must be in (0, 1]"),
-        ("tiers.gpu.low_watermark=0.9", "gpu.low_watermark(=0.9) must be between 0 and its high_watermark(=0.8)"),
+        (
+            "tiers.gpu.low_watermark=0.9",
+            "gpu.low_watermark(=0.9) must be between 0 and its high_watermark(=0.8)",
+        ),
         ("chunk_tokens=0", "chunk_tokens(=0) must be >= 1"),
         ("decode_ns_per_token=-3", "decode_ns_per_token(=-3) must be >= 0"),
-        ("prefill_ns_per_token=99999999999999999999", "prefill_ns_per_token(=99999999999999999999) must be"),
+        (
+            "prefill_ns_per_token=99999999999999999999",
+            "prefill_ns_per_token(=99999999999999999999) must be",
+        ),
         ("placement=write-through", "set placement=write-back"),
         ("entry=page", "Invalid enum value 'page'"),
         ("entry=chunk", "entry=chunk needs match=prefix"),

@@ -1,4 +1,7 @@
-"""What waits to be stored, and buckets: rows worked by hand, and all of them as plain Python says."""
+"""What waits to be stored, and buckets.
+
+Rows worked by hand, and all of them as plain Python says.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ from kvtrace.trace.inventory import Ledger
 def queued(cpu, disk, /, **knobs):
     """Return a preset of DRAM and a disk with `knobs`."""
     preset = preset_of(cpu, disk, promotion=Promotion.NEVER)
-    return msgspec.structs.replace(preset, tiers=(preset.tiers[0], msgspec.structs.replace(preset.tiers[1], **knobs)))
+    return msgspec.structs.replace(
+        preset, tiers=(preset.tiers[0], msgspec.structs.replace(preset.tiers[1], **knobs))
+    )
 
 
 def asked(*times_and_blocks):
@@ -32,7 +37,9 @@ def asked(*times_and_blocks):
 
 def test_a_heartbeat_stores_what_dram_still_has():
     preset = queued(8, None, store_queue=9, heartbeat="10ns")
-    simulation, rows, _, _ = simulate(preset, Load(requests=asked((0, [1, 2]), (3, [3]), (10, [4]), (30, [4]))))
+    simulation, rows, _, _ = simulate(
+        preset, Load(requests=asked((0, [1, 2]), (3, [3]), (10, [4]), (30, [4])))
+    )
     assert [(row[0], text) for row, text in zip(rows, brief(rows), strict=True)] == [
         (0, "write 0 prefill 0 4 0/0"),
         (0, "write 0 prefill 1 4 0/0"),
@@ -53,8 +60,13 @@ def test_a_heartbeat_stores_what_dram_still_has():
 
 def test_a_full_queue_drops_and_what_is_left_waits():
     preset = queued(None, None, store_queue=2, heartbeat="10ns")
-    simulation, rows, _, _ = simulate(preset, Load(requests=asked((0, [1, 2, 3]), (10, [1, 2, 3, 4]))))
-    assert [text for text in brief(rows) if text.startswith("write 1")] == ["write 1 store 0 4", "write 1 store 1 4"]
+    simulation, rows, _, _ = simulate(
+        preset, Load(requests=asked((0, [1, 2, 3]), (10, [1, 2, 3, 4])))
+    )
+    assert [text for text in brief(rows) if text.startswith("write 1")] == [
+        "write 1 store 0 4",
+        "write 1 store 1 4",
+    ]
     stats = simulation.stats()["tiers"][1]
     # Block 3 is dropped; it is a hit later, and so not computed, nor offered again.
     assert (stats["dropped_objects"], stats["dropped_bytes"], stats["waiting_objects"]) == (1, 4, 1)
@@ -71,13 +83,20 @@ def test_without_a_heartbeat_the_writer_goes_as_fast_as_the_tier(bandwidth, each
 
 
 def test_a_bucket_is_one_write_read_by_offset_and_deleted_whole():
-    knobs = {"store_queue": 9, "heartbeat": "10ns", "bucket_objects": 2, "bucket_key_bytes": 3, "bucket_meta_bytes": 5}
+    knobs = {
+        "store_queue": 9,
+        "heartbeat": "10ns",
+        "bucket_objects": 2,
+        "bucket_key_bytes": 3,
+        "bucket_meta_bytes": 5,
+    }
     # DRAM keeps two blocks; the disk holds one bucket of 2 * (4 + 3) bytes, and 2 * 5 beside it.
     preset = queued(8, 24, **knobs)
     requests = asked((0, [1, 2, 3]), (1, [4]), (12, [5]))
     simulation, rows, _, sizes = simulate(preset, Load(requests=requests))
     disk = [(row[0], text) for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1]
-    # At 10 the first two (objects 0, 1) are gone from DRAM, and 2 and 3 make a bucket: object 4, and 5 beside it.
+    # At 10 the first two (objects 0, 1) are gone from DRAM, and 2 and 3 make a bucket: object 4,
+    # and 5 beside it.
     assert disk == [(10, "write 1 store 4 14"), (10, "write 1 store 5 10")]
     assert (sizes[4], sizes[5]) == (14, 10)
     stats = simulation.stats()["tiers"][1]
@@ -95,7 +114,8 @@ def test_a_bucket_is_one_write_read_by_offset_and_deleted_whole():
     assert found == [
         ("write", 2, 0, 14, None),
         ("write", 3, 0, 10, None),
-        # Its members begin behind their keys. Block 2 is read by itself no more: a prefix begins with block 1.
+        # Its members begin behind their keys. Block 2 is read by itself no more: a prefix begins
+        # with block 1.
         ("read", 2, 3, 4, 2),
         ("read", 2, 10, 4, 3),
         # What was computed in between makes a bucket, for which the first gives way whole.
@@ -124,7 +144,8 @@ def test_what_lives_of_a_bucket_is_written_again_to_free_the_rest():
     assert [(row[0], text) for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1] == [
         (10, "write 1 store 2 8"),
         (20, "write 1 store 5 8"),
-        # Block 1 is dead: of its bucket 4 of 8 bytes live, less than 0.6. Block 2 is written again, as object 8.
+        # Block 1 is dead: of its bucket 4 of 8 bytes live, less than 0.6. Block 2 is written again,
+        # as object 8.
         (30, "read 1 collect 2 4"),
         (30, "delete 1 evict 2 8"),
         (30, "write 1 collect 8 4"),
@@ -134,7 +155,8 @@ def test_what_lives_of_a_bucket_is_written_again_to_free_the_rest():
     ]
     stats = simulation.stats()["tiers"][1]
     assert (stats["collected_bytes"], stats["written_bytes"], stats["live_bytes"]) == (4, 28, 16)
-    # At half, 4 of 8 bytes are enough to stay: the bucket goes when both are dead, and nothing is written again.
+    # At half, 4 of 8 bytes are enough to stay: the bucket goes when both are dead, and nothing is
+    # written again.
     preset = queued(None, 16, **COLLECTED | {"bucket_gc": 0.5})
     simulation, rows, _, _ = simulate(preset, Load(requests=requests))
     assert [text for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1][2:] == [
@@ -157,7 +179,9 @@ def test_objects_that_were_used_outlive_those_beside_them():
     # Block 1 is read from the disk at 23, and so block 2 is given up first.
     requests = asked((0, [1, 2]), (11, [3, 4]), (23, [1]), (24, [5, 6]), (31, [7]))
     _, rows, _, _ = simulate(preset, Load(requests=requests))
-    disk = [text for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1 and row[0] >= 23]
+    disk = [
+        text for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1 and row[0] >= 23
+    ]
     assert disk[0] == "read 1 load 2 4 2/0"
     assert disk[1:4] == ["read 1 collect 2 4", "delete 1 evict 2 8", "write 1 collect 8 4"]
 
@@ -169,11 +193,35 @@ QUEUES = [
     {"store_queue": 4, "heartbeat": "7ns"},
     {"store_queue": 50, "heartbeat": "20ns"},
     {"store_queue": 50, "heartbeat": "1ns", "bucket_objects": 1},
-    {"store_queue": 50, "heartbeat": "5ns", "bucket_objects": 3, "bucket_key_bytes": 2, "bucket_meta_bytes": 1},
-    {"store_queue": 5, "heartbeat": "9ns", "bucket_objects": 4, "bucket_bytes": 40, "bucket_meta_bytes": 3},
+    {
+        "store_queue": 50,
+        "heartbeat": "5ns",
+        "bucket_objects": 3,
+        "bucket_key_bytes": 2,
+        "bucket_meta_bytes": 1,
+    },
+    {
+        "store_queue": 5,
+        "heartbeat": "9ns",
+        "bucket_objects": 4,
+        "bucket_bytes": 40,
+        "bucket_meta_bytes": 3,
+    },
     {"store_queue": 50, "heartbeat": "3ns", "bucket_objects": 3, "bucket_gc": 0.7},
-    {"store_queue": 50, "heartbeat": "3ns", "bucket_objects": 4, "bucket_key_bytes": 1, "bucket_gc": 0.4},
-    {"store_queue": 9, "heartbeat": "2ns", "bucket_objects": 2, "bucket_meta_bytes": 1, "bucket_gc": 0.99},
+    {
+        "store_queue": 50,
+        "heartbeat": "3ns",
+        "bucket_objects": 4,
+        "bucket_key_bytes": 1,
+        "bucket_gc": 0.4,
+    },
+    {
+        "store_queue": 9,
+        "heartbeat": "2ns",
+        "bucket_objects": 2,
+        "bucket_meta_bytes": 1,
+        "bucket_gc": 0.99,
+    },
 ]
 THROUGH = [semantics for semantics in SEMANTICS if semantics[2] is Placement.WRITE_THROUGH]
 
@@ -182,7 +230,9 @@ THROUGH = [semantics for semantics in SEMANTICS if semantics[2] is Placement.WRI
 def queued_presets(draw, semantics):
     preset = draw(presets(semantics).filter(lambda preset: len(preset.tiers) > 1))
     knobs = draw(st.sampled_from(QUEUES))
-    policy = draw(st.sampled_from([Policy.LRU, Policy.LRU, Policy.FIFO, Policy.TTL, Policy.SIEVE, Policy.LFU]))
+    policy = draw(
+        st.sampled_from([Policy.LRU, Policy.LRU, Policy.FIFO, Policy.TTL, Policy.SIEVE, Policy.LFU])
+    )
     if "bucket_gc" in knobs and policy is Policy.TTL:
         policy = Policy.CLOCK
     more = {"policy": policy, "ttl": "15ns" if policy is Policy.TTL else None}
@@ -209,19 +259,28 @@ def test_every_row_is_what_plain_python_says(semantics, data):
     assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
     if "collected_bytes" in counts:
         assert counts["collected_bytes"] == oracle.tiers[-1].queue.collected
-        # What is written again for what it frees: at most 1 / (1 - threshold) times what was stored is written.
+        # What is written again for what it frees: at most 1 / (1 - threshold) times what was stored
+        # is written.
         if not preset.tiers[-1].bucket_meta_bytes:
             assert counts["written_bytes"] * (1 - preset.tiers[-1].bucket_gc) <= (
                 counts["written_bytes"] - counts["collected_bytes"]
             )
     # Objects are numbered as they are made, those that hold no KV by themselves among them.
-    assert all(sizes[row[4]] == row[5] for row in rows if row[1] == "delete" or (row[1] == "write" and row[2] == 0))
+    assert all(
+        sizes[row[4]] == row[5]
+        for row in rows
+        if row[1] == "delete" or (row[1] == "write" and row[2] == 0)
+    )
     for room in (1, 40):
         batches = []
         again = Simulation(preset, model, Load(requests=requests), ranks=ranks, rows=room)
         again.run(lambda flush, to=batches: to.append(trace_batch(flush.rows)))
-        assert [offset for b in batches for offset in b.column("offset_bytes").to_pylist()] == oracle.offsets
-        assert [key for b in batches for key in b.column("object_id").to_pylist()] == [row[4] for row in expected]
+        assert [
+            offset for b in batches for offset in b.column("offset_bytes").to_pylist()
+        ] == oracle.offsets
+        assert [key for b in batches for key in b.column("object_id").to_pylist()] == [
+            row[4] for row in expected
+        ]
         assert again.stats() == simulation.stats()
     ledger = Ledger(preset.tier_list(), 10_000)
     assert [ledger.apply(batch) for batch in batches] == [None] * len(batches)
@@ -231,7 +290,10 @@ def test_every_row_is_what_plain_python_says(semantics, data):
     ("settings", "message"),
     [
         (["tiers.cpu.store_queue=9"], "store_queue is only for the slowest tier, here nvme"),
-        (["tiers.nvme.store_queue=9", "placement=write-back"], "store_queue needs placement=write-through"),
+        (
+            ["tiers.nvme.store_queue=9", "placement=write-back"],
+            "store_queue needs placement=write-through",
+        ),
         (["tiers.nvme.heartbeat=1s"], "heartbeat needs a store_queue"),
         (["tiers.nvme.bucket_objects=5"], "bucket_objects needs store_queue and heartbeat"),
         (
@@ -239,15 +301,24 @@ def test_every_row_is_what_plain_python_says(semantics, data):
             "never come together in a store_queue of 4",
         ),
         (
-            [*(f"tiers.nvme.{k}" for k in ("store_queue=9", "heartbeat=1s", "bucket_objects=5")), "recency=tail-first"],
+            [
+                *(f"tiers.nvme.{k}" for k in ("store_queue=9", "heartbeat=1s", "bucket_objects=5")),
+                "recency=tail-first",
+            ],
             "bucket_objects needs recency=head-first",
         ),
         (["tiers.nvme.bucket_gc=0.5"], "bucket_gc.*needs bucket_objects"),
         (["tiers.nvme.bucket_bytes=0"], "bucket_bytes"),
-        (["tiers.nvme.store_queue=9", "tiers.nvme.request_writes=1"], "request_writes is for a request's own writes"),
+        (
+            ["tiers.nvme.store_queue=9", "tiers.nvme.request_writes=1"],
+            "request_writes is for a request's own writes",
+        ),
         (
             [
-                *(f"tiers.nvme.{k}" for k in ("store_queue=9", "heartbeat=1s", "bucket_objects=5", "evict_every=1s")),
+                *(
+                    f"tiers.nvme.{k}"
+                    for k in ("store_queue=9", "heartbeat=1s", "bucket_objects=5", "evict_every=1s")
+                ),
                 "tiers.nvme.request_writes=0",
             ],
             "evict_every evicts objects, and bucket_objects buckets",

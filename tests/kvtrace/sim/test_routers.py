@@ -17,9 +17,14 @@ from kvtrace.sim.simulation import Load, Simulation
 
 
 def fleet_of(router, *scopes, nodes=2, **fields):
-    """Return a fleet whose tiers hold 100 bytes each, one a scope; a token to compute takes 1 ns."""
+    """Return a fleet whose tiers hold 100 bytes each, one a scope.
+
+    A token to compute takes 1 ns.
+    """
     preset = preset_of(*(100 for _ in scopes), prefill_ns_per_token=1, prefill_in_turn=False)
-    tiers = tuple(msgspec.structs.replace(t, scope=s) for t, s in zip(preset.tiers, scopes, strict=True))
+    tiers = tuple(
+        msgspec.structs.replace(t, scope=s) for t, s in zip(preset.tiers, scopes, strict=True)
+    )
     fleet = FleetSetting(nodes=nodes, router=router, **fields)
     return msgspec.structs.replace(preset, tiers=tiers, fleet=fleet)
 
@@ -30,7 +35,10 @@ def nodes_of(preset, rows, sessions=None, seed=0):
     if sessions is not None:
         requests = replace(requests, session_id=np.array(sessions))
     _, found, nodes = simulate_fleet(preset, Load(requests=requests, seed=seed))
-    return [{n for row, n in zip(found, nodes, strict=True) if row[6] == request} for request in range(len(rows))]
+    return [
+        {n for row, n in zip(found, nodes, strict=True) if row[6] == request}
+        for request in range(len(rows))
+    ]
 
 
 def apart(count, every=1000):
@@ -50,10 +58,23 @@ def test_random_goes_anywhere_and_the_same_way_again():
 
 
 def test_least_outstanding_goes_where_least_is_going_on_and_then_where_least_was():
-    # Both are idle: node 0 as the first. It computes until 40: the next goes to node 1, which is done at 14.
-    rows = [(0, 40, 0, list(range(10))), (10, 4, 0, [20]), (20, 4, 0, [21]), (30, 4, 0, [22]), (100, 4, 0, [23])]
+    # Both are idle: node 0 as the first. It computes until 40: the next goes to node 1, which is
+    # done at 14.
+    rows = [
+        (0, 40, 0, list(range(10))),
+        (10, 4, 0, [20]),
+        (20, 4, 0, [21]),
+        (30, 4, 0, [22]),
+        (100, 4, 0, [23]),
+    ]
     # At 100 both are idle, and node 0 has served one, node 1 three.
-    assert nodes_of(fleet_of(Router.LEAST_OUTSTANDING, Scope.NODE), rows) == [{0}, {1}, {1}, {1}, {0}]
+    assert nodes_of(fleet_of(Router.LEAST_OUTSTANDING, Scope.NODE), rows) == [
+        {0},
+        {1},
+        {1},
+        {1},
+        {0},
+    ]
 
 
 def test_a_session_stays_where_it_is():
@@ -70,7 +91,12 @@ def test_prefix_weighs_what_is_cached_against_work():
     prompt = list(range(10))
     rows = [
         (0, 40, 0, prompt),  # all tokens new in either: node 0, the first
-        (10, 40, 0, prompt),  # node 0 computes it still: 40 + 40 to compute and 40 active, against 40 on node 1
+        (
+            10,
+            40,
+            0,
+            prompt,
+        ),  # node 0 computes it still: 40 + 40 to compute and 40 active, against 40 on node 1
         (60, 40, 0, prompt),  # both are idle and have it, and served as many: node 0
         (200, 44, 0, [*prompt, 50]),  # as before: node 1 has served fewer
         (300, 48, 0, [*prompt, 50, 51]),  # node 1 has 44 of 48, node 0 40 of 48
@@ -79,7 +105,8 @@ def test_prefix_weighs_what_is_cached_against_work():
     # If computing counts for nothing, only what is active does: 40 on node 0.
     light = nodes_of(fleet_of(Router.PREFIX, Scope.NODE, prefill_weight=0.0), rows[:2])
     assert light == [{0}, {1}]
-    # One prompt each, and then one that node 0 takes as the first of two alike: from then on it costs nothing there.
+    # One prompt each, and then one that node 0 takes as the first of two alike: from then on it
+    # costs nothing there.
     rows = [(0, 4, 0, [0]), (1, 4, 0, [1]), (60, 40, 0, prompt), (101, 40, 0, prompt)]
     assert nodes_of(fleet_of(Router.PREFIX, Scope.NODE), rows)[2:] == [{0}, {0}]
 
@@ -94,15 +121,21 @@ def test_a_prefix_in_a_shared_tier_is_no_nodes_own():
 
 def test_prefix_score_adds_up_shares():
     prompt = list(range(10))
-    # At 50 node 0 has all of the prompt: 2 and 0.5 for its load, against 0.5. At 60 nobody has any of it.
+    # At 50 node 0 has all of the prompt: 2 and 0.5 for its load, against 0.5. At 60 nobody has any
+    # of it.
     rows = [(0, 40, 0, prompt), (50, 40, 0, prompt), (60, 40, 0, list(range(20, 30)))]
     assert nodes_of(fleet_of(Router.PREFIX_SCORE, Scope.NODE), rows) == [{0}, {0}, {1}]
-    # At 50 node 0 has half of it: 0.2 + 0.5 against 0.5. At 60 that one waits there until 90: 0.4 + 0 against 0.5.
+    # At 50 node 0 has half of it: 0.2 + 0.5 against 0.5. At 60 that one waits there until 90: 0.4 +
+    # 0 against 0.5.
     rows = [(0, 40, 0, prompt), (50, 80, 0, [*prompt, *range(50, 60)]), (60, 40, 0, prompt)]
     full = fleet_of(Router.PREFIX_SCORE, Scope.NODE, load_threshold=1, prefix_weight=0.4)
     assert nodes_of(full, rows) == [{0}, {0}, {1}]
     # One of 128 takes away only 1/256.
-    assert nodes_of(fleet_of(Router.PREFIX_SCORE, Scope.NODE, prefix_weight=0.4), rows) == [{0}, {0}, {0}]
+    assert nodes_of(fleet_of(Router.PREFIX_SCORE, Scope.NODE, prefix_weight=0.4), rows) == [
+        {0},
+        {0},
+        {0},
+    ]
 
 
 def test_two_nodes_with_a_shared_tier_by_hand():
@@ -161,7 +194,8 @@ def test_a_pool_computes_and_sends_what_the_other_lacks_by_hand():
     fleet = simulation.stats()["fleet"]
     assert fleet["link_bytes"] == 12
     assert fleet["by_node"]["requests"] == [3, 3]
-    # The one that computes computes all, as it is there to do: it is not twice as busy as the other.
+    # The one that computes computes all, as it is there to do: it is not twice as busy as the
+    # other.
     assert fleet["imbalance"] == {"requests": 1.0, "computing_ns": 1.0}
 
 
@@ -190,7 +224,9 @@ def test_racks_share_what_other_racks_do_not():
 
 def test_one_node_is_no_fleet():
     requests = requests_of(apart(3))
-    simulation = Simulation(preset_of(100), __import__("simulated").ONE_BYTE, Load(requests=requests))
+    simulation = Simulation(
+        preset_of(100), __import__("simulated").ONE_BYTE, Load(requests=requests)
+    )
     flushes = []
     simulation.run(flushes.append)
     assert "node" not in flushes[0].rows
@@ -214,10 +250,16 @@ def test_memory_follows_what_is_live():
     ("settings", "message"),
     [
         (["fleet.nodes=0"], "fleet.nodes(=0) must be >= 1"),
-        (["fleet.nodes=2", "tiers.gpu.scope=fleet"], "tiers.cpu.scope(=node): tier gpu above it is shared by more"),
+        (
+            ["fleet.nodes=2", "tiers.gpu.scope=fleet"],
+            "tiers.cpu.scope(=node): tier gpu above it is shared by more",
+        ),
         (["fleet.router=prefx"], "Invalid enum value 'prefx'"),
         (["fleet.nodes=2", "fleet.prefill_nodes=2"], "at least one must generate"),
-        (["fleet.nodes=2", "fleet.prefill_nodes=1", "fleet.link_bandwidth=5"], "must be at least 1MB"),
+        (
+            ["fleet.nodes=2", "fleet.prefill_nodes=1", "fleet.link_bandwidth=5"],
+            "must be at least 1MB",
+        ),
     ],
 )
 def test_what_a_fleet_refuses(settings, message):
@@ -230,12 +272,20 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     trace = tmp_path / "t.parquet"
     small = ("--model", "tiny-1b", "--users", 8, "--duration", "5s", "--preset", "lmcache-disk")
     more = ("--set", "tiers.nvme.scope=fleet", "--set", "tiers.cpu.capacity=1GiB")
-    assert kvtrace(monkeypatch, "gen", *small, *more, "--nodes", 3, "--router", "session", "-o", trace) == 0
+    assert (
+        kvtrace(monkeypatch, "gen", *small, *more, "--nodes", 3, "--router", "session", "-o", trace)
+        == 0
+    )
     assert capsys.readouterr().out.splitlines()[1].startswith("3 nodes, router session: ")
     assert kvtrace(monkeypatch, "validate", trace) == 0
     assert kvtrace(monkeypatch, "info", trace) == 0
     assert "1.07 GB a node" in capsys.readouterr().out
-    assert kvtrace(monkeypatch, "gen", *small, "--nodes", 3, "--router", "sesion", "-o", trace, "--force") == 2
+    assert (
+        kvtrace(
+            monkeypatch, "gen", *small, "--nodes", 3, "--router", "sesion", "-o", trace, "--force"
+        )
+        == 2
+    )
     assert "--router sesion" in capsys.readouterr().err
     for flag, value in (("--router", "session"), ("--rack-nodes", 4), ("--prefill-nodes", 1)):
         assert kvtrace(monkeypatch, "gen", *small, flag, value, "-o", trace, "--force") == 2

@@ -1,4 +1,7 @@
-"""Closed loops of a file: worked by hand, against the same file in an open loop, and through the command line."""
+"""Closed loops of a file.
+
+Worked by hand, against the same file in an open loop, and through the command line.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +37,26 @@ def came(requests, preset, **load):
     return list(zip(*(part.tolist() for part in simulation.arrivals()), strict=True))
 
 
-# A prompt token takes 10 ns, a generated one 100; each prompt is one new chunk of 4 tokens: 40 ns, one after the other.
+# A prompt token takes 10 ns, a generated one 100; each prompt is one new chunk of 4 tokens: 40 ns,
+# one after the other.
 TIMED = preset_of(1000, prefill_ns_per_token=10, decode_ns_per_token=100)
 # Sessions 0, 1 and 2; rows are (arrival, input, output, blocks).
 THREE = [
     (0, 4, 2, [1]),  # session 0: answered at 0 + 40 + 200 = 240
     (10, 4, 1, [2]),  # session 1: computed from 40 to 80, answered at 180
     (30, 4, 0, [3]),  # session 2: computed from 80 to 120, and answered
-    (90, 4, 1, [4]),  # session 2: recorded 60 after, comes at 120 + 60 = 180, answered at 220 + 100 = 320
-    (100, 4, 1, [5]),  # session 0: recorded 100 after, comes at 240 + 100 = 340, answered at 380 + 100 = 480
+    (
+        90,
+        4,
+        1,
+        [4],
+    ),  # session 2: recorded 60 after, comes at 120 + 60 = 180, answered at 220 + 100 = 320
+    (
+        100,
+        4,
+        1,
+        [5],
+    ),  # session 0: recorded 100 after, comes at 240 + 100 = 340, answered at 380 + 100 = 480
     (110, 4, 0, [6]),  # session 1: recorded 100 after, comes at 180 + 100 = 280, answered at 320
     (120, 4, 0, [7]),  # session 0: recorded 20 after, comes at 480 + 20 = 500
 ]
@@ -64,7 +78,15 @@ def test_what_the_answers_took_when_recorded_is_no_pause():
     # Session 0's first answer took 70 of the recorded 100, its second 90 of 20: no pause.
     requests = with_sessions(THREE, SESSIONS, answered=[70, 10, 30, 90, 190, 110, 120])
     assert waits_of(requests).delay_ns.tolist() == [30, 0, 100, 60]
-    assert came(requests, TIMED) == [(0, 0), (1, 10), (2, 30), (3, 180), (4, 270), (5, 280), (6, 410)]
+    assert came(requests, TIMED) == [
+        (0, 0),
+        (1, 10),
+        (2, 30),
+        (3, 180),
+        (4, 270),
+        (5, 280),
+        (6, 410),
+    ]
 
 
 def test_the_end_and_the_most_requests_hold():
@@ -75,17 +97,22 @@ def test_the_end_and_the_most_requests_hold():
 
 def test_a_join_waits_for_the_last_and_a_dispatch_for_the_start():
     requests = requests_of([(0, 4, 2, [1]), (0, 4, 1, [2]), (0, 4, 0, [3]), (0, 4, 0, [4])])
-    # 1 comes 5 after 0 starts; 2 comes 7 after 0 is answered (240) or 9 after 1 is (computed 40 to 80, answered 180);
-    # 3 comes 1 after 1 starts, but not before 600.
+    # 1 comes 5 after 0 starts; 2 comes 7 after 0 is answered (240) or 9 after 1 is (computed 40 to
+    # 80, answered 180); 3 comes 1 after 1 starts, but not before 600.
     waits = Waits.of(
-        4, [(1, 0, 5, True), (2, 0, 7, False), (2, 1, 9, False), (3, 1, 1, True)], np.array([0, 0, 0, 600])
+        4,
+        [(1, 0, 5, True), (2, 0, 7, False), (2, 1, 9, False), (3, 1, 1, True)],
+        np.array([0, 0, 0, 600]),
     )
     simulation = simulate(TIMED, Load(requests=requests, waits=waits))[0]
     assert [part.tolist() for part in simulation.arrivals()] == [[0, 1, 2, 3], [0, 5, 247, 600]]
 
 
 def test_one_session_without_pauses_is_the_open_loop_with_those_times():
-    """Where nothing takes time, a turn comes as the answer before it ends: the file with these times."""
+    """Where nothing takes time, a turn comes as the answer before it ends.
+
+    The file with these times.
+    """
     rows = [(0, 4 * n, 3, list(range(n))) for n in range(1, 9)]
     requests = with_sessions(rows, [0] * len(rows))
     preset = preset_of(16, 64)
@@ -109,7 +136,9 @@ def test_a_request_without_a_session_keeps_its_time():
 
 def test_nothing_to_follow_is_refused_if_asked_for():
     requests = requests_of(THREE)
-    with pytest.raises(ConfigError, match="--turns follow: no request has a turn of its session before it"):
+    with pytest.raises(
+        ConfigError, match="--turns follow: no request has a turn of its session before it"
+    ):
         choose(requests, Turns.FOLLOW)
     untimed = replace(requests, untimed="x")
     chosen, waits = choose(untimed, None)
@@ -129,14 +158,28 @@ def test_times_are_scaled_repeated_and_cut_with_the_waits(tmp_path):
 
     def found(**wanted):
         waits = waits_of(read("bailian", path, {}, Reshaping(**wanted), 1))
-        return list(zip(waits.row.tolist(), waits.before.tolist(), (waits.delay_ns // MS).tolist(), strict=True))
+        return list(
+            zip(
+                waits.row.tolist(),
+                waits.before.tolist(),
+                (waits.delay_ns // MS).tolist(),
+                strict=True,
+            )
+        )
 
     # A tree: 8 and 9 both follow 7, 10 follows 9.
     assert found() == [(1, 0, 1000), (2, 0, 3000), (3, 2, 1000)]
     assert found(time_scale=0.5) == [(1, 0, 500), (2, 0, 1500), (3, 2, 500)]
     assert found(max_requests=2) == [(1, 0, 1000)]
     assert found(max_input_tokens=50) == [(1, 0, 1000)]  # 9 is gone, and 10 comes at its time
-    assert found(cycles=2) == [(1, 0, 1000), (2, 0, 3000), (3, 2, 1000), (5, 4, 1000), (6, 4, 3000), (7, 6, 1000)]
+    assert found(cycles=2) == [
+        (1, 0, 1000),
+        (2, 0, 3000),
+        (3, 2, 1000),
+        (5, 4, 1000),
+        (6, 4, 3000),
+        (7, 6, 1000),
+    ]
 
 
 def gen(monkeypatch, capsys, *args):
@@ -145,9 +188,18 @@ def gen(monkeypatch, capsys, *args):
 
 
 def test_dynamos_dependencies_are_followed(tmp_path, monkeypatch, capsys):
-    """Its own simulator dispatches the child 5 ms after the root, and the join 1 ms after the later of both answers."""
+    """Its own simulator dispatches the child 5 ms after the root, and the join 1 ms after the later
+    of both answers.
+    """
     out, asked = tmp_path / "t.parquet", tmp_path / "r.parquet"
-    options = ["--set", "prefill_ns_per_token=1000000", "--set", "decode_ns_per_token=10000000", "--model", "tiny-1b"]
+    options = [
+        "--set",
+        "prefill_ns_per_token=1000000",
+        "--set",
+        "decode_ns_per_token=10000000",
+        "--model",
+        "tiny-1b",
+    ]
     path = ENGINES / "dynamo" / "agentic-mooncake.jsonl"
     gen(monkeypatch, capsys, path, *options, "-o", out, "--requests-out", asked)
     # root: 4 ms to compute, 2 tokens of 10 ms; child: from 5 on the same; join: 1 ms after 29.
@@ -157,7 +209,18 @@ def test_dynamos_dependencies_are_followed(tmp_path, monkeypatch, capsys):
     assert any("closed loop: 2 of 3 requests follow others" in note for note in meta.notes)
     assert not any("the file does not say" in note for note in meta.notes)
     # As recorded, what is waited for takes no time.
-    gen(monkeypatch, capsys, path, *options, "-o", out, "--requests-out", asked, "--turns", "as-recorded")
+    gen(
+        monkeypatch,
+        capsys,
+        path,
+        *options,
+        "-o",
+        out,
+        "--requests-out",
+        asked,
+        "--turns",
+        "as-recorded",
+    )
     assert [t // MS for t in read_table(asked, REQUESTS)["arrival_ns"].to_pylist()] == [0, 5, 6]
     meta = open_table(out, TRACE).meta
     assert any("the file does not say how long requests took" in note for note in meta.notes)
@@ -165,8 +228,15 @@ def test_dynamos_dependencies_are_followed(tmp_path, monkeypatch, capsys):
 
 
 def test_sessions_of_aiperf_follow_by_themselves(tmp_path, monkeypatch, capsys):
-    """The sample of AIPerf's own writer: its first turns have times, its later ones delays, and no times."""
-    path, out, asked = ENGINES / "aiperf" / "sessions.jsonl", tmp_path / "t.parquet", tmp_path / "r.parquet"
+    """The sample of AIPerf's own writer.
+
+    Its first turns have times, its later ones delays, and no times.
+    """
+    path, out, asked = (
+        ENGINES / "aiperf" / "sessions.jsonl",
+        tmp_path / "t.parquet",
+        tmp_path / "r.parquet",
+    )
     options = ["--preset", "lmcache-disk", "--model", "tiny-1b", "-o", out, "--requests-out", asked]
     gen(monkeypatch, capsys, path, *options, "--gpu", "instant")
     at_once = read_table(asked, REQUESTS)["arrival_ns"].to_pylist()
@@ -185,19 +255,44 @@ def test_sessions_of_aiperf_follow_by_themselves(tmp_path, monkeypatch, capsys):
     assert at_once[-1] / MS == pytest.approx(last)
     # The table of what came is a source again, whose times are now recorded ones.
     assert (
-        kvtrace(monkeypatch, "gen", asked, "--preset", "lmcache-disk", "--model", "tiny-1b", "-o", out, "--force") == 0
+        kvtrace(
+            monkeypatch,
+            "gen",
+            asked,
+            "--preset",
+            "lmcache-disk",
+            "--model",
+            "tiny-1b",
+            "-o",
+            out,
+            "--force",
+        )
+        == 0
     )
 
 
 def test_a_closed_loop_at_the_command_line(tmp_path, monkeypatch, capsys):
     path, out = tmp_path / "m.jsonl", tmp_path / "t.parquet"
     rows = [
-        {"session_id": s, "timestamp": 1000 * t, "input_length": 512, "output_length": 10, "hash_ids": [10 * s + t]}
+        {
+            "session_id": s,
+            "timestamp": 1000 * t,
+            "input_length": 512,
+            "output_length": 10,
+            "hash_ids": [10 * s + t],
+        }
         for t in range(3)
         for s in range(2)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = ["--model", "tiny-1b", "--set", "decode_ns_per_token=100000000", "--set", "prefill_ns_per_token=0"]
+    options = [
+        "--model",
+        "tiny-1b",
+        "--set",
+        "decode_ns_per_token=100000000",
+        "--set",
+        "prefill_ns_per_token=0",
+    ]
     found = gen(monkeypatch, capsys, path, *options, "--turns", "follow", "-o", out)
     assert found["stats"]["requests"] == 6
     # Two rounds of an answer of 1 s and a pause of 1 s.
@@ -220,7 +315,10 @@ def test_a_closed_loop_at_the_command_line(tmp_path, monkeypatch, capsys):
             "--turns follow is for the sessions of a FILE to read",
         ),
         (["FILE", "--turns", "wait"], "--turns wait: use follow or as-recorded"),
-        (["FILE", "--turns", "follow"], "--turns follow: no request has a turn of its session before it"),
+        (
+            ["FILE", "--turns", "follow"],
+            "--turns follow: no request has a turn of its session before it",
+        ),
     ],
 )
 def test_wrong_turns_are_refused(tmp_path, monkeypatch, capsys, args, message):

@@ -1,4 +1,7 @@
-"""The answer of a study, from results made by hand: the best, the cheapest, Pareto's front, what a knob does."""
+"""The answer of a study, from results made by hand.
+
+The best, the cheapest, Pareto's front, what a knob does.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ def result(hit_ratio, capacity_bytes, p99_ns=None):
     rates = Rates(*[SecondRate(1.0, 2.0)] * 4)
     tier = TierDemand("nvme", capacity_bytes, 10, hit_ratio, 1, 2, 3, 0, rates, 0.5, None)
     times = {f"{name}_ns": p99_ns for name in ("p50", "p95", "p99", "p99_9", "p99_99")}
-    first_token = None if p99_ns is None else {"requests": 9, "with_cache": times, "without_cache": times}
+    first_token = (
+        None if p99_ns is None else {"requests": 9, "with_cache": times, "without_cache": times}
+    )
     return Simulated(
         requests=9, lookups=100, hit_ratio=hit_ratio, saved_tokens=40, input_tokens=100, output_tokens=7, span_ns=10**9,
         tiers=[tier], first_token=first_token, live_bytes=[5], stalled_requests=0, largest_load_bytes=0, load_ns=10**9,
@@ -28,7 +33,11 @@ def result(hit_ratio, capacity_bytes, p99_ns=None):
 
 def study(rows, price=None):
     """Return the study of (knobs, result)s, and its rows."""
-    found = Study(Path("s.toml"), [Configuration(n, knobs, ()) for n, (knobs, _) in enumerate(rows)], price or {})
+    found = Study(
+        Path("s.toml"),
+        [Configuration(n, knobs, ()) for n, (knobs, _) in enumerate(rows)],
+        price or {},
+    )
     return found, rows_of(found, {n: of for n, (_, of) in enumerate(rows) if of is not None})
 
 
@@ -42,8 +51,9 @@ def test_the_best_and_the_cheapest_that_is_good_enough():
         ],
         price={"nvme": 10 / GIB},
     )
-    assert first_line(findings(*made, Target(0.6))) == (
-        "best hit ratio 62.0 % at a=4, price 30; cheapest for 60 %: a=3 (61.0 %, price 20)"
+    assert (
+        first_line(findings(*made, Target(0.6)))
+        == "best hit ratio 62.0 % at a=4, price 30; cheapest for 60 %: a=3 (61.0 %, price 20)"
     )
     assert first_line(findings(*made, Target(0.7))).endswith("; for 70 %: none reaches it")
     assert [of.number for of in findings(*made, Target(0.6)).candidates] == [2, 3, 1, 0]
@@ -54,13 +64,16 @@ def test_what_has_no_tier_with_a_price_costs_nothing():
     """Its price was not known, so that it was never the cheapest."""
     made = study([({"a": 1}, result(0.7, 4 * GIB)), ({"a": 2}, Failed("no"))], price={"tape": 1.0})
     assert [row.price for row in made[1]] == [0.0, None]
-    assert first_line(findings(*made, Target(0.6))).endswith("; cheapest for 60 %: a=1 (70.0 %, price 0)")
+    assert first_line(findings(*made, Target(0.6))).endswith(
+        "; cheapest for 60 %: a=1 (70.0 %, price 0)"
+    )
 
 
 def test_without_prices_the_smallest():
     made = study([({"a": 1}, result(0.7, None)), ({"a": 2}, result(0.65, 2 * GIB))])
-    assert first_line(findings(*made, Target(0.6))) == (
-        "best hit ratio 70.0 % at a=1; smallest for 60 %: a=2 (65.0 %, 2.15 GB in all tiers)"
+    assert (
+        first_line(findings(*made, Target(0.6)))
+        == "best hit ratio 70.0 % at a=1; smallest for 60 %: a=2 (65.0 %, 2.15 GB in all tiers)"
     )
     assert first_line(findings(*made, Target(0.7))).endswith(
         "for 70 %: only configurations with an unlimited tier reach it"
@@ -68,38 +81,53 @@ def test_without_prices_the_smallest():
 
 
 def test_a_time_to_the_first_token():
-    made = study([({"a": 1}, result(0.7, 4 * GIB, 10**9)), ({"a": 2}, result(0.6, 2 * GIB, 3 * 10**9))])
+    made = study(
+        [({"a": 1}, result(0.7, 4 * GIB, 10**9)), ({"a": 2}, result(0.6, 2 * GIB, 3 * 10**9))]
+    )
     line = first_line(findings(*made, Target(None, ("p99_ns", 2 * 10**9))))
-    assert line.endswith("smallest for p99 2.00 s to the first token: a=1 (70.0 %, 4.29 GB in all tiers)")
+    assert line.endswith(
+        "smallest for p99 2.00 s to the first token: a=1 (70.0 %, 4.29 GB in all tiers)"
+    )
 
 
 def test_of_a_time_that_none_reaches_the_nearest_is_named_and_of_an_unknown_one_nothing_claimed():
-    made = study([({"a": 1}, result(0.7, 4 * GIB, 3 * 10**9)), ({"a": 2}, result(0.6, 2 * GIB, 2 * 10**9))])
+    made = study(
+        [({"a": 1}, result(0.7, 4 * GIB, 3 * 10**9)), ({"a": 2}, result(0.6, 2 * GIB, 2 * 10**9))]
+    )
     line = first_line(findings(*made, Target(None, ("p99_ns", 10**9))))
     assert line.endswith("for p99 1.00 s to the first token: none reaches it, the nearest is a=2")
     untimed = study([({"a": 1}, result(0.7, GIB))])
     line = first_line(findings(*untimed, Target(None, ("p99_ns", 10**9))))
     assert line.endswith(
-        "p99 1.00 s to the first token: not known: too few requests for that percentile, or nothing takes time"
+        "p99 1.00 s to the first token: not known: too few requests for that percentile, or nothing"
+        " takes time"
     )
 
 
 def test_seeds_are_averaged():
-    rows = [({"a": a, "seed": s}, result(ratio, GIB)) for a, s, ratio in ((1, 1, 0.2), (1, 2, 0.6), (2, 1, 0.5))]
+    rows = [
+        ({"a": a, "seed": s}, result(ratio, GIB))
+        for a, s, ratio in ((1, 1, 0.2), (1, 2, 0.6), (2, 1, 0.5))
+    ]
     line = first_line(findings(*study(rows), None))
     assert line == "best hit ratio 50.0 % at a=2, 1.07 GB in all tiers"
     rows[2] = ({"a": 2, "seed": 1}, result(0.3, GIB))
-    assert "best hit ratio 40.0 % (20.0 to 60.0 over 2 seeds) at a=1" in first_line(findings(*study(rows), None))
+    assert "best hit ratio 40.0 % (20.0 to 60.0 over 2 seeds) at a=1" in first_line(
+        findings(*study(rows), None)
+    )
     # The same configuration twice is no second seed.
     rows = [({"a": 1}, result(0.4, GIB))] * 2
-    assert first_line(findings(*study(rows), None)) == (
-        "best hit ratio 40.0 % at the only configuration, 1.07 GB in all tiers"
+    assert (
+        first_line(findings(*study(rows), None))
+        == "best hit ratio 40.0 % at the only configuration, 1.07 GB in all tiers"
     )
 
 
 def test_paretos_front():
     points = [(1, 0.2), (2, 0.5), (2, 0.4), (3, 0.5), (4, 0.9), (5, 0.8)]
-    made = findings(*study([({"a": n}, result(y, x * GIB)) for n, (x, y) in enumerate(points)]), None)
+    made = findings(
+        *study([({"a": n}, result(y, x * GIB)) for n, (x, y) in enumerate(points)]), None
+    )
     assert [of.number for of in front(made.candidates, lambda of: of.hit_ratio)] == [0, 1, 4]
 
 

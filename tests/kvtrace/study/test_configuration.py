@@ -1,4 +1,7 @@
-"""study.toml: which configurations it makes, in which order, and what is said of a mistake in it."""
+"""study.toml.
+
+Which configurations it makes, in which order, and what is said of a mistake in it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,12 @@ from kvtrace.study.study import read_study
 
 def read(folder, text):
     path = study_file(folder, text)
-    return read_study(path, frozenset(gen_options()), "mlperf", lambda tier, of: price_of_byte(of, f"{path}: {tier}"))
+    return read_study(
+        path,
+        frozenset(gen_options()),
+        "mlperf",
+        lambda tier, of: price_of_byte(of, f"{path}: {tier}"),
+    )
 
 
 def test_the_last_axis_varies_fastest(tmp_path):
@@ -23,9 +31,11 @@ def test_the_last_axis_varies_fastest(tmp_path):
         (1, "1GiB"), (1, "2GiB"), (2, "1GiB"), (2, "2GiB"),
     ]  # fmt: skip
     assert found.axes == {"seed": [1, 2], "tiers.nvme.capacity": ["1GiB", "2GiB"]}
-    assert found.configurations[1].command == (
-        "kvtrace gen --preset lmcache-disk --model tiny-1b --users 2 --duration 3s --seed 1 "
-        "--set tiers.gpu.capacity=64MiB --set tiers.cpu.capacity=64MiB --set tiers.nvme.capacity=2GiB"
+    assert (
+        found.configurations[1].command
+        == "kvtrace gen --preset lmcache-disk --model tiny-1b --users 2 --duration 3s --seed 1"
+        " --set tiers.gpu.capacity=64MiB --set tiers.cpu.capacity=64MiB --set"
+        " tiers.nvme.capacity=2GiB"
     )
 
 
@@ -66,7 +76,10 @@ def test_options_and_knobs_are_told_apart(tmp_path):
 
 
 def test_prices_are_of_a_byte(tmp_path):
-    assert read(tmp_path, BEGIN + '[price]\nnvme = "3/GiB"\ncpu = "2/kB"').price == {"nvme": 3 / 2**30, "cpu": 0.002}
+    assert read(tmp_path, BEGIN + '[price]\nnvme = "3/GiB"\ncpu = "2/kB"').price == {
+        "nvme": 3 / 2**30,
+        "cpu": 0.002,
+    }
 
 
 REFUSED = {
@@ -101,5 +114,7 @@ def test_a_mistake_is_said_with_file_and_key(tmp_path, what):
 
 
 def test_a_tier_without_a_bound_is_a_value_too():
-    tier = load_preset("lmcache-disk", ["tiers.nvme.capacity=1GiB", "tiers.nvme.capacity=unlimited"]).tiers[-1]
+    tier = load_preset(
+        "lmcache-disk", ["tiers.nvme.capacity=1GiB", "tiers.nvme.capacity=unlimited"]
+    ).tiers[-1]
     assert tier.capacity_bytes is None

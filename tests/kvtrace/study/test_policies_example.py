@@ -18,7 +18,17 @@ pytestmark = pytest.mark.full
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     out = tmp_path_factory.mktemp("policies")
-    made = run_cli("kvtrace", "study", "examples/policies.toml", "-o", out, "--workers", "2", "--json", cwd=ROOT)
+    made = run_cli(
+        "kvtrace",
+        "study",
+        "examples/policies.toml",
+        "-o",
+        out,
+        "--workers",
+        "2",
+        "--json",
+        cwd=ROOT,
+    )
     found = json.loads(made.stdout)
     commands = [row["command"] for row in read_table(out / "results.parquet", STUDY).to_pylist()]
     return found["rows"], commands
@@ -28,7 +38,11 @@ def test_rows_are_what_gen_says(done, tmp_path):
     rows, commands = done
     assert (len(rows), {row["error"] for row in rows}) == (30, {None})
     for row, command in list(zip(rows, commands, strict=True))[3::7]:
-        made = json.loads(run_cli(*command.split(), "-o", tmp_path / "t.parquet", "--json", "--force", cwd=ROOT).stdout)
+        made = json.loads(
+            run_cli(
+                *command.split(), "-o", tmp_path / "t.parquet", "--json", "--force", cwd=ROOT
+            ).stdout
+        )
         stats, [wear] = made["stats"], made["endurance"]
         assert row["hit_ratio"] == sum(tier["hits"] for tier in stats["tiers"]) / stats["lookups"]
         assert row["first_token"] == stats["first_token"]
@@ -44,7 +58,9 @@ def test_the_bound_is_that_of_size_and_nothing_exceeds_it(done):
     assert all(row["hit_ratio"] <= row["optimal_hit_ratio"] for row in rows)
     bounds = {row["knobs"]["tiers.nvme.capacity"]: row["optimal_hit_ratio"] for row in rows}
     # Filters and policies do not change it.
-    assert len({(row["knobs"]["tiers.nvme.capacity"], row["optimal_hit_ratio"]) for row in rows}) == 3
+    assert (
+        len({(row["knobs"]["tiers.nvme.capacity"], row["optimal_hit_ratio"]) for row in rows}) == 3
+    )
     size = run_cli(
         *("kvtrace", "size", "examples/conversation.jsonl", "--preset", "vllm-fs", "--model", "llama3.1-70b"),
         *("--tp", "4", "--set", "tiers.gpu.capacity=16GiB", "--dram", "16GiB", "--nvme", "32GiB,64GiB,128GiB"),
@@ -58,7 +74,9 @@ def test_what_knows_sessions_hits_more_and_wears_less(done):
     rows, _ = done
     knobs = ("recency", "capacity", "admission")
     lru = [
-        row for row in rows if row["knobs"]["tiers.nvme.policy"] == "lru" and not row["knobs"].get("tiers.cpu.policy")
+        row
+        for row in rows
+        if row["knobs"]["tiers.nvme.policy"] == "lru" and not row["knobs"].get("tiers.cpu.policy")
     ]
     by = {tuple(row["knobs"].get(f"tiers.nvme.{name}") for name in knobs): row for row in lru}
     for capacity in ("64GiB", "128GiB"):

@@ -1,4 +1,7 @@
-"""`kvtrace plan`: the cheapest of all that the price list offers, its costs by plain arithmetic over the traces."""
+"""`kvtrace plan`.
+
+The cheapest of all that the price list offers, its costs by plain arithmetic over the traces.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,14 @@ def requests(tmp_path_factory):
     lines = []
     for at in range(150):
         ids = prompts[min(39, int(rng.exponential(12.5)))]
-        lines.append({"timestamp": 4000 * at, "input_length": 512 * len(ids), "output_length": 20, "hash_ids": ids})
+        lines.append(
+            {
+                "timestamp": 4000 * at,
+                "input_length": 512 * len(ids),
+                "output_length": 20,
+                "hash_ids": ids,
+            }
+        )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path.parent / "prices.toml").write_text(PRICES)
     return path
@@ -83,7 +93,9 @@ def naive_cost(trace, last, store, dram, size, span_s=None):
     here = [row for row in rows if row["tier"] == last]
     if store == "a bucket":
         ops = Counter(row["op"] for row in here)
-        stored = sum({"write": 1, "delete": -1}.get(row["op"], 0) * row["length_bytes"] for row in here)
+        stored = sum(
+            {"write": 1, "delete": -1}.get(row["op"], 0) * row["length_bytes"] for row in here
+        )
         requests = (ops["write"] * 0.00001 + ops["read"] * 0.000001) / 1000 * MONTH_S / span_s
         return dram_month + requests + stored / 1e9 * 0.5
     written = Counter()
@@ -106,7 +118,12 @@ def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path
     rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
     begin = rows[0]["command"].split(" --preset ")[0]
     best, tried, kinds = None, 0, {}
-    stores = [("a drive in each node", NVME), ("a shared file store", FILE), ("a bucket", "-"), ("no storage", "-")]
+    stores = [
+        ("a drive in each node", NVME),
+        ("a shared file store", FILE),
+        ("a bucket", "-"),
+        ("no storage", "-"),
+    ]
     for (store, sizes), router, dram in itertools.product(stores, ("round-robin", "prefix"), DRAM):
         for size in sizes:
             own = [r for r in rows if (r["knob.store"], r["knob.router"], r["knob.DRAM a node"], r["knob.size"])
@@ -114,10 +131,19 @@ def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path
             preset, tier = ("lmcache-s3", "s3") if store == "a bucket" else ("lmcache-disk", "nvme")
             more = [f"tiers.cpu.capacity={dram}"]
             if store != "no storage":
-                more.append(f"tiers.{tier}.scope={'node' if tier == 'nvme' and len(sizes) == 3 else 'fleet'}")
+                more.append(
+                    f"tiers.{tier}.scope={'node' if tier == 'nvme' and len(sizes) == 3 else 'fleet'}"
+                )
             if store == "a bucket":
-                prices = {"put_price_per_1000": 0.00001, "get_price_per_1000": 0.000001, "price_per_gb_month": 0.5}
-                more += ["tiers.nvme.capacity=0", *(f"tiers.s3.{name}={of!r}" for name, of in prices.items())]
+                prices = {
+                    "put_price_per_1000": 0.00001,
+                    "get_price_per_1000": 0.000001,
+                    "price_per_gb_month": 0.5,
+                }
+                more += [
+                    "tiers.nvme.capacity=0",
+                    *(f"tiers.s3.{name}={of!r}" for name, of in prices.items()),
+                ]
             else:
                 more.append(f"tiers.nvme.capacity={'0' if size == '-' else size}")
             if len(sizes) == 3:
@@ -126,7 +152,10 @@ def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path
             argv += [part for of in more for part in ("--set", of)]
             trace = tmp_path / "t.parquet"
             stats = json.loads(run_cli(*argv, "-o", trace, "--force", "--json").stdout)["stats"]
-            hit_ratio, cost = stats["fleet"]["hit_ratio"], naive_cost(trace, len(stats["tiers"]) - 1, store, dram, size)
+            hit_ratio, cost = (
+                stats["fleet"]["hit_ratio"],
+                naive_cost(trace, len(stats["tiers"]) - 1, store, dram, size),
+            )
             if own:
                 assert (own[0]["hit_ratio"], own[0]["price"]) == (
                     pytest.approx(hit_ratio),
@@ -140,53 +169,100 @@ def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path
     assert len({store for store, _ in kinds}) == 4
     for (store, router), cost in kinds.items():
         own = [row for row in rows if (row["knob.store"], row["knob.router"]) == (store, router)]
-        assert min(row["price"] for row in own if row["hit_ratio"] >= 0.55) == pytest.approx(cost, rel=2e-3)
+        assert min(row["price"] for row in own if row["hit_ratio"] >= 0.55) == pytest.approx(
+            cost, rel=2e-3
+        )
     assert found["cheapest"]["cost"] == pytest.approx(best[0], rel=2e-3)
     assert found["cost"] == "price"
     assert best[1] in found["answer"]
 
 
 def test_a_restart_and_a_lost_node_are_those_of_gen(requests, tmp_path):
-    found = json.loads(plan(requests, tmp_path / "out", "--target-hit", "55%", "--router", "prefix", "--json").stdout)
+    found = json.loads(
+        plan(
+            requests, tmp_path / "out", "--target-hit", "55%", "--router", "prefix", "--json"
+        ).stdout
+    )
     assert list(found["events"]) == ["an engine restarts", "a node is lost"]
     for event in found["events"].values():
-        made = run_cli(*shlex.split(event["command"]), "-o", tmp_path / "t.parquet", "--force", "--json")
+        made = run_cli(
+            *shlex.split(event["command"]), "-o", tmp_path / "t.parquet", "--force", "--json"
+        )
         stats = json.loads(made.stdout)["stats"]
         assert event["hit_ratio"] == stats["fleet"]["hit_ratio"]
         assert event["hits_back_ns"] == stats["incidents"]["around"][0]["hits_back_ns"]
     shown = plan(requests, tmp_path / "out", "--target-hit", "55%", "--router", "prefix")
     assert shown.stdout.startswith("2 nodes, router prefix: ")
     assert "were simulated before" in shown.stderr
-    for line in ("nothing happens", "an engine restarts", "a node is lost", "prices of DRAM: made up"):
+    for line in (
+        "nothing happens",
+        "an engine restarts",
+        "a node is lost",
+        "prices of DRAM: made up",
+    ):
         assert line in shown.stdout
 
 
 def test_of_a_load_that_ends_before_it_a_lost_node_does_not_come_back(requests, tmp_path):
     """It was left out without a word: no simulation takes an event after its end."""
-    users = ["--model", "tiny-1b", "--nodes", "2", "--users", "4", "--duration", "20s", "--target-hit", "1%"]
-    users += ["--prices", requests.parent / "prices.toml", "-o", tmp_path / "out", "--router", "session"]
+    users = [
+        "--model",
+        "tiny-1b",
+        "--nodes",
+        "2",
+        "--users",
+        "4",
+        "--duration",
+        "20s",
+        "--target-hit",
+        "1%",
+    ]
+    users += [
+        "--prices",
+        requests.parent / "prices.toml",
+        "-o",
+        tmp_path / "out",
+        "--router",
+        "session",
+    ]
     done = run_cli("kvtrace", "plan", *users)
     assert "a lost node is not back before the load ends" in done.stdout
     assert "a node is lost: kvtrace gen" in done.stdout
     assert done.stdout.rstrip().endswith("--event 10s:node-lost:0")
     split = run_cli("kvtrace", "plan", *users, "--prefill-nodes", "1")
-    why = "note: a node is lost: not simulated: --event 10s:node-lost:0: none of the nodes that compute prompts"
+    why = (
+        "note: a node is lost: not simulated: --event 10s:node-lost:0: none of the nodes that"
+        " compute prompts"
+    )
     assert why in split.stderr
 
 
 def test_what_nothing_reaches(requests, tmp_path):
     done = plan(requests, tmp_path / "out", "--target-hit", "99%", "--quiet")
     assert done.stderr == ""
-    assert done.stdout.startswith("nothing in the price list reaches the target 99 %: the nearest is 2 nodes, ")
+    assert done.stdout.startswith(
+        "nothing in the price list reaches the target 99 %: the nearest is 2 nodes, "
+    )
 
 
 def test_of_times_to_the_first_token_the_nearest_is_the_shortest(requests, tmp_path):
-    done = plan(requests, tmp_path / "out", "--target-ttft", "p99=1us", "--gpu", "a100", "--quiet", "--json")
-    assert json.loads(done.stdout)["answer"].startswith("nothing in the price list reaches the p99 1.00 µs")
-    times = [row["first_token_p99_ns"] for row in read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()]
-    shown = plan(requests, tmp_path / "out", "--target-ttft", "p99=1us", "--gpu", "a100", "--quiet").stdout
+    done = plan(
+        requests, tmp_path / "out", "--target-ttft", "p99=1us", "--gpu", "a100", "--quiet", "--json"
+    )
+    assert json.loads(done.stdout)["answer"].startswith(
+        "nothing in the price list reaches the p99 1.00 µs"
+    )
+    times = [
+        row["first_token_p99_ns"]
+        for row in read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
+    ]
+    shown = plan(
+        requests, tmp_path / "out", "--target-ttft", "p99=1us", "--gpu", "a100", "--quiet"
+    ).stdout
     (nearest,) = [
-        line for line in shown.splitlines() if line.startswith(("a shared", "a drive", "a bucket", "no storage"))
+        line
+        for line in shown.splitlines()
+        if line.startswith(("a shared", "a drive", "a bucket", "no storage"))
     ]
     assert len(set(times)) > 1
     assert format_duration(min(times)) in nearest
@@ -194,21 +270,58 @@ def test_of_times_to_the_first_token_the_nearest_is_the_shortest(requests, tmp_p
 
 def test_nothing_is_bought_that_the_stack_does_not_use(requests, tmp_path):
     """A drive that DRAM keeps idle, and DRAM of a stack that has none, were in the answer."""
-    users = ["--users", "8", "--duration", "20s", "--target-hit", "1%", "--preset", "vllm-disk", "--model", "tiny-1b"]
-    done = run_cli("kvtrace", "plan", *users, "--prices", requests.parent / "prices.toml", "-o", tmp_path, "--json")
+    users = [
+        "--users",
+        "8",
+        "--duration",
+        "20s",
+        "--target-hit",
+        "1%",
+        "--preset",
+        "vllm-disk",
+        "--model",
+        "tiny-1b",
+    ]
+    done = run_cli(
+        "kvtrace",
+        "plan",
+        *users,
+        "--prices",
+        requests.parent / "prices.toml",
+        "-o",
+        tmp_path,
+        "--json",
+    )
     found = json.loads(done.stdout)
     assert found["answer"].startswith("1 node: no storage, 0 EUR a month: ")
     assert {row["knobs"]["DRAM a node"] for row in found["rows"]} == {"-"}
     # Users who wait ask less while the engine is away: what it computes then is not 'more'.
-    shown = run_cli("kvtrace", "plan", *users, "--prices", requests.parent / "prices.toml", "-o", tmp_path).stdout
-    (line,) = [line.split() for line in shown.splitlines() if line.startswith("an engine restarts ")]
+    shown = run_cli(
+        "kvtrace", "plan", *users, "--prices", requests.parent / "prices.toml", "-o", tmp_path
+    ).stdout
+    (line,) = [
+        line.split() for line in shown.splitlines() if line.startswith("an engine restarts ")
+    ]
     assert (int(line[3]), line[4]) == (found["events"]["an engine restarts"]["requests"], "-")
 
 
 def test_a_p99_of_too_few_requests_is_not_one_that_is_missed(requests, tmp_path):
-    argv = ["--model", "tiny-1b", "--users", "1", "--duration", "60s", "--target-ttft", "p99=1s", "-o", tmp_path]
+    argv = [
+        "--model",
+        "tiny-1b",
+        "--users",
+        "1",
+        "--duration",
+        "60s",
+        "--target-ttft",
+        "p99=1s",
+        "-o",
+        tmp_path,
+    ]
     done = run_cli("kvtrace", "plan", *argv, "--prices", requests.parent / "prices.toml", "--quiet")
-    assert done.stdout.startswith("p99 1.00 s to the first token: not known: too few requests for that percentile")
+    assert done.stdout.startswith(
+        "p99 1.00 s to the first token: not known: too few requests for that percentile"
+    )
     median = run_cli(
         "kvtrace",
         "plan",
@@ -220,7 +333,9 @@ def test_a_p99_of_too_few_requests_is_not_one_that_is_missed(requests, tmp_path)
         requests.parent / "prices.toml",
     )
     assert re.match(
-        r"1 node: .* hit, p50 [0-9.]+ m?s to the first token \(target p50 9.00 s to the first token\)", median.stdout
+        r"1 node: .* hit, p50 [0-9.]+ m?s to the first token \(target p50 9.00 s to the first"
+        r" token\)",
+        median.stdout,
     )
 
 
@@ -229,14 +344,22 @@ def test_falling_behind_makes_storage_no_cheaper(requests, tmp_path):
     plan(requests, tmp_path / "out", "--target-hit", "5%", "--time-scale", "0.001", "--gpu", "a100")
     rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
     row = next(row for row in rows if row["knob.store"] == "a bucket")
-    made = json.loads(run_cli(*shlex.split(row["command"]), "-o", tmp_path / "t.parquet", "--json").stdout)
+    made = json.loads(
+        run_cli(*shlex.split(row["command"]), "-o", tmp_path / "t.parquet", "--json").stdout
+    )
     stated = ("a bucket", row["knob.DRAM a node"], "-", 0.596)
     assert row["span_ns"] > 2 * 596 * 10**6
-    assert row["price"] == pytest.approx(naive_cost(tmp_path / "t.parquet", len(made["stats"]["tiers"]) - 1, *stated))
+    assert row["price"] == pytest.approx(
+        naive_cost(tmp_path / "t.parquet", len(made["stats"]["tiers"]) - 1, *stated)
+    )
 
 
 def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
-    found = json.loads(plan(requests, tmp_path / "a", "--preset", "vllm-obj", "--target-hit", "5%", "--json").stdout)
+    found = json.loads(
+        plan(
+            requests, tmp_path / "a", "--preset", "vllm-obj", "--target-hit", "5%", "--json"
+        ).stdout
+    )
     assert {row["knobs"]["store"] for row in found["rows"]} == {"a bucket", "no storage"}
     refused = plan(
         requests,
@@ -249,28 +372,62 @@ def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
         "prefix",
         check=False,
     )
-    assert (refused.returncode, "vllm-offload-cpu: it stores nothing below cpu" in refused.stderr) == (2, True)
-    assert "[default: lmcache-disk]" in " ".join(run_cli("kvtrace", "plan", "--help").stdout.split())
+    assert (
+        refused.returncode,
+        "vllm-offload-cpu: it stores nothing below cpu" in refused.stderr,
+    ) == (2, True)
+    assert "[default: lmcache-disk]" in " ".join(
+        run_cli("kvtrace", "plan", "--help").stdout.split()
+    )
 
 
 @pytest.mark.parametrize(
     ("prices", "options", "message"),
     [
         (PRICES, [], "give the fleet a target, such as --target-hit 60% or --target-ttft p99=2s"),
-        (PRICES.replace("years = 4", "years = 0"), ["--target-hit", "50%"], "prices.toml: years: must be > 0"),
+        (
+            PRICES.replace("years = 4", "years = 0"),
+            ["--target-hit", "50%"],
+            "prices.toml: years: must be > 0",
+        ),
         (
             PRICES.replace('sizes = ["128MiB", "2GiB"]\n', ""),
             ["--target-hit", "50%"],
             "prices.toml: file: say its sizes",
         ),
-        (PRICES.replace("4000/GiB", "dear"), ["--target-hit", "50%"], "prices.toml: write for example"),
+        (
+            PRICES.replace("4000/GiB", "dear"),
+            ["--target-hit", "50%"],
+            "prices.toml: write for example",
+        ),
         (PRICES.replace("[nvme]", "[nvmes]"), ["--target-hit", "50%"], "did you mean nvme?"),
-        (PRICES.replace("3DWPD,5y", "much"), ["--target-hit", "50%"], "--endurance much: write 1DWPD,5y"),
-        (PRICES.partition("[nvme]")[0], ["--target-hit", "50%"], "prices.toml: no medium that lmcache-disk can use"),
-        # Each fleet was simulated with that, and called by the routers and the sizes that a plan tries.
-        (PRICES, ["--target-hit", "50%", "--set", "fleet.router=session"], "fleet.router=session: a plan sets that"),
-        (PRICES, ["--target-hit", "50%", "--set", "tiers.nvme.capacity=1GB"], "tiers.nvme.capacity=1GB: a plan sets"),
-        (PRICES, ["--target-hit", "50%", "--set", "tiers.nvme.write_bandwidth=9GB"], "bandwidth=9GB: a plan sets that"),
+        (
+            PRICES.replace("3DWPD,5y", "much"),
+            ["--target-hit", "50%"],
+            "--endurance much: write 1DWPD,5y",
+        ),
+        (
+            PRICES.partition("[nvme]")[0],
+            ["--target-hit", "50%"],
+            "prices.toml: no medium that lmcache-disk can use",
+        ),
+        # Each fleet was simulated with that, and called by the routers and the sizes that a plan
+        # tries.
+        (
+            PRICES,
+            ["--target-hit", "50%", "--set", "fleet.router=session"],
+            "fleet.router=session: a plan sets that",
+        ),
+        (
+            PRICES,
+            ["--target-hit", "50%", "--set", "tiers.nvme.capacity=1GB"],
+            "tiers.nvme.capacity=1GB: a plan sets",
+        ),
+        (
+            PRICES,
+            ["--target-hit", "50%", "--set", "tiers.nvme.write_bandwidth=9GB"],
+            "bandwidth=9GB: a plan sets that",
+        ),
     ],
 )
 def test_what_is_refused(requests, tmp_path, prices, options, message):
@@ -282,6 +439,19 @@ def test_what_is_refused(requests, tmp_path, prices, options, message):
 
 
 def test_a_router_needs_several_nodes(requests, tmp_path):
-    given = [requests, "--source", "mooncake", "--model", "tiny-1b", "--target-hit", "50%", "-o", tmp_path / "out"]
+    given = [
+        requests,
+        "--source",
+        "mooncake",
+        "--model",
+        "tiny-1b",
+        "--target-hit",
+        "50%",
+        "-o",
+        tmp_path / "out",
+    ]
     done = run_cli("kvtrace", "plan", *given, "--router", "prefix", check=False)
-    assert (done.returncode, "--router prefix needs several nodes: add --nodes" in done.stderr) == (2, True)
+    assert (done.returncode, "--router prefix needs several nodes: add --nodes" in done.stderr) == (
+        2,
+        True,
+    )

@@ -1,4 +1,7 @@
-"""`kvtrace study`: each row is what gen counts, what is done is kept, a failure is a row, and the page shows it."""
+"""`kvtrace study`.
+
+Each row is what gen counts, what is done is kept, a failure is a row, and the page shows it.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,16 @@ def test_each_row_is_what_gen_counts(done, tmp_path):
     for row in rows[::5]:
         made = run_cli(*row["command"].split(), "-o", tmp_path / "t.parquet", "--json", "--force")
         stats = json.loads(made.stdout)["stats"]
-        assert row["hit_ratio"] == pytest.approx(sum(tier["hits"] for tier in stats["tiers"]) / stats["lookups"])
+        assert row["hit_ratio"] == pytest.approx(
+            sum(tier["hits"] for tier in stats["tiers"]) / stats["lookups"]
+        )
         for tier in stats["tiers"]:
             for name in ("hit_ratio", "read_bytes", "written_bytes"):
                 assert row[f"tier.{tier['name']}.{name}"] == tier[name]
         assert row["first_token_p50_ns"] == stats["first_token"]["with_cache"]["p50_ns"]
-        assert row["recomputed_tokens"] == stats["input_tokens"] - 256 * sum(t["hits"] for t in stats["tiers"])
+        assert row["recomputed_tokens"] == stats["input_tokens"] - 256 * sum(
+            t["hits"] for t in stats["tiers"]
+        )
         assert row["error"] is None
 
 
@@ -54,8 +61,16 @@ def test_the_table_has_knobs_prices_and_units(done):
     folder, _ = done
     path = folder / "out" / "results.parquet"
     row = read_table(path, STUDY).to_pylist()[4]
-    assert (row["knob.seed"], row["knob.tiers.nvme.policy"], row["knob.tiers.nvme.capacity"]) == (1, "fifo", "256MiB")
-    assert (row["price"], row["tier.nvme.capacity_bytes"], row["capacity_bytes"]) == (0.25, 256 * MIB, 384 * MIB)
+    assert (row["knob.seed"], row["knob.tiers.nvme.policy"], row["knob.tiers.nvme.capacity"]) == (
+        1,
+        "fifo",
+        "256MiB",
+    )
+    assert (row["price"], row["tier.nvme.capacity_bytes"], row["capacity_bytes"]) == (
+        0.25,
+        256 * MIB,
+        384 * MIB,
+    )
     # Of three seconds no 99th can be told.
     assert row["tier.nvme.p99_second_read_bytes_per_s"] is None
     assert row["tier.nvme.write_bytes_per_s"] == row["tier.nvme.written_bytes"] / 3
@@ -70,21 +85,29 @@ def test_the_first_line_is_the_answer(done):
     shown = study(folder / "study.toml", folder / "out", "--target-hit", "5%").stdout.splitlines()
     assert shown[0] == found["answer"]
     best = max(found["rows"], key=lambda row: row["hit_ratio"])
-    assert f"tiers.nvme.capacity={best['knobs']['tiers.nvme.capacity']}" in shown[0].partition(";")[0]
+    assert (
+        f"tiers.nvme.capacity={best['knobs']['tiers.nvme.capacity']}" in shown[0].partition(";")[0]
+    )
     assert "; cheapest for 5 %: tiers.nvme." in shown[0]
     assert found["basis"] == "simulated"
 
 
 def test_a_best_of_a_gpu_without_bound_is_warned_of(tmp_path):
     knobs = 'preset = "lmcache-disk"\nmodel = "tiny-1b"\nusers = 4\nduration = "3s"'
-    (tmp_path / "s.toml").write_text(f'[base]\n{knobs}\n[grid]\ntiers.gpu.capacity = ["64MiB", "0"]\n')
+    (tmp_path / "s.toml").write_text(
+        f'[base]\n{knobs}\n[grid]\ntiers.gpu.capacity = ["64MiB", "0"]\n'
+    )
     line, warned, *_ = study(tmp_path / "s.toml", tmp_path / "out").stdout.splitlines()
     assert "at tiers.gpu.capacity=0" in line
     assert warned.startswith("the best: tiers.gpu.capacity=0: GPU memory limits no requests")
     listed = json.loads(study(tmp_path / "s.toml", tmp_path / "out", "--json").stdout)["rows"]
     assert [len(row["notes"]) for row in listed] == [0, 1]
-    # Of several ranks that share an object, too, the memory is of all: 141 GB of weights fit two GPUs, and not one.
-    knobs = 'preset = "vllm-fs"\nmodel = "llama3.1-70b"\nusers = 1\nduration = "1s"\ntiers.gpu.capacity = "16GiB"'
+    # Of several ranks that share an object, too, the memory is of all: 141 GB of weights fit two
+    # GPUs, and not one.
+    knobs = (
+        'preset = "vllm-fs"\nmodel = "llama3.1-70b"\nusers = 1\nduration = "1s"\ntiers.gpu.capacity'
+        ' = "16GiB"'
+    )
     (tmp_path / "s.toml").write_text(f"[base]\n{knobs}\n[grid]\ntp = [1, 2]\n")
     listed = json.loads(study(tmp_path / "s.toml", tmp_path / "out", "--json").stdout)["rows"]
     assert [len(row["notes"]) for row in listed] == [1, 0]
@@ -113,14 +136,19 @@ def test_what_was_changed_since_it_was_kept_is_simulated_again(done, tmp_path):
 
 def test_a_study_grows_and_an_edited_file_of_requests_counts(tmp_path, monkeypatch):
     requests = tmp_path / "r.jsonl"
-    line = '{{"timestamp": {0}, "input_length": 1024, "output_length": 8, "hash_ids": [{1}, {2}]}}\n'
+    line = (
+        '{{"timestamp": {0}, "input_length": 1024, "output_length": 8, "hash_ids": [{1}, {2}]}}\n'
+    )
     requests.write_text("".join(line.format(1000 * n, n % 3, 10 + n % 3) for n in range(9)))
     made = []
     from kvtrace.commands import study as command
 
     whole = command.simulate
     monkeypatch.setattr(command, "simulate", lambda task: (made.append(task.argv), whole(task))[1])
-    text = f'[base]\nfile = "{requests}"\nsource = "mooncake"\npreset = "lmcache-disk"\nmodel = "tiny-1b"\n[grid]\n'
+    text = (
+        f'[base]\nfile = "{requests}"\nsource = "mooncake"\npreset = "lmcache-disk"\nmodel ='
+        ' "tiny-1b"\n[grid]\n'
+    )
     study(study_file(tmp_path, text + "chunk_tokens = [256]"), tmp_path / "out")
     study(study_file(tmp_path, text + "chunk_tokens = [256, 512]"), tmp_path / "out")
     assert [argv[-1] for argv in made] == ["chunk_tokens=256", "chunk_tokens=512"]
@@ -143,7 +171,9 @@ def test_a_failed_configuration_is_a_row(tmp_path):
 
 
 def test_memory_does_not_wear_and_one_node_needs_no_router(tmp_path):
-    """A stack without a drive had drive writes a day, and a router of one node changed nothing, unsaid."""
+    """A stack without a drive had drive writes a day, and a router of one node changed nothing,
+    unsaid.
+    """
     begin = '[base]\npreset = "vllm-offload-cpu"\nmodel = "tiny-1b"\nusers = 2\nduration = "3s"\n'
     shown = study(study_file(tmp_path, begin), tmp_path / "out").stdout
     assert "drive writes a day" not in shown
@@ -153,7 +183,11 @@ def test_memory_does_not_wear_and_one_node_needs_no_router(tmp_path):
     assert "drive-size: no tier is a drive; memory and buckets do not wear" in sized
     routed = study(study_file(tmp_path, begin + 'router = "prefix"'), tmp_path / "out", check=False)
     assert "--router prefix needs several nodes: add --nodes" in routed.stderr
-    both = study(study_file(tmp_path, begin + 'router = "prefix"\n[grid]\nnodes = [1, 2]'), tmp_path / "out", "--json")
+    both = study(
+        study_file(tmp_path, begin + 'router = "prefix"\n[grid]\nnodes = [1, 2]'),
+        tmp_path / "out",
+        "--json",
+    )
     assert [row["error"] for row in json.loads(both.stdout)["rows"]] == [None, None]
 
 
@@ -170,7 +204,9 @@ def test_a_file_that_a_configuration_names_is_missing_as_for_gen(tmp_path):
 
 
 def test_the_list_simulates_nothing(tmp_path):
-    shown = run_cli("kvtrace", "study", study_file(tmp_path), "--list", "-o", tmp_path / "out").stdout.splitlines()
+    shown = run_cli(
+        "kvtrace", "study", study_file(tmp_path), "--list", "-o", tmp_path / "out"
+    ).stdout.splitlines()
     assert shown[0] == "12 configurations"
     assert shown[1] == "0: seed=1, tiers.nvme.policy=lru, tiers.nvme.capacity=64MiB"
     assert not (tmp_path / "out").exists()
@@ -190,7 +226,9 @@ def test_traces_are_written_if_asked_for(tmp_path):
     run_cli("kvtrace", "gen", "--preset", "lmcache-disk", "--model", "tiny-1b", "--users", "2", "--duration", "3s",
             "--seed", "2", "--set", "tiers.gpu.capacity=64MiB", "--set", "tiers.cpu.capacity=64MiB",
             "-o", tmp_path / "t.parquet", "--force")  # fmt: skip
-    assert (tmp_path / "out" / "traces" / "1.parquet").read_bytes() == (tmp_path / "t.parquet").read_bytes()
+    assert (tmp_path / "out" / "traces" / "1.parquet").read_bytes() == (
+        tmp_path / "t.parquet"
+    ).read_bytes()
 
 
 def test_the_page(done):
@@ -199,19 +237,26 @@ def test_the_page(done):
     study(folder / "study.toml", folder / "out", "--target-hit", "5%")
     page = (folder / "out" / "study.html").read_text()
     assert f'<p class="headline">{found["answer"]}</p>' in page
-    for chart in ("hit ratio against price", "mean hit ratio, from the worst to the best value of each knob"):
+    for chart in (
+        "hit ratio against price",
+        "mean hit ratio, from the worst to the best value of each knob",
+    ):
         assert f'aria-label="{chart}"' in page
     assert 'aria-label="hit ratio (%) by ' in page
 
 
 def test_traces_are_those_of_their_configurations_whatever_the_study_was_before(tmp_path):
-    """Kept results stand for a configuration, traces for its place in the study, which may be another's by now."""
+    """Kept results stand for a configuration, traces for its place in the study, which may be
+    another's by now.
+    """
 
     def capacities(sizes):
         text = BEGIN + f'[grid]\ntiers.nvme.capacity = ["{sizes[0]}MiB", "{sizes[1]}MiB"]'
         study(study_file(tmp_path, text), tmp_path / "out", "--with-traces")
         traces = [tmp_path / "out" / "traces" / f"{number}.parquet" for number in range(2)]
-        return [open_table(trace, TRACE).meta.tiers[-1].capacity_bytes // MIB for trace in traces], traces
+        return [
+            open_table(trace, TRACE).meta.tiers[-1].capacity_bytes // MIB for trace in traces
+        ], traces
 
     assert capacities([256, 512])[0] == [256, 512]
     assert capacities([512, 256])[0] == [512, 256]
@@ -227,7 +272,17 @@ def test_traces_are_those_of_their_configurations_whatever_the_study_was_before(
 def test_ctrl_c_keeps_what_is_done(tmp_path):
     text = SMALL.replace("seed = [1, 2]", f"seed = {list(range(200))}")
     path, out = study_file(tmp_path, text), tmp_path / "out"
-    argv = [sys.executable, "-m", "kvtrace.cli", "study", str(path), "-o", str(out), "--workers", "1"]
+    argv = [
+        sys.executable,
+        "-m",
+        "kvtrace.cli",
+        "study",
+        str(path),
+        "-o",
+        str(out),
+        "--workers",
+        "1",
+    ]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and len(list((out / "simulated").glob("*.json"))) < 3:
             time.sleep(0.01)

@@ -1,4 +1,7 @@
-"""A study on many cores, and on a cluster: the same table, and whether or not a worker is killed."""
+"""A study on many cores, and on a cluster.
+
+The same table, and whether or not a worker is killed.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,19 @@ def study(path, out, workers):
 
 @pytest.mark.parametrize(
     ("more", "count"),
-    [("", 30), pytest.param("chunk_tokens = [64, 128, 192, 256, 320, 384, 512]", 210, marks=pytest.mark.full)],
+    [
+        ("", 30),
+        pytest.param(
+            "chunk_tokens = [64, 128, 192, 256, 320, 384, 512]", 210, marks=pytest.mark.full
+        ),
+    ],
 )
-def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(tmp_path, request, more, count):
+def test_the_table_has_the_same_bytes_however_many_simulate_at_a_time(
+    tmp_path, request, more, count
+):
     path, usual = study_file(tmp_path, MANY + more), sys.getswitchinterval()
-    # Threads that take turns often share what must not be shared: Typer's command lines were, once in some hundred.
+    # Threads that take turns often share what must not be shared: Typer's command lines were, once
+    # in some hundred.
     sys.setswitchinterval(1e-5)
     request.addfinalizer(lambda: sys.setswitchinterval(usual))
     found = [json.loads(study(path, tmp_path / str(workers), workers).stdout) for workers in (1, 8)]
@@ -60,10 +71,14 @@ def test_a_worker_of_a_cluster_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("KVTRACE_TEST_MARKER", str(tmp_path / "killed"))
     with monkeypatch.context() as patch, cluster_of(2) as cluster:
         patch.setattr("kvtrace.commands.study.simulate", study_workers.dies_once)
-        run_cli("kvtrace", "study", path, "-o", tmp_path / "a", "--scheduler", cluster.scheduler_address)
+        run_cli(
+            "kvtrace", "study", path, "-o", tmp_path / "a", "--scheduler", cluster.scheduler_address
+        )
     assert (tmp_path / "killed").exists()
     study(path, tmp_path / "b", 1)
-    assert (tmp_path / "a" / "results.parquet").read_bytes() == (tmp_path / "b" / "results.parquet").read_bytes()
+    assert (tmp_path / "a" / "results.parquet").read_bytes() == (
+        tmp_path / "b" / "results.parquet"
+    ).read_bytes()
 
 
 @pytest.mark.full
@@ -72,29 +87,65 @@ def test_what_kills_each_worker_is_given_up_and_is_a_row(tmp_path, monkeypatch):
     monkeypatch.setattr("kvtrace.commands.study.simulate", study_workers.dies)
     path = study_file(tmp_path, text)
     with cluster_of(2) as cluster:
-        run_cli("kvtrace", "study", path, "-o", tmp_path / "out", "--scheduler", cluster.scheduler_address)
+        run_cli(
+            "kvtrace",
+            "study",
+            path,
+            "-o",
+            tmp_path / "out",
+            "--scheduler",
+            cluster.scheduler_address,
+        )
     rows = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()
-    assert [row["error"] for row in rows] == [None, "each worker that simulated it died; check their memory"]
+    assert [row["error"] for row in rows] == [
+        None,
+        "each worker that simulated it died; check their memory",
+    ]
 
 
 def test_a_cluster_that_is_there_already(tmp_path):
     with cluster_of(1, processes=False, protocol="tcp://") as cluster:
         run_cli(
-            "kvtrace", "study", study_file(tmp_path), "-o", tmp_path / "a", "--scheduler", cluster.scheduler_address
+            "kvtrace",
+            "study",
+            study_file(tmp_path),
+            "-o",
+            tmp_path / "a",
+            "--scheduler",
+            cluster.scheduler_address,
         )
     study(tmp_path / "study.toml", tmp_path / "b", 1)
-    assert (tmp_path / "a" / "results.parquet").read_bytes() == (tmp_path / "b" / "results.parquet").read_bytes()
+    assert (tmp_path / "a" / "results.parquet").read_bytes() == (
+        tmp_path / "b" / "results.parquet"
+    ).read_bytes()
 
 
 def test_no_scheduler_there(tmp_path, monkeypatch):
     monkeypatch.setattr("kvtrace.study.run._CONNECT_S", 1)
     path = study_file(tmp_path)
-    done = run_cli("kvtrace", "study", path, "-o", tmp_path / "a", "--scheduler", "tcp://127.0.0.1:1", check=False)
+    done = run_cli(
+        "kvtrace",
+        "study",
+        path,
+        "-o",
+        tmp_path / "a",
+        "--scheduler",
+        "tcp://127.0.0.1:1",
+        check=False,
+    )
     assert done.returncode == 2
     assert "--scheduler tcp://127.0.0.1:1: " in done.stderr
 
 
 def test_workers_are_not_asked_of_a_cluster(tmp_path):
-    given = [study_file(tmp_path), "-o", tmp_path / "a", "--scheduler", "tcp://127.0.0.1:1", "--workers", "2"]
+    given = [
+        study_file(tmp_path),
+        "-o",
+        tmp_path / "a",
+        "--scheduler",
+        "tcp://127.0.0.1:1",
+        "--workers",
+        "2",
+    ]
     done = run_cli("kvtrace", "study", *given, check=False)
     assert (done.returncode, "--workers is for this machine" in done.stderr) == (2, True)

@@ -1,4 +1,7 @@
-"""`kvtrace gen --preset checkpoint`: sizes, who writes what, when it saves and restores, and what it refuses."""
+"""`kvtrace gen --preset checkpoint`.
+
+Sizes, who writes what, when it saves and restores, and what it refuses.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,11 @@ def gen(monkeypatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("model", "published", "within"),
     # MLPerf Storage, Rules.md, table 2 of its checkpointing workloads; its GB and TB are binary.
-    [("llama3.1-8b", 105 * GIB, 0.005), ("llama3.1-70b", 912 * GIB, 0.01), ("llama3.1-405b", 5.29 * TIB, 0.03)],
+    [
+        ("llama3.1-8b", 105 * GIB, 0.005),
+        ("llama3.1-70b", 912 * GIB, 0.01),
+        ("llama3.1-405b", 5.29 * TIB, 0.03),
+    ],
 )
 def test_sizes_are_those_of_mlperf_storage(model, published, within):
     shards = shard_bytes(Training(), find_model(model).parameters)
@@ -44,7 +51,10 @@ def test_sizes_are_those_of_mlperf_storage(model, published, within):
 @pytest.mark.parametrize("placement", WrittenBy)
 def test_parts_add_up_and_differ_by_a_byte(placement):
     shards = shard_bytes(Training(ranks=7, placement=placement), 1_000_003)
-    assert {part: sum(sizes) for part, sizes in shards.items()} == {"weights": 2_000_006, "optimizer": 12_000_036}
+    assert {part: sum(sizes) for part, sizes in shards.items()} == {
+        "weights": 2_000_006,
+        "optimizer": 12_000_036,
+    }
     assert {len(sizes) for sizes in shards.values()} == {7 if placement is WrittenBy.SHARDED else 1}
     assert all(max(sizes) - min(sizes) <= 1 for sizes in shards.values())
 
@@ -58,8 +68,16 @@ def test_without_failures_it_saves_at_each_interval():
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 60), st.integers(1, 30), st.integers(1, 600))
-def test_failures_lose_what_was_not_saved_and_restore_the_newest(seed, every, mtbf, restart, minutes):
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 40),
+    st.integers(1, 60),
+    st.integers(1, 30),
+    st.integers(1, 600),
+)
+def test_failures_lose_what_was_not_saved_and_restore_the_newest(
+    seed, every, mtbf, restart, minutes
+):
     training = Training(every=f"{every}min", mtbf=f"{mtbf}min", restart=f"{restart}min")
     course = run_course(training, minutes * MINUTE_NS, seed)
     assert course == run_course(training, minutes * MINUTE_NS, seed)
@@ -76,7 +94,8 @@ def test_failures_lose_what_was_not_saved_and_restore_the_newest(seed, every, mt
     for before, after in pairwise(course.events):
         gap = after.at_ns - before.at_ns
         if not after.is_save:
-            # It went on for less than the interval, failed, and was started again; or failed again before its restore.
+            # It went on for less than the interval, failed, and was started again; or failed again
+            # before its restore.
             assert gap > restart * MINUTE_NS
         else:
             # After a save or a restore: the interval, unless it fell before the first save of all.
@@ -88,7 +107,18 @@ def test_failures_lose_what_was_not_saved_and_restore_the_newest(seed, every, mt
 
 def test_the_rows_are_a_request_a_checkpoint_stage_by_stage(monkeypatch, tmp_path, capsys):
     path = tmp_path / "c.parquet"
-    wanted = ["--ranks", "3", "--every", "10min", "--duration", "40min", "--set", "parameters=1000", "--set", "keep=2"]
+    wanted = [
+        "--ranks",
+        "3",
+        "--every",
+        "10min",
+        "--duration",
+        "40min",
+        "--set",
+        "parameters=1000",
+        "--set",
+        "keep=2",
+    ]
     assert gen(monkeypatch, *wanted, "--json", "-o", str(path)) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["stats"]["checkpoint"]["checkpoint_bytes"] == 14_000
@@ -115,14 +145,32 @@ def test_the_rows_are_a_request_a_checkpoint_stage_by_stage(monkeypatch, tmp_pat
     assert len({row["key"] for row in objects}) == len(objects)
 
 
-def test_what_it_writes_is_valid_the_same_twice_and_holds_what_is_kept(monkeypatch, tmp_path, capsys):
-    wanted = ["--ranks", "16", "--every", "1min", "--duration", "2h", "--mtbf", "7min", "--set", "parameters=10_000"]
+def test_what_it_writes_is_valid_the_same_twice_and_holds_what_is_kept(
+    monkeypatch, tmp_path, capsys
+):
+    wanted = [
+        "--ranks",
+        "16",
+        "--every",
+        "1min",
+        "--duration",
+        "2h",
+        "--mtbf",
+        "7min",
+        "--set",
+        "parameters=10_000",
+    ]
     for name in ("a", "b"):
-        assert gen(monkeypatch, *wanted, "--set", "keep=3", "-o", str(tmp_path / f"{name}.parquet")) == 0
+        assert (
+            gen(monkeypatch, *wanted, "--set", "keep=3", "-o", str(tmp_path / f"{name}.parquet"))
+            == 0
+        )
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
     capsys.readouterr()
     for command in ("validate", "info"):
-        monkeypatch.setattr(sys, "argv", ["kvtrace", command, str(tmp_path / "a.parquet"), "--json"])
+        monkeypatch.setattr(
+            sys, "argv", ["kvtrace", command, str(tmp_path / "a.parquet"), "--json"]
+        )
         with pytest.raises(SystemExit) as left:
             cli.main()
         assert not left.value.code

@@ -23,8 +23,20 @@ def names(directory):
 def made(tmp_path, monkeypatch):
     """A generated trace with its objects and requests."""
     path = tmp_path / "t.parquet"
-    options = ["--users", 4, "--duration", "20s", "--set", "tiers.gpu.capacity=2GiB", "--set", "tiers.cpu.capacity=0"]
-    assert kvtrace(monkeypatch, "gen", *options, "-o", path, "--requests-out", tmp_path / "r.parquet") == 0
+    options = [
+        "--users",
+        4,
+        "--duration",
+        "20s",
+        "--set",
+        "tiers.gpu.capacity=2GiB",
+        "--set",
+        "tiers.cpu.capacity=0",
+    ]
+    assert (
+        kvtrace(monkeypatch, "gen", *options, "-o", path, "--requests-out", tmp_path / "r.parquet")
+        == 0
+    )
     return path
 
 
@@ -55,11 +67,16 @@ def test_other_tables_convert_too(tmp_path, monkeypatch, name, table):
 
 def test_requests_with_blocks_convert(tmp_path, monkeypatch):
     source = tmp_path / "m.jsonl"
-    source.write_text('{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [4, 2]}\n' * 2)
+    source.write_text(
+        '{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [4, 2]}\n' * 2
+    )
     options = ["--source", "mooncake", source, "--requests-out", tmp_path / "r.csv.zst"]
     assert kvtrace(monkeypatch, "gen", *options, "-o", tmp_path / "t.parquet") == 0
     assert kvtrace(monkeypatch, "convert", tmp_path / "r.csv.zst", tmp_path / "r.parquet") == 0
-    assert read_table(tmp_path / "r.parquet", REQUESTS).column("block_ids").to_pylist() == [[4, 2], [4, 2]]
+    assert read_table(tmp_path / "r.parquet", REQUESTS).column("block_ids").to_pylist() == [
+        [4, 2],
+        [4, 2],
+    ]
 
 
 def test_a_trace_without_its_objects_converts(tmp_path, monkeypatch):
@@ -76,12 +93,24 @@ def test_a_trace_without_its_objects_converts(tmp_path, monkeypatch):
         (["t.parquet", "link.parquet", "--force"], 2, "is the input; name another output"),
         (["t.parquet", "t.json"], 2, "unknown file type; name it *.parquet or *.csv.zst"),
         (["t.parquet", ".parquet"], 2, "unknown file type"),
-        (["t.parquet", "t.parquet.zst", "--to", "mlperf"], 2, "name an MLPerf trace *.csv or *.csv.zst"),
-        (["t.parquet", "t.csv", "--to", "warp"], 2, "--to warp: unknown format; use native or mlperf"),
+        (
+            ["t.parquet", "t.parquet.zst", "--to", "mlperf"],
+            2,
+            "name an MLPerf trace *.csv or *.csv.zst",
+        ),
+        (
+            ["t.parquet", "t.csv", "--to", "warp"],
+            2,
+            "--to warp: unknown format; use native or mlperf",
+        ),
         (["none.parquet", "u.csv.zst"], 3, "none.parquet: no such file"),
         (["t.txt", "u.csv.zst"], 2, "t.txt: unknown file type"),
         (["t.parquet", "none/u.csv.zst"], 4, "no such directory; create it first"),
-        (["t.objects.parquet", "u.csv", "--to", "mlperf"], 3, "holds the table 'objects', where 'trace' is wanted"),
+        (
+            ["t.objects.parquet", "u.csv", "--to", "mlperf"],
+            3,
+            "holds the table 'objects', where 'trace' is wanted",
+        ),
     ],
 )
 def test_what_cannot_be_converted_is_named(tmp_path, monkeypatch, capsys, arguments, code, message):
@@ -117,7 +146,9 @@ def test_an_existing_target_is_replaced_whole(tmp_path, monkeypatch):
     source = write_trace(tmp_path / "t.parquet", ROWS)
     target = write_trace(tmp_path / "u.csv.zst", ROWS[:1])
     assert kvtrace(monkeypatch, "convert", source, target, "--force") == 0
-    with create(tmp_path / "same.csv.zst", open_table(source).table, open_table(source).meta) as out:
+    with create(
+        tmp_path / "same.csv.zst", open_table(source).table, open_table(source).meta
+    ) as out:
         for batch in open_table(source).batches():
             out.write(batch)
     assert target.read_bytes() == (tmp_path / "same.csv.zst").read_bytes()

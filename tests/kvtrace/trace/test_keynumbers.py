@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from kvtrace.trace.mlperf_csv import Import
 
-NAMES = st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=3), unique=True)
+NAMES = st.lists(
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=3), unique=True
+)
 
 
 @settings(max_examples=30, deadline=None)

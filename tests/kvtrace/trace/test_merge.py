@@ -1,4 +1,7 @@
-"""`kvtrace merge`: every row of each trace is there once, in order of time, and nothing of two traces is the same."""
+"""`kvtrace merge`.
+
+Every row of each trace is there once, in order of time, and nothing of two traces is the same.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ from kvtrace.core.tables import create, objects_path, open_table
 from kvtrace.trace import merge as merging
 from kvtrace.trace.merge import Input
 
-TIERS = st.sampled_from([("gpu", "cpu", "nvme"), ("cpu", "nvme"), ("nvme",), ("gpu", "nvme"), ("nvme", "s3")])
+TIERS = st.sampled_from(
+    [("gpu", "cpu", "nvme"), ("cpu", "nvme"), ("nvme",), ("gpu", "nvme"), ("nvme", "s3")]
+)
 ROWS = st.lists(
     st.tuples(
         st.integers(0, 8),
@@ -35,7 +40,9 @@ ROWS = st.lists(
 
 
 def write(path: Path, rows, tiers, *, nodes: bool = False, has_table: bool = True) -> None:
-    meta = metadata.describe(TRACE, "kvtrace", ["kvtrace"], {}, tiers=[TierFacts(name, 1000) for name in tiers])
+    meta = metadata.describe(
+        TRACE, "kvtrace", ["kvtrace"], {}, tiers=[TierFacts(name, 1000) for name in tiers]
+    )
     columns = defaultdict(list)
     for at, (ts, op, obj, request, node) in enumerate(sorted(rows, key=lambda row: row[0])):
         said = {
@@ -47,15 +54,23 @@ def write(path: Path, rows, tiers, *, nodes: bool = False, has_table: bool = Tru
             columns[name].append(value)
     extras = ("node",) if nodes else ()
     schema = arrow_schema(TRACE, extras)
-    batch = pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in schema], schema=schema)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(columns[f.name], f.type) for f in schema], schema=schema
+    )
     with create(path, TRACE, meta, extras) as out:
         out.write(batch)
     objects = {"object_id": list(range(10)), "key": [f"k{i}" for i in range(10)], "kind": ["chunk"] * 10,
                "size_bytes": [7] * 10}  # fmt: skip
     if has_table:
         schema = arrow_schema(OBJECTS)
-        with create(objects_path(path), OBJECTS, msgspec.structs.replace(meta, table="objects")) as out:
-            out.write(pa.RecordBatch.from_arrays([pa.array(objects[f.name], f.type) for f in schema], schema=schema))
+        with create(
+            objects_path(path), OBJECTS, msgspec.structs.replace(meta, table="objects")
+        ) as out:
+            out.write(
+                pa.RecordBatch.from_arrays(
+                    [pa.array(objects[f.name], f.type) for f in schema], schema=schema
+                )
+            )
 
 
 @settings(deadline=None, max_examples=60)
@@ -74,7 +89,9 @@ def test_every_row_is_there_by_time_and_nothing_is_shared(tmp_path_factory, trac
         patch.setattr(tables, "BATCH_ROWS", batch_rows)
         meta = merging.merge(inputs, folder / "m.parquet", ["kvtrace", "merge"])
     names = [tier.name for tier in meta.tiers]
-    merged = [row for b in open_table(folder / "m.parquet", TRACE).batches() for row in b.to_pylist()]
+    merged = [
+        row for b in open_table(folder / "m.parquet", TRACE).batches() for row in b.to_pylist()
+    ]
     assert [row["ts_ns"] for row in merged] == sorted(row["ts_ns"] for row in merged)
     objects = read_table(objects_path(folder / "m.parquet"), OBJECTS).to_pylist()
     keys = {row["object_id"]: row["key"] for row in objects}
@@ -83,11 +100,17 @@ def test_every_row_is_there_by_time_and_nothing_is_shared(tmp_path_factory, trac
     total = 0
     for at, (_, tiers, _, shift) in enumerate(traces):
         own = [row for row in merged if keys[row["object_id"]].startswith(f"t{at}/")]
-        source = [row for b in open_table(inputs[at].path, TRACE).batches() for row in b.to_pylist()]
+        source = [
+            row for b in open_table(inputs[at].path, TRACE).batches() for row in b.to_pylist()
+        ]
         assert len(own) == len(source)
         total += len(own)
         pairs = list(zip(own, source, strict=True))
-        first = {row["request_id"] - was["request_id"] for row, was in pairs if was["request_id"] is not None}
+        first = {
+            row["request_id"] - was["request_id"]
+            for row, was in pairs
+            if was["request_id"] is not None
+        }
         assert len(first) <= 1
         for row, was in pairs:
             assert keys[row["object_id"]] == f"t{at}/k{was['object_id']}"
@@ -115,16 +138,50 @@ def run(monkeypatch, *arguments: str) -> int:
 def made(monkeypatch, tmp_path) -> tuple[str, str]:
     kv, save = str(tmp_path / "kv.parquet"), str(tmp_path / "save.parquet")
     requests = str(tmp_path / "kv-requests.parquet")
-    assert run(monkeypatch, "gen", "--users", "3", "--duration", "5s", "--requests-out", requests, "-o", kv) == 0
-    few = ["--ranks", "2", "--every", "1s", "--duration", "4s", "--set", "parameters=1000", "-o", save]
+    assert (
+        run(
+            monkeypatch,
+            "gen",
+            "--users",
+            "3",
+            "--duration",
+            "5s",
+            "--requests-out",
+            requests,
+            "-o",
+            kv,
+        )
+        == 0
+    )
+    few = [
+        "--ranks",
+        "2",
+        "--every",
+        "1s",
+        "--duration",
+        "4s",
+        "--set",
+        "parameters=1000",
+        "-o",
+        save,
+    ]
     assert run(monkeypatch, "gen", "--preset", "checkpoint", *few) == 0
     return kv, save
 
 
-def test_users_beside_a_checkpoint_are_a_valid_trace_with_their_requests(monkeypatch, tmp_path, capsys):
+def test_users_beside_a_checkpoint_are_a_valid_trace_with_their_requests(
+    monkeypatch, tmp_path, capsys
+):
     kv, save = made(monkeypatch, tmp_path)
     mixed, requests = str(tmp_path / "mixed.parquet"), str(tmp_path / "r.parquet")
-    said = ["--shift", "save=500ms", "--requests", f"kv={tmp_path / 'kv-requests.parquet'}", "--requests-out", requests]
+    said = [
+        "--shift",
+        "save=500ms",
+        "--requests",
+        f"kv={tmp_path / 'kv-requests.parquet'}",
+        "--requests-out",
+        requests,
+    ]
     assert run(monkeypatch, "merge", kv, save, "-o", mixed, *said) == 0
     assert "rows of kv, save, on gpu, cpu, nvme" in capsys.readouterr().out
     assert run(monkeypatch, "validate", mixed) == 0
@@ -137,14 +194,29 @@ def test_users_beside_a_checkpoint_are_a_valid_trace_with_their_requests(monkeyp
     saves = [row for row in rows if row["phase"] == "save"]
     assert min(row["ts_ns"] for row in saves) == 1_500_000_000
     assert {row["tier"] for row in saves} == {2}
-    last = max(row["request_id"] for row in rows if row["phase"] not in ("save", "evict") and row["request_id"])
+    last = max(
+        row["request_id"]
+        for row in rows
+        if row["phase"] not in ("save", "evict") and row["request_id"]
+    )
     assert min(row["request_id"] for row in saves) > last
 
 
 def test_what_each_node_of_a_fleet_has_stays_its_own(monkeypatch, tmp_path, capsys):
     kv, save = made(monkeypatch, tmp_path)
     fleet, mixed = str(tmp_path / "fleet.parquet"), str(tmp_path / "mixed.parquet")
-    few = ["--users", "8", "--duration", "10s", "--model", "tiny-1b", "--preset", "lmcache-disk", "--nodes", "4"]
+    few = [
+        "--users",
+        "8",
+        "--duration",
+        "10s",
+        "--model",
+        "tiny-1b",
+        "--preset",
+        "lmcache-disk",
+        "--nodes",
+        "4",
+    ]
     assert run(monkeypatch, "gen", *few, "--set", "tiers.cpu.capacity=32MiB", "-o", fleet) == 0
     assert run(monkeypatch, "merge", fleet, save, "-o", mixed) == 0
     found = {tier.name: tier for tier in open_table(mixed, TRACE).meta.tiers}
@@ -156,7 +228,9 @@ def test_what_each_node_of_a_fleet_has_stays_its_own(monkeypatch, tmp_path, caps
     shared = str(tmp_path / "shared.parquet")
     assert run(monkeypatch, "gen", *few, "--set", "tiers.nvme.scope=fleet", "-o", shared) == 0
     assert run(monkeypatch, "merge", fleet, shared, "-o", mixed, "--force") == 2
-    assert "tier nvme has other numbers of nodes in each fleet" in " ".join(capsys.readouterr().err.split())
+    assert "tier nvme has other numbers of nodes in each fleet" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_both_forms_of_a_table_merge_alike(monkeypatch, tmp_path, capsys):
@@ -178,9 +252,15 @@ def test_what_it_refuses(monkeypatch, tmp_path, capsys):
         ([kv, "-o", out], "name two traces or more"),
         ([kv, kv, "-o", out], "names must differ"),
         ([kv, save, "-o", kv, "--force"], "is an input"),
-        ([kv, save, "-o", out, "--shift", "saves=3s"], "write NAME=30s once for a trace, which are kv, save"),
+        (
+            [kv, save, "-o", out, "--shift", "saves=3s"],
+            "write NAME=30s once for a trace, which are kv, save",
+        ),
         ([kv, save, "-o", out, "--requests", f"kv={requests}"], "belong together"),
-        ([kv, save, "-o", out, "--requests", f"save={requests}", "--requests-out", out], "from another simulation"),
+        (
+            [kv, save, "-o", out, "--requests", f"save={requests}", "--requests-out", out],
+            "from another simulation",
+        ),
     ):
         assert run(monkeypatch, "merge", *arguments) == 2
         assert message in capsys.readouterr().err

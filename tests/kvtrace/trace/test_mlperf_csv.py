@@ -31,7 +31,9 @@ def write(path, lines):
 
 def text_of(path):
     data = path.read_bytes()
-    return (zstandard.ZstdDecompressor().stream_reader(data).read() if path.suffix == ".zst" else data).decode()
+    return (
+        zstandard.ZstdDecompressor().stream_reader(data).read() if path.suffix == ".zst" else data
+    ).decode()
 
 
 def load(source, tmp_path):
@@ -57,7 +59,11 @@ def test_an_import_is_exact(tmp_path, name):
     meta = open_table(target).meta
     assert [t.name for t in meta.tiers] == ["gpu", "cpu", "nvme"]
     assert {t.capacity_bytes for t in meta.tiers} == {None}
-    assert meta.source == {"kind": "mlperf-csv", "file": name, "first_unix_ns": 1_700_000_000_000_001_000}
+    assert meta.source == {
+        "kind": "mlperf-csv",
+        "file": name,
+        "first_unix_ns": 1_700_000_000_000_001_000,
+    }
     assert not meta.is_simulated
     assert (meta.seed, meta.preset, meta.stats) == (None, None, None)
     assert len(state.notes()) == 1
@@ -69,7 +75,15 @@ def test_many_blocks_are_one_trace(tmp_path, monkeypatch):
     lines = [f"{1700000000 + i}.5,Write,{i},Tier-1,key_{i % 7},Prefill" for i in range(100)]
     _, target, rows = load(write(tmp_path / "m.csv", [HEADER, *lines]), tmp_path)
     assert [(r[0], r[4], r[6]) for r in rows] == [(i * 10**9, i % 7, i) for i in range(100)]
-    assert read_table(objects_path(target), OBJECTS).column("size_bytes").to_pylist() == [98, 99, 93, 94, 95, 96, 97]
+    assert read_table(objects_path(target), OBJECTS).column("size_bytes").to_pylist() == [
+        98,
+        99,
+        93,
+        94,
+        95,
+        96,
+        97,
+    ]
 
 
 def test_times_that_go_back_are_raised_and_counted(tmp_path):
@@ -82,11 +96,16 @@ def test_times_that_go_back_are_raised_and_counted(tmp_path):
     state, target, rows = load(write(tmp_path / "m.csv", [HEADER, *lines]), tmp_path)
     assert [r[0] for r in rows] == [0, 0, 250_000_000, 250_000_000]
     assert (state.raised_rows, state.raised_most_ns) == (2, 1_750_000_000)
-    assert "2 of 4 rows had a time earlier than the row before, by 1.75 s at most" in open_table(target).meta.notes[1]
+    assert (
+        "2 of 4 rows had a time earlier than the row before, by 1.75 s at most"
+        in open_table(target).meta.notes[1]
+    )
 
 
 def test_phases_we_do_not_know_are_kept_as_other_and_noted(tmp_path):
-    lines = [line.replace("Decode", "Warmup") for line in GOOD] + ["1700000009,Read,1,Tier-0,k,Prefill_decode"]
+    lines = [line.replace("Decode", "Warmup") for line in GOOD] + [
+        "1700000009,Read,1,Tier-0,k,Prefill_decode"
+    ]
     state, _, rows = load(write(tmp_path / "m.csv", [HEADER, *lines]), tmp_path)
     assert [rows[1][3], rows[6][3]] == ["other", "load"]
     assert state.notes()[1:] == ["phase 'Warmup' (1 row) is 'other' here"]
@@ -101,7 +120,14 @@ def test_a_quoted_key(tmp_path):
 def test_lines_may_end_as_on_windows(tmp_path):
     path = tmp_path / "m.csv"
     path.write_bytes("\r\n".join([HEADER, *GOOD, ""]).encode())
-    assert [r[3] for r in load(path, tmp_path)[2]] == ["prefill", "decode", "demote", "demote", "prefill", "load"]
+    assert [r[3] for r in load(path, tmp_path)[2]] == [
+        "prefill",
+        "decode",
+        "demote",
+        "demote",
+        "prefill",
+        "load",
+    ]
 
 
 def test_a_header_alone_is_an_empty_trace(tmp_path):
@@ -109,18 +135,33 @@ def test_a_header_alone_is_an_empty_trace(tmp_path):
 
 
 BAD = {
-    "tier": ("1,Write,5,Tier-7,k,Prefill", "column Tier: unknown value 'Tier-7'; it must be one of Tier-0, Tier-1"),
-    "operation": ("1,Peek,5,Tier-0,k,Prefill", "column Operation: unknown value 'Peek'; it must be one of Read, Write"),
+    "tier": (
+        "1,Write,5,Tier-7,k,Prefill",
+        "column Tier: unknown value 'Tier-7'; it must be one of Tier-0, Tier-1",
+    ),
+    "operation": (
+        "1,Peek,5,Tier-0,k,Prefill",
+        "column Operation: unknown value 'Peek'; it must be one of Read, Write",
+    ),
     "negative size": ("1,Read,-5,Tier-0,k,Prefill", "column Object_Size_Bytes: a negative size"),
     "size overflows": (
         "1,Read,99999999999999999999,Tier-0,k,Prefill",
         "column Object_Size_Bytes: CSV conversion error",
     ),
     # What no table may hold: it was written, and no program could read it.
-    "size beyond a trace's": ("1,Read,1125899906842625,Tier-0,k,Prefill", "column Object_Size_Bytes: more than 1 PiB"),
-    "time beyond a trace's": ("4611686019,Read,5,Tier-0,k,Prefill", "column Timestamp: 4.61169e+09 is no Unix time"),
+    "size beyond a trace's": (
+        "1,Read,1125899906842625,Tier-0,k,Prefill",
+        "column Object_Size_Bytes: more than 1 PiB",
+    ),
+    "time beyond a trace's": (
+        "4611686019,Read,5,Tier-0,k,Prefill",
+        "column Timestamp: 4.61169e+09 is no Unix time",
+    ),
     "no key": ("1,Read,5,Tier-0,,Prefill", "column Key: empty: write a name"),
-    "size is a fraction": ("1,Read,1.5,Tier-0,k,Prefill", "column Object_Size_Bytes: CSV conversion error"),
+    "size is a fraction": (
+        "1,Read,1.5,Tier-0,k,Prefill",
+        "column Object_Size_Bytes: CSV conversion error",
+    ),
     "no size": ("1,Read,,Tier-0,k,Prefill", "column Object_Size_Bytes: CSV conversion error"),
     "no time": (",Read,5,Tier-0,k,Prefill", "column Timestamp: CSV conversion error"),
     "not a time": ("noon,Read,5,Tier-0,k,Prefill", "column Timestamp: CSV conversion error"),
@@ -149,7 +190,10 @@ def test_a_bad_line_is_named(tmp_path, monkeypatch, capsys, line, message, block
 @pytest.mark.parametrize("name", ["m.csv", "m.csv.zst"])
 @pytest.mark.parametrize("cut", [1, 20, 3000])
 def test_a_truncated_file_is_refused(tmp_path, name, cut):
-    lines = [f"{1700000000 + i}.{i % 7},Write,{i * 37 % 91},Tier-1,key_{i * i % 977},Prefill" for i in range(20_000)]
+    lines = [
+        f"{1700000000 + i}.{i % 7},Write,{i * 37 % 91},Tier-1,key_{i * i % 977},Prefill"
+        for i in range(20_000)
+    ]
     source = write(tmp_path / name, [HEADER, *lines])
     source.write_bytes(source.read_bytes()[:-cut])
     with pytest.raises(TraceError, match="truncated"):
@@ -165,7 +209,10 @@ def test_a_small_truncated_zst_is_refused_as_a_command(tmp_path, monkeypatch, ca
 
 
 def test_damaged_zst_is_refused(tmp_path):
-    lines = [f"{1700000000 + i},Write,{i * 37 % 91},Tier-1,key_{i * i % 977},Prefill" for i in range(20_000)]
+    lines = [
+        f"{1700000000 + i},Write,{i * 37 % 91},Tier-1,key_{i * i % 977},Prefill"
+        for i in range(20_000)
+    ]
     source = write(tmp_path / "m.csv.zst", [HEADER, *lines])
     data = bytearray(source.read_bytes())
     data[5000:5100] = b"\xff" * 100
@@ -199,8 +246,10 @@ def test_an_export_is_exact_and_says_what_it_loses(tmp_path, monkeypatch, capsys
     source = write_trace(tmp_path / "t.parquet", ROWS)
     for name in ("m.csv", "m.csv.zst"):
         assert kvtrace(monkeypatch, "convert", source, tmp_path / name, "--to", "mlperf") == 0
-        assert capsys.readouterr().err == (
-            "lost in this format: 1 delete, 5 request ids, 1 offset, 2 phases, 1 rank, 1 sub-microsecond time\n"
+        assert (
+            capsys.readouterr().err
+            == "lost in this format: 1 delete, 5 request ids, 1 offset, 2 phases, 1 rank, 1"
+            " sub-microsecond time\n"
         )
         assert text_of(tmp_path / name).splitlines() == [
             HEADER,
@@ -218,7 +267,11 @@ def test_an_export_says_that_nodes_and_streams_are_lost(tmp_path):
     """Of a fleet each node holds its own copy of an object: without nodes they are one."""
     source, extras = tmp_path / "t.parquet", ("node", "stream")
     columns = trace_batch(ROWS[:4])
-    arrays = [*columns.columns, pa.array([0, 1, 2, 0], pa.int32()), pa.array([None, 0, 5, None], pa.int16())]
+    arrays = [
+        *columns.columns,
+        pa.array([0, 1, 2, 0], pa.int32()),
+        pa.array([None, 0, 5, None], pa.int16()),
+    ]
     with create(source, TRACE, trace_meta(), extras) as out:
         out.write(pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(TRACE, extras)))
     lost = mlperf_csv.write_from(source, tmp_path / "m.csv", lambda _: None)
@@ -227,21 +280,34 @@ def test_an_export_says_that_nodes_and_streams_are_lost(tmp_path):
 
 @pytest.mark.parametrize("op", ["read", "write"])
 def test_the_phases_that_are_lost_are_those_that_do_not_come_back(tmp_path, op):
-    rows = [(at * 1000, op, 0, str(phase), 0, 0, 8, None, None, 0) for at, phase in enumerate(Phase)]
-    lost = mlperf_csv.write_from(write_trace(tmp_path / "s.parquet", rows), tmp_path / "m.csv", lambda _: None)
+    rows = [
+        (at * 1000, op, 0, str(phase), 0, 0, 8, None, None, 0) for at, phase in enumerate(Phase)
+    ]
+    lost = mlperf_csv.write_from(
+        write_trace(tmp_path / "s.parquet", rows), tmp_path / "m.csv", lambda _: None
+    )
     _, _, back = load(tmp_path / "m.csv", tmp_path)
-    assert lost["phases"] == sum(row[3] != phase for row, phase in zip(back, Phase, strict=True)) == len(Phase) - 3
+    assert (
+        lost["phases"]
+        == sum(row[3] != phase for row, phase in zip(back, Phase, strict=True))
+        == len(Phase) - 3
+    )
 
 
 def test_objects_without_a_name_are_named_by_number(tmp_path):
-    source = write_trace(tmp_path / "t.parquet", [(0, "write", 0, "prefill", i, 0, 1, None, None, 0) for i in (0, 3)])
+    source = write_trace(
+        tmp_path / "t.parquet", [(0, "write", 0, "prefill", i, 0, 1, None, None, 0) for i in (0, 3)]
+    )
     mlperf_csv.write_from(source, tmp_path / "m.csv", lambda _: None)
     assert [line.split(",")[4] for line in text_of(tmp_path / "m.csv").splitlines()[1:]] == [
         "chunk/000000000000", "chunk/000000000003",
     ]  # fmt: skip
     objects_path(source).unlink()
     mlperf_csv.write_from(source, tmp_path / "m.csv", lambda _: None)
-    assert [line.split(",")[4] for line in text_of(tmp_path / "m.csv").splitlines()[1:]] == ["object/0", "object/3"]
+    assert [line.split(",")[4] for line in text_of(tmp_path / "m.csv").splitlines()[1:]] == [
+        "object/0",
+        "object/3",
+    ]
 
 
 def test_what_was_imported_is_exported_unchanged(tmp_path):

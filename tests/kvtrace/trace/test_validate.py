@@ -103,7 +103,12 @@ def test_requests_that_move_nothing_are_counted_as_gen_does(tmp_path, monkeypatc
     asked, path = tmp_path / "r.jsonl", tmp_path / "t.parquet"
     line = '{{"timestamp": {0}, "input_length": {1}, "output_length": 1, "hash_ids": {2}}}\n'
     asked.write_text(line.format(0, 9, [1]) + line.format(1, 1024, [2, 3]) + line.format(2, 9, [4]))
-    assert kvtrace(monkeypatch, "gen", asked, "--preset", "lmcache-disk", "--model", "tiny-1b", "-o", path) == 0
+    assert (
+        kvtrace(
+            monkeypatch, "gen", asked, "--preset", "lmcache-disk", "--model", "tiny-1b", "-o", path
+        )
+        == 0
+    )
     assert kvtrace(monkeypatch, "info", path) == 0
     assert ", 4 objects, I/O of 1 of 3 requests\n" in capsys.readouterr().out
 
@@ -131,12 +136,22 @@ def test_a_fault_is_one_line_with_its_place(tmp_path, monkeypatch, capsys, code)
         (w(-1, 0), "ts_ns", "-1 is out of range"),
         (w(0, 1, tier=3), "tier", "3 is no tier: the metadata names gpu, cpu, nvme (from 0 to 2)"),
         (w(0, 1, size=-4), "length_bytes", "-4 is out of range"),
-        (w(0, 1, size=2**62), "length_bytes", "4611686018427387904 is out of range (from 0 to 1125899906842624)"),
-        (w(0, 2**31 - 1), "object_id", "2147483647 is not a dense number from 0, in a file of 2 rows"),
+        (
+            w(0, 1, size=2**62),
+            "length_bytes",
+            "4611686018427387904 is out of range (from 0 to 1125899906842624)",
+        ),
+        (
+            w(0, 2**31 - 1),
+            "object_id",
+            "2147483647 is not a dense number from 0, in a file of 2 rows",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["validate", "info"])
-def test_what_no_row_may_hold_is_refused_by_the_reader(tmp_path, monkeypatch, capsys, command, row, column, message):
+def test_what_no_row_may_hold_is_refused_by_the_reader(
+    tmp_path, monkeypatch, capsys, command, row, column, message
+):
     path = write_trace(tmp_path / "t.parquet", [w(0, 0), row])
     assert kvtrace(monkeypatch, command, path) == 3
     assert f"{path}, row 1, column {column}: {message}" in capsys.readouterr().err
@@ -157,10 +172,19 @@ def test_only_the_first_fault_is_told(tmp_path, monkeypatch, capsys):
 
 
 def test_rows_that_the_simulation_counted_but_the_file_lacks(tmp_path, monkeypatch, capsys):
-    stats = {"tiers": [{"name": "gpu", "live_bytes": 0}, {"name": "cpu"}, {"name": "nvme", "live_bytes": 3 * K}]}
+    stats = {
+        "tiers": [
+            {"name": "gpu", "live_bytes": 0},
+            {"name": "cpu"},
+            {"name": "nvme", "live_bytes": 3 * K},
+        ]
+    }
     path = write_trace(tmp_path / "t.parquet", [w(0, 0), w(0, 1)], stats=stats)
     assert kvtrace(monkeypatch, "validate", path) == 3
-    expected = f"{path}: tier nvme ends with 2097152 bytes live, but the simulation counted 3145728: rows are missing"
+    expected = (
+        f"{path}: tier nvme ends with 2097152 bytes live, but the simulation counted 3145728: rows"
+        " are missing"
+    )
     assert capsys.readouterr().err == f"kvtrace: error: {expected}\n"
 
 
@@ -233,8 +257,11 @@ def test_requests_that_were_cut_off_make_no_objects(tmp_path, monkeypatch, prese
     options = ["--source", "mooncake", tmp_path / "inline.jsonl", "--limit", 2, "--preset", preset]
     assert kvtrace(monkeypatch, "gen", *options, "-o", path) == 0
     assert kvtrace(monkeypatch, "validate", path) == 0
-    # 1200 tokens are 4 chunks of 256, and 700 share the first 512 with them and none more; or a turn each.
-    assert read_table(objects_path(path), OBJECTS).num_rows == (4 if preset == "lmcache-disk" else 2)
+    # 1200 tokens are 4 chunks of 256, and 700 share the first 512 with them and none more; or a
+    # turn each.
+    assert read_table(objects_path(path), OBJECTS).num_rows == (
+        4 if preset == "lmcache-disk" else 2
+    )
 
 
 # Everything `gen` writes is valid.
@@ -256,25 +283,40 @@ CAPACITIES = {
         "tiers.cpu.staging=false",
         "tiers.nvme.capacity=200MiB",
     ],
-    "a slow model": ["prefill_ns_per_token=100000", "decode_ns_per_token=1000000", "tiers.gpu.capacity=1GiB"],
+    "a slow model": [
+        "prefill_ns_per_token=100000",
+        "decode_ns_per_token=1000000",
+        "tiers.gpu.capacity=1GiB",
+    ],
 }
 
 
 @pytest.mark.star
 @pytest.mark.parametrize("settings", CAPACITIES.values(), ids=CAPACITIES.keys())
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("load", ["users", "inline", pytest.param("first 1000", marks=pytest.mark.traces)])
+@pytest.mark.parametrize(
+    "load", ["users", "inline", pytest.param("first 1000", marks=pytest.mark.traces)]
+)
 @pytest.mark.parametrize("preset", ["lmcache-disk", "mlperf"])
 def test_what_gen_writes_is_valid(tmp_path, monkeypatch, preset, load, ranks, settings):
     (tmp_path / "inline.jsonl").write_text(INLINE)
     source = {
         "users": ["--users", 6, "--duration", "20s"],
         "inline": ["--source", "mooncake", tmp_path / "inline.jsonl"],
-        "first 1000": ["--source", "mooncake", TRACES / "mooncake_arxiv_first1000.jsonl", "--limit", 250],
+        "first 1000": [
+            "--source",
+            "mooncake",
+            TRACES / "mooncake_arxiv_first1000.jsonl",
+            "--limit",
+            250,
+        ],
     }[load]
     knobs = [word for setting in settings for word in ("--set", setting)]
     path = tmp_path / "t.parquet"
-    assert kvtrace(monkeypatch, "gen", *source, "--preset", preset, "--tp", ranks, *knobs, "-o", path) == 0
+    assert (
+        kvtrace(monkeypatch, "gen", *source, "--preset", preset, "--tp", ranks, *knobs, "-o", path)
+        == 0
+    )
     meta = open_table(path, TRACE).meta
     assert meta.rows > 0
     assert kvtrace(monkeypatch, "validate", path) == 0

@@ -1,4 +1,7 @@
-"""Chunks of 256 tokens in files, the least recently stored out first; STANDIN_TROUBLE makes it fail in some way."""
+"""Chunks of 256 tokens in files, the least recently stored out first.
+
+STANDIN_TROUBLE makes it fail in some way.
+"""
 
 import os
 import sys
@@ -67,7 +70,9 @@ class Engine:
 
     def store(self, tokens, mask, req_id):
         if mask.count(False) % CHUNK:  # as LMCache does (v1/token_database.py)
-            raise ValueError("The number of Falses in the mask is not a multiple of the chunk size.")
+            raise ValueError(
+                "The number of Falses in the mask is not a multiple of the chunk size."
+            )
         for number, key in enumerate(self.keys(tokens)):
             if not mask[number * CHUNK]:
                 continue
