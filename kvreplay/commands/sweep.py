@@ -117,11 +117,12 @@ def sweep(
     It takes the 60 s from when the slowest --tier first evicts, if it does; --window all takes the
     whole trace.
 
-    \b Example: kvreplay sweep --gen "--preset lmcache-disk --set workload.think_time=10s" --tier
-    nvme=/mnt/scratch -o sweep kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --limit 20GiB -o
-    sweep kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep kvreplay
-    sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o
-    sweep
+    \b
+    Example:
+      kvreplay sweep --gen "--preset lmcache-disk --set workload.think_time=10s" --tier nvme=/mnt/scratch -o sweep
+      kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --limit 20GiB -o sweep
+      kvreplay sweep conv.parquet --tier nvme=/mnt/scratch --speeds 1,2,4,8,16 -o sweep
+      kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
     with session(ranks) as several:
         from kvreplay.config.limits import check_memory
