@@ -760,6 +760,13 @@ def objects_path(trace: Path | str) -> Path:
     return trace.with_name(trace.name.removesuffix(suffix) + ".objects" + suffix)
 
 
+def requests_path(trace: Path | str) -> Path:
+    """Return where the requests table of `trace` lies: `t.parquet` has `t.requests.parquet`."""
+    trace = Path(trace)
+    suffix = _format(trace)
+    return trace.with_name(trace.name.removesuffix(suffix) + ".requests" + suffix)
+
+
 def _format(path: Path) -> str:
     for suffix in SUFFIXES:
         if path.name.endswith(suffix) and path.name != suffix:

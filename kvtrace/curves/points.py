@@ -25,7 +25,7 @@ from kvtrace.core.statistics import (
 )
 from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
-from kvtrace.model.shape import ModelShape
+from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
 from kvtrace.sim.policies import Policy
@@ -197,9 +197,7 @@ class Stack:
 
     def simulate(self, capacities: Capacities) -> Point:
         """Simulate all of the load."""
-        with Simulation(
-            self.at(capacities), self.model, self.load, ranks=self.ranks
-        ) as simulation:
+        with Simulation(self.at(capacities), self.model, self.load, ranks=self.ranks) as simulation:
             meter = Meter(simulation)
             simulation.run(meter)
             found = simulated(simulation, meter, self.span_ns(simulation), self.endurance)

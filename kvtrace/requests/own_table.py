@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core import pc
-from kvtrace.core.errors import TraceError, refuse
+from kvtrace.core import pa, pc
+from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
@@ -108,6 +108,57 @@ def _check(
             "input_tokens",
             "tokens do not fit the number of block_ids",
         )
+
+
+def requests_of_arrow(table: pa.Table, block_tokens: int) -> reading.Requests:
+    """Return the requests of a user's Arrow table; see `Requests.from_arrow`."""
+    needed = ("arrival_ns", "input_tokens", "output_tokens")
+    missing = [name for name in needed if name not in table.column_names]
+    if missing:
+        raise ConfigError(f"no column {missing[0]!r}; requests need {', '.join(needed)}")
+    has_ids = "block_ids" in table.column_names
+    if has_ids != bool(block_tokens):
+        raise ConfigError("give block_ids and block_tokens together, or neither")
+    if not table.num_rows:
+        raise TraceError("holds no request", path=_IN_MEMORY)
+    columns = {name: _integers(table, name) for name in needed}
+    sessions = _integers(table, "session_id") if "session_id" in table.column_names else None
+    count = table.num_rows
+    offsets, ids = np.zeros(count + 1, np.int64), np.zeros(0, np.int64)
+    if has_ids:
+        lengths, named = _blocks(table.column("block_ids"), _IN_MEMORY, has_ids=True)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        ids, _renamed = reading.prefix_chains(named.astype(np.int64), offsets)
+    checked = columns | {
+        "request_id": np.arange(count),
+        "session_id": np.full(count, reading.NONE) if sessions is None else sessions,
+    }
+    _check(checked, offsets, block_tokens, _IN_MEMORY)
+    dense_sessions = None if sessions is None else reading.dense(sessions)[0]
+    turns = None if dense_sessions is None else reading.turns_of(dense_sessions)
+    return reading.Requests(
+        columns["arrival_ns"],
+        columns["input_tokens"],
+        columns["output_tokens"],
+        offsets,
+        ids,
+        block_tokens,
+        {"kind": "memory", "requests": count, "block_tokens": block_tokens or None},
+        (),
+        session_id=dense_sessions,
+        turn=turns,
+    )
+
+
+_IN_MEMORY = Path("table in memory")
+
+
+def _integers(table: pa.Table, name: str) -> reading.Ints:
+    """Return a column of a user's table as int64."""
+    values = table.column(name).combine_chunks()
+    if not pa.types.is_integer(values.type) or values.null_count:
+        raise ConfigError(f"column {name}: must hold integers, and no nulls")
+    return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
 
 
 GAP_INTERVALS = 100

@@ -142,6 +142,61 @@ def read(
     return reshape(requests, wanted, np.random.default_rng([seed, 1]))
 
 
+def read_requests(
+    path: str | Path,
+    *,
+    source: str | None = None,
+    max_requests: int | None = None,
+    time_scale: float = 1.0,
+    seed: int = 42,
+    **options: object,
+) -> Requests:
+    """Read a file of real requests, such as a trace of Mooncake or a log of vLLM.
+
+    Args:
+        path: The file; for some sources a directory or a glob.
+        source: Its format, a name of `kvtrace.sources()`. Default: detected from the file.
+        max_requests: Read so many requests at most.
+        time_scale: Multiplies arrival times; 0.5 is twice as fast.
+        seed: Seed of what the file lacks and is drawn, such as arrival times of ShareGPT.
+        options: Options of the source, such as `block_tokens=512`, `time_unit="s"` or
+            `request_rate_per_s=2.0`, by the names of the parameters of the source's reader.
+
+    Returns:
+        The requests, in order of arrival, as columns; `to_polars` makes a frame of them.
+
+    Raises:
+        TraceError: if there is no such file, or it is damaged; with the row.
+        ConfigError: if the format is unknown, or does not take an option.
+
+    >>> import json, pathlib, tempfile
+    >>> import kvtrace as kt
+    >>> line = {"timestamp": 0, "input_length": 600, "output_length": 8, "hash_ids": [1, 2]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "conversation.jsonl")
+    ...     _ = file.write_text(json.dumps(line))
+    ...     requests = kt.read_requests(file, source="mooncake")
+    >>> len(requests), requests.to_polars()["input_tokens"].to_list()
+    (1, [600])
+
+    """
+    from kvtrace.requests.requests import Reshaping
+
+    path = Path(path)
+    reshaping = Reshaping(max_requests=max_requests, time_scale=time_scale)
+    return read(source or detect(path), path, options, reshaping, seed)
+
+
+def sources() -> list[str]:
+    """Return the names of the formats of request files that `read_requests` reads.
+
+    >>> import kvtrace as kt
+    >>> kt.sources()[:3]
+    ['mooncake', 'bailian', 'burstgpt']
+    """
+    return list(SOURCES)
+
+
 def detect(path: Path) -> str:
     """Return the name of the source that `path` is, from its name and its first bytes.
 

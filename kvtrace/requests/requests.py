@@ -28,10 +28,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.core import pa
+from kvtrace.core import pa, pl
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
-from kvtrace.core.schema import REQUESTS, RequestKind, batch_of, enum_code
+from kvtrace.core.notebook import html_table
+from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, batch_of, enum_code
 from kvtrace.core.units import NS_PER_S, format_duration
 
 Ints = NDArray[np.int64]
@@ -103,6 +104,73 @@ class Requests:
     def __len__(self) -> int:
         """Return the number of requests."""
         return len(self.arrival_ns)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the requests as an Arrow table of the columns of the requests table.
+
+        Null where the source says nothing: session, turn, service class, block ids.
+        """
+        return pa.Table.from_batches(batches(self), arrow_schema(REQUESTS))
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the requests as a Polars frame, with the columns of `to_arrow`.
+
+        >>> import kvtrace as kt, polars as pl
+        >>> frame = pl.DataFrame({
+        ...     "arrival_ns": [0, 10**9], "input_tokens": [600, 700], "output_tokens": [8, 8],
+        ...     "block_ids": [[0], [0, 1]],
+        ... })
+        >>> kt.Requests.from_polars(frame, block_tokens=512).to_polars()["turn"].null_count()
+        2
+        """
+        return pl.DataFrame(pl.from_arrow(self.to_arrow()))
+
+    @classmethod
+    def from_polars(cls, frame: pl.DataFrame, *, block_tokens: int = 0) -> Requests:
+        """Make requests of a Polars frame; see `from_arrow`.
+
+        >>> import kvtrace as kt, polars as pl
+        >>> frame = pl.DataFrame(
+        ...     {"arrival_ns": [0], "input_tokens": [600], "output_tokens": [8], "session_id": [0]}
+        ... )
+        >>> len(kt.Requests.from_polars(frame))
+        1
+        """
+        return cls.from_arrow(frame.to_arrow(), block_tokens=block_tokens)
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table, *, block_tokens: int = 0) -> Requests:
+        """Make requests of an Arrow table.
+
+        It needs the columns `arrival_ns`, `input_tokens` and `output_tokens`, integers, in order of
+        arrival. `session_id` says which requests share a history. `block_ids`, lists of integers,
+        are prefix chains of blocks of `block_tokens` tokens.
+
+        Raises:
+            ConfigError: if a column is missing, or block ids come without `block_tokens`.
+            TraceError: if a row has a value that is not allowed.
+
+        >>> import kvtrace as kt, pyarrow as pa
+        >>> table = pa.table({"arrival_ns": [0], "input_tokens": [600], "output_tokens": [8]})
+        >>> kt.Requests.from_arrow(table).input_tokens.tolist()
+        [600]
+
+        """
+        from kvtrace.requests.own_table import requests_of_arrow
+
+        return requests_of_arrow(table, block_tokens)
+
+    def _repr_html_(self) -> str:
+        """Return a summary for a notebook."""
+        columns = ["requests", "span, s", "input tokens", "output tokens"]
+        span_s = (self.arrival_ns[-1] - self.arrival_ns[0]) / 1e9 if len(self) else 0.0
+        cells = [
+            f"{len(self):,}",
+            f"{span_s:,.1f}",
+            f"{int(self.input_tokens.sum()):,}",
+            f"{int(self.output_tokens.sum()):,}",
+        ]
+        return html_table(columns, [cells])
 
     def check_shared(self) -> None:
         """Raise ConfigError if nothing says which prompts share a prefix.

@@ -37,7 +37,7 @@ from kvtrace.core.native.library import StructAt, function, held_back
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import format_bytes
-from kvtrace.model.shape import (
+from kvtrace.llm.shape import (
     ModelShape,
     PieceKind,
     bytes_per_token_per_rank,

@@ -27,7 +27,7 @@ FLOW = {
         "core.document",
         "native",
         "requests",
-        "model",
+        "llm",
         "sim",
         "curves",
         "study",

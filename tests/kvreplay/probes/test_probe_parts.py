@@ -329,6 +329,13 @@ def test_a_flush_that_the_kernel_passed_on_itself_was_issued_by_none():
     assert "null of flushes" in table.note
 
 
+@pytest.fixture
+def no_kernel(monkeypatch):
+    """Probes that need no kernel: neither root nor tracefs."""
+    monkeypatch.setattr(session, "Session", NoProbes)
+    monkeypatch.setattr(session, "check_available", lambda _backend: libbpf.Backend.CORE)
+
+
 class NoProbes:
     """A session without a kernel."""
 
@@ -344,8 +351,8 @@ class NoProbes:
         return BlockFigures(directions={}, zone_bytes=1, in_flight_at_end=0), None
 
 
-def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "Session", NoProbes)
+@pytest.mark.usefixtures("no_kernel")
+def test_a_signal_while_attaching_ends_the_session_cleanly(tmp_path):
     found = session.measure(
         Filter(),
         tmp_path / "out",
@@ -358,8 +365,8 @@ def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch)
     assert (tmp_path / "out" / "probe.json").is_file()
 
 
-def test_a_probe_that_fails_leaves_its_journal_and_one_that_ends_well_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "Session", NoProbes)
+@pytest.mark.usefixtures("no_kernel")
+def test_only_a_failing_probe_leaves_its_journal(tmp_path, monkeypatch):
     monkeypatch.setattr(NoProbes, "poll", lambda _self: 1 / 0, raising=False)
     ask = {"has_events": True, "tell": lambda _line: None}
     with pytest.raises(ZeroDivisionError):

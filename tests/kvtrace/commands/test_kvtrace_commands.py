@@ -408,7 +408,7 @@ def test_the_simulation_itself_goes_without_a_signal_where_it_gets_no_memory():
     # Nothing but the simulation allocates: other libraries end the process.
     code = """
 import pathlib, resource
-from kvtrace.model.catalogue import find_model
+from kvtrace.llm.catalogue import find_model
 from kvtrace.sim import simulation
 from kvtrace.sim.presets.preset import load_preset
 

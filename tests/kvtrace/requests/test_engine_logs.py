@@ -17,8 +17,8 @@ from whole import read_table
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
-from kvtrace.model.catalogue import logged_model
-from kvtrace.model.shape import bytes_per_token_per_rank
+from kvtrace.llm.catalogue import logged_model
+from kvtrace.llm.shape import bytes_per_token_per_rank
 from kvtrace.requests.engine_logs import (
     DYNAMO_SCHEMA,
     chats,

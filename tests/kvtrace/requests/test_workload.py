@@ -31,7 +31,7 @@ from kvtrace.core.schema import OBJECTS
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.tables import objects_path, open_table
 from kvtrace.curves.points import Meter
-from kvtrace.model.catalogue import find_model
+from kvtrace.llm.catalogue import find_model
 from kvtrace.native.records import USER
 from kvtrace.requests.users import Popularity, ServingMode, Workload, library_of, make_users
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset, preset_names

@@ -21,8 +21,8 @@ from test_oracle import SEMANTICS, fault, presets, request_lists
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.curves.stack import HASH_VALUES, estimate, lru_curve, sample_of
-from kvtrace.model.catalogue import find_model
-from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
+from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.chains import Chains
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.policies import Policy

@@ -21,7 +21,7 @@ from test_oracle_users import WORKLOADS, asked_in
 from test_queues import THROUGH, queued_presets
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
+from kvtrace.llm.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset, Promotion, load_preset
 from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope

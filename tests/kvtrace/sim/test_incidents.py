@@ -45,7 +45,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import is_memory
 from kvtrace.core.tables import open_table
-from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
+from kvtrace.llm.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.fleet import Incident, Kind, parse, steps_of
 from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope, TierSetting
 from kvtrace.sim.routers import Router

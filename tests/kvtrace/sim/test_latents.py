@@ -14,7 +14,7 @@ from test_oracle import SEMANTICS, presets, request_lists
 from whole import read_table
 
 from kvtrace.core.schema import TRACE
-from kvtrace.model.shape import KvDtype, Latent, ModelShape
+from kvtrace.llm.shape import KvDtype, Latent, ModelShape
 from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.simulation import Load
 

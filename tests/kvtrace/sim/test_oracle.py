@@ -12,9 +12,9 @@ from moving import moving_tables  # noqa: F401
 from oracle import Oracle
 from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, simulate
 
-from kvtrace.model.catalogue import find_model
-from kvtrace.model.serving import Attention
-from kvtrace.model.shape import (
+from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.serving import Attention
+from kvtrace.llm.shape import (
     Chunked,
     Full,
     KvDtype,

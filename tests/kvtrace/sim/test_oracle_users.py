@@ -11,7 +11,7 @@ from plans import oracle_of
 from simulated import ONE_BYTE, preset_of, requests_of, simulate
 from test_oracle import ATTENTION, BATCHES, SEMANTICS
 
-from kvtrace.model.catalogue import find_model
+from kvtrace.llm.catalogue import find_model
 from kvtrace.requests import users as arrivals
 from kvtrace.requests.users import ArrivalProcess, ServingMode, Workload
 from kvtrace.sim.output import trace_batch

@@ -23,7 +23,7 @@ from whole import read_table
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
-from kvtrace.model.catalogue import find_model
+from kvtrace.llm.catalogue import find_model
 from kvtrace.sim.output import StreamLabels, trace_batch
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.sim.presets.tier import Streams

@@ -13,8 +13,8 @@ import pytest
 from simulated import brief, mlperf_of, preset_of, requests_of, rows_of, simulate
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.catalogue import find_model
-from kvtrace.model.shape import bytes_per_token, bytes_per_token_per_rank, stored_ranks
+from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.shape import bytes_per_token, bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.presets.preset import Placement, Promotion, as_config, load_preset, preset_names
 from kvtrace.sim.simulation import Load, tier_limits
 

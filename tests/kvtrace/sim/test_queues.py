@@ -15,7 +15,7 @@ from simulated import ONE_BYTE, TWO_HEADS, brief, preset_of, requests_of, rows_o
 from test_oracle import ADMISSIONS, SEMANTICS, presets, request_lists
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
+from kvtrace.llm.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset

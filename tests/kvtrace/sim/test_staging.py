@@ -7,7 +7,7 @@ import pytest
 from simulated import ONE_BYTE, brief, preset_of, requests_of, rows_of, simulate
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.shape import Latent
+from kvtrace.llm.shape import Latent
 from kvtrace.sim.presets.preset import Match, Promotion, load_preset
 from kvtrace.sim.presets.tier import Recency, TierSetting
 from kvtrace.sim.simulation import Load

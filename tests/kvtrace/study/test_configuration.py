@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 from study_workers import BEGIN, study_file
 
-from kvtrace.commands.options import price_of_byte
 from kvtrace.commands.study import gen_options
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import price_of_byte
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.study.study import read_study
 

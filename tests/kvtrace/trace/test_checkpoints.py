@@ -19,7 +19,7 @@ from kvtrace import cli
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table
-from kvtrace.model.catalogue import find_model
+from kvtrace.llm.catalogue import find_model
 from kvtrace.sim.presets.preset import Training, WrittenBy, load_training
 from kvtrace.trace.checkpoint import run_course, shard_bytes
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from simulated import kvtrace
 
 from kvtrace.core.metadata import first_tokens_ns
-from kvtrace.model import serving
-from kvtrace.model.catalogue import find_model, load_models
-from kvtrace.model.shape import Chunked, Full, Indexer, Latent, Recurrent, Sliding
+from kvtrace.llm import serving
+from kvtrace.llm.catalogue import find_model, load_models
+from kvtrace.llm.shape import Chunked, Full, Indexer, Latent, Recurrent, Sliding
 
 LENGTHS = (1, 2, 100, 4097, 8192, 100_000, 1_000_000)
 PEAKS = {

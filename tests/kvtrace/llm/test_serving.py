@@ -12,8 +12,8 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import NS_PER_S
-from kvtrace.model.catalogue import find_model, load_models
-from kvtrace.model.serving import GPUS, computing_times, step_ns
+from kvtrace.llm.catalogue import find_model, load_models
+from kvtrace.llm.serving import GPUS, computing_times, step_ns
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from conftest import run_cli
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.catalogue import find_model, load_models
-from kvtrace.model.shape import (
+from kvtrace.llm.catalogue import find_model, load_models
+from kvtrace.llm.shape import (
     Full,
     KvDtype,
     Latent,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError, need_file
-from kvtrace.model import shape as shapes
+from kvtrace.llm import shape as shapes
 
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
 _MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2", "opt"}

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from kvtrace.core.metadata import first_tokens_ns
-from kvtrace.model.catalogue import find_model
-from kvtrace.model.serving import computing_times, step_ns
-from kvtrace.model.shape import bytes_per_token_per_rank
+from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.serving import computing_times, step_ns
+from kvtrace.llm.shape import bytes_per_token_per_rank
 
 NVL32 = (
     "developer.nvidia.com/blog/low-latency-inference-chapter-2-blackwell-is-coming-nvidia-gh200-nvl32-with-nvlink-switch"

@@ -8,8 +8,8 @@ import pytest
 from conftest import run_cli
 
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.model.catalogue import find_model
-from kvtrace.model.shape import (
+from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.shape import (
     bytes_per_token,
     growing_bytes_per_token,
     pieces,

@@ -14,8 +14,8 @@ import json
 import pytest
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.catalogue import find_model, load_models
-from kvtrace.model.shape import (
+from kvtrace.llm.catalogue import find_model, load_models
+from kvtrace.llm.shape import (
     Recurrent,
     growing_bytes_per_token,
     pieces,
