@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from kvtrace.core.notebook import html_table
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema
 from kvtrace.core.simulation_stats import SimulationStats, simulation_stats
 from kvtrace.core.tables import SUFFIXES, create, objects_path, open_table, requests_path
+from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ class Trace:
     ['gpu', 'cpu', 'nvme']
     """
 
-    def __init__(
-        self, path: Path, metadata: Metadata, *, folder: tempfile.TemporaryDirectory[str] | None
-    ) -> None:
+    def __init__(self, path: Path, metadata: Metadata, *, folder: TemporaryFolder | None) -> None:
         """Refer to the trace file at `path`. `folder` is deleted with the last reference to it."""
         self.path = path
         """The trace file: `*.parquet` or `*.csv.zst`."""
@@ -84,7 +82,8 @@ class Trace:
         >>> written > 0
         True
         """
-        return _with_tier_names(_scan(self.path, TRACE), self.tiers)
+        self._keep_files()
+        return named_columns(self.path, TRACE, self.tiers)
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a Polars frame; see `scan` for traces larger than memory.
@@ -94,7 +93,7 @@ class Trace:
         >>> frame["op"].dtype.categories.to_list()
         ['read', 'write', 'delete']
         """
-        return self.scan().collect()
+        return named_columns(self.path, TRACE, self.tiers).collect()
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as an Arrow table; `op`, `phase` and `tier` are dictionaries of names.
@@ -124,6 +123,7 @@ class Trace:
         ['object_id', 'key', 'kind', 'size_bytes']
 
         """
+        self._keep_files()
         return _scan(objects_path(self.path), OBJECTS)
 
     def requests(self) -> pl.LazyFrame:
@@ -138,6 +138,7 @@ class Trace:
         True
 
         """
+        self._keep_files()
         return _scan(requests_path(self.path), REQUESTS)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Trace:
@@ -231,14 +232,19 @@ class Trace:
             {},
             tiers=[TierFacts(name, capacity) for name, capacity in tiers.items()],
         )
-        folder = tempfile.TemporaryDirectory(prefix="kvtrace-")
-        path = Path(folder.name, "trace.parquet")
+        folder = TemporaryFolder("kvtrace-")
+        path = folder.path / "trace.parquet"
         with create(path, TRACE, metadata) as writer:
             for batch in complete.to_batches():
                 writer.write(batch)
         for _batch in open_table(path, TRACE).batches():
             pass  # A reader refuses the first row that is not allowed, with its number.
-        return read_trace(path, folder=folder)
+        return open_trace(path, folder)
+
+    def _keep_files(self) -> None:
+        """Keep temporary files: a lazy frame may read them after this object is gone."""
+        if self._folder is not None:
+            self._folder.keep_until_exit()
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -277,12 +283,10 @@ class Trace:
         return f"{head} (simulated){html_table(columns, rows)}"
 
 
-def read_trace(
-    path: str | Path, *, folder: tempfile.TemporaryDirectory[str] | None = None
-) -> Trace:
+def read_trace(path: str | Path) -> Trace:
     """Return the trace in the file at `path`, `*.parquet` or `*.csv.zst`.
 
-    Only the metadata are read. `folder` is a temporary folder that the trace then owns.
+    Only the metadata are read.
 
     Raises:
         TraceError: if there is no such file, or it holds no trace.
@@ -295,6 +299,11 @@ def read_trace(
     'vllm-fs'
 
     """
+    return open_trace(path, None)
+
+
+def open_trace(path: str | Path, folder: TemporaryFolder | None) -> Trace:
+    """Return the trace in the file at `path`; it owns `folder`, a temporary one."""
     reader = open_table(path, TRACE)
     return Trace(reader.path, reader.meta, folder=folder)
 
@@ -311,6 +320,12 @@ def _scan(path: Path, table: Table) -> pl.LazyFrame:
         for column in table.columns
         if column.type == "enum"
     )
+
+
+def named_columns(path: Path, table: Table, tiers: Sequence[str]) -> pl.LazyFrame:
+    """Return a file of `table` as a lazy frame with the names of tiers and of closed sets."""
+    frame = _scan(path, table)
+    return _with_tier_names(frame, tiers) if "tier" in table.names else frame
 
 
 def _with_tier_names(frame: pl.LazyFrame, names: Sequence[str]) -> pl.LazyFrame:

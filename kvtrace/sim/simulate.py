@@ -5,13 +5,13 @@ requests or synthetic users -> scenario -> simulation -> trace, objects and requ
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.tables import requests_path
-from kvtrace.core.trace import Trace, read_trace
+from kvtrace.core.temporary import TemporaryFolder
+from kvtrace.core.trace import Trace, open_trace
 from kvtrace.core.units import parse_duration_ns, parse_rate_per_s
 from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests, Turns
@@ -165,10 +165,10 @@ def simulate(
     if path is not None:
         file = Path(path)
         return write_scenario(scenario, file, argv, requests_path(file), progress=progress)[0]
-    folder = tempfile.TemporaryDirectory(prefix="kvtrace-")
-    file = Path(folder.name, "trace.parquet")
+    folder = TemporaryFolder("kvtrace-")
+    file = folder.path / "trace.parquet"
     write_scenario(scenario, file, argv, requests_path(file), progress=progress)
-    return read_trace(file, folder=folder)
+    return open_trace(file, folder)
 
 
 def write_scenario(
