@@ -32,7 +32,7 @@ from kvtrace.core.units import format_bytes, format_duration
 _LATENCIES = ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
 
-class Verdict:
+class ReplayVerdict:
     """What limited a run, with the evidence.
 
     `str()` gives the sentence. `kvreplay.replay(...).verdict` returns one.
@@ -77,7 +77,7 @@ class Verdict:
         return self.sentence
 
     def __repr__(self) -> str:
-        return f"<Verdict: {self.sentence}>"
+        return f"<ReplayVerdict: {self.sentence}>"
 
 
 class Run:
@@ -96,9 +96,9 @@ class Run:
         self._folder = folder
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ReplayVerdict:
         """What limited the run."""
-        return Verdict(self.file.summary)
+        return ReplayVerdict(self.file.summary)
 
     @property
     def is_partial(self) -> bool:

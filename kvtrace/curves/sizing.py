@@ -317,7 +317,7 @@ def _check_prices(
         return None
     for role in prices:
         if role not in roles:
-            raise ConfigError(f"--price {role}: takes prices of {' and '.join(roles)} only")
+            raise ConfigError(f"--price: takes prices of {' and '.join(roles)} only, not of {role}")
     for role in roles:
         if role not in prices:
             raise ConfigError(f"--price: add a price of {role}, such as --price {role}=0.1/GiB")

@@ -28,8 +28,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.core import pa, pl
-from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core import pa, pc, pl
+from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json
 from kvtrace.core.notebook import html_table
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, batch_of, enum_code
@@ -156,8 +156,6 @@ class Requests:
         [600]
 
         """
-        from kvtrace.requests.own_table import requests_of_arrow
-
         return requests_of_arrow(table, block_tokens)
 
     def _repr_html_(self) -> str:
@@ -1098,3 +1096,101 @@ def waits_of(requests: Requests) -> Waits:
     return Waits(
         row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64)
     )
+
+
+def block_lists(lists: Any, path: Path, *, has_ids: bool) -> tuple[Ints, Ints]:
+    """Return how many ids each request has, by the column `lists` of a table, and the ids.
+
+    All have some, or none.
+    """
+    is_wrong = (lists.is_null() if has_ids else lists.is_valid()).to_numpy()
+    why = (
+        "null, but the source has block ids"
+        if has_ids
+        else "ids, but the metadata's source has no block_tokens"
+    )
+    refuse(is_wrong, why, path=path, column="block_ids")
+    if not has_ids:
+        return np.zeros(len(lists), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return (
+        pc.list_value_length(lists).to_numpy().astype(np.int64),
+        pc.list_flatten(lists).to_numpy(),
+    )
+
+
+def check_columns(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
+
+    def no(is_wrong: Any, name: str, why: str) -> None:
+        refuse(is_wrong, f"{{}} {why}", found[name], path=path, column=name)
+
+    n = len(found["arrival_ns"])
+    no(
+        found["request_id"] != np.arange(n),
+        "request_id",
+        "where requests are numbered from 0, one by one",
+    )
+    no(found["arrival_ns"] > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
+    no(np.diff(found["arrival_ns"], prepend=0) < 0, "arrival_ns", "goes back in time")
+    for name in ("input_tokens", "output_tokens"):
+        no(found[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
+    no(found["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
+    if block_tokens:
+        counts = np.diff(offsets)
+        whole = found["input_tokens"] // block_tokens
+        most = -(-found["input_tokens"] // block_tokens)
+        no(
+            (counts < whole) | (counts > most),
+            "input_tokens",
+            "tokens do not fit the number of block_ids",
+        )
+
+
+def requests_of_arrow(table: pa.Table, block_tokens: int) -> Requests:
+    """Return the requests of a user's Arrow table; see `Requests.from_arrow`."""
+    needed = ("arrival_ns", "input_tokens", "output_tokens")
+    missing = [name for name in needed if name not in table.column_names]
+    if missing:
+        raise ConfigError(f"no column {missing[0]!r}; requests need {', '.join(needed)}")
+    has_ids = "block_ids" in table.column_names
+    if has_ids != bool(block_tokens):
+        raise ConfigError("give block_ids and block_tokens together, or neither")
+    if not table.num_rows:
+        raise TraceError("holds no request", path=_IN_MEMORY)
+    columns = {name: _integers(table, name) for name in needed}
+    sessions = _integers(table, "session_id") if "session_id" in table.column_names else None
+    count = table.num_rows
+    offsets, ids = np.zeros(count + 1, np.int64), np.zeros(0, np.int64)
+    if has_ids:
+        lengths, named = block_lists(table.column("block_ids"), _IN_MEMORY, has_ids=True)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        ids, _renamed = prefix_chains(named.astype(np.int64), offsets)
+    checked = columns | {
+        "request_id": np.arange(count),
+        "session_id": np.full(count, NONE) if sessions is None else sessions,
+    }
+    check_columns(checked, offsets, block_tokens, _IN_MEMORY)
+    dense_sessions = None if sessions is None else dense(sessions)[0]
+    turns = None if dense_sessions is None else turns_of(dense_sessions)
+    return Requests(
+        columns["arrival_ns"],
+        columns["input_tokens"],
+        columns["output_tokens"],
+        offsets,
+        ids,
+        block_tokens,
+        {"kind": "memory", "requests": count, "block_tokens": block_tokens or None},
+        (),
+        session_id=dense_sessions,
+        turn=turns,
+    )
+
+
+_IN_MEMORY = Path("table in memory")
+
+
+def _integers(table: pa.Table, name: str) -> Ints:
+    """Return a column of a user's table as int64."""
+    values = table.column(name).combine_chunks()
+    if not pa.types.is_integer(values.type) or values.null_count:
+        raise ConfigError(f"column {name}: must hold integers, and no nulls")
+    return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)

@@ -146,7 +146,12 @@ def test_no_module_imports_itself_in_a_circle():
 
     What needs another's insides is part of it.
     """
-    left = {module: set(imported) for module, imported in graph().items()}
+    # The packages themselves name the public API for types, and modules ask them for __version__.
+    left = {
+        module: imported - set(PROGRAMS)
+        for module, imported in graph().items()
+        if module not in PROGRAMS
+    }
     while free := {module for module, imported in left.items() if not imported & set(left)}:
         for module in free:
             del left[module]
