@@ -1118,28 +1118,34 @@ def block_lists(lists: Any, path: Path, *, has_ids: bool) -> tuple[Ints, Ints]:
     )
 
 
-def check_columns(found: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
+def check_columns(columns: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
+    """Check the columns of a requests table; `offsets` are those of its block ids.
 
-    def no(is_wrong: Any, name: str, why: str) -> None:
-        refuse(is_wrong, f"{{}} {why}", found[name], path=path, column=name)
+    Raises:
+        TraceError: at the first row whose value is not allowed.
+    """
 
-    n = len(found["arrival_ns"])
-    no(
-        found["request_id"] != np.arange(n),
+    def refuse_where(is_wrong: Any, name: str, reason: str) -> None:
+        refuse(is_wrong, f"{{}} {reason}", columns[name], path=path, column=name)
+
+    arrivals = columns["arrival_ns"]
+    refuse_where(
+        columns["request_id"] != np.arange(len(arrivals)),
         "request_id",
         "where requests are numbered from 0, one by one",
     )
-    no(found["arrival_ns"] > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
-    no(np.diff(found["arrival_ns"], prepend=0) < 0, "arrival_ns", "goes back in time")
+    refuse_where(arrivals > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
+    refuse_where(np.diff(arrivals, prepend=0) < 0, "arrival_ns", "goes back in time")
     for name in ("input_tokens", "output_tokens"):
-        no(found[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
-    no(found["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
+        refuse_where(columns[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
+    refuse_where(columns["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
     if block_tokens:
-        counts = np.diff(offsets)
-        whole = found["input_tokens"] // block_tokens
-        most = -(-found["input_tokens"] // block_tokens)
-        no(
-            (counts < whole) | (counts > most),
+        blocks = np.diff(offsets)
+        full_blocks = columns["input_tokens"] // block_tokens
+        # The last block of a prompt may be partial, or have no id.
+        most_blocks = -(-columns["input_tokens"] // block_tokens)
+        refuse_where(
+            (blocks < full_blocks) | (blocks > most_blocks),
             "input_tokens",
             "tokens do not fit the number of block_ids",
         )
