@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +33,7 @@ from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json
 from kvtrace.core.notebook import html_table
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, batch_of, enum_code
+from kvtrace.core.text import as_utf8, utf8_lines
 from kvtrace.core.units import NS_PER_S, format_duration
 
 Ints = NDArray[np.int64]
@@ -187,6 +188,8 @@ class Requests:
 MAX_TOKENS: Final = 2**31 - 1
 # About 73 years: what is computed from times still fits 64 bits.
 MAX_NS: Final = 2**61
+MAX_CLOCK_NS: Final = 2**63 - 1
+"""The latest time, ns since 1970, that a file may name."""
 # Chunks smaller than a block are numbered within it, and that product must fit 64 bits.
 MAX_BLOCK_ID: Final = 2**52
 _START_BYTES = 1 << 16
@@ -280,10 +283,6 @@ def files_of(path: Path, pattern: str) -> list[Path]:
     return found
 
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Of UTF-8, which some editors write first."""
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first 64 KiB of a file, from which a source recognises its format.
@@ -298,6 +297,11 @@ class Start:
     def line(self) -> bytes:
         """The first line."""
         return self.text.split(b"\n", 1)[0]
+
+    def has_json_with(self, *names: str) -> bool:
+        """Return whether the file begins as JSON, on one line or indented, that holds `names`."""
+        is_json = self.text.startswith((b"{", b"["))
+        return is_json and all(f'"{name}"'.encode() in self.text for name in names)
 
     def is_json_with(self, *names: str) -> bool:
         """Return whether the first line is a JSON object that holds all of `names`, quoted."""
@@ -314,7 +318,7 @@ class Start:
 def start_of(path: Path) -> Start:
     """Return the start of the file at `path`."""
     with path.open("rb") as file:
-        return Start(path, file.read(_START_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip())
+        return Start(path, as_utf8(file.read(_START_BYTES)).lstrip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,23 +432,37 @@ _NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class JsonLines(Generic[T]):
     """The lines of one file as `T`; `sha256` is of all that was read so far."""
 
-    def __init__(self, path: Path, kind: type[T], *, name_fields: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: type[T],
+        *,
+        name_fields: bool = False,
+        may_be_indented: bool = False,
+    ) -> None:
         """Read `path`, a `kind` (a msgspec struct) a line; blank lines are skipped.
 
         With `name_fields`, `fields` are the names that the first thousand lines use, those that no
-        `T` has included.
+        `T` has included. With `may_be_indented` the file may instead be one document over several
+        lines, or an array of documents.
         """
         need_file(path)
         self.path = path
+        self._kind = kind
         self._decoder = msgspec.json.Decoder(kind)
         self._digest = hashlib.sha256()
         self.fields: set[str] = set()
         self._named_lines = 1000 if name_fields else 0
+        self._may_be_indented = may_be_indented
 
     @property
     def sha256(self) -> str:
         """The SHA-256 of the lines read so far, in hexadecimal."""
-        return self._digest.hexdigest()
+        with self.path.open("rb") as file:
+            start = file.read(4)
+        # The lines of a file with a byte order mark are not its bytes.
+        is_converted = as_utf8(start) != start
+        return sha256_of(self.path) if is_converted else self._digest.hexdigest()
 
     def fault(self, message: str, number: int, column: str | None) -> TraceError:
         """Return a TraceError about the field `column` of line `number`."""
@@ -464,17 +482,43 @@ class JsonLines(Generic[T]):
             raise self.fault(f"{needs}; another block size? (--block-tokens)", number, "hash_ids")
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
-        """Yield each line and its number, from 1; TraceError for one that is no `T`."""
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                self._digest.update(line)
-                text = line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)
-                if text.strip():
-                    decoded = decode_json(text, self._decoder, self.path, row=number)
-                    if number <= self._named_lines:
-                        names = decode_json(text, _NAMES, self.path, row=number)
-                        self.fields.update(names)
-                    yield number, decoded
+        """Yield each line, decoded, and its number, from 1.
+
+        Raises:
+            TraceError: for a line that is no `T`.
+        """
+        if self._may_be_indented and not self._has_a_document_a_line():
+            yield from self._whole_file()
+            return
+        for number, line in enumerate(utf8_lines(self.path), 1):
+            self._digest.update(line)
+            if line.strip():
+                decoded = decode_json(line, self._decoder, self.path, row=number)
+                if number <= self._named_lines:
+                    names: dict[str, msgspec.Raw] = decode_json(line, _NAMES, self.path, row=number)
+                    self.fields.update(names)
+                yield number, decoded
+
+    def _has_a_document_a_line(self) -> bool:
+        """Return whether the first line that is not blank is a JSON object of its own."""
+        for line in utf8_lines(self.path):
+            if text := line.strip():
+                try:
+                    return isinstance(
+                        msgspec.json.decode(text, type=msgspec.Raw), msgspec.Raw
+                    ) and (text.startswith(b"{"))
+                except msgspec.DecodeError:
+                    return False
+        return True
+
+    def _whole_file(self) -> Iterator[tuple[int, T]]:
+        """Yield the document, or the documents of the array, that the whole file is."""
+        text = as_utf8(self.path.read_bytes())
+        self._digest.update(text)
+        if text.lstrip().startswith(b"["):
+            yield from enumerate(decode_json(text, list[self._kind], self.path), 1)  # type: ignore[name-defined]
+        else:
+            yield 1, decode_json(text, self._decoder, self.path)
 
 
 def wall_ns(text: str, lines: JsonLines[Any], number: int, column: str) -> int:
@@ -504,6 +548,12 @@ def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
     """
     left = sorted(fields.difference(used.__struct_fields__))
     return [f"fields of the file that are not used: {', '.join(left)}"] if left else []
+
+
+def full_blocks(tokens: Sequence[Any], block_tokens: int) -> Iterator[Sequence[Any]]:
+    """Yield the full blocks of a prompt's tokens; a block's content is its name."""
+    last = len(tokens) - block_tokens
+    return (tokens[start : start + block_tokens] for start in range(0, last + 1, block_tokens))
 
 
 def flat(chains: list[array[int]], order: Ints) -> tuple[Ints, Ints]:

@@ -19,15 +19,11 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.llm.catalogue import logged_model
 from kvtrace.llm.shape import bytes_per_token_per_rank
-from kvtrace.requests.engine_logs import (
-    DYNAMO_SCHEMA,
-    chats,
-    dynamo,
-    lmcache_trace,
-    lookup_log,
-    otel,
-)
+from kvtrace.requests.dynamo import SCHEMA as DYNAMO_SCHEMA
+from kvtrace.requests.dynamo import dynamo
+from kvtrace.requests.lmcache_logs import chats, lmcache_trace, lookup_log
 from kvtrace.requests.mooncake import AGENTIC_SCHEMA, agentic_mooncake
+from kvtrace.requests.opentelemetry import otel
 from kvtrace.requests.registry import detect
 
 SAMPLES = Path(__file__).resolve().parents[2] / "golden" / "engines"

@@ -11,9 +11,9 @@ import pytest
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.columns import servegen
 from kvtrace.requests.conversations import agentic, agentx, tracelab
-from kvtrace.requests.engine_logs import sglang_log, vllm_log
 from kvtrace.requests.registry import detect
 from kvtrace.requests.requests import waits_of
+from kvtrace.requests.server_logs import sglang_log, vllm_log
 
 ENGINES = Path(__file__).parents[2] / "golden" / "engines"
 S = 10**9
