@@ -98,7 +98,8 @@ def test_a_table_of_words_is_on_the_page_as_it_was_kept(tmp_path, monkeypatch):
         "rows": found,
     }
     page = quiet.page_of({"quiet": {"mlperf_spread": run}, "busy": {}})
-    assert "\n| who | how far |\n|---|---|\n| ours | 1 % |\n\nof two runs\n" in page
+    assert "| ours | 1 % |" in page
+    assert "of two runs" in page
     assert "| what | ours |" not in page, "no figure beside a peer"
 
 

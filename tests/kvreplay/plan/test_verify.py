@@ -218,7 +218,7 @@ def test_a_corrupt_block_stops_no_run(tmp_path: Path, name: str) -> None:
     assert rows.all["outcome"].tolist() == [CORRUPT, OK]
     assert driven.failure is not None
     assert shows(
-        driven.failure.message, "read of object 0: foreign block: tier space, object 0, offset 0"
+        driven.failure.message, "object 0: foreign block: … tier space, object 0, offset 0"
     )
     assert shows(driven.failure.message, "9 more blocks")
 

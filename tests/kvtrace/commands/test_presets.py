@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from phrases import shows
+from phrases import Saying, shows
 from simulated import kvtrace
 
 from kvtrace.core.config import bounds_of
@@ -77,7 +77,7 @@ def test_the_knobs_of_one(monkeypatch, capsys):
     knobs = {knob["name"]: knob for knob in json.loads(capsys.readouterr().out)["knobs"]}
     assert knobs["chunk_tokens"] == {
         "name": "chunk_tokens", "value": 16, "default": 256, "type": "int", "least": 1, "most": 2**31 - 1,
-        "meaning": "Tokens of a chunk; with entry=turn it has no meaning.",
+        "meaning": Saying("chunk … entry=turn"),
     }  # fmt: skip
     assert (knobs["tiers.cpu.capacity"]["value"], knobs["tiers.cpu.capacity"]["type"]) == (
         "128GiB",

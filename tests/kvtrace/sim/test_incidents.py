@@ -321,9 +321,8 @@ def test_ratios_omit_restarts_where_no_request_restarted():
     assert tuple(stats["incidents"]["begun_again"].values()) == (0, 0, 0, 2, 0)
     [line] = event_lines(stats["incidents"])
     # The trace begins and ends within a minute of it.
-    assert re.match(
-        r"20ns:node-lost:0: hits \S+( %)? in the 20 ns before, \S+( %)? in the \d+ ns after", line
-    ), line
+    before, after = r"\S+( %)? in the 20 ns before", r"\S+( %)? in the \d+ ns after"
+    assert re.match(rf"20ns:node-lost:0: hits {before}, {after}", line), line
     # A trace of before has no such counts; one that has them as text is refused where it is read.
     msgspec.structs.replace(trace_meta(TRACE), stats=stats)
     wrong = stats | {"incidents": stats["incidents"] | {"begun_again": {"requests": "many"}}}
