@@ -10,18 +10,11 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-MODULES = sorted(TESTS.rglob("*.py"))
 MAX_NAME = 59
 MAX_WORDS = 6
 WORD = re.compile(r"(?<![\w./:=-])[A-Za-z][a-z]+(?![\w/:=-]|\.\w)")
 TEXT_CALLS = {"shows", "show_each", "pattern", "Saying", "startswith", "endswith", "count"}
 TEXT_CALLS |= {"search", "match", "fullmatch", "findall"}
-ALLOWED = {
-    # The text is another program's, or the test's own input that comes back.
-    "test_benchmarks.py",
-    "test_real_engines.py",
-}
-"""Modules whose compared text is not of this project's programs."""
 
 
 def named_tests(tree: ast.Module) -> Iterator[ast.FunctionDef]:
@@ -63,15 +56,23 @@ def is_sentence(text: str) -> bool:
     return any(len(WORD.findall(part)) > MAX_WORDS for part in text.split(" … "))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
-def test_no_name_of_a_test_is_longer_than_59_characters(path):
-    names = [node.name for node in named_tests(ast.parse(path.read_text(encoding="utf-8")))]
-    assert [name for name in names if len(name) > MAX_NAME] == []
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ast.Module]:
+    paths = sorted(TESTS.rglob("*.py"))
+    return {str(path.relative_to(TESTS)): ast.parse(path.read_text("utf-8")) for path in paths}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
-def test_no_assertion_pins_a_sentence(path):
-    if path.name in ALLOWED:
-        return
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert [(line, text) for line, text in compared_texts(tree) if is_sentence(text)] == []
+def test_no_name_of_a_test_is_longer_than_59_characters(modules):
+    names = {path: [node.name for node in named_tests(tree)] for path, tree in modules.items()}
+    long = [(path, name) for path, found in names.items() for name in found if len(name) > MAX_NAME]
+    assert long == []
+
+
+def test_no_assertion_pins_a_sentence(modules):
+    sentences = [
+        (f"{path}:{line}", text)
+        for path, tree in modules.items()
+        for line, text in compared_texts(tree)
+        if is_sentence(text)
+    ]
+    assert sentences == []
