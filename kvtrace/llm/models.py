@@ -1,4 +1,4 @@
-"""Models as Python users see them: `kvtrace.models` and `kvtrace.model`."""
+"""Models as Python users see them: `kvtrace.models` and `kvtrace.llm`."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def step(program: str, room: str) -> int:
     return FLOW[program].index(room)
 
 
-def test_a_folder_imports_only_what_stands_before_it_in_the_flow():
+def test_a_folder_imports_only_earlier_steps_of_the_flow():
     wrong = []
     for module, imported in graph().items():
         program, room = folder(module)

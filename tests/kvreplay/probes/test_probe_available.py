@@ -108,14 +108,14 @@ SECTIONS = {
 }
 
 
-def test_programs_are_left_out_that_the_kernel_has_no_tracepoints_for(events):
+def test_programs_without_their_tracepoints_are_left_out(events):
     assert missing(SECTIONS, events) == {"block_rq_insert", "block_rq_issue_first"}
     (events / "block/block_io_start").rmdir()
     (events / "syscalls/sys_enter_io_submit").rmdir()
     assert missing(SECTIONS, events) == {"block_io_start", "block_rq_issue", "enter_io_submit"}
 
 
-def test_io_uring_is_seen_where_its_tracepoints_have_the_request(events):
+def test_io_uring_is_probed_where_tracepoints_have_the_request(events):
     assert uring_places(events) == {
         "uring_submitted_at": 16,
         "uring_req_at": 16,

@@ -119,6 +119,6 @@ def test_those_outside_are_outside_as_the_page_says(row, expected):
     assert ratio(row) == pytest.approx(expected, abs=0.01)
 
 
-def test_prompts_are_computed_a_little_faster_than_modelled_and_steps_slower():
+def test_prompts_are_a_little_faster_than_modelled_steps_slower():
     assert geometric_mean(map(ratio, PROMPTS)) == pytest.approx(0.87, abs=0.05)
     assert geometric_mean(map(ratio, [*STEPS, OUTSIDE[-1][0]])) == pytest.approx(1.21, abs=0.05)

@@ -299,7 +299,7 @@ def test_staging_and_room_made_at_times(preset, requests):
         assert simulate(preset, Load(requests=requests), rows=room)[1] == rows
 
 
-def test_what_is_held_and_not_stored_again_stays_before_what_is_stored():
+def test_objects_already_stored_precede_those_stored_now():
     tiers = (
         TierSetting("above", 9),
         TierSetting("pool", 15, staging=True),
