@@ -27,7 +27,6 @@ from kvdistill.queries.database import (
     opened,
 )
 from kvtrace.core import duckdb
-from kvtrace.core.app import progress
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
@@ -60,8 +59,7 @@ def import_files(
     _check_folder(outdir, is_forced=is_forced)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         db.execute("SET TimeZone = 'UTC'")
-        with progress(f"read {options.format}"):
-            found = reader(options.format)(files, options, db)
+        found = reader(options.format)(files, options, db)
         if options.tier is not None and not found.tiers:
             raise ConfigError(
                 f"--tier {options.tier}: what {options.format} holds is of no tier; leave it out"

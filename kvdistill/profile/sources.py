@@ -37,8 +37,10 @@ from kvdistill.profile.profile import (
     InFlight,
     Origin,
     Profile,
+    ScratchFolder,
     SizeCount,
     SourceKind,
+    SourceOperations,
     equal_mass_zones,
 )
 from kvdistill.profile.streams import BUCKETS, MAX_PROCESSES, fit_streams
@@ -70,11 +72,13 @@ WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or prof
 _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "profile.json")
 
 
-def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
+def distil_source(
+    path: Path, tier: str | None, limit: Limit, scratch: Path, folder: ScratchFolder | None = None
+) -> Distilled:
     """Distil the source at `path`, up to `limit`; `tier` may be null where there is only one.
 
-    Temporary files go into the folder `scratch`. Memory is bounded by the number of objects, not of
-    rows.
+    Temporary files go into the folder `scratch`, which lasts as long as `folder` is held if that is
+    given. Memory is bounded by the number of objects, not of rows.
 
     ConfigError if there is no such tier, several to choose from, or an option that the source has
     no use for. TraceError if the file is missing, damaged or none that can be distilled, or the
@@ -86,7 +90,7 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
             raise ConfigError(
                 f"--limit: {file} has statistics alone, no operations to take the first of"
             )
-        return Distilled(_profile_in(file, tier), None)
+        return _kept(_profile_in(file, tier), None, Limit(), path, tier, folder)
     table = tables.open_table(file).table
     if table not in (TRACE, OPS, BLOCKS):
         raise TraceError(f"holds the table {table.name}, which has no I/O; take {WHAT}", path=file)
@@ -122,7 +126,29 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
     flushes = None if str(limit) else source.flushes
     known = {"origin": origin, "tier": source.tier, "space": space, "data": source.data}
     profile = profile_of(ios, scratch, **known, stray_delete_ops=stray_deletes, flush_ops=flushes)
-    return Distilled(profile, ios, limit)
+    return _kept(profile, ios, limit, path, tier, folder)
+
+
+def _kept(
+    profile: Profile,
+    ios: Path | None,
+    limit: Limit,
+    path: Path,
+    tier: str | None,
+    folder: ScratchFolder | None,
+) -> Distilled:
+    """Return `profile` with its operations, of which it knows where they are."""
+    operations = SourceOperations(ios, limit, path.absolute(), tier, folder)
+    profile.keep_operations(operations)
+    return distilled_of(profile)
+
+
+def distilled_of(profile: Profile) -> Distilled:
+    """Return `profile` with its operations, if this process has them."""
+    found = profile.operations
+    if found is None:
+        return Distilled(profile, None)
+    return Distilled(profile, found.ios, found.limit, found.source, found.tier)
 
 
 def _profile_in(file: Path, tier: str | None) -> Profile:
@@ -173,6 +199,10 @@ class Distilled:
     ios: Path | None
     limit: Limit = Limit()  # noqa: RUF009 - frozen
     """The window of the source that it is of."""
+    source: Path | None = None
+    """The file or folder that was distilled; null if that is not known."""
+    tier: str | None = None
+    """The tier that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,17 +59,8 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     its own.
     """
     with tempfile.TemporaryDirectory(prefix="kvdistill-", dir=scratch) as folder:
-        spill = str(Path(folder) / "spill")
-        settings: dict[str, Any] = {
-            "memory_limit": MEMORY_LIMIT,
-            "threads": THREADS,
-            "temp_directory": spill,
-        }
-        connection = duckdb.connect(":memory:", config=settings)
+        connection = open_connection(Path(folder))
         try:
-            connection.execute("SET enable_progress_bar = false")
-            connection.execute(PERCENTILE)
-            connection.execute(SLOT)
             yield connection
         except duckdb.OutOfMemoryException as error:
             # It needs more than MEMORY_LIMIT, and cannot spill.
@@ -81,6 +72,20 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
             raise OutOfMemory(why) from None
         finally:
             connection.close()
+
+
+def open_connection(scratch: Path) -> duckdb.DuckDBPyConnection:
+    """Return a connection whose memory is bounded, which spills into `scratch`, with our macros."""
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": MEMORY_LIMIT,
+        "threads": THREADS,
+        "temp_directory": str(scratch / "spill"),
+    }
+    connection = duckdb.connect(":memory:", config=settings)
+    connection.execute("SET enable_progress_bar = false")
+    connection.execute(PERCENTILE)
+    connection.execute(SLOT)
+    return connection
 
 
 def literal(value: object) -> str:

@@ -16,10 +16,11 @@ from msgspec import UNSET
 from kvdistill.queries.database import BATCH_ROWS
 from kvtrace.core import pq
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import Limit, busiest_begin_ns
+from kvtrace.core.limit import Limit, busiest_begin_ns, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OPS, TRACE, enum_code, numbers
 from kvtrace.core.tables import Reader
+from kvtrace.core.units import parse_duration_ns, positive
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
 OK, ERROR = (enum_code(OPS, "outcome", value) for value in ("ok", "error"))
@@ -109,6 +110,29 @@ def tier_rows(
             yield part
         if window.is_over:
             return
+
+
+def parse_window(
+    limit: str | None, begin: str | None, end: str | None, busiest: str | None
+) -> Limit:
+    """Return the part of a source that a user names, with times from its first operation on.
+
+    `limit` is rows, a time or bytes; the others are times, as units.py reads them.
+
+    ConfigError if there is no such part.
+    """
+    window = parse_limit(limit)
+    if busiest is not None:
+        if begin is not None or end is not None:
+            raise ConfigError("--busiest chooses the window: leave out --from and --to")
+        return replace(window, busiest_ns=positive("--busiest", parse_duration_ns)(busiest))
+    begin_ns = 0 if begin is None else parse_duration_ns(begin)
+    if end is None:
+        return replace(window, begin_ns=begin_ns)
+    span_ns = parse_duration_ns(end) - begin_ns
+    if span_ns <= 0:
+        raise ConfigError(f"--to {end} is not after --from {begin or '0s'}")
+    return replace(window, begin_ns=begin_ns).within(Limit(span_ns=span_ns))
 
 
 class RowWindow:

@@ -8,7 +8,7 @@ from kvdistill_rows import HAND, MS, distil_rows, io, write_hand
 from kvdistill.jobs.store_jobs import StoreOptions, warp_job
 from kvdistill.profile.profile import Concurrency, SizeCount
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.jobs import profile_chapter
+from kvdistill.reports.jobs import profile_chapter
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
 

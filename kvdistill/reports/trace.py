@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from kvdistill.profile.locality import live_bytes, tier_reuse
 from kvdistill.queries.database import opened, query
-from kvdistill.report.tables import (
+from kvdistill.reports.tables import (
     BANDWIDTHS,
     Key,
     Report,

@@ -10,12 +10,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from kvdistill.jobs.check import Closeness
 from kvdistill.jobs.closeness import ClosenessPair, StreamFigures, Verdict
+from kvdistill.jobs.fio_jobs import WrittenJobs
 from kvdistill.jobs.job import expected_said
 from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
-from kvdistill.jobs.write import Closeness, Jobs
 from kvdistill.profile.profile import Profile
-from kvdistill.report.tables import Report, unit_of
+from kvdistill.reports.tables import Report, unit_of
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -74,7 +75,7 @@ _NUMBER = re.compile(r"\.[0-9]+\.iolog$")
 
 
 def written_document(
-    written: Jobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None
+    written: WrittenJobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None
 ) -> Document:
     """Return the document of jobs that were just written to `folder`.
 
@@ -84,7 +85,7 @@ def written_document(
     files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
     chapters = [profile_chapter(written.profile)]
     said = [f"Written to {folder}: {', '.join(files)}"]
-    if isinstance(written, Jobs):
+    if isinstance(written, WrittenJobs):
         logs = {
             mode: (
                 f"{counted(log.read_ios + log.write_ios, 'line')} over"

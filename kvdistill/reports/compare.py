@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from kvdistill.report.run import RunReport
-from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared, unit_of
-from kvdistill.report.trace import TraceReport
+from kvdistill.reports.run import RunReport
+from kvdistill.reports.tables import Key, Report, ReportedTrials, charts_compared, unit_of
+from kvdistill.reports.trace import TraceReport
 from kvtrace.core.document.document import (
     Cell,
     Chapter,

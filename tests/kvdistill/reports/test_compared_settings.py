@@ -10,8 +10,8 @@ from conftest import run_cli, write_trace
 from kvdistill_rows import change_run, write_run
 from simulated import kvtrace
 
-from kvdistill.report.compare import ordered_settings, split_settings
-from kvdistill.report.output import read_comparison
+from kvdistill.reports.compare import ordered_settings, split_settings
+from kvdistill.reports.output import read_comparison
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import read_run
 
@@ -42,7 +42,7 @@ def test_what_one_side_does_not_know_is_no_difference_to_read_first() -> None:
 
 
 def test_a_terminal_counts_what_a_page_lists(capsys) -> None:
-    from kvdistill.report.compare import _one_sided
+    from kvdistill.reports.compare import _one_sided
     from kvtrace.core.document.document import Document
     from kvtrace.core.document.page import html_page
     from kvtrace.core.document.terminal import show_documents

@@ -10,9 +10,9 @@ from browser import height_above, printed_pages, watch
 from conftest import run_cli
 from kvdistill_rows import MS, change_run, write_probe, write_run
 
-from kvdistill.report.compare import compare, drive_of, judge
-from kvdistill.report.output import documents_of, read_comparison, report
-from kvdistill.report.tables import ReportedTrials
+from kvdistill.reports.compare import compare, drive_of, judge
+from kvdistill.reports.output import documents_of, read_comparison, report
+from kvdistill.reports.tables import ReportedTrials
 from kvtrace.core.document.document import (
     Chapter,
     Chart,

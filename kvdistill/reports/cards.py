@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import Any
 
-from kvdistill.report.compare import (
+from kvdistill.reports.compare import (
     ComparedLine,
     ComparedSide,
     Comparison,

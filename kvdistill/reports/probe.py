@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from kvdistill.queries.database import opened, query
-from kvdistill.report.tables import Key, Report, by, heat_table, histogram, lines_by, of_rows
+from kvdistill.reports.tables import Key, Report, by, heat_table, histogram, lines_by, of_rows
 from kvtrace.core import duckdb
 from kvtrace.core.document.document import (
     TIME_COLUMNS,

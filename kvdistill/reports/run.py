@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
+from kvdistill.jobs.check import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import tier_reuse
 from kvdistill.queries.database import TIMES, distributions, figures, opened, query
-from kvdistill.report.jobs import closeness_chapter
-from kvdistill.report.probe import (
+from kvdistill.reports.jobs import closeness_chapter
+from kvdistill.reports.probe import (
     Layers,
     ProbeReport,
     layer_chapter,
@@ -27,7 +27,7 @@ from kvdistill.report.probe import (
     probe_chapter,
     probe_report,
 )
-from kvdistill.report.tables import (
+from kvdistill.reports.tables import (
     Key,
     Report,
     Subject,
