@@ -35,6 +35,8 @@ from kvtrace.core.schema import (
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import parse_duration_ns, per_second
 
+Row = dict[str, Any]
+"""A row of a query's result by column name. DuckDB gives what the text of the query asks for."""
 MEMORY_LIMIT = "1GB"
 THREADS = 2
 BATCH_ROWS = 1 << 17
@@ -93,13 +95,11 @@ def literal(value: object) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def query(
-    connection: duckdb.DuckDBPyConnection, name: str, **values: object
-) -> list[dict[str, Any]]:
+def query(connection: duckdb.DuckDBPyConnection, name: str, **values: object) -> list[Row]:
     """Return the rows of the named query in `kvdistill/queries/sql`, with `$name` parameters from
     `values`.
     """
-    rows: list[dict[str, Any]] = query_table(connection, name, **values).to_pylist()
+    rows: list[Row] = query_table(connection, name, **values).to_pylist()
     return rows
 
 
@@ -175,7 +175,7 @@ def _measured(
         yield "measured_requests", f"FROM served {warm if cases else ''}"
 
 
-def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+def figures(db: duckdb.DuckDBPyConnection) -> list[Row]:
     """Return counts, bytes and rates by tier and operation, over the view `measured`."""
     found = query(db, "run_figures")
     for row in found:
@@ -189,7 +189,7 @@ def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
 
 def distributions(
     db: duckdb.DuckDBPyConnection, parts: Sequence[int]
-) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+) -> tuple[list[Row], dict[str, list[Row]]]:
     """Return times at `parts` (ten-thousandths, every QUANTILE among them), and summaries by
     measure.
 
@@ -197,7 +197,7 @@ def distributions(
     """
     points = query(db, "run_distributions", parts=list(parts))
     known = {(p["measure"], p["tier"], p["op"], p["share"]): p["time_ns"] for p in points}
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list, {name: [] for name in MEASURES})
+    found: dict[str, list[Row]] = defaultdict(list, {name: [] for name in MEASURES})
     for row in query(db, "run_times"):
         key = (row["measure"], row["tier"], row["op"])
         quantiles = {
@@ -262,7 +262,7 @@ def register(
     table, or no file fits a pattern.
     """
     found: dict[str, dict[Path, str]] = {}
-    tiers: dict[str, list[dict[str, Any]]] = {}
+    tiers: dict[str, list[Row]] = {}
     folders: dict[Path, None] = {}
     for path in dict.fromkeys(file for given in paths for file in files_in(Path(given))):
         if path.name in (RUN_FILE, PROBE_FILE):
@@ -345,7 +345,7 @@ def files_in(path: Path) -> list[Path]:
     return files
 
 
-def _statement(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str, Any]]]) -> str:
+def _statement(name: str, files: dict[Path, str], tiers: dict[str, list[Row]]) -> str:
     # Rows of one instant are in order, too.
     row = ", file_row_number AS row" if name == TRACE.name else ""
     ranked = sorted((row["place"], row["tier"]) for rows in tiers.values() for row in rows)
@@ -393,7 +393,7 @@ def _add(
     found.setdefault(table.name, {}).setdefault(file, origin)
 
 
-def _found(whole: object, view: str) -> dict[str, Any]:
+def _found(whole: object, view: str) -> Row:
     places = {
         name: (place or [name])[0].split(".") for name, (_kind, *place) in FACTS[view].items()
     }
