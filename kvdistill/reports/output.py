@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from kvdistill.formats.importing import TRACE_FILE
 from kvdistill.jobs.check import CLOSENESS, find_closeness
@@ -116,7 +116,7 @@ def _without_rows(path: Path, buckets: int) -> Report | None:
         return probe
     if (closeness := find_closeness(path / CLOSENESS)) is not None:
         return JobsReport(
-            name=name, closeness=closeness, profile=find_json(path / PROFILE, dict[str, Any])
+            name=name, closeness=closeness, profile=find_json(path / PROFILE, dict[str, object])
         )
     return None
 
@@ -301,7 +301,7 @@ _SHARES = {"P50": 5000, "P95": 9500, "P99": 9900}
 """In ten-thousandths."""
 
 
-def mlperf_sheets(reports: Sequence[Any], names: Sequence[str]) -> list[PlainSheet]:
+def mlperf_sheets(reports: Sequence[Report], names: Sequence[str]) -> list[PlainSheet]:
     """Return the benchmark's sheets for the runs among `reports`, called `names`.
 
     None without a run.
@@ -369,7 +369,7 @@ Bins = list[tuple[float, float, int]]
 """From, below, count."""
 
 
-def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[Any], Bins]]:
+def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[object], Bins]]:
     """Yield what probes saw.
 
     Its name and unit; what it is, how many, its percentiles; and its buckets.
