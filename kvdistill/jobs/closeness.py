@@ -581,12 +581,16 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
 def logged_stream(logs: Sequence[Path], span_us: int) -> Stream:
     """Return the I/Os in the iologs that several jobs wrote, by time, which went on for `span_us`."""
     parts = [logged_ios(log) for log in logs]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    order = np.argsort(whole["us"], kind="stable")
-    us, is_read, offset, length = (
-        whole[name][order] for name in ("us", "is_read", "offset", "length")
+    us = np.concatenate([part["us"] for part in parts])
+    order = np.argsort(us, kind="stable")
+    return Stream(
+        us[order],
+        np.concatenate([part["is_read"] for part in parts])[order],
+        np.concatenate([part["offset"] for part in parts])[order],
+        np.concatenate([part["length"] for part in parts])[order],
+        np.arange(len(order)),
+        span_us=span_us,
     )
-    return Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
 
 
 def figures_alone(profile: Profile) -> Stream:

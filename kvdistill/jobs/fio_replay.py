@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from kvdistill.formats.fio import PlacedOperations
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
 from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, Settings
 from kvdistill.jobs.job import (
@@ -97,16 +98,6 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
         Its longest burst, where its buffers are not too much.
         """
         return min(most_in_flight(self.largest_io_bytes), max(32, self.max_burst_ios))
-
-
-class PlacedOperations(TypedDict):
-    """Reads and writes in order of time, one value an operation."""
-
-    us: NDArray[np.int64]
-    """When each is due, in microseconds; the first at FIRST_US."""
-    is_read: NDArray[np.bool_]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
 
 
 class FioIos(PlacedOperations):
