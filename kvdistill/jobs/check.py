@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from kvdistill.jobs.job import (
     installed,
     run_fio,
 )
-from kvdistill.jobs.mode_job import make_job, make_prefill, supported_modes
+from kvdistill.jobs.mode_job import ModeJob, make_job, make_prefill, supported_modes
 from kvdistill.jobs.reference import replay_part
+from kvdistill.profile.notebook import html_table
 from kvdistill.profile.profile import SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
@@ -50,10 +51,35 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
     fio_version: str
     comparisons: list[closeness.ClosenessPair]
     notes: list[str]
-    issue_us: tuple[float, float] | None = None
+    issue_us: closeness.IssueTimes | None = None
     """What the replay's log, in relative microseconds, takes off each delay for an I/O that fio
     issues, and for each MiB of it; null where the log is as it was asked for.
     """
+
+    def __repr__(self) -> str:
+        """Return in a line how many targets each job reaches."""
+        reached = (
+            f"{pair.job} {sum(verdict.passes is True for verdict in pair.verdicts)} of"
+            f" {sum(verdict.passes is not None for verdict in pair.verdicts)}"
+            for pair in self.comparisons
+        )
+        return f"Closeness({', '.join(reached)} targets, fio {self.fio_version})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the targets, for notebooks."""
+        rows = [
+            [pair.job, verdict.name, verdict.target, _shown(verdict.value), _shown(verdict.passes)]
+            for pair in self.comparisons
+            for verdict in pair.verdicts
+        ]
+        return html_table(["job", "figure", "target", "measured", "passes"], rows)
+
+
+def _shown(value: float | bool | None) -> str:
+    """Return a figure or an answer as a cell of a table; a dash where it is not known."""
+    if value is None:
+        return "-"
+    return ("no", "yes")[value] if isinstance(value, bool) else f"{value:.4g}"
 
 
 def find_closeness(path: Path) -> Closeness | None:
@@ -82,15 +108,13 @@ def check(
     They are made of the source's first `check_ns` or `check_bytes`, and compared with just that
     part. `tell` takes a line when a step begins.
 
-    ConfigError if `target` is a folder or a device.
-
-    ProbeUnavailable if there is no fio. DeviceError for too little space, or if fio failed.
+    ConfigError if `target` is a folder or a device. ProbeUnavailable if there is no fio.
+    DeviceError for a folder that is missing, too little space, or if fio failed.
     """
     version, cap, is_null = installed(), options.check_ns, options.has_null_check
     if version is None:
         raise ProbeUnavailable(f"a check needs fio; {HOW_TO_GET}")
-    if target.is_dir() or target.is_block_device():
-        raise ConfigError(f"{target}: a check takes a scratch file, no folder and no device")
+    _refuse_target(target)
     options = replace(
         options, target=target.name, version=version, runtime_cap_ns=cap, is_device=False
     )
@@ -124,20 +148,12 @@ def check(
         jobs = {mode: make_job(mode, part, options) for mode in modes if mode not in left_out}
         depth_cap = max((job.depth for job in jobs.values()), default=1)
         reference = (
-            None if is_null else _reference(part, place, options.io_bytes, depth_cap, notes, tell)
+            _reference(part, place, options.io_bytes, depth_cap, notes, tell)
+            if jobs and not is_null
+            else None
         )
-        if not is_null:
-            # Fill the scratch file of all jobs once.
-            space = max(job.space_bytes for job in jobs.values())
-            write_text(place / PREFILL, make_prefill(part.profile, jobs.values(), options).text)
-            free = shutil.disk_usage(place).free
-            if free < space + _SPARE_BYTES:
-                raise DeviceError(
-                    f"--check needs {format_bytes(space)} in {place.parent} and leaves"
-                    f" {format_bytes(_SPARE_BYTES)} alone, but {format_bytes(free)} are free; check"
-                    " less with --check-duration or --check-bytes"
-                )
-            run_fio(place / PREFILL, 30 + space / _SLOWEST_BYTES_PER_S)
+        if jobs and not is_null:
+            _fill(part, jobs, place, options)
         issue_us = None
         for mode, job in jobs.items():
             run = closeness.CheckedRun(
@@ -156,6 +172,31 @@ def check(
         notes=list(dict.fromkeys(notes)),
         issue_us=issue_us,
     )
+
+
+def _refuse_target(target: Path) -> None:
+    """Raise ConfigError or DeviceError unless a scratch file can lie beside `target`."""
+    if target.is_dir() or target.is_block_device():
+        raise ConfigError(f"{target}: a check takes a scratch file, no folder and no device")
+    if not target.parent.is_dir():
+        raise DeviceError(f"{target.parent}: no such folder to check in; make it first")
+
+
+def _fill(
+    part: Distilled, jobs: Mapping[FioMode, ModeJob], place: Path, options: JobOptions
+) -> None:
+    """Fill the scratch file of all `jobs` in `place` once; DeviceError for too little space."""
+    space_bytes = max(job.space_bytes for job in jobs.values())
+    prefill = make_prefill(part.profile, jobs.values(), options)
+    write_text(place / PREFILL, prefill.text)
+    free_bytes = shutil.disk_usage(place).free
+    if free_bytes < space_bytes + _SPARE_BYTES:
+        raise DeviceError(
+            f"--check needs {format_bytes(space_bytes)} in {place.parent} and leaves"
+            f" {format_bytes(_SPARE_BYTES)} alone, but {format_bytes(free_bytes)} are free; check"
+            " less with --check-duration or --check-bytes"
+        )
+    run_fio(place / PREFILL, 30 + space_bytes / _SLOWEST_BYTES_PER_S)
 
 
 def _beyond_replay(pairs: Sequence[closeness.ClosenessPair]) -> list[closeness.ClosenessPair]:

@@ -13,6 +13,7 @@ import numpy as np
 from kvdistill.formats.formats import RELATIVE
 from kvdistill.jobs.check import CLOSENESS, Closeness, Tell, check, ignore
 from kvdistill.jobs.fio_replay import LogSummary
+from kvdistill.jobs.fio_sections import FioJob
 from kvdistill.jobs.job import (
     PREFILL,
     PROFILE,
@@ -54,6 +55,18 @@ class WrittenJobs(msgspec.Struct, frozen=True, kw_only=True):
     closeness: Closeness | None = None
     """Null unless the jobs were checked."""
 
+    def __repr__(self) -> str:
+        """Return the files in a line."""
+        return f"WrittenJobs({', '.join(name for name in self.files if name.endswith('.fio'))})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the jobs, for notebooks."""
+        rows = [
+            [f"{mode}.fio", format_bytes(space), expected_said(self.expected[mode])]
+            for mode, space in self.space_bytes.items()
+        ]
+        return html_table(["job", "needs", "the job is"], rows)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FioJobs:
@@ -84,8 +97,14 @@ class FioJobs:
         The iologs that replay.fio and reuse.fio run are not among them: they are as long as the
         source.
         """
-        prefill = make_prefill(self.profile, self.jobs.values(), self.options)
-        return {PREFILL: prefill.text} | {mode.job: job.job.text for mode, job in self.jobs.items()}
+        return {PREFILL: self._prefill.text} | {
+            mode.job: job.job.text for mode, job in self.jobs.items()
+        }
+
+    @property
+    def _prefill(self) -> FioJob:
+        """The job that fills the target once for all others."""
+        return make_prefill(self.profile, self.jobs.values(), self.options)
 
     @property
     def expected(self) -> dict[str, Sequence[ExpectedFigure]]:
@@ -107,7 +126,7 @@ class FioJobs:
         make_folder(folder)
         for job in self.jobs.values():
             job.write(folder)
-        write_text(folder / PREFILL, self.texts[PREFILL])
+        write_text(folder / PREFILL, self._prefill.text)
         write_json(folder / PROFILE, self.profile)
         if closeness is not None:
             write_json(folder / CLOSENESS, closeness)

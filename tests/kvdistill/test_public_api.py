@@ -142,7 +142,7 @@ def test_several_sources_are_compared(tmp_path):
 def test_notebooks_show_tables_and_short_names(trace):
     profile = kvdistill.distil(trace, "nvme")
     jobs = kvdistill.fio_jobs(profile)
-    for shown in (profile, jobs, kvdistill.report(trace)):
+    for shown in (profile, jobs, jobs.write("jobs"), kvdistill.report(trace)):
         assert shown._repr_html_().startswith("<table>")
         assert len(repr(shown)) < 100
 
@@ -157,6 +157,8 @@ def test_a_check_leaves_nothing_beside_its_target(tmp_path, trace):
     closeness = jobs.check(tmp_path / "storage" / "scratch.dat")
     assert not list((tmp_path / "storage").iterdir())
     assert closeness.comparisons[0].fio.has_same_ios is True
+    assert repr(closeness).startswith("Closeness(replay.fio ")
+    assert "same I/Os" in closeness._repr_html_()
     jobs.timed(closeness).write(tmp_path / "jobs", closeness)
     found = json.loads((tmp_path / "jobs" / "closeness.json").read_text())
     assert found == msgspec.to_builtins(closeness)
