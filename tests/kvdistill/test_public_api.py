@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 from conftest import write_trace
-from kvdistill_rows import HAND, write_hand, write_run
+from kvdistill_rows import HAND, io, write_hand, write_run
 
 import kvdistill
-from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 
 FUNCTIONS = ["distil", "fio_jobs", "connect", "report"]
 
@@ -164,3 +164,16 @@ def test_a_check_leaves_nothing_beside_its_target(tmp_path, trace):
     assert found == msgspec.to_builtins(closeness)
     with pytest.raises(ConfigError):
         jobs.check(tmp_path / "storage")
+
+
+@pytest.mark.fio
+def test_a_check_of_one_instant_compares_nothing_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [io(0, "read", i, 4096) for i in range(20)] + [io(60_000, "read", 3, 4096)]
+    trace = write_trace(tmp_path / "instant.parquet", rows)
+    options = kvdistill.JobOptions(modes=[kvdistill.FioMode.REUSE], check_ns=10**9)
+    closeness = kvdistill.fio_jobs(trace, "nvme", options).check("scratch.dat")
+    assert closeness.comparisons == []
+    assert any(note.startswith("reuse.fio is not checked") for note in closeness.notes)
+    with pytest.raises(DeviceError):
+        kvdistill.fio_jobs(trace, "nvme", options).check(tmp_path / "none" / "scratch.dat")
