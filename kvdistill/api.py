@@ -178,5 +178,5 @@ def report(
     listed = [source] if isinstance(source, str | Path) or hasattr(source, "path") else source
     reports = make_reports([path_of(each) for each in listed], buckets, parse_endurance(endurance))
     if output is not None:
-        reports.write(Path(output))
+        reports.write(output)
     return reports

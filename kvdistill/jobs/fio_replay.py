@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio import PlacedOperations
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
-from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, Settings
+from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, FioSettings
 from kvdistill.jobs.job import (
     GRANULE_BYTES,
     HANGS_IN_IO_URING,
@@ -137,16 +137,17 @@ def split(operations: PlacedOperations, max_io_bytes: int) -> Iterator[FioIos]:
     us, is_read = operations["us"], operations["is_read"]
     offset, length = operations["offset"], operations["length"]
     for start in range(0, len(us), _BATCH_ROWS):
-        part_of = slice(start, start + _BATCH_ROWS)
-        longer = length[part_of]
-        parts = -(-longer // max_io_bytes)
-        row = np.repeat(np.arange(len(parts)), parts)
-        part = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
+        batch = slice(start, start + _BATCH_ROWS)
+        length_bytes = length[batch]
+        parts_per_row = -(-length_bytes // max_io_bytes)
+        row = np.repeat(np.arange(len(parts_per_row)), parts_per_row)
+        first_part = np.cumsum(parts_per_row) - parts_per_row
+        part = np.arange(len(row)) - np.repeat(first_part, parts_per_row)
         yield {
-            "us": us[part_of][row],
-            "is_read": is_read[part_of][row],
-            "offset": offset[part_of][row] + part * max_io_bytes,
-            "length": np.minimum(longer[row] - part * max_io_bytes, max_io_bytes),
+            "us": us[batch][row],
+            "is_read": is_read[batch][row],
+            "offset": offset[batch][row] + part * max_io_bytes,
+            "length": np.minimum(length_bytes[row] - part * max_io_bytes, max_io_bytes),
             "part": part,
         }
 
@@ -426,10 +427,10 @@ def log_job(
         does=[*ios, does],
         lost=losses,
         bugs=_bugs(options.version, log),
-        shared=Settings(shared),
-        more=Settings({"group_reporting": True}),
+        shared=FioSettings(shared),
+        more=FioSettings({"group_reporting": True}),
         sections=[
-            FioSection(file.removesuffix(".iolog"), Settings({"read_iolog": file}))
+            FioSection(file.removesuffix(".iolog"), FioSettings({"read_iolog": file}))
             for file in log.files
         ],
     )

@@ -80,16 +80,16 @@ UNITS = ("ms", "us")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FioSettings:
     """Options, and the comments that are written above some of them, by the option's name."""
 
     options: FioOptions
     comments: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def __or__(self, other: Settings) -> Settings:
+    def __or__(self, other: FioSettings) -> FioSettings:
         """Return these settings followed by the `other` ones, which replace options of a name."""
         options: FioOptions = {**self.options, **other.options}
-        return Settings(options, {**self.comments, **other.comments})
+        return FioSettings(options, {**self.comments, **other.comments})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class FioSection:
     """One section of a job: its name, and its settings."""
 
     name: str
-    settings: Settings
+    settings: FioSettings
 
     @property
     def options(self) -> FioOptions:
@@ -151,16 +151,18 @@ def with_latency_logs(job: FioJob) -> FioJob:
 
     A log is named as its section.
     """
-    shared = Settings({"log_offset": True, "log_unix_epoch": True})
-    return _extended(job, shared, lambda name: Settings({"write_lat_log": name}))
+    shared = FioSettings({"log_offset": True, "log_unix_epoch": True})
+    return _extended(job, shared, lambda name: FioSettings({"write_lat_log": name}))
 
 
 def with_drawn_iologs(job: FioJob) -> FioJob:
     """Return `job` with each section's I/Os written to an iolog, named SECTION.drawn."""
-    return _extended(job, Settings({}), lambda name: Settings({"write_iolog": f"{name}.drawn"}))
+    return _extended(
+        job, FioSettings({}), lambda name: FioSettings({"write_iolog": f"{name}.drawn"})
+    )
 
 
-def _extended(job: FioJob, shared: Settings, own: Callable[[str], Settings]) -> FioJob:
+def _extended(job: FioJob, shared: FioSettings, own: Callable[[str], FioSettings]) -> FioJob:
     """Return `job` with `shared` settings in [global], and a section's `own` in each other."""
     sections = [
         replace(

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, Settings
+from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, FioSettings
 from kvdistill.jobs.job import (
     BUFFER_BYTES,
     EXPECTED_WITHIN,
@@ -117,8 +117,8 @@ def stat_job(profile: Profile, options: JobOptions) -> FioJob:
         if stream.write.ops and profile.flush_ops:
             # After so many writes, of whichever stream.
             writes_per_flush = max(1, round(profile.write.ops / profile.flush_ops))
-            settings |= Settings({"fdatasync": writes_per_flush})
-        sections += _numbered(stream.name, paced.sections, settings)
+            settings |= FioSettings({"fdatasync": writes_per_flush})
+        sections += _numbered(stream.name, paced.section_count, settings)
     trims = _trim_sections(profile, options, runtime_ns)
     sections += trims
     depths = [section.options.get("iodepth") or 1 for section in sections]
@@ -198,9 +198,11 @@ def _losses(profile: Profile) -> list[str]:
     return lost
 
 
-def _shared_settings(space: int, options: JobOptions, sections: Sequence[FioSection]) -> Settings:
+def _shared_settings(
+    space: int, options: JobOptions, sections: Sequence[FioSection]
+) -> FioSettings:
     """Return the settings that all `sections` share, on a target of `space` bytes."""
-    settings = Settings(
+    settings = FioSettings(
         {
             "filename": options.filename,
             "size": space,
@@ -224,14 +226,14 @@ POISSON = "poisson"
 """fio's name of arrivals that are independent of each other."""
 
 
-def _numbered(name: str, count: int, settings: Settings) -> list[FioSection]:
+def _numbered(name: str, count: int, settings: FioSettings) -> list[FioSection]:
     """Return `count` sections of the same settings, numbered if there are several."""
     if count == 1:
         return [FioSection(name, settings)]
     return [FioSection(f"{name}-{number}", settings) for number in range(1, count + 1)]
 
 
-_SEEDED = Settings(
+_SEEDED = FioSettings(
     {"randseed": 102980217},
     {
         "randseed": [
@@ -254,8 +256,8 @@ def _streams(profile: Profile) -> list[IoStream]:
     One a direction if no time is known.
     """
     directions = (("read", profile.read), ("write", profile.write))
-    alone = [
-        _of_chance(name, direction, 0, profile.span_ns)
+    random_streams = [
+        _random_stream(name, direction, 0, profile.span_ns)
         for name, direction in directions
         if direction.ops
     ]
@@ -263,19 +265,26 @@ def _streams(profile: Profile) -> list[IoStream]:
         msgspec.structs.replace(
             s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES)
         )
-        for s in profile.streams or alone
+        for s in profile.streams or random_streams
     ]
 
 
-def _of_chance(
+def _random_stream(
     name: str, direction: DirectionProfile, start_ns: int, span_ns: int, depth: int | None = None
 ) -> IoStream:
     """Return the stream called `name` of one direction whose arrivals are independent, at places
     that are not known.
     """
     read, write = (direction, nothing()) if name == "read" else (nothing(), direction)
-    loop, when = Loop(Pacing.POISSON, depth), {"start_ns": start_ns, "span_ns": span_ns}
-    return IoStream(name=name, **when, read=read, write=write, loop=loop, places=None)
+    return IoStream(
+        name=name,
+        start_ns=start_ns,
+        span_ns=span_ns,
+        read=read,
+        write=write,
+        loop=Loop(Pacing.POISSON, depth),
+        places=None,
+    )
 
 
 def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
@@ -284,8 +293,8 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
         return _Times(0, None)
     share = runtime_ns / profile.span_ns
     begin, end = (
-        round(at * share / NS_PER_MS)
-        for at in (max(0, stream.start_ns), stream.start_ns + stream.span_ns)
+        round(moment_ns * share / NS_PER_MS)
+        for moment_ns in (max(0, stream.start_ns), stream.start_ns + stream.span_ns)
     )
     if end <= begin:
         return _Times(begin, None, share)
@@ -297,41 +306,41 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
 class SectionPace:
     """When a stream's sections run and how fast."""
 
-    sections: int
+    section_count: int
     """Over how many equal sections the stream is split."""
-    settings: Settings
+    settings: FioSettings
     """Of each of them."""
 
 
 def _pace(stream: IoStream, times: _Times, profile: Profile) -> SectionPace:
     """Return when the sections of `stream` run and how fast, with how many I/Os in flight."""
     depth = _depth_settings(stream, profile)
-    start = Settings({})
+    start = FioSettings({})
     if times.start_ms >= _START_STEP_MS:
-        start = Settings({"startdelay_ms": times.start_ms - _START_STEP_MS // 2})
+        start = FioSettings({"startdelay_ms": times.start_ms - _START_STEP_MS // 2})
     timed = start
     if times.runtime_ms is not None:
-        timed |= Settings({"time_based": True, "runtime_ms": times.runtime_ms})
+        timed |= FioSettings({"time_based": True, "runtime_ms": times.runtime_ms})
     if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
         return SectionPace(1, timed | depth | _closed_settings(stream, depth))
     rate = _open_pace(stream, times, profile)
     if (times.runtime_ms or 0) >= _SHORT_MS and stream.loop.think_ops is None:
-        return SectionPace(rate.sections, timed | depth | rate.settings)
-    count = max(1, round(stream.ops * times.share / rate.sections))
+        return SectionPace(rate.section_count, timed | depth | rate.settings)
+    count = max(1, round(stream.ops * times.share / rate.section_count))
     largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
     # Without io_size fio 3.33 ends such a job where a run of sequential places reaches the region's
     # end.
-    end = Settings({"number_ios": count, "io_size": count * largest})
-    return SectionPace(rate.sections, start | depth | rate.settings | end)
+    end = FioSettings({"number_ios": count, "io_size": count * largest})
+    return SectionPace(rate.section_count, start | depth | rate.settings | end)
 
 
-def _closed_settings(stream: IoStream, depth: Settings) -> Settings:
+def _closed_settings(stream: IoStream, depth: FioSettings) -> FioSettings:
     """Return how long a closed loop of this `depth` thinks, and the source's mean rate where it
     would go much faster.
     """
-    settings = Settings({})
+    settings = FioSettings({})
     if stream.loop.think_ns is not None and stream.loop.think_ops is not None:
-        settings = Settings(
+        settings = FioSettings(
             {
                 "thinktime_us": stream.loop.think_ns // NS_PER_US,
                 "thinktime_blocks": stream.loop.think_ops,
@@ -344,7 +353,7 @@ def _closed_settings(stream: IoStream, depth: Settings) -> Settings:
             "the source's mean rate: without it the loop would be"
             f" {free_ios_per_s / source_ios_per_s:.3g} times as fast as the source"
         )
-        settings |= Settings({"rate": _byte_rate(stream)}, {"rate": [reason]})
+        settings |= FioSettings({"rate": _byte_rate(stream)}, {"rate": [reason]})
     return settings
 
 
@@ -368,35 +377,43 @@ def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
     if not runtime_ns or not profile.streams:
         return []
-    parts: list[tuple[int, int, IoLoad]] = []
+    # When each section begins and ends, and what it does meanwhile.
+    sections: list[tuple[int, int, IoLoad]] = []
     for stream in _streams(profile):
         times = _times(stream, profile, runtime_ns)
         paced = _pace(stream, times, profile)
         load = expected_load(stream, paced.settings.options)
         end_ms = times.start_ms + (times.runtime_ms or 1)
-        parts += [(times.start_ms, end_ms, load)] * paced.sections
-    edges = sorted({moment for begin, end, _load in parts for moment in (begin, end)})
+        sections += [(times.start_ms, end_ms, load)] * paced.section_count
+    edges = sorted({moment for begin, end, _load in sections for moment in (begin, end)})
     idle_ms = sum(
-        (end - begin) * prod(load.idle_share for a, b, load in parts if a <= begin and end <= b)
+        (end - begin) * prod(load.idle_share for a, b, load in sections if a <= begin and end <= b)
         for begin, end in pairwise(edges)
     )
     span_ms = edges[-1] - edges[0]
-    of_each = np.array(
+    loads = np.array(
         [
             (
-                of.ios_per_s,
-                of.bytes_per_s,
-                of.ios_per_s * of.read_share,
-                of.ios_per_s * of.unlike_share,
-                of.mean_depth,
+                load.ios_per_s,
+                load.bytes_per_s,
+                load.ios_per_s * load.read_share,
+                load.ios_per_s * load.unlike_share,
+                load.mean_depth,
             )
-            for _begin, _end, of in parts
+            for _begin, _end, load in sections
         ]
     )
-    ops, moved, reads, unlike, depth = (
-        np.array([end - begin for begin, end, _ in parts]) @ of_each / span_ms
+    ios_per_s, bytes_per_s, reads_per_s, unlike_per_s, depth = (
+        np.array([end - begin for begin, end, _ in sections]) @ loads / span_ms
     )
-    job = IoLoad(ops, moved, reads / ops, unlike / ops, depth, idle_ms / span_ms)
+    job = IoLoad(
+        ios_per_s,
+        bytes_per_s,
+        reads_per_s / ios_per_s,
+        unlike_per_s / ios_per_s,
+        depth,
+        idle_ms / span_ms,
+    )
     return expected_figures(source_load(profile, STAT_MAX_IO_BYTES), job)
 
 
@@ -407,7 +424,7 @@ def expected_load(stream: IoStream, options: FioOptions) -> IoLoad:
     splits = [split_sizes(side) for side in _sides(stream)]
     reads = percentages([stream.read.ops, stream.write.ops])[0] / PERCENT
     # I/Os a second, for both directions together or for each.
-    rates = _asked_ios_per_s(stream, options, splits)
+    rates = _requested_ios_per_s(stream, options, splits)
     if len(rates) == len(splits) > 1:
         reads = rates[0] / sum(rates)
     shares = [reads, 1 - reads] if len(splits) > 1 else [1.0]
@@ -434,7 +451,9 @@ def expected_load(stream: IoStream, options: FioOptions) -> IoLoad:
     return IoLoad(rate, rate * mean, reads, unlike, rate * took_s, idle)
 
 
-def _asked_ios_per_s(stream: IoStream, options: FioOptions, splits: Sequence[Split]) -> list[float]:
+def _requested_ios_per_s(
+    stream: IoStream, options: FioOptions, splits: Sequence[Split]
+) -> list[float]:
     """Return the I/Os a second that `options` ask for: one figure, or one a direction.
 
     `splits` are the sizes of each direction. A rate without a limit is infinite.
@@ -450,7 +469,7 @@ def _asked_ios_per_s(stream: IoStream, options: FioOptions, splits: Sequence[Spl
     return [inf]
 
 
-def _burst_settings(stream: IoStream, times: _Times, burst: int, profile: Profile) -> Settings:
+def _burst_settings(stream: IoStream, times: _Times, burst: int, profile: Profile) -> FioSettings:
     """Return the settings of equal bursts, of as many operations as wait together in the source on
     average.
 
@@ -465,12 +484,12 @@ def _burst_settings(stream: IoStream, times: _Times, burst: int, profile: Profil
     ]
     gaps = -(-round(stream.ops * times.share) // burst) - 1
     if gaps < 1:
-        return Settings({"thinktime_us": None}, {"thinktime_us": comments})
+        return FioSettings({"thinktime_us": None}, {"thinktime_us": comments})
     # The stream's time is one gap of its operations longer than from its first to its last.
     gap_us = (times.runtime_ms or 0) * US_PER_MS * (1 - 1 / stream.ops) / gaps
-    rate = Settings({})
+    rate = FioSettings({})
     if gaps >= _MANY_BURSTS:
-        rate = Settings({"rate": _byte_rate(stream)}, {"rate": comments})
+        rate = FioSettings({"rate": _byte_rate(stream)}, {"rate": comments})
         comments = []
         gap_us = stream.span_ns * burst / stream.ops / NS_PER_US
     drained_us = burst / (FAST * profile.ops / profile.span_ns) / NS_PER_US
@@ -480,7 +499,7 @@ def _burst_settings(stream: IoStream, times: _Times, burst: int, profile: Profil
             f"fio pauses after a burst: if that takes over {gap_us - pause_us:.0f} us, the rate"
             " is lower"
         )
-    pauses = Settings(
+    pauses = FioSettings(
         {
             "thinktime_us": round(pause_us),
             "thinktime_blocks": burst,
@@ -494,7 +513,9 @@ def _burst_settings(stream: IoStream, times: _Times, burst: int, profile: Profil
 def _open_pace(stream: IoStream, times: _Times, profile: Profile) -> SectionPace:
     """Return over how many equal sections an open loop is split, and each one's rate."""
     if times.runtime_ms is None:
-        return SectionPace(1, Settings({"rate_iops": None}, {"rate_iops": [f"no rate: {_WITHIN}"]}))
+        return SectionPace(
+            1, FioSettings({"rate_iops": None}, {"rate_iops": [f"no rate: {_WITHIN}"]})
+        )
     if stream.loop.pace is Pacing.BURSTS and stream.loop.think_ops is not None:
         return SectionPace(1, _burst_settings(stream, times, stream.loop.think_ops, profile))
     sides, rates = _sides(stream), [side.ops * NS_PER_S / stream.span_ns for side in _sides(stream)]
@@ -508,28 +529,31 @@ def _open_pace(stream: IoStream, times: _Times, profile: Profile) -> SectionPace
             len(sizes) == 1 and round(per_s) and abs(round(per_s) / per_s - 1) <= _EVEN_TOLERANCE
         )
         if is_whole:
-            return SectionPace(1, Settings({"rate_iops": (round(per_s),)}))
-        return SectionPace(1, Settings({"rate": _byte_rate(stream)}))
-    found = [poisson(rate) for rate in rates]
-    drawn = [each for each in found if each is not None and (len(sides) == 1 or each[0] == 1)]
+            return SectionPace(1, FioSettings({"rate_iops": (round(per_s),)}))
+        return SectionPace(1, FioSettings({"rate": _byte_rate(stream)}))
+    # Both directions in one job cannot be split over several.
+    poisson_rates = [poisson(rate) for rate in rates]
+    drawn = [
+        rate for rate in poisson_rates if rate is not None and (len(sides) == 1 or rate[0] == 1)
+    ]
     if len(drawn) < len(sides):
         reason = "evenly by bytes, since Poisson rates are whole operations a second"
         comments = {"rate": [reason]} if len(sides) == 1 else {}
-        return SectionPace(1, Settings({"rate": _byte_rate(stream)}, comments))
+        return SectionPace(1, FioSettings({"rate": _byte_rate(stream)}, comments))
     count, _asked, made = drawn[0]
     comments = {}
     if len(sides) == 1 and (abs(made / rates[0] - 1) > _TOLD or count > 1):
         comments = {"rate_iops": [f"{rates[0]:.5g} I/Os a second in the source, {made:.5g} here"]}
     asked = tuple(asked for _sections, asked, _made in drawn)
-    return SectionPace(count, Settings({"rate_iops": asked, "rate_process": POISSON}, comments))
+    return SectionPace(count, FioSettings({"rate_iops": asked, "rate_process": POISSON}, comments))
 
 
-def _depth_settings(stream: IoStream, profile: Profile) -> Settings:
+def _depth_settings(stream: IoStream, profile: Profile) -> FioSettings:
     """Return how many I/Os of `stream` may be in flight, and why."""
     largest = max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
     measured = most_in_flight(largest, _MEASURED_BYTES)
     if stream.loop.depth is not None:
-        return Settings({"iodepth": min(stream.loop.depth, measured)})
+        return FioSettings({"iodepth": min(stream.loop.depth, measured)})
     depth = profile.depth
     if depth is not None:
         most = depth.in_flight_for(_MOSTLY)
@@ -538,8 +562,8 @@ def _depth_settings(stream: IoStream, profile: Profile) -> Settings:
         reason = (
             f"{most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by time"
         )
-        return Settings({"iodepth": min(most, measured)}, {"iodepth": [reason]})
-    most_depth, burst, low = most_in_flight(largest), stream.loop.burst_depth, Settings({})
+        return FioSettings({"iodepth": min(most, measured)}, {"iodepth": [reason]})
+    most_depth, burst, low = most_in_flight(largest), stream.loop.burst_depth, FioSettings({})
     if burst is None and profile.concurrency is None and stream.span_ns <= 1:
         burst = stream.ops  # at one instant, and of no request
     if burst is not None and burst < (stream.loop.think_ops or 0):
@@ -548,7 +572,7 @@ def _depth_settings(stream: IoStream, profile: Profile) -> Settings:
             "the I/Os of one stage of a request, {}{}: the next stage starts when they complete"
         )
         if burst > 1:
-            low = Settings({"iodepth_low": 1})
+            low = FioSettings({"iodepth_low": 1})
     elif burst is not None:
         most, reason = burst, "all of a burst at once: {}{}"
     elif profile.concurrency is not None:
@@ -561,10 +585,10 @@ def _depth_settings(stream: IoStream, profile: Profile) -> Settings:
             "no iodepth: the source has no stages and no measured times to derive it from; fio's"
             " is 1"
         )
-        return Settings({"iodepth": None}, {"iodepth": [reason]})
+        return FioSettings({"iodepth": None}, {"iodepth": [reason]})
     cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if most_depth < most else ""
     comments = {"iodepth": [reason.format(most, cut)]}
-    return Settings({"iodepth": min(most, most_depth)}, comments) | low
+    return FioSettings({"iodepth": min(most, most_depth)}, comments) | low
 
 
 def _trim_sections(profile: Profile, options: JobOptions, runtime_ns: int) -> list[FioSection]:
@@ -587,7 +611,7 @@ def _trim_sections(profile: Profile, options: JobOptions, runtime_ns: int) -> li
     trims = msgspec.structs.replace(
         nothing(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)]
     )
-    stream = _of_chance("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
+    stream = _random_stream("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
     times = _times(stream, profile, runtime_ns)
     left_ms, lasts_ms = options.runtime_cap_ns // NS_PER_MS - times.start_ms, times.runtime_ms or 0
     if left_ms <= 0:
@@ -596,8 +620,8 @@ def _trim_sections(profile: Profile, options: JobOptions, runtime_ns: int) -> li
         times = replace(times, runtime_ms=left_ms, share=times.share * left_ms / lasts_ms)
     paced = _pace(stream, times, profile)
     comment = f"{counted(count, 'delete')} of {mean} bytes on average, at random places"
-    places = Settings({"rw": "randtrim", "bs": mean}, {"rw": [comment]})
-    return _numbered("trim", paced.sections, places | paced.settings)
+    places = FioSettings({"rw": "randtrim", "bs": mean}, {"rw": [comment]})
+    return _numbered("trim", paced.section_count, places | paced.settings)
 
 
 _ALL_OF_SPACE = 0.9
@@ -606,7 +630,7 @@ _SAME_SIZES_TV = 0.01
 _LEAST_BS = 512
 
 
-def place_settings(stream: IoStream, space: int) -> Settings:
+def place_settings(stream: IoStream, space: int) -> FioSettings:
     """Return the settings for what `stream` does and where, on a target of `space` bytes."""
     places = stream.places
     is_mixed = bool(stream.read.ops and stream.write.ops)
@@ -620,12 +644,12 @@ def place_settings(stream: IoStream, space: int) -> Settings:
         reason = "no random_distribution: the source has no offsets"
         options["random_distribution"] = None
         options["norandommap"] = True
-        return Settings(options, {"random_distribution": [reason]})
+        return FioSettings(options, {"random_distribution": [reason]})
     if 0 < places.sequential_share < 1 and places.run_ops is None:
         options["percentage_random"] = round(100 * (1 - places.sequential_share))
     options.update(_region(places, stream, space))
     if is_sequential:
-        return Settings(options)
+        return FioSettings(options)
     if not has_map(stream):
         # With the map, no place comes again before all have come.
         options["norandommap"] = True
@@ -634,11 +658,11 @@ def place_settings(stream: IoStream, space: int) -> Settings:
     if places.law in (Law.ZIPF, Law.PARETO):
         options["random_distribution"] = f"{places.law}:{places.theta:g}"
     elif places.law is Law.ZONES:
-        return Settings(options) | _zone_settings(stream, space)
-    return Settings(options)
+        return FioSettings(options) | _zone_settings(stream, space)
+    return FioSettings(options)
 
 
-def _zone_settings(stream: IoStream, space: int) -> Settings:
+def _zone_settings(stream: IoStream, space: int) -> FioSettings:
     """Return the zones of `stream` that are accessed in equal shares, on a target of `space` bytes.
 
     fio 3.33 fails to parse zones of reads and others of writes (its issue 1923).
@@ -653,17 +677,17 @@ def _zone_settings(stream: IoStream, space: int) -> Settings:
     unused_bytes = space - sum(zone.span_bytes for zone in busiest.zones)
     if unused_bytes:
         zones.append(f"0/{unused_bytes}")
-    return Settings({"random_distribution": f"zoned_abs:{':'.join(zones)}"}, comments)
+    return FioSettings({"random_distribution": f"zoned_abs:{':'.join(zones)}"}, comments)
 
 
-def size_settings(stream: IoStream) -> Settings:
+def size_settings(stream: IoStream) -> FioSettings:
     """Return the setting of the sizes, with a comment where whole percents lose some."""
     sides = [_direction_to_ask(d, stream) for d in (stream.read, stream.write) if d.ops]
     if (
         all(len(side.sizes) == 1 for side in sides)
         and len({side.sizes[0].io_bytes for side in sides}) == 1
     ):
-        return Settings({"bs": sides[0].sizes[0].io_bytes})
+        return FioSettings({"bs": sides[0].sizes[0].io_bytes})
     if len(sides) == 2 and total_variation(sides[0].sizes, sides[1].sizes) <= _SAME_SIZES_TV:  # noqa: PLR2004 - directions
         a, b = sides
         counts = sum(
@@ -691,7 +715,7 @@ def size_settings(stream: IoStream) -> Settings:
     least = min(size for split in splits for size, _percent in split.entries)
     if any(size % least for split in splits for size, _percent in split.entries):
         options["bs_unaligned"] = True
-    return Settings(options, comments)
+    return FioSettings(options, comments)
 
 
 def has_map(stream: IoStream) -> bool:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
-from kvdistill.jobs.fio_sections import GLOBAL, FioJob, FioOptions, FioSection, Settings
+from kvdistill.jobs.fio_sections import GLOBAL, FioJob, FioOptions, FioSection, FioSettings
 from kvdistill.profile.profile import Profile, SourceKind, cut_long
 from kvtrace import __version__
 from kvtrace.core.app import option
@@ -383,11 +383,11 @@ def needs(options: JobOptions, space: int) -> list[str]:
     ]
 
 
-def data_settings(profile: Profile) -> Settings:
+def data_settings(profile: Profile) -> FioSettings:
     """Return the settings that make data as compressible and repetitive as the profile says."""
     if profile.data is None:
         reason = "compressibility of the data is not known: random data is incompressible"
-        return Settings(
+        return FioSettings(
             {"buffer_compress_percentage": None}, {"buffer_compress_percentage": [reason]}
         )
     options: FioOptions = {}
@@ -395,7 +395,7 @@ def data_settings(profile: Profile) -> Settings:
         options["buffer_compress_percentage"] = percent
     if percent := _saved_percent(profile.data.dedup_ratio):
         options["dedupe_percentage"] = percent
-    return Settings(options)
+    return FioSettings(options)
 
 
 def _saved_percent(ratio: float) -> int:
@@ -436,7 +436,7 @@ def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[
     return "\n".join(lines) + "\n"
 
 
-NO_SETTINGS = Settings({})
+NO_SETTINGS = FioSettings({})
 SAFE_BYTES = 256 << 10
 """I/Os up to this have no more pages than any device of our time takes pieces."""
 PAGE_BYTES = 4096
@@ -459,8 +459,8 @@ def fio_job(
     does: Iterable[str] = (),
     lost: Iterable[str],
     bugs: Iterable[str],
-    shared: Settings,
-    more: Settings = NO_SETTINGS,
+    shared: FioSettings,
+    more: FioSettings = NO_SETTINGS,
     sections: Iterable[FioSection],
 ) -> FioJob:
     """Return the job of `mode`: its head, the settings that its `sections` share, and these.
@@ -484,11 +484,11 @@ def fio_job(
         if largest > SAFE_BYTES:
             why = f"I/Os over {format_io_size(SAFE_BYTES)} may be split above the device"
         if options.huge_pages >= pages:
-            align = Settings({"iomem": "mmaphuge"})
+            align = FioSettings({"iomem": "mmaphuge"})
             need = f"{reserved}; or {tunable} and iomem_align=2m in place of iomem=mmaphuge"
         else:
             command = f"{'='.join(TUNABLE)} {command}"
-            align = Settings({"iomem_align": "2m"})
+            align = FioSettings({"iomem_align": "2m"})
             need = f"{tunable}; or {reserved} and iomem=mmaphuge in place of iomem_align=2m"
         memory.append(f"{need}: without huge pages, {why}")
     version = options.version
@@ -556,7 +556,7 @@ def prefill_job(
     """
     title = f"Fills the target of {', '.join(mode.job for mode in modes)}"
     head = [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))]
-    writes = Settings(
+    writes = FioSettings(
         {
             "filename": options.filename,
             "direct": True,
@@ -568,7 +568,7 @@ def prefill_job(
             "refill_buffers": True,
         }
     )
-    settings = writes | data_settings(profile) | Settings({"end_fsync": True})
+    settings = writes | data_settings(profile) | FioSettings({"end_fsync": True})
     return FioJob(header(title, profile, head), (FioSection("prefill", settings),))
 
 

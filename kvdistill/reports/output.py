@@ -165,7 +165,7 @@ class Reports:
     sheets: list[PlainSheet]
     """MLPerf's, of the runs among them; for a workbook."""
 
-    def write(self, output: Path, argv: Sequence[str] = ()) -> None:
+    def write(self, output: str | Path, argv: Sequence[str] = ()) -> None:
         """Write all of them to `output`, whose name tells the form.
 
         A page, a workbook, Markdown or CSV; a page says that it was made by `argv`.
@@ -173,8 +173,9 @@ class Reports:
         ConfigError for another name. ProbeUnavailable if the library for this form is missing.
         DeviceError if the disk refuses.
         """
-        check_names([output])
-        write_report(self.documents, output, self.sheets, argv)
+        path = Path(output)
+        check_names([path])
+        write_report(self.documents, path, self.sheets, argv)
 
     def __repr__(self) -> str:
         """Return the names in a line."""

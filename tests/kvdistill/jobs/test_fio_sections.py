@@ -5,14 +5,14 @@ from __future__ import annotations
 from kvdistill.jobs.fio_sections import (
     FioJob,
     FioSection,
-    Settings,
+    FioSettings,
     on_null,
     with_drawn_iologs,
     with_latency_logs,
 )
 from kvdistill.profile.profile import Split
 
-SHARED = Settings(
+SHARED = FioSettings(
     {
         "filename": "scratch",
         "allow_file_create": False,
@@ -21,7 +21,7 @@ SHARED = Settings(
         "ioengine": "libaio",
     }
 )
-READ = Settings(
+READ = FioSettings(
     {
         "rw": "randread",
         "bssplit": (Split(((4096, 30), (8192, 70)), 0.0, 6963.2),),
@@ -45,12 +45,12 @@ def test_options_are_lines_in_the_order_in_which_they_were_set():
 
 
 def test_an_option_that_is_not_set_leaves_its_comment():
-    section = FioSection("read", Settings({"iodepth": None}, {"iodepth": ["not known"]}))
+    section = FioSection("read", FioSettings({"iodepth": None}, {"iodepth": ["not known"]}))
     assert section.text == "[read]\n# not known\n"
 
 
 def test_later_settings_come_after_and_replace():
-    both = Settings({"rw": "read", "bs": 512}) | Settings({"bs": 4096}, {"bs": ["larger"]})
+    both = FioSettings({"rw": "read", "bs": 512}) | FioSettings({"bs": 4096}, {"bs": ["larger"]})
     assert list(both.options.items()) == [("rw", "read"), ("bs", 4096)]
     assert both.comments == {"bs": ["larger"]}
 
@@ -69,6 +69,6 @@ def test_the_null_engine_needs_no_file_and_no_depth():
     assert shared.options == {"filename": "scratch", "direct": True, "ioengine": "null"}
     assert read.options["iodepth"] == 1
     assert "iodepth" not in shared.options
-    unset = FioJob("", (FioSection("read", Settings({"iodepth": None})),))
+    unset = FioJob("", (FioSection("read", FioSettings({"iodepth": None})),))
     assert on_null(unset).sections[0].options == {"iodepth": None}
     assert JOB.sections[1].options["iodepth"] == 8
