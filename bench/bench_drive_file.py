@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import figures
 
-from kvdistill.jobs.write import environment
+from kvdistill.jobs.fio_run import environment
 from kvreplay.config.config import Config
 from kvreplay.run import discover
 from kvreplay.run.run import Replay

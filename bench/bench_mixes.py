@@ -27,8 +27,8 @@ from msgspec import to_builtins
 
 from kvdistill.jobs.closeness import asked_stream, chance_of, device_figures, figures_of, verdicts
 from kvdistill.jobs.fio_replay import split_ios
-from kvdistill.jobs.write import direct_requests, run_seen
-from kvdistill.jobs.write import disk_of as disk_beneath
+from kvdistill.jobs.fio_run import direct_requests, run_seen
+from kvdistill.jobs.fio_run import disk_of as disk_beneath
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.limit import Limit
 

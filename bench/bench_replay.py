@@ -35,7 +35,7 @@ from typing import Any
 import figures
 import numpy as np
 
-from kvdistill.jobs.write import environment
+from kvdistill.jobs.fio_run import environment
 from kvreplay.engine.engine import Engine, EngineName, choose
 from kvreplay.engine.job import Driven, Job
 from kvreplay.native.rows import READ, WRITE, RowRing

@@ -1,1 +1,67 @@
-"""kvdistill: turn traces and measurements into jobs that others run and reports people read."""
+"""Distil KV-cache traces and measurements into fio jobs and reports.
+
+    profile = kvdistill.distil("trace.parquet", tier="nvme")
+    jobs = kvdistill.fio_jobs(profile)
+    jobs.write("jobs/")
+    db = kvdistill.connect("trace.parquet", "run/")
+    kvdistill.report("run/").write("report.html")
+
+Only these names are public. Each is imported when it is first used, for the libraries beneath take
+long to import. Errors are the classes of `kvtrace.core.errors`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvdistill.api import connect, distil, fio_jobs, report
+    from kvdistill.jobs.check import Closeness
+    from kvdistill.jobs.fio_jobs import FioJobs, WrittenJobs
+    from kvdistill.jobs.job import FioMode, JobOptions
+    from kvdistill.profile.profile import Profile
+    from kvdistill.reports.output import Reports
+
+__all__ = [
+    "Closeness",
+    "FioJobs",
+    "FioMode",
+    "JobOptions",
+    "Profile",
+    "Reports",
+    "WrittenJobs",
+    "connect",
+    "distil",
+    "fio_jobs",
+    "report",
+]
+
+_MODULES = {
+    "Closeness": "kvdistill.jobs.check",
+    "FioJobs": "kvdistill.jobs.fio_jobs",
+    "FioMode": "kvdistill.jobs.job",
+    "JobOptions": "kvdistill.jobs.job",
+    "Profile": "kvdistill.profile.profile",
+    "Reports": "kvdistill.reports.output",
+    "WrittenJobs": "kvdistill.jobs.fio_jobs",
+    "connect": "kvdistill.api",
+    "distil": "kvdistill.api",
+    "fio_jobs": "kvdistill.api",
+    "report": "kvdistill.api",
+}
+"""The module of each public name."""
+
+
+def __getattr__(name: str) -> object:
+    """Return the public object called `name`, imported now."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

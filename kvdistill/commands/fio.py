@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from kvdistill.commands.options import SOURCE, Json, Source, Tier, WindowArguments
-from kvdistill.jobs.job import PROFILE, JobOptions
+from kvdistill.jobs.job import PROFILE, SCRATCH, JobOptions, make_folder
 from kvtrace.core.app import Force, log, option, progress
 from kvtrace.core.document.document import Document
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import check_new, write_json
+from kvtrace.core.files import check_new
 from kvtrace.core.run.run_file import generate
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
@@ -37,15 +38,14 @@ def profile(
     kvdistill profile run -o profile.json
     kvdistill profile probe/blocks.parquet --tier nvme0n1
     """
-    from kvdistill.profile.sources import distil_source
-    from kvdistill.report.jobs import profile_chapter
+    import kvdistill
+    from kvdistill.reports.jobs import profile_chapter
 
-    scratched = tempfile.TemporaryDirectory(prefix="kvdistill-")
-    with scratched as scratch, progress(f"distil {source.name}"):
-        found = distil_source(source, tier, part.window(), Path(scratch)).profile
-    write_json(output, found)
+    with progress(f"distil {source.name}"):
+        distilled = kvdistill.distil(source, tier, **part.as_keywords())
+    distilled.save(output)
     log(f"wrote {output}")
-    answer(found, lambda: Document("", "", [profile_chapter(found)]), as_json=json)
+    answer(distilled, lambda: Document("", "", [profile_chapter(distilled)]), as_json=json)
 
 
 def fio(
@@ -78,14 +78,25 @@ def fio(
     kvdistill fio run -o jobs --mode stat
     cd jobs && fio prefill.fio && fio replay.fio
     """
-    from kvdistill.jobs.write import write_jobs
-    from kvdistill.report.jobs import written_document
+    import kvdistill
+    from kvdistill.reports.jobs import written_document
 
     check_new(output / PROFILE, is_forced=force)
-    options = options.on_this_machine()
     source, tier = _source(source, gen, tier, output)
-    result = write_jobs(source, tier, output, part.window(), options)
-    answer(result, lambda: written_document(result, output), as_json=json)
+    make_folder(output)
+    options = replace(options, is_device=(output / options.target).is_block_device())
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=output) as scratch:
+        with progress(f"distil {source.name}"):
+            distilled = kvdistill.distil(source, tier, **part.as_keywords(), scratch=Path(scratch))
+        with progress("write the jobs"):
+            jobs = kvdistill.fio_jobs(distilled, options=options)
+            for note in jobs.notes:
+                log(note)
+            written = jobs.write(output)
+        if options.has_check or options.has_null_check:
+            closeness = jobs.check(output / SCRATCH, tell=log)
+            written = jobs.timed(closeness).write(output, closeness)
+    answer(written, lambda: written_document(written, output), as_json=json)
 
 
 def _source(

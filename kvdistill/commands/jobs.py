@@ -5,10 +5,11 @@ Jobs for warp and sai3-bench, and what these and more measured, imported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import to_builtins
@@ -16,12 +17,18 @@ from msgspec import to_builtins
 from kvdistill.commands.options import Json, Source, Tier, WindowArguments
 from kvdistill.formats.formats import Format, ImportOptions
 from kvdistill.jobs.job import PROFILE
-from kvtrace.core.app import Force, command_line, log, option
+from kvtrace.core.app import Force, command_line, log, option, progress
 from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.files import check_new
 from kvtrace.core.metadata import without_outputs
 from kvtrace.core.units import NS_PER_S, parse_duration_ns, positive
+
+if TYPE_CHECKING:
+    # Heavy.
+    from kvdistill.formats.oplog import Style
+    from kvdistill.jobs.store_jobs import StoreJob
+    from kvdistill.profile.profile import Profile
 
 Output = Annotated[
     Path,
@@ -53,22 +60,35 @@ class StoreArguments:
         tier: str | None,
         output: Path,
         part: WindowArguments,
-        job: str,
-        *made: Any,
-        **of: Any,
+        name: str,
+        job_of: Callable[[Profile], StoreJob],
+        *,
+        style: Style | None,
+        endpoint: str,
+        hosts: int = 1,
     ) -> None:
-        """Write `job` as `write_store_jobs` does and print the result.
+        """Write the job `name` as `write_store_jobs` does and print the result.
 
         What the format lacks goes to stderr.
         """
         from kvdistill.jobs.store_jobs import compare_with_run, write_store_jobs
-        from kvdistill.report.jobs import written_document
+        from kvdistill.reports.jobs import written_document
 
         check_new(output / PROFILE, is_forced=self.force)
         argv = without_outputs(command_line())
-        written, asks = write_store_jobs(
-            source, tier, output, part.window(), job, *made, argv=argv, **of
-        )
+        with progress(f"distil {source.name}"):
+            written, asks = write_store_jobs(
+                source,
+                tier,
+                output,
+                part.window(),
+                name,
+                job_of,
+                style=style,
+                endpoint=endpoint,
+                hosts=hosts,
+                argv=argv,
+            )
         compared = (
             None if self.run is None else compare_with_run(asks, self.run, written.profile.tier)
         )
@@ -191,7 +211,8 @@ def import_(
     from kvdistill.formats.importing import import_files
 
     argv = without_outputs(command_line())
-    result = import_files(files, ImportOptions(format_, tier), output, argv, is_forced=force)
+    with progress(f"read {format_}"):
+        result = import_files(files, ImportOptions(format_, tier), output, argv, is_forced=force)
     for line in result.lines():
         log(line if line.startswith("left out: ") else f"note: {line}")
     counts = {

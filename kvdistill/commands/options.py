@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
 from kvtrace.core.app import option
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.limit import Limit, parse_limit
-from kvtrace.core.units import parse_duration_ns, positive
+from kvtrace.core.limit import Limit
 
 SOURCE = typer.Argument(
     metavar="INPUT",
@@ -31,6 +29,15 @@ Tier = Annotated[
 ]
 
 
+class WindowKeywords(TypedDict):
+    """The part of a source, as the functions of the library take it."""
+
+    limit: str | None
+    begin: str | None
+    end: str | None
+    busiest: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class WindowArguments:
     """Which part of the source is taken."""
@@ -40,20 +47,17 @@ class WindowArguments:
     end: str | None = option("Stop this long after the first operation (80s).", None, "--to")
     busiest: str | None = option("Use the window of this length that moves the most bytes (10s).")
 
+    def as_keywords(self) -> WindowKeywords:
+        """Return it as the functions of the library take it."""
+        return WindowKeywords(
+            limit=self.limit, begin=self.begin, end=self.end, busiest=self.busiest
+        )
+
     def window(self) -> Limit:
         """Return it, with times from the first row on; ConfigError if it is none."""
-        found = parse_limit(self.limit)
-        if self.busiest is not None:
-            if self.begin is not None or self.end is not None:
-                raise ConfigError("--busiest chooses the window: leave out --from and --to")
-            return replace(found, busiest_ns=positive("--busiest", parse_duration_ns)(self.busiest))
-        begin_ns = 0 if self.begin is None else parse_duration_ns(self.begin)
-        if self.end is None:
-            return replace(found, begin_ns=begin_ns)
-        span_ns = parse_duration_ns(self.end) - begin_ns
-        if span_ns <= 0:
-            raise ConfigError(f"--to {self.end} is not after --from {self.begin or '0s'}")
-        return replace(found, begin_ns=begin_ns).within(Limit(span_ns=span_ns))
+        from kvdistill.queries.window import parse_window
+
+        return parse_window(self.limit, self.begin, self.end, self.busiest)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -15,13 +15,12 @@ import typer
 
 from kvdistill.commands.options import Json, Outputs
 from kvtrace.core import pa
-from kvtrace.core.app import emit_json, log, option
+from kvtrace.core.app import command_line, emit_json, log, option
 from kvtrace.core.document.document import ReportColumn, ReportTable, Sheet, Unit
 from kvtrace.core.document.export import csv_lines
 from kvtrace.core.document.export import markdown as as_markdown
 from kvtrace.core.document.terminal import show_documents, show_tables
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import counted
 
 _LIBRARY_WIDTH = 110
@@ -63,23 +62,25 @@ def report(
     kvdistill report before after -o report.html
     kvdistill report run --json
     """
-    from kvdistill.report.output import check_names, read_reports, write_report
+    import kvdistill
+    from kvdistill.reports.output import check_names
 
     if json + markdown + csv > 1:
         raise ConfigError("choose one of --json, --markdown and --csv")
     outputs = output or []
     check_names(outputs)
-    worn = parse_endurance(endurance)
-    results, documents, plain = read_reports(paths, buckets, worn)
+    reports = kvdistill.report(paths, buckets=buckets, endurance=endurance)
     for path in outputs:
-        write_report(documents, path, plain)
+        reports.write(path, command_line())
         log(f"wrote {path}")
     if json:
-        emit_json(results[0] if len(results) == 1 else results)
+        emit_json(reports.results[0] if len(reports.results) == 1 else reports.results)
     elif markdown or csv:
-        typer.echo(as_markdown(documents) if markdown else csv_lines(documents), nl=False)
+        form = as_markdown if markdown else csv_lines
+        typer.echo(form(reports.documents), nl=False)
     elif not outputs:
-        show_documents(documents, hint="For distributions and maps, write a page: -o report.html")
+        hint = "For distributions and maps, write a page: -o report.html"
+        show_documents(reports.documents, hint=hint)
 
 
 def compare(
@@ -109,13 +110,13 @@ def compare(
     kvdistill compare lru.parquet s3fifo.parquet --json
     kvdistill compare card-a/scorecard.json card-b/scorecard.json
     """
-    from kvdistill.report.output import check_names, read_comparison, write_report
+    from kvdistill.reports.output import check_names, read_comparison, write_report
 
     outputs = output or []
     check_names(outputs)
     compared, document = read_comparison(paths)
     for path in outputs:
-        write_report([document], path)
+        write_report([document], path, argv=command_line())
         log(f"wrote {path}")
     if json:
         emit_json(compared)
@@ -160,7 +161,8 @@ def sql(
     kvdistill sql run --query slowest_operations
     kvdistill sql 'runs/*' --query runs_at_a_glance --csv
     """
-    from kvdistill.queries.sql import answer, named_queries, named_query, open_shell, split_query
+    from kvdistill.commands.shell import open_shell
+    from kvdistill.queries.sql import answer, named_queries, named_query, split_query
 
     if json and csv:
         raise ConfigError("choose one of --json and --csv")

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -85,7 +84,7 @@ def times_of(seconds: Sequence[float], path: Path) -> ServingTimes | None:
 
 
 def told_times(
-    said: Mapping[str, Any], unit_ns: float, count: int | None, path: Path
+    said: Mapping[str, object], unit_ns: float, count: int | None, path: Path
 ) -> ServingTimes | None:
     """Return the distribution of `count` times of which a result tells figures, in `unit_ns`.
 
@@ -104,11 +103,11 @@ def imported(
     path: Path,
     benchmark: str,
     seconds: float | None,
-    counts: Mapping[str, Any],
-    times: Mapping[str, Any],
+    counts: Mapping[str, float | None],
+    times: Mapping[str, ServingTimes | None],
     *,
     notes: Sequence[str] = (),
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
     started: datetime | None = None,
 ) -> Imported:
     """Return the import of one result.
@@ -120,10 +119,12 @@ def imported(
     wall_ns = None if seconds is None else nanoseconds(seconds, NS_PER_S, path)
     told = {name: value for name, value in counts.items() if name in Serving.__struct_fields__}
     for rate, of in _RATES.items():
-        if told.get(rate) is None and told.get(of) is not None and seconds:
-            told[rate] = told[of] / seconds
+        total = told.get(of)
+        if told.get(rate) is None and total is not None and seconds:
+            told[rate] = total / seconds
     # Of no request, benchmarks write 0 for times that nothing was measured of.
-    serving = Serving(benchmark=benchmark, **told, **({} if told.get("requests") == 0 else times))
+    measured = {} if told.get("requests") == 0 else times
+    serving = msgspec.structs.replace(Serving(benchmark=benchmark), **told, **measured)
     count, failed = serving.requests or 0, serving.failed_requests or 0
     said = [counted(count, "request")] if serving.requests is not None else []
     verdict = (
@@ -143,25 +144,6 @@ def imported(
     )
 
 
-def _columns(required: str, optional: str, of: Any = None, **more: Any) -> Any:
-    """Return the struct of a result's fields, listed as `ours = theirs`, which are checked.
-
-    What is `optional` is null.
-
-    They are counts, or floats if they are times or rates, unless they are all `of` one kind.
-    """
-    fields: list[Any] = []
-    theirs = dict[str, str]()
-    for part, default in ((required, ()), (optional, (None,))):
-        for column in part.split():
-            ours, _, name = column.partition("=")
-            kind = of or (float if ours.endswith(("seconds", "_s", "_ms")) else Count)
-            fields.append((ours, kind | None if default else kind, *default))
-            theirs[ours] = name or ours
-    fields += [(name, kind | None, None) for name, kind in more.items()]
-    return msgspec.defstruct("Result", fields, rename=theirs)
-
-
 _VLLM_TIMES = {"p50": "p50_ns", "median": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns",
                 "p99.9": "p99_9_ns", "mean": "mean_ns"}  # fmt: skip
 _VLLM_SETTINGS = (
@@ -174,16 +156,20 @@ _VLLM_SETTINGS = (
 )
 
 
-_VllmResult = _columns(
-    "seconds=duration requests=completed",
-    "failed_requests=failed input_tokens=total_input_tokens output_tokens=total_output_tokens "
-    "requests_per_s=request_throughput output_tokens_per_s=output_throughput",
-    date=str,
-    ttfts=list[float],
-    itls=list[list[float]],
-    errors=list[str | None],
-)
-"""Options name the fields of times, which are read apart."""
+class _VllmResult(msgspec.Struct):
+    """What is read of a result; its times are told by fields that options name."""
+
+    seconds: float = msgspec.field(name="duration")
+    requests: Count = msgspec.field(name="completed")
+    failed_requests: Count | None = msgspec.field(name="failed", default=None)
+    input_tokens: Count | None = msgspec.field(name="total_input_tokens", default=None)
+    output_tokens: Count | None = msgspec.field(name="total_output_tokens", default=None)
+    requests_per_s: float | None = msgspec.field(name="request_throughput", default=None)
+    output_tokens_per_s: float | None = msgspec.field(name="output_throughput", default=None)
+    date: str | None = None
+    ttfts: list[float] | None = None
+    itls: list[list[float]] | None = None
+    errors: list[str | None] | None = None
 
 
 def read_vllm(
@@ -201,7 +187,7 @@ def read_vllm(
             f"holds {len(results)} results (--append-result); leave one a file", path=path
         )
     found = decode_json(text, _VllmResult, path, misfit="no result of vllm bench serve: {}")
-    fields = decode_json(text, dict[str, Any], path)
+    fields = decode_json(text, dict[str, object], path)
 
     def told(metric: str, count: int | None = None) -> ServingTimes | None:
         said = ((name, fields.get(f"{word}_{metric}_ms")) for word, name in _VLLM_TIMES.items())
@@ -252,8 +238,17 @@ _AIPERF_TIMES = {
 }
 
 
-_AiperfMetric = _columns("", " ".join(_AIPERF_TIMES), of=float, unit=str, count=int)
-"""One metric; of a single value, `avg` is it."""
+class _AiperfMetric(msgspec.Struct):
+    """One metric; of a single value, `avg` is it."""
+
+    avg: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    max: float | None = None
+    unit: str | None = None
+    count: int | None = None
 
 
 def _unit_ns(unit: str | None, path: Path) -> float:
@@ -263,19 +258,28 @@ def _unit_ns(unit: str | None, path: Path) -> float:
     return _UNITS_NS[unit]
 
 
-_AiperfExport = _columns(
-    "",
-    "requests=request_count failed_requests=error_request_count requests_per_s=request_throughput "
-    "output_tokens_per_s=output_token_throughput input_tokens=total_isl output_tokens=total_osl "
-    "seconds=benchmark_duration first_token=time_to_first_token output_token=inter_token_latency "
-    "answer=request_latency",
-    of=_AiperfMetric,
-    aiperf_version=str,
-    was_cancelled=bool,
-    is_complete=bool,
-    incomplete_reason=str,
-    start_time=datetime,
-)
+class _AiperfExport(msgspec.Struct):
+    """What is read of an export: metrics by our names, and what became of the benchmark."""
+
+    requests: _AiperfMetric | None = msgspec.field(name="request_count", default=None)
+    failed_requests: _AiperfMetric | None = msgspec.field(name="error_request_count", default=None)
+    requests_per_s: _AiperfMetric | None = msgspec.field(name="request_throughput", default=None)
+    output_tokens_per_s: _AiperfMetric | None = msgspec.field(
+        name="output_token_throughput", default=None
+    )
+    input_tokens: _AiperfMetric | None = msgspec.field(name="total_isl", default=None)
+    output_tokens: _AiperfMetric | None = msgspec.field(name="total_osl", default=None)
+    seconds: _AiperfMetric | None = msgspec.field(name="benchmark_duration", default=None)
+    first_token: _AiperfMetric | None = msgspec.field(name="time_to_first_token", default=None)
+    output_token: _AiperfMetric | None = msgspec.field(name="inter_token_latency", default=None)
+    answer: _AiperfMetric | None = msgspec.field(name="request_latency", default=None)
+    aiperf_version: str | None = None
+    was_cancelled: bool | None = None
+    is_complete: bool | None = None
+    incomplete_reason: str | None = None
+    start_time: datetime | None = None
+
+
 _AIPERF_SHORT = {
     "total_input_sequence_length": "total_isl",
     "total_output_sequence_length": "total_osl",
@@ -334,12 +338,12 @@ def read_aiperf(
     return imported(path, benchmark, seconds, counts, times, notes=notes, started=found.start_time)
 
 
-def _of_csv(path: Path, misfit: str) -> Any:
+def _of_csv(path: Path, misfit: str) -> _AiperfExport:
     """Return the metrics in the sections that begin with them.
 
     Others, such as of GPUs, have columns of their own.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, float | str | None]] = {}
     with _readable(path, misfit):
         sections = path.read_text(encoding="utf-8-sig").split("\n\n")
         for row in (
@@ -358,27 +362,44 @@ def _of_csv(path: Path, misfit: str) -> Any:
 _LMCACHE = "lmcache bench engine"
 
 
-_LmcacheFigures = _columns(
-    "requests=successful_requests failed_requests seconds=elapsed_time"
-    " input_tokens=total_input_tokens output_tokens=total_output_tokens"
-    " input_tokens_per_s=input_throughput output_tokens_per_s=output_throughput mean_ttft_ms"
-    " mean_request_latency_ms",
-    "p50_ttft_ms p90_ttft_ms p99_ttft_ms p50_request_latency_ms p90_request_latency_ms"
-    " p99_request_latency_ms",
-)
-"""Of a summary; LMCache writes 0 for a time that nothing was measured of."""
-_LmcacheSummary = msgspec.defstruct(
-    "Summary", [("results", _LmcacheFigures), ("config", dict[str, Any], {})]
-)
-_LmcacheRow = msgspec.defstruct(
-    "Row",
-    [("successful", str), ("num_input_tokens", Count), ("num_output_tokens", Count)]
-    + [
-        (name, float)
-        for name in ("ttft", "request_latency", "decode_speed", "submit_time", "finish_time")
-    ],
-)
-"""A request of the CSV; times in seconds."""
+class _LmcacheFigures(msgspec.Struct):
+    """Figures of a summary; LMCache writes 0 for a time that nothing was measured of."""
+
+    requests: Count = msgspec.field(name="successful_requests")
+    failed_requests: Count
+    seconds: float = msgspec.field(name="elapsed_time")
+    input_tokens: Count = msgspec.field(name="total_input_tokens")
+    output_tokens: Count = msgspec.field(name="total_output_tokens")
+    input_tokens_per_s: float = msgspec.field(name="input_throughput")
+    output_tokens_per_s: float = msgspec.field(name="output_throughput")
+    mean_ttft_ms: float
+    mean_request_latency_ms: float
+    p50_ttft_ms: float | None = None
+    p90_ttft_ms: float | None = None
+    p99_ttft_ms: float | None = None
+    p50_request_latency_ms: float | None = None
+    p90_request_latency_ms: float | None = None
+    p99_request_latency_ms: float | None = None
+
+
+class _LmcacheSummary(msgspec.Struct):
+    """A summary as JSON."""
+
+    results: _LmcacheFigures
+    config: dict[str, object] = {}
+
+
+class _LmcacheRow(msgspec.Struct):
+    """A request of the CSV; times in seconds."""
+
+    successful: str
+    num_input_tokens: Count
+    num_output_tokens: Count
+    ttft: float
+    request_latency: float
+    decode_speed: float
+    submit_time: float
+    finish_time: float
 
 
 def read_lmcache(
@@ -388,7 +409,7 @@ def read_lmcache(
     path, misfit = one_file(files, "result"), f"no result of {_LMCACHE}: {{}}"
     if path.suffix == ".csv":
         return _of_rows(path, misfit)
-    content: Any = read_json(path, _LmcacheSummary, misfit=misfit)
+    content = read_json(path, _LmcacheSummary, misfit=misfit)
     found = msgspec.structs.asdict(content.results)
     times = {
         name: told_times(
@@ -413,9 +434,7 @@ def read_lmcache(
 
 def _of_rows(path: Path, misfit: str) -> Imported:
     with _readable(path, misfit), path.open(newline="", encoding="utf-8") as file:
-        rows: list[Any] = [
-            msgspec.convert(row, _LmcacheRow, strict=False) for row in csv.DictReader(file)
-        ]
+        rows = [msgspec.convert(row, _LmcacheRow, strict=False) for row in csv.DictReader(file)]
     if not rows:
         raise TraceError(misfit.format("it has no rows"), path=path)
     good = [row for row in rows if row.successful == "True"]

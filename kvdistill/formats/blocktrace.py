@@ -17,14 +17,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
 from kvdistill.formats.importing import INPUT, finish, first_lines, leave_out, load, one
-from kvdistill.queries.database import distributions, literal, named, query
+from kvdistill.queries.database import Row, distributions, literal, named, query
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import duckdb, tables
 from kvtrace.core.errors import ConfigError, TraceError, need_file
@@ -207,7 +207,7 @@ _DEFINITIONS_OF_REQUESTS = {
 }
 
 
-def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, object]:
     """Return the content of probe.json for the table `blocks` in `db`.
 
     Null is what requests do not say.
@@ -228,7 +228,7 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         "in_flight_at_dispatch": _by_direction(query(db, "import_depths")),
     }
     # Of each layer and direction.
-    times: dict[tuple[str, str], dict[str, Any]] = defaultdict(
+    times: dict[tuple[str, str], Row] = defaultdict(
         lambda: _NOTHING | {"log2_ns": [], "fine_ns": []}
     )
     for layer, rows in distributions(db, list(QUANTILES.values()))[1].items():
@@ -252,9 +252,9 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     return {"duration_ns": duration, "block": block, "definitions": _DEFINITIONS_OF_REQUESTS}
 
 
-def _by_direction(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _by_direction(rows: list[Row]) -> dict[str, list[Row]]:
     """Group `rows` by `op`, and drop that column."""
-    kept: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    kept: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         kept[row["op"]].append({name: value for name, value in row.items() if name != "op"})
     return kept
@@ -302,24 +302,22 @@ def read_bpftrace(
     TraceError if a file is missing, holds no histogram, or one that another holds too.
     """
     account = Account()
-    maps: dict[str, list[dict[str, Any]]] = {}
+    maps: dict[str, list[_Bucket]] = {}
     for path in files:
         for name, buckets in _maps(path, account).items():
             if not _BLOCK.fullmatch(name) and name not in _CALLS:
-                example = (
-                    f"{path.name}: @{name}, {counted(sum(b['count'] for b in buckets), 'value')}"
-                )
+                example = f"{path.name}: @{name}, {counted(sum(b.count for b in buckets), 'value')}"
                 account.leave_out("histograms that the script does not have", 1, example)
                 continue
             if name in maps:
                 raise TraceError(f"@{name} appears twice; import sessions one by one", path=path)
-            below = [b for b in buckets if b["from"] is None]
+            below = [b for b in buckets if b.low is None]
             account.leave_out(
                 "below 0, which is not a time",
-                sum(b["count"] for b in below),
+                sum(b.count for b in below),
                 f"{path.name}: @{name}",
             )
-            maps[name] = [b for b in buckets if b["from"] is not None]
+            maps[name] = [b for b in buckets if b.low is not None]
     if not maps:
         raise TraceError("holds no histogram of storage_latency_stack.bt", path=files[0])
     account.rows_kept = sum(len(buckets) for buckets in maps.values())
@@ -338,7 +336,7 @@ def read_bpftrace(
         ),
     ]
     application = {kind: _histogram(maps[name]) for name, kind in _CALLS.items() if name in maps}
-    probe = {
+    probe: dict[str, object] = {
         "block": {"directions": _directions(maps), "zone_bytes": _ZONE_BYTES},
         "application": {"times": application} if application else None,
         "definitions": _DEFINITIONS_OF_HISTOGRAMS,
@@ -346,11 +344,22 @@ def read_bpftrace(
     return Imported(account, [], [], probe=probe)
 
 
-def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """One bucket of a histogram, in the map's own unit."""
+
+    low: int | None
+    """Null of one that is below 0."""
+    below: int | None
+    """Null of one without an end."""
+    count: int
+
+
+def _maps(path: Path, account: Account) -> dict[str, list[_Bucket]]:
     """Return the buckets of each histogram in the text, bounds in the map's own unit."""
     need_file(path)
-    maps: dict[str, list[dict[str, Any]]] = {}
-    current: list[dict[str, Any]] | None = None
+    maps: dict[str, list[_Bucket]] = {}
+    current: list[_Bucket] | None = None
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             text = line.strip()
@@ -373,7 +382,7 @@ def _maps(path: Path, account: Account) -> dict[str, list[dict[str, Any]]]:
                     raise TraceError(
                         f"{text[:60]!r} is not a bucket of a histogram", path=path, row=number
                     )
-                current.append({"from": low, "below": below, "count": count})
+                current.append(_Bucket(low, below, count))
                 account.rows_read += 1
             elif text and not _SCALAR.fullmatch(text):
                 current = None
@@ -387,40 +396,41 @@ def _number(bound: str | None) -> int | None:
     return int(digits) * _SCALE[bound.removeprefix(digits)]
 
 
-def _scaled(buckets: list[dict[str, Any]], scale: int) -> list[dict[str, Any]]:
-    """Return `buckets` in another unit, without the empty ones."""
+def _scaled(buckets: list[_Bucket], scale: int) -> list[_Bucket]:
+    """Return `buckets`, which begin at 0 or above, in another unit, without the empty ones."""
     return [
-        {
-            "from": b["from"] * scale,
-            "below": None if b["below"] is None else b["below"] * scale,
-            "count": b["count"],
-        }
+        _Bucket((b.low or 0) * scale, None if b.below is None else b.below * scale, b.count)
         for b in buckets
-        if b["count"]
+        if b.count
     ]
 
 
-def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+def _as_json(buckets: list[_Bucket]) -> list[dict[str, int | None]]:
+    """Return `buckets` as probe.json has them."""
+    return [{"from": b.low, "below": b.below, "count": b.count} for b in buckets]
+
+
+def _directions(maps: dict[str, list[_Bucket]]) -> dict[str, dict[str, object]]:
     """Return what is known of each direction, as a probe.json of kvreplay has it.
 
     The rest is null or empty.
     """
-    layers: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(dict)
+    layers: dict[str, dict[str, list[_Bucket]]] = defaultdict(dict)
     for name, buckets in maps.items():
         if found := _BLOCK.fullmatch(name):
             layers[found[2]][found[1]] = buckets
     return {
         direction: {
             **_UNKNOWN,
-            "issued": sum(b["count"] for b in of["bssplit"]) if "bssplit" in of else None,
+            "issued": sum(b.count for b in of["bssplit"]) if "bssplit" in of else None,
             **{layer: _histogram(of.get(layer, [])) for layer in ("q2d", "d2c")},
             **{name: [] for name in ("block_sizes", "in_flight_at_dispatch")},
             "heat": [
-                {"device": None, "from_bytes": b["from"], "requests": b["count"], "bytes": None}
+                {"device": None, "from_bytes": b.low, "requests": b.count, "bytes": None}
                 for b in _scaled(of.get("lba", []), _GIB)
             ],
             **{
-                name: _scaled(of[layer], unit)
+                name: _as_json(_scaled(of[layer], unit))
                 for layer, (name, unit) in _COUNTED.items()
                 if layer in of
             },
@@ -429,15 +439,15 @@ def _directions(maps: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, An
     }
 
 
-def _histogram(buckets: list[dict[str, Any]]) -> dict[str, Any]:
+def _histogram(buckets: list[_Bucket]) -> dict[str, object]:
     """Return a histogram of microseconds in ns, with what is known of its percentiles."""
     scaled = _scaled(buckets, _US)
-    count = sum(b["count"] for b in scaled)
-    edges = [({"from": b["from"], "below": b["below"]}, b["count"]) for b in scaled]
+    count = sum(b.count for b in scaled)
+    edges = [({"from": b.low, "below": b.below}, b.count) for b in scaled]
     return _NOTHING | {
         "count": count,
-        "longest_below_ns": scaled[-1]["below"] if scaled else None,
-        "log2_ns": scaled,
+        "longest_below_ns": scaled[-1].below if scaled else None,
+        "log2_ns": _as_json(scaled),
         "fine_ns": [],
         "percentiles_within": {
             name: at_rank(edges, nearest_rank(count, part)) for name, part in QUANTILES.items()

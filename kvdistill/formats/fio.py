@@ -23,10 +23,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, ImportOptions, Rows
 from kvdistill.formats.importing import INPUT, finish, first_lines, leave_out, load, one
@@ -271,7 +272,7 @@ def _latency(found: _Moved, kinds: set[str]) -> Distribution | None:
     if not count:
         return Distribution(0)
     bins = sorted((int(v), n or 0) for v, n in (times.bins or {}).items() if v.isdecimal())
-    points: dict[str, Any] = {}
+    points: dict[str, float | None] = {}
     for name, part in QUANTILES.items():
         # fio's own, else that of the bin which holds it.
         printed, rank = (
@@ -279,11 +280,12 @@ def _latency(found: _Moved, kinds: set[str]) -> Distribution | None:
             nearest_rank(count, part),
         )
         points[f"{name}_ns"] = at_rank(bins, rank) if rank is None or printed is None else printed
-    return Distribution(count, times.mean, max_ns=times.max, **points)
+    distribution = Distribution(count, times.mean, max_ns=times.max)
+    return msgspec.structs.replace(distribution, **points)
 
 
-def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> dict[str, Any]:
-    def same(name: str) -> Any:
+def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> dict[str, object]:
+    def same(name: str) -> str | None:
         """Return the option that all jobs share, else null."""
         values = {option.get(name) for option in options}
         return values.pop() if len(values) == 1 else None
@@ -294,7 +296,7 @@ def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> dict[
         "reason": "; ".join(errors) or None,
         "engine": {
             "name": same("ioengine") or "other",
-            "queue_depth": int(depth) if str(depth).isdigit() else None,
+            "queue_depth": int(depth) if depth is not None and depth.isdigit() else None,
             "io_bytes": None,
         },
     }
@@ -381,7 +383,7 @@ def read_logs(
     return Imported(account, rows, [tier], summary=None if chosen else summary)
 
 
-def logged_latencies(path: Path) -> list[Any]:
+def logged_latencies(path: Path) -> list[NDArray[np.int64]]:
     """Return the columns of a latency log with offsets as numpy arrays.
 
     Ms, latency ns, direction, bytes and offset.
@@ -558,7 +560,7 @@ def window_series(
     db.execute(
         "CREATE TABLE rates (kind VARCHAR, op TINYINT, from_ms BIGINT, to_ms BIGINT, amount DOUBLE)"
     )
-    counts: dict[int, Any] = {}
+    counts: dict[int, NDArray[np.int64]] = {}
     told: dict[tuple[str, ...], set[Window]] = defaultdict(set)
     for path, kind in files.items():
         told[_job_of(path)].add(kind)
@@ -644,7 +646,7 @@ def _enter_histograms(
     db: duckdb.DuckDBPyConnection,
     path: Path,
     account: Account,
-    counts: dict[int, Any],
+    counts: dict[int, NDArray[np.int64]],
     missing: set[Window],
 ) -> None:
     """Append the bins of each line of `path` to `counts`, and to `rates` the kinds of amounts
@@ -700,7 +702,7 @@ def _enter_histograms(
 
 
 def _summary_of_windows(
-    db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, Any]
+    db: duckdb.DuckDBPyConnection, tier: str, counts: dict[int, NDArray[np.int64]]
 ) -> Summary:
     """Return the figures over the whole time; null where no log says."""
     # Rates are over the time that their own logs cover: one of latencies may go on for longer.
@@ -735,7 +737,7 @@ def _summary_of_windows(
     )
 
 
-def _distribution(counts: Any) -> Distribution:
+def _distribution(counts: NDArray[np.int64] | None) -> Distribution:
     """Return the percentiles that bins give, each value the longest of its bin.
 
     Nothing without bins.
@@ -828,18 +830,25 @@ def read_iolog(
     return Imported(account, rows, [options.tier or TIER])
 
 
-def logged_ios(path: Path) -> dict[str, Any]:
-    """Return the I/Os of a log of version 3, as fio writes one, in order.
+class PlacedOperations(TypedDict):
+    """Reads and writes in order of time, one value an operation."""
 
-    Numpy arrays as `split_ios` yields them.
-    """
+    us: NDArray[np.int64]
+    """When each is due, in microseconds."""
+    is_read: NDArray[np.bool_]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+
+
+def logged_ios(path: Path) -> PlacedOperations:
+    """Return the I/Os of a log of version 3, as fio writes one, in order."""
     lines = pl.Series(path.read_text(encoding="utf-8").splitlines()[1:], dtype=pl.String)
     # Those of other actions than reads and writes are shorter.
     ios = lines.str.extract_groups(
         r"^(?<us>\d+) \S+ (?<action>\w+) (?<offset>\d+) (?<length>\d+)$"
     ).struct.unnest()
-    numbers = {
-        name: ios[name].drop_nulls().cast(pl.Int64).to_numpy()
-        for name in ("us", "offset", "length")
-    }
-    return numbers | {"is_read": (ios["action"].drop_nulls() == "read").to_numpy()}
+    us, offset, length = (
+        ios[name].drop_nulls().cast(pl.Int64).to_numpy() for name in ("us", "offset", "length")
+    )
+    is_read = (ios["action"].drop_nulls() == "read").to_numpy()
+    return {"us": us, "is_read": is_read, "offset": offset, "length": length}

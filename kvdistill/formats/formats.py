@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
@@ -100,13 +100,13 @@ class Imported:
     tiers: list[str]
     summary: Summary | None = None
     """Figures that are no rows, for run.json; null if the rows give them, or there are none."""
-    probe: dict[str, Any] | None = None
+    probe: dict[str, object] | None = None
     """The content of probe.json; null if there is none."""
     first_unix_ns: int | None = None
     """When the first row happened; null if the format has no date."""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
     """More of run.json that the format knows: host, engine."""
-    config: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, object] = field(default_factory=dict)
     """How it was measured: where two imports differ in it, a comparison says so."""
 
 

@@ -26,14 +26,13 @@ from kvdistill.queries.database import (
     named,
     opened,
 )
-from kvtrace.core import duckdb
-from kvtrace.core.app import progress
+from kvtrace.core import duckdb, pa
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.run.figures import Distribution, Figures, Summary
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
-from kvtrace.core.schema import OBJECTS, OPS, TRACE, arrow_schema, batch_of, enum_code
+from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.tables import create, open_table, unpacked
 from kvtrace.core.units import NS_PER_S
@@ -60,8 +59,7 @@ def import_files(
     _check_folder(outdir, is_forced=is_forced)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         db.execute("SET TimeZone = 'UTC'")
-        with progress(f"read {options.format}"):
-            found = reader(options.format)(files, options, db)
+        found = reader(options.format)(files, options, db)
         if options.tier is not None and not found.tiers:
             raise ConfigError(
                 f"--tier {options.tier}: what {options.format} holds is of no tier; leave it out"
@@ -70,16 +68,17 @@ def import_files(
         for name in _FILES:
             # What an earlier import left must not stand beside new tables.
             (outdir / name).unlink(missing_ok=True)
-        config = {
+        names = [path.name for path in files]
+        config: dict[str, object] = {
             "import": str(options.format),
-            "files": [path.name for path in files],
+            "files": names,
             "tier": options.tier,
+            **found.config,
         }
-        config |= found.config
         written = [str(rows.file) for rows in found.rows]
         for rows in found.rows:
             with create(
-                outdir / rows.file, rows.table, _metadata(found, rows.table, config, argv)
+                outdir / rows.file, rows.table, _metadata(found, rows.table, names, config, argv)
             ) as out:
                 for batch in _batches(db, rows):
                     out.write(batch)
@@ -87,7 +86,7 @@ def import_files(
     if found.first_unix_ns is not None:
         started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
     # As kvreplay writes them.
-    metadata = msgspec.to_builtins(_metadata(found, TRACE, config, argv))
+    metadata = msgspec.to_builtins(_metadata(found, TRACE, names, config, argv))
     head = {
         name: metadata[name]
         for name in ("program", "version", "argv", "config", "config_sha256", "notes")
@@ -145,14 +144,21 @@ def _made_by(path: Path) -> object:
     """
     with suppress(TraceError):
         if path.name in (RUN_FILE, PROBE_FILE):
-            return read_json(path, dict[str, Any]).get("program")
+            return read_json(path, dict[str, object]).get("program")
         return open_table(path).meta.program if path.suffix == ".parquet" else None
     return None
 
 
-def _metadata(found: Imported, table: Any, config: dict[str, Any], argv: list[str]) -> Metadata:
-    source = {"kind": config["import"], "file": config["files"][0], "files": config["files"]}
-    source |= {"first_unix_ns": found.first_unix_ns}
+def _metadata(
+    found: Imported, table: Table, files: Sequence[str], config: dict[str, object], argv: list[str]
+) -> Metadata:
+    """Return the metadata of a `table` that was imported from `files`."""
+    source = {
+        "kind": config["import"],
+        "file": files[0],
+        "files": files,
+        "first_unix_ns": found.first_unix_ns,
+    }
     tiers = [TierFacts(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
     return describe(
         table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines()
@@ -336,7 +342,7 @@ def finish(
     return [*rows, *([Rows(OPS_FILE, OPS, ordered)] if is_measured else [])], int(first_ns)
 
 
-def _batches(db: duckdb.DuckDBPyConnection, rows: Rows) -> Iterator[Any]:
+def _batches(db: duckdb.DuckDBPyConnection, rows: Rows) -> Iterator[pa.RecordBatch]:
     table = rows.table
     types, enums = (
         arrow_schema(table),

@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -185,7 +185,7 @@ def _write_log(
     db: duckdb.DuckDBPyConnection,
     style: Style,
     head: Sequence[str],
-    values: dict[str, Any],
+    values: dict[str, object],
 ) -> None:
     """Write the operations `logged` of one host as a log.
 

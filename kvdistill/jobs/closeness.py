@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.formats.fio import logged_ios, logged_latencies
-from kvdistill.jobs.fio_replay import WrittenJob, split, split_ios
-from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, JobOptions
+from kvdistill.jobs.fio_replay import FioIos, split, split_ios
+from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, FioResult, JobOptions
+from kvdistill.jobs.mode_job import ModeJob
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
 from kvdistill.profile.sources import Distilled
@@ -178,7 +178,7 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
     parts = whole + (rest > 0)
     reads = parts * source.is_read
 
-    def off(deviations: Any, figure: Any) -> float:
+    def off(deviations: NDArray[np.float64], figure: NDArray[np.float64]) -> float:
         # The number of operations is that of chance (Poisson), too.
         return float(_SIGMAS * (np.square(deviations).mean() / draws) ** 0.5 / figure.mean())
 
@@ -209,35 +209,47 @@ def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
 
 
 def figures_of(
-    name: str, stream: Stream, side: Side = Side.ASKED, profile: Profile | None = None, **more: Any
+    name: str,
+    stream: Stream,
+    side: Side = Side.ASKED,
+    profile: Profile | None = None,
+    **more: object,
 ) -> StreamFigures:
     """Return the figures of I/O as `side` saw it, with the concurrency of its `profile` if that is
     measured.
+
+    `more` are fields of `StreamFigures`, in place of what `stream` and `profile` say.
     """
     seconds = stream.seconds
-    known: dict[str, Any] = {"side": side} | {
-        name: getattr(stream.blocks, name, None) for name in _OF_BLOCKS
-    }
-    if profile is not None and (depth := profile.depth) is not None:
-        known |= {"mean_depth": depth.mean, "in_flight_p99": depth.in_flight_for(0.99)}
-        known["idle_share"] = (
-            sum(at.share for at in depth.shares if at.in_flight == 0) if depth.shares else None
-        )
-        if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE):
-            sizes = [s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)]
-            known |= {
-                "side": Side.DEVICE,
-                "requests": profile.ops,
-                "largest_request_bytes": max(sizes, default=None),
-            }
-    return StreamFigures(
+    blocks = stream.blocks
+    figures = StreamFigures(
         name=name,
+        side=side,
         ios=len(stream.us),
         read_share=float(stream.is_read.mean()),
         ios_per_s=len(stream.us) / seconds if seconds else None,
         bytes_per_s=float(stream.length.sum()) / seconds if seconds else None,
-        **({"arrivals": int(stream.arrival.max()) + 1 if len(stream.us) else 0} | known | more),
+        arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
+        hot10_share=None if blocks is None else blocks.hot10_share,
+        reuse_p50_blocks=None if blocks is None else blocks.reuse_p50_blocks,
     )
+    if profile is not None and (depth := profile.depth) is not None:
+        idle = sum(at.share for at in depth.shares if at.in_flight == 0)
+        figures = msgspec.structs.replace(
+            figures,
+            mean_depth=depth.mean,
+            in_flight_p99=depth.in_flight_for(0.99),
+            idle_share=idle if depth.shares else None,
+        )
+        if profile.origin.kind in (SourceKind.BLOCKS, SourceKind.PROBE):
+            sizes = [s.io_bytes for s in (*profile.read.sizes, *profile.write.sizes)]
+            figures = msgspec.structs.replace(
+                figures,
+                side=Side.DEVICE,
+                requests=profile.ops,
+                largest_request_bytes=max(sizes, default=None),
+            )
+    return msgspec.structs.replace(figures, **more)
 
 
 def device_figures(
@@ -255,7 +267,7 @@ def device_figures(
     What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the
     device's requests do not tell the source's arrivals, the gaps.
     """
-    more: dict[str, Any] = {
+    more: dict[str, object] = {
         "size_tv": size_tv(stream, source),
         "mrc_error": mrc_error(stream, source),
     }
@@ -284,7 +296,7 @@ def job_figures(
 ) -> StreamFigures:
     """Return the figures of what fio did and its distances from `source`."""
     resolution_us = max(stream.resolution_us, source.resolution_us)
-    known: dict[str, Any] = {}
+    known: dict[str, object] = {}
     if is_replay:
         # The same I/Os, whatever their order: several jobs overtake each other.
         both = [np.lexsort((s.length, s.is_read, s.offset)) for s in (stream, source)]
@@ -302,7 +314,7 @@ def job_figures(
         known["late_p50_us"] = int(np.percentile(late, 50, method="inverted_cdf"))
         if len(late) >= _NEAREST_RANK_P99:
             known["late_p99_us"] = int(np.percentile(late, 99, method="inverted_cdf"))
-    return figures_of(
+    figures = figures_of(
         name,
         stream,
         Side.FIO,
@@ -311,8 +323,8 @@ def job_figures(
         gap_ks=_gap_ks(stream, source, resolution_us),
         gap_resolution_us=resolution_us,
         mean_depth=mean_depth,
-        **known,
     )
+    return msgspec.structs.replace(figures, **known)
 
 
 def verdicts(
@@ -434,7 +446,7 @@ def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:
     return ks_distance(gaps_us(stream), gaps, resolution_us if resolution_us > 1 else 0)
 
 
-def ks_distance(a: NDArray[Any], b: NDArray[Any], tolerance: float = 0) -> float | None:
+def ks_distance(a: NDArray[np.int64], b: NDArray[np.int64], tolerance: float = 0) -> float | None:
     """Return the Kolmogorov-Smirnov distance of two samples; null if one is empty.
 
     With a `tolerance`, values of one sample may be moved by that much towards the other's before
@@ -518,16 +530,21 @@ class Stream:
         return first
 
 
-def asked_stream(parts: Iterable[dict[str, Any]], *, by_instant: bool) -> Stream:
-    """Return the I/Os that fio is to issue, from the parts that `iolog.split_ios` yields.
+def asked_stream(batches: Iterable[FioIos], *, by_instant: bool) -> Stream:
+    """Return the I/Os that fio is to issue, from the batches that `split_ios` yields.
 
     An arrival is what is due at one instant, or one operation.
     """
-    listed = list(parts)
-    whole = {name: np.concatenate([part[name] for part in listed]) for name in listed[0]}
-    begins = np.diff(whole["us"], prepend=0) > 0 if by_instant else whole["part"] == 0
+    listed = list(batches)
+    us = np.concatenate([batch["us"] for batch in listed])
+    part = np.concatenate([batch["part"] for batch in listed])
+    begins = np.diff(us, prepend=0) > 0 if by_instant else part == 0
     return Stream(
-        whole["us"], whole["is_read"], whole["offset"], whole["length"], np.cumsum(begins) - 1
+        us,
+        np.concatenate([batch["is_read"] for batch in listed]),
+        np.concatenate([batch["offset"] for batch in listed]),
+        np.concatenate([batch["length"] for batch in listed]),
+        np.cumsum(begins) - 1,
     )
 
 
@@ -564,12 +581,16 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
 def logged_stream(logs: Sequence[Path], span_us: int) -> Stream:
     """Return the I/Os in the iologs that several jobs wrote, by time, which went on for `span_us`."""
     parts = [logged_ios(log) for log in logs]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    order = np.argsort(whole["us"], kind="stable")
-    us, is_read, offset, length = (
-        whole[name][order] for name in ("us", "is_read", "offset", "length")
+    us = np.concatenate([part["us"] for part in parts])
+    order = np.argsort(us, kind="stable")
+    return Stream(
+        us[order],
+        np.concatenate([part["is_read"] for part in parts])[order],
+        np.concatenate([part["offset"] for part in parts])[order],
+        np.concatenate([part["length"] for part in parts])[order],
+        np.arange(len(order)),
+        span_us=span_us,
     )
-    return Stream(us, is_read, offset, length, np.arange(len(order)), span_us=span_us)
 
 
 def figures_alone(profile: Profile) -> Stream:
@@ -593,6 +614,10 @@ WHOLE_BYTES = 1 << 31
 """No request is longer."""
 
 
+IssueTimes = tuple[float, float]
+"""What issuing an I/O takes, and each MiB of it, in microseconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A fio run.
@@ -600,7 +625,7 @@ class Seen:
     Its JSON, and what the device saw; null with the reason in `why` if it could not be observed.
     """
 
-    result: dict[str, Any]
+    result: FioResult
     device: Distilled | None
     why: str | None
 
@@ -616,7 +641,7 @@ class CheckedRun:
     """All of the source, which has more than the window."""
     place: Path
     options: JobOptions
-    written: WrittenJob
+    job: ModeJob
     reference: Distilled | None
     """What the device saw of the source, or of a replay of it.
 
@@ -645,13 +670,13 @@ class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare_logged(
     run: CheckedRun, seen: Seen, logs: Sequence[Path], *, is_submission: bool
-) -> tuple[ClosenessPair, tuple[float, float] | None]:
+) -> tuple[ClosenessPair, IssueTimes | None]:
     """Return how close a job of iologs came, by fio's latency `logs`, and what issuing took if that
     can be determined.
 
     The logs are of submission, or of completion.
     """
-    log, ios, parts = run.written.log, run.distilled.ios, run.written.parts
+    log, ios, parts = run.job.log, run.distilled.ios, run.job.ios
     assert log is not None
     assert parts is not None
     asked = asked_stream(parts(), by_instant=True)
@@ -678,7 +703,7 @@ def compare_logged(
 
 def fitted_issue_us(
     asked_us: NDArray[np.int64], came_us: NDArray[np.int64], length: NDArray[np.int64]
-) -> tuple[float, float] | None:
+) -> IssueTimes | None:
     """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of
     version 3 and seen.
 
@@ -745,20 +770,18 @@ def _at_device(ios: Path, longest_bytes: int, most_bytes: int) -> Stream:
 
     Merged ones as operations of `longest_bytes`, each in its own parts.
     """
-    parts = (
-        part
-        for whole in split_ios(ios, longest_bytes)
-        for part in split(
-            whole["us"], whole["is_read"], whole["offset"], whole["length"], most_bytes
-        )
-    )
+    parts = (part for whole in split_ios(ios, longest_bytes) for part in split(whole, most_bytes))
     found = asked_stream(parts, by_instant=False)
     # Places count from the first: a file begins anywhere in a block of its device.
     return replace(found, offset=found.offset - found.offset.min()) if len(found.offset) else found
 
 
 def _in_parts(
-    figures: StreamFigures, distilled: Distilled, longest_bytes: int, most_bytes: int, **others: Any
+    figures: StreamFigures,
+    distilled: Distilled,
+    longest_bytes: int,
+    most_bytes: int,
+    **others: object,
 ) -> StreamFigures:
     """Return `figures` of `distilled` with its depth in parts, as `_at_device`, and `others` in
     place of its own.
@@ -846,7 +869,7 @@ def compare(
     )
 
 
-def _mean_depth(jobs: list[dict[str, Any]], stream: Stream) -> float | None:
+def _mean_depth(jobs: Sequence[FioResult], stream: Stream) -> float | None:
     """Return the mean operations in flight, by Little's law: the sum of latencies over the span."""
     if (seconds := stream.seconds) is None:
         return None

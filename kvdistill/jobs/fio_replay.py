@@ -7,18 +7,20 @@ caught up with, that of version 3 only grows.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO, TypedDict
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+from numpy.typing import NDArray
 
+from kvdistill.formats.fio import PlacedOperations
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
+from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, FioSettings
 from kvdistill.jobs.job import (
     GRANULE_BYTES,
     HANGS_IN_IO_URING,
@@ -98,27 +100,19 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
         return min(most_in_flight(self.largest_io_bytes), max(32, self.max_burst_ios))
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenJob:
-    """One job's files in their folder."""
+class FioIos(PlacedOperations):
+    """I/Os as fio issues them: operations longer than a limit are several."""
 
-    files: list[str]
-    space_bytes: int
-    depth: int
-    """The most I/Os in flight, each of up to --io-bytes."""
-    log: LogSummary | None = None
-    parts: Callable[[], Iterator[dict[str, Any]]] | None = None
-    """What the logs hold, as `split_ios` yields it."""
-    expected: Sequence[ExpectedFigure] = ()
+    part: NDArray[np.int64]
+    """Which I/O of its operation each is, from 0."""
 
 
-def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the operations of the Parquet file `ios` as the I/Os that fio issues, in order, as
-    numpy arrays.
+IoSource = Callable[[], Iterator[FioIos]]
+"""Yields the I/Os of a job in batches, from the first one on whenever it is called."""
 
-    `us` (timestamp), `is_read`, `offset`, `length`, and `part` (0 for the first of a split
-    operation).
-    """
+
+def split_ios(ios: Path, max_io_bytes: int) -> Iterator[FioIos]:
+    """Yield the operations of the Parquet file `ios` as the I/Os that fio issues, in order."""
     first = None
     for batch in pq.ParquetFile(ios).iter_batches(
         batch_size=_BATCH_ROWS, columns=["ts_ns", "op", "address", "io_bytes"], use_threads=False
@@ -129,51 +123,47 @@ def split_ios(ios: Path, max_io_bytes: int) -> Iterator[dict[str, Any]]:
             continue
         ts, op = ts[kept], op[kept]
         first = ts[0] if first is None else first
-        yield from split(
-            FIRST_US + (ts - first) // NS_PER_US,
-            op == READ,
-            address[kept],
-            length[kept],
-            max_io_bytes,
-        )
+        operations: PlacedOperations = {
+            "us": FIRST_US + (ts - first) // NS_PER_US,
+            "is_read": op == READ,
+            "offset": address[kept],
+            "length": length[kept],
+        }
+        yield from split(operations, max_io_bytes)
 
 
-def split(
-    us: Any, is_read: Any, offset: Any, length: Any, max_io_bytes: int
-) -> Iterator[dict[str, Any]]:
-    """Yield operations as `split_ios` does."""
+def split(operations: PlacedOperations, max_io_bytes: int) -> Iterator[FioIos]:
+    """Yield `operations` as `split_ios` does."""
+    us, is_read = operations["us"], operations["is_read"]
+    offset, length = operations["offset"], operations["length"]
     for start in range(0, len(us), _BATCH_ROWS):
-        part_of = slice(start, start + _BATCH_ROWS)
-        longer = length[part_of]
-        parts = -(-longer // max_io_bytes)
-        row = np.repeat(np.arange(len(parts)), parts)
-        part = np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)
+        batch = slice(start, start + _BATCH_ROWS)
+        length_bytes = length[batch]
+        parts_per_row = -(-length_bytes // max_io_bytes)
+        row = np.repeat(np.arange(len(parts_per_row)), parts_per_row)
+        first_part = np.cumsum(parts_per_row) - parts_per_row
+        part = np.arange(len(row)) - np.repeat(first_part, parts_per_row)
         yield {
-            "us": us[part_of][row],
-            "is_read": is_read[part_of][row],
-            "offset": offset[part_of][row] + part * max_io_bytes,
-            "length": np.minimum(longer[row] - part * max_io_bytes, max_io_bytes),
+            "us": us[batch][row],
+            "is_read": is_read[batch][row],
+            "offset": offset[batch][row] + part * max_io_bytes,
+            "length": np.minimum(length_bytes[row] - part * max_io_bytes, max_io_bytes),
             "part": part,
         }
 
 
-def write_iologs(
-    folder: Path, name: str, parts: Callable[[], Iterator[dict[str, Any]]], options: JobOptions
-) -> LogSummary:
-    """Write what `parts` yields (as `split_ios` does) to logs in `folder` on the target that
-    `options` say.
+def plan_iologs(name: str, ios: IoSource, options: JobOptions) -> LogSummary:
+    """Return what the iologs called `name` of the `ios` will hold, without writing them.
 
-    Unless they say else, it is one log, of one asynchronous job: many jobs wake each on its own,
-    and as many as there are may be in flight. Its times are absolute milliseconds: relative
+    Unless `options` say else, it is one log, of one asynchronous job: many jobs wake each on its
+    own, and as many as there are may be in flight. Its times are absolute milliseconds: relative
     microseconds are closer, but what fio takes to issue an I/O adds up, unless a check has measured
     it (`issue_us`), see docs/concepts/fio-jobs.md. They are called `name`.iolog, or `name`.1.iolog
-    and so on. Logs of an earlier number are removed.
+    and so on.
     """
     version, jobs = options.log_version or ABSOLUTE, options.jobs or 1
-    ios = _counted(parts())
-    lines = ios["read_ios"] + ios["write_ios"]
-    for old in folder.glob(f"{name}.*iolog"):
-        old.unlink()
+    counts = _counted(ios())
+    lines = counts["read_ios"] + counts["write_ios"]
     # fio takes a log without I/O for an error.
     jobs = max(1, min(jobs, lines))
     width = len(str(jobs))
@@ -188,32 +178,40 @@ def write_iologs(
         target=options.target,
         max_io_bytes=options.io_bytes,
         start_ms=0,
-        **ios,
+        **counts,
         issue_us=options.issue_us if version == RELATIVE else (0.0, 0.0),
     )
     if version == ABSOLUTE:
         fills_ms = log.depth * log.largest_io_bytes // _FILLED_PER_MS
         log = msgspec.structs.replace(log, start_ms=_START_MS + lines // _LINES_PER_MS + fills_ms)
-    with ExitStack() as stack:
-        outs = [
-            stack.enter_context(stack.enter_context(aside(folder / file)).open("wb"))
-            for file in files
-        ]
-        logs = [_Log(out, options, version, log.start_ms) for out in outs]
-        done = 0
-        for part in parts():
-            for index, each in enumerate(logs):
-                # Line i goes to log i modulo their number.
-                each.write(
-                    {name: values[(index - done) % jobs :: jobs] for name, values in part.items()}
-                )
-            done += len(part["us"])
-        for each in logs:
-            each.close()
     return log
 
 
-def _joined(*columns: Any, by: str = " ") -> Any:
+def write_iologs(folder: Path, name: str, log: LogSummary, ios: IoSource) -> None:
+    """Write the logs called `name` of the `ios` to `folder`, as `log` plans them.
+
+    Logs of an earlier number are removed.
+    """
+    for old in folder.glob(f"{name}.*iolog"):
+        old.unlink()
+    jobs = len(log.files)
+    with ExitStack() as stack:
+        outs = [
+            stack.enter_context(stack.enter_context(aside(folder / file)).open("wb"))
+            for file in log.files
+        ]
+        logs = [_Log(out, log) for out in outs]
+        done = 0
+        for batch in ios():
+            for index, each in enumerate(logs):
+                # Line i goes to log i modulo their number.
+                each.write(batch, slice((index - done) % jobs, None, jobs))
+            done += len(batch["us"])
+        for each in logs:
+            each.close()
+
+
+def _joined(*columns: npt.ArrayLike | pa.Array, by: str = " ") -> pa.Array:
     """Join `columns`, arrays or a text for all rows, row by row with `by` between.
 
     Return an Arrow array.
@@ -226,22 +224,25 @@ def _joined(*columns: Any, by: str = " ") -> Any:
 class _Log:
     """One log being written."""
 
-    def __init__(self, out: BinaryIO, options: JobOptions, version: int, start_ms: int) -> None:
-        self._out, self._target, self._start_ms = out, options.target, start_ms
-        self._is_absolute = version == ABSOLUTE
-        self._issue_us, self._before_us = options.issue_us, 0.0
+    def __init__(self, out: BinaryIO, log: LogSummary) -> None:
+        self._out, self._target, self._start_ms = out, log.target, log.start_ms
+        self._is_absolute = log.version == ABSOLUTE
+        self._issue_us, self._before_us = log.issue_us, 0.0
         self._last = FIRST_US if not self._is_absolute else -1
         stamp = "" if self._is_absolute else f"{FIRST_US} "
         out.write(
-            f"fio version {version} iolog\n{stamp}{self._target} add\n{stamp}{self._target} open\n".encode()
+            f"fio version {log.version} iolog\n{stamp}{self._target} add\n"
+            f"{stamp}{self._target} open\n".encode()
         )
 
-    def write(self, part: dict[str, Any]) -> None:
-        us = part["us"]
+    def write(self, batch: FioIos, chosen: slice) -> None:
+        """Write the `chosen` I/Os of `batch`."""
+        us = batch["us"][chosen]
         if not len(us):
             return
-        op = np.where(part["is_read"], "read", "write")
-        line = _joined(self._target, op, part["offset"], part["length"])
+        length = batch["length"][chosen]
+        op = np.where(batch["is_read"][chosen], "read", "write")
+        line = _joined(self._target, op, batch["offset"][chosen], length)
         if self._is_absolute:
             ms = self._start_ms + (us - FIRST_US) // US_PER_MS
             waits = np.diff(ms, prepend=self._last) != 0
@@ -255,7 +256,7 @@ class _Log:
             # An I/O is issued when it is asked for, or when those before are, with what each takes:
             # fio waits for the difference of two times from when the first of them was issued.
             base, per_mib = self._issue_us
-            done = self._before_us + np.cumsum(base + per_mib * part["length"] / MIB)
+            done = self._before_us + np.cumsum(base + per_mib * length / MIB)
             before = np.concatenate([[self._before_us], done[:-1]])
             us = np.round(np.maximum.accumulate(np.maximum(us - before, self._last))).astype(
                 np.int64
@@ -271,22 +272,46 @@ class _Log:
         self._out.write(f"{stamp}{self._target} close\n".encode())
 
 
-def _counted(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return what `LogSummary` counts of `parts`."""
-    total = Counter[str]()
+class _Counts(TypedDict):
+    """What `LogSummary` counts of I/Os."""
+
+    read_ios: int
+    write_ios: int
+    read_bytes: int
+    write_bytes: int
+    split_ops: int
+    last_us: int
+    largest_io_bytes: int
+    max_burst_ios: int
+
+
+def _counted(batches: Iterable[FioIos]) -> _Counts:
+    """Return the counts of the I/Os in `batches`."""
+    read_ios = write_ios = read_bytes = write_bytes = split_ops = 0
     largest, burst_us, burst, longest = 0, -1, 0, 0
-    for part in parts:
-        for name, chosen in (("read", part["is_read"]), ("write", ~part["is_read"])):
-            total[f"{name}_ios"] += int(chosen.sum())
-            total[f"{name}_bytes"] += int(part["length"][chosen].sum())
-        total["split_ops"] += int((part["part"] == 1).sum())
-        largest = max(largest, int(part["length"].max()))
-        times, lines = np.unique(part["us"], return_counts=True)
-        # A burst may go on in the next part.
+    for batch in batches:
+        is_read, length = batch["is_read"], batch["length"]
+        read_ios += int(is_read.sum())
+        write_ios += int((~is_read).sum())
+        read_bytes += int(length[is_read].sum())
+        write_bytes += int(length[~is_read].sum())
+        split_ops += int((batch["part"] == 1).sum())
+        largest = max(largest, int(length.max()))
+        times, lines = np.unique(batch["us"], return_counts=True)
+        # A burst may go on in the next batch.
         lines[0] += burst if times[0] == burst_us else 0
         burst_us, burst = int(times[-1]), int(lines[-1])
         longest = max(longest, int(lines.max()))
-    return {**total, "last_us": burst_us, "largest_io_bytes": largest, "max_burst_ios": longest}
+    return {
+        "read_ios": read_ios,
+        "write_ios": write_ios,
+        "read_bytes": read_bytes,
+        "write_bytes": write_bytes,
+        "split_ops": split_ops,
+        "last_us": burst_us,
+        "largest_io_bytes": largest,
+        "max_burst_ios": longest,
+    }
 
 
 def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> list[ExpectedFigure]:
@@ -313,7 +338,7 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
 # Long: what stands in the head.
 def log_job(
     profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, options: JobOptions
-) -> str:
+) -> FioJob:
     """Return the job that runs `log`.
 
     Every operation of the profile, or, for the reuse job, what was drawn from it.
@@ -386,7 +411,10 @@ def log_job(
         ),
         *common_losses(profile),
     ]
-    engine = ["ioengine=psync"] if count > 1 else ["ioengine=libaio", f"iodepth={log.depth}"]
+    shared: FioOptions = {"direct": True, "ioengine": "psync" if count > 1 else "libaio"}
+    if count == 1:
+        shared["iodepth"] = log.depth
+    shared["bs"] = largest
     return fio_job(
         mode,
         profile,
@@ -399,9 +427,12 @@ def log_job(
         does=[*ios, does],
         lost=losses,
         bugs=_bugs(options.version, log),
-        shared=["direct=1", *engine, f"bs={largest}"],
-        more=["group_reporting=1"],
-        jobs=[(file.removesuffix(".iolog"), [f"read_iolog={file}"]) for file in log.files],
+        shared=FioSettings(shared),
+        more=FioSettings({"group_reporting": True}),
+        sections=[
+            FioSection(file.removesuffix(".iolog"), FioSettings({"read_iolog": file}))
+            for file in log.files
+        ],
     )
 
 
@@ -450,8 +481,8 @@ _EXACT_SIZES = 256
 _model = function("reuse_model_place", int, I8, I8, int, I8, I8, I8, returns=int)
 
 
-def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], int]:
-    """Draw `runtime_ns` of operations, as `split` takes them, and where the highest ends.
+def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[PlacedOperations, int]:
+    """Draw `runtime_ns` of operations, and return them and where the highest ends.
 
     The same seed draws the same.
 
@@ -503,7 +534,7 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[dict[str, Any], 
     return {"us": us, "is_read": is_read, "offset": offset, "length": length}, span_bytes
 
 
-def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) -> Any:
+def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return `count` sizes in the exact shares of `direction`, by largest remainder, in random
     order.
     """
@@ -518,7 +549,7 @@ def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) ->
     return sizes
 
 
-def _from_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -> Any:
+def _from_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return `count` values with the distribution of `slots`, even within each, stratified."""
     if not count:
         return np.empty(0, dtype=np.int64)
@@ -531,7 +562,9 @@ def _from_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -> 
     return values
 
 
-def _times(profile: Profile, count: int, runtime_ns: int, rng: np.random.Generator) -> Any:
+def _times(
+    profile: Profile, count: int, runtime_ns: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
     """Return when each of `count` operations is due, in microseconds.
 
     Bursts of the profile's sizes, at its gaps.

@@ -2,8 +2,8 @@
 
 A section a stream, each with the options its model needs.
 
-Below the job, in this order: where a stream's operations go and of which sizes (`place_lines`,
-`sizes_line`), how fio keeps a rate (`pace`), and which sizes to ask of fio's random map
+Below the job, in this order: where a stream's operations go and of which sizes (`place_settings`,
+`size_settings`), how fio keeps a rate (`poisson`), and which sizes to ask of fio's random map
 (`sizes_to_ask_for`). That map lets no place come twice before all have come: an operation that
 would run into a used place is cut short, the more often the fuller the map is. So the sizes that
 such a source shows are not those that its program asked for.
@@ -12,6 +12,7 @@ such a source shows are not those that its program asked for.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, exp, inf, isnan, nan, prod
@@ -20,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, FioSettings
 from kvdistill.jobs.job import (
     BUFFER_BYTES,
     EXPECTED_WITHIN,
@@ -48,6 +50,7 @@ from kvdistill.profile.profile import (
     Places,
     Profile,
     SizeCount,
+    Split,
     cut_long,
     percentages,
     split_sizes,
@@ -100,27 +103,72 @@ class _Times:
 
 
 # Long: the job is one text.
-def stat_job(profile: Profile, options: JobOptions) -> str:
+def stat_job(profile: Profile, options: JobOptions) -> FioJob:
     """Return the job that draws reads and writes from the models of the profile's streams."""
     space, largest = (
         stat_space_bytes(profile, options),
         min(profile.longest_bytes, STAT_MAX_IO_BYTES),
     )
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
-    jobs: list[tuple[str, list[str]]] = []
+    sections: list[FioSection] = []
     for stream in _streams(profile):
-        split, paced = _pace_lines(stream, _times(stream, profile, runtime_ns), profile)
-        lines = [*place_lines(stream, space), *sizes_line(stream), *paced]
+        paced = _pace(stream, _times(stream, profile, runtime_ns), profile)
+        settings = place_settings(stream, space) | size_settings(stream) | paced.settings
         if stream.write.ops and profile.flush_ops:
             # After so many writes, of whichever stream.
-            lines.append(f"fdatasync={max(1, round(profile.write.ops / profile.flush_ops))}")
-        jobs += _numbered(stream.name, split, lines)
-    trims = _trim_jobs(profile, options, runtime_ns)
-    jobs += trims
-    depths = [
-        next((int(line[8:]) for line in lines if line.startswith("iodepth=")), 1)
-        for _name, lines in jobs
+            writes_per_flush = max(1, round(profile.write.ops / profile.flush_ops))
+            settings |= FioSettings({"fdatasync": writes_per_flush})
+        sections += _numbered(stream.name, paced.section_count, settings)
+    trims = _trim_sections(profile, options, runtime_ns)
+    sections += trims
+    depths = [section.options.get("iodepth") or 1 for section in sections]
+    lasts = f"it ends after as many operations as the source has: {_WITHIN}"
+    if profile.span_ns >= NS_PER_MS:
+        whole = format_duration(profile.span_ns)
+        of = (
+            f" of the source's {whole}"
+            if runtime_ns < profile.span_ns
+            else ", as long as the source"
+        )
+        until_ns = min(
+            options.runtime_cap_ns, profile.deletes_start_ns + (profile.deletes_span_ns or 0)
+        )
+        beyond = "; its trims go on beyond that" if trims and until_ns > runtime_ns else ""
+        lasts = f"it runs {format_duration(runtime_ns)}{of}{beyond}"
+    expected = f"it is {expected_said(expected_stat(profile, options))}"
+    bugs = [
+        (
+            "'bs_unaligned may not work with raw io' can be ignored: every size here is a multiple of"
+            " the sector"
+        )
     ]
+    starts = (
+        f"fio starts sections every {_START_STEP_MS} ms: each begins at the step nearest to its"
+        " time in the source; one that writes fills its buffers first (250 MB take 0.1 s, 0.8 s"
+        " where free memory is fragmented)"
+    )
+    if any("startdelay_ms" in section.options for section in sections):
+        bugs.append(starts)
+    if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
+        what = "gets rate_iops with bssplit wrong unless rate_process=poisson: keep that line"
+        bugs.insert(0, f"fio before {MULTIPLIES_RATE_IOPS} {what}")
+    return fio_job(
+        FioMode.STAT,
+        profile,
+        options,
+        "Statistical job: drawn at random from the simplest models that explain the source",
+        space,
+        [(depth, largest) for depth in depths],
+        run=[lasts, expected],
+        lost=[*_losses(profile), *common_losses(profile, has_deletes=not trims)],
+        bugs=bugs,
+        shared=_shared_settings(space, options, sections),
+        sections=sections,
+    )
+
+
+def _losses(profile: Profile) -> list[str]:
+    """Return what drawing from models loses of the source."""
     lost = [
         (
             "the order of operations, and reuse distances beyond the fitted distribution (--mode reuse"
@@ -147,77 +195,59 @@ def stat_job(profile: Profile, options: JobOptions) -> str:
             "hot offsets within a zone: no distribution fits, so zones of equal access share are"
             " used"
         )
-    lasts = f"it ends after as many operations as the source has: {_WITHIN}"
-    if profile.span_ns >= NS_PER_MS:
-        whole = format_duration(profile.span_ns)
-        of = (
-            f" of the source's {whole}"
-            if runtime_ns < profile.span_ns
-            else ", as long as the source"
-        )
-        until_ns = min(
-            options.runtime_cap_ns, profile.deletes_start_ns + (profile.deletes_span_ns or 0)
-        )
-        beyond = "; its trims go on beyond that" if trims and until_ns > runtime_ns else ""
-        lasts = f"it runs {format_duration(runtime_ns)}{of}{beyond}"
-    expected = f"it is {expected_said(expected_stat(profile, options))}"
-    bugs = [
-        (
-            "'bs_unaligned may not work with raw io' can be ignored: every size here is a multiple of"
-            " the sector"
-        )
-    ]
-    starts = (
-        f"fio starts sections every {_START_STEP_MS} ms: each begins at the step nearest to its"
-        " time in the source; one that writes fills its buffers first (250 MB take 0.1 s, 0.8 s"
-        " where free memory is fragmented)"
+    return lost
+
+
+def _shared_settings(
+    space: int, options: JobOptions, sections: Sequence[FioSection]
+) -> FioSettings:
+    """Return the settings that all `sections` share, on a target of `space` bytes."""
+    settings = FioSettings(
+        {
+            "filename": options.filename,
+            "size": space,
+            "allow_file_create": False,
+            "create_on_open": True,
+            "direct": True,
+            "ioengine": "libaio",
+        },
+        {
+            "allow_file_create": [
+                "the prefill creates the file: creating it here would count as part of the run;",
+                "without create_on_open fio would delete a file that is too short (seen with 3.33)",
+            ]
+        },
     )
-    bugs += [starts] * any(
-        line.startswith("startdelay=") for _name, lines in jobs for line in lines
-    )
-    if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
-        what = "gets rate_iops with bssplit wrong unless rate_process=poisson: keep that line"
-        bugs.insert(0, f"fio before {MULTIPLIES_RATE_IOPS} {what}")
-    return fio_job(
-        FioMode.STAT,
-        profile,
-        options,
-        "Statistical job: drawn at random from the simplest models that explain the source",
-        space,
-        [(depth, largest) for depth in depths],
-        run=[lasts, expected],
-        lost=[*lost, *common_losses(profile, has_deletes=not trims)],
-        bugs=bugs,
-        shared=[
-            f"filename={options.filename}",
-            f"size={space}",
-            "# the prefill creates the file: creating it here would count as part of the run;",
-            "# without create_on_open fio would delete a file that is too short (seen with 3.33)",
-            "allow_file_create=0",
-            "create_on_open=1",
-            "direct=1",
-            "ioengine=libaio",
-            *(_SEEDED if any("rate_process=poisson" in lines for _name, lines in jobs) else []),
-        ],
-        jobs=jobs,
-    )
+    is_drawn = any(section.options.get("rate_process") == POISSON for section in sections)
+    return settings | _SEEDED if is_drawn else settings
 
 
-def _numbered(name: str, jobs: int, lines: list[str]) -> list[tuple[str, list[str]]]:
-    return [(name if jobs == 1 else f"{name}-{i}", lines) for i in range(1, jobs + 1)]
+POISSON = "poisson"
+"""fio's name of arrivals that are independent of each other."""
 
 
-_SEEDED = [
-    (
-        "# fio's usual seed draws a writing job's first 2,000 gaps 4 % too short; with this one"
-        " gaps and sizes are within"
-    ),
-    (
-        "# 1.5 standard deviations of their means, for 750 to 8,000 draws in each of two sections"
-        " (seen with 3.33)"
-    ),
-    "randseed=102980217",
-]
+def _numbered(name: str, count: int, settings: FioSettings) -> list[FioSection]:
+    """Return `count` sections of the same settings, numbered if there are several."""
+    if count == 1:
+        return [FioSection(name, settings)]
+    return [FioSection(f"{name}-{number}", settings) for number in range(1, count + 1)]
+
+
+_SEEDED = FioSettings(
+    {"randseed": 102980217},
+    {
+        "randseed": [
+            (
+                "fio's usual seed draws a writing job's first 2,000 gaps 4 % too short; with this"
+                " one gaps and sizes are within"
+            ),
+            (
+                "1.5 standard deviations of their means, for 750 to 8,000 draws in each of two"
+                " sections (seen with 3.33)"
+            ),
+        ]
+    },
+)
 
 
 def _streams(profile: Profile) -> list[IoStream]:
@@ -226,8 +256,8 @@ def _streams(profile: Profile) -> list[IoStream]:
     One a direction if no time is known.
     """
     directions = (("read", profile.read), ("write", profile.write))
-    alone = [
-        _of_chance(name, direction, 0, profile.span_ns)
+    random_streams = [
+        _random_stream(name, direction, 0, profile.span_ns)
         for name, direction in directions
         if direction.ops
     ]
@@ -235,19 +265,26 @@ def _streams(profile: Profile) -> list[IoStream]:
         msgspec.structs.replace(
             s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES)
         )
-        for s in profile.streams or alone
+        for s in profile.streams or random_streams
     ]
 
 
-def _of_chance(
+def _random_stream(
     name: str, direction: DirectionProfile, start_ns: int, span_ns: int, depth: int | None = None
 ) -> IoStream:
     """Return the stream called `name` of one direction whose arrivals are independent, at places
     that are not known.
     """
     read, write = (direction, nothing()) if name == "read" else (nothing(), direction)
-    loop, when = Loop(Pacing.POISSON, depth), {"start_ns": start_ns, "span_ns": span_ns}
-    return IoStream(name=name, **when, read=read, write=write, loop=loop, places=None)
+    return IoStream(
+        name=name,
+        start_ns=start_ns,
+        span_ns=span_ns,
+        read=read,
+        write=write,
+        loop=Loop(Pacing.POISSON, depth),
+        places=None,
+    )
 
 
 def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
@@ -256,8 +293,8 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
         return _Times(0, None)
     share = runtime_ns / profile.span_ns
     begin, end = (
-        round(at * share / NS_PER_MS)
-        for at in (max(0, stream.start_ns), stream.start_ns + stream.span_ns)
+        round(moment_ns * share / NS_PER_MS)
+        for moment_ns in (max(0, stream.start_ns), stream.start_ns + stream.span_ns)
     )
     if end <= begin:
         return _Times(begin, None, share)
@@ -265,56 +302,66 @@ def _times(stream: IoStream, profile: Profile, runtime_ns: int) -> _Times:
     return _Times(0, end, share) if begin <= end // 100 else _Times(begin, end - begin, share)
 
 
-def _pace_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
-    """Return over how many equal jobs `stream` is split, and each one's options of when it runs and
-    how fast.
-    """
-    depth = _depth_lines(stream, profile)
-    lines = [f"startdelay={times.start_ms - _START_STEP_MS // 2}ms"] * (
-        times.start_ms >= _START_STEP_MS
-    )
-    timed = ["time_based=1", f"runtime={times.runtime_ms}ms", *depth]
+@dataclass(frozen=True, slots=True)
+class SectionPace:
+    """When a stream's sections run and how fast."""
+
+    section_count: int
+    """Over how many equal sections the stream is split."""
+    settings: FioSettings
+    """Of each of them."""
+
+
+def _pace(stream: IoStream, times: _Times, profile: Profile) -> SectionPace:
+    """Return when the sections of `stream` run and how fast, with how many I/Os in flight."""
+    depth = _depth_settings(stream, profile)
+    start = FioSettings({})
+    if times.start_ms >= _START_STEP_MS:
+        start = FioSettings({"startdelay_ms": times.start_ms - _START_STEP_MS // 2})
+    timed = start
+    if times.runtime_ms is not None:
+        timed |= FioSettings({"time_based": True, "runtime_ms": times.runtime_ms})
     if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
-        return 1, [*lines, *timed, *_closed_lines(stream, depth)]
-    jobs, paced = _open_lines(stream, times, profile)
+        return SectionPace(1, timed | depth | _closed_settings(stream, depth))
+    rate = _open_pace(stream, times, profile)
     if (times.runtime_ms or 0) >= _SHORT_MS and stream.loop.think_ops is None:
-        return jobs, [*lines, *timed, *paced]
-    count = max(1, round(stream.ops * times.share / jobs))
+        return SectionPace(rate.section_count, timed | depth | rate.settings)
+    count = max(1, round(stream.ops * times.share / rate.section_count))
     largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
     # Without io_size fio 3.33 ends such a job where a run of sequential places reaches the region's
     # end.
-    ends = [f"number_ios={count}", f"io_size={count * largest}"]
-    return jobs, [*lines, *depth, *paced, *ends]
+    end = FioSettings({"number_ios": count, "io_size": count * largest})
+    return SectionPace(rate.section_count, start | depth | rate.settings | end)
 
 
-def _closed_lines(stream: IoStream, depth: list[str]) -> list[str]:
-    """Return how long a closed loop thinks, and the source's mean rate where it would go much
-    faster.
+def _closed_settings(stream: IoStream, depth: FioSettings) -> FioSettings:
+    """Return how long a closed loop of this `depth` thinks, and the source's mean rate where it
+    would go much faster.
     """
-    lines = []
-    if stream.loop.think_ns is not None:
-        lines = [
-            f"thinktime={stream.loop.think_ns // NS_PER_US}us",
-            f"thinktime_blocks={stream.loop.think_ops}",
-        ]
-    free, own = (
-        expected_load(stream, [*depth, *lines]).ios_per_s,
-        stream.ops * NS_PER_S / stream.span_ns,
+    settings = FioSettings({})
+    if stream.loop.think_ns is not None and stream.loop.think_ops is not None:
+        settings = FioSettings(
+            {
+                "thinktime_us": stream.loop.think_ns // NS_PER_US,
+                "thinktime_blocks": stream.loop.think_ops,
+            }
+        )
+    free_ios_per_s = expected_load(stream, (depth | settings).options).ios_per_s
+    source_ios_per_s = stream.ops * NS_PER_S / stream.span_ns
+    if free_ios_per_s > (1 + EXPECTED_WITHIN) * source_ios_per_s:
+        reason = (
+            "the source's mean rate: without it the loop would be"
+            f" {free_ios_per_s / source_ios_per_s:.3g} times as fast as the source"
+        )
+        settings |= FioSettings({"rate": _byte_rate(stream)}, {"rate": [reason]})
+    return settings
+
+
+def _byte_rate(stream: IoStream) -> tuple[int, ...]:
+    """Return an even rate: the source's bytes a second, by direction."""
+    return tuple(
+        max(1, round(side.io_bytes * NS_PER_S / stream.span_ns)) for side in _sides(stream)
     )
-    if free > (1 + EXPECTED_WITHIN) * own:
-        lines += [
-            (
-                f"# the source's mean rate: without it the loop would be {free / own:.3g} times as"
-                " fast as the source"
-            ),
-            _byte_rate(stream),
-        ]
-    return lines
-
-
-def _byte_rate(stream: IoStream) -> str:
-    """Return the option of an even rate, that of the source's bytes."""
-    return f"rate={','.join(str(max(1, round(d.io_bytes * NS_PER_S / stream.span_ns))) for d in _sides(stream))}"
 
 
 def _sides(stream: IoStream) -> list[DirectionProfile]:
@@ -330,67 +377,67 @@ def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
     if not runtime_ns or not profile.streams:
         return []
-    parts: list[tuple[int, int, IoLoad]] = []
+    # When each section begins and ends, and what it does meanwhile.
+    sections: list[tuple[int, int, IoLoad]] = []
     for stream in _streams(profile):
         times = _times(stream, profile, runtime_ns)
-        jobs, lines = _pace_lines(stream, times, profile)
-        parts += [
-            (times.start_ms, times.start_ms + (times.runtime_ms or 1), expected_load(stream, lines))
-        ] * jobs
-    edges = sorted({moment for begin, end, _load in parts for moment in (begin, end)})
+        paced = _pace(stream, times, profile)
+        load = expected_load(stream, paced.settings.options)
+        end_ms = times.start_ms + (times.runtime_ms or 1)
+        sections += [(times.start_ms, end_ms, load)] * paced.section_count
+    edges = sorted({moment for begin, end, _load in sections for moment in (begin, end)})
     idle_ms = sum(
-        (end - begin) * prod(load.idle_share for a, b, load in parts if a <= begin and end <= b)
+        (end - begin) * prod(load.idle_share for a, b, load in sections if a <= begin and end <= b)
         for begin, end in pairwise(edges)
     )
     span_ms = edges[-1] - edges[0]
-    of_each = np.array(
+    loads = np.array(
         [
             (
-                of.ios_per_s,
-                of.bytes_per_s,
-                of.ios_per_s * of.read_share,
-                of.ios_per_s * of.unlike_share,
-                of.mean_depth,
+                load.ios_per_s,
+                load.bytes_per_s,
+                load.ios_per_s * load.read_share,
+                load.ios_per_s * load.unlike_share,
+                load.mean_depth,
             )
-            for _begin, _end, of in parts
+            for _begin, _end, load in sections
         ]
     )
-    ops, moved, reads, unlike, depth = (
-        np.array([end - begin for begin, end, _ in parts]) @ of_each / span_ms
+    ios_per_s, bytes_per_s, reads_per_s, unlike_per_s, depth = (
+        np.array([end - begin for begin, end, _ in sections]) @ loads / span_ms
     )
-    job = IoLoad(ops, moved, reads / ops, unlike / ops, depth, idle_ms / span_ms)
+    job = IoLoad(
+        ios_per_s,
+        bytes_per_s,
+        reads_per_s / ios_per_s,
+        unlike_per_s / ios_per_s,
+        depth,
+        idle_ms / span_ms,
+    )
     return expected_figures(source_load(profile, STAT_MAX_IO_BYTES), job)
 
 
-def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
-    """Return what fio makes of `stream` with the options `lines` of its pace, at the stream's own
+def expected_load(stream: IoStream, options: FioOptions) -> IoLoad:
+    """Return what fio makes of `stream` with the `options` of its pace, at the stream's own
     response times.
     """
-    said = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
     splits = [split_sizes(side) for side in _sides(stream)]
     reads = percentages([stream.read.ops, stream.write.ops])[0] / PERCENT
-    # Of I/Os in bytes or in number, for both directions together or each.
-    unit = [split.mean_bytes if "rate" in said else 1 for split in splits]
-    if "number_ios" in said and not {"rate", "rate_iops"} & set(said):
-        # In bursts, or all of them at once, which takes a millisecond.
-        said["rate_iops"] = str(stream.ops * NS_PER_S / max(stream.span_ns, NS_PER_MS))
-    rates = said.get("rate", said.get("rate_iops", "inf")).split(",")
-    asked = [float(rate) / each for rate, each in zip(rates, unit, strict=False)]
-    if len(asked) == len(splits) > 1:
-        reads = asked[0] / sum(asked)
+    # I/Os a second, for both directions together or for each.
+    rates = _requested_ios_per_s(stream, options, splits)
+    if len(rates) == len(splits) > 1:
+        reads = rates[0] / sum(rates)
     shares = [reads, 1 - reads] if len(splits) > 1 else [1.0]
     mean, unlike = (
         sum(share * getattr(split, name) for share, split in zip(shares, splits, strict=True))
         for name in ("mean_bytes", "moved_share")
     )
     # The first I/O is issued at once, however slow the rate is.
-    rate = max(
-        sum(asked), NS_PER_S / NS_PER_MS / float(said.get("runtime", "inf").removesuffix("ms"))
-    )
+    rate = max(sum(rates), NS_PER_S / NS_PER_MS / options.get("runtime_ms", inf))
     took_s = (stream.loop.response_ns or nan) / NS_PER_S
-    thinks_s = float(said.get("thinktime", "0us").removesuffix("us")) / _US_PER_S
+    thinks_s = (options.get("thinktime_us") or 0) / _US_PER_S
     # As many in flight as may be; before it pauses, fio waits for the last of them.
-    depth, ops = int(said.get("iodepth", 1)), int(said.get("thinktime_blocks", 1))
+    depth, ops = options.get("iodepth") or 1, options.get("thinktime_blocks", 1)
     cycle_s = max(ops, depth if thinks_s else 0) / depth * took_s + thinks_s
     if isnan(took_s) or stream.loop.pace is Pacing.BURSTS:
         # Without the source's bursts, operations wait less for each other.
@@ -398,53 +445,79 @@ def expected_load(stream: IoStream, lines: list[str]) -> IoLoad:
         return IoLoad(rate, rate * mean, reads, unlike, nan, nan)
     idle = thinks_s / cycle_s
     if rate < ops / cycle_s:
-        idle = exp(-rate * took_s) if "rate_process" in said else max(idle, 1 - rate * took_s)
+        is_drawn = "rate_process" in options
+        idle = exp(-rate * took_s) if is_drawn else max(idle, 1 - rate * took_s)
     rate = min(rate, ops / cycle_s)
     return IoLoad(rate, rate * mean, reads, unlike, rate * took_s, idle)
 
 
-def _burst_lines(stream: IoStream, times: _Times, burst: int, profile: Profile) -> list[str]:
-    """Return the options of equal bursts, of as many operations as wait together in the source on
+def _requested_ios_per_s(
+    stream: IoStream, options: FioOptions, splits: Sequence[Split]
+) -> list[float]:
+    """Return the I/Os a second that `options` ask for: one figure, or one a direction.
+
+    `splits` are the sizes of each direction. A rate without a limit is infinite.
+    """
+    byte_rates, io_rates = options.get("rate"), options.get("rate_iops")
+    if byte_rates is not None:
+        return [rate / split.mean_bytes for rate, split in zip(byte_rates, splits, strict=False)]
+    if io_rates is not None:
+        return [float(rate) for rate in io_rates]
+    if "number_ios" in options:
+        # In bursts, or all of them at once, which takes a millisecond.
+        return [stream.ops * NS_PER_S / max(stream.span_ns, NS_PER_MS)]
+    return [inf]
+
+
+def _burst_settings(stream: IoStream, times: _Times, burst: int, profile: Profile) -> FioSettings:
+    """Return the settings of equal bursts, of as many operations as wait together in the source on
     average.
 
     A job that pauses falls behind its rate, and issues at once what is due: most of a burst. The
     first has no pause before it, so that few bursts are timed by their pauses alone.
     """
-    lines = [
+    comments = [
         (
-            f"# bursts of {burst} I/Os: as many as wait together in the source on a drive of {FAST}"
+            f"bursts of {burst} I/Os: as many as wait together in the source on a drive of {FAST}"
             " times its rate"
         )
     ]
     gaps = -(-round(stream.ops * times.share) // burst) - 1
     if gaps < 1:
-        return lines
+        return FioSettings({"thinktime_us": None}, {"thinktime_us": comments})
     # The stream's time is one gap of its operations longer than from its first to its last.
     gap_us = (times.runtime_ms or 0) * US_PER_MS * (1 - 1 / stream.ops) / gaps
+    rate = FioSettings({})
     if gaps >= _MANY_BURSTS:
-        lines.append(_byte_rate(stream))
+        rate = FioSettings({"rate": _byte_rate(stream)}, {"rate": comments})
+        comments = []
         gap_us = stream.span_ns * burst / stream.ops / NS_PER_US
     drained_us = burst / (FAST * profile.ops / profile.span_ns) / NS_PER_US
     pause_us = max(_LEAST_PAUSE * gap_us, gap_us - drained_us)
     if gaps < _MANY_BURSTS:
-        lines.append(
-            f"# fio pauses after a burst: if that takes over {gap_us - pause_us:.0f} us, the rate"
+        comments.append(
+            f"fio pauses after a burst: if that takes over {gap_us - pause_us:.0f} us, the rate"
             " is lower"
         )
-    return [
-        *lines,
-        f"thinktime={pause_us:.0f}us",
-        f"thinktime_blocks={burst}",
-        "thinktime_blocks_type=issue",
-    ]
+    pauses = FioSettings(
+        {
+            "thinktime_us": round(pause_us),
+            "thinktime_blocks": burst,
+            "thinktime_blocks_type": "issue",
+        },
+        {"thinktime_us": comments},
+    )
+    return rate | pauses
 
 
-def _open_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int, list[str]]:
-    """Return over how many equal jobs an open loop is split, and each one's options of its rate."""
+def _open_pace(stream: IoStream, times: _Times, profile: Profile) -> SectionPace:
+    """Return over how many equal sections an open loop is split, and each one's rate."""
     if times.runtime_ms is None:
-        return 1, [f"# no rate: {_WITHIN}"]
+        return SectionPace(
+            1, FioSettings({"rate_iops": None}, {"rate_iops": [f"no rate: {_WITHIN}"]})
+        )
     if stream.loop.pace is Pacing.BURSTS and stream.loop.think_ops is not None:
-        return 1, _burst_lines(stream, times, stream.loop.think_ops, profile)
+        return SectionPace(1, _burst_settings(stream, times, stream.loop.think_ops, profile))
     sides, rates = _sides(stream), [side.ops * NS_PER_S / stream.span_ns for side in _sides(stream)]
     if stream.loop.pace is Pacing.EVEN and len(sides) == 1:
         # As the job has them: I/Os that now and then arrive in parts are of one size there.
@@ -455,77 +528,76 @@ def _open_lines(stream: IoStream, times: _Times, profile: Profile) -> tuple[int,
         is_whole = (
             len(sizes) == 1 and round(per_s) and abs(round(per_s) / per_s - 1) <= _EVEN_TOLERANCE
         )
-        return 1, [f"rate_iops={round(per_s)}" if is_whole else _byte_rate(stream)]
-    found = [poisson(rate) for rate in rates]
-    drawn = [each for each in found if each is not None and (len(sides) == 1 or each[0] == 1)]
-    if len(drawn) < len(sides):
-        why = ["# evenly by bytes, since Poisson rates are whole operations a second"] * (
-            len(sides) == 1
-        )
-        return 1, [*why, _byte_rate(stream)]
-    lines = [
-        f"rate_iops={','.join(str(asked) for _jobs, asked, _made in drawn)}",
-        "rate_process=poisson",
+        if is_whole:
+            return SectionPace(1, FioSettings({"rate_iops": (round(per_s),)}))
+        return SectionPace(1, FioSettings({"rate": _byte_rate(stream)}))
+    # Both directions in one job cannot be split over several.
+    poisson_rates = [poisson(rate) for rate in rates]
+    drawn = [
+        rate for rate in poisson_rates if rate is not None and (len(sides) == 1 or rate[0] == 1)
     ]
-    jobs, _asked, made = drawn[0]
-    if len(sides) == 1 and (abs(made / rates[0] - 1) > _TOLD or jobs > 1):
-        lines.insert(0, f"# {rates[0]:.5g} I/Os a second in the source, {made:.5g} here")
-    return jobs, lines
+    if len(drawn) < len(sides):
+        reason = "evenly by bytes, since Poisson rates are whole operations a second"
+        comments = {"rate": [reason]} if len(sides) == 1 else {}
+        return SectionPace(1, FioSettings({"rate": _byte_rate(stream)}, comments))
+    count, _asked, made = drawn[0]
+    comments = {}
+    if len(sides) == 1 and (abs(made / rates[0] - 1) > _TOLD or count > 1):
+        comments = {"rate_iops": [f"{rates[0]:.5g} I/Os a second in the source, {made:.5g} here"]}
+    asked = tuple(asked for _sections, asked, _made in drawn)
+    return SectionPace(count, FioSettings({"rate_iops": asked, "rate_process": POISSON}, comments))
 
 
-def _depth_lines(stream: IoStream, profile: Profile) -> list[str]:
+def _depth_settings(stream: IoStream, profile: Profile) -> FioSettings:
+    """Return how many I/Os of `stream` may be in flight, and why."""
     largest = max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
     measured = most_in_flight(largest, _MEASURED_BYTES)
     if stream.loop.depth is not None:
-        return [f"iodepth={min(stream.loop.depth, measured)}"]
+        return FioSettings({"iodepth": min(stream.loop.depth, measured)})
     depth = profile.depth
     if depth is not None:
         most = depth.in_flight_for(_MOSTLY)
         most = max(1, depth.max if most is None else most, ceil(depth.mean))
         what = "99 % of the time" if depth.shares else "at every dispatch"
-        return [
-            (
-                f"# {most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by"
-                " time"
-            ),
-            f"iodepth={min(most, measured)}",
-        ]
-    most_depth, burst, low = most_in_flight(largest), stream.loop.burst_depth, list[str]()
+        reason = (
+            f"{most} or fewer were in flight {what}; {depth.mean:.3g} on average, weighted by time"
+        )
+        return FioSettings({"iodepth": min(most, measured)}, {"iodepth": [reason]})
+    most_depth, burst, low = most_in_flight(largest), stream.loop.burst_depth, FioSettings({})
     if burst is None and profile.concurrency is None and stream.span_ns <= 1:
         burst = stream.ops  # at one instant, and of no request
     if burst is not None and burst < (stream.loop.think_ops or 0):
-        most, said = (
-            burst,
-            "# the I/Os of one stage of a request, {}{}: the next stage starts when they complete",
+        most = burst
+        reason = (
+            "the I/Os of one stage of a request, {}{}: the next stage starts when they complete"
         )
-        low = ["iodepth_low=1"] * (burst > 1)
+        if burst > 1:
+            low = FioSettings({"iodepth_low": 1})
     elif burst is not None:
-        most, said = burst, "# all of a burst at once: {}{}"
+        most, reason = burst, "all of a burst at once: {}{}"
     elif profile.concurrency is not None:
         most = profile.concurrency.max_stage_ops * -(-profile.longest_bytes // STAT_MAX_IO_BYTES)
-        said = (
-            "# an upper bound, not a measured depth: the most I/Os in one stage of a request, {}{}"
+        reason = (
+            "an upper bound, not a measured depth: the most I/Os in one stage of a request, {}{}"
         )
     else:
-        return [
-            (
-                "# no iodepth: the source has no stages and no measured times to derive it from; fio's"
-                " is 1"
-            )
-        ]
+        reason = (
+            "no iodepth: the source has no stages and no measured times to derive it from; fio's"
+            " is 1"
+        )
+        return FioSettings({"iodepth": None}, {"iodepth": [reason]})
     cut = f", cut to what fits {format_bytes(BUFFER_BYTES)} of buffers" if most_depth < most else ""
-    return [said.format(most, cut), f"iodepth={min(most, most_depth)}", *low]
+    comments = {"iodepth": [reason.format(most, cut)]}
+    return FioSettings({"iodepth": min(most, most_depth)}, comments) | low
 
 
-def _trim_jobs(
-    profile: Profile, options: JobOptions, runtime_ns: int
-) -> list[tuple[str, list[str]]]:
-    """Return the jobs that discard as much as the source deletes, when it does.
+def _trim_sections(profile: Profile, options: JobOptions, runtime_ns: int) -> list[FioSection]:
+    """Return the sections that discard as much as the source deletes, when it does.
 
     None if the target is no block device.
 
-    Deletes may go on when reads and writes are over, or begin then; the jobs end with the longest
-    run that is allowed.
+    Deletes may go on when reads and writes are over, or begin then; the sections end with the
+    longest run that is allowed.
     """
     count = profile.delete_ops
     if not options.is_device or not count or not runtime_ns or not profile.delete_bytes:
@@ -539,16 +611,17 @@ def _trim_jobs(
     trims = msgspec.structs.replace(
         nothing(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)]
     )
-    stream = _of_chance("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
+    stream = _random_stream("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
     times = _times(stream, profile, runtime_ns)
     left_ms, lasts_ms = options.runtime_cap_ns // NS_PER_MS - times.start_ms, times.runtime_ms or 0
     if left_ms <= 0:
         return []
     if left_ms < lasts_ms:
         times = replace(times, runtime_ms=left_ms, share=times.share * left_ms / lasts_ms)
-    jobs, paced = _pace_lines(stream, times, profile)
-    said = f"# {counted(count, 'delete')} of {mean} bytes on average, at random places"
-    return _numbered("trim", jobs, [said, "rw=randtrim", f"bs={mean}", *paced])
+    paced = _pace(stream, times, profile)
+    comment = f"{counted(count, 'delete')} of {mean} bytes on average, at random places"
+    places = FioSettings({"rw": "randtrim", "bs": mean}, {"rw": [comment]})
+    return _numbered("trim", paced.section_count, places | paced.settings)
 
 
 _ALL_OF_SPACE = 0.9
@@ -557,54 +630,64 @@ _SAME_SIZES_TV = 0.01
 _LEAST_BS = 512
 
 
-def place_lines(stream: IoStream, space: int) -> list[str]:
-    """Return the options for what `stream` does and where, on a target of `space` bytes."""
+def place_settings(stream: IoStream, space: int) -> FioSettings:
+    """Return the settings for what `stream` does and where, on a target of `space` bytes."""
     places = stream.places
-    what = "rw" if stream.read.ops and stream.write.ops else "read" if stream.read.ops else "write"
+    is_mixed = bool(stream.read.ops and stream.write.ops)
+    what = "rw" if is_mixed else "read" if stream.read.ops else "write"
     run = f":{places.run_ops}" if places is not None and places.run_ops else ""
     is_sequential = places is not None and places.sequential_share == 1
-    lines = [f"rw={what}" if is_sequential else f"rw=rand{what}{run}"]
-    if stream.read.ops and stream.write.ops:
-        lines.append(f"rwmixread={percentages([stream.read.ops, stream.write.ops])[0]}")
+    options: FioOptions = {"rw": what if is_sequential else f"rand{what}{run}"}
+    if is_mixed:
+        options["rwmixread"] = percentages([stream.read.ops, stream.write.ops])[0]
     if places is None:
-        return [*lines, "# no random_distribution: the source has no offsets", "norandommap=1"]
+        reason = "no random_distribution: the source has no offsets"
+        options["random_distribution"] = None
+        options["norandommap"] = True
+        return FioSettings(options, {"random_distribution": [reason]})
     if 0 < places.sequential_share < 1 and places.run_ops is None:
-        lines.append(f"percentage_random={round(100 * (1 - places.sequential_share))}")
-    lines += _region(places, stream, space)
-    if places.sequential_share == 1:
-        return lines
+        options["percentage_random"] = round(100 * (1 - places.sequential_share))
+    options.update(_region(places, stream, space))
+    if is_sequential:
+        return FioSettings(options)
     if not has_map(stream):
         # With the map, no place comes again before all have come.
-        lines.append("norandommap=1")
-    least = _least_size(stream)
-    if places.align_bytes != least:
-        lines.append(f"blockalign={places.align_bytes}")
+        options["norandommap"] = True
+    if places.align_bytes != _least_size(stream):
+        options["blockalign"] = places.align_bytes
     if places.law in (Law.ZIPF, Law.PARETO):
-        lines.append(f"random_distribution={places.law}:{places.theta:g}")
+        options["random_distribution"] = f"{places.law}:{places.theta:g}"
     elif places.law is Law.ZONES:
-        # fio 3.33 fails to parse zones of reads and others of writes (its issue 1923).
-        sides = [
-            (name, d) for name, d in (("reads", stream.read), ("writes", stream.write)) if d.ops
-        ]
-        name, most = max(sides, key=lambda side: side[1].ops)
-        if any(d.zones != most.zones for _, d in sides):
-            lines.append(f"# zones of the {name} only: fio takes one random_distribution per job")
-        zones = [f"{zone.percent}/{zone.span_bytes}" for zone in most.zones]
-        rest = space - sum(zone.span_bytes for zone in most.zones)
-        lines.append(
-            f"random_distribution=zoned_abs:{':'.join([*zones, *([f'0/{rest}'] if rest else [])])}"
-        )
-    return lines
+        return FioSettings(options) | _zone_settings(stream, space)
+    return FioSettings(options)
 
 
-def sizes_line(stream: IoStream) -> list[str]:
-    """Return the option of the sizes, and a comment where whole percents lose some."""
+def _zone_settings(stream: IoStream, space: int) -> FioSettings:
+    """Return the zones of `stream` that are accessed in equal shares, on a target of `space` bytes.
+
+    fio 3.33 fails to parse zones of reads and others of writes (its issue 1923).
+    """
+    sides = [(name, d) for name, d in (("reads", stream.read), ("writes", stream.write)) if d.ops]
+    name, busiest = max(sides, key=lambda side: side[1].ops)
+    comments = {}
+    if any(side.zones != busiest.zones for _, side in sides):
+        reason = f"zones of the {name} only: fio takes one random_distribution per job"
+        comments = {"random_distribution": [reason]}
+    zones = [f"{zone.percent}/{zone.span_bytes}" for zone in busiest.zones]
+    unused_bytes = space - sum(zone.span_bytes for zone in busiest.zones)
+    if unused_bytes:
+        zones.append(f"0/{unused_bytes}")
+    return FioSettings({"random_distribution": f"zoned_abs:{':'.join(zones)}"}, comments)
+
+
+def size_settings(stream: IoStream) -> FioSettings:
+    """Return the setting of the sizes, with a comment where whole percents lose some."""
     sides = [_direction_to_ask(d, stream) for d in (stream.read, stream.write) if d.ops]
     if (
         all(len(side.sizes) == 1 for side in sides)
         and len({side.sizes[0].io_bytes for side in sides}) == 1
     ):
-        return [f"bs={sides[0].sizes[0].io_bytes}"]
+        return FioSettings({"bs": sides[0].sizes[0].io_bytes})
     if len(sides) == 2 and total_variation(sides[0].sizes, sides[1].sizes) <= _SAME_SIZES_TV:  # noqa: PLR2004 - directions
         a, b = sides
         counts = sum(
@@ -617,25 +700,22 @@ def sizes_line(stream: IoStream) -> list[str]:
                 a, sizes=sizes, ops=a.ops + b.ops, io_bytes=a.io_bytes + b.io_bytes
             )
         ]
-    splits = [split_sizes(side) for side in sides]
-    said = [str(split) for split in splits]
-    lines = (
-        [f"bs={splits[0].entries[0][0]}"]
-        if len(splits) == 1 and len(splits[0].entries) == 1
-        else []
-    )
-    lines = lines or [f"bssplit={','.join(said)}"]
+    splits = tuple(split_sizes(side) for side in sides)
+    options: FioOptions = {"bssplit": splits}
+    name = "bssplit"
+    if len(splits) == 1 and len(splits[0].entries) == 1:
+        options, name = {"bs": splits[0].entries[0][0]}, "bs"
+    comments = {}
     lost = max(split.moved_share for split in splits)
     if lost > _SAME_SIZES_TV:
-        lines.insert(
-            0,
-            f"# bssplit takes whole percents: {lost:.1%} of I/Os get another size than in the"
-            " source",
+        reason = (
+            f"bssplit takes whole percents: {lost:.1%} of I/Os get another size than in the source"
         )
+        comments = {name: [reason]}
     least = min(size for split in splits for size, _percent in split.entries)
     if any(size % least for split in splits for size, _percent in split.entries):
-        lines.append("bs_unaligned=1")
-    return lines
+        options["bs_unaligned"] = True
+    return FioSettings(options, comments)
 
 
 def has_map(stream: IoStream) -> bool:
@@ -651,7 +731,7 @@ def has_map(stream: IoStream) -> bool:
     )
 
 
-def _region(places: Places, stream: IoStream, space: int) -> list[str]:
+def _region(places: Places, stream: IoStream, space: int) -> FioOptions:
     """Return where the stream's stretch of the target begins and how long it is, unless it is all
     of it.
     """
@@ -660,18 +740,19 @@ def _region(places: Places, stream: IoStream, space: int) -> list[str]:
         places.span_bytes >= _ALL_OF_SPACE * space and places.sequential_share < 1 and not is_hashed
     )
     if places.law is Law.ZONES or is_all:
-        return []
-    size = -(-places.span_bytes // places.align_bytes) * places.align_bytes
+        return {}
+    begin, size = places.begin_bytes, -(-places.span_bytes // places.align_bytes)
+    size *= places.align_bytes
     if is_hashed:
         # As many places as the law is over, which its hash depends on.
         size = min(size, space)
-        begin = min(places.begin_bytes, space - size) // places.align_bytes * places.align_bytes
-        return [*([f"offset={begin}"] if begin else []), f"size={size}"]
-    if not has_map(stream) and places.sequential_share < 1:
-        # A long operation may begin in the last place.
-        size += max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
-    size = min(size, space - places.begin_bytes)
-    return [*([f"offset={places.begin_bytes}"] if places.begin_bytes else []), f"size={size}"]
+        begin = min(begin, space - size) // places.align_bytes * places.align_bytes
+    else:
+        if not has_map(stream) and places.sequential_share < 1:
+            # A long operation may begin in the last place.
+            size += max(s.io_bytes for s in (*stream.read.sizes, *stream.write.sizes))
+        size = min(size, space - begin)
+    return {"offset": begin, "size": size} if begin else {"size": size}
 
 
 def _least_size(stream: IoStream) -> int:

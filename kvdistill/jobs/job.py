@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
+from kvdistill.jobs.fio_sections import GLOBAL, FioJob, FioOptions, FioSection, FioSettings
 from kvdistill.profile.profile import Profile, SourceKind, cut_long
 from kvtrace import __version__
 from kvtrace.core.app import option
@@ -382,20 +383,24 @@ def needs(options: JobOptions, space: int) -> list[str]:
     ]
 
 
-def data_lines(profile: Profile) -> list[str]:
-    """Return the options that make data as compressible and repetitive as the profile says."""
+def data_settings(profile: Profile) -> FioSettings:
+    """Return the settings that make data as compressible and repetitive as the profile says."""
     if profile.data is None:
-        return ["# compressibility of the data is not known: random data is incompressible"]
-    data = profile.data
-    lines = []
-    for name, ratio in (
-        ("buffer_compress_percentage", data.compress_ratio),
-        ("dedupe_percentage", data.dedup_ratio),
-    ):
-        percent = round(100 * (1 - 1 / ratio))
-        if percent:
-            lines.append(f"{name}={percent}")
-    return lines
+        reason = "compressibility of the data is not known: random data is incompressible"
+        return FioSettings(
+            {"buffer_compress_percentage": None}, {"buffer_compress_percentage": [reason]}
+        )
+    options: FioOptions = {}
+    if percent := _saved_percent(profile.data.compress_ratio):
+        options["buffer_compress_percentage"] = percent
+    if percent := _saved_percent(profile.data.dedup_ratio):
+        options["dedupe_percentage"] = percent
+    return FioSettings(options)
+
+
+def _saved_percent(ratio: float) -> int:
+    """Return how many percent of the data a compression or dedup `ratio` saves."""
+    return round(100 * (1 - 1 / ratio))
 
 
 _WIDTH = 108
@@ -431,17 +436,7 @@ def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[
     return "\n".join(lines) + "\n"
 
 
-def job_text(
-    title: str,
-    profile: Profile,
-    head: Iterable[tuple[str, Iterable[str]]],
-    sections: Iterable[tuple[str, list[str]]],
-) -> str:
-    """Return a job: its `head` (as of `header`), and its sections (name, lines)."""
-    text = header(title, profile, head)
-    return text + "".join(f"\n[{name}]\n" + "\n".join(lines) + "\n" for name, lines in sections)
-
-
+NO_SETTINGS = FioSettings({})
 SAFE_BYTES = 256 << 10
 """I/Os up to this have no more pages than any device of our time takes pieces."""
 PAGE_BYTES = 4096
@@ -464,17 +459,20 @@ def fio_job(
     does: Iterable[str] = (),
     lost: Iterable[str],
     bugs: Iterable[str],
-    shared: Iterable[str],
-    more: Iterable[str] = (),
-    jobs: Iterable[tuple[str, list[str]]],
-) -> str:
-    """Return the job of `mode`: its head, what its `jobs` (name, lines) share, and these.
+    shared: FioSettings,
+    more: FioSettings = NO_SETTINGS,
+    sections: Iterable[FioSection],
+) -> FioJob:
+    """Return the job of `mode`: its head, the settings that its `sections` share, and these.
+
+    Of the settings that they share, `shared` are written before those of memory, and `more` after
+    them.
 
     `buffers` are the depth and the largest I/O of each. A huge page is one segment of a request,
     see the module.
     """
     largest = max(size for _, size in buffers)
-    command, align = f"fio {mode.job}", []
+    command, align = f"fio {mode.job}", NO_SETTINGS
     memory = list(memory)
     if largest > PAGE_BYTES:
         pages = sum(-(-(depth * size + PAGE_BYTES) // HUGE_BYTES) for depth, size in buffers)
@@ -486,10 +484,11 @@ def fio_job(
         if largest > SAFE_BYTES:
             why = f"I/Os over {format_io_size(SAFE_BYTES)} may be split above the device"
         if options.huge_pages >= pages:
-            align = ["iomem=mmaphuge"]
+            align = FioSettings({"iomem": "mmaphuge"})
             need = f"{reserved}; or {tunable} and iomem_align=2m in place of iomem=mmaphuge"
         else:
-            command, align = f"{'='.join(TUNABLE)} {command}", ["iomem_align=2m"]
+            command = f"{'='.join(TUNABLE)} {command}"
+            align = FioSettings({"iomem_align": "2m"})
             need = f"{tunable}; or {reserved} and iomem=mmaphuge in place of iomem_align=2m"
         memory.append(f"{need}: without huge pages, {why}")
     version = options.version
@@ -507,9 +506,8 @@ def fio_job(
             bugs,
         ),
     ]
-    return job_text(
-        title, profile, head, [("global", [*shared, *align, *more, *data_lines(profile)]), *jobs]
-    )
+    shared = shared | align | more | data_settings(profile)
+    return FioJob(header(title, profile, head), (FioSection(GLOBAL, shared), *sections))
 
 
 def _provenance(profile: Profile) -> list[str]:
@@ -550,25 +548,28 @@ def _provenance(profile: Profile) -> list[str]:
     ]
 
 
-def prefill_job(profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions) -> str:
+def prefill_job(
+    profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions
+) -> FioJob:
     """Return the job that writes the whole target of `modes`, so that every read meets data on the
     device.
     """
     title = f"Fills the target of {', '.join(mode.job for mode in modes)}"
     head = [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))]
-    lines = [
-        f"filename={options.filename}",
-        "direct=1",
-        "ioengine=libaio",
-        "iodepth=4",
-        "rw=write",
-        "bs=1M",
-        f"size={space}",
-        "refill_buffers=1",
-        *data_lines(profile),
-        "end_fsync=1",
-    ]
-    return job_text(title, profile, head, [("prefill", lines)])
+    writes = FioSettings(
+        {
+            "filename": options.filename,
+            "direct": True,
+            "ioengine": "libaio",
+            "iodepth": 4,
+            "rw": "write",
+            "bs": "1M",
+            "size": space,
+            "refill_buffers": True,
+        }
+    )
+    settings = writes | data_settings(profile) | FioSettings({"end_fsync": True})
+    return FioJob(header(title, profile, head), (FioSection("prefill", settings),))
 
 
 def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
@@ -605,6 +606,10 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     return lines
 
 
+FioResult = dict[str, Any]
+"""What fio prints as JSON; which fields it has depends on fio's version and the job."""
+
+
 def fio_program() -> str:
     """Return the path of fio; ProbeUnavailable if there is none."""
     if (program := shutil.which("fio")) is None:
@@ -626,7 +631,7 @@ def run_fio(
     *,
     program: str | None = None,
     environment: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> FioResult:
     """Run fio, or `program`, on `job` in its folder and return its JSON.
 
     ProbeUnavailable if there is no fio. DeviceError if fio failed, or did not end within
@@ -650,7 +655,7 @@ def run_fio(
     # fio writes warnings before the JSON, to the same stream.
     start = re.search(r"^\{", done.stdout, re.MULTILINE)
     try:
-        result: dict[str, Any] = msgspec.json.decode(done.stdout[start.start() :]) if start else {}
+        result: FioResult = msgspec.json.decode(done.stdout[start.start() :]) if start else {}
     except msgspec.DecodeError:
         result = {}
     failed = [job["error"] for job in result.get("jobs", []) if job.get("error")]

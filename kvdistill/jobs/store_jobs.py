@@ -37,7 +37,6 @@ from kvdistill.profile.profile import (
 )
 from kvdistill.profile.sources import distil_source
 from kvtrace.core import np
-from kvtrace.core.app import progress
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
@@ -579,25 +578,21 @@ def write_store_jobs(
     if not 1 <= hosts <= MAX_HOSTS:
         raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")
     make_folder(outdir)
-    with (
-        tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch,
-        progress(f"distil {source.name}"),
-    ):
+    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch:
         profile = distil_source(source, tier, limit, Path(scratch)).profile
     job, oplog = job_of(profile), None
     lost = job.lost
     if style is not None and can_log(source):
-        with progress("write the op log"):
-            oplog = write_oplogs(
-                source,
-                profile.tier,
-                outdir,
-                style,
-                endpoint=endpoint,
-                hosts=hosts,
-                limit=limit,
-                argv=argv,
-            )
+        oplog = write_oplogs(
+            source,
+            profile.tier,
+            outdir,
+            style,
+            endpoint=endpoint,
+            hosts=hosts,
+            limit=limit,
+            argv=argv,
+        )
     elif style is not None:
         lost = [
             *lost,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.profile.profile import Locality, Reuse
-from kvdistill.queries.database import query, query_table
+from kvdistill.queries.database import Row, query, query_table
 from kvdistill.queries.window import READ
+from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.statistics import count, nearest_rank, slot_of, to_slots
@@ -60,7 +60,7 @@ def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
     return [(peak, end) if is_used else None for end, peak, is_used in found.tolist()]
 
 
-def tier_reuse(db: Any, tiers: Sequence[str]) -> list[dict[str, Any]]:
+def tier_reuse(db: duckdb.DuckDBPyConnection, tiers: Sequence[str]) -> list[Row]:
     """Return how far apart accesses to an object are in those of `tiers` that the view `ops` has
     reads of.
 
@@ -101,7 +101,11 @@ MAX_OPS = 4_000_000
 
 
 def place_locality(
-    op: NDArray[Any], address: Any, length: Any, *, is_whole: bool
+    op: NDArray[np.int8],
+    address: NDArray[np.int64],
+    length: NDArray[np.int64],
+    *,
+    is_whole: bool,
 ) -> Locality | None:
     """Return the locality of operations that move bytes, in order; null if there are none."""
     blocks = block_locality(address, length)
@@ -120,7 +124,7 @@ def place_locality(
     )
 
 
-def _reuse_of(distances: Any) -> Reuse:
+def _reuse_of(distances: NDArray[np.int64]) -> Reuse:
     known = distances[distances >= 0]
     return Reuse(first_ops=len(distances) - len(known), distances=to_slots(count(known)))
 
@@ -182,7 +186,9 @@ def block_locality(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> Bl
     )
 
 
-def reuse_distances(things: Any, weights: Any, count: int) -> NDArray[np.int64]:
+def reuse_distances(
+    things: NDArray[np.int64], weights: NDArray[np.int64], count: int
+) -> NDArray[np.int64]:
     """Return for each access the summed weight of the distinct others since the last one to its
     thing; -1 for a first.
 

@@ -5,16 +5,24 @@ Every writer of a job is a pure function of it; what a trace does not hold is nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from kvdistill.profile.notebook import html_table
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import write_json
+from kvtrace.core.limit import Limit
 from kvtrace.core.statistics import Slot
+from kvtrace.core.units import counted, format_bytes, format_duration
 
 if TYPE_CHECKING:
     # Heavy.
@@ -329,8 +337,43 @@ class DataProfile(msgspec.Struct, frozen=True, kw_only=True):
     compress_ratio: float
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class ScratchFolder:
+    """A temporary folder that is removed with the last object that holds it, or at the end."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        """Make a folder in `parent`, or where the system keeps temporary files."""
+        self.path = Path(tempfile.mkdtemp(prefix="kvdistill-", dir=parent))
+        self._removal = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove the folder now."""
+        self._removal()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOperations:
+    """Where the operations of a profile are, in the process that distilled it."""
+
+    ios: Path | None
+    """Parquet as `sources.write_ios` writes it; null if the source holds statistics alone."""
+    limit: Limit
+    """The window of the source that they are of."""
+    source: Path
+    """The file or folder that was distilled."""
+    tier: str | None
+    """The tier that was asked for."""
+    folder: ScratchFolder | None = None
+    """What holds `ios`; null if whoever distilled takes care of it."""
+
+
+_OPERATIONS = "operations"
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The I/O of one tier or disk, distilled."""
+
+    # A profile that this process distilled also knows where the source's operations are, from which
+    # an exact replay is made. That is no field: JSON and comparisons leave it out.
 
     format: int = FORMAT
     origin: Origin
@@ -378,6 +421,36 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """The simplest models that together explain the operations; empty if no time is known."""
     data: DataProfile | None
     """Null if the source does not say what was written."""
+
+    @property
+    def operations(self) -> SourceOperations | None:
+        """Where its operations are; null if it was read from a file."""
+        return vars(self).get(_OPERATIONS)
+
+    def keep_operations(self, operations: SourceOperations) -> None:
+        """Remember where its operations are."""
+        vars(self)[_OPERATIONS] = operations
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON to `path`, in place of what was there; DeviceError if that fails."""
+        write_json(Path(path), self)
+
+    def __repr__(self) -> str:
+        """Return its source and size in a line."""
+        return (
+            f"Profile({self.tier} of {self.origin.file}: {counted(self.read.ops, 'read')},"
+            f" {counted(self.write.ops, 'write')}, {counted(self.delete_ops, 'delete')} over"
+            f" {format_duration(self.span_ns)})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a table of its operations, for notebooks."""
+        rows = [
+            [name, f"{side.ops:,}", format_bytes(side.object_bytes), format_bytes(side.io_bytes)]
+            for name, side in (("read", self.read), ("write", self.write))
+        ]
+        rows.append(["delete", f"{self.delete_ops:,}", format_bytes(self.delete_bytes), ""])
+        return html_table(["operation", "count", "object bytes", "I/O bytes"], rows)
 
     @property
     def ops(self) -> int:
@@ -437,7 +510,7 @@ def equal_mass_zones(
     return zones
 
 
-def percentages(weights: Any, whole: int = PERCENT) -> list[int]:
+def percentages(weights: Iterable[int], whole: int = PERCENT) -> list[int]:
     """Return whole shares of `weights` that sum to exactly `whole`, by largest remainder.
 
     Ties are spread over the weights, so that equal ones do not all gain at one end. Weights must be

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,22 +37,25 @@ from kvdistill.profile.profile import (
     InFlight,
     Origin,
     Profile,
+    ScratchFolder,
     SizeCount,
     SourceKind,
+    SourceOperations,
     equal_mass_zones,
 )
 from kvdistill.profile.streams import BUCKETS, MAX_PROCESSES, fit_streams
-from kvdistill.queries.database import connect, literal, query, query_table, write_query
+from kvdistill.queries.database import Row, connect, literal, query, query_table, write_query
 from kvdistill.queries.window import (
     DELETE,
     READ,
     WRITE,
+    Columns,
     found_window,
     ordered_rows,
     place_of,
     tier_rows,
 )
-from kvtrace.core import pa, pq, tables
+from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
@@ -66,15 +69,18 @@ from kvtrace.core.statistics import Slot, bounds
 from kvtrace.core.tables import DENSE_SLACK
 from kvtrace.core.units import format_count
 
+Key = TypeVar("Key")
 WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
 _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "profile.json")
 
 
-def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> Distilled:
+def distil_source(
+    path: Path, tier: str | None, limit: Limit, scratch: Path, folder: ScratchFolder | None = None
+) -> Distilled:
     """Distil the source at `path`, up to `limit`; `tier` may be null where there is only one.
 
-    Temporary files go into the folder `scratch`. Memory is bounded by the number of objects, not of
-    rows.
+    Temporary files go into the folder `scratch`, which lasts as long as `folder` is held if that is
+    given. Memory is bounded by the number of objects, not of rows.
 
     ConfigError if there is no such tier, several to choose from, or an option that the source has
     no use for. TraceError if the file is missing, damaged or none that can be distilled, or the
@@ -86,7 +92,7 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
             raise ConfigError(
                 f"--limit: {file} has statistics alone, no operations to take the first of"
             )
-        return Distilled(_profile_in(file, tier), None)
+        return _kept(_profile_in(file, tier), None, Limit(), path, tier, folder)
     table = tables.open_table(file).table
     if table not in (TRACE, OPS, BLOCKS):
         raise TraceError(f"holds the table {table.name}, which has no I/O; take {WHAT}", path=file)
@@ -120,9 +126,39 @@ def distil_source(path: Path, tier: str | None, limit: Limit, scratch: Path) -> 
     )
     # A part of the events has a part of the flushes: which, is not looked at.
     flushes = None if str(limit) else source.flushes
-    known = {"origin": origin, "tier": source.tier, "space": space, "data": source.data}
-    profile = profile_of(ios, scratch, **known, stray_delete_ops=stray_deletes, flush_ops=flushes)
-    return Distilled(profile, ios, limit)
+    profile = profile_of(
+        ios,
+        scratch,
+        origin=origin,
+        tier=source.tier,
+        space=space,
+        data=source.data,
+        stray_delete_ops=stray_deletes,
+        flush_ops=flushes,
+    )
+    return _kept(profile, ios, limit, path, tier, folder)
+
+
+def _kept(
+    profile: Profile,
+    ios: Path | None,
+    limit: Limit,
+    path: Path,
+    tier: str | None,
+    folder: ScratchFolder | None,
+) -> Distilled:
+    """Return `profile` with its operations, of which it knows where they are."""
+    operations = SourceOperations(ios, limit, path.absolute(), tier, folder)
+    profile.keep_operations(operations)
+    return distilled_of(profile)
+
+
+def distilled_of(profile: Profile) -> Distilled:
+    """Return `profile` with its operations, if this process has them."""
+    found = profile.operations
+    if found is None:
+        return Distilled(profile, None)
+    return Distilled(profile, found.ios, found.limit, found.source, found.tier)
 
 
 def _profile_in(file: Path, tier: str | None) -> Profile:
@@ -173,6 +209,10 @@ class Distilled:
     ios: Path | None
     limit: Limit = Limit()  # noqa: RUF009 - frozen
     """The window of the source that it is of."""
+    source: Path | None = None
+    """The file or folder that was distilled; null if that is not known."""
+    tier: str | None = None
+    """The tier that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +222,7 @@ class _Source:
     kind: SourceKind
     meta: Metadata
     tier: str
-    rows: Callable[[Limit], Iterator[dict[str, Any]]]
+    rows: Callable[[Limit], Iterator[Columns]]
     notes: Sequence[str] = ()
     data: DataProfile | None = None
     flushes: int | None = None
@@ -193,17 +233,28 @@ class _Source:
         return f"{'device' if self.kind is SourceKind.BLOCKS else 'tier'} {self.tier!r}"
 
 
-def view_ios(db: Any, ios: Path) -> None:
+def view_ios(db: duckdb.DuckDBPyConnection, ios: Path) -> None:
     """Make `db`'s view `ios`, whose `row` says in which order operations of one instant are."""
     db.execute(
         f"CREATE VIEW ios AS SELECT *, file_row_number AS row FROM read_parquet({literal(ios)})"
     )
 
 
-def profile_of(ios: Path, scratch: Path, **known: Any) -> Profile:
+class SourceFacts(TypedDict, total=False):
+    """Fields of a profile that its operations do not tell."""
+
+    origin: Origin
+    tier: str
+    space: AddressSpace | None
+    data: DataProfile | None
+    stray_delete_ops: int
+    flush_ops: int | None
+
+
+def profile_of(ios: Path, scratch: Path, **facts: Unpack[SourceFacts]) -> Profile:
     """Return the profile of the operations at `ios`, which must hold a read or write.
 
-    What is `known` is not there.
+    `facts` are the fields that the operations do not tell.
     """
     with connect(scratch) as db:
         describe = partial(_direction_profile, db)
@@ -237,12 +288,12 @@ def profile_of(ios: Path, scratch: Path, **known: Any) -> Profile:
             idle=idle,
             locality=place_locality(*first, is_whole=totals["ops"] <= MAX_OPS),
             streams=[] if arrivals is None else fit_streams(db, start, describe),
-            **known,
+            **facts,
         )
 
 
 def _direction_profile(
-    db: Any,
+    db: duckdb.DuckDBPyConnection,
     op: int,
     from_ns: int = _FOREVER[1],
     to_ns: int = _FOREVER[0],
@@ -275,7 +326,7 @@ def _direction_profile(
     )
 
 
-def _arrivals(db: Any, start_ns: int, span_ns: int) -> ArrivalProfile | None:
+def _arrivals(db: duckdb.DuckDBPyConnection, start_ns: int, span_ns: int) -> ArrivalProfile | None:
     """Return when reads and writes came; null if all share one instant."""
     if not span_ns:
         return None
@@ -305,12 +356,14 @@ def _arrivals(db: Any, start_ns: int, span_ns: int) -> ArrivalProfile | None:
     )
 
 
-def _depth_and_idle(db: Any, busy: dict[str, Any]) -> tuple[DepthProfile | None, Idle | None]:
+def _depth_and_idle(
+    db: duckdb.DuckDBPyConnection, busy: Row
+) -> tuple[DepthProfile | None, Idle | None]:
     rows = query(db, "profile_in_flight") if busy["timed"] else []
     total = sum(row["total_ns"] for row in rows)
     if not total:
         return None, None
-    never: dict[str, Any] = {"stretches": 0, "total_ns": 0, "p50_ns": None}
+    never: Row = {"stretches": 0, "total_ns": 0, "p50_ns": None}
     idle = next((row for row in rows if row["in_flight"] == 0), never)
     depth = DepthProfile(
         mean=sum(row["in_flight"] * row["total_ns"] for row in rows) / total,
@@ -400,7 +453,7 @@ def _of_blocks(blocks: Path, device: str | None, scratch: Path) -> _Source:
     )
 
 
-def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
+def _processes(db: duckdb.DuckDBPyConnection, device: str) -> tuple[list[int] | None, int]:
     """Return the processes that `device` is distilled for, null for all, and the reads and writes
     of the others.
     """
@@ -411,7 +464,7 @@ def _processes(db: Any, device: str) -> tuple[list[int] | None, int]:
     return kept, sum(row["ops"] for row in rows if not row["is_of_workload"])
 
 
-def _view_measured(db: Any, path: Path) -> None:
+def _view_measured(db: duckdb.DuckDBPyConnection, path: Path) -> None:
     if not path.name.endswith(".parquet"):
         raise ConfigError(
             f"{path}: not a Parquet file; convert it first: kvtrace convert trace.csv.zst"
@@ -420,7 +473,7 @@ def _view_measured(db: Any, path: Path) -> None:
     db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
 
 
-def _number_objects(db: Any) -> None:
+def _number_objects(db: duckdb.DuckDBPyConnection) -> None:
     """Give the objects of `measured` dense numbers, unless they have.
 
     The rows then bound what is kept by number.
@@ -442,7 +495,7 @@ def _number_objects(db: Any) -> None:
     )
 
 
-def _chosen(tier: str | None, names: list[str], keys: list[Any], path: Path) -> tuple[str, Any]:
+def _chosen(tier: str | None, names: list[str], keys: Sequence[Key], path: Path) -> tuple[str, Key]:
     if not names:
         raise TraceError("no read or write completed: there is no job to write", path=path)
     if tier is None and len(names) == 1:
@@ -490,10 +543,6 @@ def distil_probe(path: Path) -> Profile:
     )
     if not _issued(read) + _issued(write):
         raise TraceError("no reads or writes: there is no job to write", path=path)
-    unmade: dict[str, Any] = dict.fromkeys(("preset", "seed", "model"))
-    unknown: dict[str, Any] = dict.fromkeys(
-        ("space", "concurrency", "arrivals", "idle", "locality", "data")
-    )
     return Profile(
         origin=Origin(
             kind=SourceKind.PROBE,
@@ -501,8 +550,12 @@ def distil_probe(path: Path) -> Profile:
             limit="",
             is_simulated=False,
             notes=list(_PROBE_NOTES),
-            **{name: getattr(probe, name) for name in ("program", "version", "config_sha256")},
-            **unmade,
+            program=probe.program,
+            version=probe.version,
+            config_sha256=probe.config_sha256,
+            preset=None,
+            seed=None,
+            model=None,
         ),
         tier=", ".join(probe.devices) or "all disks",
         start_ns=0,
@@ -516,7 +569,12 @@ def distil_probe(path: Path) -> Profile:
         empty_ops=0,
         depth=_depth_by_rate(read, write, probe.duration_ns),
         streams=[],
-        **unknown,
+        space=None,
+        concurrency=None,
+        arrivals=None,
+        idle=None,
+        locality=None,
+        data=None,
     )
 
 
@@ -570,7 +628,7 @@ def _depth_by_rate(
 ROW_GROUP_ROWS = 1 << 17
 
 
-def write_ios(path: Path, parts: Iterable[dict[str, Any]], whose: str) -> None:
+def write_ios(path: Path, parts: Iterable[Columns], whose: str) -> None:
     """Write placed operations, which must be in order of time.
 
     Columns: ts_ns, op (code), address and io_bytes (whole sectors or pages; 0 for a delete),
@@ -664,11 +722,11 @@ def _require_fits(fits: bool) -> None:
         raise TraceError("the objects together are longer than 2^62 bytes", column="offset_bytes")
 
 
-def _row_columns(part: dict[str, Any]) -> list[Any]:
+def _row_columns(part: Columns) -> list[NDArray[np.int64]]:
     return [np.ascontiguousarray(part[name], dtype) for name, dtype in _ROWS.items()]
 
 
-Rows = Callable[[], Iterator[dict[str, Any]]]
+Rows = Callable[[], Iterator[Columns]]
 
 
 def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
@@ -695,7 +753,7 @@ def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]
     return space, stray_deletes
 
 
-def _placed(rows: Rows, objects: Objects, totals: NDArray[Any]) -> Iterator[dict[str, Any]]:
+def _placed(rows: Rows, objects: Objects, totals: NDArray[np.void]) -> Iterator[Columns]:
     """Yield each batch of `rows` with `address` (bytes.
 
     -1 for deletes) and `io_bytes`; count in `totals`.
@@ -724,7 +782,7 @@ def lie(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
     """
     end = 0
 
-    def parts() -> Iterator[dict[str, Any]]:
+    def parts() -> Iterator[Columns]:
         nonlocal end
         for part in rows():
             end = max(end, int((part["address"] + part["length_bytes"]).max()))

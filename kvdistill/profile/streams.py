@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,7 +24,8 @@ from numpy.typing import NDArray
 
 from kvdistill.profile.profile import DirectionProfile, IoStream, Law, Loop, Pacing, Places
 from kvdistill.queries.database import query, query_table
-from kvdistill.queries.window import READ, WRITE
+from kvdistill.queries.window import READ, WRITE, Columns
+from kvtrace.core import duckdb
 
 BUCKETS = 240
 """Stretches of equal time that the rate is given for."""
@@ -58,7 +58,11 @@ class _Part:
     to_ns: int
 
 
-def fit_streams(db: Any, start_ns: int, describe: Describe) -> list[IoStream]:
+Times = NDArray[np.int64] | NDArray[np.float64]
+"""Times in ns; floating point where some are not known, which are NaN."""
+
+
+def fit_streams(db: duckdb.DuckDBPyConnection, start_ns: int, describe: Describe) -> list[IoStream]:
     """Return the streams of the view `ios`, by when they begin.
 
     `start_ns` is its first read's or write's time.
@@ -87,7 +91,7 @@ def fit_streams(db: Any, start_ns: int, describe: Describe) -> list[IoStream]:
     ]
 
 
-def _phases(db: Any, part: _Part) -> list[_Part]:
+def _phases(db: duckdb.DuckDBPyConnection, part: _Part) -> list[_Part]:
     """Return the stretches of `part` that keep one mix and, if no completion sets it, one rate."""
     span = part.to_ns - part.from_ns
     if not span:
@@ -112,14 +116,18 @@ def _phases(db: Any, part: _Part) -> list[_Part]:
     ]
 
 
-def _operations(db: Any, part: _Part) -> dict[str, Any]:
+def _operations(db: duckdb.DuckDBPyConnection, part: _Part) -> Columns:
     which = {"process": part.process, "from_ns": part.from_ns, "to_ns": part.to_ns}
     table = query_table(db, "profile_part", most=MAX_OPS, **which)
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def _phase_streams(
-    db: Any, part: _Part, start_ns: int, describe: Describe, drain_per_ns: float
+    db: duckdb.DuckDBPyConnection,
+    part: _Part,
+    start_ns: int,
+    describe: Describe,
+    drain_per_ns: float,
 ) -> list[IoStream]:
     ops = _operations(db, part)
     if not len(ops["op"]):
@@ -174,8 +182,8 @@ def _stage_width(
 
 
 def _split(
-    ops: dict[str, Any], done: Any, drain_per_ns: float = 1.0
-) -> list[tuple[str, Any, Loop]]:
+    ops: Columns, done: Times | None, drain_per_ns: float = 1.0
+) -> list[tuple[str, NDArray[np.bool_], Loop]]:
     """Return what is a stream of its own, with its pace.
 
     Both directions if they share one, else each.
@@ -209,7 +217,9 @@ def _split(
     return each
 
 
-def _has_same_hot_places(address: Any, length: Any, is_read: Any) -> bool:
+def _has_same_hot_places(
+    address: NDArray[np.int64], length: NDArray[np.int64], is_read: NDArray[np.bool_]
+) -> bool:
     """Return whether reads and writes are drawn from one skewed law.
 
     Together they follow one, and at the same places.
@@ -280,9 +290,7 @@ class _Events:
         return np.arange(1, len(self.came) + 1) - np.searchsorted(self.done, self.came, "right")
 
 
-def fit_loop(
-    came: NDArray[np.int64], done: NDArray[np.float64] | None, drain_per_ns: float = 1.0
-) -> Loop:
+def fit_loop(came: NDArray[np.int64], done: Times | None, drain_per_ns: float = 1.0) -> Loop:
     """Return the simplest loop that explains arrivals at `came`, ascending.
 
     `done` may be null or hold NaN.
@@ -404,7 +412,7 @@ def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
     return Pacing.POISSON if exponential_ks(gaps_ns) <= _POISSON_KS else Pacing.BURSTS
 
 
-def exponential_ks(gaps_ns: Any) -> float:
+def exponential_ks(gaps_ns: NDArray[np.int64]) -> float:
     """Return the Kolmogorov-Smirnov distance of `gaps_ns` from an exponential distribution of their
     mean.
     """
@@ -482,7 +490,9 @@ def _without_stalls(
     return phases
 
 
-def _phase_costs(counts: Any, shortest: int, *, has_rate: bool) -> Any:
+def _phase_costs(
+    counts: NDArray[np.int64], shortest: int, *, has_rate: bool
+) -> NDArray[np.float64]:
     """Return minus the log-likelihood of each stretch from bucket i to before j, but for what no
     cut changes.
     """
@@ -513,12 +523,14 @@ def _phase_costs(counts: Any, shortest: int, *, has_rate: bool) -> Any:
     return cost
 
 
-def _deviance(counts: Any, lengths: Any) -> Any:
+def _deviance(
+    counts: NDArray[np.float64], lengths: NDArray[np.float64] | NDArray[np.int64]
+) -> NDArray[np.float64]:
     rate = counts / lengths
     return -np.where(counts > 0, counts * np.log(np.maximum(rate, 1e-300)), 0).sum(axis=0)
 
 
-def _mix_noise(counts: Any) -> float:
+def _mix_noise(counts: NDArray[np.int64]) -> float:
     """Return how much more the shares of kinds differ than by chance, by the chi-square of each
     pair of neighbours.
     """
@@ -649,7 +661,9 @@ def _law(
     return (law, theta, count) if distance <= _FITS else (Law.ZONES, None, places)
 
 
-def _best(uses: Any, n: int, places: int, law: Law, values: Any) -> tuple[float, Law, float]:
+def _best(
+    uses: NDArray[np.int64], n: int, places: int, law: Law, values: NDArray[np.float64]
+) -> tuple[float, Law, float]:
     """Return how far `law` is from `uses` at the best of `values`, and that, refined."""
     found = [_differs(uses, likely(law, float(value), places), n) for value in values]
     at = int(np.argmin(found))
@@ -665,7 +679,7 @@ def _best(uses: Any, n: int, places: int, law: Law, values: Any) -> tuple[float,
     return distance, law, round(value, 3)
 
 
-def _differs(uses: Any, p: Any, n: int) -> float:
+def _differs(uses: NDArray[np.int64], p: NDArray[np.float64], n: int) -> float:
     """Return how far the shares of the hottest places, and the number used, are from draws with
     probabilities `p`.
     """
@@ -677,7 +691,7 @@ def _differs(uses: Any, p: Any, n: int) -> float:
     return max(float(np.abs(mine - theirs).max()), abs(len(drawn) / len(uses) - 1) / 2)
 
 
-def _hot_shares(uses: Any) -> Any:
+def _hot_shares(uses: NDArray[np.int64]) -> NDArray[np.float64]:
     done = np.cumsum(np.sort(uses)[::-1]) / uses.sum()
     return np.array([done[max(0, round(len(uses) * part) - 1)] for part in _HOT_PARTS])
 

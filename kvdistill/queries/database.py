@@ -35,6 +35,8 @@ from kvtrace.core.schema import (
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import parse_duration_ns, per_second
 
+Row = dict[str, Any]
+"""A row of a query's result by column name. DuckDB gives what the text of the query asks for."""
 MEMORY_LIMIT = "1GB"
 THREADS = 2
 BATCH_ROWS = 1 << 17
@@ -59,17 +61,8 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     its own.
     """
     with tempfile.TemporaryDirectory(prefix="kvdistill-", dir=scratch) as folder:
-        spill = str(Path(folder) / "spill")
-        settings: dict[str, Any] = {
-            "memory_limit": MEMORY_LIMIT,
-            "threads": THREADS,
-            "temp_directory": spill,
-        }
-        connection = duckdb.connect(":memory:", config=settings)
+        connection = open_connection(Path(folder))
         try:
-            connection.execute("SET enable_progress_bar = false")
-            connection.execute(PERCENTILE)
-            connection.execute(SLOT)
             yield connection
         except duckdb.OutOfMemoryException as error:
             # It needs more than MEMORY_LIMIT, and cannot spill.
@@ -83,18 +76,30 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
             connection.close()
 
 
+def open_connection(scratch: Path) -> duckdb.DuckDBPyConnection:
+    """Return a connection whose memory is bounded, which spills into `scratch`, with our macros."""
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": MEMORY_LIMIT,
+        "threads": THREADS,
+        "temp_directory": str(scratch / "spill"),
+    }
+    connection = duckdb.connect(":memory:", config=settings)
+    connection.execute("SET enable_progress_bar = false")
+    connection.execute(PERCENTILE)
+    connection.execute(SLOT)
+    return connection
+
+
 def literal(value: object) -> str:
     """Return `value` as an SQL string."""
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def query(
-    connection: duckdb.DuckDBPyConnection, name: str, **values: object
-) -> list[dict[str, Any]]:
+def query(connection: duckdb.DuckDBPyConnection, name: str, **values: object) -> list[Row]:
     """Return the rows of the named query in `kvdistill/queries/sql`, with `$name` parameters from
     `values`.
     """
-    rows: list[dict[str, Any]] = query_table(connection, name, **values).to_pylist()
+    rows: list[Row] = query_table(connection, name, **values).to_pylist()
     return rows
 
 
@@ -170,7 +175,7 @@ def _measured(
         yield "measured_requests", f"FROM served {warm if cases else ''}"
 
 
-def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+def figures(db: duckdb.DuckDBPyConnection) -> list[Row]:
     """Return counts, bytes and rates by tier and operation, over the view `measured`."""
     found = query(db, "run_figures")
     for row in found:
@@ -184,7 +189,7 @@ def figures(db: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
 
 def distributions(
     db: duckdb.DuckDBPyConnection, parts: Sequence[int]
-) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+) -> tuple[list[Row], dict[str, list[Row]]]:
     """Return times at `parts` (ten-thousandths, every QUANTILE among them), and summaries by
     measure.
 
@@ -192,7 +197,7 @@ def distributions(
     """
     points = query(db, "run_distributions", parts=list(parts))
     known = {(p["measure"], p["tier"], p["op"], p["share"]): p["time_ns"] for p in points}
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list, {name: [] for name in MEASURES})
+    found: dict[str, list[Row]] = defaultdict(list, {name: [] for name in MEASURES})
     for row in query(db, "run_times"):
         key = (row["measure"], row["tier"], row["op"])
         quantiles = {
@@ -257,7 +262,7 @@ def register(
     table, or no file fits a pattern.
     """
     found: dict[str, dict[Path, str]] = {}
-    tiers: dict[str, list[dict[str, Any]]] = {}
+    tiers: dict[str, list[Row]] = {}
     folders: dict[Path, None] = {}
     for path in dict.fromkeys(file for given in paths for file in files_in(Path(given))):
         if path.name in (RUN_FILE, PROBE_FILE):
@@ -340,7 +345,7 @@ def files_in(path: Path) -> list[Path]:
     return files
 
 
-def _statement(name: str, files: dict[Path, str], tiers: dict[str, list[dict[str, Any]]]) -> str:
+def _statement(name: str, files: dict[Path, str], tiers: dict[str, list[Row]]) -> str:
     # Rows of one instant are in order, too.
     row = ", file_row_number AS row" if name == TRACE.name else ""
     ranked = sorted((row["place"], row["tier"]) for rows in tiers.values() for row in rows)
@@ -388,7 +393,7 @@ def _add(
     found.setdefault(table.name, {}).setdefault(file, origin)
 
 
-def _found(whole: object, view: str) -> dict[str, Any]:
+def _found(whole: object, view: str) -> Row:
     places = {
         name: (place or [name])[0].split(".") for name, (_kind, *place) in FACTS[view].items()
     }

@@ -9,10 +9,10 @@ query answers.
 from __future__ import annotations
 
 import itertools
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -20,13 +20,10 @@ import msgspec
 
 from kvdistill.queries.database import connect, literal, register
 from kvtrace.core import duckdb, pa
-from kvtrace.core.app import log
 from kvtrace.core.config import nearest
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import printable
 
 BATCH_ROWS = 10_000
-_LEAVE = (".quit", ".exit", "quit", "exit")
 
 
 def split_query(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
@@ -114,46 +111,39 @@ def _told_apart(answered: pa.RecordBatchReader) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(pa.schema(fields.values()), named)
 
 
-def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], None]) -> None:
-    """Read statements up to a semicolon each from stdin, over the views of `paths`, and `show`
-    every answer.
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Answers statements one after another over the views of some files.
 
-    Tables, views and macros that a user makes are kept in memory until the end. What is refused is
-    a line on stderr.
+    Tables, views and macros that a statement makes are kept in memory until the end.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    names: list[str]
+    """Of the views."""
+
+    def run(self, text: str, show: Callable[[pa.RecordBatchReader], None]) -> None:
+        """Run the statements in `text`, and `show` the result of each that reads.
+
+        ConfigError if DuckDB refuses one, also while its result is read.
+        """
+        with _refusals(self.names):
+            for statement in self.connection.extract_statements(text):
+                if statement.type == duckdb.StatementType.SELECT:
+                    found = self.connection.sql(statement.query)
+                    show(_told_apart(found.to_arrow_reader(BATCH_ROWS)))
+                else:
+                    self.connection.execute(statement)
+
+
+@contextmanager
+def opened_shell(paths: Sequence[Path]) -> Iterator[Shell]:
+    """Yield what answers statements over the views of `paths`.
 
     TraceError if a file is damaged or none of ours.
     """
-    is_asked = sys.stdin.isatty()
-    with suppress(ImportError):
-        # With it, lines can be edited and called back.
-        import readline  # noqa: F401
-    with _opened(paths) as (db, names):
-        if is_asked:
-            log(
-                f"views: {', '.join(names)}; a statement ends with a semicolon, the shell with"
-                " Ctrl-D"
-            )
-        text, is_over = "", False
-        while not is_over:
-            try:
-                line = input(("   ... " if text else "sql> ") if is_asked else "")
-            except EOFError:
-                line, is_over = ";", True
-            text += f"{line}\n"
-            if text.strip() in _LEAVE:
-                return
-            if not line.rstrip().endswith(";"):
-                continue
-            try:
-                with _refusals(names):
-                    for statement in db.extract_statements(text):
-                        if statement.type == duckdb.StatementType.SELECT:
-                            show(_told_apart(db.sql(statement.query).to_arrow_reader(BATCH_ROWS)))
-                        else:
-                            db.execute(statement)
-            except ConfigError as error:
-                sys.stderr.write(f"{printable(str(error))}\n")
-            text = ""
+    with _opened(paths) as (connection, names):
+        yield Shell(connection, names)
 
 
 _NEEDS = "Needs: "

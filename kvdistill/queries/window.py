@@ -8,22 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
 from kvdistill.queries.database import BATCH_ROWS
-from kvtrace.core import pq
+from kvtrace.core import pa, pq
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import Limit, busiest_begin_ns
+from kvtrace.core.limit import Limit, busiest_begin_ns, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import OPS, TRACE, enum_code, numbers
 from kvtrace.core.tables import Reader
+from kvtrace.core.units import parse_duration_ns, positive
 
 READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "delete"))
 OK, ERROR = (enum_code(OPS, "outcome", value) for value in ("ok", "error"))
 """Codes of `op` and `outcome` in the tables."""
+Columns = dict[str, NDArray[np.int64]]
+"""Columns of rows by name. Those of `_KINDS` are of shorter whole numbers."""
 _KINDS = {"op": "i1", "stage": "i4"}
 """Of columns that are shorter than 64 bits."""
 
@@ -43,7 +46,7 @@ class TierPlace:
         """The columns that `holds` reads."""
         return ("tier",) if self.nodes is None else ("tier", "node")
 
-    def holds(self, batch: Any) -> Any:
+    def holds(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which rows of `batch` are of it."""
         is_here = batch.column("tier").to_numpy() == self.tier
         if self.nodes is not None:
@@ -80,7 +83,7 @@ def place_of(meta: Metadata, name: str) -> TierPlace:
 
 def tier_rows(
     reader: Reader, place: TierPlace, limit: Limit, columns: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Columns]:
     """Yield the rows of `place` within `limit`, in order, as numpy arrays by column name.
 
     `op` is its code in the contract; nulls of `request_id` and `stage` are -1. TraceError if time
@@ -111,6 +114,29 @@ def tier_rows(
             return
 
 
+def parse_window(
+    limit: str | None, begin: str | None, end: str | None, busiest: str | None
+) -> Limit:
+    """Return the part of a source that a user names, with times from its first operation on.
+
+    `limit` is rows, a time or bytes; the others are times, as units.py reads them.
+
+    ConfigError if there is no such part.
+    """
+    window = parse_limit(limit)
+    if busiest is not None:
+        if begin is not None or end is not None:
+            raise ConfigError("--busiest chooses the window: leave out --from and --to")
+        return replace(window, busiest_ns=positive("--busiest", parse_duration_ns)(busiest))
+    begin_ns = 0 if begin is None else parse_duration_ns(begin)
+    if end is None:
+        return replace(window, begin_ns=begin_ns)
+    span_ns = parse_duration_ns(end) - begin_ns
+    if span_ns <= 0:
+        raise ConfigError(f"--to {end} is not after --from {begin or '0s'}")
+    return replace(window, begin_ns=begin_ns).within(Limit(span_ns=span_ns))
+
+
 class RowWindow:
     """Takes rows in order of time from a limit's beginning up to its end."""
 
@@ -121,7 +147,7 @@ class RowWindow:
         self._first: int | None = None
         self.is_over = False
 
-    def take(self, part: dict[str, Any]) -> dict[str, Any] | None:
+    def take(self, part: Columns) -> Columns | None:
         """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit.
 
         Null if there are none.
@@ -153,7 +179,7 @@ class RowWindow:
         return {name: values[:stop] for name, values in part.items()} if stop else None
 
 
-def ordered_rows(path: Path, limit: Limit) -> Iterator[dict[str, Any]]:
+def ordered_rows(path: Path, limit: Limit) -> Iterator[Columns]:
     """Yield the rows of the Parquet file `path`, in order of time, within `limit`, as numpy arrays
     by name.
     """
@@ -169,7 +195,7 @@ def ordered_rows(path: Path, limit: Limit) -> Iterator[dict[str, Any]]:
             return
 
 
-def found_window(limit: Limit, rows: Callable[[], Iterator[dict[str, Any]]]) -> Limit:
+def found_window(limit: Limit, rows: Callable[[], Iterator[Columns]]) -> Limit:
     """Return `limit` with its busiest window found among all `rows`.
 
     Unchanged if it asks for none.
@@ -178,7 +204,7 @@ def found_window(limit: Limit, rows: Callable[[], Iterator[dict[str, Any]]]) -> 
     if length is None:
         return limit
 
-    def moves() -> Iterator[tuple[Any, Any]]:
+    def moves() -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         first = None
         for part in rows():
             if len(part["op"]):

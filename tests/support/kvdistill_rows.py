@@ -12,6 +12,10 @@ from conftest import Row, trace_meta, write_trace
 from run_files import run_file
 from run_files import summary as run_summary
 
+from kvdistill.jobs import fio_replay, fio_stat
+from kvdistill.jobs.fio_jobs import WrittenJobs, make_jobs
+from kvdistill.jobs.job import SCRATCH, JobOptions
+from kvdistill.profile.profile import Profile, ScratchFolder
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import Limit, parse_limit
@@ -21,6 +25,8 @@ from kvtrace.core.tables import create
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kvdistill.jobs.fio_replay import IoSource
 
 MS = 1_000_000
 US = 1000
@@ -53,6 +59,33 @@ def distil_rows(
     """Distil tier nvme of `rows`, written as a trace into `folder`."""
     trace = write_trace(folder / "t.parquet", rows, **meta)
     return distil_source(trace, "nvme", Limit() if limit is None else parse_limit(limit), folder)
+
+
+def stat_job(profile: Profile, options: JobOptions) -> str:
+    """Return the text of the statistical job."""
+    return fio_stat.stat_job(profile, options).text
+
+
+def write_logs(
+    folder: Path, name: str, ios: IoSource, options: JobOptions
+) -> fio_replay.LogSummary:
+    """Write the iologs called `name` of the `ios`."""
+    log = fio_replay.plan_iologs(name, ios, options)
+    fio_replay.write_iologs(folder, name, log, ios)
+    return log
+
+
+def write_jobs(
+    source: Path, tier: str | None, folder: Path, limit: Limit, options: JobOptions
+) -> WrittenJobs:
+    """Write the jobs of `source`, and check them if `options` say so."""
+    scratch = ScratchFolder()
+    jobs = make_jobs(distil_source(source, tier, limit, scratch.path, scratch), options)
+    written = jobs.write(folder)
+    if options.has_check or options.has_null_check:
+        closeness = jobs.check(folder / SCRATCH)
+        written = jobs.timed(closeness).write(folder, closeness)
+    return written
 
 
 def io(ts_ms: float, op: str, object_id: int, length: int, **fields: int | None) -> Row:

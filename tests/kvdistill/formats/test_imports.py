@@ -17,8 +17,8 @@ from kvdistill.formats.formats import Account, Format, ImportOptions
 from kvdistill.formats.importing import import_files
 from kvdistill.formats.oplog import Style, write_oplogs
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.output import report
-from kvdistill.report.run import summary_report
+from kvdistill.reports.output import report
+from kvdistill.reports.run import summary_report
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.run_file import read_run

@@ -13,6 +13,7 @@ import numpy as np
 from conftest import write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kvdistill_rows import write_logs
 
 from kvdistill.formats import fio, oplog
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Format, ImportOptions
@@ -39,15 +40,13 @@ def placed(rows):
     """Return `rows` as the writer takes them: splits included, times from FIRST_US on."""
     gaps, is_read, offset, length = zip(*rows, strict=True)
     us = np.array(list(itertools.accumulate(gaps))) - gaps[0] + fio_replay.FIRST_US
-    return list(
-        fio_replay.split(
-            us,
-            np.array(is_read),
-            np.array(offset) * GRANULE,
-            np.array(length) * GRANULE,
-            MAX_IO_BYTES,
-        )
-    )
+    operations = {
+        "us": us,
+        "is_read": np.array(is_read),
+        "offset": np.array(offset) * GRANULE,
+        "length": np.array(length) * GRANULE,
+    }
+    return list(fio_replay.split(operations, MAX_IO_BYTES))
 
 
 def imported(db, columns):
@@ -61,7 +60,7 @@ def test_an_iolog_is_read_as_it_was_written(rows, version, jobs):
     with tempfile.TemporaryDirectory() as name, connect() as db:
         folder = Path(name)
         options = JobOptions(target="target", io_bytes=MAX_IO_BYTES, jobs=jobs, log_version=version)
-        made = fio_replay.write_iologs(folder, "job", lambda: iter(parts), options)
+        made = write_logs(folder, "job", lambda: iter(parts), options)
         logs = [folder / file for file in made.files]
         fio.read_iolog(logs, ImportOptions(Format.FIO_IOLOG), db)
         (part,) = parts

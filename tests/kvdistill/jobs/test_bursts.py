@@ -12,9 +12,9 @@ from math import ceil
 import polars as pl
 import pytest
 from conftest import run_cli
+from kvdistill_rows import stat_job
 from test_fio_jobs import options_of, sections
 
-from kvdistill.jobs.fio_stat import stat_job
 from kvdistill.jobs.job import FioVersion, JobOptions
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.limit import Limit

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from phrases import Saying, shows
 
+from kvdistill.jobs.check import _beyond_replay
 from kvdistill.jobs.closeness import (  # fmt: skip
     CheckedRun,
     ClosenessPair,
@@ -28,7 +29,6 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     verdicts,
 )
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.write import _beyond_replay
 from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, block_locality
 from kvdistill.profile.profile import (
     DepthProfile,

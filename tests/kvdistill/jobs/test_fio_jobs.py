@@ -10,13 +10,22 @@ import msgspec
 import pytest
 from conftest import run_cli, write_trace
 from data_only import data_of, without_comments
-from kvdistill_rows import HAND, MS, distil_rows, io, write_hand, write_run
+from kvdistill_rows import (
+    HAND,
+    MS,
+    distil_rows,
+    io,
+    stat_job,
+    write_hand,
+    write_jobs,
+    write_run,
+)
+from kvdistill_rows import write_logs as write_iologs
 from phrases import shows
 
-from kvdistill.jobs.fio_replay import LogSummary, expected_replay, log_job, split_ios, write_iologs
-from kvdistill.jobs.fio_stat import expected_stat, stat_job
+from kvdistill.jobs.fio_replay import LogSummary, expected_replay, log_job, split_ios
+from kvdistill.jobs.fio_stat import expected_stat
 from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, parse_version
-from kvdistill.jobs.write import write_jobs
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
@@ -388,10 +397,10 @@ def test_a_version_brings_its_warnings(tmp_path):
     distilled = distil_rows(tmp_path, HAND)
     log = write_logs(tmp_path, distilled, version=3)
     span = distilled.profile.placed.span_bytes
-    old = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=V))
+    old = log_job(distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=V)).text
     new = log_job(
         distilled.profile, log, FioMode.REPLAY, span, JobOptions(version=FioVersion(3, 37))
-    )
+    ).text
     assert "reap completions" in old
     assert "busy-waits" not in old
     assert "reap completions" not in new
@@ -484,10 +493,10 @@ def test_what_issuing_takes_is_told_so_that_it_does_not_add_up(tmp_path):
     assert log.issue_us == (100.0, 50.0)
 
 
-def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypatch, capsys):
-    from kvdistill.jobs import write
+def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypatch):
+    from kvdistill.jobs import fio_jobs
 
-    monkeypatch.setattr(write, "MAX_LINES", 50)
+    monkeypatch.setattr(fio_jobs, "MAX_LINES", 50)
     # Writes only at first, then both.
     rows = [io(i * 10, "write", i, 4096) for i in range(50)]
     rows += [io(500 + i * 10, ("read", "write")[i % 2], i, 4096) for i in range(150)]
@@ -496,7 +505,9 @@ def test_long_logs_are_of_a_typical_part_unless_all_is_wanted(tmp_path, monkeypa
     part = write_jobs(trace, "nvme", tmp_path / "part", Limit(), wanted).logs["replay"]
     assert part.read_ios + part.write_ios == pytest.approx(50, abs=3)
     assert part.read_ios / (part.read_ios + part.write_ios) == pytest.approx(75 / 200, abs=0.1)
-    assert "--whole writes them" in capsys.readouterr().err
+    distilled = distil_source(trace, "nvme", Limit(), tmp_path)
+    (note,) = fio_jobs.make_jobs(distilled, wanted).notes
+    assert "--whole writes them" in note
     whole = write_jobs(
         trace, "nvme", tmp_path / "whole", Limit(), replace(wanted, is_whole=True)
     ).logs["replay"]

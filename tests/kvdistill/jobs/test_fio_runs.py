@@ -11,12 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import TRACES, run_cli
-from kvdistill_rows import distil_rows, io, write_hand
+from kvdistill_rows import distil_rows, io, stat_job, write_hand, write_jobs
 
-from kvdistill.jobs import closeness, write
-from kvdistill.jobs.fio_stat import stat_job
+from kvdistill.jobs import check, closeness, fio_jobs, fio_stat
+from kvdistill.jobs.fio_run import run_seen
+from kvdistill.jobs.fio_sections import on_null
 from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, run_fio
-from kvdistill.jobs.write import on_null, run_seen
+from kvdistill.jobs.mode_job import make_job
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.limit import Limit
@@ -80,15 +81,15 @@ def test_a_sequential_burst_of_one_instant_stays_whole(tmp_path):
     order = [(at + (at // 10) * 5) % 12 for at in range(90)]
     writes = [io(0, "write", i, MIB) for i in range(12)]
     reads = [io(3_000 * (1 + at // 15), "read", place, MIB) for at, place in enumerate(order)]
-    job = stat_job(
+    job = fio_stat.stat_job(
         distil_rows(tmp_path, [*writes, *reads]).profile, JobOptions(version=FioVersion(3, 33))
     )
-    (tmp_path / "stat.fio").write_text(on_null(job.replace("startdelay=", "#")))
+    (tmp_path / "stat.fio").write_text(on_null(job).text.replace("startdelay=", "#"))
     found = {
         job["jobname"]: job["read"]["total_ios"]
         for job in run_fio(tmp_path / "stat.fio", 60)["jobs"]
     }
-    assert sum(found.values()) == 90, (found, job)
+    assert sum(found.values()) == 90, (found, job.text)
 
 
 @pytest.mark.parametrize(
@@ -141,18 +142,18 @@ def test_the_log_in_the_folder_is_the_one_that_was_checked(tmp_path, monkeypatch
         end_slip=0 if is_close else 0.5,
     )
     monkeypatch.setattr(
-        write, "_check_logs", lambda *_: (SimpleNamespace(fio=fio, verdicts=[gaps]), None)
+        check, "_check_logs", lambda *_: (SimpleNamespace(fio=fio, verdicts=[gaps]), None)
     )
     hand = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
     options = JobOptions(modes=(FioMode.REPLAY,), has_check=True)
-    job = write.write_job(FioMode.REPLAY, hand, tmp_path, options)
-    _pair, issue_us = write._closest_replay(
+    job = make_job(FioMode.REPLAY, hand, options)
+    _pair, issue_us = check._closest_replay(
         closeness.CheckedRun(FioMode.REPLAY, hand, "", 0, tmp_path, options, job, None), []
     )
     assert issue_us == ((0, 0) if is_close else None)
-    found = write.Closeness(fio_version="3.33", comparisons=[], notes=[], issue_us=issue_us)
-    monkeypatch.setattr(write, "check", lambda *_: found)
-    write.write_jobs(tmp_path / "hand.parquet", "nvme", tmp_path / "out", Limit(), options)
+    found = check.Closeness(fio_version="3.33", comparisons=[], notes=[], issue_us=issue_us)
+    monkeypatch.setattr(fio_jobs, "check", lambda *_: found)
+    write_jobs(tmp_path / "hand.parquet", "nvme", tmp_path / "out", Limit(), options)
     log = (tmp_path / "out" / "replay.iolog").read_text()
     assert log.startswith(f"fio version {3 if is_close else 2} iolog\n")
 
@@ -235,15 +236,12 @@ def test_a_check_on_the_null_engine_needs_no_space(tmp_path):
 
 
 def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
-    from kvdistill.jobs import write
-    from kvtrace.core.limit import Limit
-
-    monkeypatch.setattr(write, "disk_of", lambda _place: None)
+    monkeypatch.setattr(check, "disk_of", lambda _place: None)
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
     wanted = JobOptions(modes=[FioMode.REPLAY], has_check=True)
     with pytest.raises(DeviceError, match="--check"):
-        write.write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
+        write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()
 
 

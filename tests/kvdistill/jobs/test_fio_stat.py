@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from blocks import write_blocks
 from conftest import run_cli
-from kvdistill_rows import MS, bursts, closed, distil_rows, io
+from kvdistill_rows import MS, bursts, closed, distil_rows, io, stat_job
 from phrases import shows
 from test_fio_jobs import V, options_of, sections
 
@@ -20,7 +20,6 @@ from kvdistill.jobs.fio_stat import (
     expected_load,
     expected_stat,
     sizes_to_ask_for,
-    stat_job,
 )
 from kvdistill.jobs.job import JobOptions
 from kvdistill.profile.profile import (
@@ -209,7 +208,7 @@ def test_a_jobs_expected_rate_is_compared_with_its_source(tmp_path):
     # Had it been left as a loop of depth 16 without pauses, it would be a hundred times as fast,
     # and never idle.
     loop = Loop(Pacing.CLOSED, depth=16, response_ns=irregular.streams[0].loop.response_ns)
-    free = expected_load(msgspec.structs.replace(irregular.streams[0], loop=loop), ["iodepth=16"])
+    free = expected_load(msgspec.structs.replace(irregular.streams[0], loop=loop), {"iodepth": 16})
     assert free.ios_per_s > 50 * irregular.ops * 1e9 / irregular.span_ns
     assert free.idle_share == 0
     # A read an hour, of which 5 min have hardly any: fio begins with one.

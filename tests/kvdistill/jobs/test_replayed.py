@@ -14,14 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 from blocks import write_blocks
 from conftest import run_cli
-from kvdistill_rows import MS, distil_rows, io, write_hand
+from kvdistill_rows import MS, distil_rows, io, write_hand, write_jobs
 from phrases import Saying, shows
 
-from kvdistill.jobs import write
+from kvdistill.jobs import check
+from kvdistill.jobs.check import replayed_requests
 from kvdistill.jobs.closeness import EXACT, CheckedRun, Seen, asked_stream, compare, job_figures
 from kvdistill.jobs.fio_replay import split_ios
+from kvdistill.jobs.fio_run import direct_requests
 from kvdistill.jobs.job import FioMode, JobOptions
-from kvdistill.jobs.write import direct_requests, replay_seen, write_job, write_part
+from kvdistill.jobs.mode_job import make_job
+from kvdistill.jobs.reference import write_part
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.limit import Limit, parse_limit
 
@@ -41,13 +44,13 @@ def test_a_part_is_its_tiers_rows_of_the_window_from_0_s_on(tmp_path):
 
 def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     part = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
-    monkeypatch.setattr(write, "disk_of", lambda _place: None)
-    assert replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB, None) == (
+    monkeypatch.setattr(check, "disk_of", lambda _place: None)
+    assert replayed_requests(tmp_path / "hand.parquet", part, tmp_path, MIB, None) == (
         None, Saying("no block device"),
     )  # fmt: skip
-    monkeypatch.setattr(write, "disk_of", lambda place: place)
+    monkeypatch.setattr(check, "disk_of", lambda place: place)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    seen, why = replay_seen(tmp_path / "hand.parquet", part, tmp_path, MIB, None)
+    seen, why = replayed_requests(tmp_path / "hand.parquet", part, tmp_path, MIB, None)
     assert seen is None
     assert why.endswith("needs root")
 
@@ -66,10 +69,10 @@ def checked(folder, part, reference):
     log, which is that.
     """
     request = JobOptions(modes=[FioMode.REPLAY])
-    written = write_job(FioMode.REPLAY, part, folder, request)
+    job = make_job(FioMode.REPLAY, part, request)
     asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
     run = CheckedRun(
-        FioMode.REPLAY, part, "all", part.profile.span_ns, folder, request, written, reference
+        FioMode.REPLAY, part, "all", part.profile.span_ns, folder, request, job, reference
     )
     return run, asked, job_figures("replay", asked, asked, is_replay=True, mean_depth=None)
 
@@ -263,7 +266,7 @@ def test_a_reference_that_fell_behind_is_none():
     rows = [io(10 + i // 13, "write", i, 16 * MIB) for i in range(128)]
     with place_on_disk() as (folder, _disk):
         part = distil_rows(folder, rows)
-        seen, why = replay_seen(folder / "t.parquet", part, folder, MIB, 256)
+        seen, why = replayed_requests(folder / "t.parquet", part, folder, MIB, 256)
     assert seen is None
     assert shows(why, "kvreplay")
     assert "FELL BEHIND" in why
@@ -271,9 +274,7 @@ def test_a_reference_that_fell_behind_is_none():
 
 @pytest.mark.fio
 def test_a_check_without_a_device_compares_only_fios_side(tmp_path, monkeypatch):
-    from kvdistill.jobs.write import write_jobs
-
-    monkeypatch.setattr(write, "disk_of", lambda _place: None)
+    monkeypatch.setattr(check, "disk_of", lambda _place: None)
     wanted = JobOptions(modes=[FioMode.REPLAY], has_check=True, check_ns=10**9)
     closeness = write_jobs(
         write_hand(tmp_path), "nvme", tmp_path / "out", parse_limit(None), wanted

@@ -150,8 +150,9 @@ def test_an_empty_trace_is_refused_by_every_writer(tmp_path):
 def test_a_million_objects(tmp_path):
     import pyarrow as pa
     from conftest import trace_batch, trace_meta
+    from kvdistill_rows import write_logs
 
-    from kvdistill.jobs.fio_replay import split_ios, write_iologs
+    from kvdistill.jobs.fio_replay import split_ios
     from kvdistill.profile.sources import distil_source
     from kvtrace.core.limit import Limit
     from kvtrace.core.schema import TRACE, arrow_schema
@@ -177,7 +178,7 @@ def test_a_million_objects(tmp_path):
         )
     distilled = distil_source(tmp_path / "t.parquet", "nvme", Limit(), tmp_path)
     assert distilled.profile.space.span_bytes == n * 4096
-    log = write_iologs(
+    log = write_logs(
         tmp_path,
         "x",
         lambda: split_ios(distilled.ios, 1 << 20),

@@ -9,7 +9,7 @@ from phrases import shows
 from kvdistill.jobs.store_jobs import StoreOptions, warp_job
 from kvdistill.profile.profile import Concurrency, SizeCount
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.jobs import profile_chapter
+from kvdistill.reports.jobs import profile_chapter
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit
 

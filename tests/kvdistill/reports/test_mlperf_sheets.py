@@ -15,7 +15,7 @@ from openpyxl import load_workbook
 from run_files import distribution, figures
 from test_report_parts import write_probe
 
-from kvdistill.report.output import report
+from kvdistill.reports.output import report
 from kvtrace.core.document.chapters import parameters_of
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import read_run

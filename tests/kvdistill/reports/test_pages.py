@@ -11,9 +11,9 @@ from conftest import run_cli
 from kvdistill_rows import MS, change_run, write_probe, write_run
 from phrases import shows
 
-from kvdistill.report.compare import compare, drive_of, judge
-from kvdistill.report.output import documents_of, read_comparison, report
-from kvdistill.report.tables import ReportedTrials
+from kvdistill.reports.compare import compare, drive_of, judge
+from kvdistill.reports.output import documents_of, read_comparison, report
+from kvdistill.reports.tables import ReportedTrials
 from kvtrace.core.document.document import (
     Chapter,
     Chart,

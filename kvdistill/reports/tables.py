@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 import msgspec
 
+from kvdistill.queries.database import Row
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -50,6 +50,10 @@ Key = tuple[str, str, str]
 """Of what is compared: tier or layer, operation, figure."""
 
 
+JsonObject = dict[str, Any]
+"""An object within the metadata of a trace, as the simulator wrote it."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a path holds.
 
@@ -66,9 +70,31 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """Yield what is compared with others of its kind."""
         yield from ()
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return what it was made with; where two differ, that is said."""
         return {}
+
+    # What charts compare; a kind without measured times has none.
+
+    @property
+    def response(self) -> list[Row]:
+        """Response times, by tier and operation."""
+        return []
+
+    @property
+    def distributions(self) -> list[Row]:
+        """Times at each share of operations."""
+        return []
+
+    @property
+    def bucket_ns(self) -> int | None:
+        """How long a stretch of `over_time` is; null without."""
+        return None
+
+    @property
+    def over_time(self) -> list[Row]:
+        """Bytes and operations, by stretch and tier."""
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +102,12 @@ class ReportedTrials:
     """The reports of one side: of a trace, of a run, or of each trial of several."""
 
     name: str
-    reports: Sequence[Any]
+    reports: Sequence[Report]
     names: Sequence[str] = ()
     """What each is called."""
 
     @property
-    def counted(self) -> Sequence[Any]:
+    def counted(self) -> Sequence[Report]:
         """Those that ran to their end, which are compared; all if none did."""
         return [
             report for report in self.reports if not getattr(report, "is_partial", False)
@@ -89,7 +115,7 @@ class ReportedTrials:
 
 
 def of_rows(
-    rows: Sequence[dict[str, Any]], names: Sequence[str], prefix: str = ""
+    rows: Sequence[Row], names: Sequence[str], prefix: str = ""
 ) -> Iterator[tuple[Key, float | None]]:
     """Yield the figures `names` of each of `rows`, which have a tier and an operation."""
     for row in rows:
@@ -97,7 +123,23 @@ def of_rows(
             yield (row["tier"], row["op"], prefix + name), row[name]
 
 
-def of_objects(report: Any) -> Iterator[tuple[Key, float | None]]:
+class HasObjects(Protocol):
+    """The report of a trace or a run, which has rows on objects."""
+
+    @property
+    def sizes(self) -> list[Row]:
+        """Sizes of operations."""
+
+    @property
+    def reuse(self) -> list[Row]:
+        """Reuse of objects, by tier."""
+
+    @property
+    def writes_per_day(self) -> list[Row]:
+        """Writes, by tier."""
+
+
+def of_objects(report: HasObjects) -> Iterator[tuple[Key, float | None]]:
     """Yield the figures that the report of a trace or a run has of its objects.
 
     Sizes, reuse, wear.
@@ -122,16 +164,16 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     config_sha256: str
     model: str | None = None
-    source: dict[str, Any] | None
+    source: dict[str, object] | None
     is_simulated: bool
     notes: list[str]
-    load: dict[str, Any] = {}
+    load: dict[str, object] = {}
     """Which requests came.
 
     Of which file or users, how reshaped, for how long, and of which seed if any was drawn.
     """
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return what the table was made with."""
         return {
             name: getattr(self, name) for name in ("preset", "model", "load", "seed", "version")
@@ -167,7 +209,7 @@ _ASKED = (
 )
 
 
-def _load(meta: Metadata) -> dict[str, Any]:
+def _load(meta: Metadata) -> dict[str, object]:
     made = at(meta.source, "metadata") or {
         "source": meta.source,
         "config": meta.config,
@@ -193,7 +235,7 @@ def writes_per_day(
     endurance: Endurance | None,
     *,
     is_trace: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Return for each tier that was written the bytes a day at this rate; null without a time span.
 
     `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day
@@ -237,7 +279,7 @@ def writes_per_day(
     return rows
 
 
-def origin(subject: Subject) -> dict[str, Any]:
+def origin(subject: Subject) -> dict[str, object]:
     """Return where a table came from, as names and values."""
     return {
         "file": subject.file,
@@ -291,7 +333,7 @@ def unit_of(name: str, other: Unit = Unit.COUNT) -> Unit:
     return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), other)
 
 
-def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) -> list[ReportTable]:
+def size_tables(sizes: list[Row], size_bins: list[Row]) -> list[ReportTable]:
     """Return the summary of operation sizes, and a histogram by tier."""
     spec = """
         text: tier, op
@@ -315,15 +357,13 @@ def size_tables(sizes: list[dict[str, Any]], size_bins: list[dict[str, Any]]) ->
 
 
 def histogram(
-    title: str, chart: Chart, spec: str, rows: list[dict[str, Any]], note: str, keys: int = 2
+    title: str, chart: Chart, spec: str, rows: list[Row], note: str, keys: int = 2
 ) -> ReportTable:
     """Return the table of a histogram, beside its chart."""
     return table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=keys, charts=(chart,))
 
 
-def rate_tables(
-    over_time: list[dict[str, Any]], bucket_ns: int | None, note: str
-) -> list[ReportTable]:
+def rate_tables(over_time: list[Row], bucket_ns: int | None, note: str) -> list[ReportTable]:
     """Return bandwidth and rate over time, a table a tier; none if no time passed."""
     if bucket_ns is None:
         return []
@@ -358,13 +398,22 @@ BANDWIDTHS = {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
 """Columns of bandwidth over time, by what they are called in a chart."""
 
 
+class ChartAxes(TypedDict, total=False):
+    """Fields of a `Chart` that say how its axes are drawn."""
+
+    x_end: float
+    y_end: float
+    y_title: str
+    marks: tuple[tuple[float, str], ...]
+
+
 def steps_chart(
     title: str,
     unit: Unit,
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     lines: dict[str, str],
     step_ns: int,
-    **axes: Any,
+    **axes: Unpack[ChartAxes],
 ) -> Chart:
     """Return a chart over time of `lines`, each a column of `rows` by its label.
 
@@ -381,7 +430,7 @@ def steps_chart(
     return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, float(step_ns), **axes)
 
 
-def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
+def reuse_tables(reuse: list[Row]) -> list[ReportTable]:
     """Return how far apart accesses to an object are, a summary and a distribution a tier."""
     if not reuse:
         return []
@@ -411,7 +460,7 @@ def reuse_tables(reuse: list[dict[str, Any]]) -> list[ReportTable]:
     return tables
 
 
-def wear_table(rows: list[dict[str, Any]], note: str, *, is_trace: bool = False) -> ReportTable:
+def wear_table(rows: list[Row], note: str, *, is_trace: bool = False) -> ReportTable:
     """Return drive writes per day; of a trace, what is named as memory has no drive."""
     spec = """
         text: tier
@@ -452,7 +501,7 @@ def wear_table(rows: list[dict[str, Any]], note: str, *, is_trace: bool = False)
 def quantiles(
     title: str,
     chart_title: str,
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     by_name: str,
     column: str,
     y_title: str,
@@ -474,9 +523,7 @@ def quantiles(
     return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
 
 
-def heat_tables(
-    heat: list[dict[str, Any]], bucket_ns: int | None, measure: str
-) -> list[ReportTable]:
+def heat_tables(heat: list[Row], bucket_ns: int | None, measure: str) -> list[ReportTable]:
     """Return counts of operations by completion and by `measure`, which names a time, a map a tier
     and op.
     """
@@ -488,7 +535,7 @@ def heat_tables(
     y_title = measure.lower()
     spec = f"ns: start_ns = from, low_ns = {y_title} from; count: operations"
     span = f"{format_duration(bucket_ns)} and times up to twice its first"
-    for (tier, op), rows in by(heat, "tier", "op"):
+    for (tier, op), rows in by_two(heat, "tier", "op"):
         title = f"{measure} of {op}s on {tier} over time"
         chart = Chart(
             title, ChartShape.CELLS, Unit.NS, Unit.NS, [], step, x_end=end, y_title=y_title
@@ -503,7 +550,7 @@ def heat_table(
     title: str,
     chart: Chart,
     op: str,
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     spec: str,
     counted: str,
     span: str,
@@ -528,17 +575,23 @@ def heat_table(
     )
 
 
-def by(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, list[dict[str, Any]]]]:
-    """Return `rows` in groups of one value of `names` (a tuple, of several), in order of first
-    sight.
-    """
-    groups: dict[Any, list[dict[str, Any]]] = {}
+def by(rows: list[Row], name: str) -> list[tuple[str, list[Row]]]:
+    """Return `rows` in groups of one value of `name`, in order of first sight."""
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(itemgetter(*names)(row), []).append(row)
+        groups.setdefault(row[name], []).append(row)
     return list(groups.items())
 
 
-def lines_by(rows: list[dict[str, Any]], x: str, y: str, name: str = "op") -> list[Series]:
+def by_two(rows: list[Row], first: str, second: str) -> list[tuple[tuple[str, str], list[Row]]]:
+    """Return `rows` in groups of one value of `first` and of `second`, in order of first sight."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row[first], row[second]), []).append(row)
+    return list(groups.items())
+
+
+def lines_by(rows: list[Row], x: str, y: str, name: str = "op") -> list[Series]:
     """Return a series for each `name` among `rows`, of the colour `number` if they have one.
 
     What begins at 0 is drawn from 1, since axes are logarithmic.
@@ -623,7 +676,7 @@ def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportT
             for r in rows
         ]
         title = f"Bandwidth of {drive}: [{number}] {side.name}"
-        axes = {"x_end": float(end), "y_end": most * _AIR}
+        axes: ChartAxes = {"x_end": float(end), "y_end": most * _AIR}
         chart = steps_chart(title, Unit.BYTES_PER_S, rates, BANDWIDTHS, step, **axes)
         note = f"Means over stretches of {format_duration(step)}, of the first trial."
         tables.append(histogram(title, chart, spec, rates, note, keys=1))

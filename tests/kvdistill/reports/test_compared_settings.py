@@ -11,8 +11,8 @@ from kvdistill_rows import change_run, write_run
 from phrases import shows
 from simulated import kvtrace
 
-from kvdistill.report.compare import ordered_settings, split_settings
-from kvdistill.report.output import read_comparison
+from kvdistill.reports.compare import ordered_settings, split_settings
+from kvdistill.reports.output import read_comparison
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import read_run
 
@@ -43,7 +43,7 @@ def test_a_setting_unknown_to_one_side_is_not_named_first() -> None:
 
 
 def test_a_terminal_counts_what_a_page_lists(capsys) -> None:
-    from kvdistill.report.compare import _one_sided
+    from kvdistill.reports.compare import _one_sided
     from kvtrace.core.document.document import Document
     from kvtrace.core.document.page import html_page
     from kvtrace.core.document.terminal import show_documents

@@ -11,13 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
 
-from kvdistill.queries.database import opened, query
-from kvdistill.report.tables import Key, Report, by, heat_table, histogram, lines_by, of_rows
+from kvdistill.queries.database import Row, opened, query
+from kvdistill.reports.tables import (
+    Key,
+    Report,
+    by,
+    by_two,
+    heat_table,
+    histogram,
+    lines_by,
+    of_rows,
+)
 from kvtrace.core import duckdb
 from kvtrace.core.document.document import (
     TIME_COLUMNS,
@@ -49,26 +57,26 @@ class ProbeReport(Report, frozen=True, kw_only=True):
 
     kind = "probe"
     name: str
-    filter: dict[str, Any]
+    filter: dict[str, object]
     """Whose requests, on which disks, how long."""
     duration_ns: int | None
     argv: list[str]
     version: str | None
     answer: str
     """What the device was asked for, in one line; empty where nothing was seen."""
-    layers: list[dict[str, Any]]
+    layers: list[Row]
     """Times by layer (application, q2d, requeued, d2c) and kind of operation."""
-    latency_bins: list[dict[str, Any]]
+    latency_bins: list[Row]
     """The same in powers of two."""
-    directions: list[dict[str, Any]]
+    directions: list[Row]
     """What the block layer was asked for, and did, by direction."""
-    sizes: list[dict[str, Any]]
-    in_flight: list[dict[str, Any]]
-    calls: list[dict[str, Any]]
+    sizes: list[Row]
+    in_flight: list[Row]
+    calls: list[Row]
     """What the application asked for, by system call."""
     bucket_ns: int | None
     zone_bytes: int | None
-    heat: list[dict[str, Any]]
+    heat: list[Row]
     """Requests by time and place on the disk; empty without their events."""
 
     def document(self) -> Document:
@@ -110,7 +118,7 @@ class ProbeReport(Report, frozen=True, kw_only=True):
         counts = ("completed", "completed_bytes", "requeues", "splits", "errors")
         yield from of_rows([row | {"tier": "block requests"} for row in self.directions], counts)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return whose requests were measured."""
         return {"version": self.version, **self.filter}
 
@@ -170,7 +178,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
     )
 
 
-def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, list[dict[str, Any]]]:
+def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, list[Row]]:
     """Return the bytes and the ns that a cell of the heat map spans, and the cells."""
     if not blocks.is_file():
         return None, None, []
@@ -273,7 +281,7 @@ def probe_chapter(report: ProbeReport) -> Chapter:
     end = float(max((row["start_ns"] for row in report.heat), default=0) + (report.bucket_ns or 0))
     span = f"{format_duration(report.bucket_ns)} and {format_bytes(report.zone_bytes)} of the disk"
     steps = (float(report.bucket_ns or 0), float(report.zone_bytes or 0))
-    for (device, op), rows in by(report.heat, "device", "op"):
+    for (device, op), rows in by_two(report.heat, "device", "op"):
         chart = Chart(
             f"Where {op}s go on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end
         )
@@ -293,14 +301,14 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
     findings: list[str]
     """In plain words: what the device moved, and which layer took the time."""
-    moved: list[dict[str, Any]]
+    moved: list[Row]
     """Bytes of objects, of calls and of the device.
 
     Amplification is device bytes / object bytes.
     """
-    times: list[dict[str, Any]]
+    times: list[Row]
     """Times of operations, and by layer: object, application, q2d, requeued, d2c."""
-    inside: list[dict[str, Any]]
+    inside: list[Row]
     """Each operation's time cut in parts.
 
     Not submitted yet, though due; a request was at the device, only queued, or neither. No rows
@@ -359,7 +367,7 @@ def layers(run_directory: Path) -> Layers | None:
     return Layers(findings=said, moved=moved, times=shown, inside=inside)
 
 
-def _latency_parts(db: duckdb.DuckDBPyConnection, row: dict[str, Any]) -> dict[str, Any]:
+def _latency_parts(db: duckdb.DuckDBPyConnection, row: Row) -> dict[str, object]:
     """Return the parts of the mean latency of operations like `row`; they add up to it."""
     op, operations = row["op"], row["operations"]
     at_device_ns, in_kernel_ns = (
@@ -412,7 +420,7 @@ _FAULTS = {
 
 
 def findings(
-    moved: list[dict[str, Any]], inside: list[dict[str, Any]], probe: ProbeFile, run: RunFile | None
+    moved: list[Row], inside: list[Row], probe: ProbeFile, run: RunFile | None
 ) -> list[str]:
     """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own
     summary.
@@ -441,7 +449,7 @@ def findings(
     ]
 
 
-def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
+def _touched(row: Row, *, is_buffered: bool) -> str:
     name, ratio = _VERBS[row["op"]], row["amplification"]
     objects, device = format_bytes(row["object_bytes"]), format_bytes(row["device_bytes"])
     later = ", or written back later by the kernel's own threads, which the probes do not see"
@@ -469,7 +477,7 @@ def _touched(row: dict[str, Any], *, is_buffered: bool) -> str:
     )
 
 
-def _dominant(row: dict[str, Any]) -> str:
+def _dominant(row: Row) -> str:
     shares = {part: row[f"{part}_share"] for part in _WHERE}
     part = max(shares, key=lambda name: shares[name])
     parts = ", ".join(

@@ -11,7 +11,7 @@ import pytest
 from simulated import kvtrace
 
 from kvdistill.profile.sources import distil_source
-from kvdistill.report.output import report
+from kvdistill.reports.output import report
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE

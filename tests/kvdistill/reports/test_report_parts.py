@@ -21,11 +21,11 @@ from run_files import figures
 
 from kvdistill.profile.locality import reuse_distances, tier_reuse
 from kvdistill.queries.database import opened
-from kvdistill.report.compare import compare
-from kvdistill.report.jobs import JobsReport
-from kvdistill.report.output import documents_of, read_reports, report, write_report
-from kvdistill.report.probe import ProbeReport
-from kvdistill.report.tables import ReportedTrials
+from kvdistill.reports.compare import compare
+from kvdistill.reports.jobs import JobsReport
+from kvdistill.reports.output import documents_of, make_reports, report, write_report
+from kvdistill.reports.probe import ProbeReport
+from kvdistill.reports.tables import ReportedTrials
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ConfigError, TraceError
@@ -277,7 +277,7 @@ def test_rows_of_other_nodes_do_not_make_a_run_an_empty_one(tmp_path):
 )
 def test_odd_runs_have_every_form(tmp_path, latencies, outcome):
     run = write_run(tmp_path / "a <script>x run", latencies, outcome=outcome)
-    _reports, documents, _plain = read_reports([run], 5)
+    documents = make_reports([run], 5).documents
     for suffix in (".html", ".md", ".csv", ".xlsx"):
         write_report(documents, tmp_path / f"r{suffix}")
     page = (tmp_path / "r.html").read_text()
@@ -330,7 +330,7 @@ def test_trials_are_compared_with_confidence(tmp_path):
     assert other["ratio"]["differs"] is True
     shown = run_cli("kvdistill", "compare", a, b).stdout
     assert "read  latency_p50_ns" in shown
-    _reports, documents, _plain = read_reports([a, b], 5)
+    documents = make_reports([a, b], 5).documents
     assert [d.name for d in documents] == [
         "Comparison",
         *(f"{n}/trial-{i}" for n in "ab" for i in (1, 2, 3)),
@@ -408,11 +408,19 @@ def test_a_trace_beside_its_run_is_context_and_no_side(tmp_path):
         write_run(tmp_path / "r", [1000]),
         write_run(tmp_path / "s", [2000]),
     )
-    assert [d.name for d in read_reports([run, trace], 10)[1]] == ["r", "hand.parquet"]
-    documents = read_reports([run, trace, other], 10)[1]
+    assert [d.name for d in make_reports([run, trace], 10).documents] == ["r", "hand.parquet"]
+    documents = make_reports([run, trace, other], 10).documents
     assert [d.name for d in documents] == ["Comparison", "r", "hand.parquet", "s"]
+<<<<<<< HEAD:tests/kvdistill/report/test_report_parts.py
     assert shows(documents[0].headline, "s … 50 % lower … r")
     assert read_reports([trace, trace], 10)[1][0].name == "Comparison"
+=======
+    assert (
+        documents[0].headline
+        == "s has a read bandwidth 50 % lower than r: by trials too few to show a difference"
+    )
+    assert make_reports([trace, trace], 10).documents[0].name == "Comparison"
+>>>>>>> distil:tests/kvdistill/reports/test_report_parts.py
 
 
 def test_the_response_time_stands_beside_the_service_time(tmp_path):

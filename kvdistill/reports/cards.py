@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING
 
-from kvdistill.report.compare import (
+from kvdistill.reports.compare import (
     ComparedLine,
     ComparedSide,
     Comparison,
@@ -37,6 +37,10 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.statistics import CONFIDENCE, DEFINITION, Ratio, differing
 from kvtrace.core.units import counted
+
+if TYPE_CHECKING:
+    # Heavy.
+    from numpy.typing import NDArray
 
 _FIGURES = {
     "read_bytes_per_s": ("read", "bandwidth_bytes_per_s"),
@@ -194,7 +198,7 @@ def _ratio_of_users(a: Score, b: Score, together: int) -> Ratio:
     grid = np.arange(min(ends) - 1, max(ends) + 1, _STEP)
     width = np.geomspace(*_STEEPNESS)[:, None]
 
-    def likelihoods(of: Any) -> Any:
+    def likelihoods(of: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the logarithm of the likelihood by width and by the most that is sustained."""
         beyond = [np.clip((grid - load) / width, -30, 30) for load in of[0]]
         told = zip(beyond, of[1], of[2], strict=True)

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
 
-from kvdistill.jobs.write import CLOSENESS, Closeness, find_closeness
+from kvdistill.jobs.check import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import tier_reuse
-from kvdistill.queries.database import TIMES, distributions, figures, opened, query
-from kvdistill.report.jobs import closeness_chapter
-from kvdistill.report.probe import (
+from kvdistill.queries.database import TIMES, Row, distributions, figures, opened, query
+from kvdistill.reports.jobs import closeness_chapter
+from kvdistill.reports.probe import (
     Layers,
     ProbeReport,
     layer_chapter,
@@ -27,7 +26,7 @@ from kvdistill.report.probe import (
     probe_chapter,
     probe_report,
 )
-from kvdistill.report.tables import (
+from kvdistill.reports.tables import (
     Key,
     Report,
     Subject,
@@ -85,29 +84,29 @@ class RunReport(Report, frozen=True, kw_only=True):
     subject: Subject
     run: RunFile | None
     """The run's own summary, `run.json`; null if it is missing."""
-    figures: list[dict[str, Any]]
-    latency: list[dict[str, Any]]
+    figures: list[Row]
+    latency: list[Row]
     """Service time: completion - submission."""
-    response: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    response: list[Row] = msgspec.field(default_factory=list)
     """Response time: completion - due time; empty in a closed loop."""
-    lateness: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    distributions: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    lateness: list[Row] = msgspec.field(default_factory=list)
+    distributions: list[Row] = msgspec.field(default_factory=list)
     """Latency, response time and lateness at chosen shares of the operations."""
-    sizes: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    size_bins: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    sizes: list[Row] = msgspec.field(default_factory=list)
+    size_bins: list[Row] = msgspec.field(default_factory=list)
     bucket_ns: int | None = None
     """How long one stretch of `over_time` and `heat` is; null if nothing took time."""
-    over_time: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    over_time: list[Row] = msgspec.field(default_factory=list)
     """What moved in each stretch, by the time in flight, and what completed, from the first
     submission that counts.
     """
-    heat: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    heat: list[Row] = msgspec.field(default_factory=list)
     """Operations by when they completed and by their time, in powers of two.
 
     The response time in an open loop, else the service time.
     """
-    writes_per_day: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    reuse: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    writes_per_day: list[Row] = msgspec.field(default_factory=list)
+    reuse: list[Row] = msgspec.field(default_factory=list)
     """By tier.
 
     How far apart accesses to an object were, in bytes of others; `bins` by powers of two.
@@ -297,7 +296,7 @@ class RunReport(Report, frozen=True, kw_only=True):
         if self.probe is not None:
             yield from self.probe.compared()
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return what the trace was made with, and how it was replayed."""
         run, made = self.run, self.subject.settings()
         if run is None:
@@ -560,7 +559,7 @@ def _highlights(report: RunReport) -> list[Highlight]:
     return found[:_MOST]
 
 
-def _tail(what: str, where: str, row: dict[str, Any], of: str) -> Highlight:
+def _tail(what: str, where: str, row: Row, of: str) -> Highlight:
     """Return the highest percentile up to p99 that has enough operations."""
     name = next(
         (q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns"
@@ -574,7 +573,7 @@ def _tail(what: str, where: str, row: dict[str, Any], of: str) -> Highlight:
     )
 
 
-def _facts(report: RunReport) -> dict[str, Any]:
+def _facts(report: RunReport) -> dict[str, object]:
     known = partial(at, report.run)
     return origin(report.subject) | {
         "source": known("trace", "file"),
@@ -619,7 +618,7 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
     return [table_of("Hits by tier", Sheet.SUMMARY, spec, rows, note)]
 
 
-def _times_table(title: str, rows: list[dict[str, Any]]) -> ReportTable:
+def _times_table(title: str, rows: list[Row]) -> ReportTable:
     spec = f"text: tier, op; count: count = operations; ns: {TIME_COLUMNS}, max_ns = max"
     note = {
         "Latency": (
@@ -740,7 +739,7 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
     return [*tables, table_of("Criteria of MLPerf", Sheet.QOS, spec, rows, note)]
 
 
-def _measured(times: dict[str, Distribution | ServingTimes | None]) -> list[dict[str, Any]]:
+def _measured(times: dict[str, Distribution | ServingTimes | None]) -> list[Row]:
     return [{"measure": said} | asdict(found) for said, found in times.items() if found is not None]
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any
 
 import msgspec
 
-from kvdistill.report.run import RunReport
-from kvdistill.report.tables import Key, Report, ReportedTrials, charts_compared, unit_of
-from kvdistill.report.trace import TraceReport
+from kvdistill.reports.run import RunReport
+from kvdistill.reports.tables import Key, Report, ReportedTrials, charts_compared, unit_of
+from kvdistill.reports.trace import TraceReport
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -85,7 +84,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     Trace, run or probe; `run and trace` where runs are compared with what was simulated.
     """
     trials: list[int]
-    settings: dict[str, list[Any]]
+    settings: dict[str, list[object]]
     """Those that differ, one value a side, what changes a run most first.
 
     Null where a side does not have it.
@@ -130,7 +129,10 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         )
     is_of_models = all(_is_simulated(report) for side in sides for report in side.counted)
     trials = [
-        [dict((r.of_model() if is_of_models else r).compared()) for r in side.counted]
+        [
+            dict((r.of_model() if is_of_models and isinstance(r, RunReport) else r).compared())
+            for r in side.counted
+        ]
         for side in sides
     ]
     found = [
@@ -250,7 +252,7 @@ def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
     Of runs also what part was replayed.
     """
     settings = [side.reports[0].settings() for side in sides]
-    loads = [load for each in settings if (load := each.get("load"))]
+    loads = [load for each in settings if isinstance(load := each.get("load"), dict) and load]
     unlike = differing(loads) if len(loads) == len(sides) else {}
     if all(side.reports[0].kind == "run" for side in sides):
         unlike |= differing([{name: each.get(name) for name in _REPLAYED} for each in settings])
@@ -364,7 +366,7 @@ _FIRST_SETTINGS = (
 )  # fmt: skip
 _LAST_SETTINGS = ("version", "host.")
 
-Settings = dict[str, list[Any]]
+Settings = dict[str, list[object]]
 """One value a side, by name."""
 
 
@@ -721,9 +723,9 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
         else ""
     )
     note = f"{text[:1].upper()}{text[1:]}. Values are medians of trials."
-    groups: dict[str, list[list[Any]]] = {}
+    groups: dict[str, list[list[object]]] = {}
     for line in sorted(compared.lines, key=lambda line: line.op):
-        cells: list[Any] = [
+        cells: list[object] = [
             line.op,
             line.name,
             *(Cell(side.median, line.unit) for side in line.sides),

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import UNSET
 
 from kvdistill.profile.locality import live_bytes, tier_reuse
-from kvdistill.queries.database import opened, query
-from kvdistill.report.tables import (
+from kvdistill.queries.database import Row, opened, query
+from kvdistill.reports.tables import (
     BANDWIDTHS,
+    JsonObject,
     Key,
     Report,
     Subject,
     by,
+    by_two,
     of_objects,
     of_rows,
     origin,
@@ -65,30 +66,30 @@ class TraceReport(Report, frozen=True, kw_only=True):
     subject: Subject
     span_ns: int | None
     requests: int
-    tiers: list[dict[str, Any]]
+    tiers: list[Row]
     """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if the trace does not
     say).
     """
-    reuse: list[dict[str, Any]]
+    reuse: list[Row]
     """By tier.
 
     How far apart accesses to an object are, in bytes of others; `bins` by powers of two.
     """
     hit_ratio: float | None = None
     """Of all tiers together; null if the trace does not say."""
-    operations: list[dict[str, Any]]
-    sizes: list[dict[str, Any]]
-    size_bins: list[dict[str, Any]]
+    operations: list[Row]
+    sizes: list[Row]
+    size_bins: list[Row]
     bucket_ns: int | None
     """How long one stretch of `over_time` is; null if all rows share one instant."""
-    over_time: list[dict[str, Any]]
-    writes_per_day: list[dict[str, Any]]
+    over_time: list[Row]
+    writes_per_day: list[Row]
     """Without what was there before the start."""
     first_token: dict[str, int | None] | None = None
     """Modelled, by percentile; null if the trace models no computing."""
-    fleet: dict[str, Any] | None = None
+    fleet: JsonObject | None = None
     """What the simulation counted of several nodes; null of one alone."""
-    events: dict[str, Any] | None = None
+    events: JsonObject | None = None
     """What it counted around what happened to them; null where nothing did."""
 
     def document(self) -> Document:
@@ -161,12 +162,12 @@ class TraceReport(Report, frozen=True, kw_only=True):
             yield ("", "", f"first_token_{name}"), value
         tiers = [row | {"tier": row["name"], "op": ""} for row in self.tiers]
         yield from of_rows(tiers, ("hit_ratio", "peak_live_bytes"))
-        for (tier, op), rows in by(self.operations, "tier", "op"):
+        for (tier, op), rows in by_two(self.operations, "tier", "op"):
             for column, name in (("ops", "operations"), ("bytes", "bytes")):
                 yield (tier, op, name), sum(row[column] for row in rows)
         yield from of_objects(self)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return what made it."""
         return self.subject.settings() | {"config_sha256": self.subject.config_sha256}
 
@@ -259,7 +260,7 @@ def _simulated_ns(meta: Metadata, span_ns: int | None, last_ns: int | None) -> i
 _NOT_MEASURED = "not measured: a trace lists the operations to do, and has no times of a device"
 
 
-def _event_course(events: dict[str, Any]) -> list[ReportTable]:
+def _event_course(events: JsonObject) -> list[ReportTable]:
     """Return the course of hits and of the slowest tier's load, with charts, and the load of the
     other tiers.
     """

@@ -11,23 +11,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from kvdistill.formats.importing import TRACE_FILE
+from kvdistill.jobs.check import CLOSENESS, find_closeness
 from kvdistill.jobs.job import PROFILE
-from kvdistill.jobs.write import CLOSENESS, find_closeness
-from kvdistill.report.cards import cards_document, compare_cards
-from kvdistill.report.compare import KINDS, Comparison, comparison_of
-from kvdistill.report.jobs import JobsReport
-from kvdistill.report.probe import ProbeReport, probe_report
-from kvdistill.report.run import RunReport, run_report, summary_report
-from kvdistill.report.tables import Report, ReportedTrials
-from kvdistill.report.trace import trace_report
+from kvdistill.profile.notebook import html_table
+from kvdistill.reports.cards import cards_document, compare_cards
+from kvdistill.reports.compare import KINDS, Comparison, comparison_of
+from kvdistill.reports.jobs import JobsReport
+from kvdistill.reports.probe import ProbeReport, probe_report
+from kvdistill.reports.run import RunReport, run_report, summary_report
+from kvdistill.reports.tables import Report, ReportedTrials
+from kvdistill.reports.trace import trace_report
 from kvtrace import __version__
 from kvtrace.core import tables
-from kvtrace.core.app import command_line
 from kvtrace.core.document.chapters import (
     POINTS,
     card_document,
@@ -116,7 +116,7 @@ def _without_rows(path: Path, buckets: int) -> Report | None:
         return probe
     if (closeness := find_closeness(path / CLOSENESS)) is not None:
         return JobsReport(
-            name=name, closeness=closeness, profile=find_json(path / PROFILE, dict[str, Any])
+            name=name, closeness=closeness, profile=find_json(path / PROFILE, dict[str, object])
         )
     return None
 
@@ -152,13 +152,46 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-def read_reports(
-    paths: Sequence[Path], buckets: int, endurance: Endurance | None = None
-) -> tuple[list[Report], list[Document], list[PlainSheet]]:
-    """Return the reports of `paths`, trials one by one, their documents, and MLPerf's sheets of the
-    runs among them.
+@dataclass(frozen=True, slots=True, repr=False)
+class Reports:
+    """The reports of traces and runs, trials one by one, as figures and as documents."""
 
-    The first document compares, if there are several of a kind.
+    results: list[Report]
+    """The figures, as --json prints them."""
+    names: list[str]
+    """Of each."""
+    documents: list[Document]
+    """The first compares, if there are several of a kind."""
+    sheets: list[PlainSheet]
+    """MLPerf's, of the runs among them; for a workbook."""
+
+    def write(self, output: str | Path, argv: Sequence[str] = ()) -> None:
+        """Write all of them to `output`, whose name tells the form.
+
+        A page, a workbook, Markdown or CSV; a page says that it was made by `argv`.
+
+        ConfigError for another name. ProbeUnavailable if the library for this form is missing.
+        DeviceError if the disk refuses.
+        """
+        path = Path(output)
+        check_names([path])
+        write_report(self.documents, path, self.sheets, argv)
+
+    def __repr__(self) -> str:
+        """Return the names in a line."""
+        return f"Reports({', '.join(self.names)})"
+
+    def _repr_html_(self) -> str:
+        """Return the headline of each document, for notebooks."""
+        return html_table(
+            ["report", "answer"], [[page.name, page.headline] for page in self.documents]
+        )
+
+
+def make_reports(
+    paths: Sequence[Path], buckets: int, endurance: Endurance | None = None
+) -> Reports:
+    """Return the reports of `paths`.
 
     Raises what `report` raises.
     """
@@ -175,7 +208,7 @@ def read_reports(
         documents.insert(0, folded(comparison_of(alike)[1]))
     marks = [(name, find_mark(path)) for name, path in zip(names_of(paths), paths, strict=True)]
     documents[:0] = [marked_document(mark, name) for name, mark in marks if mark is not None]
-    return every, documents, mlperf_sheets(every, names)
+    return Reports(every, names, documents, mlperf_sheets(every, names))
 
 
 def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
@@ -236,9 +269,16 @@ def check_names(paths: Sequence[Path]) -> None:
             raise ConfigError(f"-o {path}: name it *{', *'.join(SUFFIXES[:-1])} or *{SUFFIXES[-1]}")
 
 
-def write_report(documents: list[Document], path: Path, plain: Sequence[PlainSheet] = ()) -> None:
+def write_report(
+    documents: list[Document],
+    path: Path,
+    plain: Sequence[PlainSheet] = (),
+    argv: Sequence[str] = (),
+) -> None:
     """Write the documents to `path`, a workbook with the sheets `plain` before them, aside and
     renamed.
+
+    A page says that it was made by the command line `argv`, if that is given.
 
     ProbeUnavailable if the library for this form is missing. DeviceError if the disk refuses.
     """
@@ -249,10 +289,8 @@ def write_report(documents: list[Document], path: Path, plain: Sequence[PlainShe
     elif path.suffix == ".html":
         from kvtrace.core.document.page import html_page
 
-        write_text(
-            path,
-            html_page(documents, f"Made by kvdistill {__version__}: {' '.join(command_line())}"),
-        )
+        made_by = f"Made by kvdistill {__version__}" + f": {' '.join(argv)}" * bool(argv)
+        write_text(path, html_page(documents, made_by))
     else:
         from kvtrace.core.document.export import csv_lines, markdown
 
@@ -264,7 +302,7 @@ _SHARES = {"P50": 5000, "P95": 9500, "P99": 9900}
 """In ten-thousandths."""
 
 
-def mlperf_sheets(reports: Sequence[Any], names: Sequence[str]) -> list[PlainSheet]:
+def mlperf_sheets(reports: Sequence[Report], names: Sequence[str]) -> list[PlainSheet]:
     """Return the benchmark's sheets for the runs among `reports`, called `names`.
 
     None without a run.
@@ -332,7 +370,7 @@ Bins = list[tuple[float, float, int]]
 """From, below, count."""
 
 
-def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[Any], Bins]]:
+def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[object], Bins]]:
     """Yield what probes saw.
 
     Its name and unit; what it is, how many, its percentiles; and its buckets.

@@ -6,9 +6,9 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, io, write_hand, write_run
 
-from kvdistill.report.output import report
-from kvdistill.report.run import RunReport
-from kvdistill.report.trace import TraceReport
+from kvdistill.reports.output import report
+from kvdistill.reports.run import RunReport
+from kvdistill.reports.trace import TraceReport
 from kvtrace.core.errors import ConfigError, TraceError
 
 

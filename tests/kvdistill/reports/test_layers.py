@@ -13,7 +13,7 @@ from conftest import trace_meta
 from kvdistill_rows import MS, write_run
 from phrases import Saying
 
-from kvdistill.report.probe import layer_chapter, layers
+from kvdistill.reports.probe import layer_chapter, layers
 from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import BLOCKS, arrow_schema
 from kvtrace.core.tables import create

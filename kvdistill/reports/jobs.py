@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Any
 
+from kvdistill.jobs.check import Closeness
 from kvdistill.jobs.closeness import ClosenessPair, StreamFigures, Verdict
+from kvdistill.jobs.fio_jobs import WrittenJobs
 from kvdistill.jobs.job import expected_said
 from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
-from kvdistill.jobs.write import Closeness, Jobs
 from kvdistill.profile.profile import Profile
-from kvdistill.report.tables import Report, unit_of
+from kvdistill.reports.tables import Report, unit_of
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -42,7 +42,7 @@ class JobsReport(Report, frozen=True, kw_only=True):
     kind = "jobs"
     name: str
     closeness: Closeness
-    profile: dict[str, Any] | None
+    profile: dict[str, object] | None
 
     def document(self) -> Document:
         """Return the document of checked jobs."""
@@ -74,7 +74,7 @@ _NUMBER = re.compile(r"\.[0-9]+\.iolog$")
 
 
 def written_document(
-    written: Jobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None
+    written: WrittenJobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None
 ) -> Document:
     """Return the document of jobs that were just written to `folder`.
 
@@ -84,7 +84,7 @@ def written_document(
     files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
     chapters = [profile_chapter(written.profile)]
     said = [f"Written to {folder}: {', '.join(files)}"]
-    if isinstance(written, Jobs):
+    if isinstance(written, WrittenJobs):
         logs = {
             mode: (
                 f"{counted(log.read_ios + log.write_ios, 'line')} over"
@@ -158,7 +158,7 @@ def profile_chapter(profile: Profile) -> Chapter:
         bytes: object_bytes = object bytes, io_bytes = I/O bytes
         count: sizes = distinct sizes
     """)
-    rows: list[list[Any]] = [
+    rows: list[list[object]] = [
         [name, d.ops, d.object_bytes, d.io_bytes, len(d.sizes)]
         for name, d in (("reads", profile.read), ("writes", profile.write))
     ]
@@ -167,7 +167,7 @@ def profile_chapter(profile: Profile) -> Chapter:
     rows.append(["deletes", profile.delete_ops, freed, None, None])
     # What the source does not say is left out.
     rate = profile.ops * NS_PER_S / profile.span_ns if profile.span_ns else None
-    facts: dict[str, Any] = {"operations a second": Cell(rate, Unit.PER_S)}
+    facts: dict[str, object] = {"operations a second": Cell(rate, Unit.PER_S)}
     if profile.arrivals is not None:
         for name, value in profile.arrivals.dispersion.by_window.items():
             facts[f"operations in {name}: variance by mean"] = Cell(value, Unit.NUMBER)
@@ -221,14 +221,14 @@ def closeness_chapter(found: Closeness) -> Chapter:
         ReportColumn("figure", "figure"),
         *(ReportColumn(name, name, Unit.NUMBER) for name, _, _ in sides),
     ]
-    rows: list[list[Any]] = [["window", *(Cell(window, Unit.TEXT) for _, _, window in sides)]]
+    rows: list[list[object]] = [["window", *(Cell(window, Unit.TEXT) for _, _, window in sides)]]
     rows += [
         [name.replace("_", " "), *(Cell(getattr(side, name), _unit(name)) for _, side, _ in sides)]
         for name in StreamFigures.__struct_fields__
         if name != "name"
     ]
     closeness = ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
-    judged: list[list[Any]] = []
+    judged: list[list[object]] = []
     for pair in found.comparisons:
         for verdict in pair.verdicts:
             marked = "not measured" if verdict.value is None else f"undetermined: {verdict.why}"

@@ -12,7 +12,7 @@ from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, change_run, io, write_hand, write_run
 from simulated import kvtrace
 
-from kvdistill.report.output import documents_of, read_reports, report, trials_of, write_report
+from kvdistill.reports.output import documents_of, make_reports, report, trials_of, write_report
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ProbeUnavailable
@@ -401,7 +401,7 @@ def test_a_folder_of_trials_is_its_runs(tmp_path):
         write_run(tmp_path / f"trial-{number}", [1000])
     assert trials_of(tmp_path) == [tmp_path / "trial-9", tmp_path / "trial-10"]
     assert trials_of(tmp_path / "trial-9") == [tmp_path / "trial-9"]
-    _reports, documents, _plain = read_reports([tmp_path], 2)
+    documents = make_reports([tmp_path], 2).documents
     assert [document.name for document in documents] == [
         f"{tmp_path.name}/trial-{n}" for n in (9, 10)
     ]

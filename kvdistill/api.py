@@ -1,0 +1,182 @@
+"""The public functions of kvdistill; `kvdistill/__init__.py` says which names are public."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from kvdistill.jobs.fio_jobs import FioJobs, make_jobs
+from kvdistill.jobs.job import JobOptions
+from kvdistill.profile.profile import Profile, ScratchFolder
+from kvdistill.profile.sources import distil_source, distilled_of
+from kvdistill.queries.database import open_connection, register
+from kvdistill.queries.window import parse_window
+from kvdistill.reports.output import BUCKETS, Reports, make_reports
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.statistics import parse_endurance
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+class HasPath(Protocol):
+    """An object that is stored at a path, as a trace or a run of the other two libraries is."""
+
+    @property
+    def path(self) -> Path:
+        """The trace's file, or the run's folder."""
+
+
+Source = str | Path | HasPath
+"""A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json."""
+
+
+def path_of(source: Source) -> Path:
+    """Return where `source` is stored."""
+    return Path(source) if isinstance(source, str | Path) else Path(source.path)
+
+
+def distil(
+    source: Source,
+    tier: str | None = None,
+    *,
+    limit: str | int | None = None,
+    begin: str | None = None,
+    end: str | None = None,
+    busiest: str | None = None,
+    scratch: Path | None = None,
+) -> Profile:
+    """Distil the I/O of one tier: mix, sizes, arrivals, depth, places, reuse and phases.
+
+    A profile holds counts, sizes in bytes and times in ns. What the source does not say is None: a
+    trace has no depth, a probe's histograms have no order.
+
+    `source` is a path, or a trace or run with a `path`: a trace, a run's folder, ops.parquet,
+    blocks.parquet, probe.json or profile.json. `tier` names the tier or disk, and may be left out
+    where there is one; in a fleet, nvme@3 is node 3's. Of the source, `limit` takes only the first
+    rows (10000), time ("60s") or bytes ("8GiB"); `begin` and `end` are times from the first
+    operation on ("20s"); `busiest` is the length of the window that moves the most bytes ("10s").
+
+    The operations are kept in a temporary file in the folder `scratch`, or where the system keeps
+    such files, for as long as the profile is: `fio_jobs` makes the exact replay of them. Memory is
+    bounded by the number of objects, not of operations.
+
+    Raises ConfigError if there is no such tier, several to choose from, or a window that the source
+    cannot have. Raises TraceError if the file is missing, damaged or holds no reads and writes.
+
+    >>> profile = kvdistill.distil("trace.parquet", tier="nvme")
+    >>> profile
+    Profile(nvme of trace.parquet: 5 reads, 3 writes, 1 delete over 100 ms)
+    >>> profile.read.ops, profile.read.object_bytes
+    (5, 4208592)
+    """
+    window = parse_window(None if limit is None else str(limit), begin, end, busiest)
+    folder = ScratchFolder(scratch)
+    return distil_source(path_of(source), tier, window, folder.path, folder).profile
+
+
+def fio_jobs(
+    source: Profile | Source, tier: str | None = None, options: JobOptions | None = None
+) -> FioJobs:
+    """Return fio jobs that do the I/O of a profile, or of a source that is distilled first.
+
+    An exact replay, a statistical job, and a drawn one that keeps how soon places are used again:
+    all that the profile supports, or the `options.modes`. Nothing is written before `write`; `texts`
+    shows the jobs. What `options` do not say of this machine, fio's version and its huge pages, is
+    looked up.
+
+    A profile that was read from profile.json has no operations, and so no exact replay. `tier` is
+    for a source that is not distilled yet.
+
+    Raises ConfigError if an option's value cannot be, or if the profile does not support a mode
+    that is asked for; for a source also what `distil` raises.
+
+    >>> profile = kvdistill.distil("trace.parquet", tier="nvme")
+    >>> jobs = kvdistill.fio_jobs(profile)
+    >>> jobs
+    FioJobs(replay.fio, stat.fio, reuse.fio of nvme of trace.parquet)
+    >>> print(jobs.texts["replay.fio"].partition("[replay]")[2].strip())
+    read_iolog=replay.iolog
+    >>> jobs.write("jobs").files[:3]
+    ['prefill.fio', 'replay.fio', 'replay.iolog']
+    """
+    if isinstance(source, Profile):
+        profile = source
+        if tier is not None and tier != profile.tier:
+            raise ConfigError(f"tier {tier}: the profile is of {profile.tier}")
+    else:
+        profile = distil(source, tier)
+    options = (options or JobOptions()).on_this_machine()
+    target = Path(options.target)
+    # A relative target lies in the folder to which the jobs are written.
+    is_device = options.is_device or (target.is_absolute() and target.is_block_device())
+    return make_jobs(distilled_of(profile), replace(options, is_device=is_device))
+
+
+def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
+    """Return a DuckDB connection with a view of each kind of table in `sources`.
+
+    Views are trace, objects, requests, ops, served, series, blocks, runs, tiers and probes, as far
+    as the files hold them. `measured` is `ops`, and `measured_requests` `served`, without the
+    operations of a run's warm-up. Times are in ns, sizes in bytes; each row's `origin` is its run's
+    folder or its file. `percentile(x, 0.99)` is by nearest rank. Memory is bounded at 1 GB; what
+    needs more spills into a temporary folder that is removed at the end of the process.
+
+    `sources` are paths of files or folders, which are searched below, glob patterns, or traces and
+    runs with a `path`.
+
+    Raises ConfigError if a folder holds no table, a pattern fits no file, or there are figures
+    alone. Raises TraceError if a file is missing, damaged or none of ours.
+
+    >>> db = kvdistill.connect("trace.parquet")
+    >>> db.sql("SELECT op::VARCHAR, count(*) FROM trace WHERE tier = 'nvme' GROUP BY ALL"
+    ...        " ORDER BY ALL").fetchall()
+    [('delete', 1), ('read', 5), ('write', 3)]
+    """
+    if not sources:
+        raise ConfigError("name at least one trace, run or table to connect to")
+    paths = [path_of(source) for source in sources]
+    folder = ScratchFolder()
+    connection = open_connection(folder.path)
+    if not register(connection, paths, folder.path):
+        raise ConfigError(f"{paths[0]}: figures only, no rows to query; use kvdistill.report")
+    # A query may outlive its connection, so that the folder goes at the end of the process.
+    _FOLDERS.append(folder)
+    return connection
+
+
+_FOLDERS: list[ScratchFolder] = []
+"""What connections read and spill into."""
+
+
+def report(
+    source: Source | Sequence[Source],
+    output: str | Path | None = None,
+    *,
+    buckets: int = BUCKETS,
+    endurance: str | None = None,
+) -> Reports:
+    """Report what a trace holds or a run measured, and write it to `output` if that is given.
+
+    `source` is a path, or a trace or run with a `path`: a trace, or the folder of a run, of trials,
+    a sweep, a scorecard, a probe or jobs. Several in a list are compared. `output` is a page
+    (*.html), a workbook (*.xlsx) or text (*.md, *.csv), by its name.
+
+    `buckets` is the number of equal stretches of time in courses. `endurance` is what the drive may
+    be written: writes per day and years of life ("1DWPD,5y"), or bytes in all ("14PB").
+
+    Raises ConfigError if a folder holds nothing to report, or the name of `output` has no form.
+    Raises TraceError if a file is damaged, DeviceError if the disk refuses, ProbeUnavailable if a
+    library for the form is missing.
+
+    >>> reports = kvdistill.report("trace.parquet", "report.md")
+    >>> reports
+    Reports(trace.parquet)
+    """
+    listed = [source] if isinstance(source, str | Path) or hasattr(source, "path") else source
+    reports = make_reports([path_of(each) for each in listed], buckets, parse_endurance(endurance))
+    if output is not None:
+        reports.write(output)
+    return reports

@@ -1,0 +1,244 @@
+"""The fio jobs of a source as one object: look at them, write them, check them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from kvdistill.formats.formats import RELATIVE
+from kvdistill.jobs.check import CLOSENESS, Closeness, Tell, check, ignore
+from kvdistill.jobs.fio_replay import LogSummary
+from kvdistill.jobs.fio_sections import FioJob
+from kvdistill.jobs.job import (
+    PREFILL,
+    PROFILE,
+    ExpectedFigure,
+    FioMode,
+    JobOptions,
+    expected_said,
+    make_folder,
+)
+from kvdistill.jobs.mode_job import ModeJob, make_job, make_prefill, supported_modes
+from kvdistill.profile.notebook import html_table
+from kvdistill.profile.profile import ArrivalProfile, Profile, cut_long
+from kvdistill.profile.sources import Distilled, distil_source
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import write_json, write_text
+from kvtrace.core.limit import Limit
+from kvtrace.core.units import counted, format_bytes, format_duration
+
+MAX_LINES = 1_000_000
+"""I/Os of a replay that are written unless all are asked for.
+
+Enough that chance moves no figure by a hundredth.
+"""
+_LINE_BYTES = 36
+"""Of a line of a log, but for the target's name."""
+
+
+class WrittenJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of fio jobs that were written, and what the jobs need and should do."""
+
+    files: list[str]
+    space_bytes: dict[str, int]
+    """What each job needs on its target."""
+    logs: dict[str, LogSummary]
+    """Of the jobs that run iologs."""
+    profile: Profile
+    expected: dict[str, Sequence[ExpectedFigure]]
+    """What each job is expected to do at the source's own response times, beside the source."""
+    closeness: Closeness | None = None
+    """Null unless the jobs were checked."""
+
+    def __repr__(self) -> str:
+        """Return the files in a line."""
+        return f"WrittenJobs({', '.join(name for name in self.files if name.endswith('.fio'))})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the jobs, for notebooks."""
+        rows = [
+            [f"{mode}.fio", format_bytes(space), expected_said(self.expected[mode])]
+            for mode, space in self.space_bytes.items()
+        ]
+        return html_table(["job", "needs", "the job is"], rows)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FioJobs:
+    """The fio jobs of a profile: an exact replay, a statistical job and one drawn by reuse.
+
+    Nothing is on disk until `write`. Each job is the sections that its text shows, so `texts` can
+    be read before.
+    """
+
+    distilled: Distilled
+    """The profile that they do the I/O of, and its operations."""
+    options: JobOptions
+    jobs: Mapping[FioMode, ModeJob]
+    replayed: Distilled
+    """The part of the source that the exact replay does: all of it unless it is very long."""
+    notes: Sequence[str] = ()
+    """What a user should know of them, a sentence each."""
+
+    @property
+    def profile(self) -> Profile:
+        """The profile that the jobs do the I/O of."""
+        return self.distilled.profile
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The text of each job file, by its name, as `write` writes it.
+
+        The iologs that replay.fio and reuse.fio run are not among them: they are as long as the
+        source.
+        """
+        return {PREFILL: self._prefill.text} | {
+            mode.job: job.job.text for mode, job in self.jobs.items()
+        }
+
+    @property
+    def _prefill(self) -> FioJob:
+        """The job that fills the target once for all others."""
+        return make_prefill(self.profile, self.jobs.values(), self.options)
+
+    @property
+    def expected(self) -> dict[str, Sequence[ExpectedFigure]]:
+        """What each job is expected to do at the source's own response times, by its mode."""
+        return {str(mode): job.expected for mode, job in self.jobs.items()}
+
+    def write(self, folder: str | Path, closeness: Closeness | None = None) -> WrittenJobs:
+        """Write the jobs, their iologs and profile.json to `folder`, which is made if missing.
+
+        With the `closeness` of a check also closeness.json.
+
+        ConfigError if the target is a folder. DeviceError if the disk refuses.
+        """
+        folder = Path(folder)
+        if (folder / self.options.target).is_dir():
+            raise ConfigError(
+                f"--target {self.options.target} is a folder; name a file or a block device"
+            )
+        make_folder(folder)
+        for job in self.jobs.values():
+            job.write(folder)
+        write_text(folder / PREFILL, self._prefill.text)
+        write_json(folder / PROFILE, self.profile)
+        if closeness is not None:
+            write_json(folder / CLOSENESS, closeness)
+        names = [name for job in self.jobs.values() for name in job.files]
+        return WrittenJobs(
+            files=[PREFILL, *names, PROFILE, *([CLOSENESS] if closeness else [])],
+            space_bytes={mode: job.space_bytes for mode, job in self.jobs.items()},
+            logs={mode: job.log for mode, job in self.jobs.items() if job.log is not None},
+            profile=self.profile,
+            expected={mode: job.expected for mode, job in self.jobs.items()},
+            closeness=closeness,
+        )
+
+    def check(self, target: str | Path, tell: Tell = ignore) -> Closeness:
+        """Run the jobs briefly on a scratch file and return how close their I/O comes.
+
+        The scratch file has the name of `target`. It lies in a temporary folder beside it, which is
+        removed at the end, so that `target` itself is not touched. `options.check_ns` and
+        `check_bytes` say how much of the source is run. `tell` takes a line when a step begins.
+
+        ConfigError if the source's file is needed and not known. ProbeUnavailable without fio.
+        DeviceError if the space is too little, or if fio fails.
+        """
+        tell(f"checking: running {', '.join(mode.job for mode in self.jobs)} with fio")
+        return check(self.distilled, Path(target), list(self.jobs), self.options, tell)
+
+    def timed(self, closeness: Closeness) -> FioJobs:
+        """Return the jobs with the replay's log timed as a check found closest.
+
+        Relative microseconds, less what issuing an I/O took; the same jobs where the check found
+        the log closest as it is.
+        """
+        if closeness.issue_us is None or FioMode.REPLAY not in self.jobs:
+            return self
+        options = replace(self.options, log_version=RELATIVE, issue_us=closeness.issue_us)
+        replay = make_job(FioMode.REPLAY, self.replayed, options)
+        return replace(self, jobs={**self.jobs, FioMode.REPLAY: replay})
+
+    def __repr__(self) -> str:
+        """Return the jobs' names and source in a line."""
+        names = ", ".join(mode.job for mode in self.jobs)
+        return f"FioJobs({names} of {self.profile.tier} of {self.profile.origin.file})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the jobs, for notebooks."""
+        rows = [
+            [mode.job, format_bytes(job.space_bytes), str(job.depth), expected_said(job.expected)]
+            for mode, job in self.jobs.items()
+        ]
+        return html_table(["job", "needs", "I/Os in flight, at most", "the job is"], rows)
+
+
+def make_jobs(distilled: Distilled, options: JobOptions) -> FioJobs:
+    """Return the fio jobs of `distilled`: those that `options` ask for, or all that it supports.
+
+    ConfigError if the source does not support a mode that is asked for, or if `options` are strict
+    and a job is expected to be off.
+    """
+    modes = supported_modes(distilled, options.modes)
+    replayed, notes = distilled, list[str]()
+    if FioMode.REPLAY in modes:
+        replayed, notes = _part_to_replay(distilled, options)
+    jobs = {
+        mode: make_job(mode, replayed if mode is FioMode.REPLAY else distilled, options)
+        for mode in modes
+    }
+    for job in jobs.values() if options.is_strict else ():
+        if any(figure.is_missed for figure in job.expected):
+            raise ConfigError(
+                f"--strict: {job.mode.job} is {expected_said(job.expected)}; nothing was written;"
+                " choose others with --mode, or leave --strict out"
+            )
+    return FioJobs(distilled, options, jobs, replayed, notes)
+
+
+def _part_to_replay(whole: Distilled, options: JobOptions) -> tuple[Distilled, list[str]]:
+    """Return the part of `whole` to replay, and notes on it.
+
+    All of it, unless it has over MAX_LINES I/Os and `options` do not ask for all.
+    """
+    profile = whole.profile
+    lines = sum(
+        cut_long(direction, options.io_bytes).ops for direction in (profile.read, profile.write)
+    )
+    if lines <= MAX_LINES:
+        return whole, []
+    size = format_bytes(lines * (len(options.target) + _LINE_BYTES))
+    if options.is_whole or profile.arrivals is None or whole.ios is None or whole.source is None:
+        return whole, [f"the replay's logs take about {size} for {counted(lines, 'I/O')}"]
+    begin_ns, span_ns = typical(profile.arrivals, profile.span_ns, MAX_LINES / lines)
+    note = (
+        f"the whole replay's logs would take about {size} for {lines:,} I/Os (--whole writes them):"
+        f" replay.fio has the most typical {format_duration(span_ns)} of"
+        f" {format_duration(profile.span_ns)}"
+    )
+    folder = Path(tempfile.mkdtemp(prefix="replayed-", dir=whole.ios.parent))
+    window = replace(whole.limit, begin_ns=whole.limit.begin_ns + begin_ns).within(
+        Limit(span_ns=span_ns)
+    )
+    return distil_source(whole.source, whole.tier, window, folder), [note]
+
+
+def typical(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, int]:
+    """Return begin and length in ns of the most typical window.
+
+    `share` of the time, its mix most like the whole's.
+    """
+    counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
+    buckets = counts.shape[1]
+    length = max(1, round(buckets * share))
+    done = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, axis=1)], axis=1)
+    found = (done[:, length:] - done[:, :-length]) / length
+    unlike = np.abs(found - counts.mean(axis=1, keepdims=True)).sum(axis=0)
+    begin = int(unlike.argmin()) * arrivals.bucket_ns
+    return begin, min(length * arrivals.bucket_ns, span_ns - begin)

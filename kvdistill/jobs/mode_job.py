@@ -1,0 +1,135 @@
+"""One mode's fio job: its sections, the logs that it runs, and what it is expected to do.
+
+Everything is computed before anything is written, so that a user can look at a job first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from kvdistill.jobs.fio_replay import (
+    IoSource,
+    LogSummary,
+    draw,
+    expected_replay,
+    log_job,
+    plan_iologs,
+    split,
+    split_ios,
+    write_iologs,
+)
+from kvdistill.jobs.fio_sections import FioJob
+from kvdistill.jobs.fio_stat import expected_stat, stat_job
+from kvdistill.jobs.job import (
+    ExpectedFigure,
+    FioMode,
+    JobOptions,
+    most_in_flight,
+    prefill_job,
+    stat_space_bytes,
+    whole_mib,
+)
+from kvdistill.profile.profile import Profile
+from kvdistill.profile.sources import Distilled
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import write_text
+
+
+@dataclass(frozen=True, slots=True)
+class ModeJob:
+    """The job of one mode, before it is written."""
+
+    mode: FioMode
+    job: FioJob
+    space_bytes: int
+    """What it needs on its target."""
+    depth: int
+    """The most I/Os in flight, each of up to --io-bytes."""
+    expected: Sequence[ExpectedFigure]
+    """What it is expected to do at the source's own response times, beside the source."""
+    log: LogSummary | None = None
+    """Of the iologs that it runs; null of the statistical job."""
+    ios: IoSource | None = None
+    """What the iologs hold; null likewise."""
+
+    @property
+    def files(self) -> list[str]:
+        """The names of its files: the job, and its iologs."""
+        return [self.mode.job, *([] if self.log is None else self.log.files)]
+
+    def write(self, folder: Path) -> None:
+        """Write the job and its iologs to `folder`; DeviceError if the disk refuses."""
+        if self.log is not None and self.ios is not None:
+            write_iologs(folder, self.mode, self.log, self.ios)
+        write_text(folder / self.mode.job, self.job.text)
+
+
+def make_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> ModeJob:
+    """Return the job of `mode` that does the I/O of `distilled`.
+
+    ConfigError if its profile lacks what the mode needs.
+    """
+    make = _stat_mode_job if mode is FioMode.STAT else _log_mode_job
+    return make(mode, distilled, options)
+
+
+def _stat_mode_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> ModeJob:
+    profile = distilled.profile
+    return ModeJob(
+        mode,
+        stat_job(profile, options),
+        stat_space_bytes(profile, options),
+        most_in_flight(min(profile.longest_bytes, options.io_bytes)),
+        expected_stat(profile, options),
+    )
+
+
+def _log_mode_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> ModeJob:
+    """Return the job that runs iologs of the source's operations, or of drawn ones."""
+    profile = distilled.profile
+    ios: IoSource
+    if mode is FioMode.REPLAY:
+        if distilled.ios is None:
+            raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
+        span_bytes = profile.placed.span_bytes
+        ios = partial(split_ios, distilled.ios, options.io_bytes)
+    else:
+        runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
+        drawn, span_bytes = draw(profile, runtime_ns, options.seed)
+        ios = partial(split, drawn, options.io_bytes)
+    log = plan_iologs(mode, ios, options)
+    return ModeJob(
+        mode,
+        log_job(profile, log, mode, span_bytes, options),
+        whole_mib(span_bytes),
+        log.depth,
+        expected_replay(profile, log, is_drawn=mode is FioMode.REUSE),
+        log,
+        ios,
+    )
+
+
+def make_prefill(profile: Profile, jobs: Iterable[ModeJob], options: JobOptions) -> FioJob:
+    """Return the job that fills the target of all `jobs` once."""
+    listed = list(jobs)
+    space_bytes = max(job.space_bytes for job in listed)
+    return prefill_job(profile, [job.mode for job in listed], space_bytes, options)
+
+
+def supported_modes(distilled: Distilled, modes: Sequence[FioMode] | None) -> list[FioMode]:
+    """Return the jobs to write: those asked for, or those that the source supports.
+
+    ConfigError if the source does not support one that is asked for.
+    """
+    profile, has_ios = distilled.profile, distilled.ios is not None
+    if modes and FioMode.REPLAY in modes and not has_ios:
+        raise ConfigError(
+            f"--mode replay: {profile.origin.file} has statistics alone, no operations; take a"
+            " trace or a run"
+        )
+    has_reuse = profile.locality is not None and profile.arrivals is not None
+    known = [FioMode.REPLAY] * has_ios + [FioMode.STAT] + [FioMode.REUSE] * has_reuse
+    return list(dict.fromkeys(modes or known))
