@@ -182,11 +182,11 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
 @pytest.mark.parametrize(
     ("ratio", "of_run", "why"),
     [
-        (1.0, {}, "the drive … the limit"),
+        (1.0, {}, "drive … limit"),
         (
             1.0,
             {"in_flight": 2.0},
-            "the queue … the trace",
+            "queue … the trace",
         ),
         (0.5, {"is_direct": False}, "O_DIRECT"),
         (0.5, {"cause": "throttle"}, "control group … the trace"),
@@ -200,7 +200,7 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
         ),
         (0.5, {"longest": 65536}, "I/Os … split"),
         (0.5, {"filesystem": "ext4"}, "ext4"),
-        (0.5, {}, "the drive itself"),
+        (0.5, {}, "drive itself"),
     ],
 )
 def test_why_a_run_differs_from_its_drive(tmp_path, monkeypatch, ratio, of_run, why):
