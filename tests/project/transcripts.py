@@ -237,7 +237,7 @@ JOBS: dict[str, list[str]] = {
 FIGURES = (".md", ".csv")
 """Written reports, of which the figures are kept; of other files, a hash."""
 COMMENTED = (".fio", ".yml", ".yaml")
-"""Job files, whose comments may change."""
+"""Job files, whose comments may change as those of op logs may."""
 HASHED = ("report of both", "report as Markdown", "report as CSV")
 """Long answers whose parts are in others."""
 
@@ -341,7 +341,7 @@ def written(path: Path, folder: Path) -> Any:
         return found if path.stem == "run" else json_hash(found)
     if path.suffix == ".json":
         return json_hash(data_of(json.loads(text)))
-    if path.suffix in COMMENTED:
+    if path.suffix in COMMENTED or path.name.startswith("oplog."):
         text = without_comments(text)
     return hashlib.sha256(text.encode()).hexdigest()
 

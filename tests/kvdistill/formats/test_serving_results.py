@@ -149,7 +149,7 @@ def test_serving_results_are_compared_with_the_time_model(tmp_path):
     assert lines["first_token_p50_ns"] == [39_317_194, 110_000_000, modelled]
     assert lines["requests"][:2] == [10, 11]
     assert lines["failed_requests"] == [0, 1, None]
-    assert shows(compared["verdict"], "1 of 12 requests … lmcache-0.5.6.json FAILED")
+    assert shows(compared["verdict"], "1 … 12 requests … lmcache-0.5.6.json FAILED")
     assert lines["output_tokens_per_s"][2] is None
     said = "t.parquet: … modelled"
     assert shows(compared["warnings"], said)

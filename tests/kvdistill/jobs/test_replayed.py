@@ -52,7 +52,7 @@ def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     seen, why = replayed_requests(tmp_path / "hand.parquet", part, tmp_path, MIB, None)
     assert seen is None
-    assert why.endswith("needs root")
+    assert why.endswith("root")
 
 
 def at_device(folder, name, rows, **how):

@@ -96,7 +96,7 @@ def test_a_run_that_is_none_is_refused(tmp_path, replayed):
         check=False,
     )
     assert done.returncode == 2
-    assert "run of kvreplay" in done.stderr
+    assert "--run" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["fio", "warp", "sai3"])

@@ -166,7 +166,7 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs", "--mode", "stat")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
     assert "buffer_compress_percentage=75\ndedupe_percentage=50\n" in job
-    assert shows(job, "# 1 or fewer … 99 % … 0.526")
+    assert shows(job, "# 1 … fewer … 99 % … 0.526")
     assert "\niodepth=1\n" in job
 
 
@@ -308,7 +308,7 @@ def test_what_cannot_be_distilled_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"'sda'.*vda, vdb"):
         distil_source(blocks, "sda", Limit(), tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"none of ops\.parquet"):
+    with pytest.raises(ConfigError, match=r"ops\.parquet"):
         distil_source(tmp_path / "empty", None, Limit(), tmp_path)
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(TraceError, match=r"no probe\.json"):

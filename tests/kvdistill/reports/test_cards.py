@@ -66,9 +66,9 @@ def test_users_differ_where_all_trials_sustain_or_lose():
     b = card(score("lmcache-disk", 60, 66), score("vllm-fs", 21, 23))
     assert shows(
         verdict(a, b),
-        "more … lmcache-disk (60 to 66 users, a 40 to 44) … no significant … vllm-fs (21 to 23 users, a 20 to 22)",
+        "more … lmcache-disk (60 … 66 users, a 40 … 44) … no significant … vllm-fs (21 … 23 users, a 20 … 22)",
     )
-    assert shows(verdict(b, a), "fewer … lmcache-disk (40 to 44 users, a 60 to 66)")
+    assert shows(verdict(b, a), "fewer … lmcache-disk (40 … 44 users, a 60 … 66)")
     users = compare_cards(["a", "b"], [a, b]).lines[0].sides[1].ratio
     assert (users.value, users.differs) == (1.5, True)
     assert 1 < users.low < 1.5 < users.high < 3
@@ -78,7 +78,7 @@ def test_brackets_that_only_touch_or_overlap_are_not_told_apart():
     same = "no significant"
     assert shows(
         verdict(card(score("x", 40, 44)), card(score("x", 43, 47))),
-        f"{same} … 43 to 47 users, a 40 to 44",
+        f"{same} … 43 … 47 users, a 40 … 44",
     )
     # Neither sustains the least that was tried; one sustained all that was tried.
     assert shows(
@@ -86,11 +86,11 @@ def test_brackets_that_only_touch_or_overlap_are_not_told_apart():
         "less than 4 users, a less than 4",
     )
     assert shows(
-        verdict(card(score("x", 1, 2)), card(score("x", None, 1))), "less than 1 user, a 1 to 2"
+        verdict(card(score("x", 1, 2)), card(score("x", None, 1))), "less than 1 user, a 1 … 2"
     )
     assert shows(
         verdict(card(score("x", 64, None)), card(score("x", 70, 77))),
-        "70 to 77 users, a 64 or more",
+        "70 … 77 users, a 64 … more",
     )
 
 
@@ -112,7 +112,7 @@ def test_how_much_the_runs_of_a_search_tell():
     near = score("x", 50, 55, tried=tries((20, 1, 1), (50, 3, 2), (55, 3, 1), (80, 1, 0)))
     far = score("x", 320, 352, tried=tries((160, 1, 1), (320, 3, 2), (352, 3, 1), (640, 1, 0)))
     assert "no significant" in verdict(card(unsure), card(near))
-    assert shows(verdict(card(unsure), card(far)), "more … x (320 to 352 users, a 40 to 44)")
+    assert shows(verdict(card(unsure), card(far)), "more … x (320 … 352 users, a 40 … 44)")
 
 
 def test_times_are_judged_at_one_load_alone():
@@ -135,7 +135,7 @@ def test_a_figure_without_a_spread_is_never_claimed_to_differ():
     found = compare_cards(["a", "b"], [card(known), card(old, window=None)])
     assert "no significant" in found.verdict
     assert not any(line.sides[1].ratio.differs for line in found.lines)
-    assert found.warnings == [Saying("runs of x")]
+    assert found.warnings == [Saying("runs … x")]
     few = score("x", 40, 44, p99_ms=(None, None, None))
     assert not any(line.name == "response_p99_ns" and line.sides[1].ratio.differs
                    for line in compare_cards(["a", "b"], [card(few), card(few)]).lines)  # fmt: skip
@@ -153,7 +153,7 @@ def test_cards_of_other_tests_are_refused_or_headed_by_it(tmp_path):
         ),
         (
             card(score("x", 40, 44, gen="--preset x --set tiers.nvme.capacity=8GiB")),
-            "traffic of x",
+            "traffic … x",
         ),
     ):
         with pytest.raises(ConfigError, match=pattern(message)):
@@ -182,7 +182,7 @@ def test_the_command_takes_files_and_folders_and_makes_a_page(tmp_path):
         )
     done = run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b" / "scorecard.json")
     lines = done.stdout.splitlines()
-    assert shows(lines[0], "more … vllm-fs (60 to 66 users, a 40 to 44)")
+    assert shows(lines[0], "more … vllm-fs (60 … 66 users, a 40 … 44)")
     found = json.loads(
         run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b", "--json").stdout
     )

@@ -150,7 +150,7 @@ def test_the_terminal_report_and_its_json(tmp_path):
 
 
 def test_what_is_no_report_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="run of kvreplay"):
+    with pytest.raises(ConfigError, match=r"probe\.json"):
         report(tmp_path)
     with pytest.raises(TraceError, match="no such file"):
         report(tmp_path / "none.parquet")

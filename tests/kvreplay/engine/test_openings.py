@@ -27,7 +27,7 @@ def test_nothing_is_done_with_what_could_not_be_opened(name: str, depth: int, op
     assert (driven.completed, rows.all["outcome"].tolist()) == (4, [ERROR, OK, ERROR, OK])
     what = "write" if op == WRITE else "read"
     assert driven.failure is not None
-    assert shows(driven.failure.message, f"{what} of object 0: … Permission denied")
+    assert shows(driven.failure.message, f"{what} … object 0: … Permission denied")
     assert {obj for _, obj, _, _ in tier.of("read", "write", "end")} == {1, 2}
     for obj in (1, 2):
         of = [call for call in tier.of("begin", "read", "write", "end") if call[1] == obj]

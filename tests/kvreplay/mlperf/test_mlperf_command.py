@@ -17,7 +17,7 @@ from phrases import Saying, shows
 if TYPE_CHECKING:
     from pathlib import Path
 
-MARK = "not a submission: 1.00 s of 300 s, 1 trial of 3 … 3.22 GB"
+MARK = "not a submission: 1.00 s … 300 s, 1 trial … 3 … 3.22 GB"
 SHORT = ("--duration", "1s", "--trials", "1", "--capacity", "3GiB", "--queue-depth", "16")
 
 
@@ -93,7 +93,7 @@ def test_a_dry_run_says_space_and_rules_and_writes_nothing(drive, tmp_path):
     out = tmp_path / "r"
     arguments = ["mlperf", "v3", "--tier", f"nvme={drive}", "-o", out, "--dry-run"]
     shown = run_cli("kvreplay", *arguments).stdout
-    assert shows(shown, f"v3-8b-stress: … 3 trials of 300 s on {drive}; not a submission")
+    assert shows(shown, f"v3-8b-stress: … 3 trials … 300 s on {drive}; not a submission")
     assert "v3-70b: would run" in shown
     found = json.loads(run_cli("kvreplay", *arguments, "--json").stdout)
     rules = {rule["rule"]: rule["kept"] for rule in found[0]["rules"]}

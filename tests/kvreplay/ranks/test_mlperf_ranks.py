@@ -33,7 +33,7 @@ def test_two_clients_run_an_option_and_combine_their_results(tmp_path: Path) -> 
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, stderr
     assert stdout.startswith("v3-8b-stress: ")
-    assert shows(stdout.splitlines()[0], "2 trials of 2 ranks")
+    assert shows(stdout.splitlines()[0], "2 trials … 2 ranks")
     whole = json.loads((output / "mlperf.json").read_text())
     each = [
         json.loads((output / f"rank-{rank:04d}" / "mlperf.json").read_text()) for rank in range(2)

@@ -191,7 +191,7 @@ def test_objects_stay_whole_where_dealt_and_cut_requests_noted(tmp_path):
 def test_the_trace_says_by_what_it_is_dealt(tmp_path):
     assert partitioned(tmp_path, [row("write", 0, 0)], 2)[0].note.by == "user"
     assert partitioned(tmp_path, [row("write", 0)], 2)[0].note.by == "object"
-    for by, says in ((PartitionBy.NODE, "has one node"), (PartitionBy.USER, "has no requests")):
+    for by, says in ((PartitionBy.NODE, "one node"), (PartitionBy.USER, "has no requests")):
         with pytest.raises(ConfigError, match=says):
             partitioned(tmp_path, [row("write", 0)], 2, by)
 

@@ -217,7 +217,7 @@ def test_operations_that_failed_on_ranks_count_as_those_of_one(tmp_path, monkeyp
     assert run.ranks.straggler is not None
     assert (run.ranks.straggler.rank, run.ranks.straggler.reason) == (
         1,
-        Saying("90 of"),
+        Saying("90 … operations"),
     )
 
 
@@ -337,7 +337,7 @@ def test_ranks_of_one_host_do_not_share_a_block_device():
     devices = [path for path in Path("/dev").iterdir() if path.is_block_device()]
     if not devices:
         pytest.skip("no block device here")
-    with pytest.raises(ConfigError, match="2 ranks of a"):
+    with pytest.raises(ConfigError, match=r"--tier nvme=.*2 ranks"):
         target_of("nvme", str(devices[0]), 0, ["a", "b", "a"])
     assert target_of("nvme", str(devices[0]), 1, ["a", "b", "a"]) == str(devices[0])
 
@@ -422,7 +422,7 @@ def test_a_run_whose_rank_0_died_is_put_together_later(tmp_path):
     found = session.recover_ranks(tmp_path / "run")
     assert found.run.status == "partial"
     assert shows(found.run.reason, "interrupted … rank 1")
-    assert shows(found.run.summary.verdict, "rank 1 of 3 LOST; 2 ranks:")
+    assert shows(found.run.summary.verdict, "rank 1 … 3 LOST; 2 ranks:")
     assert found.run.summary.operations == 180
     assert found.error is not None
     assert found.error.exit_code == 8

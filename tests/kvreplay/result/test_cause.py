@@ -58,7 +58,7 @@ def test_nothing_held_a_run_back_that_reached_what_was_asked() -> None:
 def test_a_full_queue_is_the_drives_if_more_depth_adds_nothing() -> None:
     cause, reason = open_loop(**QUEUED, doubling_gain=0.02, device_time_share=0.94)
     assert cause is DRIVE
-    assert shows(reason, "in flight 31.9 of 32 … 94.0 % … 2.0 %")
+    assert shows(reason, "in flight 31.9 … 32 … 94.0 % … 2.0 %")
     assert open_loop(**QUEUED, slowdown=9.0)[0] is DRIVE
     cause, reason = open_loop(**QUEUED, doubling_gain=0.9)
     assert (cause, "90.0 % more" in reason) == (QUEUE, True)
@@ -68,7 +68,7 @@ def test_a_full_queue_not_proven_the_drives_names_its_limit() -> None:
     for known in ({}, {"doubling_gain": 0.3}, {"device_time_share": 0.97}, {"slowdown": 3.0}):
         cause, reason = open_loop(**QUEUED, held_share=0.998, **known)
         assert (cause, "--queue-depths" in reason) == (QUEUE, True)
-        assert shows(reason, "in flight 31.9 of 32 … 99.8 %")
+        assert shows(reason, "in flight 31.9 … 32 … 99.8 %")
         assert closed_loop(**FULL, **known)[0] is QUEUE
     # Two measurements that contradict each other.
     assert open_loop(**QUEUED, doubling_gain=0.9, slowdown=20.0)[0] is QUEUE
@@ -123,7 +123,7 @@ def test_a_full_queue_of_the_block_layer_is_the_drives() -> None:
     seen: Any = {"queue_full_share": 0.6, "device_time_share": 0.2, "in_flight_mean": 3.0}
     cause, reason = open_loop(**blocked, **seen)
     assert cause is DRIVE
-    assert shows(reason, "in flight 3 of 32 … 20.0 % … 60.0 %")
+    assert shows(reason, "in flight 3 … 32 … 20.0 % … 60.0 %")
     # I/Os waited above a device whose own queue was full, whatever they waited for then.
     full: Any = {"device_queue_mean": 126.0, "device_queue_limit": 128, "device_busy_share": 0.99}
     for shares in ({"buffers": 0.8, "drive": 0.2}, {"processor": 0.6, "queue": 0.4}):

@@ -238,7 +238,7 @@ def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
         behind, driven(45 * MS), pace(behind, driven(45 * MS, depth_limited_ns=20 * MS)), **how
     )
     assert shows(
-        found.sentence, "FELL BEHIND: cpu … 125 of 200 kB/s … 62.5 % … 20.0 ms … 60.0 % … 1 ms"
+        found.sentence, "FELL BEHIND: cpu … 125 … 200 kB/s … 62.5 % … 20.0 ms … 60.0 % … 1 ms"
     )
     found = verdict(counted(rows_of(1, due_ns=DUE[:1]), TIERS), None, None, **how)
     assert (found.sentence, found.cause, found.tier) == (Saying("nothing completed"), None, None)

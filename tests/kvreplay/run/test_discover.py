@@ -74,7 +74,7 @@ def test_a_good_machine_has_no_warning() -> None:
     [
         ({"load_1min": 2.5}, "busy: … 2.50 … 8 processors"),
         ({"governor": "powersave"}, "governor powersave"),
-        ({"swap_used_bytes": 1 << 30}, "1.07 GB of swap"),
+        ({"swap_used_bytes": 1 << 30}, "1.07 GB … swap"),
         ({"huge_pages": "never"}, "huge pages"),
         ({"limits": {"memlock_bytes": 8 << 20, "open_files": None}}, "memlock limit 8.39 MB"),
         (

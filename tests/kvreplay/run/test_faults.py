@@ -133,7 +133,7 @@ def test_of_trials_the_one_that_was_cut_off_is_seen(
         assert shows(done.stderr, f"{folder} … kvreplay recover {series}")
     said = run_cli("kvreplay", "recover", series).stderr
     rows = ROWS - (read_run(cut).summary.not_reached or 0)
-    assert shows(said, f"trial 2 of 3 … {rows:,} of {ROWS:,} rows")
+    assert shows(said, f"trial 2 … 3 … {rows:,} … {ROWS:,} rows")
     assert run_cli("kvreplay", "recover", series, check=False).returncode == 2
     assert run_cli("kvdistill", "report", cut.parent).returncode == 0
 
@@ -195,7 +195,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
         "run.json",
         "series.parquet",
     ]
-    with pytest.raises(ConfigError, match="nothing to"):
+    with pytest.raises(ConfigError, match="recover"):
         recover(output)
 
 
@@ -245,7 +245,7 @@ def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate()
     assert (process.returncode, out.startswith("PARTIAL: ")) == (130, True), err
-    assert "interrupted by SIGTERM" in err
+    assert shows(err, "interrupted … SIGTERM")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
     assert not target.exists()
     assert not (tmp_path / "run" / PARTIAL_RUN_FILE).exists()
@@ -270,7 +270,7 @@ def test_a_signal_before_the_first_operation_is_a_run_of_0_s(
 
     monkeypatch.setattr(Engine, "drive", at_once)
     finished = replay(Replay(config, trace, tmp_path / "run", []))
-    assert str(finished.error).startswith("interrupted by SIGTERM")
+    assert shows(str(finished.error), "interrupted … SIGTERM")
     summary = finished.summary
     assert (summary.operations, summary.not_reached, summary.wall_ns, summary.generation) == (
         0,
@@ -332,7 +332,7 @@ def test_a_full_drive_keeps_what_was_measured(tmp_path: Path, engine: str) -> No
         config = Config(tiers=targets, io_bytes=IO, engine=engine, is_buffered=True)
         outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, beside, tier])
         assert isinstance(outcome.error, DeviceError)
-        assert shows(str(outcome.error), "row 4: write of object 2: … No space")
+        assert shows(str(outcome.error), "row 4: write … object 2: … No space")
         found = [
             o["outcome"] for o in read_table(tmp_path / "run" / "ops.parquet", OPS).to_pylist()
         ]

@@ -157,7 +157,7 @@ def test_nothing_known_yet_is_a_dash(trace: Path, tmp_path: Path) -> None:
     setting = settle(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", [])
     line = line_of(Watch(setting, is_open_loop=False).look(), is_open=False)
     assert "cpu read - - op/s" in line
-    assert shows(line, "p99 - … of 8")
+    assert shows(line, "p99 - … 8")
     assert " left" not in line
 
 

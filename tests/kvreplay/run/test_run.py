@@ -384,14 +384,14 @@ def test_a_null_tier_moves_nothing_and_says_so(tmp_path: Path) -> None:
         for f in outcome.summary.figures
     }
     assert simulated == {"cpu": (False, False, 1), "gpu": (True, True, 0)}
-    assert any(shows(n, "tier gpu is SIMULATED") for n in outcome.run.notes)
+    assert any(shows(n, "tier gpu … SIMULATED") for n in outcome.run.notes)
 
 
 def test_a_failed_operation_stops_the_run_and_keeps_the_rest(tmp_path: Path) -> None:
     rows = [row("write", 1, i, ts=i) for i in range(50)]
     outcome, ops = run(tmp_path, rows, [None, FakeTier("cpu", fails_on=20), None], queue_depth=1)
     assert isinstance(outcome.error, DeviceError)
-    assert shows(str(outcome.error), "row 20: write of object 20: … No space")
+    assert shows(str(outcome.error), "row 20: write … object 20: … No space")
     found = [o["outcome"] for o in ops]
     assert found == ["ok"] * 20 + ["error"] + ["skipped"] * 29
     assert ops[20]["completed_ns"] is None
@@ -435,7 +435,7 @@ def test_a_file_that_came_up_short_is_short(tmp_path: Path, drive: Path, engine:
     rows = staged([row("write", 2, 0, 10_000), row("write", 1, 99), row("read", 2, 0, 10_000)])
     outcome, ops = run(tmp_path, rows, [None, beside, files], engine=engine)
     assert [o["outcome"] for o in ops] == ["ok", "ok", "short"]
-    assert "4096 of 12288 bytes" in str(outcome.error)
+    assert shows(str(outcome.error), "4096 … 12288 bytes")
 
 
 def test_a_directory_that_vanishes_costs_no_measurement(
@@ -449,7 +449,7 @@ def test_a_directory_that_vanishes_costs_no_measurement(
     ]
     outcome, ops = run(tmp_path, staged(rows), [None, beside, tier], queue_depth=1, engine=engine)
     assert isinstance(outcome.error, DeviceError)
-    assert shows(str(outcome.error), "row 6: write of object 6: … No such")
+    assert shows(str(outcome.error), "row 6: write … object 6: … No such")
     assert [o["outcome"] for o in ops] == ["ok"] * 6 + ["error"] + ["skipped"] * 3
     assert outcome.run.device_io == {"nvme": DeviceIo(read_bytes=None, written_bytes=None)}
 
@@ -656,7 +656,7 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
             {"targets": {"cpu": "ram"}, "speed": 1.0, "is_as_fast_as_possible": True},
             "exclude",
         ),
-        ({"targets": {"cpu": "ram"}, "queue_depth": 0}, "--queue-depth 0: give 1 to 1024"),
+        ({"targets": {"cpu": "ram"}, "queue_depth": 0}, "--queue-depth 0: give 1 … 1024"),
         (
             {"targets": {"cpu": "ram"}, "engine": "aio"},
             "--engine aio: … auto … threads … uring",

@@ -307,7 +307,7 @@ def test_users_make_their_own_traces_and_the_knee_is_drawn(tmp_path: Path) -> No
         tmp_path / "s",
     ]
     shown = run_cli("kvreplay", *arguments, "--plot", tmp_path / "knee.svg").stdout
-    assert "tier gpu is SIMULATED" in shown
+    assert shows(shown, "tier gpu … SIMULATED")
     made = open_table(tmp_path / "s" / "users-2.parquet", TRACE)
     # The command of the trace, with the users that it had: the same trace.
     assert made.meta.config["users"] == 2
@@ -548,7 +548,7 @@ def test_the_knees_two_sides_are_retried_and_the_median_decides() -> None:
     order, found = tried(Axis.USERS, [4, 8], [6, 6, 6])
     assert order == [4, 8, 5, 6, 7, 6, 6, 7]
     assert [(p.value, p.trials, p.held_trials) for p in found][2:4] == [(6, 3, 3), (7, 2, 0)]
-    assert shows(sustained(Axis.USERS, found, None), "0 of 2 trials")
+    assert shows(sustained(Axis.USERS, found, None), "0 … 2 trials")
     # 5 is kept at first, and then not twice: the search goes on below, and repeats what decides
     # there.
     order, found = tried(Axis.USERS, [4, 8], [5, 4, 4])
@@ -557,7 +557,7 @@ def test_the_knees_two_sides_are_retried_and_the_median_decides() -> None:
     assert (kept[4], kept[5]) == ((3, 3, True), (3, 1, False))
     assert shows(
         sustained(Axis.USERS, found, None),
-        "4 users; … p99 … no reads … 3 of 3 trials … 5 users … 1 of 3",
+        "4 users; … p99 … no reads … 3 … 3 trials … 5 users … 1 … 3",
     )
     # All are kept: the greatest is what a sweep claims.
     order, _ = tried(Axis.SPEED, [1, 2], [1e9] * 3)
@@ -587,9 +587,9 @@ def test_a_search_ends_in_one_sentence() -> None:
     ms = [msgspec.structs.replace(p, read_p99_ns=(i + 1) * 10**6) for i, p in enumerate(found)]
     assert shows(sustained(Axis.SPEED, ms, None), "2 x … p99 2.00 ms … 4 x … p99 3.00 ms")
     ms[2] = msgspec.structs.replace(ms[2], judgement=judged(LimitCause.DRIVE))
-    assert shows(sustained(Axis.SPEED, ms, None), "drive is the limit … 4 x")
+    assert shows(sustained(Axis.SPEED, ms, None), "drive … the limit … 4 x")
     ms[2] = msgspec.structs.replace(ms[2], judgement=judged(LimitCause.REPLAYER))
-    assert shows(sustained(Axis.SPEED, ms, None), "replayer is the limit … 4 x")
+    assert shows(sustained(Axis.SPEED, ms, None), "replayer … the limit … 4 x")
     assert shows(sustained(Axis.SPEED, ms[:2], None), "2 x … p99 2.00 ms … every load")
     over = [
         msgspec.structs.replace(ms[0], is_within_target=True),

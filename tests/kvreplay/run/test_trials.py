@@ -87,7 +87,7 @@ def test_trials_are_runs_under_one_directory(tmp_path: Path) -> None:
             tmp_path / "r",
             "--force",
         )
-        assert "2 of 2 trials" in done.stdout
+        assert shows(done.stdout, "2 … 2 trials")
         assert "lower median: cpu" in done.stdout
     kept = json.loads((tmp_path / "r" / "trials.json").read_text())
     assert (kept["runs"], kept["status"], kept["asked"]) == (["trial-1", "trial-2"], "complete", 2)

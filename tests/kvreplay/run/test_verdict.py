@@ -134,7 +134,7 @@ def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     assert "\nall, failed ones too " in paced.stdout
     done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
     assert done.returncode == FailedOperations.exit_code == 6
-    assert shows(done.stdout, "25 of 41 operations FAILED; cpu")
+    assert shows(done.stdout, "25 … 41 operations FAILED; cpu")
     assert "; 16 operations in " in done.stdout.splitlines()[0]
     # Which of those in flight together come first is the threads' affair.
     failed = (

@@ -81,7 +81,7 @@ def test_space_goes_to_the_lowest_extent_that_is_long_enough() -> None:
     assert [space.release(0), space.start(99)] == [-errno.ENOENT] * 2
     # Free are block 2 and block 9: two blocks in all, but not side by side.
     assert space.reserve(5, 2 * BLOCK) == -errno.ENOSPC
-    assert shows(space.why_no_room(5), "4 objects … 28.7 kB of 41.0 kB")
+    assert shows(space.why_no_room(5), "4 objects … 28.7 kB … 41.0 kB")
     assert space.reserve(4, BLOCK) == BLOCK
     assert space.reserve(4, 2 * BLOCK) == -errno.EFBIG
     assert shows(space.why_no_room(4), "object 4")
@@ -461,7 +461,7 @@ def test_scattered_space_stops_the_run_with_its_figures(
         tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True
     )
     assert isinstance(outcome.error, DeviceError)
-    assert "row 0: write of object 0: no space" in str(outcome.error)
+    assert shows(str(outcome.error), "row 0: write … object 0: no space")
     assert "1 objects" in str(outcome.error)
     assert ops[0]["outcome"] == "error"
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"

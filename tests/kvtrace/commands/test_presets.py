@@ -96,7 +96,7 @@ def test_an_unknown_preset_names_the_nearest(monkeypatch, capsys):
 @pytest.mark.parametrize("name", preset_names())
 def test_the_knobs_of_a_preset_are_no_wider_than_a_screen(name, monkeypatch, capsys):
     assert kvtrace(monkeypatch, "presets", name) == 0
-    _, table = capsys.readouterr().out.split("knobs, for --set KNOB=VALUE\n")
+    _, table = capsys.readouterr().out.split("--set KNOB=VALUE\n")
     assert max(map(len, table.split("\n\n")[0].splitlines())) <= 180
 
 

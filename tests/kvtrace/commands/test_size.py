@@ -305,7 +305,7 @@ def test_what_the_gpu_reaches_by_itself_takes_no_dram(requests):
         "30%",
     ]
     said = size(requests, *given).stdout.splitlines()[0]
-    assert shows(said, "no DRAM … 68.7 GB of GPU")
+    assert shows(said, "no DRAM … 68.7 GB … GPU")
     assert (
         sized(requests, *given, "--price", "dram=4/GiB", "--price", "nvme=0.1/GiB")["chosen"][
             "price"
@@ -339,8 +339,8 @@ def test_a_grid_that_is_too_small_says_what_would_do(requests):
         "8MiB",
     )
     first = done.stdout.splitlines()[0]
-    assert shows(first, "none of")
-    assert shows(first, "no DRAM … 8.39 MB of NVMe")
+    assert shows(first, "none … enough")
+    assert shows(first, "no DRAM … 8.39 MB … NVMe")
     assert "unlimited DRAM" in first
 
 
@@ -405,7 +405,7 @@ def test_the_page(requests, tmp_path):
     ).stdout.splitlines()[0]
     text = page.read_text()
     assert f'<p class="headline">{first}</p>' in text
-    assert "<h1>Size for r.jsonl</h1>" in text
+    assert re.search("<h1>.*r.jsonl</h1>", text)
     assert 'aria-label="Hits against NVMe' in text
 
 
@@ -476,9 +476,9 @@ def test_a_file_is_served_in_its_order_unless_a_gpu_is_said(requests):
 REFUSED = {
     "no target": ([], "--target-hit 80% … --target-ttft p99=2s"),
     "over all": (["--target-hit", "120%"], "--target-hit 120%: … 0 … 100%"),
-    "no share": (["--target-hit", "80"], "80 % is written 80%"),
+    "no share": (["--target-hit", "80"], "80 % … written 80%"),
     "no number": (["--target-hit", "most"], "80% … 0.8"),
-    "percentile": (["--target-ttft", "p98=2s"], "percentiles are p50, p95, p99, p99.9, p99.99"),
+    "percentile": (["--target-ttft", "p98=2s"], "percentiles … p50, p95, p99, p99.9, p99.99"),
     "no time": (["--target-ttft", "p99"], "p99=2s"),
     "no computing": (["--target-ttft", "p99=2s", "--gpu", "instant"], "--gpu instant"),
     "price of what": (["--target-hit", "1%", "--price", "tape=1/GiB"], "dram … nvme … tape"),
@@ -489,9 +489,9 @@ REFUSED = {
         ["--target-hit", "1%", "--preset", "vllm-obj", "--endurance", "1DWPD,5y"],
         "--endurance: … gpu, cpu, s3",
     ),
-    "price unit": (["--target-hit", "1%", "--price", "dram=4/XiB"], "unknown unit 'XiB'"),
+    "price unit": (["--target-hit", "1%", "--price", "dram=4/XiB"], "unit 'XiB'"),
     "endurance": (["--target-hit", "1%", "--endurance", "5y"], "--endurance 5y: … 1DWPD,5y"),
-    "no endurance": (["--target-hit", "1%", "--endurance", "0DWPD,5y"], "--endurance 0DWPD,5y: must be > 0"),
+    "no endurance": (["--target-hit", "1%", "--endurance", "0DWPD,5y"], "--endurance 0DWPD,5y: … > 0"),
     "capacity": (["--target-hit", "1%", "--nvme", "many"], "'many'"),
     "capacity of what": (["--target-hit", "1%", "--dram", "1GiB,64"], "--dram 64: … 64GiB"),
     "fraction of what": (["--target-hit", "1%", "--nvme", "1.5"], "--nvme 1.5: … 1.5GiB"),
@@ -612,8 +612,8 @@ def test_with_as_much_dram_as_is_named_none_stalls(tmp_path):
     ]
     given += ["--set", "tiers.gpu.capacity=0", "--nvme", "1TB"]
     # 41 blocks of 512 tokens of 128 KiB each are 2,751,463,424 bytes.
-    assert shows(sized(*given, "--dram", "2.75GB")["answer"], "2.76 GB of DRAM … 2.75 GB of DRAM")
-    assert shows(sized(*given, "--dram", "2.76GB")["answer"], "2.76 GB of DRAM … 1.00 TB of NVMe")
+    assert shows(sized(*given, "--dram", "2.75GB")["answer"], "2.76 GB … DRAM … 2.75 GB … DRAM")
+    assert shows(sized(*given, "--dram", "2.76GB")["answer"], "2.76 GB … DRAM … 1.00 TB … NVMe")
 
 
 def test_models_by_the_names_that_people_type(requests):
@@ -692,7 +692,7 @@ def test_beside_an_object_store_it_is_the_drive_that_is_sized():
         "h100",
     ]
     shown = size(*few, "--dram", "64MiB", "--nvme", "128MiB", "--target-hit", "0.1%").stdout
-    assert shows(shown, "67.1 MB of DRAM … 134 MB of NVMe")
+    assert shows(shown, "67.1 MB … DRAM … 134 MB … NVMe")
     assert "--set tiers.nvme.capacity=134217728" in shown
 
 

@@ -30,27 +30,27 @@ ERRORS = {
     "memory": (
         MemoryError(),
         7,
-        "out of memory",
+        "memory",
     ),
     "memory of the system": (
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         7,
-        "out of memory",
+        "memory",
     ),
     "memory for a library": (
         ImportError("libarrow.so: failed to map segment from shared object"),
         7,
-        "out of memory",
+        "memory",
     ),
     "memory for zstd": (
         OSError("ZSTD compression failed: Allocation error : not enough memory"),
         7,
-        "out of memory",
+        "memory",
     ),
     "threads": (
         RuntimeError("can't start new thread"),
         7,
-        "out of memory … thread",
+        "memory … thread",
     ),
     "budget": (OutOfMemory("the replay needs"), 7, "the replay needs"),
     "a file that Arrow cannot read": (

@@ -46,7 +46,7 @@ def test_a_header_says_what_its_structs_are():
     assert whole.part.memory["items"] == whole.part.items.ctypes.data
     with pytest.raises(AttributeError, match="'size'"):
         _ = whole.size
-    with pytest.raises(AttributeError, match="cannot be set"):
+    with pytest.raises(AttributeError, match="ende"):
         whole.ende = 1
 
 
@@ -122,4 +122,4 @@ numbers.add(names)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (7, 1), done.stderr
-    assert "out of memory" in done.stderr
+    assert "ulimit -v" in done.stderr

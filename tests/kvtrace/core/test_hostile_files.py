@@ -97,7 +97,7 @@ def test_a_zstd_bomb(tmp_path, monkeypatch, part):
     path = tmp_path / "t.csv.zst"
     path.write_bytes(zstandard.compress(head + part * (100_000_000 // len(part))))
     assert path.stat().st_size < 40_000
-    with pytest.raises(TraceError, match=r"1000 times its size|a line of more"):
+    with pytest.raises(TraceError, match=r"t\.csv\.zst.*1000|line"):
         open_table(path)
 
 
@@ -135,7 +135,7 @@ def test_text_that_is_not_utf8(tmp_path):
 def test_a_column_whose_name_is_not_utf8(tmp_path):
     path = write_trace(tmp_path / "t.parquet", [ROW])
     path.write_bytes(path.read_bytes().replace(b"object_id", b"obj\xe5ct_id"))
-    with pytest.raises(TraceError, match="not a readable Parquet file"):
+    with pytest.raises(TraceError, match=r"t.parquet: .*utf-8"):
         open_table(path)
 
 

@@ -128,7 +128,7 @@ def test_a_schema_version_we_do_not_know_is_refused(tmp_path):
     with create(path, TRACE, trace_meta()) as out:
         out.write(trace_batch(ROWS))
         out.update(schema_version=99)
-    with pytest.raises(TraceError, match=r"version 99.*1 to 2"):
+    with pytest.raises(TraceError, match=r"version 99.*1.*2"):
         open_table(path, TRACE)
 
 
@@ -184,7 +184,7 @@ def test_foreign_files_are_refused(tmp_path):
     (tmp_path / "b.parquet").write_text("hello")
     (tmp_path / "c.csv.zst").write_text("hello")
     for name, message in (
-        ("a.parquet", "that kvtrace did not write"),
+        ("a.parquet", "no kvtrace metadata"),
         ("b.parquet", "not a readable"),
         ("c.csv.zst", "zstd"),
     ):
@@ -223,8 +223,8 @@ def test_a_bad_csv_row_is_named(tmp_path, row, message):
     ("name", "message"),
     [
         ("none/t.parquet", "none:"),
-        ("t.txt", "unknown file type"),
-        ("d.parquet", "is a directory"),
+        ("t.txt", "file type"),
+        ("d.parquet", "directory"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_named(tmp_path, name, message):

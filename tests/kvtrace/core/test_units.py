@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,9 +49,9 @@ def test_durations(text, ns):
     "text", ["", " ", "-1", "+1", "1e3", ".5", "5.", "1,000", "1 2", "GiB", "٣", "9" * 5000, "nan"]
 )
 def test_what_is_no_quantity(text):
-    with pytest.raises(ConfigError, match="is not a"):
+    with pytest.raises(ConfigError, match=re.escape(f"'{text[:50]}")):
         parse_bytes(text)
-    with pytest.raises(ConfigError, match="is not a"):
+    with pytest.raises(ConfigError, match=re.escape(f"'{text[:50]}")):
         parse_duration_ns(text)
 
 

@@ -317,13 +317,13 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (LLAMA | {"num_hidden_layers": None}, "num_hidden_layers: is missing"),
+        (LLAMA | {"num_hidden_layers": None}, "num_hidden_layers: … missing"),
         (
             LLAMA | {"num_hidden_layers": "32"},
             "num_hidden_layers: … 1 … '32'",
         ),
         (LLAMA | {"num_hidden_layers": 10**12}, "num_hidden_layers: 1000000000000; at most"),
-        (MISTRAL | {"num_key_value_heads": None}, "num_key_value_heads: is missing"),
+        (MISTRAL | {"num_key_value_heads": None}, "num_key_value_heads: … missing"),
         (LLAMA | {"num_key_value_heads": [8, 4]}, "num_key_value_heads:"),
         (
             LLAMA | {"num_key_value_heads": 0},
@@ -338,9 +338,9 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
             EXAONE4 | {"sliding_window_pattern": "LLX"},
             "sliding_window_pattern:",
         ),
-        (FALCON_40B | {"num_kv_heads": None}, "num_kv_heads: is missing"),
-        (JAMBA | {"attn_layer_offset": None}, "attn_layer_offset: is missing"),
-        (LLAMA | {"max_position_embeddings": None}, "max_position_embeddings: is missing"),
+        (FALCON_40B | {"num_kv_heads": None}, "num_kv_heads: … missing"),
+        (JAMBA | {"attn_layer_offset": None}, "attn_layer_offset: … missing"),
+        (LLAMA | {"max_position_embeddings": None}, "max_position_embeddings: … missing"),
         (LLAMA | {"torch_dtype": "int4"}, "torch_dtype: … 'int4'"),
         (LLAMA | {"torch_dtype": 16}, "torch_dtype:"),
         (
@@ -361,7 +361,7 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
         ),
         (
             QWEN2 | {"use_sliding_window": True, "max_window_layers": None},
-            "max_window_layers: is missing",
+            "max_window_layers: … missing",
         ),
         (GPT_OSS | {"layer_types": ["full_attention"]}, "layer_types: … 24 layers"),
         (
@@ -369,13 +369,13 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
             "layer_types: … 'wavelet'",
         ),
         (GPT_OSS | {"layer_types": [[], {}] * 12}, "layer_types:"),
-        (GPT_OSS | {"sliding_window": None}, "sliding_window: is missing"),
+        (GPT_OSS | {"sliding_window": None}, "sliding_window: … missing"),
         (
             LLAMA4 | {"text_config": LLAMA4["text_config"] | {"no_rope_layers": [[]] * 48}},
             "no_rope_layers: must be 0",
         ),
-        (DEEPSEEK | {"qk_rope_head_dim": None}, "qk_rope_head_dim: is missing"),
-        (DEEPSEEK | {"index_topk": 2048}, "index_head_dim: is missing"),
+        (DEEPSEEK | {"qk_rope_head_dim": None}, "qk_rope_head_dim: … missing"),
+        (DEEPSEEK | {"index_topk": 2048}, "index_head_dim: … missing"),
         (DEEPSEEK_DSA | {"index_head_dim": 100}, "index_head_dim: 100"),
         (DEEPSEEK_DSA | {"indexer_types": ["full"]}, "indexer_types: must be"),
         (DEEPSEEK_DSA | {"index_topk_freq": 4}, "index_topk_freq: which layers"),
@@ -390,7 +390,7 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
             QWEN3_NEXT | {"linear_num_value_heads": None},
             "full_attention_interval:",
         ),
-        (QWEN3_NEXT | {"linear_key_head_dim": None}, "linear_key_head_dim: is missing"),
+        (QWEN3_NEXT | {"linear_key_head_dim": None}, "linear_key_head_dim: … missing"),
         (
             NEMOTRON | {"hybrid_override_pattern": "M-M*-X"},
             "hybrid_override_pattern: … 6 letters",

@@ -186,7 +186,7 @@ def test_the_summary_says_what_is_assumed_and_what_came_of_it(tmp_path, monkeypa
         "roofline … 50% … 70%",
         # 8,192 x 32,478 ns + 8,192 x 8,193 / 2 pairs x 1.060239 ns = .3016 s, and 3.25 + 5.30 s.
         "27,158 tokens/s … 8,192 tokens, 11,697 … 100,000",
-        "step 7.31 ms alone … 21.5 ms … batch of 32 … 8,192 tokens",
+        "step 7.31 ms … 21.5 ms … batch … 32 … 8,192 tokens",
         "prompts waited",
     ):
         assert shows(said, part)

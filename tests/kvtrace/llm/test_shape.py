@@ -314,9 +314,7 @@ def test_pieces_say_what_a_read_needs_of_a_chunk():
 
 
 def test_an_unknown_model_names_those_known():
-    with pytest.raises(
-        ConfigError, match=r"unknown model 'zzz'; known are tiny-1b, .*config\.json"
-    ):
+    with pytest.raises(ConfigError, match=r"model 'zzz'.*tiny-1b, .*config\.json"):
         find_model("zzz")
     with pytest.raises(ConfigError, match=r"llama3.1-75b.*llama3.1-70b-instruct"):
         find_model("llama3.1-75b")
@@ -336,7 +334,7 @@ def test_a_model_is_found_by_what_people_call_it(name):
 
 
 def test_a_quantised_model_is_another():
-    with pytest.raises(ConfigError, match="unknown model"):
+    with pytest.raises(ConfigError, match=r"llama3.1-70b-instruct"):
         find_model("meta-llama/Llama-3.1-70B-Instruct-FP8")
 
 
@@ -430,10 +428,10 @@ def test_the_command_lists_every_model():
     [
         (("nope",), "model 'nope'"),
         (("tiny-1b", "--kv-dtype", "fp4"), "--kv-dtype: … 'fp4'"),
-        (("tiny-1b", "--tokens", "0"), "--tokens 0: must be > 0"),
-        (("tiny-1b", "--chunk", "-1"), "--chunk -1: must be > 0"),
-        (("tiny-1b", "--page", "0"), "--page 0: must be > 0"),
-        (("tiny-1b", "--page", "4x"), "unknown unit 'x'"),
+        (("tiny-1b", "--tokens", "0"), "--tokens 0: … > 0"),
+        (("tiny-1b", "--chunk", "-1"), "--chunk -1: … > 0"),
+        (("tiny-1b", "--page", "0"), "--page 0: … > 0"),
+        (("tiny-1b", "--page", "4x"), "unit 'x'"),
     ],
 )
 def test_the_command_refuses(args, message):

@@ -308,7 +308,7 @@ def test_import_reports_in_words_and_in_json(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr()
     assert "requests                   3\n" in shown.out
     assert "failures                   1\n" in shown.out
-    assert shows(shown.out, "qos in 3 rows … block_ids in 3 rows")
+    assert shows(shown.out, "qos … 3 rows … block_ids … 3 rows")
     assert shows(shown.err, "b.csv … --source burstgpt")
     assert "1 failed requests" in shown.err
     assert kvtrace(monkeypatch, "import", "b.csv", "--json", "-o", "r.parquet", "--force") == 0
@@ -323,7 +323,7 @@ def test_import_reports_in_words_and_in_json(tmp_path, monkeypatch, capsys):
     (["--source", "web"], "'web'"),
     (["--time-unit", "s"], "--time-unit … --source"),
     (["--time-scale", "0"], "time scale(=0)"),
-    (["--cycles", "0"], "cycles(=0) must be > 0"),
+    (["--cycles", "0"], "cycles(=0) … > 0"),
     (["--cycle-ids", "other"], "--cycle-ids other:"),
     (["--cycle-ids", "same"], "--cycle-ids … --cycles … 2"),
     (["--over-limit", "clip"], "--over-limit clip … --max-input-tokens … 8192"),

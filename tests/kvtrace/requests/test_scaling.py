@@ -179,10 +179,10 @@ def test_gen_and_size_scale_and_a_seed_gives_the_same_bytes(file, tmp_path):
 
 
 REFUSED = {
-    "none": (["--scale", "0"], "scale(=0) must be > 0"),
+    "none": (["--scale", "0"], "scale(=0) … > 0"),
     "over all": (
         ["--scale", "2", "--scale-common", "120%"],
-        "scale common(=1.2) … 0 to 1",
+        "scale common(=1.2) … 0 … 1",
     ),
     "no share": (
         ["--scale", "2", "--scale-common", "some"],

@@ -76,7 +76,7 @@ def test_starts_are_drawn_from_the_seed(two):
         == again.arrival_ns.tolist()
         == sorted([0, 10**9, gap, gap + 2_500_000_000])
     )
-    assert any("Poisson at 0.1" in note for note in one.notes)
+    assert any(shows(note, "Poisson … 0.1") for note in one.notes)
 
 
 def test_global_ids_are_shared_between_files(tmp_path):
@@ -150,9 +150,9 @@ def test_files_must_agree_on_the_block_size(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(TraceError, match=r"no \*\.json there"):
+    with pytest.raises(TraceError, match=r"no \*\.json"):
         agentic.read(tmp_path, rng())
-    with pytest.raises(TraceError, match="no such file"):
+    with pytest.raises(TraceError, match=r"a\.json"):
         agentic.read(tmp_path / "a.json", rng())
     (tmp_path / "a.json").write_text('{"block_size"', encoding="utf-8")
     with pytest.raises(TraceError, match="not JSON: "):

@@ -30,7 +30,7 @@ def test_every_kind_of_time_is_read(tmp_path, times, expected):
     assert found.block_tokens == 0
     assert found.session_id is None
     assert found.block_offsets.tolist() == [0, 0, 0]
-    assert show_each(found.notes, ["no sessions, turns or block ids"])
+    assert show_each(found.notes, ["sessions, turns … block ids"])
 
 
 def test_columns_are_found_by_name(tmp_path):

@@ -104,9 +104,9 @@ def test_bad_rows_are_named(tmp_path, text, message):
 
 def test_nothing_there(tmp_path):
     for path in (tmp_path, tmp_path / "x*.csv"):
-        with pytest.raises(TraceError, match=r"no \*\.csv there"):
+        with pytest.raises(TraceError, match=r"no \*\.csv"):
             burstgpt.read(path)
-    with pytest.raises(TraceError, match="no such file"):
+    with pytest.raises(TraceError, match=r"x\.csv"):
         burstgpt.read(tmp_path / "x.csv")
 
 

@@ -65,12 +65,12 @@ def test_what_is_not_certain_is_asked_for(tmp_path, text):
 
 def test_a_directory_of_both_kinds_is_asked_for(files):
     (files / "two" / "t.json").write_text(AGENTIC, encoding="utf-8")
-    with pytest.raises(ConfigError, match="is unknown: name it"):
+    with pytest.raises(ConfigError, match=r"two .*--source"):
         detect(files / "two")
 
 
 def test_a_missing_file_is_missing(tmp_path):
-    with pytest.raises(TraceError, match="no such file"):
+    with pytest.raises(TraceError, match=r"none.jsonl"):
         detect(tmp_path / "none.jsonl")
 
 
@@ -81,7 +81,7 @@ def test_options_are_for_their_sources_alone(files):
     ):
         read("mooncake", files / "m.jsonl", {"request_rate_per_s": 1}, Reshaping(), 1)
     for wrong in (0, -16):
-        with pytest.raises(ConfigError, match=f"--block-tokens {wrong}: must be > 0"):
+        with pytest.raises(ConfigError, match=rf"--block-tokens {wrong}:.*> 0"):
             read("mooncake", files / "m.jsonl", {"block_tokens": wrong}, Reshaping(), 1)
     with pytest.raises(ConfigError, match=r"'web'.*mooncake"):
         read("web", files / "m.jsonl", {}, Reshaping(), 1)

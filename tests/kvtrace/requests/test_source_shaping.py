@@ -158,7 +158,7 @@ def test_shapes_that_cannot_be(options):
 
 def test_what_outlasts_the_clock_is_refused():
     late = replace(REQUESTS, arrival_ns=ints(0, 1, 2, 2**60))
-    with pytest.raises(ConfigError, match="the clock"):
+    with pytest.raises(ConfigError, match=r"time scale\(=4\)"):
         reshape(late, Reshaping(time_scale=4), rng())
     with pytest.raises(ConfigError, match="trace"):
         reshape(late, Reshaping(cycles=4), rng())

@@ -164,7 +164,7 @@ def test_servegen_clients_follow_their_rates_and_histograms(tmp_path):
     assert int(found.arrival_ns[-1]) < 600 * S
     again = servegen.read(tmp_path, rng(), time_window_ns=(0, 600 * S))
     assert again.arrival_ns.tolist() == found.arrival_ns.tolist()
-    assert any("no sessions, turns or block ids" in note for note in found.notes)
+    assert shows(found.notes, "sessions, turns … block ids")
     with pytest.raises(ConfigError, match="share a prefix"):
         found.check_shared()
 
@@ -182,7 +182,7 @@ def test_a_servegen_window_begins_anywhere_with_its_rate(tmp_path):
     assert int(found.arrival_ns[-1]) < 300 * S
     with pytest.raises(ConfigError, match=r"request rate\(=0\)"):
         servegen.read(tmp_path, rng(), request_rate_per_s=0.0)
-    with pytest.raises(TraceError, match=r"1 clients.*700 to 800 s"):
+    with pytest.raises(TraceError, match=r"1 clients.*700.*800 s"):
         servegen.read(tmp_path, rng(), time_window_ns=(700 * S, 100 * S))
 
 
@@ -290,7 +290,7 @@ def test_agentx_is_the_source_by_its_rules(tmp_path):
     # Another cap or ratio overrides the rule.
     plain = agentx.read(path, rng(), start_ratio=(0.0, 0.0))
     assert plain.arrival_ns.tolist() == [s * S for s in (0, 5, 6, 35, 46, 58)]
-    with pytest.raises(ConfigError, match=r"start ratio\(=0.5-2\).*0 to 1"):
+    with pytest.raises(ConfigError, match=r"start ratio\(=0.5-2\).*0.*1"):
         agentx.read(path, rng(), start_ratio=(0.5, 2.0))
 
 

@@ -464,10 +464,10 @@ BAD = {
     "rag_share=nan": "workload.rag_share(=nan) … >= 0",
     "prompt_tokens=[]": "workload.prompt_tokens(=[])",
     "prompt_tokens=[5, 0]": "workload.prompt_tokens(=0) … >= 1 … 10000000",
-    "rag_documents=0": "workload.rag_documents(=0) must be >= 1",
+    "rag_documents=0": "workload.rag_documents(=0) … >= 1",
     "rag_top_chunks=1001": "workload.rag_top_chunks(=1001) … 1 … 1000",
     "rag_document_tokens=[9, 3]": ("workload.rag_document_tokens(=[9, 3])"),
-    "decode_entries=-1": "workload.decode_entries(=-1) must be >= 1",
+    "decode_entries=-1": "workload.decode_entries(=-1) … >= 1",
     "mode=both": "'both'",
     "colour=blue": "`colour`",
 }

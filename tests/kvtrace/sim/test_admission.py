@@ -119,10 +119,10 @@ def test_a_refusing_fastest_tier_leaves_the_object_to_the_next():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["admission=frequency", "admission_decay=0s"], "must be > 0"),
+        (["admission=frequency", "admission_decay=0s"], "> 0"),
         (["admission=tinylfu", "policy=sieve"], "policy=lru … ttl"),
-        (["admission=nth-offer", "admission_count=0"], "must be >= 1"),
-        (["admission=tinylfu", "admission_window=0"], "must be >= 1"),
+        (["admission=nth-offer", "admission_count=0"], ">= 1"),
+        (["admission=tinylfu", "admission_window=0"], ">= 1"),
         (["admission=sometimes"], "sometimes"),
     ],
 )

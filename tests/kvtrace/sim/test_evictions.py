@@ -300,8 +300,8 @@ def test_slots_of_users_are_used_again(policy, placement):
             ["tiers.nvme.ttl=10m"],
             "tiers.nvme: policy=ttl … 10m",
         ),
-        (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=0s"], "tiers.nvme.ttl(=0s) must be > 0"),
-        (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=200y"], "unknown unit 'y'"),
+        (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=0s"], "tiers.nvme.ttl(=0s) … > 0"),
+        (["tiers.nvme.policy=ttl", "tiers.nvme.ttl=200y"], "unit 'y'"),
         (
             ["tiers.nvme.policy=ttl", "tiers.nvme.ttl=99999d"],
             "tiers.nvme.ttl(=99999d)",

@@ -212,7 +212,7 @@ def test_gen_writes_the_stream_column_and_its_contents(monkeypatch, tmp_path, ca
         kvtrace(monkeypatch, "gen", *options, "--set", "tiers.nvme.streams=user-kind", "-o", out)
         == 0
     )
-    assert "nvme: written by" in capsys.readouterr().out
+    assert "nvme: written" in capsys.readouterr().out
     rows, stats = open_table(out, TRACE), open_table(out).meta.stats["tiers"]
     assert rows.extras == ("stream",)
     # Nothing else depends on it.

@@ -295,7 +295,7 @@ def test_every_row_is_what_plain_python_says(semantics, data):
             ["tiers.nvme.store_queue=9", "placement=write-back"],
             "store_queue needs placement=write-through",
         ),
-        (["tiers.nvme.heartbeat=1s"], "heartbeat needs a store_queue"),
+        (["tiers.nvme.heartbeat=1s"], "heartbeat … store_queue"),
         (["tiers.nvme.bucket_objects=5"], "bucket_objects … store_queue … heartbeat"),
         (
             ["tiers.nvme.store_queue=4", "tiers.nvme.heartbeat=1s", "tiers.nvme.bucket_objects=5"],

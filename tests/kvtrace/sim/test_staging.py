@@ -195,10 +195,10 @@ def test_lmcache_mp_goes_from_80_to_64_percent():
     ("setting", "why"),
     [
         ("tiers.cpu.policy=clock", "staging … clock"),
-        ("placement=write-back", "staging needs placement=write-through"),
+        ("placement=write-back", "staging … placement=write-through"),
         ("tiers.nvme.staging=true", "one tier … 2"),
         ("tiers.nvme.evict_share=0.5", "evict_share needs evict_every"),
-        ("tiers.nvme.stores_backwards=true", "stores_backwards needs staging"),
+        ("tiers.nvme.stores_backwards=true", "stores_backwards … staging"),
         ("tiers.nvme.evict_every=1us", "1ms"),
         ("recency=tail-first", "loads_backwards needs recency=head-first"),
     ],

@@ -54,7 +54,7 @@ def test_the_best_and_the_cheapest_that_is_good_enough():
     )
     assert shows(
         first_line(findings(*made, Target(0.6))),
-        "62.0 % at a=4, price 30 … 60 %: a=3 (61.0 %, price 20)",
+        "62.0 % … a=4, price 30 … 60 %: a=3 (61.0 %, price 20)",
     )
     assert shows(first_line(findings(*made, Target(0.7))), "70 %: none")
     assert [of.number for of in findings(*made, Target(0.6)).candidates] == [2, 3, 1, 0]
@@ -71,7 +71,7 @@ def test_what_has_no_tier_with_a_price_costs_nothing():
 def test_without_prices_the_smallest():
     made = study([({"a": 1}, result(0.7, None)), ({"a": 2}, result(0.65, 2 * GIB))])
     assert shows(
-        first_line(findings(*made, Target(0.6))), "70.0 % at a=1 … 60 %: a=2 (65.0 %, 2.15 GB"
+        first_line(findings(*made, Target(0.6))), "70.0 % … a=1 … 60 %: a=2 (65.0 %, 2.15 GB"
     )
     assert shows(first_line(findings(*made, Target(0.7))), "70 %: … unlimited")
 
@@ -101,9 +101,9 @@ def test_seeds_are_averaged():
         for a, s, ratio in ((1, 1, 0.2), (1, 2, 0.6), (2, 1, 0.5))
     ]
     line = first_line(findings(*study(rows), None))
-    assert shows(line, "50.0 % at a=2, 1.07 GB")
+    assert shows(line, "50.0 % … a=2, 1.07 GB")
     rows[2] = ({"a": 2, "seed": 1}, result(0.3, GIB))
-    assert "40.0 % (20.0 to 60.0 over 2 seeds) at a=1" in first_line(findings(*study(rows), None))
+    assert shows(first_line(findings(*study(rows), None)), "40.0 % (20.0 … 60.0 … 2 seeds) … a=1")
     # The same configuration twice is no second seed.
     rows = [({"a": 1}, result(0.4, GIB))] * 2
     assert shows(first_line(findings(*study(rows), None)), "40.0 % … 1.07 GB")
@@ -132,5 +132,5 @@ def test_what_a_knob_does_is_counted_where_all_else_is_equal():
 def test_failures_and_what_is_not_done_are_said_first():
     rows = [({"a": 1}, result(0.5, GIB)), ({"a": 2}, Failed("no room")), ({"a": 3}, None)]
     shown = document(findings(*study(rows), None), "s.toml", is_page=True)
-    assert show_each(shown.warnings, ["PARTIAL: 2 of 3", "1 of 2 configurations … no room"])
+    assert show_each(shown.warnings, ["PARTIAL: 2 … 3", "1 … 2 configurations … no room"])
     assert shown.chapters[-1].tables[0].rows == [[1, "2", "no room"]]

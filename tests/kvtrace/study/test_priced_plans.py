@@ -395,7 +395,7 @@ def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
         (
             PRICES.replace("3DWPD,5y", "much"),
             ["--target-hit", "50%"],
-            "--endurance much: write 1DWPD,5y",
+            "--endurance much: … 1DWPD,5y",
         ),
         (
             PRICES.partition("[nvme]")[0],

@@ -13,6 +13,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from phrases import shows
 from whole import read_table
 
 from kvtrace import cli
@@ -192,12 +193,12 @@ def test_checkpoints_are_valid_repeatable_and_as_many_as_kept(monkeypatch, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--users", "3"], "--users 3 needs a KV cache"),
-        (["--tp", "2"], "--tp 2 needs a KV cache"),
-        (["--request-rate", "3/s"], "--request-rate 3/s needs a KV cache"),
+        (["--users", "3"], "--users 3 .*KV cache"),
+        (["--tp", "2"], "--tp 2 .*KV cache"),
+        (["--request-rate", "3/s"], "--request-rate 3/s .*KV cache"),
         (["requests.jsonl"], "requests"),
         (["--set", "keeps=3"], "keep"),
-        (["--ranks", "0"], r"ranks\(=0\) must be >= 1"),
+        (["--ranks", "0"], r"ranks\(=0\) .*>= 1"),
         (["--every", "2h"], "first save"),
         (["--every", "1ns"], "1,000,000 saves"),
         (["--set", "parameters=1"], "8 ranks"),
@@ -221,7 +222,7 @@ def test_training_options_and_its_preset_belong_together(monkeypatch, tmp_path, 
             cli.main()
         assert left.value.code == 2
     said = capsys.readouterr().err
-    assert "--ranks 3 needs --preset checkpoint" in said
+    assert shows(said, "--ranks 3 … --preset checkpoint")
     assert "kvtrace gen" in said
     with pytest.raises(ConfigError, match="weight_bytes"):
         load_training(["weight_bytes=0"], {})

@@ -90,14 +90,14 @@ def test_a_trace_without_its_objects_converts(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["t.parquet", "t.parquet", "--force"], 2, "the input"),
-        (["t.parquet", "link.parquet", "--force"], 2, "the input"),
-        (["t.parquet", "t.json"], 2, "*.parquet or *.csv.zst"),
-        (["t.parquet", ".parquet"], 2, "unknown file type"),
+        (["t.parquet", "t.parquet", "--force"], 2, "input"),
+        (["t.parquet", "link.parquet", "--force"], 2, "input"),
+        (["t.parquet", "t.json"], 2, "*.parquet … *.csv.zst"),
+        (["t.parquet", ".parquet"], 2, "file type"),
         (
             ["t.parquet", "t.parquet.zst", "--to", "mlperf"],
             2,
-            "*.csv or *.csv.zst",
+            "*.csv … *.csv.zst",
         ),
         (
             ["t.parquet", "t.csv", "--to", "warp"],

@@ -256,7 +256,7 @@ def test_what_it_refuses(monkeypatch, tmp_path, capsys):
         ([kv, save, "-o", out, "--requests", f"kv={requests}"], "belong together"),
         (
             [kv, save, "-o", out, "--requests", f"save={requests}", "--requests-out", out],
-            "another simulation",
+            "simulation",
         ),
     ):
         assert run(monkeypatch, "merge", *arguments) == 2
