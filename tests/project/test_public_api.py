@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("kvtrace", "kvreplay")
+PACKAGES = ("kvtrace", "kvreplay", "kvdistill")
 NAMES = [
     (package, name) for package in PACKAGES for name in importlib.import_module(package).__all__
 ]

@@ -54,7 +54,7 @@ def test_importing_the_package_loads_no_heavy_library():
     assert not loaded & {"numpy", "pyarrow", "polars", "duckdb", "msgspec", "typer"}
 
 
-def test_a_function_is_public_though_a_folder_was_imported_first():
+def test_public_functions_outlive_folders_of_their_name():
     code = (
         "import kvdistill.reports.output, kvdistill.jobs.fio_jobs, kvdistill;"
         " print(*(callable(getattr(kvdistill, n)) for n in kvdistill.__all__))"
