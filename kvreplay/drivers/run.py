@@ -31,7 +31,7 @@ from kvreplay.drivers.engines import (
 from kvreplay.drivers.record import STRACE, TIER, EngineRecord, Recording, recording
 from kvreplay.probes.session import probing
 from kvreplay.result import tables
-from kvreplay.result.counts import RunPart
+from kvreplay.result.recording import RunPart
 from kvreplay.result.summarize import Measured, RunResults, opening
 from kvreplay.run.run import FinishedRun, Interrupted, moved_between, write_down
 from kvreplay.tiers.claims import smart

@@ -24,7 +24,7 @@ from kvreplay.config.setting import Setting
 from kvreplay.engine.engine import Engine
 from kvreplay.engine.job import Driven
 from kvreplay.engine.share import AUTO
-from kvreplay.native.rows import NOT_DONE, READ, WRITE
+from kvreplay.native.rows import NOT_DONE, READ, ROW, WRITE
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
@@ -32,23 +32,8 @@ from kvreplay.probes.session import Probed
 from kvreplay.result import tables
 from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
-from kvreplay.result.counts import (
-    MOST,
-    CountedOperations,
-    LeastLater,
-    OpenRequests,
-    RequestTimes,
-    RunPart,
-    TraceRows,
-    ops_batch,
-)
-from kvreplay.result.figures import (
-    DEFINITIONS,
-    figures,
-    metrology,
-    mlperf_figures,
-    traffic_warnings,
-)
+from kvreplay.result.figures import metrology, mlperf_figures, traffic_warnings
+from kvreplay.result.recording import LeastLater, RunPart, RunRecorder, TraceRows, ops_batch
 from kvreplay.result.tables import PartialRunFile, Running
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
@@ -58,6 +43,9 @@ from kvtrace.core import pa
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe, first_tokens_ns
+from kvtrace.core.metrics.native import NEVER_NS
+from kvtrace.core.metrics.recorder import RunFacts
+from kvtrace.core.metrics.requests import OpenRequests, RequestTimes
 from kvtrace.core.run.figures import (
     CheckpointFigures,
     Figures,
@@ -66,7 +54,6 @@ from kvtrace.core.run.figures import (
     Pace,
     RequestFigures,
     Summary,
-    WarmupFacts,
 )
 from kvtrace.core.run.run_file import (
     OPS_FILE,
@@ -106,7 +93,7 @@ class RunResults:
         """
         self.setting, self._output = setting, output
         is_open_loop = setting.pacer.speed is not None
-        self._operations = CountedOperations(
+        self._recorder = RunRecorder(
             setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes
         )
         self._served, self._checkpoints = (
@@ -158,7 +145,7 @@ class RunResults:
 
         What was due by then was asked of it.
         """
-        self._operations.run["until_ns"] = ended_ns
+        self._recorder.run["until_ns"] = ended_ns
 
     def take(self, part: RunPart) -> None:
         """Take the next rows: `part.first` is how many were taken before."""
@@ -210,7 +197,7 @@ class RunResults:
         )
         for batch in self._served.end():
             self._writers[SERVED].write(batch)
-        self._operations.order.end()
+        self._recorder.end()
         self.requests = self._served.figures()
         self._write_series(is_last=True)
 
@@ -221,13 +208,13 @@ class RunResults:
         counts = np.ones(len(part), bool)
         if warmup is not None:
             counts = np.ascontiguousarray(warmup.is_measured(part.rows), np.bool_)
-        asked = self._operations.take(part, counts)
+        asked = self._recorder.take(part, counts)
         self._write_series()
         self._take_trace(int(part.rows["trace_row"][-1]) + 1, part, counts, asked)
 
     def _write_series(self, *, is_last: bool = False) -> None:
-        if (over := self._operations.over(is_last=is_last)) is not None:
-            self._writers[SERIES].write(tables.series_batch(self._operations, over))
+        if (over := self._recorder.over(is_last=is_last)) is not None:
+            self._writers[SERIES].write(tables.series_batch(self._recorder, over))
 
     def _take_trace(self, up_to: int, part: RunPart, counts: Any, asked: Any) -> None:
         """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
@@ -256,21 +243,26 @@ class RunResults:
     @property
     def rows(self) -> int:
         """Planned rows that were taken, submitted or not."""
-        return int(self._operations.run["rows"][0])
+        return int(self._recorder.run["rows"][0])
 
     @property
     def last_completed_ns(self) -> int | None:
         """The last completion; null if there was none."""
-        last_ns = int(self._operations.run["last_completed_ns"][0])
-        return None if last_ns == NOT_DONE else last_ns
+        return self._recorder.last_completed_ns
 
     def took_ns(self, tiers: list[str]) -> int | None:
         """Return the time from the first submission to the last completion of reads and writes on
         `tiers`.
         """
-        found = self._operations
-        of = [i for i, tier in enumerate(found.tiers) if tier is not None and tier.name in tiers]
-        return found.took([at for i in of for op in (READ, WRITE) for at in found.at(i, op)])[0]
+        recorder = self._recorder
+        kinds = [
+            kind
+            for index, tier in enumerate(recorder.tiers)
+            if tier is not None and tier.name in tiers
+            for op in (READ, WRITE)
+            for kind in recorder.kinds_of(index, op)
+        ]
+        return recorder.span_ns(kinds)
 
     # Long: a field a line.
     def summary(
@@ -286,80 +278,57 @@ class RunResults:
         `wall_ns` says how long the run was where `driven` cannot; `moved` what devices did
         meanwhile, by drive.
         """
-        setting, found, run = self.setting, self._operations, self._operations.run[0]
+        setting, recorder, run = self.setting, self._recorder, self._recorder.run[0]
         names = [t.name for t in setting.reader.meta.tiers]
-        wall_ns, left_out = driven.wall_ns if driven else wall_ns, None
-        from_ns = int(run["from_ns"]) if run["counted_sent"] else None
-        if setting.config.warmup is not None:
-            left_out = WarmupFacts(
-                asked=setting.config.warmup,
-                operations=int(run["left_out"]),
-                first_measured_row=None if from_ns is None else int(run["first_row"]),
-                measured_from_ns=from_ns,
-            )
-        # What went before the first operation that counts is no time of the figures.
-        span_ns = None if wall_ns is None else wall_ns - (from_ns or 0)
+        wall_ns = driven.wall_ns if driven else wall_ns
         threads_ns = 0 if driven is None else driven.wall_ns * max(1, len(driven.threads))
-        judged = pace(found, driven)
+        judged = pace(recorder, driven)
         failed, sent = int(run["failed"]), int(run["sent"])
         depth, because = setting.config.depth, setting.depth_because
-        judgement, missed = (
-            verdict(found, driven, judged, moved or {}, depth, because),
-            int(run["rows"]) - sent,
-        )
+        judgement = verdict(recorder, driven, judged, moved or {}, depth, because)
         times = None
         if setting.rows_once:
             # How often --duration repeated the window, or what it cut it to: rows of the last
             # repeat go while some of earlier ones still wait.
             times = sent / setting.planned_once
-            said = (
-                f"; {repeated(replayed_part(window_note(setting)), times)} in"
-                f" {format_duration(wall_ns)}"
+            part = repeated(replayed_part(window_note(setting)), times)
+            message = f"{judgement.sentence}; {part} in {format_duration(wall_ns)}"
+            judgement = msgspec.structs.replace(judgement, sentence=message)
+        sentence = judgement.sentence
+        if failed:
+            sentence = f"{failed:,} of {sent:,} operations FAILED; {sentence}"
+        generation = None
+        if driven is not None and driven.wall_ns:
+            generation = Generation(
+                generation_ns=driven.making_ns,
+                reserve_ns=driven.reserve_ns,
+                threads=len(driven.threads),
+                share_of_threads=driven.making_ns / threads_ns,
+                reserve_share=driven.reserve_ns / threads_ns,
+                writes_generated_in_flight=driven.writes_generated_in_flight,
             )
-            judgement = msgspec.structs.replace(judgement, sentence=judgement.sentence + said)
-        return Summary(
-            verdict=(
-                f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}"
-                if failed
-                else judgement.sentence
-            ),
-            judgement=judgement,
-            wall_ns=wall_ns,
-            measured_from_ns=from_ns,
-            operations=found.total("good"),
-            errors=failed,
-            not_reached=missed,
-            trace_times=times,
-            figures=figures(found),
-            drives=figures(found, of_drives=True),
-            pace=judged,
-            in_flight_mean=found.total("service_ns") / span_ns if span_ns else None,
-            warmup=left_out,
-            skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
-            absent_deletes=setting.window.residency.absent_deletes,
-            definitions=DEFINITIONS,
-            generation=(
-                None
-                if driven is None or not driven.wall_ns
-                else Generation(
-                    generation_ns=driven.making_ns,
-                    reserve_ns=driven.reserve_ns,
-                    threads=len(driven.threads),
-                    share_of_threads=driven.making_ns / threads_ns,
-                    reserve_share=driven.reserve_ns / threads_ns,
-                    writes_generated_in_flight=driven.writes_generated_in_flight,
-                )
-            ),
+        return recorder.summary(
+            RunFacts(
+                verdict=sentence,
+                judgement=judgement,
+                pace=judged,
+                wall_ns=wall_ns,
+                trace_times=times,
+                warmup=setting.config.warmup,
+                skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
+                absent_deletes=setting.window.residency.absent_deletes,
+                generation=generation,
+            )
         )
 
     def warnings(self, moved: dict[str, DeviceIo]) -> list[str]:
         """Return warnings, by drive, of devices that moved too little or too much."""
-        return traffic_warnings(self.setting, self._operations, moved)
+        return traffic_warnings(self.setting, self._recorder, moved)
 
     def metrology(self, moved: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
         """Return how far off the measurement is, by what devices `moved`, by drive."""
         # A page cache moves what it likes, when it likes.
-        return metrology(self._operations, {} if self.setting.config.is_buffered else moved, judged)
+        return metrology(self._recorder, {} if self.setting.config.is_buffered else moved, judged)
 
     def close_tables(self, run: RunFile) -> None:
         """Give the tables of `run` their metadata and their names."""
@@ -379,7 +348,7 @@ class RunResults:
 
         None without checkpoints.
         """
-        last_ns = int(self._operations.run["last_ns"][0])
+        last_ns = int(self._recorder.run["last_ns"][0])
         return self._checkpoints.figures(
             self.setting, self._output / OPS_FILE, last_ns=last_ns, wall_ns=wall_ns
         )
@@ -734,12 +703,14 @@ class ServedRequests:
         """Know no request of the run that `setting` describes."""
         self._setting, self._is_open_loop = setting, setting.pacer.speed is not None
         self._moves = np.array([t is not None and not t.is_simulated for t in setting.tiers])
-        self._requests = OpenRequests(self._moves, IS_LOAD, is_open_loop=self._is_open_loop)
+        self._requests = OpenRequests(
+            self._moves, IS_LOAD, is_open_loop=self._is_open_loop, row_bytes=ROW.itemsize
+        )
         self._later: LeastLater | None = None
         self._is_modelled = not_modelled(setting.reader.meta, setting.asked) is None
         self._last_load = -1
         """The request of the last row, if that loads for it."""
-        self._figures = RequestTimes(setting.config.criteria.targets)
+        self._figures = RequestTimes(setting.config.criteria.targets_ns)
 
     def begin(self) -> None:
         """Start a new part of rows."""
@@ -763,7 +734,9 @@ class ServedRequests:
             is_own = numbers(batch.column("node"), "i4") == node
             columns["request_id"] = np.where(is_own, columns["request_id"], -1)
         at = 0
-        while (at := self._requests.take(at, first_row, columns, part, counts)) < batch.num_rows:
+        while (
+            at := self._requests.take(at, first_row, columns, part.rows, counts)
+        ) < batch.num_rows:
             if self._later is None:
                 self._later = LeastLater(self._setting.reader, self._setting.window.rows)
             yield from self._given(self._requests.pop(self._later.after(first_row + at)))
@@ -774,7 +747,7 @@ class ServedRequests:
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the requests that are left: no row will follow."""
-        yield from self._given(self._requests.pop(MOST), is_last=True)
+        yield from self._given(self._requests.pop(NEVER_NS), is_last=True)
 
     def _given(self, found: Any, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         if not len(found):
@@ -803,7 +776,7 @@ class ServedRequests:
         counted_as = ("planned", "operations", "hits", "hit_bytes", "read_bytes", "written_bytes")
         values = {name: found[name] for name in counted_as} | {
             **{
-                name: np.where(found[name] == MOST, NOT_DONE, found[name])
+                name: np.where(found[name] == NEVER_NS, NOT_DONE, found[name])
                 for name in ("scheduled_ns", "submitted_ns")
             },
             "request_id": found["id"],

@@ -36,7 +36,7 @@ from kvreplay.plan.contents import DataSource, Fill, named
 from kvreplay.plan.window import Loader, populated_rows
 from kvreplay.probes.session import probing
 from kvreplay.result import tables
-from kvreplay.result.counts import RunPart
+from kvreplay.result.recording import RunPart
 from kvreplay.result.summarize import (
     Measured,
     RunResults,
