@@ -37,8 +37,6 @@ from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_note
 from kvreplay.result.tables import is_unrecovered
 from kvreplay.result.verdict import judged_run
 from kvreplay.run.run import Interrupted, recover
-from kvtrace import __version__
-from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metrics.distribution import ERROR
@@ -52,6 +50,7 @@ from kvtrace.core.run.figures import (
     Summary,
     TierRate,
 )
+from kvtrace.core.run.run_builder import RunOutcome, build_header, build_run_file
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     RANK_FOLDER,
@@ -183,15 +182,11 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
             if part.report.partition is not None
         )
         partition = msgspec.structs.replace(partition, deletes_left_out=left_out)
-    return RunFile(
+    header = build_header(
         program="kvreplay",
-        version=__version__,
         argv=order.argv,
         config=config,
-        config_sha256=sha256(config),
         started_utc=min(run.started_utc or "" for run in runs) or None,
-        status=status,
-        reason=reason,
         host=first.host,
         trace=TraceNote(file=path.name, metadata=metadata),
         tiers={
@@ -231,35 +226,44 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
             (r.prepared for r in runs if r.prepared), key=lambda p: p.total_ns, default=None
         ),
         data=first.data,
-        verification=_verification(runs),
-        device_io=device_io,
-        notes=[*run_notes(order, parts, partition, summary), *histogram_notes(figures, requests)],
-        requests=requests,
-        mlperf=(
-            None
-            if requests is None
-            else mlperf_figures(
-                metadata,
-                moved,
-                summary,
-                order.config.criteria,
-                requests,
-                is_whole_trace=is_whole,
-                took_ns=took_ns,
-            )
+    )
+    mlperf = None
+    if requests is not None:
+        mlperf = mlperf_figures(
+            metadata,
+            moved,
+            summary,
+            order.config.criteria,
+            requests,
+            is_whole_trace=is_whole,
+            took_ns=took_ns,
+        )
+    return build_run_file(
+        header,
+        RunOutcome(
+            summary=summary,
+            status=status,
+            reason=reason,
+            verification=_verification(runs),
+            device_io=device_io,
+            notes=[
+                *run_notes(order, parts, partition, summary),
+                *histogram_notes(figures, requests),
+            ],
+            requests=requests,
+            mlperf=mlperf,
+            checkpoints=merged_checkpoints(parts, ranked, tiers, summary.wall_ns),
+            ranks=RanksNote(
+                count=order.count,
+                library=order.library,
+                partition=partition,
+                start=start_note(parts),
+                is_exact=ranked.is_exact,
+                ranks=[rank_note(part) for part in parts],
+                straggler=late,
+                combined=combined_note(parts),
+            ),
         ),
-        checkpoints=merged_checkpoints(parts, ranked, tiers, summary.wall_ns),
-        ranks=RanksNote(
-            count=order.count,
-            library=order.library,
-            partition=partition,
-            start=start_note(parts),
-            is_exact=ranked.is_exact,
-            ranks=[rank_note(part) for part in parts],
-            straggler=late,
-            combined=combined_note(parts),
-        ),
-        summary=summary,
     )
 
 

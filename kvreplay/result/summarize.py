@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -38,9 +38,7 @@ from kvreplay.result.tables import PartialRunFile, Running
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
-from kvtrace import __version__
 from kvtrace.core import pa
-from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe, first_tokens_ns
 from kvtrace.core.metrics.native import NEVER_NS
@@ -55,13 +53,18 @@ from kvtrace.core.run.figures import (
     RequestFigures,
     Summary,
 )
+from kvtrace.core.run.run_builder import RunOutcome, build_header, build_run_file
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     SERIES_FILE,
     SERVED_FILE,
+    DataNote,
     DeviceIo,
     EngineNote,
     PacingNote,
+    Populated,
+    Preconditioned,
+    Prepared,
     RunBegun,
     RunFile,
     Smart,
@@ -397,35 +400,22 @@ class Measured:
     """What the probes beside it found; None if it was not asked for."""
 
 
-def opening(setting: Setting, config: dict[str, Any], trace: TraceNote, **known: Any) -> RunBegun:
-    """Return what run.json says before the first operation is submitted.
+class EngineFacts(NamedTuple):
+    """What of a run's header may have become more when the run is over."""
 
-    `config`, and what is `known`.
-    """
-    own = {"started_utc": datetime.now(UTC).isoformat(), "host": host_facts()}
-    return RunBegun(
-        program="kvreplay",
-        version=__version__,
-        argv=setting.argv,
-        config=config,
-        config_sha256=sha256(config),
-        status="running",
-        reason=None,
-        trace=trace,
-        pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
-        **(own | known),
-    )
+    tiers: dict[str, dict[str, Any]]
+    engine: EngineNote
+    window: WindowNote
+    data: DataNote | None = None
 
 
-def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]:
-    """Return what of it may have become more when the run is over."""
-    return {
-        "tiers": {
-            t.name: {"target": t.target, "engine": t.engine, **t.facts()}
-            for t in setting.tiers
-            if t
-        },
-        "engine": EngineNote(
+def collect_engine_facts(setting: Setting, engine: Engine, data: DataSource) -> EngineFacts:
+    """Return the facts of a replay's tiers, engine, window and data, as they are by now."""
+    tiers = [tier for tier in setting.tiers if tier]
+    used = engine.arena.used
+    return EngineFacts(
+        tiers={t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in tiers},
+        engine=EngineNote(
             name=engine.name,
             because=engine.because,
             **engine.facts(),
@@ -433,60 +423,85 @@ def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]
             queue_depth_because=setting.depth_because,
             io_bytes=setting.config.io_bytes,
             buffer_bytes=engine.arena.nbytes,
-            buffer_used_bytes=(
-                None if engine.arena.used is None else engine.arena.used * engine.io_bytes
-            ),
-            # Of buffers that nothing has gone through yet there is nothing to tell, and to look
-            # takes long.
-            buffer_small_page_bytes=small_page_bytes(engine.arena) if engine.arena.used else None,
+            buffer_used_bytes=None if used is None else used * engine.io_bytes,
+            # Nothing can be told of buffers that were not used yet, and looking takes long.
+            buffer_small_page_bytes=small_page_bytes(engine.arena) if used else None,
             plan_bytes=setting.window.loader.held_bytes,
         ),
-        "window": window_note(setting),
-        "data": data.facts(),
-    }
+        window=window_note(setting),
+        data=data.facts(),
+    )
 
 
-def running(setting: Setting, begun: RunBegun) -> PartialRunFile:
+def build_run_header(
+    setting: Setting,
+    config: dict[str, Any],
+    trace: TraceNote,
+    facts: EngineFacts,
+    *,
+    started_utc: str | None = None,
+    host: dict[str, Any] | None = None,
+    preconditioned: Sequence[Preconditioned] = (),
+    populated: Populated | None = None,
+    prepared: Prepared | None = None,
+    smart: dict[str, SmartReadings] | None = None,
+) -> RunBegun:
+    """Return what run.json says before the first operation is submitted: now, and on this host."""
+    return build_header(
+        program="kvreplay",
+        argv=setting.argv,
+        config=config,
+        started_utc=datetime.now(UTC).isoformat() if started_utc is None else started_utc,
+        host=host_facts() if host is None else host,
+        trace=trace,
+        tiers=facts.tiers,
+        pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
+        engine=facts.engine,
+        window=facts.window,
+        preconditioned=preconditioned,
+        populated=populated,
+        prepared=prepared,
+        data=facts.data,
+        smart=smart,
+    )
+
+
+def build_partial_run(setting: Setting, header: RunBegun) -> PartialRunFile:
     """Return the content of run.partial.json."""
     # What populating used is not the run's.
-    known = asdict(begun) | {
-        "engine": msgspec.structs.replace(begun.engine, buffer_used_bytes=None)
-    }
+    engine = msgspec.structs.replace(header.engine, buffer_used_bytes=None)
+    known = asdict(header) | {"engine": engine}
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
 
 
-def finished(found: RunResults, begun: RunBegun, measured: Measured) -> RunFile:
-    """Return the content of run.json.
-
-    What was known before the run, and its results, but for checkpoints.
-    """
-    setting, requests, error = found.setting, found.requests, measured.error
-    # Not asdict: of a run that was cut off, it is a PartialRunFile.
-    known: dict[str, Any] = {name: getattr(begun, name) for name in RunBegun.__struct_fields__}
-    known["status"] = status_of(error)
-    known["reason"] = None if error is None else str(error)
-    known["smart"] = {
-        name: SmartReadings(before=readings.before, after=measured.smart.get(name))
-        for name, readings in begun.smart.items()
-    }
-    return RunFile(
-        **known,
-        verification=measured.verification,
-        device_io=measured.device_io,
-        probes=None if measured.probed is None else measured.probed.facts(),
-        notes=[*_notes(setting, begun, measured, requests), *measured.trouble],
-        requests=requests,
-        mlperf=mlperf_figures(
-            setting.reader.meta,
-            {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated},
-            measured.summary,
-            setting.config.criteria,
-            requests,
-            is_whole_trace=setting.is_whole_trace,
-            took_ns=found.took_ns,
+def build_results(results: RunResults, header: RunBegun, measured: Measured) -> RunFile:
+    """Return the content of run.json, but for checkpoints."""
+    setting, requests, error = results.setting, results.requests, measured.error
+    targets = {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated}
+    mlperf = mlperf_figures(
+        setting.reader.meta,
+        targets,
+        measured.summary,
+        setting.config.criteria,
+        requests,
+        is_whole_trace=setting.is_whole_trace,
+        took_ns=results.took_ns,
+    )
+    return build_run_file(
+        header,
+        RunOutcome(
+            summary=measured.summary,
+            status=status_of(error),
+            reason=None if error is None else str(error),
+            smart=measured.smart,
+            verification=measured.verification,
+            device_io=measured.device_io,
+            probes=None if measured.probed is None else measured.probed.facts(),
+            notes=[*_notes(setting, header, measured, requests), *measured.trouble],
+            requests=requests,
+            mlperf=mlperf,
+            metrology=results.metrology(measured.device_io, measured.summary.pace),
         ),
-        metrology=found.metrology(measured.device_io, measured.summary.pace),
-        summary=measured.summary,
     )
 
 

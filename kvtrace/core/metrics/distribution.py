@@ -40,7 +40,7 @@ class TimeDistributions:
         self.records["limit"] = limit
         ends = np.cumsum(self.records["limit"])
         # Pages that nothing is written to take no memory.
-        values: Any = np.empty(int(ends[-1]), np.int64)
+        values: Any = np.empty(int(self.records["limit"].sum()), np.int64)
         self._values = np.split(values, ends[:-1])
         self._slots: Any = np.zeros((number, SLOTS), np.int64)
         self.records["value"] = address(values) + (ends - self.records["limit"]) * values.itemsize
