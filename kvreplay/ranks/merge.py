@@ -686,16 +686,16 @@ def _rate(
     )
     moved = sum(f.bytes or 0 for f in of_tier if f.op != "delete")
     operations = sum(f.operations or 0 for f in of_tier)
-    asked, reached = None, per_second(operations, recorder.span_ns(kinds))
+    asked, took_ns = None, recorder.span_ns(kinds)
     if recorder.is_open_loop:
-        _, asked, reached = recorder.delivery(kinds)
+        _, asked, _, took_ns = recorder.delivery(kinds)
     return TierRate(
         tier=tier,
         is_simulated=of_tier[0].is_simulated,
         asked_bytes_per_s=asked * moved / operations if asked and moved else None,
         asked_operations_per_s=asked,
-        reached_bytes_per_s=reached * moved / operations if reached and moved else None,
-        reached_operations_per_s=reached,
+        reached_bytes_per_s=per_second(moved or None, took_ns),
+        reached_operations_per_s=per_second(operations, took_ns),
         end_late_ns=(late_ns or 0) if recorder.is_open_loop else None,
     )
 

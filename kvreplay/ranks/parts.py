@@ -22,13 +22,14 @@ from kvreplay.config.config import Config, Criteria, PartitionBy
 from kvreplay.plan.window import IS_LOAD
 from kvreplay.result.checkpoints import figures_of, joined, spans_of, times_beside
 from kvreplay.result.figures import added, least
-from kvtrace.core.metrics.native import NEVER_NS, NONE, NOT_DONE, OPS_A_PLACE, READ
+from kvtrace.core.metrics.native import NONE, NOT_DONE, OPS_A_PLACE, READ
 from kvtrace.core.metrics.ops_table import (
     NO_ENGINE,
     OpsFile,
     OpsRows,
     exact_limits,
     read_in_time,
+    table_recorder,
 )
 from kvtrace.core.metrics.recorder import LATENESS, RESPONSE, OperationRecorder, TableTier
 from kvtrace.core.metrics.recorder import OPS as OPS_NAMES
@@ -187,19 +188,17 @@ def record_ranks(parts: Sequence[PartRun], tiers: Sequence[str], criteria: Crite
     for figures in (figures for part in left for figures in part.figures):
         kind = tiers.index(figures.tier) * OPS_A_PLACE + OPS_NAMES.index(figures.op)
         counts[kind] += figures.operations or 0
-    limits = exact_limits(counts)
-    recorder = OperationRecorder(
-        [_tier_of(left, tier) for tier in tiers], is_open_loop=is_open, limits=limits
-    )
-    # Its rows say by themselves whether they were due by the end of their rank.
-    recorder.run["until_ns"] = NEVER_NS - 1
+    known_tiers = [_tier_of(left, tier) for tier in tiers]
+    recorder = table_recorder(known_tiers, counts, is_open_loop=is_open)
     requests = _RankRequests(left, recorder.moves, criteria, is_open_loop=is_open)
     for rows, file, least_later in read_in_time([p.ops for p in left], is_open_loop=is_open):
         planned = rows.where(rows.engine != NO_ENGINE)
         recorder.add(planned.rows, planned.is_counted, asked_bytes=planned.asked_bytes)
         requests.take(rows, planned, file, least_later)
     recorder.end()
-    return RankedRun(recorder, requests.figures(), is_exact=bool((limits == counts).all()))
+    return RankedRun(
+        recorder, requests.figures(), is_exact=bool((exact_limits(counts) == counts).all())
+    )
 
 
 def _tier_of(parts: Sequence[PartRun], tier: str) -> TableTier | None:

@@ -48,7 +48,7 @@ def pace(recorder: OperationRecorder[Tier], driven: Driven | None = None) -> Pac
     if not recorder.is_open_loop or not sent:
         return None
     every = range(len(recorder.kinds))
-    end_late, offered, delivered = recorder.delivery(every)
+    end_late, offered, delivered, _ = recorder.delivery(every)
     late, _ = recorder.late()
     on_time = 1 - late / good if good else None
     is_kept = (

@@ -169,7 +169,7 @@ def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate
     count = recorder.total("good", at)
     moved = recorder.total("moved_bytes", at) if tier.has_times else 0
     if recorder.is_open_loop:
-        late, asked, reached = recorder.delivery(at)
+        late, asked, reached, _ = recorder.delivery(at)
     else:
         late, asked, reached = None, None, per_second(count, recorder.span_ns(at))
     return TierRate(

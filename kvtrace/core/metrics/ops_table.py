@@ -135,8 +135,7 @@ def record_ops(path: Path, warmup: Warmup | None = None) -> OpsRecording:
                 has_times=not is_simulated and code != NO_ENGINE,
             )
         )
-    recorder = OperationRecorder(tiers, is_open_loop=is_open_loop, limits=exact_limits(counts))
-    recorder.run["until_ns"] = _UNTIL_NS
+    recorder = table_recorder(tiers, counts, is_open_loop=is_open_loop)
     file = OpsFile(path, warmup)
     for batch in reader.batches(_COLUMNS):
         part = rows_of(batch, file)
@@ -153,6 +152,17 @@ def exact_limits(counts: Any) -> Any:
     All of them, or none if they are more than EXACT_OPERATIONS in all.
     """
     return counts if counts.sum() <= EXACT_OPERATIONS else np.zeros_like(counts)
+
+
+def table_recorder(
+    tiers: Sequence[TableTier | None], counts: Any, *, is_open_loop: bool
+) -> OperationRecorder[TableTier]:
+    """Return a recorder for rows of tables `ops`, of which there are `counts` by kind."""
+    recorder = OperationRecorder(
+        tiers, is_open_loop=is_open_loop, limits=exact_limits(counts), has_freed_bytes=False
+    )
+    recorder.run["until_ns"] = _UNTIL_NS
+    return recorder
 
 
 class TimedRows(NamedTuple):

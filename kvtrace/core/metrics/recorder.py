@@ -172,7 +172,9 @@ class Delivery(NamedTuple):
     offered_per_s: float | None
     """Operations due by the run's end / the schedule; null if all were due at once."""
     delivered_per_s: float | None
-    """Operations that completed / the schedule, or the longer time that they took."""
+    """Operations that completed / took_ns."""
+    took_ns: int | None
+    """The schedule, or the longer time that the operations took."""
 
 
 class TimeOrder:
@@ -312,13 +314,17 @@ class OperationRecorder(Generic[TierT]):
         limits: Any = None,
         row_bytes: int | None = None,
         has_seconds: bool = False,
+        has_freed_bytes: bool = True,
     ) -> None:
         """Record operations on `tiers`, null for one without a target.
 
         `drives` are, by tier, those of a tier on several, else empty. I/Os are up to `io_bytes`
         long. A distribution is exact up to `limits`, int64 by kind; by default all have equal shares
         of EXACT_VALUES. `row_bytes` is the distance of rows that are longer than OPERATION_ROW.
+        Seconds are counted if it `has_seconds`; rows of deletes say what they freed if it
+        `has_freed_bytes`.
         """
+        self._has_freed_bytes = has_freed_bytes
         self.tiers, self.is_open_loop, self.io_bytes = tiers, is_open_loop, io_bytes
         self.drives = [drives[index] if drives else () for index in range(len(tiers))]
         places = [max(1, len(of_tier)) for of_tier in self.drives]
@@ -489,7 +495,7 @@ class OperationRecorder(Generic[TierT]):
         """
         records, count = self.kinds, self.total("good", kinds)
         if not count:
-            return Delivery(None, None, None)
+            return Delivery(None, None, None, None)
         last = max(kinds, key=lambda kind: int(records["last_ns"][kind]))
         completed_ns = int(records["last_ns"][last])
         last_due_ns = int(records["last_due_ns"][list(kinds)].max())
@@ -515,7 +521,7 @@ class OperationRecorder(Generic[TierT]):
         missed_ns = int(records["first_missed_ns"][list(kinds)].min())
         late_ns = max(0, int(self.run["until_ns"][0]) - missed_ns, ready_ns - last_due_ns)
         offered_per_s = per_second(self.total("due", kinds), schedule_ns)
-        return Delivery(late_ns, offered_per_s, per_second(count, took_ns))
+        return Delivery(late_ns, offered_per_s, per_second(count, took_ns), took_ns)
 
     @property
     def last_completed_ns(self) -> int | None:
@@ -551,6 +557,7 @@ class OperationRecorder(Generic[TierT]):
         is_timed, is_delete = tier.has_times, op == OPS[DELETE]
         span_ns, operations = self.span_ns(kinds), self.total("good", kinds)
         moved = self.total("bytes", kinds)
+        has_bytes = is_timed and (self._has_freed_bytes or not is_delete)
         has_io = not tier.is_simulated and not is_delete
         if has_io and operations:
             has_io = self.total("io_known", kinds) > 0
@@ -569,7 +576,7 @@ class OperationRecorder(Generic[TierT]):
             operations=operations,
             errors=self.total("errors", kinds),
             corrupt=self.total("corrupt", kinds),
-            bytes=moved if is_timed else None,
+            bytes=moved if has_bytes else None,
             io_bytes=self.total("io_bytes", kinds) if has_io else None,
             span_ns=span_ns,
             bandwidth_bytes_per_s=None if is_delete else per_second(moved, timed_ns),
