@@ -25,7 +25,12 @@ from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.metrics.ops_table import record_ops
 from kvtrace.core.metrics.recorder import RunFacts
 from kvtrace.core.run.figures import Summary
-from kvtrace.core.run.run_builder import RunOutcome, build_header, build_run_file
+from kvtrace.core.run.run_builder import (
+    RunOutcome,
+    build_header,
+    build_run_file,
+    histogram_notes,
+)
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
     OPS_FILE,
@@ -131,7 +136,7 @@ def _run_file(
             summary=summary,
             status=facts.status,
             reason=facts.reason,
-            notes=metadata.notes,
+            notes=[*metadata.notes, *histogram_notes(summary.figures, None)],
             serving=facts.serving,
         ),
     )

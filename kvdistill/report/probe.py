@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from kvdistill.queries.database import opened, query
+from kvdistill.queries.database import named, opened, query
+from kvdistill.queries.recorded import viewed_times
 from kvdistill.report.tables import Key, Report, by, heat_table, histogram, lines_by, of_rows
 from kvtrace.core import duckdb
 from kvtrace.core.document.document import (
@@ -320,6 +321,8 @@ def layers(run_directory: Path) -> Layers | None:
     files = [ops, blocks] if blocks.is_file() else [ops]
     with opened(files) as db:
         objects = query(db, "run_layers_objects")
+        db.execute(f"CREATE VIEW times AS {named('run_layers_times')}")
+        times_of = {row["op"]: row for row in viewed_times(db).summaries.get("object", [])}
         inside = [_latency_parts(db, row) for row in objects] if blocks.is_file() else []
     moved, shown = [], []
     for row in objects:
@@ -347,7 +350,7 @@ def layers(run_directory: Path) -> Layers | None:
         layer = "object response" if row["is_response"] else "object"
         shown.append(
             {"op": op, "layer": layer, "count": operations}
-            | {name: row[name] for name in TIMES[:-1]}
+            | {name: times_of.get(op, {}).get(name) for name in TIMES[:-1]}
         )
         beneath = {"application": None if application is None else application.times.get(op)}
         beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}

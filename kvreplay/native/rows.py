@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kvtrace.core.metrics import native as recorded
 from kvtrace.core.native import library
 from kvtrace.core.native.structs import header
 
@@ -23,12 +24,10 @@ REPLAY, JOURNAL = (
     header(_CORE / "core.h", _CORE / "operation.h", _HERE / "replay.h", _HERE / name)
     for name in ("plan.h", "journal.h")
 )
-NONE = -1
-NOT_DONE = NONE
-READ, WRITE, DELETE = 0, 1, 2
-"""The codes of `op`, in the order of the contract's closed set."""
-OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
-"""The codes of `outcome`, in the order of the contract's closed set."""
+NONE, NOT_DONE = recorded.NONE, recorded.NOT_DONE
+READ, WRITE, DELETE = recorded.READ, recorded.WRITE, recorded.DELETE
+OK, ERROR, SHORT = recorded.OK, recorded.ERROR, recorded.SHORT
+SKIPPED, CORRUPT = recorded.SKIPPED, recorded.CORRUPT
 VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
 """Of `version`.
 

@@ -25,15 +25,15 @@ from kvreplay.ranks.parts import (
     Ordered,
     PartRun,
     RankReport,
-    merged_checkpoints,
-    merged_figures,
-    merged_pace,
+    merge_checkpoints,
+    merge_figures,
+    merge_pace,
     record_ranks,
     weighted,
 )
 from kvreplay.result.cause import is_late
 from kvreplay.result.figures import added, least, mlperf_figures, most, slowest
-from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
+from kvreplay.result.summarize import skipped_notes
 from kvreplay.result.tables import is_unrecovered
 from kvreplay.result.verdict import judged_run
 from kvreplay.run.run import Interrupted, recover
@@ -50,7 +50,13 @@ from kvtrace.core.run.figures import (
     Summary,
     TierRate,
 )
-from kvtrace.core.run.run_builder import RunOutcome, build_header, build_run_file
+from kvtrace.core.run.run_builder import (
+    HISTOGRAM_NOTE,
+    RunOutcome,
+    build_header,
+    build_run_file,
+    histogram_notes,
+)
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     RANK_FOLDER,
@@ -128,8 +134,8 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
     tiers = [tier.name for tier in first.trace.metadata.tiers]
     ranked = record_ranks(parts, tiers, order.config.criteria)
     recorder, requests = ranked.recorder, ranked.requests
-    figures = merged_figures(parts, recorder)
-    pace = merged_pace(runs, recorder)
+    figures = merge_figures(parts, recorder)
+    pace = merge_pace(runs, recorder)
     late = straggler(parts)
     device_io = _device_io(parts)
     judgement = merged_verdict(parts, figures, pace, device_io, late, recorder, tiers)
@@ -252,7 +258,7 @@ def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFi
             ],
             requests=requests,
             mlperf=mlperf,
-            checkpoints=merged_checkpoints(parts, ranked, tiers, summary.wall_ns),
+            checkpoints=merge_checkpoints(parts, ranked, tiers, summary.wall_ns),
             ranks=RanksNote(
                 count=order.count,
                 library=order.library,
@@ -508,7 +514,7 @@ def run_notes(
         for note in [] if part.run is None else part.run.notes:
             said.setdefault(note, []).append(part.rank)
     for note, ranks in said.items():
-        if note.startswith(("skipped", PERCENTILES)):
+        if note.startswith(("skipped", HISTOGRAM_NOTE)):
             # Said once, of all ranks.
             continue
         who = (

@@ -215,7 +215,7 @@ def _tier_of(parts: Sequence[PartRun], tier: str) -> TableTier | None:
     )
 
 
-def merged_figures(
+def merge_figures(
     parts: Sequence[PartRun], recorder: OperationRecorder[TableTier]
 ) -> list[Figures]:
     """Return the figures of each tier and kind of operation, over all ranks.
@@ -235,7 +235,7 @@ def merged_figures(
     return merged
 
 
-def merged_pace(runs: Sequence[RunFile], recorder: OperationRecorder[TableTier]) -> Pace | None:
+def merge_pace(runs: Sequence[RunFile], recorder: OperationRecorder[TableTier]) -> Pace | None:
     """Return whether all ranks kept pace; null in a closed loop."""
     known = [
         (pace, run.summary.operations or 0)
@@ -285,7 +285,7 @@ def weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
     return None if found is None else found / whole
 
 
-def merged_checkpoints(
+def merge_checkpoints(
     parts: Sequence[PartRun], ranked: RankedRun, tiers: Sequence[str], wall_ns: int | None
 ) -> CheckpointFigures | None:
     """Return the checkpoints of all ranks.

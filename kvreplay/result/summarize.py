@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
-from msgspec import UnsetType
 from msgspec.structs import asdict
 
 from kvreplay.config.setting import Setting
@@ -46,14 +45,18 @@ from kvtrace.core.metrics.recorder import RunFacts
 from kvtrace.core.metrics.requests import OpenRequests, RequestTimes
 from kvtrace.core.run.figures import (
     CheckpointFigures,
-    Figures,
     Generation,
     Metrology,
     Pace,
     RequestFigures,
     Summary,
 )
-from kvtrace.core.run.run_builder import RunOutcome, build_header, build_run_file
+from kvtrace.core.run.run_builder import (
+    RunOutcome,
+    build_header,
+    build_run_file,
+    histogram_notes,
+)
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     SERIES_FILE,
@@ -633,22 +636,6 @@ def skipped_notes(summary: Summary) -> list[str]:
             " written"
         )
     return found
-
-
-PERCENTILES = "percentiles of "
-"""How a note begins that says of which figures not all values were kept."""
-
-
-def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None) -> list[str]:
-    """Return which percentiles come from histograms, and how far off they may be."""
-    of = [(f"{each.latency.count:,} {each.op}s on {each.tier}", each.latency) for each in figures]
-    if requests is not None:
-        of.append((f"{requests.storage.count:,} requests", requests.storage))
-    return [
-        f"{PERCENTILES}{said} come from a histogram, at most {found.percentiles_within:.2%} off"
-        for said, found in of
-        if not isinstance(found.percentiles_within, UnsetType)
-    ]
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:

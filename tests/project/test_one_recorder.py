@@ -18,7 +18,7 @@ from taken import counted, rows_of
 from kvdistill.formats.importing import summary_of_ops
 from kvreplay.config.config import Criteria
 from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, SKIPPED
-from kvreplay.ranks.parts import PartRun, RankReport, merged_figures, record_ranks
+from kvreplay.ranks.parts import PartRun, RankReport, merge_figures, record_ranks
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metrics import ops_table
 from kvtrace.core.metrics.distribution import ERROR as WITHIN
@@ -194,7 +194,7 @@ def test_live_ranks_import_and_hand_agree(tmp_path: Path, rows: Any, ranks: int,
         parts.append(rank(folder, number, own, asked_bytes[is_own], own_figures))
     ranked = record_ranks(parts, NAMES, Criteria())
     assert ranked.is_exact
-    assert merged_figures(parts, ranked.recorder) == figures
+    assert merge_figures(parts, ranked.recorder) == figures
     facts = RunFacts(verdict="", wall_ns=10 * S)
     whole, together = live.summary(facts), ranked.recorder.summary(facts)
     for name in ("operations", "errors", "not_reached", "measured_from_ns", "in_flight_mean"):

@@ -18,6 +18,7 @@ from kvtrace import __version__
 from kvtrace.core.config import sha256
 from kvtrace.core.run.figures import (
     CheckpointFigures,
+    Figures,
     Metrology,
     Mlperf,
     RequestFigures,
@@ -133,3 +134,19 @@ def build_run_file(header: RunBegun, outcome: RunOutcome) -> RunFile:
         ranks=outcome.ranks,
         summary=outcome.summary,
     )
+
+
+HISTOGRAM_NOTE = "percentiles of "
+"""How a note begins that says of which figures not all values were kept."""
+
+
+def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None) -> list[str]:
+    """Return which percentiles come from histograms, and how far off they may be."""
+    named = [(f"{f.latency.count:,} {f.op}s on {f.tier}", f.latency) for f in figures]
+    if requests is not None:
+        named.append((f"{requests.storage.count:,} requests", requests.storage))
+    return [
+        f"{HISTOGRAM_NOTE}{subject} come from a histogram, at most {times.percentiles_within:.2%} off"
+        for subject, times in named
+        if not isinstance(times.percentiles_within, UnsetType)
+    ]

@@ -1,4 +1,4 @@
-"""What count.c counts against a few lines of plain Python, and its structures against Python's."""
+"""What recorder.c counts against a few lines of plain Python."""
 
 from __future__ import annotations
 
