@@ -23,7 +23,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.metrics.ops_table import record_ops
-from kvtrace.core.metrics.recorder import RunFacts
+from kvtrace.core.metrics.recorder import DEFINITIONS, RunFacts
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_builder import (
     RunOutcome,
@@ -142,10 +142,16 @@ def _run_file(
     )
 
 
+_DEFINITIONS = {
+    "latency": "service time: completed_ns - submitted_ns, as the imported program measured them"
+}
+
+
 def summary_of_ops(ops: Path, source: str) -> Summary:
     """Return the summary of an imported table `ops`, by the recorder that live runs use."""
     recording = record_ops(ops)
-    return recording.recorder.summary(RunFacts(verdict=f"imported from {source}"))
+    facts = RunFacts(verdict=f"imported from {source}", definitions=DEFINITIONS | _DEFINITIONS)
+    return recording.recorder.summary(facts)
 
 
 def _check_folder(outdir: Path, *, is_forced: bool) -> None:
