@@ -1,10 +1,10 @@
 """What each rank left of a run, and the figures of all ranks together.
 
 Ranks leave files (`ranks.json`, `rank.json`, and a run each), so that the whole can be put together
-after a crash too. One recorder takes the rows of every rank's ops.parquet in the order of the common
-clock, so its counts, rates and percentiles are those of a run of one process. A checkpoint ends when its last
-rank ends it, and its bytes are those of all ranks, as MLPerf Storage counts. The time of a request
-is what its operations on all ranks cover together.
+after a crash too. One recorder takes the rows of every rank's ops.parquet in the order of the
+common clock, so its counts, rates and percentiles are those of a run of one process. A checkpoint
+ends when its last rank ends it, and its bytes are those of all ranks, as MLPerf Storage counts. The
+time of a request is what its operations on all ranks cover together.
 """
 
 from __future__ import annotations
@@ -436,7 +436,10 @@ class _Loaders:
         np.maximum.at(self._last, index, last)
 
     def pop(self, ids: Any) -> tuple[Any, Any]:
-        """Return the first and the last rank for each of `ids`, rising, -1 for none; forget them."""
+        """Return the first and the last rank for each of `ids`, rising; -1 for none.
+
+        They are forgotten.
+        """
         first, last = np.full(len(ids), NONE), np.full(len(ids), NONE)
         is_over = np.isin(self._ids, ids)
         at = np.searchsorted(ids, self._ids[is_over])

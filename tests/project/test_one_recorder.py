@@ -38,7 +38,7 @@ TIER = NAMES[0]
 
 
 def tiers() -> list[Any]:
-    """Return tiers of which the first is a drive that pads to 4 KiB, and the others have no target."""
+    """Return a drive that pads to 4 KiB, and tiers without a target."""
     drive = SimpleNamespace(
         name=TIER,
         engine="other",

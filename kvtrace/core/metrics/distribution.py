@@ -85,7 +85,7 @@ class TimeDistributions:
         )
 
     def quantiles(self, parts: Sequence[int], *indices: int) -> list[int | None]:
-        """Return the values at `parts` (ten-thousandths) of the distributions at `indices` together.
+        """Return the values at `parts` (ten-thousandths) of the distributions `indices` together.
 
         Null where there are too few values; 10,000 is the longest.
         """

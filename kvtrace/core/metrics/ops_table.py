@@ -1,8 +1,8 @@
 """Tables `ops` as a recorder takes them: of one run or import, or of ranks merged in time.
 
-`record_ops` gives the recorder of one table. `read_in_time` yields the rows of several tables in the
-order of their common clock, so that one recorder takes the operations of all ranks as if one process
-had done them:
+`record_ops` gives the recorder of one table. `read_in_time` yields the rows of several tables in
+the order of their common clock, so that one recorder takes the operations of all ranks as if one
+process had done them:
 
     take the earliest time up to which every table has a batch in memory
     sort the rows up to there by time, and yield them

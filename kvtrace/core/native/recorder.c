@@ -1,6 +1,8 @@
-// What is recorded of operations that have ended: distributions of times, counts by kind and second,
-// requests, and what was in flight at once. This is the hot path of every figure: a live run adds the
-// rows of its ring here, the merge of several ranks and an import the rows of their tables ops.
+// What is recorded of operations that have ended: distributions of times, counts by kind and
+// second, requests, and what was in flight at once.
+//
+// This is the hot path of every figure. A live run adds the rows of its ring here; the merge of
+// several ranks and an import add the rows of their tables ops.
 #include "recorder.h"
 
 #include <stdlib.h>
@@ -238,8 +240,7 @@ static inline void count_good(Recorder *recorder, const OperationRow *row, int64
         free_ns = min_of(max_of(row->due_ns, row->ready_ns), start_ns);
         kind->depended_ns += free_ns - row->due_ns;
         kind->waited_ns += start_ns - free_ns;
-        int64_t *sized =
-            recorder->sized + (at * SIZE_CLASSES + size_class(row)) * 2 * COARSE_SLOTS;
+        int64_t *sized = recorder->sized + (at * SIZE_CLASSES + size_class(row)) * 2 * COARSE_SLOTS;
         sized[slot_by(service_ns, COARSE_BITS)]++;
         sized[COARSE_SLOTS + slot_by(end_ns - row->due_ns, COARSE_BITS)]++;
     }
@@ -247,9 +248,8 @@ static inline void count_good(Recorder *recorder, const OperationRow *row, int64
         const int64_t last_byte = row->offset_bytes + row->length_bytes - 1;
         const int64_t first_byte = floor_to(row->offset_bytes, recorder->padding_bytes[row->tier]);
         if (is_timed) {
-            distribution_put(
-                &times[PER_MIB],
-                (int64_t)((double)service_ns * ((double)MIB / (double)row->length_bytes)));
+            distribution_put(&times[PER_MIB], (int64_t)((double)service_ns *
+                                                        ((double)MIB / (double)row->length_bytes)));
         }
         length_op = row->length_bytes * 2 + row->op;
         kind->moved_bytes += row->length_bytes;
@@ -440,8 +440,7 @@ EXPORT int64_t requests_take(OpenRequests *open, int64_t begin, int64_t end, int
                              const uint8_t *is_counted) {
     RequestRecord *request = NULL;
     for (int64_t i = begin; i < end; i++) {
-        const OperationRow *row =
-            (const OperationRow *)(row_at + open->planned * open->row_bytes);
+        const OperationRow *row = (const OperationRow *)(row_at + open->planned * open->row_bytes);
         const bool is_planned = open->planned < rows && row->trace_row == first_row + i;
         if (id[i] < 0) {
             open->planned += is_planned;

@@ -34,22 +34,22 @@ typedef struct { // a distribution of times
     int64_t *slot;   // how many times lie in each slot
 } TimeDistribution;
 
-typedef struct {            // the operations of one kind that figures count
-    int64_t planned;        // whatever became of them
-    int64_t good;           // completed well
-    int64_t errors;         // failed, came up short, or brought corrupt blocks
-    int64_t corrupt;        // of the errors
-    int64_t bytes;          // of objects, by good ones
-    int64_t io_bytes;       // asked of the tier by good ones
-    int64_t io_known;       // good ones whose io_bytes are known
-    int64_t service_ns;     // of good ones, added up
-    int64_t moved_bytes;    // of objects, by good reads and writes
-    int64_t single_bytes;   // of moved_bytes, by operations of one I/O
-    int64_t first_ns;       // the first submission of a good one
-    int64_t last_ns;        // the last completion of a good one
-    int64_t due;            // due by the run's end, sent or not
-    int64_t due_bytes;      // of objects, by reads and writes due by then
-    int64_t last_due_ns;    // of those due by then
+typedef struct {             // the operations of one kind that figures count
+    int64_t planned;         // whatever became of them
+    int64_t good;            // completed well
+    int64_t errors;          // failed, came up short, or brought corrupt blocks
+    int64_t corrupt;         // of the errors
+    int64_t bytes;           // of objects, by good ones
+    int64_t io_bytes;        // asked of the tier by good ones
+    int64_t io_known;        // good ones whose io_bytes are known
+    int64_t service_ns;      // of good ones, added up
+    int64_t moved_bytes;     // of objects, by good reads and writes
+    int64_t single_bytes;    // of moved_bytes, by operations of one I/O
+    int64_t first_ns;        // the first submission of a good one
+    int64_t last_ns;         // the last completion of a good one
+    int64_t due;             // due by the run's end, sent or not
+    int64_t due_bytes;       // of objects, by reads and writes due by then
+    int64_t last_due_ns;     // of those due by then
     int64_t first_missed_ns; // the first due time of those that were due and not sent
     int64_t last_service_ns; // of the first row with the last completion
     int64_t last_bytes;      // of the same row
@@ -58,16 +58,16 @@ typedef struct {            // the operations of one kind that figures count
     int64_t waited_ns;       // before submission, waiting for anything else, by good ones
 } KindCounts;
 
-typedef struct {       // a run as a whole
-    int64_t rows;      // all that were recorded
-    int64_t sent;      // submitted, and not cut off in flight by the run's end
-    int64_t failed;    // with the warm-up's
-    int64_t counted_sent;   // submitted, of those that figures count
-    int64_t late;           // of counted_sent: more than LATE_NS after they were due
-    int64_t late_by_itself; // of counted_sent: more than LATE_NS after they could have gone
-    int64_t left_out;       // completed well, and not counted by figures
-    int64_t first_row;      // the first row submitted that figures count
-    int64_t from_ns;        // the first submission that figures count
+typedef struct {               // a run as a whole
+    int64_t rows;              // all that were recorded
+    int64_t sent;              // submitted, and not cut off in flight by the run's end
+    int64_t failed;            // with the warm-up's
+    int64_t counted_sent;      // submitted, of those that figures count
+    int64_t late;              // of counted_sent: more than LATE_NS after they were due
+    int64_t late_by_itself;    // of counted_sent: more than LATE_NS after they could have gone
+    int64_t left_out;          // completed well, and not counted by figures
+    int64_t first_row;         // the first row submitted that figures count
+    int64_t from_ns;           // the first submission that figures count
     int64_t last_completed_ns; // of all
     int64_t last_ns;           // the last time of all
     int64_t until_ns;          // the run's end, known before rows come that were not sent
@@ -114,16 +114,16 @@ typedef struct { // how many operations are in flight at once
     int64_t most;
 } InFlight;
 
-typedef struct {          // one tier in time
-    int64_t covered_ns;   // time in which at least one of its operations was in flight
-    int64_t until_ns;     // up to when that is known
-    Level *level;         // of the operations submitted first
-    int64_t levels;       // how many there are
-    int64_t level_room;   // 0: none is kept
+typedef struct {        // one tier in time
+    int64_t covered_ns; // time in which at least one of its operations was in flight
+    int64_t until_ns;   // up to when that is known
+    Level *level;       // of the operations submitted first
+    int64_t levels;     // how many there are
+    int64_t level_room; // 0: none is kept
 } TierTime;
 
-typedef struct {         // operations in the order of their submission
-    DoneOperation *done; // those that wait until hardly one can follow that was submitted earlier
+typedef struct {          // operations in the order of their submission
+    DoneOperation *done;  // those that wait until hardly one can follow that was submitted earlier
     DoneOperation *spare; // as much memory, for sorting
     int64_t dones;
     int64_t done_room;
@@ -164,17 +164,17 @@ typedef struct {                  // a recorder
     int64_t is_asked;  // whether the caller says what each row asked of its tier
 } Recorder;
 
-typedef struct {               // a request
+typedef struct { // a request
     int64_t id;
-    int64_t in_window;         // its rows
-    int64_t planned;           // of these, where data moves
-    int64_t operations;        // of these, completed well
-    int64_t loads;             // rows that read cached KV for it
-    int64_t load_bytes;        // of loads
-    int64_t loads_done;        // of loads: completed well, on any tier
-    int64_t loads_from_ns;     // their first submission
-    int64_t loads_until_ns;    // their last completion
-    int64_t hits;              // loads that completed well where data moves
+    int64_t in_window;      // its rows
+    int64_t planned;        // of these, where data moves
+    int64_t operations;     // of these, completed well
+    int64_t loads;          // rows that read cached KV for it
+    int64_t load_bytes;     // of loads
+    int64_t loads_done;     // of loads: completed well, on any tier
+    int64_t loads_from_ns;  // their first submission
+    int64_t loads_until_ns; // their last completion
+    int64_t hits;           // loads that completed well where data moves
     int64_t hit_bytes;
     int64_t read_bytes;
     int64_t written_bytes;

@@ -1,9 +1,10 @@
-"""The one place that makes run.json: of a replay, of several ranks, of a recovered run, of an import.
+"""The one place that makes run.json: of a replay, a recovered run, several ranks, an import.
 
     header = build_header(program="kvreplay", argv=[...], config={...}, ...)
     run = build_run_file(header, RunOutcome(summary=recorder.summary(facts)))
 
-A header is what is known when the first operation is about to be submitted; the outcome is the rest.
+A header is what is known when the first operation is about to be submitted; the outcome is the
+rest.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None)
     if requests is not None:
         named.append((f"{requests.storage.count:,} requests", requests.storage))
     return [
-        f"{HISTOGRAM_NOTE}{subject} come from a histogram, at most {times.percentiles_within:.2%} off"
+        f"{HISTOGRAM_NOTE}{subject} come from a histogram, at most"
+        f" {times.percentiles_within:.2%} off"
         for subject, times in named
         if not isinstance(times.percentiles_within, UnsetType)
     ]
