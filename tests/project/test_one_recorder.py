@@ -20,7 +20,7 @@ from kvreplay.config.config import Criteria
 from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, SKIPPED
 from kvreplay.ranks.parts import PartRun, RankReport, merge_figures, record_ranks
 from kvtrace.core.errors import TraceError
-from kvtrace.core.metrics import ops_table
+from kvtrace.core.metrics import distribution, native, ops_table, recorder
 from kvtrace.core.metrics.distribution import ERROR as WITHIN
 from kvtrace.core.metrics.native import OPS_A_PLACE
 from kvtrace.core.metrics.ops_table import OpsFile, read_in_time, record_ops
@@ -266,6 +266,21 @@ def test_many_operations_come_from_a_histogram(
     assert read.latency.percentiles_within == WITHIN
     assert read.latency.max_ns == service.max()
     assert read.latency.p99_ns == pytest.approx(np.sort(service)[989], rel=WITHIN)
+
+
+def test_python_has_the_constants_of_recorder_h() -> None:
+    expected = {
+        "SUB_BITS": distribution.SUB_BITS,
+        **{name: getattr(recorder, name) for name in ("SIZE_CLASSES", "COARSE_BITS")},
+        **{
+            name: getattr(recorder, name) for name in ("SERVICE", "PER_MIB", "RESPONSE", "LATENESS")
+        },
+        **{name: getattr(recorder, name) for name in ("OPEN_TIMES", "CLOSED_TIMES")},
+        **{name: getattr(native, name) for name in ("READ", "WRITE", "DELETE", "OK", "SHORT")},
+        "OPS": native.OPS_A_PLACE,
+        "FAILED": native.ERROR,
+    }
+    assert expected == {name: native.RECORDER.constants[name] for name in expected}
 
 
 def test_a_row_on_a_tier_that_is_not_there_is_refused(tmp_path: Path) -> None:

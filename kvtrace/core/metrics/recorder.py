@@ -320,9 +320,9 @@ class OperationRecorder(Generic[TierT]):
 
         `drives` are, by tier, those of a tier on several, else empty. I/Os are up to `io_bytes`
         long. A distribution is exact up to `limits`, int64 by kind; by default all have equal
-        shares of EXACT_VALUES. `row_bytes` is the distance of rows that are longer than OPERATION_ROW.
-        Seconds are counted if it `has_seconds`; rows of deletes say what they freed if it
-        `has_freed_bytes`.
+        shares of EXACT_VALUES. `row_bytes` is the distance of rows that are longer than
+        OPERATION_ROW. Seconds are counted if it `has_seconds`; rows of deletes say what they freed
+        if it `has_freed_bytes`.
         """
         self._has_freed_bytes = has_freed_bytes
         self.tiers, self.is_open_loop, self.io_bytes = tiers, is_open_loop, io_bytes
