@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from kvtrace.core.metadata import first_tokens_ns
-from kvtrace.model.catalogue import find_model
-from kvtrace.model.serving import GPUS, computing_times, step_ns
-from kvtrace.model.shape import bytes_per_token_per_rank
+from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.serving import GPUS, computing_times, step_ns
+from kvtrace.llm.shape import bytes_per_token_per_rank
 
 MODEL = "llama3.1-8b"
 # meta-llama/Llama-3.1-8B config.json

@@ -20,8 +20,8 @@ TARGET_PER_S = 5e6
 
 def simulate(nodes: int, seconds: int) -> tuple[float, int]:
     """Return the CPU seconds that a fleet of `nodes` takes, and its rows."""
-    from kvtrace.model import serving
-    from kvtrace.model.catalogue import find_model
+    from kvtrace.llm import serving
+    from kvtrace.llm.catalogue import find_model
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import Flush, Load, Simulation
 

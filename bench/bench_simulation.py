@@ -194,7 +194,7 @@ def bench_parts(directory: Path) -> None:
     from kvtrace.core.metadata import describe
     from kvtrace.core.schema import TRACE
     from kvtrace.core.tables import create
-    from kvtrace.model.catalogue import find_model
+    from kvtrace.llm.catalogue import find_model
     from kvtrace.sim.output import trace_batch
     from kvtrace.sim.presets.preset import load_preset
     from kvtrace.sim.simulation import Flush, Load, Simulation

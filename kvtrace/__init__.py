@@ -1,3 +1,91 @@
-"""kvtrace: the KV-cache workload model, the tier simulation, and the trace contract."""
+"""kvtrace: simulate the KV cache of an inference engine and write its I/O as a trace.
+
+>>> import kvtrace as kt
+>>> trace = kt.simulate(preset="lmcache-disk", users=4, duration="10s", model="tiny-1b", seed=1)
+>>> trace.stats.requests
+92
+
+The public API is what `__all__` lists; everything else may change at any time. Functions are
+imported when they are first used, so that `import kvtrace` takes no time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kvtrace.core.errors import (
+        ConfigError,
+        DeviceError,
+        KvError,
+        OutOfMemory,
+        ProbeUnavailable,
+        TraceError,
+    )
+    from kvtrace.core.simulation_stats import SimulationStats
+    from kvtrace.core.trace import Trace, read_trace
+    from kvtrace.curves.mrc import hit_ratio_curve, policies
+    from kvtrace.curves.sizing import SizeAnswer, size
+    from kvtrace.llm.models import Model, model, models
+    from kvtrace.requests.registry import read_requests, sources
+    from kvtrace.requests.requests import Requests
+    from kvtrace.sim.presets.preset import PresetInfo, presets
+    from kvtrace.sim.simulate import simulate
+
+__all__ = [
+    "ConfigError",
+    "DeviceError",
+    "KvError",
+    "Model",
+    "OutOfMemory",
+    "PresetInfo",
+    "ProbeUnavailable",
+    "Requests",
+    "SimulationStats",
+    "SizeAnswer",
+    "Trace",
+    "TraceError",
+    "hit_ratio_curve",
+    "model",
+    "models",
+    "policies",
+    "presets",
+    "read_requests",
+    "read_trace",
+    "simulate",
+    "size",
+    "sources",
+]
+
+_MODULES = {
+    "kvtrace.core.errors": (
+        "ConfigError",
+        "DeviceError",
+        "KvError",
+        "OutOfMemory",
+        "ProbeUnavailable",
+        "TraceError",
+    ),
+    "kvtrace.core.simulation_stats": ("SimulationStats",),
+    "kvtrace.core.trace": ("Trace", "read_trace"),
+    "kvtrace.curves.mrc": ("hit_ratio_curve", "policies"),
+    "kvtrace.curves.sizing": ("SizeAnswer", "size"),
+    "kvtrace.llm.models": ("Model", "model", "models"),
+    "kvtrace.requests.registry": ("read_requests", "sources"),
+    "kvtrace.requests.requests": ("Requests",),
+    "kvtrace.sim.presets.preset": ("PresetInfo", "presets"),
+    "kvtrace.sim.simulate": ("simulate",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import a name of the public API when it is first used."""
+        if name in _MODULE_OF:
+            return getattr(import_module(_MODULE_OF[name]), name)
+        raise AttributeError(f"module 'kvtrace' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted([*globals(), *__all__])

@@ -17,7 +17,7 @@ from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, sess
 from kvreplay.config.config import Config
 from kvreplay.drivers.engines import EngineKind, EngineOptions
 from kvtrace.core.app import Force, command_line, log, option, progress
-from kvtrace.core.errors import ConfigError, FailedOperations
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import counted
 
 if TYPE_CHECKING:
@@ -136,16 +136,9 @@ def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
 
 def fail(finished: FinishedRun, output: Path) -> None:
     """Raise the error of a run that was cut short, read corrupt blocks, or had failed operations."""
-    found, error = finished.run.verification, finished.error
-    if (
-        found is not None
-        and found.corrupt_blocks
-        and (error is None or finished.run.status != "partial")
-    ):
-        error = FailedOperations(
-            f"{counted(found.corrupt_blocks, 'corrupt block')} read; {output} lists them"
-        )
-    if error is not None:
+    from kvreplay.run.library import error_of
+
+    if (error := error_of(finished, output)) is not None:
         raise error
 
 

@@ -7,7 +7,6 @@ fields are options; a command takes it as one argument.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -19,24 +18,26 @@ import typer
 from kvtrace.core.app import log, option
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import (
-    QUANTILES,
     SECONDS_PER_DAY,
     Endurance,
     is_memory,
     parse_endurance,
 )
-from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns, parse_rate_per_s, positive
-from kvtrace.model.catalogue import find_model, logged_model
+from kvtrace.core.units import (
+    NS_PER_S,
+    parse_bytes,
+    parse_duration_ns,
+    parse_rate_per_s,
+    parse_share,
+    positive,
+)
 from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.sim.routers import Router
 
 if TYPE_CHECKING:
-    from kvtrace.curves.size import Target
-    from kvtrace.model.shape import ModelShape
     from kvtrace.requests.requests import Requests
-    from kvtrace.requests.users import Workload
     from kvtrace.sim.presets.preset import Preset
-    from kvtrace.sim.simulation import Load, Simulation
+    from kvtrace.sim.scenario import OpenLoop, Scenario
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -53,20 +54,7 @@ TensorParallel = Annotated[
     int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")
 ]
 
-_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
-
 E = TypeVar("E", bound=StrEnum)
-
-
-def parse_share(text: str, flag: str) -> float:
-    """Return the share that `text` says, 80% or 0.8, of any size.
-
-    ConfigError, naming `flag`, if it says none.
-    """
-    match = _SHARE.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"{flag} {text}: write a share such as 80% or 0.8")
-    return float(match[1]) / (100 if match[2] else 1)
 
 
 def member(kind: type[E], text: str, flag: str) -> E:
@@ -248,18 +236,15 @@ class UserArguments:
         )
         return next((f"{flag_of(name)} {value}" for name, value in said.items()), None)
 
-    def requests(
-        self,
-        source: SourceArguments,
-        until_ns: int,
-        max_context_tokens: int,
-        run: RunArguments,
-        workload: Workload,
-    ) -> Requests:
-        """Return the requests of an open loop that arrive before `until_ns`, as `run` limits and
-        draws them.
+    def parse_open_loop(self, source: SourceArguments) -> OpenLoop:
+        """Return the open loop that the options describe.
+
+        Raises:
+            ConfigError: if there is no rate, or an option belongs to another arrival process.
+
         """
-        from kvtrace.requests.users import ArrivalProcess, Process, make_open_loop
+        from kvtrace.requests.users import LIVE_CONVERSATIONS, ArrivalProcess, Process
+        from kvtrace.sim.scenario import OpenLoop
 
         if source.request_rate is None:
             raise ConfigError(
@@ -274,18 +259,9 @@ class UserArguments:
         if "day" in curve:
             curve["day_ns"] = parse_duration_ns(curve.pop("day"))
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, **curve)
-        live = (
-            {}
-            if source.live_conversations is None
-            else {"live_conversations": source.live_conversations}
-        )
-        loop = until_ns, max_context_tokens, run.seed
-        return make_open_loop(
-            arrivals, *loop, max_requests=run.max_requests, user_kind=workload.request_kind, **live
-        )
+        live = source.live_conversations
+        return OpenLoop(arrivals, LIVE_CONVERSATIONS if live is None else live)
 
-
-_PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
 
 TargetHit = Annotated[
     str | None, typer.Option(help="Share of look-ups that hit in any tier, such as 80% or 0.8.")
@@ -296,50 +272,6 @@ TargetTtft = Annotated[
         help="Modelled time to first token, such as p99=2s; p50, p95, p99, p99.9 or p99.99."
     ),
 ]
-
-
-def parse_target(hit: str | None, ttft: str | None) -> Target | None:
-    """Return what is to be reached; None if nothing is said."""
-    from kvtrace.curves.size import Target
-
-    if hit is None and ttft is None:
-        return None
-    share = None
-    if hit is not None:
-        share = parse_share(hit, "--target-hit")
-        if not 0 < share <= 1:
-            hint = (
-                f"; {share:g} % is written {share:g}%"
-                if 1 < share <= 100 and "%" not in hit  # noqa: PLR2004
-                else ""
-            )
-            raise ConfigError(
-                f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}"
-            )
-    if ttft is None:
-        return Target(share)
-    quantile, is_said, limit = (part.strip() for part in ttft.partition("="))
-    name = quantile.replace(".", "_")
-    if not is_said or name not in QUANTILES:
-        known = ", ".join(known.replace("_", ".") for known in QUANTILES)
-        raise ConfigError(
-            f"--target-ttft {ttft}: write for example p99=2s; percentiles are {known}"
-        )
-    limit_ns = parse_duration_ns(limit)
-    if not limit_ns:
-        raise ConfigError(f"--target-ttft {ttft}: must be > 0")
-    return Target(share, (f"{name}_ns", limit_ns))
-
-
-def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> float:
-    """Return the price of a byte that `text` says, such as 0.1/GiB.
-
-    ConfigError, naming `where`, if it says none.
-    """
-    match = _PRICE.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"{where}: write for example {example}")
-    return float(match[1]) / parse_bytes(f"1{match[2]}")
 
 
 USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
@@ -507,45 +439,7 @@ class DriveArguments:
         return found
 
 
-MODEL, USERS, DURATION = "llama3.1-8b", 32, "60s"
-"""Defaults where the preset has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A simulation that was asked for: of which tiers, model and load, on how many ranks."""
-
-    preset: Preset
-    model: ModelShape
-    load: Load
-    ranks: int
-    config: dict[str, Any]
-    """What was asked for, as a trace's metadata carries it."""
-
-    def simulation(self) -> Simulation:
-        """Return the simulation before its start."""
-        from kvtrace.sim.simulation import Simulation
-
-        return Simulation(self.preset, self.model, self.load, ranks=self.ranks)
-
-    def span_ns(self, simulation: Simulation) -> int | None:
-        """Return over how long requests arrive, as far as it is known so far.
-
-        To the last one, or to the end.
-        """
-        requests, most = self.load.requests, self.config["max_requests"]
-        duration_ns: int | None = self.config["duration_ns"]
-        if requests is None:
-            return simulation.now_ns if simulation.world.total.requests == most else duration_ns
-        if (arrivals := simulation.arrivals()) is not None:
-            times = arrivals[1]
-            return int(times[-1]) if len(times) == len(requests) else duration_ns
-        if "file" in self.config["source"] or len(requests) == most:
-            return min(int(requests.arrival_ns[-1]), simulation.load.until_ns)
-        return duration_ns
-
-
-# Long: one option after the other, in the order in which they depend on each other.
+# Long: each group of options is turned into the library's arguments.
 def prepare(
     file: Path | None,
     stack: StackArguments,
@@ -557,17 +451,14 @@ def prepare(
     read: Callable[[SourceArguments, Path, int, int | None], Requests] = SourceArguments.read,
     events: Sequence[str] = (),
 ) -> Scenario:
-    """Return the simulation that was asked for.
+    """Return the scenario that the options of a command describe.
 
-    `gpu` is what computes if neither `stack` nor its settings say; `read` reads the file; `events`
+    `gpu` is the GPU if neither `stack` nor its settings name one. `read` reads the file. `events`
     are as --event has them.
     """
-    from kvtrace.model import serving
-    from kvtrace.requests.requests import Turns, choose
-    from kvtrace.requests.users import make_overlapping
-    from kvtrace.sim.fleet import parse_all
+    from kvtrace.requests.requests import Turns
     from kvtrace.sim.presets.preset import load_preset
-    from kvtrace.sim.simulation import FOREVER_NS, Load
+    from kvtrace.sim.scenario import build_scenario
 
     users.check(source, file)
     if turns is not None and file is None:
@@ -575,83 +466,23 @@ def prepare(
             f"--turns {turns} is for the sessions of a FILE to read; without one, users are"
             " synthetic"
         )
-    settings, ranks = stack.settings or (), run.tensor_parallel
-    preset = load_preset(stack.preset, settings)
-    asked = None if file is None else read(source, file, run.seed, run.max_requests)
-    logged = None if asked is None or stack.model else logged_model(asked.origin)
-    model = logged[0] if logged else stack.model or preset.load.model or MODEL
-    shape = logged[1] if logged and not stack.kv_dtype else find_model(model, stack.kv_dtype)
-    roofline: dict[str, Any] = {}
-
-    def times(gpu: str) -> dict[str, Any]:
-        roofline.update(serving.computing_times(gpu, shape, ranks))
-        return roofline
-
-    preset = load_preset(stack.preset, settings, stack.gpu or gpu, times)
-    duration = run.duration or (None if file else preset.load.duration or DURATION)
-    until_ns = positive("--duration", parse_duration_ns)(duration) if duration else None
-    waits = None
-    if asked is not None:
-        asked, waits = choose(asked, None if turns is None else member(Turns, turns, "--turns"))
-    workload, requests, open_loop = preset.workload, asked, users.open_loop(source)
-    _check_users(workload, file, file or open_loop)
-    if file is None and until_ns is not None and open_loop:
-        requests = users.requests(source, until_ns, shape.max_context_tokens, run, workload)
-    count = users.users or preset.load.users or USERS
-    if workload.overlap:
-        if requests is not None:
-            raise ConfigError(
-                "workload.overlap needs synthetic users without a rate: leave out it, or FILE and"
-                " rate"
-            )
-        assert until_ns is not None, "without a file there is a duration"
-        requests = make_overlapping(
-            *(count, until_ns, shape.max_context_tokens, run.seed),
-            decode_ns_per_token=preset.decode_ns_per_token,
-            max_requests=run.max_requests,
-            kind=workload.request_kind,
-            mean_think_ns=workload.mean_think_ns,
-        )
-    load = Load(
-        requests=requests,
-        users=0 if requests is not None else count,
+    load_preset(stack.preset, stack.settings or ())  # its errors come before those of the file
+    requests = None if file is None else read(source, file, run.seed, run.max_requests)
+    has_open_loop = file is None and users.open_loop(source) is not None
+    return build_scenario(
+        requests,
+        preset=stack.preset,
+        settings=stack.settings or (),
+        model=stack.model,
+        kv_dtype=stack.kv_dtype,
+        gpu=stack.gpu or gpu,
+        tensor_parallel=run.tensor_parallel,
+        users=users.users,
+        open_loop=users.parse_open_loop(source) if has_open_loop else None,
+        duration=run.duration,
+        max_requests=run.max_requests,
         seed=run.seed,
-        until_ns=FOREVER_NS if until_ns is None else until_ns,
-        max_requests=run.max_requests or FOREVER_NS,
-        waits=waits,
-        incidents=parse_all(events, until_ns),
+        turns=None if turns is None else member(Turns, turns, "--turns"),
+        events=events,
+        load_name=str(file or users.open_loop(source)),
     )
-    config: dict[str, Any] = {
-        "preset": stack.preset,
-        "model": model,
-        "kv_dtype": stack.kv_dtype,
-        "tensor_parallel": run.tensor_parallel,
-        "seed": run.seed,
-        "users": None if requests else count,
-        "duration_ns": until_ns,
-        "max_requests": run.max_requests,
-        "source": requests.origin if requests else {"kind": "synthetic", "users": count},
-        "serving": serving.describe(preset.gpu, ranks, shape, preset.computing, roofline),
-    }
-    if waits is not None:
-        config["turns"] = str(Turns.FOLLOW)
-    if events:
-        config["events"] = list(events)
-    return Scenario(preset, shape, load, run.tensor_parallel, config)
-
-
-def _check_users(workload: Workload, file: Path | None, without: Path | str | None) -> None:
-    """Refuse knobs of synthetic users where there are none.
-
-    `without` is what has users who wait for no answer.
-    """
-    if workload.user_kind is not None and file:
-        raise ConfigError(
-            f"workload.user_kind={workload.user_kind} needs synthetic users: leave it, or"
-            f" {file}, out"
-        )
-    if workload.think_time is not None and without:
-        raise ConfigError(
-            f"workload.think_time={workload.think_time} needs synthetic users who wait for answers:"
-            f" leave it, or {without}, out"
-        )

@@ -26,6 +26,7 @@ from kvtrace.core.app import UsageError, command_line, command_of, emit_json, lo
 from kvtrace.core.document.page import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
+from kvtrace.core.units import price_of_byte
 from kvtrace.requests.registry import detect
 
 if TYPE_CHECKING:
@@ -84,17 +85,18 @@ def study(
     kvtrace study study.toml --target-hit 60% --workers 16
     kvtrace study study.toml --scheduler tcp://10.0.0.1:8786 --json
     """
+    from kvtrace.curves.size import parse_target
     from kvtrace.study.document import document, findings
     from kvtrace.study.run import rows_of, write
     from kvtrace.study.study import read_study
 
-    target = common.parse_target(target_hit, target_ttft)
+    target = parse_target(target_hit, target_ttft)
     options = frozenset(gen_options())
     wanted = read_study(
         file,
         options,
         common.StackArguments().preset,
-        lambda tier, text: common.price_of_byte(text, f"{file}: {tier}"),
+        lambda tier, text: price_of_byte(text, f"{file}: {tier}"),
     )
     for one in wanted.configurations:
         try:
@@ -374,11 +376,12 @@ def plan(
     kvtrace plan requests.jsonl --nodes 8 --target-ttft p99=2s --prices prices.toml
     kvtrace plan --users 200 --duration 10m --nodes 4 --target-hit 50% --router session
     """
+    from kvtrace.curves.size import parse_target
     from kvtrace.sim.output import notes_of
     from kvtrace.study.plan import LIST, SOME, Below, Plan, read_prices, stacks_of
     from kvtrace.study.run import Failed, write
 
-    target = common.parse_target(target_hit, target_ttft)
+    target = parse_target(target_hit, target_ttft)
     if target is None:
         raise ConfigError(
             "give the fleet a target, such as --target-hit 60% or --target-ttft p99=2s"
@@ -386,7 +389,7 @@ def plan(
     listed = read_prices(prices or LIST)
     where = str(prices or LIST.name)
     of_byte = {
-        text: common.price_of_byte(text, where)
+        text: price_of_byte(text, where)
         for text in {of.price for of in (listed.dram, *listed.media.values())}
         if text
     }

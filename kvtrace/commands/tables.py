@@ -345,7 +345,7 @@ def models(
     kvtrace models gpt-oss-120b --tokens 100000 --chunk 16 --page 4KiB
     kvtrace models ./config.json --kv-dtype fp8
     """
-    from kvtrace.model import catalogue
+    from kvtrace.llm import catalogue
 
     if model is None:
         listing = catalogue.listing()

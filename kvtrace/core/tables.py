@@ -13,7 +13,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import (
     MOST,
+    OBJECTS,
     OPS,
     STUDY,
     TABLES,
@@ -63,6 +64,19 @@ DENSE_SLACK = 1 << 24
 
 More would take memory for damage's sake.
 """
+
+
+def most_objects(path: Path, meta: Metadata) -> int:
+    """Return the largest object number that the trace at `path` may have.
+
+    Objects are numbered as requests name them, and one that no tier took has a number but no row.
+    So the number of rows bounds them only where there is no objects table, which has them all.
+    """
+    listed = 0
+    if objects_path(path).is_file():
+        with suppress(TraceError):
+            listed = open_table(objects_path(path), OBJECTS).meta.rows or 0
+    return max((meta.rows or 0) + DENSE_SLACK, listed - 1)
 
 
 class ParquetEncoder:
@@ -252,6 +266,7 @@ class RowCheck:
         """Check rows of `table` as `meta` describes it; errors name `path`."""
         self.row = 0
         self._table, self._meta, self._path = table, meta, path
+        self._most_objects = most_objects(path, meta) if table is TRACE else 0
         self._totals: dict[str, float] = {}
         """Of each column of bytes, so far."""
 
@@ -315,11 +330,8 @@ class RowCheck:
                 f"no tier: the metadata names {', '.join(names) or 'none'}",
             )
         elif self._table is TRACE and column.name == "object_id":
-            rows = self._meta.rows or 0
-            most, allowed = (
-                rows + DENSE_SLACK,
-                f"not a dense number from 0, in a file of {rows} rows",
-            )
+            most = self._most_objects
+            allowed = f"not a dense number from 0, in a file of {self._meta.rows or 0} rows"
         if (least is not None and low < least) or high > most:
             wrong = (
                 pc.greater(array, most)
@@ -758,6 +770,13 @@ def objects_path(trace: Path | str) -> Path:
     trace = Path(trace)
     suffix = _format(trace)
     return trace.with_name(trace.name.removesuffix(suffix) + ".objects" + suffix)
+
+
+def requests_path(trace: Path | str) -> Path:
+    """Return where the requests table of `trace` lies: `t.parquet` has `t.requests.parquet`."""
+    trace = Path(trace)
+    suffix = _format(trace)
+    return trace.with_name(trace.name.removesuffix(suffix) + ".requests" + suffix)
 
 
 def _format(path: Path) -> str:

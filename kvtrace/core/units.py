@@ -199,3 +199,29 @@ def printable(text: str) -> str:
     a\u001b[2Jb
     """
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
+_PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
+
+
+def parse_share(text: str, flag: str) -> float:
+    """Return the share that `text` says, 80% or 0.8, of any size.
+
+    ConfigError, naming `flag`, if it says none.
+    """
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{flag} {text}: write a share such as 80% or 0.8")
+    return float(match[1]) / (100 if match[2] else 1)
+
+
+def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> float:
+    """Return the price of a byte that `text` says, such as 0.1/GiB.
+
+    ConfigError, naming `where`, if it says none.
+    """
+    match = _PRICE.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{where}: write for example {example}")
+    return float(match[1]) / parse_bytes(f"1{match[2]}")

@@ -5,14 +5,20 @@ Hits, and bytes read and written, against the capacity of one tier.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kvtrace.core import pl
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.units import parse_bytes
 from kvtrace.curves.stack import OPTIMAL, Estimate, LruCurve, estimate, lru_curve, optimal_uses
-from kvtrace.model.shape import ModelShape, bytes_per_token
+from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.shape import ModelShape, bytes_per_token
+from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.chains import chunk_chains
 from kvtrace.sim.policies import Policy
@@ -69,6 +75,113 @@ class HitCurve:
     enough: list[dict[str, Any]]
 
 
+def hit_ratio_curve(
+    requests: Requests | str | Path,
+    *,
+    policies: Sequence[str] = ("lru",),
+    capacities: Sequence[str | int] | None = None,
+    points: int = 20,
+    model: str = "llama3.1-8b",
+    kv_dtype: str | None = None,
+    chunk_tokens: int | None = None,
+    sample: float | None = None,
+) -> pl.DataFrame:
+    """Return hit ratio against capacity of one cache tier alone, for each policy.
+
+    LRU is exact at every capacity, from one pass over the requests. Another policy is simulated at
+    each capacity, with samples of a large file.
+
+    Args:
+        requests: What `read_requests` returned, or the path of a file that it reads.
+        policies: Names of `policies()`: lru, lfu, fifo, clock, s3fifo, sieve, arc; or belady, the
+            optimum, which knows all later requests.
+        capacities: Sizes such as "64GiB", or numbers of bytes; rounded down to whole objects.
+            Default: `points` capacities from one object to all of them, log-spaced.
+        points: How many capacities if none are given.
+        model: The model whose KV cache is stored: it gives the bytes of an object.
+        kv_dtype: Element type of the cache. Default: the model's.
+        chunk_tokens: Tokens of an object. Default: those of the requests' blocks.
+        sample: Share of the objects to simulate for policies other than LRU; 1 is exact. Default:
+            1, or as much as makes a million references.
+
+    Returns:
+        One row for each policy and capacity: `policy`, `capacity_bytes`, `capacity_objects`,
+        `lookups`, `hits`, `hit_ratio`, `hit_ratio_error` (0 where exact), `optimal_hit_ratio`
+        (null where it was not computed), `read_bytes` and `written_bytes`.
+
+    Raises:
+        ConfigError: for an unknown policy or model, or if no prompt fills an object.
+
+    >>> import kvtrace as kt, polars as pl
+    >>> frame = pl.DataFrame({
+    ...     "arrival_ns": [0, 1, 2], "input_tokens": [32, 32, 32], "output_tokens": [1, 1, 1],
+    ...     "block_ids": [[0, 1], [2, 3], [0, 1]],
+    ... })
+    >>> requests = kt.Requests.from_polars(frame, block_tokens=16)
+    >>> curve = kt.hit_ratio_curve(requests, policies=["lru", "belady"], capacities=["4MiB", "8MiB"])
+    >>> curve.select("policy", "capacity_objects", "hits").rows()
+    [('lru', 2, 0), ('lru', 4, 2), ('belady', 2, 2), ('belady', 4, 2)]
+
+    """
+    if isinstance(requests, str | Path):
+        requests = read_requests(requests)
+    shape = find_model(model, kv_dtype)
+    object_bytes = (chunk_tokens or requests.block_tokens) * bytes_per_token(shape)
+    objects = None
+    if capacities is not None:
+        sizes = [parse_bytes(of) if isinstance(of, str) else of for of in capacities]
+        objects = [size // object_bytes for size in sizes] if object_bytes else None
+        if objects is not None and min(objects, default=0) < 1:
+            raise ConfigError(f"capacities: an object takes {object_bytes} bytes; none fits")
+    rows = []
+    for name in policies:
+        policy = check_policy(OPTIMAL if name == "belady" else name)
+        lru_needs_no_sample = None if policy == Policy.LRU else sample
+        curve = sweep(
+            requests, shape, chunk_tokens, points, policy, lru_needs_no_sample, objects=objects
+        )
+        rows += [
+            {
+                "policy": name,
+                "capacity_bytes": point.capacity_bytes,
+                "capacity_objects": point.capacity_objects,
+                "lookups": curve.references,
+                "hits": point.hits,
+                "hit_ratio": point.hit_ratio,
+                "hit_ratio_error": point.hit_ratio_error,
+                "optimal_hit_ratio": point.optimal_hit_ratio,
+                "read_bytes": point.read_bytes,
+                "written_bytes": point.written_bytes,
+            }
+            for point in curve.points
+        ]
+    return pl.DataFrame(rows, schema_overrides={"optimal_hit_ratio": pl.Float64})
+
+
+def policies() -> list[str]:
+    """Return the names of the eviction policies that `hit_ratio_curve` takes.
+
+    >>> import kvtrace as kt
+    >>> "s3fifo" in kt.policies()
+    True
+    """
+    return [str(policy) for policy in Policy if policy not in (Policy.SAE, Policy.TTL)] + ["belady"]
+
+
+def check_policy(name: str) -> str:
+    """Return `name`.
+
+    Raises:
+        ConfigError: if no policy of one cache has this name.
+
+    """
+    # SAE evicts by requests, not by references: it needs a whole simulation.
+    known = [*(str(policy) for policy in Policy if policy is not Policy.SAE), OPTIMAL]
+    if name not in known:
+        raise ConfigError(f"unknown policy {name!r}; known are {', '.join(known)}")
+    return name
+
+
 def sweep(
     requests: Requests,
     model: ModelShape,
@@ -76,8 +189,10 @@ def sweep(
     points: int,
     policy: str = Policy.LRU,
     sample: float | None = None,
+    *,
+    objects: Sequence[int] | None = None,
 ) -> HitCurve:
-    """Return `points` points from one object to all of them, log-spaced.
+    """Return `points` points from one object to all of them, log-spaced; or at capacities `objects`.
 
     LRU is exact, in one pass. Another policy is simulated at each point, with samples of a share
     `sample` of the objects; by default with all, or as many as make a million references. Objects
@@ -104,9 +219,12 @@ def sweep(
     curve, count = lru_curve(chains), len(chains.tokens)
     if not count:
         raise ConfigError(f"no prompt fills a chunk of {tokens} tokens: nothing would be cached")
-    capacities = [
-        int(c) for c in np.unique(np.round(np.geomspace(1, count, max(2, points))).astype(np.int64))
-    ]
+    if objects is None:
+        spaced = np.round(np.geomspace(1, count, max(2, points))).astype(np.int64)
+        capacities = [int(capacity) for capacity in np.unique(spaced)]
+    else:
+        # More than all objects hit no more often.
+        capacities = [min(capacity, count) for capacity in objects]
     if policy == Policy.LRU:
         exact = (0.0, 0.0, 1.0, curve.references)
         found = [Estimate(c, int(curve.hits[c]), int(curve.inserts[c]), *exact) for c in capacities]

@@ -25,7 +25,7 @@ from kvtrace.core.statistics import (
 )
 from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
-from kvtrace.model.shape import ModelShape
+from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
 from kvtrace.sim.policies import Policy
@@ -197,11 +197,10 @@ class Stack:
 
     def simulate(self, capacities: Capacities) -> Point:
         """Simulate all of the load."""
-        preset = self.at(capacities)
-        simulation = Simulation(preset, self.model, self.load, ranks=self.ranks)
-        meter = Meter(simulation)
-        simulation.run(meter)
-        found = simulated(simulation, meter, self.span_ns(simulation), self.endurance)
+        with Simulation(self.at(capacities), self.model, self.load, ranks=self.ranks) as simulation:
+            meter = Meter(simulation)
+            simulation.run(meter)
+            found = simulated(simulation, meter, self.span_ns(simulation), self.endurance)
         return Point(
             capacities=capacities,
             sampling_rate=1.0,
@@ -220,10 +219,12 @@ class Stack:
     def simulate_sample(self, capacities: Capacities, sample: Chains, share: float) -> Sampled:
         """Simulate one sample, a `share` of the objects."""
         load = replace(self.load, chains=sample)
-        simulation = Simulation(self.at(capacities, share), self.model, load, ranks=self.ranks)
-        simulation.run(Meter(simulation))
-        [optimal] = optimal_uses(sample, [self._room(self.at(capacities, share))])
-        return simulation.stats() | {"optimal_hits": optimal.hits}
+        preset = self.at(capacities, share)
+        with Simulation(preset, self.model, load, ranks=self.ranks) as simulation:
+            simulation.run(Meter(simulation))
+            counters = simulation.stats()
+        [optimal] = optimal_uses(sample, [self._room(preset)])
+        return counters | {"optimal_hits": optimal.hits}
 
     def estimate(
         self,

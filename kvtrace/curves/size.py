@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import format_duration
+from kvtrace.core.statistics import QUANTILES
+from kvtrace.core.units import format_duration, parse_duration_ns, parse_share
 from kvtrace.curves.points import Capacities, Point, Sampled, Stack, Timed
 from kvtrace.curves.stack import SAMPLES
 from kvtrace.sim.chains import Chains
@@ -89,6 +90,37 @@ class Target:
             name = quantile.removesuffix("_ns").replace("_", ".")
             parts.append(f"{name} {format_duration(limit_ns)} to the first token")
         return " and ".join(parts)
+
+
+def parse_target(hit: str | None, ttft: str | None) -> Target | None:
+    """Return the target of `--target-hit` and `--target-ttft`; None if neither is given."""
+    if hit is None and ttft is None:
+        return None
+    share = None
+    if hit is not None:
+        share = parse_share(hit, "--target-hit")
+        if not 0 < share <= 1:
+            hint = (
+                f"; {share:g} % is written {share:g}%"
+                if 1 < share <= 100 and "%" not in hit  # noqa: PLR2004
+                else ""
+            )
+            raise ConfigError(
+                f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}"
+            )
+    if ttft is None:
+        return Target(share)
+    quantile, is_said, limit = (part.strip() for part in ttft.partition("="))
+    name = quantile.replace(".", "_")
+    if not is_said or name not in QUANTILES:
+        known = ", ".join(known.replace("_", ".") for known in QUANTILES)
+        raise ConfigError(
+            f"--target-ttft {ttft}: write for example p99=2s; percentiles are {known}"
+        )
+    limit_ns = parse_duration_ns(limit)
+    if not limit_ns:
+        raise ConfigError(f"--target-ttft {ttft}: must be > 0")
+    return Target(share, (f"{name}_ns", limit_ns))
 
 
 @dataclass(frozen=True, slots=True)

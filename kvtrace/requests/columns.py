@@ -25,6 +25,7 @@ from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.schema import numbers
 from kvtrace.core.tables import read_csv
+from kvtrace.core.text import open_utf8, utf8_lines
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests import requests as reading
 
@@ -148,7 +149,9 @@ class Columns:
             self.session: pa.string()
         }
         types = required | {name: kind for name, kind in optional.items() if name and name in names}
-        read = read_csv(path, names, types, path, 1, skip_rows=1, block_size=_BLOCK_BYTES)
+        read = read_csv(
+            open_utf8(path), names, types, path, 1, skip_rows=1, block_size=_BLOCK_BYTES
+        )
         if not read.num_rows:
             raise TraceError("holds no request", path=path)
         arrays = {name: read.column(name) for name in types}
@@ -234,9 +237,9 @@ def _has_zone(path: Path, index: int) -> bool:
     """Return whether the first cell of the column `index` of the CSV at `path` has a zone, as
     `+00:00` or `Z`.
     """
-    with path.open("rb") as file:
-        file.readline()
-        cells = file.readline(1 << 16).decode(errors="replace").split(",")
+    lines = utf8_lines(path)
+    next(lines, b"")
+    cells = next(lines, b"")[: 1 << 16].decode(errors="replace").split(",")
     # The date has dashes of its own.
     clock = cells[index].strip().strip('"')[10:] if index < len(cells) else ""
     return clock.endswith("Z") or "+" in clock or "-" in clock
@@ -555,12 +558,11 @@ def header_of(path: Path) -> list[str]:
     TraceError if it is empty or no text.
     """
     need_file(path)
-    with path.open("rb") as file:
-        line = file.readline(1 << 16)
+    line = next(utf8_lines(path), b"")[: 1 << 16]
     if not line.strip():
         raise TraceError("empty: it has no header", path=path)
-    try:
-        names = line.decode("utf-8-sig").strip().split(",")
-    except UnicodeDecodeError:
-        raise TraceError("not a text file", path=path, row=1) from None
+    header = line.decode(errors="replace").strip()
+    if "\ufffd" in header:
+        raise TraceError("not a text file", path=path, row=1)
+    names = header.split(",")
     return [name.strip().strip('"') for name in names]

@@ -20,6 +20,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.text import as_utf8
 from kvtrace.core.units import NS_PER_S, format_duration
 from kvtrace.requests import requests as reading
 
@@ -172,7 +173,9 @@ def _read_turns(
     inputs, outputs, lengths = (array("q") for _ in range(3))
     with path.open("rb") as file:
         # Only the pages in use are in memory. The map ends with the last look into it, not before.
-        text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        text: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if as_utf8(text[:4]) != text[:4]:
+        text = as_utf8(text[:])
     parts = decode_json(
         text, list[msgspec.Raw], path, misfit="not a JSON array of conversations: {}"
     )

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kvtrace.core import pc
-from kvtrace.core.errors import TraceError, refuse
+from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
@@ -39,14 +38,14 @@ def read(path: Path) -> reading.Requests:
     if not table.num_rows:
         raise TraceError("holds no request", path=path)
     block_tokens = source.get("block_tokens") or 0
-    lengths, ids = _blocks(table.column("block_ids"), path, has_ids=bool(block_tokens))
+    lengths, ids = reading.block_lists(table.column("block_ids"), path, has_ids=bool(block_tokens))
     found = {
         name: numbers(table.column(name).combine_chunks())
         for name in REQUESTS.names
         if name != "block_ids"
     }
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    _check(found, offsets, block_tokens, path)
+    reading.check_columns(found, offsets, block_tokens, path)
     origin = reading.origin_of(
         "requests", path, reading.sha256_of(path), table.num_rows, block_tokens, of=source
     )
@@ -59,55 +58,6 @@ def read(path: Path) -> reading.Requests:
     return reading.Requests(
         found["arrival_ns"], *tokens, offsets, ids, block_tokens, origin, notes, **more
     )
-
-
-def _blocks(lists: Any, path: Path, *, has_ids: bool) -> tuple[reading.Ints, reading.Ints]:
-    """Return how many ids each request has, by the column `lists` of a table, and the ids.
-
-    All have some, or none.
-    """
-    is_wrong = (lists.is_null() if has_ids else lists.is_valid()).to_numpy()
-    why = (
-        "null, but the source has block ids"
-        if has_ids
-        else "ids, but the metadata's source has no block_tokens"
-    )
-    refuse(is_wrong, why, path=path, column="block_ids")
-    if not has_ids:
-        return np.zeros(len(lists), dtype=np.int64), np.zeros(0, dtype=np.int64)
-    return (
-        pc.list_value_length(lists).to_numpy().astype(np.int64),
-        pc.list_flatten(lists).to_numpy(),
-    )
-
-
-def _check(
-    found: dict[str, reading.Ints], offsets: reading.Ints, block_tokens: int, path: Path
-) -> None:
-
-    def no(is_wrong: Any, name: str, why: str) -> None:
-        refuse(is_wrong, f"{{}} {why}", found[name], path=path, column=name)
-
-    n = len(found["arrival_ns"])
-    no(
-        found["request_id"] != np.arange(n),
-        "request_id",
-        "where requests are numbered from 0, one by one",
-    )
-    no(found["arrival_ns"] > reading.MAX_NS, "arrival_ns", "is beyond the clock of a trace")
-    no(np.diff(found["arrival_ns"], prepend=0) < 0, "arrival_ns", "goes back in time")
-    for name in ("input_tokens", "output_tokens"):
-        no(found[name] > reading.MAX_TOKENS, name, f"must be from 0 to {reading.MAX_TOKENS} tokens")
-    no(found["session_id"] > reading.MAX_BLOCK_ID, "session_id", "is too large")
-    if block_tokens:
-        counts = np.diff(offsets)
-        whole = found["input_tokens"] // block_tokens
-        most = -(-found["input_tokens"] // block_tokens)
-        no(
-            (counts < whole) | (counts > most),
-            "input_tokens",
-            "tokens do not fit the number of block_ids",
-        )
 
 
 GAP_INTERVALS = 100

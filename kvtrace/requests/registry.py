@@ -77,13 +77,14 @@ SOURCES: Final[dict[str, Source]] = {
         Source("agentx", "conversations:agentx"),
         Source("tracelab", "conversations:tracelab"),
         Source("agentic-mooncake", "mooncake:agentic_mooncake"),
-        Source("dynamo", "engine_logs:dynamo"),
-        Source("lmcache-lookup", "engine_logs:lookup_log", "lookup_hashes_*.jsonl"),
-        Source("lmcache-trace", "engine_logs:lmcache_trace"),
-        Source("lmcache-chat", "engine_logs:chats", "*.openai_chat.jsonl"),
-        Source("otel", "engine_logs:otel"),
-        Source("vllm-log", "engine_logs:vllm_log"),
-        Source("sglang-log", "engine_logs:sglang_log"),
+        Source("dynamo", "dynamo:dynamo"),
+        Source("lmcache-lookup", "lmcache_logs:lookup_log", "lookup_hashes_*.jsonl"),
+        Source("lmcache-trace", "lmcache_logs:lmcache_trace"),
+        Source("lmcache-chat", "lmcache_logs:chats", "*.openai_chat.jsonl"),
+        Source("otel", "opentelemetry:otel"),
+        Source("aiperf", "aiperf:aiperf"),
+        Source("vllm-log", "server_logs:vllm_log"),
+        Source("sglang-log", "server_logs:sglang_log"),
         Source("kv-events", "record"),
         Source("requests", "own_table"),
     )
@@ -140,6 +141,61 @@ def read(
     drawn = (np.random.default_rng(seed),) if "rng" in source.options else ()
     requests: Requests = source.load().read(path, *drawn, **given)
     return reshape(requests, wanted, np.random.default_rng([seed, 1]))
+
+
+def read_requests(
+    path: str | Path,
+    *,
+    source: str | None = None,
+    max_requests: int | None = None,
+    time_scale: float = 1.0,
+    seed: int = 42,
+    **options: object,
+) -> Requests:
+    """Read a file of real requests, such as a trace of Mooncake or a log of vLLM.
+
+    Args:
+        path: The file; for some sources a directory or a glob.
+        source: Its format, a name of `kvtrace.sources()`. Default: detected from the file.
+        max_requests: Read so many requests at most.
+        time_scale: Multiplies arrival times; 0.5 is twice as fast.
+        seed: Seed of what the file lacks and is drawn, such as arrival times of ShareGPT.
+        options: Options of the source, such as `block_tokens=512`, `time_unit="s"` or
+            `request_rate_per_s=2.0`, by the names of the parameters of the source's reader.
+
+    Returns:
+        The requests, in order of arrival, as columns; `to_polars` makes a frame of them.
+
+    Raises:
+        TraceError: if there is no such file, or it is damaged; with the row.
+        ConfigError: if the format is unknown, or does not take an option.
+
+    >>> import json, pathlib, tempfile
+    >>> import kvtrace as kt
+    >>> line = {"timestamp": 0, "input_length": 600, "output_length": 8, "hash_ids": [1, 2]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "conversation.jsonl")
+    ...     _ = file.write_text(json.dumps(line))
+    ...     requests = kt.read_requests(file, source="mooncake")
+    >>> len(requests), requests.to_polars()["input_tokens"].to_list()
+    (1, [600])
+
+    """
+    from kvtrace.requests.requests import Reshaping
+
+    path = Path(path)
+    reshaping = Reshaping(max_requests=max_requests, time_scale=time_scale)
+    return read(source or detect(path), path, options, reshaping, seed)
+
+
+def sources() -> list[str]:
+    """Return the names of the formats of request files that `read_requests` reads.
+
+    >>> import kvtrace as kt
+    >>> kt.sources()[:3]
+    ['mooncake', 'bailian', 'burstgpt']
+    """
+    return list(SOURCES)
 
 
 def detect(path: Path) -> str:

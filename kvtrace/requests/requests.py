@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -28,10 +28,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvtrace.core import pa
-from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core import pa, pc, pl
+from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json
-from kvtrace.core.schema import REQUESTS, RequestKind, batch_of, enum_code
+from kvtrace.core.notebook import html_table
+from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, batch_of, enum_code
+from kvtrace.core.text import as_utf8, utf8_lines
 from kvtrace.core.units import NS_PER_S, format_duration
 
 Ints = NDArray[np.int64]
@@ -104,6 +106,71 @@ class Requests:
         """Return the number of requests."""
         return len(self.arrival_ns)
 
+    def to_arrow(self) -> pa.Table:
+        """Return the requests as an Arrow table of the columns of the requests table.
+
+        Null where the source says nothing: session, turn, service class, block ids.
+        """
+        return pa.Table.from_batches(batches(self), arrow_schema(REQUESTS))
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the requests as a Polars frame, with the columns of `to_arrow`.
+
+        >>> import kvtrace as kt, polars as pl
+        >>> frame = pl.DataFrame({
+        ...     "arrival_ns": [0, 10**9], "input_tokens": [600, 700], "output_tokens": [8, 8],
+        ...     "block_ids": [[0], [0, 1]],
+        ... })
+        >>> kt.Requests.from_polars(frame, block_tokens=512).to_polars()["turn"].null_count()
+        2
+        """
+        return pl.DataFrame(pl.from_arrow(self.to_arrow()))
+
+    @classmethod
+    def from_polars(cls, frame: pl.DataFrame, *, block_tokens: int = 0) -> Requests:
+        """Make requests of a Polars frame; see `from_arrow`.
+
+        >>> import kvtrace as kt, polars as pl
+        >>> frame = pl.DataFrame(
+        ...     {"arrival_ns": [0], "input_tokens": [600], "output_tokens": [8], "session_id": [0]}
+        ... )
+        >>> len(kt.Requests.from_polars(frame))
+        1
+        """
+        return cls.from_arrow(frame.to_arrow(), block_tokens=block_tokens)
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table, *, block_tokens: int = 0) -> Requests:
+        """Make requests of an Arrow table.
+
+        It needs the columns `arrival_ns`, `input_tokens` and `output_tokens`, integers, in order of
+        arrival. `session_id` says which requests share a history. `block_ids`, lists of integers,
+        are prefix chains of blocks of `block_tokens` tokens.
+
+        Raises:
+            ConfigError: if a column is missing, or block ids come without `block_tokens`.
+            TraceError: if a row has a value that is not allowed.
+
+        >>> import kvtrace as kt, pyarrow as pa
+        >>> table = pa.table({"arrival_ns": [0], "input_tokens": [600], "output_tokens": [8]})
+        >>> kt.Requests.from_arrow(table).input_tokens.tolist()
+        [600]
+
+        """
+        return requests_of_arrow(table, block_tokens)
+
+    def _repr_html_(self) -> str:
+        """Return a summary for a notebook."""
+        columns = ["requests", "span, s", "input tokens", "output tokens"]
+        span_s = (self.arrival_ns[-1] - self.arrival_ns[0]) / 1e9 if len(self) else 0.0
+        cells = [
+            f"{len(self):,}",
+            f"{span_s:,.1f}",
+            f"{int(self.input_tokens.sum()):,}",
+            f"{int(self.output_tokens.sum()):,}",
+        ]
+        return html_table(columns, [cells])
+
     def check_shared(self) -> None:
         """Raise ConfigError if nothing says which prompts share a prefix.
 
@@ -121,6 +188,8 @@ class Requests:
 MAX_TOKENS: Final = 2**31 - 1
 # About 73 years: what is computed from times still fits 64 bits.
 MAX_NS: Final = 2**61
+MAX_CLOCK_NS: Final = 2**63 - 1
+"""The latest time, ns since 1970, that a file may name."""
 # Chunks smaller than a block are numbered within it, and that product must fit 64 bits.
 MAX_BLOCK_ID: Final = 2**52
 _START_BYTES = 1 << 16
@@ -214,10 +283,6 @@ def files_of(path: Path, pattern: str) -> list[Path]:
     return found
 
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Of UTF-8, which some editors write first."""
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first 64 KiB of a file, from which a source recognises its format.
@@ -232,6 +297,11 @@ class Start:
     def line(self) -> bytes:
         """The first line."""
         return self.text.split(b"\n", 1)[0]
+
+    def has_json_with(self, *names: str) -> bool:
+        """Return whether the file begins as JSON, on one line or indented, that holds `names`."""
+        is_json = self.text.startswith((b"{", b"["))
+        return is_json and all(f'"{name}"'.encode() in self.text for name in names)
 
     def is_json_with(self, *names: str) -> bool:
         """Return whether the first line is a JSON object that holds all of `names`, quoted."""
@@ -248,7 +318,7 @@ class Start:
 def start_of(path: Path) -> Start:
     """Return the start of the file at `path`."""
     with path.open("rb") as file:
-        return Start(path, file.read(_START_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip())
+        return Start(path, as_utf8(file.read(_START_BYTES)).lstrip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,23 +432,37 @@ _NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class JsonLines(Generic[T]):
     """The lines of one file as `T`; `sha256` is of all that was read so far."""
 
-    def __init__(self, path: Path, kind: type[T], *, name_fields: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: type[T],
+        *,
+        name_fields: bool = False,
+        may_be_indented: bool = False,
+    ) -> None:
         """Read `path`, a `kind` (a msgspec struct) a line; blank lines are skipped.
 
         With `name_fields`, `fields` are the names that the first thousand lines use, those that no
-        `T` has included.
+        `T` has included. With `may_be_indented` the file may instead be one document over several
+        lines, or an array of documents.
         """
         need_file(path)
         self.path = path
+        self._kind = kind
         self._decoder = msgspec.json.Decoder(kind)
         self._digest = hashlib.sha256()
         self.fields: set[str] = set()
         self._named_lines = 1000 if name_fields else 0
+        self._may_be_indented = may_be_indented
 
     @property
     def sha256(self) -> str:
         """The SHA-256 of the lines read so far, in hexadecimal."""
-        return self._digest.hexdigest()
+        with self.path.open("rb") as file:
+            start = file.read(4)
+        # The lines of a file with a byte order mark are not its bytes.
+        is_converted = as_utf8(start) != start
+        return sha256_of(self.path) if is_converted else self._digest.hexdigest()
 
     def fault(self, message: str, number: int, column: str | None) -> TraceError:
         """Return a TraceError about the field `column` of line `number`."""
@@ -398,17 +482,43 @@ class JsonLines(Generic[T]):
             raise self.fault(f"{needs}; another block size? (--block-tokens)", number, "hash_ids")
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
-        """Yield each line and its number, from 1; TraceError for one that is no `T`."""
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                self._digest.update(line)
-                text = line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)
-                if text.strip():
-                    decoded = decode_json(text, self._decoder, self.path, row=number)
-                    if number <= self._named_lines:
-                        names = decode_json(text, _NAMES, self.path, row=number)
-                        self.fields.update(names)
-                    yield number, decoded
+        """Yield each line, decoded, and its number, from 1.
+
+        Raises:
+            TraceError: for a line that is no `T`.
+        """
+        if self._may_be_indented and not self._has_a_document_a_line():
+            yield from self._whole_file()
+            return
+        for number, line in enumerate(utf8_lines(self.path), 1):
+            self._digest.update(line)
+            if line.strip():
+                decoded = decode_json(line, self._decoder, self.path, row=number)
+                if number <= self._named_lines:
+                    names: dict[str, msgspec.Raw] = decode_json(line, _NAMES, self.path, row=number)
+                    self.fields.update(names)
+                yield number, decoded
+
+    def _has_a_document_a_line(self) -> bool:
+        """Return whether the first line that is not blank is a JSON object of its own."""
+        for line in utf8_lines(self.path):
+            if text := line.strip():
+                try:
+                    return isinstance(
+                        msgspec.json.decode(text, type=msgspec.Raw), msgspec.Raw
+                    ) and (text.startswith(b"{"))
+                except msgspec.DecodeError:
+                    return False
+        return True
+
+    def _whole_file(self) -> Iterator[tuple[int, T]]:
+        """Yield the document, or the documents of the array, that the whole file is."""
+        text = as_utf8(self.path.read_bytes())
+        self._digest.update(text)
+        if text.lstrip().startswith(b"["):
+            yield from enumerate(decode_json(text, list[self._kind], self.path), 1)  # type: ignore[name-defined]
+        else:
+            yield 1, decode_json(text, self._decoder, self.path)
 
 
 def wall_ns(text: str, lines: JsonLines[Any], number: int, column: str) -> int:
@@ -438,6 +548,12 @@ def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
     """
     left = sorted(fields.difference(used.__struct_fields__))
     return [f"fields of the file that are not used: {', '.join(left)}"] if left else []
+
+
+def full_blocks(tokens: Sequence[Any], block_tokens: int) -> Iterator[Sequence[Any]]:
+    """Yield the full blocks of a prompt's tokens; a block's content is its name."""
+    last = len(tokens) - block_tokens
+    return (tokens[start : start + block_tokens] for start in range(0, last + 1, block_tokens))
 
 
 def flat(chains: list[array[int]], order: Ints) -> tuple[Ints, Ints]:
@@ -1030,3 +1146,107 @@ def waits_of(requests: Requests) -> Waits:
     return Waits(
         row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64)
     )
+
+
+def block_lists(lists: Any, path: Path, *, has_ids: bool) -> tuple[Ints, Ints]:
+    """Return how many ids each request has, by the column `lists` of a table, and the ids.
+
+    All have some, or none.
+    """
+    is_wrong = (lists.is_null() if has_ids else lists.is_valid()).to_numpy()
+    why = (
+        "null, but the source has block ids"
+        if has_ids
+        else "ids, but the metadata's source has no block_tokens"
+    )
+    refuse(is_wrong, why, path=path, column="block_ids")
+    if not has_ids:
+        return np.zeros(len(lists), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return (
+        pc.list_value_length(lists).to_numpy().astype(np.int64),
+        pc.list_flatten(lists).to_numpy(),
+    )
+
+
+def check_columns(columns: dict[str, Ints], offsets: Ints, block_tokens: int, path: Path) -> None:
+    """Check the columns of a requests table; `offsets` are those of its block ids.
+
+    Raises:
+        TraceError: at the first row whose value is not allowed.
+    """
+
+    def refuse_where(is_wrong: Any, name: str, reason: str) -> None:
+        refuse(is_wrong, f"{{}} {reason}", columns[name], path=path, column=name)
+
+    arrivals = columns["arrival_ns"]
+    refuse_where(
+        columns["request_id"] != np.arange(len(arrivals)),
+        "request_id",
+        "where requests are numbered from 0, one by one",
+    )
+    refuse_where(arrivals > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
+    refuse_where(np.diff(arrivals, prepend=0) < 0, "arrival_ns", "goes back in time")
+    for name in ("input_tokens", "output_tokens"):
+        refuse_where(columns[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
+    refuse_where(columns["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
+    if block_tokens:
+        blocks = np.diff(offsets)
+        full_blocks = columns["input_tokens"] // block_tokens
+        # The last block of a prompt may be partial, or have no id.
+        most_blocks = -(-columns["input_tokens"] // block_tokens)
+        refuse_where(
+            (blocks < full_blocks) | (blocks > most_blocks),
+            "input_tokens",
+            "tokens do not fit the number of block_ids",
+        )
+
+
+def requests_of_arrow(table: pa.Table, block_tokens: int) -> Requests:
+    """Return the requests of a user's Arrow table; see `Requests.from_arrow`."""
+    needed = ("arrival_ns", "input_tokens", "output_tokens")
+    missing = [name for name in needed if name not in table.column_names]
+    if missing:
+        raise ConfigError(f"no column {missing[0]!r}; requests need {', '.join(needed)}")
+    has_ids = "block_ids" in table.column_names
+    if has_ids != bool(block_tokens):
+        raise ConfigError("give block_ids and block_tokens together, or neither")
+    if not table.num_rows:
+        raise TraceError("holds no request", path=_IN_MEMORY)
+    columns = {name: _integers(table, name) for name in needed}
+    sessions = _integers(table, "session_id") if "session_id" in table.column_names else None
+    count = table.num_rows
+    offsets, ids = np.zeros(count + 1, np.int64), np.zeros(0, np.int64)
+    if has_ids:
+        lengths, named = block_lists(table.column("block_ids"), _IN_MEMORY, has_ids=True)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        ids, _renamed = prefix_chains(named.astype(np.int64), offsets)
+    checked = columns | {
+        "request_id": np.arange(count),
+        "session_id": np.full(count, NONE) if sessions is None else sessions,
+    }
+    check_columns(checked, offsets, block_tokens, _IN_MEMORY)
+    dense_sessions = None if sessions is None else dense(sessions)[0]
+    turns = None if dense_sessions is None else turns_of(dense_sessions)
+    return Requests(
+        columns["arrival_ns"],
+        columns["input_tokens"],
+        columns["output_tokens"],
+        offsets,
+        ids,
+        block_tokens,
+        {"kind": "memory", "requests": count, "block_tokens": block_tokens or None},
+        (),
+        session_id=dense_sessions,
+        turn=turns,
+    )
+
+
+_IN_MEMORY = Path("table in memory")
+
+
+def _integers(table: pa.Table, name: str) -> Ints:
+    """Return a column of a user's table as int64."""
+    values = table.column(name).combine_chunks()
+    if not pa.types.is_integer(values.type) or values.null_count:
+        raise ConfigError(f"column {name}: must hold integers, and no nulls")
+    return np.asarray(values.cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)

@@ -32,8 +32,8 @@ from kvtrace.core.schema import (
     objects_batch,
 )
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
-from kvtrace.model.serving import in_words
-from kvtrace.model.shape import ModelShape
+from kvtrace.llm.serving import in_words
+from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import NONE
 from kvtrace.requests.requests import Requests, batches
 from kvtrace.requests.users import workload_notes

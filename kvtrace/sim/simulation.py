@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from kvtrace.core.native.library import StructAt, function, held_back
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import format_bytes
-from kvtrace.model.shape import (
+from kvtrace.llm.shape import (
     ModelShape,
     PieceKind,
     bytes_per_token_per_rank,
@@ -588,9 +588,11 @@ class Flush:
 
 
 class Simulation:
-    """One hierarchy, one load.
+    """One cache hierarchy under one load.
 
-    `run` streams its rows to a sink; `stats` are the counters afterwards.
+    `run` streams trace rows to a sink; `stats` returns the counters afterwards. The tables of a
+    simulation can take gigabytes: use it as a context manager, or call `close`, to free them as
+    soon as the counters have been read.
     """
 
     def __init__(
@@ -623,6 +625,19 @@ class Simulation:
         self._incidents_seen = IncidentCounters(
             load.incidents, preset.fleet, [tier.name for tier in preset.tiers]
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the tables. Counters, times and arrivals cannot be read afterwards."""
+        self._spare.clear()
+        self._first_tokens.clear()
+        for attribute in ("world", "places", "_tables", "_fleet_stats"):
+            self.__dict__.pop(attribute, None)
 
     @property
     def last_io_ns(self) -> int:
@@ -686,7 +701,9 @@ class Simulation:
             return not (failed or signals)
 
         ask = _ASK(answer)
-        self.world.ask = ctypes.cast(ask, ctypes.c_void_p).value
+        # Not ctypes.cast(ask): its result refers to itself, and with that the callback and this
+        # simulation would live until the cyclic collector runs.
+        self.world.ask = ctypes.c_void_p.from_buffer(ask).value
         with held_back() as signals:
             is_ended = _simulate(self.world) and answer(records.FLUSH, 0)
             # As they are at the end: what is counted from here on, of those who wait, is of no

@@ -243,17 +243,6 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
         raise TraceError(f"object {missing[0]} of the trace is not in this table", path=reader.path)
 
 
-def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
-    """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
-    requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
-    puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
-    return (
-        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs"
-        f" {requests:,.2f}, {format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f}"
-        f" ({basis})"
-    )
-
-
 def monthly_costs(
     trace: Path, tiers: Sequence[TierSetting], stats: dict[str, Any], span_ns: int | None
 ) -> list[dict[str, Any]]:

@@ -337,9 +337,7 @@ def in_memory(real, ours):
 
 
 @pytest.mark.parametrize("is_latent", [False, True])
-def test_two_ranks_of_sglang_agree_on_hits_and_each_reads_a_latent_that_one_wrote(
-    monkeypatch, tmp_path, rows, is_latent
-):
+def test_sglang_ranks_agree_on_hits_and_each_reads_a_latent(monkeypatch, tmp_path, rows, is_latent):
     trace, ranks, most = tmp_path / "hard.jsonl", 2, 12 * MIB
     count, copies = adversarial.write(trace), 1 if is_latent else ranks
     options = ("--ranks", ranks, "--max-size", most, *(["--mla"] if is_latent else []))
@@ -375,7 +373,7 @@ def test_two_ranks_of_sglang_agree_on_hits_and_each_reads_a_latent_that_one_wrot
 
 @pytest.mark.parametrize("is_latent", [False, True])
 @pytest.mark.parametrize(("preset", "options"), [("vllm-fs", ["--fs"]), ("vllm-offload-cpu", [])])
-def test_two_ranks_of_vllm_have_a_place_each_in_a_row_that_is_a_file_and_a_latent_has_one(
+def test_vllm_ranks_share_a_row_file_and_a_latent_has_one_place(
     monkeypatch, tmp_path, rows, preset, options, is_latent
 ):
     # Rows are whole pages: two ranks of 2,560 bytes need two, a latent of as many one.
@@ -512,7 +510,7 @@ def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(
     assert amount(real, "write") > slots * ranks
 
 
-def test_vllms_scheduler_finds_for_prompts_that_wait_what_was_recorded(tmp_path):
+def test_vllm_scheduler_hits_for_waiting_prompts_as_recorded(tmp_path):
     """Under a virtual clock.
 
     Tests/kvtrace/sim/test_engines.py holds our simulation against the recording.
@@ -541,7 +539,7 @@ same drive; and by which words a recording names what the trace says.
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_hook_with_our_short_writer_within_the_engine_writes_what_was_recorded(tmp_path, name):
+def test_our_short_writer_in_the_engine_writes_as_recorded(tmp_path, name):
     engine, program, options, tier, size, before, words = WRITERS[name]
     trace = TURNS if engine == "lmcache" else tmp_path / "hard.jsonl"
     count = 160 if engine == "lmcache" else adversarial.write(trace)

@@ -228,7 +228,7 @@ def mlperf_file(rng: random.Random, folder: Path) -> Path:
 
 def read_model(rng: random.Random, folder: Path) -> Trial:
     """Read a damaged config.json of a model."""
-    from kvtrace.model.huggingface import read_model as read
+    from kvtrace.llm.huggingface import read_model as read
 
     path = folder / "config.json"
     path.write_bytes(mutate.json_of(mutate.several(mutate.tree_of, seeds.MODEL, rng)))

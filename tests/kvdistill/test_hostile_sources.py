@@ -40,7 +40,7 @@ def test_a_row_of_a_trace_that_cannot_be_is_one_line(tmp_path, command, at, valu
         command, write_trace(tmp_path / "t.parquet", [*HAND[:2], tuple(row), *HAND[3:]]), tmp_path
     )
     assert done.returncode == 3
-    assert f"t.parquet, row 2, column {column}: {value} is " in done.stderr
+    assert f"t.parquet, row 2, column {column}: {value}" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -62,7 +62,7 @@ def change_ops(run, name, value):
         out.write(pa.Table.from_pylist(rows, plain).cast(schema).to_batches()[0])
 
 
-def test_objects_of_a_run_are_numbered_densely_before_anything_is_kept_by_number(tmp_path):
+def test_object_numbers_are_made_dense_before_they_index_tables(tmp_path):
     for name in ("plain", "huge"):
         write_run(tmp_path / name, [1000] * 200)
     # A run of a part of a long trace: its numbers may lie far above its rows.
@@ -98,14 +98,11 @@ def test_damaged_operations_of_a_run_are_one_line(tmp_path, command, damage):
 
 
 @pytest.mark.parametrize("command", ["report", "profile"])
-def test_a_run_that_was_cut_off_names_the_command_that_recovers_it(tmp_path, command):
+def test_a_run_that_was_cut_off_names_the_recovery_command(tmp_path, command):
     run = write_run(tmp_path / "run", [1000] * 5)
     (run / "run.json").rename(run / "run.partial.json")
     done = kvdistill(command, "run", tmp_path)
-    assert (
-        "that run is in progress or was killed; kvreplay recover run makes a partial run of it"
-        in done.stderr
-    )
+    assert "kvreplay recover run" in done.stderr
     assert done.returncode == 3
 
 

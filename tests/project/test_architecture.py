@@ -28,7 +28,7 @@ FLOW = {
         "core.document",
         "native",
         "requests",
-        "model",
+        "llm",
         "sim",
         "curves",
         "study",
@@ -54,7 +54,13 @@ FLOW = {
     "kvdistill": ["queries", "formats", "profile", "jobs", "report", "commands", ""],
 }
 """Each program's folders in the order of the flow, its command line (the top level) last."""
-SHARED = ("kvtrace.core", "kvtrace.core.native", "kvtrace.core.run", "kvtrace.core.metrics", "kvtrace.core.document")
+SHARED = (
+    "kvtrace.core",
+    "kvtrace.core.native",
+    "kvtrace.core.run",
+    "kvtrace.core.metrics",
+    "kvtrace.core.document",
+)
 
 
 @cache
@@ -115,7 +121,7 @@ def step(program: str, room: str) -> int:
     return FLOW[program].index(room)
 
 
-def test_a_folder_imports_only_what_stands_before_it_in_the_flow():
+def test_a_folder_imports_only_earlier_steps_of_the_flow():
     wrong = []
     for module, imported in graph().items():
         program, room = folder(module)
@@ -147,7 +153,12 @@ def test_no_module_imports_itself_in_a_circle():
 
     What needs another's insides is part of it.
     """
-    left = {module: set(imported) for module, imported in graph().items()}
+    # The packages themselves name the public API for types, and modules ask them for __version__.
+    left = {
+        module: imported - set(PROGRAMS)
+        for module, imported in graph().items()
+        if module not in PROGRAMS
+    }
     while free := {module for module, imported in left.items() if not imported & set(left)}:
         for module in free:
             del left[module]

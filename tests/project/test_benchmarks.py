@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from phrases import shows
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
@@ -49,16 +50,14 @@ def test_every_bench_that_keeps_figures_is_run():
 def test_a_busy_machine_is_refused_and_nothing_is_written(tmp_path):
     done = bench_quiet("study", "--load-limit", -1, "-o", tmp_path / "page.md")
     assert done.returncode == 1
-    assert re.search(
-        r"the 1-minute load is [\d.]+, over -1: .*not begun: study; wait with --wait", done.stderr
-    )
+    assert re.search(r"-1: .*study; .*--wait", done.stderr)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_tiny_run_does_not_reach_the_page_that_others_read():
     done = bench_quiet("study", "--load-limit", 1e6)
     assert done.returncode == 2
-    assert "tiny runs measure nothing" in done.stderr
+    assert "measure nothing" in done.stderr
 
 
 @pytest.mark.full
@@ -80,7 +79,7 @@ def test_a_tiny_run_of_a_bench_is_kept_as_a_busy_one(tmp_path):
 
 def test_fewer_than_three_rounds_are_no_figure(tmp_path, monkeypatch):
     monkeypatch.setenv(figures.KEPT, str(tmp_path / "kept"))
-    with pytest.raises(ValueError, match="2 rounds, must be at least 3"):
+    with pytest.raises(ValueError, match=r"2 rounds.*3"):
         figures.keep("a", "GB/s", "fio", [(1, 1), (1, 1)])
     assert not list(tmp_path.iterdir())
 
@@ -99,19 +98,18 @@ def test_a_table_of_words_is_on_the_page_as_it_was_kept(tmp_path, monkeypatch):
         "rows": found,
     }
     page = quiet.page_of({"quiet": {"mlperf_spread": run}, "busy": {}})
-    assert "\n| who | how far |\n|---|---|\n| ours | 1 % |\n\nof two runs\n" in page
+    assert "| ours | 1 % |" in page
+    assert "of two runs" in page
     assert "| what | ours |" not in page, "no figure beside a peer"
 
 
-def test_what_runs_issued_is_compared_as_far_as_the_shortest_came():
+def test_issued_rows_are_compared_up_to_the_shortest_run():
     def run(*issued):
         return spread_of.Run(issued=list(issued), read=1.0, written=2.0, tokens_per_s=0.0)
 
     a, b, c = ("write", 1), ("read", 1), ("read", 2)
-    assert re.fullmatch(
-        r"the same 2, in the same order \(\w{8}\)", spread_of.alike([run(a, b, c), run(a, b)])
-    )
-    assert spread_of.alike([run(a, b, c), run(b, a, c)]) == "100% of 3 are the same"
-    assert spread_of.alike([run(a, b, c), run(a, c, a), run(a, a)]) == "50% of 2 are the same"
+    assert re.fullmatch(r"the same 2.*\(\w{8}\)", spread_of.alike([run(a, b, c), run(a, b)]))
+    assert shows(spread_of.alike([run(a, b, c), run(b, a, c)]), "100% of 3")
+    assert shows(spread_of.alike([run(a, b, c), run(a, c, a), run(a, a)]), "50% of 2")
     assert spread_of.spread([1.0, 3.0]) == "70.7% (3.00)"
     assert spread_of.spread([0.0, 0.0]) == "-"

@@ -59,14 +59,13 @@ def test_all_help_lists_every_option_once_and_shows_an_example(program, name):
 
 
 @pytest.mark.parametrize(("program", "name"), NAMES)
-def test_help_shows_the_common_options_and_how_many_others_there_are(program, name):
+def test_help_shows_common_options_and_counts_the_others(program, name):
     text, whole = (run_cli(program, name, flag).stdout for flag in ("--help", "--help-all"))
     listed, others = flags_in(text), re.search(r"Also show (\d+) more options", text)
     assert len(listed) <= MOST_COMMON
     assert len(flags_in(whole)) == len(listed) + (int(others[1]) - 1 if others else 0)
-    assert not re.search(
-        r"<(str|int|float|path|int range|float range)>", whole.partition("\nOptions:")[2]
-    )
+    kinds = r"<(str|int|float|path|int range|float range)>"
+    assert not re.search(kinds, whole.partition("\nOptions:")[2])
 
 
 def test_the_common_options_come_first():

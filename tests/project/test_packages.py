@@ -52,7 +52,7 @@ def test_the_conda_recipe_says_what_pyproject_says():
     assert builds <= set(recipe["requirements"]["host"])
 
 
-def test_the_container_has_all_that_the_wheel_is_made_of_and_runs_as_nobody_s_root():
+def test_the_container_has_the_wheels_sources_and_runs_unrooted():
     copied = {source for word, rest in STEPS if word == "COPY" for source in rest.split()[:-1]}
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert {

@@ -48,11 +48,11 @@ def test_every_row_has_a_source_a_command_and_a_verdict():
     )
 
 
-def test_a_figure_that_differs_without_a_reason_or_with_one_for_nothing_is_refused():
+def test_a_difference_needs_a_reason_and_equality_none():
     row = ROWS["conversation: size"]
-    with pytest.raises(SystemExit, match="differ, and no `why` is said"):
+    with pytest.raises(SystemExit, match="`why`"):
         published.verdict(row, ["1"])
-    with pytest.raises(SystemExit, match="are equal, but `why` is said"):
+    with pytest.raises(SystemExit, match="`why`"):
         published.verdict(ROWS["bytes of 64K tokens: MinIO"], ["20.5 GB"])
 
 
@@ -63,16 +63,14 @@ def check(data: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.full
-def test_without_files_the_models_run_and_all_other_rows_are_said_not_to(tmp_path):
+def test_without_files_only_models_run_and_the_rest_is_named(tmp_path):
     done = check(tmp_path)
     assert (done.returncode, len(done.stdout.splitlines()) + len(done.stderr.splitlines())) == (
         0,
         len(ROWS),
     ), done.stderr
-    assert "bytes of vLLM's blocks: 11.12 GiB\n" in done.stdout
-    assert (
-        f"agentic: hits: not run, {tmp_path}/kv-cache-tester/traces is not there\n" in done.stderr
-    )
+    assert "11.12 GiB" in done.stdout
+    assert f"{tmp_path}/kv-cache-tester/traces" in done.stderr
 
 
 @pytest.mark.full
@@ -82,8 +80,6 @@ def test_rows_of_files_that_are_here_make_the_stored_figures(tmp_path):
         (tmp_path / name).symlink_to(TRACES / ours)
     done = check(tmp_path)
     assert done.returncode == 0, done.stdout
-    assert (
-        "LRU curve, last half: 3.6 %; 4.5 %; 4.5 %; 5.6 %; 18.8 %; 35.6 %; 39.8 %\n" in done.stdout
-    )
+    assert "3.6 %; 4.5 %; 4.5 %; 5.6 %; 18.8 %; 35.6 %; 39.8 %" in done.stdout
     not_run = [line.split(" is not there")[0].rsplit("/")[-1] for line in done.stderr.splitlines()]
     assert set(not_run) == {"synthetic_trace.jsonl", "traces"}

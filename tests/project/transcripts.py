@@ -1,6 +1,7 @@
-"""What the programs make of fixed inputs, as hashes and scrubbed text.
+"""What the programs make of fixed inputs, as data and hashes of data.
 
-The golden data of `test_golden_house`.
+The golden data of `test_golden_house`. Of words only their figures are kept, so that every message,
+note, heading and comment may change.
 
 `PYTHONPATH=tests/support python tests/project/transcripts.py --write` writes the goldens anew,
 `--write NAME` one of them, and `--record` the two runs that reports are made of (these measure, so
@@ -24,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from data_only import csv_figures, data_of, figures_of, lines_of_figures, without_comments
 
 from kvdistill.cli import main as kvdistill
 from kvreplay.cli import main as kvreplay
@@ -122,9 +124,10 @@ def generated(arguments: list[str], folder: Path) -> dict[str, Any]:
     written = ["-o", "t.parquet", "--requests-out", "r.parquet", "--json"]
     code, out, err = run(kvtrace, "gen", *arguments, *written, folder=folder)
     if code:
-        return {"argv": arguments, "code": code, "error": err.strip().splitlines()[-1]}
+        error = figures_of(err.strip().splitlines()[-1])
+        return {"argv": arguments, "code": code, "error": error}
     tables = {name: table_hashes(folder / f"{name}.parquet") for name in ("t", "t.objects", "r")}
-    return {"argv": arguments, "printed": json_hash(json.loads(out)), "tables": tables}
+    return {"argv": arguments, "printed": json_hash(data_of(json.loads(out))), "tables": tables}
 
 
 def table_hashes(path: Path) -> dict[str, Any]:
@@ -148,7 +151,7 @@ def table_hashes(path: Path) -> dict[str, Any]:
         for name, hashed in hashes.items()
     }
     meta = json.loads(file.metadata.metadata[b"kvtrace"])
-    kept = {key: value for key, value in meta.items() if key not in ("version", "argv")}
+    kept = data_of({key: value for key, value in meta.items() if key not in ("version", "argv")})
     shown = {key: kept[key] for key in ("config_sha256", "tiers", "notes", "stats")}
     if path.name != "t.parquet":
         shown = {}
@@ -231,8 +234,10 @@ JOBS: dict[str, list[str]] = {
     "warp": ["warp", "t.parquet", "--tier", "nvme", "-o", "out"],
     "sai3": ["sai3", "t.parquet", "--tier", "nvme", "-o", "out"],
 }
-TEXTS = ("run.md", "run.csv")
-"""Written files that are kept as lines; of others, a hash."""
+FIGURES = (".md", ".csv")
+"""Written reports, of which the figures are kept; of other files, a hash."""
+COMMENTED = (".fio", ".yml", ".yaml")
+"""Job files, whose comments may change."""
 HASHED = ("report of both", "report as Markdown", "report as CSV")
 """Long answers whose parts are in others."""
 
@@ -272,10 +277,15 @@ def answered(name: str, folder: Path) -> dict[str, Any]:
     out = scrubbed(out, folder)
     is_json = "--json" in arguments and code == 0
     found: dict[str, Any] = {"argv": arguments, "code": code}
-    found["out"] = steady(json.loads(out)) if is_json else out.splitlines()
+    if is_json:
+        found["out"] = data_of(steady(json.loads(out)))
+    elif "--csv" in arguments:
+        found["out"] = csv_figures(out)
+    else:
+        found["out"] = lines_of_figures(out)
     if name in HASHED:
         found["out"] = json_hash(found["out"])
-    return found if code == 0 else found | {"error": scrubbed(err, folder).splitlines()[-1:]}
+    return found if code == 0 else found | {"error": figures_of(scrubbed(err, folder))}
 
 
 def queried(folder: Path) -> dict[str, Any]:
@@ -294,36 +304,46 @@ def queried(folder: Path) -> dict[str, Any]:
                 kvdistill, "sql", *source, "--query", name, "--json", folder=folder
             )
             said = scrubbed(err if code else out, folder)
-            answer = said.splitlines()[-1] if code else steady(json.loads(said))
+            answer = figures_of(said) if code else data_of(steady(json.loads(said)))
             found[f"{name} of {source[0]}"] = [code, json_hash(answer)]
     return found
 
 
 def distilled(name: str, folder: Path) -> dict[str, Any]:
-    """Return the files that one of `JOBS` writes: `TEXTS` as lines, others as hashes."""
+    """Return the files that one of `JOBS` writes: figures of reports, hashes of others."""
     measured(folder)
     (folder / "out").mkdir()
     code, out, err = run(kvdistill, *JOBS[name], folder=folder)
-    files: dict[str, Any] = {}
-    for path in sorted(p for p in (folder / "out").rglob("*") if p.is_file()):
-        data = path.read_bytes()
-        if path.suffix == ".zst":
-            data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
-        try:
-            text = scrubbed(data.decode(), folder)
-        except UnicodeDecodeError:
-            text = None
-        if text is not None and path.name in TEXTS:
-            files[path.name] = text.splitlines()
-        else:
-            files[path.name] = hashlib.sha256(data if text is None else text.encode()).hexdigest()
+    files = {
+        path.name: written(path, folder)
+        for path in sorted(p for p in (folder / "out").rglob("*") if p.is_file())
+    }
     found: dict[str, Any] = {
         "argv": JOBS[name],
         "code": code,
         "files": files,
-        "out": scrubbed(out, folder),
+        "out": lines_of_figures(scrubbed(out, folder)),
     }
-    return found if code == 0 else found | {"error": scrubbed(err, folder).splitlines()[-1:]}
+    return found if code == 0 else found | {"error": figures_of(scrubbed(err, folder))}
+
+
+def written(path: Path, folder: Path) -> Any:
+    """Return the figures of a report, or a hash of another file's data without its words."""
+    data = path.read_bytes()
+    if path.suffix == ".zst":
+        data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+    try:
+        text = scrubbed(data.decode(), folder)
+    except UnicodeDecodeError:
+        return hashlib.sha256(data).hexdigest()
+    if path.suffix in FIGURES:
+        found = csv_figures(text) if path.suffix == ".csv" else lines_of_figures(text)
+        return found if path.stem == "run" else json_hash(found)
+    if path.suffix == ".json":
+        return json_hash(data_of(json.loads(text)))
+    if path.suffix in COMMENTED:
+        text = without_comments(text)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # Writing

@@ -18,7 +18,7 @@ from fleets import Node, route
 from outages import Outages
 from queues import Queue
 
-from kvtrace.model.shape import Piece, PieceKind
+from kvtrace.llm.shape import Piece, PieceKind
 from kvtrace.requests.users import ServingMode
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvtrace import cli
-from kvtrace.model.shape import Full, KvDtype, Latent, ModelShape
+from kvtrace.llm.shape import Full, KvDtype, Latent, ModelShape
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.output import object_batch, trace_batch
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion, load_preset

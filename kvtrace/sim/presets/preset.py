@@ -31,8 +31,8 @@ from kvtrace.core.config import (
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import INT64_MAX, format_bytes, parse_duration_ns
-from kvtrace.model.serving import ATTENTION, BATCH, COMPUTING, GPUS, Attention
-from kvtrace.model.shape import ModelShape, stored_ranks
+from kvtrace.llm.serving import ATTENTION, BATCH, COMPUTING, GPUS, Attention
+from kvtrace.llm.shape import ModelShape, stored_ranks
 from kvtrace.requests.users import LoadDefaults, Workload, complaints_of_workload
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets import tier as of_tier
@@ -710,4 +710,34 @@ def listing() -> list[dict[str, Any]]:
     return [
         {"name": name, "description": description_of(name), **msgspec.to_builtins(load_basis(name))}
         for name in (*preset_names(), TRAINING)
+    ]
+
+
+class PresetInfo(msgspec.Struct, frozen=True):
+    """What a preset imitates and on what evidence."""
+
+    name: str
+    description: str
+    engine: str | None = None
+    version: str | None = None
+    """The version of the engine whose code was read."""
+
+
+def presets() -> list[PresetInfo]:
+    """Return the presets that kvtrace ships, by name; that of training checkpoints is the last.
+
+    >>> import kvtrace as kt
+    >>> [preset.name for preset in kt.presets() if preset.engine == "LMCache"][:1]
+    ['lmcache-disk']
+    """
+    names = (*preset_names(), TRAINING)
+    bases = {name: load_basis(name) for name in names}
+    return [
+        PresetInfo(
+            name,
+            description_of(name),
+            None if (basis := bases[name]) is None else basis.engine,
+            None if basis is None else basis.version,
+        )
+        for name in names
     ]

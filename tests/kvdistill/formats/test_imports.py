@@ -10,6 +10,7 @@ import pytest
 import zstandard
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS
+from phrases import Saying, show_counts, shows
 from whole import read_table
 
 from kvdistill.formats.formats import Account, Format, ImportOptions
@@ -215,7 +216,7 @@ def test_the_log_that_s3dlio_writes(tmp_path):
     # What was never read or written well has no known size.
     objects = rows_of(tmp_path / "out" / "trace.objects.parquet", OBJECTS, "key", "size_bytes")
     assert objects == [("/t/o%202.bin", 4096), ("/t/no", None)]
-    assert result.left_out == {"LIST and STAT cannot be stored in a kvtrace table": 2}
+    assert show_counts(result.left_out, {"LIST and STAT": 2})
     # The read that failed is written as it was; nothing is populated for it.
     again = write_oplogs(
         tmp_path / "out", "s3", tmp_path, Style.SAI3, endpoint="", hosts=1, limit=Limit(), argv=[]
@@ -258,7 +259,7 @@ def test_what_warp_measured_becomes_a_run(tmp_path):
         ("a%20b", 4096),
         ("c", 10),
     ]
-    assert "1 operation without an end: times are null" in result.notes
+    assert shows(result.notes, "1 operation … null")
     run = manifest(out)
     assert (run["started_utc"], run["status"], run["summary"]["errors"]) == (
         "2026-01-01T00:00:00.500000+00:00", "complete", 1,
@@ -303,14 +304,12 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
     )  # fmt: skip
     result = run_import("warp", [log], tmp_path / "out")
     assert (result.rows_read, result.rows_kept) == (10, 2)
-    assert result.left_out == {
-        "not of the format's columns": 1, "LIST and STAT cannot be stored in a kvtrace table": 2,
-        "an operation that is not known": 1, "no object name": 1, "a start that is no RFC 3339 time": 2,
-        "bytes that are no whole number": 1,
-    }  # fmt: skip
-    assert result.examples["a start that is no RFC 3339 time"].startswith("w.csv, row ")
-    assert "w.csv: unknown columns are left out: colour" in result.notes
-    assert any(note.startswith("1 row of operations on several objects") for note in result.notes)
+    reasons = {"columns": 1, "LIST": 2, "not known": 1, "name": 1, "RFC 3339": 2, "number": 1}
+    assert show_counts(result.left_out, reasons)
+    (place,) = (place for reason, place in result.examples.items() if "RFC 3339" in reason)
+    assert place.startswith("w.csv, row ")
+    assert shows(result.notes, "w.csv: … colour")
+    assert any(shows(note, "1 row") for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -321,51 +320,51 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
             "sai3",
             "a.tsv",
             "idx,op\n",
-            "a.tsv, row 1: its first line is not a header of an op log: op, bytes, file",
+            "a.tsv, row 1:",
         ),
-        ("warp", "a.csv", HEADER + "\n", "has no operation"),
+        ("warp", "a.csv", HEADER + "\n", "no operation"),
         (
             "fio-iolog",
             "a.log",
             "hello\n",
-            "a.log, row 1: its first line is not 'fio version 2 iolog'",
+            "a.log, row 1: … 'fio version 2",
         ),
-        ("fio-iolog", "a.log", "fio version 3 iolog\n1 f add\n", "has no operation"),
+        ("fio-iolog", "a.log", "fio version 3 iolog\n1 f add\n", "no operation"),
         ("fio-json", "a.json", "warning\n", "not fio's JSON"),
-        ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": 1}}]}', "not of fio 3 or later"),
-        ("fio-json", "a.json", '{"jobs": []}', "holds no job"),
+        ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": 1}}]}', "fio 3"),
+        ("fio-json", "a.json", '{"jobs": []}', "no job"),
         ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": "1"}}]}', "not fio's JSON"),
         ("fio-json", "a.json", '{"jobs": ', "not fio's JSON"),
         ("fio-log", "a_lat.1.log", "1, 2\n", "has 2 columns"),
-        ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "has 2 latency bins, where fio"),
-        ("bpftrace", "a.txt", "Attaching 1 probe...\n", "holds no histogram"),
+        ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "2 latency bins"),
+        ("bpftrace", "a.txt", "Attaching 1 probe...\n", "no histogram"),
         (
             "bpftrace",
             "a.txt",
             "@d2c_read_us: \n[nonsense\n",
-            "a.txt, row 2: '[nonsense' is not a bucket",
+            "a.txt, row 2: '[nonsense'",
         ),
         (
             "bpftrace",
             "a.txt",
             f"@d2c_read_us:\n[1] {2**70} |@|\n",
-            "a.txt, row 2: '[1] 1180591620717411303424 |@|' is no",
+            "'[1] 1180591620717411303424 |@|'",
         ),
         (
             "bpftrace",
             "a.txt",
             "@qd_read:\n[1] 1 |@|\n@qd_read:\n[1] 1 |@|\n",
-            "row 3: @qd_read appears twice",
+            "row 3: @qd_read",
         ),
-        ("blkparse", "a.txt", "CPU0 (8,0):\n", "holds no event"),
-        ("blkparse", "a.txt", "  8,0 1 1 0.000000001 1 Q R 1 + 1 [x]\n", "holds no issue"),
+        ("blkparse", "a.txt", "CPU0 (8,0):\n", "no event"),
+        ("blkparse", "a.txt", "  8,0 1 1 0.000000001 1 Q R 1 + 1 [x]\n", "no issue"),
     ],
 )
 def test_a_broken_file_is_one_line_with_its_place(tmp_path, format_, name, text, said):
     (tmp_path / name).write_text(text)
     with pytest.raises(TraceError) as caught:
         run_import(format_, [tmp_path / name], tmp_path / "out")
-    assert said in str(caught.value)
+    assert shows(str(caught.value), said)
     assert not (tmp_path / "out").exists()
 
 
@@ -376,7 +375,7 @@ def test_a_missing_and_a_damaged_file(tmp_path):
     with pytest.raises(TraceError, match=r"w\.csv\.zst: .*"):
         run_import("warp", [log], tmp_path / "out")
     for format_ in Format:
-        with pytest.raises((TraceError, ConfigError), match=r"no such file|no log of latencies"):
+        with pytest.raises((TraceError, ConfigError), match=r"absent|latencies"):
             run_import(format_, [tmp_path / "absent"], tmp_path / "out")
 
 
@@ -387,9 +386,7 @@ def test_an_import_replaces_an_import_and_nothing_else(tmp_path):
     out = tmp_path / "out"
     run_import("warp", [log], out)
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job()]}))
-    with pytest.raises(
-        DeviceError, match="holds an import already; name another with -o, or add --force"
-    ):
+    with pytest.raises(DeviceError, match="--force"):
         run_import("fio-json", [tmp_path / "o.json"], out)
     assert (out / "trace.parquet").is_file()
     run_import("fio-json", [tmp_path / "o.json"], out, is_forced=True)
@@ -398,7 +395,7 @@ def test_an_import_replaces_an_import_and_nothing_else(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("x")
     for is_forced in (False, True):
-        with pytest.raises(DeviceError, match="is not empty and holds no import"):
+        with pytest.raises(DeviceError, match="no import"):
             run_import("warp", [log], tmp_path / "mine", is_forced=is_forced)
 
 
@@ -422,10 +419,8 @@ def test_iolog_3(tmp_path):
     ]  # fmt: skip
     # Adding, opening and closing files is no row.
     assert (result.rows_read, result.rows_kept) == (7, 3)
-    assert result.left_out == {
-        "syncs cannot be stored in a kvtrace table": 1, "trims free a part of a file, not an object": 1,
-        "no offset and length in whole bytes": 1, "no time in whole microseconds": 1,
-    }  # fmt: skip
+    reasons = {"syncs": 1, "trims": 1, "no offset": 1, "no time": 1}
+    assert show_counts(result.left_out, reasons)
 
 
 def test_iolog_2_has_only_the_times_of_its_waits(tmp_path):
@@ -438,10 +433,7 @@ def test_iolog_2_has_only_the_times_of_its_waits(tmp_path):
         (0, "write"),
         (20 * MS, "read"),
     ]
-    assert (
-        "x.iolog is of version 2: its times are those of its wait lines, in ms from the start"
-        in result.notes
-    )
+    assert shows(result.notes, "x.iolog … version 2")
 
 
 def test_our_own_iolog_comes_back(tmp_path):
@@ -491,8 +483,8 @@ def test_latency_logs(tmp_path, lines, has_trace, first):
     assert ("trace.parquet" in result.files) == has_trace
     if has_trace:
         assert rows_of(tmp_path / "out" / "trace.parquet", TRACE, "offset_bytes")[0] == (first,)
-    assert "not read, since they add nothing to the other logs: job_clat.1.log" in result.notes
-    assert "job_lat.1.log: times are whole milliseconds, latencies are exact" in result.notes
+    assert shows(result.notes, "job_clat.1.log")
+    assert shows(result.notes, "job_lat.1.log: … milliseconds")
 
 
 def test_latency_logs_with_issue_times_are_exact(tmp_path):
@@ -503,7 +495,7 @@ def test_latency_logs_with_issue_times_are_exact(tmp_path):
     assert rows_of(tmp_path / "out" / "ops.parquet", OPS, "submitted_ns", "completed_ns") == [
         (0, 1000), (1_000_000, 1_003_000),
     ]  # fmt: skip
-    assert result.left_out == {"trims free a part of a file, not an object": 1}
+    assert show_counts(result.left_out, {"trims": 1})
     # A job of it goes where the log says, at the times that were measured.
     made = distil_source(tmp_path / "out", None, Limit(), tmp_path)
     assert pq.read_table(made.ios, columns=["address", "completed_ns"]).to_pydict() == {
@@ -519,7 +511,7 @@ def test_latency_logs_with_issue_times_are_exact(tmp_path):
         1_000_000,
         1_003_000,
     )
-    assert "latencies are completion latencies: submission is not in them" in result.notes
+    assert shows(result.notes, "completion latencies")
 
 
 def test_total_latencies_have_no_issue_times_and_completions_do(tmp_path):
@@ -542,13 +534,10 @@ def test_total_latencies_have_no_issue_times_and_completions_do(tmp_path):
         (0, 945_825),
         (10_008_700 - 51_767, 10_008_700 - 51_767 + 594_520),
     ]
-    assert (
-        "latencies are completion latencies: logs of total latency have no issue times"
-        in result.notes
-    )
+    assert shows(result.notes, "total latency")
 
 
-def test_completion_latencies_of_a_job_without_total_ones_are_read(tmp_path):
+def test_completion_latencies_are_read_without_total_ones(tmp_path):
     both = [
         write_lines(tmp_path / f"a_{kind}.1.log", "10, 1000, 0, 4096, 0")
         for kind in ("lat", "clat")
@@ -559,11 +548,8 @@ def test_completion_latencies_of_a_job_without_total_ones_are_read(tmp_path):
         ("read", 4096),
         ("write", 8192),
     ]
-    assert "not read, since they add nothing to the other logs: a_clat.1.log" in result.notes
-    assert (
-        "latencies are completion latencies: submission is not in them (b_clat.1.log)"
-        in result.notes
-    )
+    assert shows(result.notes, "a_clat.1.log")
+    assert shows(result.notes, "b_clat.1.log")
 
 
 def test_windows_with_their_mean_and_their_largest_value(tmp_path):
@@ -604,7 +590,7 @@ def test_rates_become_a_series(tmp_path):
     assert figures(tmp_path / "out")["fio", "write"]["operations"] is None
     assert (result.rows_kept, result.files) == (7, ["series.parquet", "run.json"])
     shown = run_cli("kvdistill", "report", tmp_path / "out").stdout
-    assert ("imported from fio-log" in shown, "no operation completed" in shown) == (True, False)
+    assert ("imported from fio-log" in shown, "no operation" in shown) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -647,13 +633,13 @@ def test_a_rate_counts_for_its_own_window(tmp_path, lines, seconds):
     }
 
 
-def test_a_series_without_a_tier_is_queried_and_its_operations_are_unknown(tmp_path):
+def test_a_series_without_a_tier_has_unknown_operations(tmp_path):
     run_import(
         "fio-log", [write_lines(tmp_path / "j_bw.1.log", "500, 800, 0, 0, 0")], tmp_path / "out"
     )
     query = "SELECT second, tier, op, bytes FROM series"
     assert "409600" in run_cli("kvdistill", "sql", tmp_path / "out", query).stdout
-    assert "no operation completed" not in run_cli("kvdistill", "report", tmp_path / "out").stdout
+    assert "no operation" not in run_cli("kvdistill", "report", tmp_path / "out").stdout
 
 
 def test_rates_of_single_operations_count_where_they_end(tmp_path):
@@ -667,7 +653,7 @@ def test_rates_of_single_operations_count_where_they_end(tmp_path):
     assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "op", "operations", "bytes") == [
         (0, "read", None, 20480), (1, "write", None, 16384),
     ]  # fmt: skip
-    assert result.left_out == {"trims free a part of a file, not an object": 1}
+    assert show_counts(result.left_out, {"trims": 1})
 
 
 def test_a_silent_job_has_an_empty_log(tmp_path):
@@ -682,10 +668,10 @@ def test_a_silent_job_has_an_empty_log(tmp_path):
         path.write_text("")
     result = run_import("fio-log", [*logs, *silent, no_queue], tmp_path / "out")
     assert (result.rows_read, result.rows_kept, result.left_out) == (2, 2, {})
-    assert "empty, of jobs without operations: e_lat.1.log, e_bw.1.log" in result.notes
-    assert "not read, since they add nothing to the other logs: a_slat.1.log" in result.notes
+    assert shows(result.notes, "e_lat.1.log, e_bw.1.log")
+    assert shows(result.notes, "a_slat.1.log")
     assert figures(tmp_path / "out")["fio", "read"]["operations"] == 1
-    with pytest.raises(TraceError, match=r"e_lat\.1\.log: empty: there is nothing to import"):
+    with pytest.raises(TraceError, match=r"e_lat\.1\.log:"):
         run_import("fio-log", [*silent, no_queue], tmp_path / "none")
 
 
@@ -701,19 +687,17 @@ def test_jobs_whose_times_overlap_are_noted_once(tmp_path, names, is_noted):
         for name in names
     ]
     notes = run_import("fio-log", logs, tmp_path / "out").notes
-    assert (
-        sum("each job's log counts from that job's own start" in note for note in notes) == is_noted
-    )
+    assert sum("own start" in note for note in notes) == is_noted
 
 
 def test_a_folder_is_no_log(tmp_path):
     done = run_cli("kvdistill", "import", "fio-log", ".", "-o", tmp_path / "out", check=False)
-    assert done.stderr.splitlines() == ["kvdistill: error: .: not a regular file"]
+    assert done.stderr.splitlines() == [Saying("kvdistill: error: .:")]
 
 
 def test_logs_of_submission_alone_are_refused(tmp_path):
     log = write_lines(tmp_path / "j_slat.1.log", "1, 2, 0, 4096, 0")
-    with pytest.raises(ConfigError, match="no log of latencies, bandwidth or IOPS"):
+    with pytest.raises(ConfigError, match="bandwidth or IOPS"):
         run_import("fio-log", [log], tmp_path / "out")
 
 
@@ -751,7 +735,7 @@ def test_fio_json_by_hand(tmp_path):
     assert list(found) == [("j", "read"), ("j #2", "read"), ("k", "read")]
     # What each job did in each direction, trims too.
     assert (result.rows_read, result.rows_kept) == (6, 3)
-    assert "counted in no figure: 1 trim of job k in o.json" in result.notes
+    assert shows(result.notes, "1 trim of job k in o.json")
     assert found["j", "read"]["latency"] == {
         "count": 200, "mean_ns": 400.5, "max_ns": 900, "p50_ns": 300, "p95_ns": None, "p99_ns": 880,
         # 200 values cannot tell them.
@@ -759,11 +743,11 @@ def test_fio_json_by_hand(tmp_path):
     }  # fmt: skip
     assert found["j", "read"]["span_ns"] == 2 * 10**9
     run = manifest(tmp_path / "out")
-    assert (run["status"], run["reason"]) == ("partial", "job k of o.json ended with error 5")
+    assert (run["status"], run["reason"]) == ("partial", Saying("job k of o.json … error 5"))
     engine = {name: run["engine"][name] for name in ("name", "queue_depth", "io_bytes")}
     assert engine == {"name": "libaio", "queue_depth": 8, "io_bytes": None}
     assert (run["summary"]["errors"], run["summary"]["wall_ns"]) == (1, 2_000 * MS)
-    assert "counted in no figure: 3 trims of job j in o.json" in result.notes
+    assert shows(result.notes, "3 trims of job j in o.json")
     # Another job is compared as another job.
     (tmp_path / "p.json").write_text(
         json.dumps({"jobs": [fio_job(**{"job options": {"iodepth": "1", "bs": "4k"}})]})
@@ -801,7 +785,7 @@ def test_rates_of_fio_are_said_to_be_over_its_own_time(tmp_path):
     )
     for name in ("json", "log"):
         shown = run_cli("kvdistill", "report", tmp_path / name, "--markdown").stdout
-        assert [of in shown for of in ("imported tool counted", "first submission")] == [
+        assert [of in shown for of in ("imported tool", "first submission")] == [
             name == "json",
             name == "log",
         ]
@@ -837,23 +821,21 @@ def test_which_latencies_are_whole_is_said(tmp_path):
     whole["read"] |= {"lat_ns": whole["read"]["clat_ns"]}
     (tmp_path / "o.json").write_text(json.dumps({"jobs": [fio_job(), whole]}, indent=2))
     notes = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out").notes
-    assert any(note.endswith(", but the whole of jobs with lat_percentiles=1") for note in notes)
+    assert any(shows(note, "lat_percentiles=1") for note in notes)
 
 
 def test_a_tier_of_what_has_none_is_refused_and_not_ignored(tmp_path):
     (tmp_path / "b.txt").write_text(
         "  8,0 1 1 0.000000001 1 D R 8 + 8 [x]\n  8,0 1 2 0.000000002 1 C R 8 + 8 [0]\n"
     )
-    with pytest.raises(ConfigError, match="--tier nvme: what blkparse holds is of no tier"):
+    with pytest.raises(ConfigError, match="--tier nvme:"):
         run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out", tier="nvme")
     assert not (tmp_path / "out").exists()
 
 
 def test_an_import_of_nothing_says_what_was_left_out(tmp_path):
     log = write_lines(tmp_path / "j_lat.1.log", "10, 1000, 2, 4096, 0")
-    with pytest.raises(
-        TraceError, match="no operation that can be imported; since: trims free a part"
-    ):
+    with pytest.raises(TraceError, match="trims"):
         run_import("fio-log", [log], tmp_path / "out")
 
 
@@ -886,7 +868,7 @@ def test_mean_latencies_of_windows_are_a_series_that_says_so(tmp_path):
         (0, "read", None, None, 2500), (0, "write", None, None, 800), (1, "read", None, None, 4000),
         (1, "write", None, None, 800),
     ]  # fmt: skip
-    assert any("mean latencies of windows (log_avg_msec" in note for note in result.notes)
+    assert any("mean latencies" in note for note in result.notes)
     found = figures(tmp_path / "out")["fio", "read"]
     # Without counts, no mean of the whole.
     assert (found["operations"], found["bytes"], found["latency"]["mean_ns"]) == (None, None, None)
@@ -926,9 +908,9 @@ def test_latency_histograms_of_windows(tmp_path, coarseness):
     notes = run_import("fio-log", [log, other], tmp_path / "both").notes
     both = figures(tmp_path / "both")["fio", "read"]
     assert (both["operations"], both["bytes"]) == (None, 101 * 4096)
-    assert "operations are left out: only some of the jobs have logs that say them" in notes
-    assert any("each job's log counts from that job's own start" in note for note in notes)
-    assert any("histograms of completion latencies" in note for note in result.notes)
+    assert shows(notes, "left out")
+    assert any("own start" in note for note in notes)
+    assert any("histograms" in note for note in result.notes)
     assert run_cli("kvdistill", "report", tmp_path / "out").returncode == 0
 
 
@@ -939,7 +921,7 @@ def test_a_histogram_of_i_os_that_differ_in_size_says_no_bytes(tmp_path):
     )
     read = figures(tmp_path / "out")["fio", "read"]
     assert (read["operations"], read["bytes"], read["bandwidth_bytes_per_s"]) == (15, None, None)
-    assert "j_clat_hist.1.log: bytes are left out: I/Os differ in size" in result.notes
+    assert shows(result.notes, "j_clat_hist.1.log: … left out")
 
 
 @pytest.mark.parametrize(
@@ -968,7 +950,7 @@ def test_logs_of_windows_with_dates_count_from_their_first_line(tmp_path):
     assert rows_of(tmp_path / "out" / "series.parquet", SERIES, "second", "bytes") == [
         (0, 1024_000)
     ]
-    assert any("times are dates (log_unix_epoch)" in note for note in result.notes)
+    assert any("log_unix_epoch" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -982,7 +964,7 @@ def test_logs_of_windows_with_dates_count_from_their_first_line(tmp_path):
         ("j_bw.1.log", "5, 9223372036854775807, 0, 0, 0, 0x0"),
     ],
 )  # fmt: skip
-def test_numbers_beyond_any_device_s_in_a_log_of_fio_are_left_out(tmp_path, name, line):
+def test_impossible_numbers_in_a_fio_log_are_left_out(tmp_path, name, line):
     log = write_lines(
         tmp_path / name, "5, 10, 0, 4096, 4096, 0x0", "6, 10, 0, 4096, 8192, 0x0", line
     )
@@ -1009,13 +991,11 @@ def test_figures_without_operations_are_reported_and_compared(tmp_path):
     assert "r.html" in done.stderr
     assert "imported from fio-json" in (tmp_path / "r.md").read_text()
     (tmp_path / "out" / "run.json").write_text('{"program": "kvreplay"}')
-    with pytest.raises(
-        TraceError, match="not of this version of kvtrace: Object missing required field"
-    ):
+    with pytest.raises(TraceError, match="this version"):
         report(tmp_path / "out")
 
 
-def test_runs_of_which_only_bandwidth_is_known_are_compared_by_it(tmp_path):
+def test_runs_with_only_bandwidth_are_compared_by_bandwidth(tmp_path):
     for name, rate in (("a", 100), ("b", 250)):
         run_import(
             "fio-log",
@@ -1023,7 +1003,7 @@ def test_runs_of_which_only_bandwidth_is_known_are_compared_by_it(tmp_path):
             tmp_path / name,
         )
     said = run_cli("kvdistill", "compare", tmp_path / "a", tmp_path / "b").stdout
-    assert "b has a read bandwidth 150 % higher than a" in said.splitlines()[0]
+    assert shows(said.splitlines()[0], "b … 150 % higher … a")
 
 
 def test_fio_json_plus_gives_percentiles_that_fio_did_not_print(tmp_path):
@@ -1095,9 +1075,8 @@ def test_blkparse(tmp_path):
     # The message and the summary are no rows.
     assert (result.rows_read, result.rows_kept) == (17, 5)
     assert result.left_out == {"no event in blkparse's default form": 1}
-    assert {"1 I/O merged into requests", "1 request without a completion in the text"} <= set(
-        result.notes
-    )
+    assert shows(result.notes, "1 I/O merged")
+    assert shows(result.notes, "1 request")
 
 
 # Flushes and a rewrite as Linux traces them: the flush's own I/O ends behind the request that the
@@ -1121,7 +1100,7 @@ FLUSHED = """\
 """
 
 
-def test_flushes_are_no_writes_and_merged_ios_no_start_of_later_requests(tmp_path):
+def test_flushes_are_no_writes_and_merged_ios_start_nothing(tmp_path):
     (tmp_path / "b.txt").write_text(FLUSHED)
     run_import("blkparse", [tmp_path / "b.txt"], tmp_path / "out")
     names = ("insert_ns", "issue_ns", "complete_ns", "bytes", "rwbs")
@@ -1140,7 +1119,7 @@ def test_flushes_are_no_writes_and_merged_ios_no_start_of_later_requests(tmp_pat
     f"  8,0 3 3 {10**30}.000001500 697 D R 1 + 8 [x]", f"  8,0 3 3 0.000001500 {2**40} D R 1 + 8 [x]",
     f"  8,0 3 3 0.000001500 697 D R {2**62} + 8 [x]", f"  8,0 3 3 0.000001500 697 D R 1 + {2**40} [x]",
 ])  # fmt: skip
-def test_numbers_beyond_any_device_s_in_a_text_of_blkparse_are_left_out(tmp_path, line):
+def test_impossible_numbers_in_blkparse_text_are_left_out(tmp_path, line):
     log = write_lines(
         tmp_path / "b.txt", *BLKPARSE.splitlines()[:4], line, *BLKPARSE.splitlines()[4:]
     )
@@ -1280,13 +1259,10 @@ def test_bpftrace(tmp_path):
     assert found["application"]["times"]["read"]["log2_ns"] == [
         {"from": 2097152000, "below": 4194304000, "count": 4}
     ]  # fmt: skip
-    assert result.left_out == {
-        "below 0, which is not a time": 1,
-        "histograms that the script does not have": 1,
-    }
-    assert result.examples["histograms that the script does not have"] == "b.txt: @mine, 9 values"
+    assert show_counts(result.left_out, {"below 0": 1, "histograms": 1})
+    assert "b.txt: @mine, 9 values" in result.examples.values()
     assert run_cli("kvdistill", "report", tmp_path / "out", "--json").returncode == 0
-    with pytest.raises(TraceError, match="no duration and no exact sizes"):
+    with pytest.raises(TraceError, match="no duration"):
         distil_source(tmp_path / "out" / "probe.json", None, Limit(), tmp_path)
 
 
@@ -1358,12 +1334,7 @@ def test_the_command_tells_what_it_left_out(tmp_path):
     log = write_lines(tmp_path / "w.csv", HEADER, warp_line("GET", "a", "2026-01-01T00:00:01Z", "", 1),
                       warp_line("STAT", "a", "2026-01-01T00:00:01Z", "", 1))  # fmt: skip
     done = run_cli("kvdistill", "import", "warp", log, "-o", tmp_path / "out", "--json")
-    assert json.loads(done.stdout)["left_out"] == {
-        "LIST and STAT cannot be stored in a kvtrace table": 1
-    }
-    assert (
-        "left out: 1 row: LIST and STAT cannot be stored in a kvtrace table (first: w.csv, row 1)"
-        in done.stderr
-    )
+    assert show_counts(json.loads(done.stdout)["left_out"], {"LIST and STAT": 1})
+    assert shows(done.stderr, "1 row: LIST … STAT … w.csv, row 1")
     bad = run_cli("kvdistill", "import", "xml", log, "-o", tmp_path / "out", check=False)
     assert bad.returncode == 2

@@ -85,9 +85,7 @@ FULL = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("preset", ["trtllm", *FULL])
-def test_a_statistical_job_has_as_much_in_flight_as_its_trace_on_slow_drives_and_fast_ones(
-    tmp_path, preset
-):
+def test_a_drawn_job_keeps_the_depth_of_its_trace_on_any_drive(tmp_path, preset):
     trace, sizes = (
         tmp_path / "t.parquet",
         ["gpu=128MiB", "nvme=1GiB", *["cpu=128MiB"] * (preset != "vllm-disk")],

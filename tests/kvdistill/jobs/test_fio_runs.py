@@ -72,7 +72,7 @@ def test_the_replay_does_what_the_log_says(jobs):
 
 
 @pytest.mark.full
-def test_a_burst_of_one_instant_is_whole_where_places_follow_each_other(tmp_path):
+def test_a_sequential_burst_of_one_instant_stays_whole(tmp_path):
     """Of 12 places, read one after another but for every tenth.
 
     Fio ends a job that reaches the last one.
@@ -242,14 +242,14 @@ def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
     wanted = JobOptions(modes=[FioMode.REPLAY], has_check=True)
-    with pytest.raises(DeviceError, match=r"--check needs .* are free; check less"):
+    with pytest.raises(DeviceError, match="--check"):
         write.write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()
 
 
 def test_a_job_that_fio_refuses_is_one_line(tmp_path):
     (tmp_path / "bad.fio").write_text("[x]\nrw=read\nsize=1M\nioengine=nosuch\n")
-    with pytest.raises(DeviceError, match=r"fio could not run bad\.fio: fio: .*"):
+    with pytest.raises(DeviceError, match=r"bad\.fio: fio:"):
         run_fio(tmp_path / "bad.fio", 60)
 
 
@@ -275,7 +275,7 @@ def test_the_conversation_trace_under_fio(tmp_path):
 
 
 @pytest.mark.full
-def test_a_job_in_a_folder_named_from_here_is_run_with_the_probes(tmp_path, monkeypatch):
+def test_a_job_in_a_relative_folder_runs_with_the_probes(tmp_path, monkeypatch):
     """The probes know this fio by a name of its own, which lies beside the job.
 
     Fio is run in the job's folder.

@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 from conftest import run_cli, run_process
+from phrases import shows
 
 GEN = "--preset lmcache-disk --model tiny-1b --users 8 --duration 5s --set tiers.gpu.capacity=0"
 
@@ -17,8 +18,8 @@ GEN = "--preset lmcache-disk --model tiny-1b --users 8 --duration 5s --set tiers
 @pytest.mark.full
 def test_jobs_of_a_trace_that_gen_makes_first(tmp_path):
     done = run_cli("kvdistill", "fio", "--gen", GEN, "-o", "jobs", cwd=tmp_path)
-    assert "Tier nvme of trace.parquet" in done.stdout
-    assert "note: simulated: storage latency is zero" in done.stderr  # what gen says of the trace
+    assert "trace.parquet" in done.stdout
+    assert "simulated:" in done.stderr  # what gen says of the trace
     # The same in two steps.
     run_cli("kvtrace", "gen", *GEN.split(), "-o", "trace.parquet", cwd=tmp_path)
     run_cli("kvdistill", "fio", "trace.parquet", "--tier", "nvme", "-o", "apart", cwd=tmp_path)
@@ -29,12 +30,12 @@ def test_jobs_of_a_trace_that_gen_makes_first(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        ((), "name one INPUT, or give --gen", 2),
-        (("t.parquet", "--gen", GEN), "name one INPUT, or give --gen", 2),
-        (("--gen", "--users '3"), "--gen --users '3: No closing quotation", 2),
+        ((), "INPUT … --gen", 2),
+        (("t.parquet", "--gen", GEN), "INPUT … --gen", 2),
+        (("--gen", "--users '3"), "--gen --users '3:", 2),
         (
             ("--gen", "--preset lmcache-dsk"),
-            "unknown preset 'lmcache-dsk'; did you mean lmcache-disk",
+            "preset 'lmcache-dsk' … lmcache-disk",
             2,
         ),
     ],
@@ -42,7 +43,7 @@ def test_jobs_of_a_trace_that_gen_makes_first(tmp_path):
 def test_one_source_and_what_gen_refuses(tmp_path, arguments, said, code):
     done = run_cli("kvdistill", "fio", *arguments, "-o", "jobs", cwd=tmp_path, check=False)
     assert done.returncode == code
-    assert said in done.stderr
+    assert shows(done.stderr, said)
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -77,7 +78,7 @@ def test_a_process_is_profiled_and_has_its_job_in_one_command(tmp_path):
             load.terminate()
     # The first line is the answer.
     assert re.match(
-        r"read: [\d,.]+ requests/s of [\d.]+ KiB on average, [\d.]+ .B/s, p99 .*driver and device",
+        r"p99.*device",
         done.stdout,
     )
     assert "Jobs" in done.stdout

@@ -8,6 +8,7 @@ from conftest import run_cli, write_trace
 from hypothesis import given
 from hypothesis import strategies as st
 from kvdistill_rows import distil_rows, io
+from phrases import shows
 
 from kvdistill.jobs.fio_replay import MAX_OPS, draw
 from kvdistill.jobs.job import FioMode, JobOptions
@@ -46,14 +47,14 @@ def test_the_drawn_job_keeps_mix_sizes_and_reuse(tmp_path):
 
 
 @pytest.mark.parametrize("op", ["read", "write"])
-def test_of_few_operations_in_hours_a_short_job_draws_one_that_there_is(tmp_path, op):
+def test_a_short_job_draws_one_of_few_operations_in_hours(tmp_path, op):
     profile = distil_rows(tmp_path, [io(i * 1_200_000, op, i % 2, BLOCK) for i in range(4)]).profile
     drawn, _span_bytes = draw(profile, 300 * 10**9, 1)
     assert drawn["is_read"].tolist() == [op == "read"]
     assert drawn["length"].tolist() == [BLOCK]
 
 
-def test_a_direction_that_begins_late_has_no_reuse_that_is_known(tmp_path, monkeypatch):
+def test_a_direction_that_begins_late_has_unknown_reuse(tmp_path, monkeypatch):
     # Of 5 writes and then 20 reads, 5 operations are looked at.
     monkeypatch.setattr("kvdistill.profile.sources.MAX_OPS", 5)
     profile = distil_rows(tmp_path, cyclic(5, 4)).profile
@@ -72,7 +73,7 @@ def test_a_seed_draws_the_same(tmp_path):
 
 def test_too_many_operations_are_refused(tmp_path):
     profile = distil_rows(tmp_path, cyclic(5, 20)).profile
-    with pytest.raises(ConfigError, match="shorten it with --max-duration"):
+    with pytest.raises(ConfigError, match="--max-duration"):
         draw(profile, profile.span_ns * MAX_OPS, 1)
 
 
@@ -94,7 +95,7 @@ BAD = {
 
 @pytest.mark.first(rows=2)
 @pytest.mark.parametrize("rows", BAD.values(), ids=BAD.keys())
-def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, rows):
+def test_every_writer_takes_odd_input_or_refuses_in_one_line(tmp_path, rows):
     trace = write_trace(tmp_path / "a trace.parquet", rows)
     for mode in FioMode:
         done = run_cli(
@@ -112,10 +113,10 @@ def test_every_writer_takes_what_is_unusual_or_refuses_it_in_one_line(tmp_path, 
         )
         if mode is FioMode.REUSE and len({row[0] for row in rows}) == 1:
             assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-            assert "last longer than an instant" in done.stderr
+            assert "an instant" in done.stderr
             continue
         assert done.returncode == 0, done.stderr
-        assert "tier nvme of a trace.parquet" in (tmp_path / "jobs" / mode.job).read_text()
+        assert shows((tmp_path / "jobs" / mode.job).read_text(), "nvme … trace.parquet")
         moved = [
             line.split()
             for f in tmp_path.glob(f"jobs/{mode}*.iolog")

@@ -11,6 +11,7 @@ import pytest
 import zstandard
 from conftest import run_cli
 from kvdistill_rows import change_run, data_note, write_hand, write_run
+from phrases import show_each, shows
 
 COMMANDS = ("warp", "sai3")
 
@@ -39,11 +40,7 @@ def test_what_the_replayed_data_was_like_is_told_as_lost(tmp_path, command):
     for ratios, is_told in (((1, 1), False), ((1.25, 2), True)):
         change_run(run, data=data_note(*ratios))
         told = [line for line in write(tmp_path, command, run)["lost"] if "deduplicated" in line]
-        wanted = (
-            "data reduction: the replay's data deduplicated 1.25:1 and compressed 2:1; this job"
-            " sets neither"
-        )
-        assert told == ([wanted] if is_told else [])
+        assert show_each(told, ["1.25:1 … 2:1"] if is_told else [])
 
 
 def test_a_profile_gives_the_same_workload_but_no_op_log(tmp_path):
@@ -54,9 +51,6 @@ def test_a_profile_gives_the_same_workload_but_no_op_log(tmp_path):
     result = write(tmp_path / "b", "sai3", profile)
     assert result["log"] is None
     assert result["files"] == ["workload.yaml", "profile.json"]
-    assert (
-        "single operations on objects: profile.json holds none, so there is no op log"
-        in result["lost"]
-    )
+    assert shows(result["lost"], "profile.json")
     one, other = ((tmp_path / d / "sai3" / "workload.yaml").read_text() for d in "ab")
     assert one == other

@@ -9,6 +9,7 @@ import json
 
 import pytest
 from conftest import run_cli, write_trace
+from phrases import shows
 
 from kvtrace.core.metadata import TierFacts
 
@@ -54,7 +55,7 @@ def test_a_job_asks_for_what_the_replay_did(tmp_path, replayed, command):
     shown = run_cli(
         "kvdistill", command, trace, "--tier", "s3", "-o", tmp_path, "--run", run, "--force"
     ).stdout
-    assert "Job compared with the replay" in shown
+    assert "compared" in shown
     assert "90 GETs, 60 PUTs and 20 DELETEs" in shown
 
 
@@ -95,7 +96,7 @@ def test_a_run_that_is_none_is_refused(tmp_path, replayed):
         check=False,
     )
     assert done.returncode == 2
-    assert "name a run of kvreplay" in done.stderr
+    assert "run of kvreplay" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["fio", "warp", "sai3"])
@@ -107,10 +108,7 @@ def test_jobs_that_are_there_are_replaced_if_that_is_said(tmp_path, replayed, co
     before = (tmp_path / "profile.json").read_bytes()
     done = run_cli(*made, "--limit", "80", check=False)
     assert done.returncode == 4
-    assert (
-        "profile.json exists already; name another with -o, or add --force to overwrite it"
-        in done.stderr
-    )
+    assert shows(done.stderr, "profile.json … --force")
     assert (tmp_path / "profile.json").read_bytes() == before
     run_cli(*made, "--limit", "80", "--force")
     assert (tmp_path / "profile.json").read_bytes() != before

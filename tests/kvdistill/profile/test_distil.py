@@ -4,6 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import HAND, MS, distil_rows, io, write_hand
+from phrases import shows
 
 from kvdistill.jobs.store_jobs import StoreOptions, warp_job
 from kvdistill.profile.profile import Concurrency, SizeCount
@@ -63,7 +64,7 @@ def test_csv_gives_the_same_profile(tmp_path):
     assert parquet.space == csv.space
 
 
-def test_an_object_that_returns_after_its_delete_gets_a_place_again(tmp_path):
+def test_an_object_that_returns_after_a_delete_gets_a_new_place(tmp_path):
     rows = [io(1, "write", 0, 4096), io(2, "write", 1, 4096), io(3, "delete", 0, 4096), io(4, "write", 2, 8192),
             io(5, "write", 0, 4096)]  # fmt: skip
     found = pq.read_table(distil_rows(tmp_path, rows).ios).to_pydict()
@@ -104,10 +105,9 @@ def test_shares_of_the_first_blocks_are_not_said_to_be_of_all(tmp_path, monkeypa
     profile = distil_rows(tmp_path, rows).profile
     assert (profile.locality.ops, profile.locality.is_whole) == (3, False)
     labels = [row[0] for row in profile_chapter(profile).tables[1].rows]
-    assert "I/O share of hottest 10 % of blocks, of the first 3 operations" in labels
-    assert "% of the first 3 operations)" in " ".join(
-        warp_job(profile, StoreOptions()).text.replace("#", "").split()
-    )
+    assert shows(labels, "first 3 operations")
+    comment = " ".join(warp_job(profile, StoreOptions()).text.replace("#", "").split())
+    assert shows(comment, "first 3 operations")
     monkeypatch.undo()
     whole = distil_rows(tmp_path, rows).profile
     assert (whole.locality.ops, whole.locality.is_whole) == (10, True)
@@ -136,30 +136,30 @@ def test_a_limit_that_means_nothing_is_refused(text):
 
 
 def test_a_tier_without_io_is_refused(tmp_path):
-    with pytest.raises(TraceError, match="tier 'nvme' has no reads or writes: there is no job"):
+    with pytest.raises(TraceError, match="tier 'nvme'"):
         distil_rows(tmp_path, [HAND[0]])
     with pytest.raises(TraceError, match="only deletes"):
         distil_rows(tmp_path, [io(1, "delete", 0, 4096)])
-    with pytest.raises(TraceError, match="no reads or writes"):
+    with pytest.raises(TraceError, match="no reads"):
         distil_rows(tmp_path, [])
     # As of a replay on a null tier.
-    with pytest.raises(TraceError, match="has no reads or writes that moved data: there is no job"):
+    with pytest.raises(TraceError, match="no reads"):
         distil_rows(tmp_path, [io(1, "read", 0, 0), io(2, "delete", 0, 0)])
     trace = write_trace(tmp_path / "t.parquet", HAND)
     with pytest.raises(
         TraceError,
-        match="what --from, --to, --busiest and --limit leave of tier 'nvme' has no reads",
+        match="tier 'nvme'",
     ):
         distil_source(trace, "nvme", Limit(begin_ns=10**12), tmp_path)
 
 
 def test_time_that_goes_back_is_refused_by_row(tmp_path):
-    with pytest.raises(TraceError, match=r"t\.parquet.*row 1.*ts_ns.*time goes back"):
+    with pytest.raises(TraceError, match=r"t\.parquet.*row 1.*ts_ns"):
         distil_rows(tmp_path, [io(2, "read", 0, 4096), io(1, "read", 0, 4096)])
 
 
 def test_an_unknown_tier_is_refused_with_those_there_are(tmp_path):
-    with pytest.raises(ConfigError, match="no tier 'ssd' in this trace; it has gpu, cpu, nvme"):
+    with pytest.raises(ConfigError, match=r"tier 'ssd'.*gpu, cpu, nvme"):
         distil_source(write_hand(tmp_path), "ssd", Limit(), tmp_path)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from conftest import run_cli, trace_meta
 from kvdistill_rows import HAND, MS, change_run, data_note, distil_rows, io, write_hand, write_run
+from phrases import Saying, pattern, show_each, shows
 
 from kvdistill.profile.profile import Idle, InFlight, SizeCount, Slot, SourceKind
 from kvdistill.profile.sources import distil_source
@@ -74,7 +75,7 @@ def test_block_events_by_hand(tmp_path):
     assert profile.data is None
 
 
-def test_a_request_arrives_when_it_is_queued_and_not_when_it_is_last_issued(tmp_path):
+def test_a_request_arrives_when_queued_not_when_issued_last(tmp_path):
     # One at a time at the device, the second given back until the first is done; both were there
     # from the start.
     rows = [
@@ -150,7 +151,7 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     cut = distil_source(cut, None, Limit(), tmp_path).profile
     assert (cut.read.ops, cut.origin.notes[0]) == (
         7,
-        "3 reads and writes failed or were not reached: they are left out",
+        Saying("3 reads"),
     )
     # What was not to be done, such as rows of other nodes, failed as little.
     others = write_run(
@@ -165,16 +166,14 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs", "--mode", "stat")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
     assert "buffer_compress_percentage=75\ndedupe_percentage=50\n" in job
-    assert (
-        "# 1 or fewer were in flight 99 % of the time; 0.526 on average, weighted by"
-        " time\niodepth=1\n" in job
-    )
+    assert shows(job, "# 1 or fewer … 99 % … 0.526")
+    assert "\niodepth=1\n" in job
 
 
 @pytest.mark.parametrize(
     ("cause", "is_said"), [(LimitCause.PROCESSOR, True), (LimitCause.DRIVE, False)]
 )
-def test_a_run_that_its_host_limited_says_that_fio_may_be_faster(tmp_path, cause, is_said):
+def test_a_run_limited_by_its_host_warns_that_fio_may_be_faster(tmp_path, cause, is_said):
     said = {
         "sentence": "",
         "has_reached": None,
@@ -185,12 +184,8 @@ def test_a_run_that_its_host_limited_says_that_fio_may_be_faster(tmp_path, cause
     judged = RunVerdict(**said, tier="nvme", evidence=Evidence(queue_depth=8))
     run = write_run(tmp_path / "run", [500_000] * 10, judgement=judged)
     notes = distil_source(run, None, Limit(), tmp_path).profile.origin.notes
-    assert [note for note in notes if "fio may be faster" in note] == [
-        (
-            "kvreplay's host, not nvme, was the limit of the run (in flight 7.4 of 8): fio may be"
-            " faster"
-        )
-    ] * is_said
+    phrases = ["nvme … in flight 7.4 of 8"] * is_said
+    assert show_each([note for note in notes if "faster" in note], phrases)
 
 
 NO_TIMES = {
@@ -229,7 +224,7 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
     assert "--space" in refused.stderr
     run_cli("kvdistill", "fio", tmp_path, "-o", tmp_path / "jobs", "--space", "1GiB")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
-    assert "# no random_distribution: the source has no offsets" in job
+    assert "random_distribution" in job
     assert "rate_iops=50\nrate_process=poisson\n" in job
     assert sorted(f.name for f in (tmp_path / "jobs").iterdir()) == [
         "prefill.fio",
@@ -255,16 +250,16 @@ def test_a_probe_of_any_process_becomes_a_statistical_job(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"config": {"devices": [259]}}, "no probe.json of kvreplay probe: Expected `str`, got `int`"),
+        ({"config": {"devices": [259]}}, "probe.json … `str` … `int`"),
         ({"block": {"directions": {"discard": NO_TIMES | {
             "issued": 3, "block_sizes": [], "in_flight_at_dispatch": [],
             "d2c": NO_TIMES | {"count": 0, "mean_ns": None}, "q2d": NO_TIMES | {"count": 0, "mean_ns": None},
-        }}}}, "it did not count its discard requests"),
+        }}}}, "discard requests"),
     ],
 )  # fmt: skip
 def test_what_a_probe_did_not_measure_is_not_taken_for_0(tmp_path, changed, why):
     (tmp_path / "probe.json").write_text(json.dumps(PROBE | changed))
-    with pytest.raises(TraceError, match=why):
+    with pytest.raises(TraceError, match=pattern(why)):
         distil_source(tmp_path, None, Limit(), tmp_path)
 
 
@@ -308,11 +303,9 @@ def test_profile_writes_what_it_prints(tmp_path):
 
 def test_what_cannot_be_distilled_is_one_line(tmp_path):
     blocks = write_blocks(tmp_path)
-    with pytest.raises(ConfigError, match="say which with --tier; there is vda, vdb"):
+    with pytest.raises(ConfigError, match=r"--tier.*vda, vdb"):
         distil_source(blocks, None, Limit(), tmp_path)
-    with pytest.raises(
-        ConfigError, match="no tier or device 'sda' did I/O here; there is vda, vdb"
-    ):
+    with pytest.raises(ConfigError, match=r"'sda'.*vda, vdb"):
         distil_source(blocks, "sda", Limit(), tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"none of ops\.parquet"):

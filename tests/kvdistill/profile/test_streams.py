@@ -27,7 +27,7 @@ def test_a_closed_loop_is_told_by_its_depth(depth):
     assert (loop.pace, loop.depth, loop.think_ns) == (Pacing.CLOSED, depth, None)
 
 
-def test_a_closed_loop_that_pauses_says_how_long_and_after_how_many():
+def test_a_pausing_closed_loop_has_its_pause_and_its_period():
     rng = np.random.default_rng(2)
     parts, start = [], 0
     for _burst in range(100):
@@ -155,9 +155,7 @@ def test_a_closed_loop_is_closed_though_some_requests_are_split():
 
 
 @pytest.mark.parametrize(("shares_them", "names"), [(True, ["mixed"]), (False, ["read", "write"])])
-def test_reads_and_writes_of_one_law_are_one_stream_only_if_their_hot_places_are_the_same(
-    shares_them, names
-):
+def test_reads_and_writes_are_one_stream_if_hot_places_agree(shares_them, names):
     """Two sections of a fio job have hot places of their own.
 
     One process's must stay one section.

@@ -85,7 +85,7 @@ def test_jobs_of_one_node_and_of_what_all_share(monkeypatch, tmp_path, capsys):
         assert profile.write.object_bytes == sum(row["length_bytes"] for row in rows) > 0
         found.append(profile)
     for wrong, said in (
-        ("nvme", "name a node, such as nvme@0"),
+        ("nvme", "nvme@0"),
         ("nvme@4", "there are 4"),
         ("nvme@x", "no tier"),
     ):
@@ -94,7 +94,7 @@ def test_jobs_of_one_node_and_of_what_all_share(monkeypatch, tmp_path, capsys):
     path, _ = made(monkeypatch, tmp_path, capsys, "--set", "tiers.nvme.scope=fleet")
     shared = distil_source(path, "nvme", Limit(), tmp_path).profile
     assert shared.tier == "nvme"
-    with pytest.raises(ConfigError, match="shared by all nodes"):
+    with pytest.raises(ConfigError, match="all nodes"):
         distil_source(path, "nvme@0", Limit(), tmp_path)
 
 

@@ -118,7 +118,7 @@ def test_names_order_and_layout_are_the_benchmarks(book):
     ]
 
 
-def test_values_are_in_the_units_of_the_names_and_empty_where_nothing_measured(book):
+def test_values_use_the_units_of_names_and_null_is_empty(book):
     lines = {
         name: (value, unit) for name, value, unit, _note in sheet(book, "Performance Metrics")[1]
     }
@@ -177,7 +177,7 @@ def test_the_probes_figures_bear_the_benchmarks_names(run, tmp_path):
     assert bins == [["Queue Depth Read", 1, 2, 2, "count"], ["Queue Depth Read", 2, 4, 1, "count"]]
 
 
-def test_runs_stand_beside_each_other_and_traces_alone_have_no_such_sheets(run, tmp_path):
+def test_runs_share_sheets_and_traces_alone_have_none(run, tmp_path):
     other = write_run(tmp_path / "other", [1000])
     run_cli("kvdistill", "report", run, other, "-o", tmp_path / "r.xlsx")
     book = load_workbook(tmp_path / "r.xlsx")

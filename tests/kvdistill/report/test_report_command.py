@@ -62,7 +62,7 @@ def test_live_bytes_follow_growth_overwrites_and_lives(tmp_path):
     assert (nvme["peak_live_bytes"], nvme["end_live_bytes"]) == (None, None)
 
 
-def test_what_lay_there_before_is_live_from_the_start_by_info_and_report(tmp_path):
+def test_info_and_report_count_populated_objects_from_the_start(tmp_path):
     # 0 lies there until it is deleted, 4 KiB of 1 until it is written on; 2 comes when 0 is gone; 3
     # is read when gone.
     rows = [
@@ -92,7 +92,7 @@ def test_hits_come_from_the_simulation(tmp_path):
 def test_one_instant_has_no_rate(tmp_path):
     found = report(write_trace(tmp_path / "t.parquet", [io(5, "read", 0, 4096)]))
     assert (found.span_ns, found.bucket_ns) == (0, None)
-    assert "no rate is known" in run_cli("kvdistill", "report", tmp_path / "t.parquet").stdout
+    assert "no rate" in run_cli("kvdistill", "report", tmp_path / "t.parquet").stdout
 
 
 def test_an_empty_trace(tmp_path):
@@ -150,10 +150,10 @@ def test_the_terminal_report_and_its_json(tmp_path):
 
 
 def test_what_is_no_report_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no run of kvreplay"):
+    with pytest.raises(ConfigError, match="run of kvreplay"):
         report(tmp_path)
     with pytest.raises(TraceError, match="no such file"):
         report(tmp_path / "none.parquet")
     write_hand(tmp_path)
-    with pytest.raises(TraceError, match="'objects', where 'trace'"):
+    with pytest.raises(TraceError, match=r"'objects'.*'trace'"):
         report(tmp_path / "hand.objects.parquet")

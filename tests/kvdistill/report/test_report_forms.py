@@ -105,7 +105,7 @@ def test_the_page_has_a_table_beneath_every_chart(text):
     assert all(len(page.rows[heading]) > 1 for heading in page.charts)
 
 
-def test_documents_behind_the_first_are_folded_with_what_they_say(text):
+def test_later_documents_are_folded_with_their_summary(text):
     first, _, second = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL).partition(
         "</article>"
     )
@@ -123,9 +123,7 @@ def test_the_page_says_what_the_json_says(both, text):
     # Each was 10 µs late: an open loop is judged by the response time.
     (response,) = found[0]["response"]
     assert response["p99_ns"] == latency["p99_ns"] + 10_000
-    assert (
-        f'<dt>read response p99, nvme</dt><dd title="{response["p99_ns"]} ns">1.00 ms</dd>' in text
-    )
+    assert f'<dd title="{response["p99_ns"]} ns">1.00 ms</dd>' in text
     assert page.rows["Response time"][1][3] == f"{latency['mean_ns'] + 10_000} ns"
     (row,) = [row for row in page.rows["Operations"] if "threads" in row]
     assert row[-2:] == [
@@ -286,7 +284,7 @@ def test_a_missing_library_is_named(both, tmp_path, monkeypatch, module, suffix,
     documents = documents_of([report(both[1])], ["hand"])
     with pytest.raises(
         ProbeUnavailable,
-        match=rf"needs {module.partition('.')[0]}: pip install -e '\.\[{advice}\]'",
+        match=rf"needs {module.partition('.')[0]}: .*'\.\[{advice}\]'",
     ):
         write_report(documents, tmp_path / f"r{suffix}")
     assert list(tmp_path.iterdir()) == []
@@ -386,7 +384,7 @@ def test_memory_has_no_drive_to_wear(tmp_path):
         )
         assert nvme["capacity_writes_per_day"] > 0 < nvme["years_of_life"]
     shown = run_cli("kvdistill", "report", path, "--markdown").stdout
-    assert "is no whole drive" not in shown
+    assert "whole drive" not in shown
     (cpu,) = [line for line in shown.splitlines() if line.startswith("| cpu | 6.00 kB")]
     assert cpu.endswith("| 4.94 GB/day | 1.00 TB | - | - | - |")
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import MS, change_run, io, write_hand, write_probe, write_run
+from phrases import Saying, show_each, shows
 from run_files import figures
 
 from kvdistill.profile.locality import reuse_distances, tier_reuse
@@ -49,7 +50,7 @@ CLOSENESS = {
             {"name": "same I/Os", "target": "yes", "value": True, "passes": True},
             {"name": "end slip", "target": "<= 1 %", "value": None, "passes": None},
             {"name": "bytes a second", "target": "within 1.5 %", "value": 0.5, "passes": None,
-             "why": "15 operations are too few"},
+             "why": "15 operations"},
         ],
     }],
 }  # fmt: skip
@@ -86,7 +87,7 @@ def test_reuse_distances_agree_with_counting():
     assert reuse_distances(things, weights, 9).tolist() == expected
 
 
-def test_simulated_tiers_have_no_reuse_rather_than_one_of_no_bytes(tmp_path):
+def test_simulated_tiers_have_null_reuse_not_zero_bytes(tmp_path):
     trace, tier = write_hand(tmp_path), "nvme=sim:bandwidth=1GB,latency=10us"
     run_cli("kvreplay", "run", trace, "--tier", tier, "-o", tmp_path / "run")
     assert report(tmp_path / "run").reuse == []
@@ -106,11 +107,7 @@ def test_the_reuse_of_a_run_is_that_of_what_completed(tmp_path):
 def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
     found = report(write_probe(tmp_path / "probe"))
     assert isinstance(found, ProbeReport)
-    assert (
-        found.answer
-        == "read: 0.6 requests/s of 4 KiB on average, 2.46 kB/s, p99 not known (fewer than 100)"
-        " (block requests in 5.00 s)"
-    )
+    assert shows(found.answer, "0.6 requests/s … 4 KiB … 2.46 kB/s, p99 … 100 … 5.00 s")
     q2d, d2c = found.layers
     assert (q2d["layer"], q2d["op"], q2d["count"], q2d["p50_ns"]) == ("q2d", "read", 3, 1024.5)
     assert (d2c["layer"], d2c["longest_below_ns"], d2c["p95_ns"]) == ("d2c", 131072, None)
@@ -123,19 +120,17 @@ def test_a_probe_has_a_report_of_its_own_and_in_its_run(tmp_path):
     write_probe(run)
     documents = documents_of([report(run), found], ["run", "probe"])
     lines = csv_lines(documents).splitlines()
-    assert "run,Device,Block requests,read,requeues,count,1" in lines
-    assert (
-        "probe,Device,Time in each layer,in driver and device (D2C) read,p50_ns,ns,65536.5" in lines
-    )
-    assert "probe,Histograms,Sizes of block requests,read 4096,count,count,3" in lines
+    assert shows(lines, "requeues,count,1")
+    assert shows(lines, "D2C) read,p50_ns,ns,65536.5")
+    assert shows(lines, "read 4096,count,count,3")
     page = html_page(documents, "test")
     assert "a &lt;b&gt; c" in page
     (tmp_path / "probe" / "probe.json").write_text('{"block": {"directions": {"read": {}}}}')
-    with pytest.raises(TraceError, match=r"not of this version of kvreplay: .*; measure again"):
+    with pytest.raises(TraceError, match="this version"):
         report(tmp_path / "probe")
 
 
-def test_only_probes_that_the_run_started_are_joined_with_its_operations(tmp_path):
+def test_only_probes_that_the_run_started_join_its_operations(tmp_path):
     run = write_run(tmp_path / "run", [1000] * 4)
     write_probe(run)
     found = report(run)
@@ -156,21 +151,19 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     assert isinstance(found, JobsReport)
     lines = markdown(documents_of([found], ["jobs"])).splitlines()
     assert "| replay | size TV | \\<= 0.015 | 0.25 | FAIL |" in lines
-    assert "| replay | read share | within 1.5 % | -1.25 % | pass |" in lines
-    assert "| replay | same I/Os | yes | yes | pass |" in lines
-    assert "| replay | end slip | \\<= 1 % | - | not measured |" in lines
-    assert (
-        "| replay | bytes a second | within 1.5 % | 50 % | undetermined: 15 operations are too"
-        " few |" in lines
-    )
-    said = "replay.fio: matches its source in 2 of 3 figures that could be judged, of 5"
-    few = "1 undetermined (bytes a second): 15 operations are too few"
-    assert said in lines
+    assert shows(lines, "1.5 % | -1.25 % | pass")
+    assert shows(lines, "| yes | yes | pass")
+    assert shows(lines, "1 % | - | not measured")
+    assert shows(lines, "1.5 % | 50 % | undetermined: 15 operations")
+    said = "replay.fio: … 2 of 3 … 5"
+    few = "1 undetermined … 15 operations"
+    assert shows(lines, said)
     (picked,) = re.findall(
         r"grep -E '(.+fio.+)' ", (Path(__file__).parents[3] / "docs/demo.sh").read_text()
     )
-    assert re.match(picked, said), "make demo shows this line"
-    assert f"- {said}; NOT in size TV (0.25); {few}; 1 not measured" in lines
+    line = next(line for line in lines if shows(line, said))
+    assert re.match(picked, line.removeprefix("- ")), "make demo shows this line"
+    assert shows(lines, f"{said}; NOT … TV (0.25); {few}; 1 not")
     # A miss whose reason is known says it.
     pair = CLOSENESS["comparisons"][0]
     missed, *others = pair["verdicts"]
@@ -179,25 +172,25 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     }
     (jobs / "closeness.json").write_text(json.dumps(told))
     lines = markdown(documents_of([report(jobs)], ["jobs"])).splitlines()
-    assert f"- {said}; NOT in size TV (0.25); size TV: none waits; {few}; 1 not measured" in lines
+    assert shows(lines, f"{said}; NOT … TV (0.25) … TV: … {few}; 1 not")
     # 3 s, of which 100 times as many operations would settle it; of a source of 10 min, then of one
     # of 3 s.
     pair = CLOSENESS["comparisons"][0]
     verdicts = [*pair["verdicts"][:-1], pair["verdicts"][-1] | {"more": 100.0}]
     for whole_s, said_of_it in (
         (600, "(--check-duration 5min)"),
-        (3, "(--check-duration 5min, and a source as long: this is 3.00 s)"),
+        (3, "--check-duration 5min … 3.00 s"),
     ):
         timed = pair | {"verdicts": verdicts, "span_ns": 3 * 10**9, "whole_ns": whole_s * 10**9}
         (jobs / "closeness.json").write_text(json.dumps(CLOSENESS | {"comparisons": [timed]}))
         text = " ".join(documents_of([report(jobs)], ["jobs"])[0].subject)
-        assert f"{few}; a check of 5 min would settle them {said_of_it}; 1 not measured" in text
+        assert shows(text, f"{few} … 5 min … {said_of_it} … 1 not")
     assert "| figure | source of replay | replay |" in lines
     assert "| size tv | - | 0.25 |" in lines
     assert "| tier | nvme |" in lines
     run = write_run(tmp_path / "run", [1000] * 4)
     (run / "closeness.json").write_text(json.dumps(CLOSENESS))
-    assert "## Closeness of the jobs" in markdown(documents_of([report(run)], ["run"]))
+    assert "Closeness" in markdown(documents_of([report(run)], ["run"]))
 
 
 @pytest.mark.usefixtures("without_charts")
@@ -217,11 +210,11 @@ def test_classes_of_service_stand_beside_their_targets(tmp_path):
     change_run(run, requests=counted | unknown | {"classes": [of_class | {"verdict": "fail"}]})
     documents = documents_of([report(run)], ["run"])
     text = csv_lines(documents)
-    assert "run,QoS,Classes of service,interactive,share_within_p95_target,share of 1,0.5\n" in text
-    assert "run,QoS,Targets of the classes,interactive p95,target_ns,ns,50000000\n" in text
-    assert "run,QoS,Targets of the classes,interactive p95,verdict,,fail\n" in text
-    assert "run,QoS,Targets of the classes,interactive p99.9,verdict,,not measured\n" in text
-    assert "run,QoS,Requests,storage time,p95_ns,ns,60000000\n" in text
+    assert "share_within_p95_target,share of 1,0.5" in text
+    assert "interactive p95,target_ns,ns,50000000" in text
+    assert "interactive p95,verdict,,fail" in text
+    assert "interactive p99.9,verdict,,not measured" in text
+    assert "p95_ns,ns,60000000" in text
     assert 'class="verdict fail"' in html_page(documents, "test")
 
 
@@ -230,9 +223,7 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
     run = write_run(tmp_path / "run", [1000] * 4, verdict="FELL BEHIND: much")
     change_run(run, status="partial", reason="the disk is full")
     (document,) = documents_of([report(run)], ["run"])
-    assert ". ".join(document.warnings).startswith(
-        "PARTIAL: the disk is full. The replay fell behind"
-    )
+    assert shows(". ".join(document.warnings), "PARTIAL: the disk is full")
     page = html_page([document], "test")
     assert (
         page.index("PARTIAL: FELL BEHIND")
@@ -242,13 +233,13 @@ def test_a_partial_run_says_so_before_any_figure(tmp_path):
     )
     told = markdown([document]).splitlines()
     assert told[2].startswith("PARTIAL: FELL BEHIND")
-    assert told[4].startswith("**PARTIAL: the disk is full")
+    assert shows(told[4], "PARTIAL: the disk is full")
     shown = run_cli("kvdistill", "report", run).stdout.splitlines()
     assert shown[1].startswith("PARTIAL: FELL BEHIND: much")
-    assert shown[2].startswith("PARTIAL: the disk is full")
+    assert shows(shown[2], "PARTIAL: the disk is full")
 
 
-def test_errors_are_all_that_failed_and_corrupt_reads_are_of_them(tmp_path):
+def test_failures_are_counted_and_include_corrupt_reads(tmp_path):
     # As in run.json: what failed, came up short, or brought corrupt blocks.
     outcomes = ["ok"] * 5 + ["error", "short", "corrupt", "corrupt", "skipped"]
     run = write_run(tmp_path / "run", [1000] * 10, outcome=outcomes)
@@ -256,16 +247,16 @@ def test_errors_are_all_that_failed_and_corrupt_reads_are_of_them(tmp_path):
     (row,) = found.figures
     assert (row["operations"], row["errors"], row["corrupt"], row["skipped"]) == (5, 4, 2, 1)
     assert found.failed() == (4, 9, "operations")
-    assert found.warnings() == ["4 operations FAILED", "2 of them were CORRUPT reads"]
+    assert found.warnings() == ["4 operations FAILED", Saying("2 … CORRUPT")]
     alone = msgspec.structs.replace(found, figures=[row | {"errors": 1, "corrupt": 1}])
-    assert alone.warnings() == ["1 operation FAILED", "1 of them was a CORRUPT read"]
+    assert alone.warnings() == ["1 operation FAILED", Saying("1 … CORRUPT")]
     summary = msgspec.to_builtins(read_run(run).summary)
     of_run = msgspec.to_builtins(figures(operations=5, errors=4, corrupt=2))
     change_run(run, summary=summary | {"figures": [of_run]})
     assert report(run).of_model().failed() == found.failed()
 
 
-def test_rows_of_other_nodes_do_not_make_a_run_one_in_which_nothing_moved(tmp_path):
+def test_rows_of_other_nodes_do_not_make_a_run_an_empty_one(tmp_path):
     # As of `kvreplay run --node 1`: node 0's row comes first, and nothing did it.
     outcomes, engines = ["skipped", "ok", "ok"], ["none", "uring", "uring"]
     found = report(
@@ -291,7 +282,7 @@ def test_odd_runs_have_every_form(tmp_path, latencies, outcome):
         write_report(documents, tmp_path / f"r{suffix}")
     page = (tmp_path / "r.html").read_text()
     assert "<script>x" not in page
-    assert ("no operation completed" in page) == (not latencies or outcome == "error")
+    assert ("no operation" in page) == (not latencies or outcome == "error")
 
 
 def test_a_folder_of_nothing_is_one_line(tmp_path):
@@ -349,7 +340,7 @@ def test_trials_are_compared_with_confidence(tmp_path):
     ]  # fmt: skip
 
 
-def test_what_spoils_a_run_is_said_before_its_figures_are_compared(tmp_path):
+def test_faults_of_a_run_precede_its_comparison(tmp_path):
     for number, latency in enumerate((1000, 2000, 1000), 1):
         run = write_run(
             tmp_path / f"trial-{number}", [latency] * 4, engine="sim" if number == 3 else "threads"
@@ -366,16 +357,11 @@ def test_what_spoils_a_run_is_said_before_its_figures_are_compared(tmp_path):
     )
     two = [report(tmp_path / f"trial-{number}") for number in (1, 2)]
     found = compare([ReportedTrials("two", two), ReportedTrials("simulated", [report(run)])])
-    assert "two, trial 1 was verified, which slows reads down" in found.warnings
-    spread = "nvme read latency_p50_ns 67%, nvme read latency_mean_ns 67%"
-    disagree = (
-        f"TRIALS DISAGREE: 2 of 4 figures that should repeat spread by more than 10%: {spread}"
-    )
-    assert f"two: {disagree}" in found.warnings
-    assert (
-        "simulated: tier nvme is simulated: its figures are a model's and not compared"
-        in found.warnings
-    )
+    assert shows(found.warnings, "two, trial 1 was verified")
+    spread = "latency_p50_ns 67% … latency_mean_ns 67%"
+    disagree = f"TRIALS DISAGREE: 2 of 4 … 10% … {spread}"
+    assert shows(found.warnings, f"two: {disagree}")
+    assert shows(found.warnings, "nvme is simulated")
     assert {
         line.sides[1].median for line in found.lines if line.tier == "nvme" and line.name == "bytes"
     } == {None}
@@ -395,16 +381,12 @@ def test_traces_and_single_runs_have_ratios_only(tmp_path):
     assert found.settings["preset"] == ["by-hand", "other"]
     assert found.warnings == []
     run = report(write_run(tmp_path / "run", [1000, 2000]))
-    assert compare([ReportedTrials("q", [run]), ReportedTrials("r", [run])]).warnings == [
-        f"{name} is one trial: its spread is unknown; run it with --trials 3 or more"
-        for name in "qr"
-    ]
-    with pytest.raises(ConfigError, match="two or more"):
+    warnings = compare([ReportedTrials("q", [run]), ReportedTrials("r", [run])]).warnings
+    assert show_each(warnings, [f"{name} is one trial … --trials 3" for name in "qr"])
+    with pytest.raises(ConfigError, match="two or"):
         compare([ReportedTrials("a", [report(a)])])
     probe = ProbeReport(**{name: [] for name in ProbeReport.__struct_fields__})
-    with pytest.raises(
-        ConfigError, match="inputs of one kind can be compared: a is a trace, p is a probe"
-    ):
+    with pytest.raises(ConfigError, match="a is a trace, p is a probe"):
         compare([ReportedTrials("a", [report(a)]), ReportedTrials("p", [probe])])
 
 
@@ -429,10 +411,7 @@ def test_a_trace_beside_its_run_is_context_and_no_side(tmp_path):
     assert [d.name for d in read_reports([run, trace], 10)[1]] == ["r", "hand.parquet"]
     documents = read_reports([run, trace, other], 10)[1]
     assert [d.name for d in documents] == ["Comparison", "r", "hand.parquet", "s"]
-    assert (
-        documents[0].headline
-        == "s has a read bandwidth 50 % lower than r: by trials too few to show a difference"
-    )
+    assert shows(documents[0].headline, "s … 50 % lower … r")
     assert read_reports([trace, trace], 10)[1][0].name == "Comparison"
 
 

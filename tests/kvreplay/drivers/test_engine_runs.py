@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import run_cli
+from phrases import shows
 from waiting import wait_for
 from whole import read_table
 
@@ -74,7 +75,7 @@ def done(folder):
     ]
 
 
-def test_what_the_engine_did_is_a_run_with_its_objects_and_times(drive, tmp_path):
+def test_an_engine_run_has_its_objects_and_times(drive, tmp_path):
     said = drive()
     rows = done(tmp_path / "run")
     assert Counter((op, request) for op, request, _key, _bytes in rows) == {
@@ -93,7 +94,7 @@ def test_what_the_engine_did_is_a_run_with_its_objects_and_times(drive, tmp_path
         0 <= start < end <= run.summary.wall_ns for start, end in zip(starts, ends, strict=True)
     )
     assert (run.status, run.trace.file, run.mlperf) == ("complete", "conversation.jsonl", None)
-    assert run.summary.verdict == "LMCache 0.0-standin served 4 requests, one at a time"
+    assert shows(run.summary.verdict, "0.0-standin … 4 requests")
     found = {(f.op, f.operations, f.bytes) for f in run.summary.figures}
     assert found == {("write", 6, 6 * CHUNK_BYTES), ("read", 8, 8 * CHUNK_BYTES)}
     assert read_table(tmp_path / "run" / "requests.parquet", SERVED)["hits"].to_pylist() == [
@@ -102,7 +103,7 @@ def test_what_the_engine_did_is_a_run_with_its_objects_and_times(drive, tmp_path
         0,
         4,
     ]
-    assert "LMCache serves 4 requests of 3,748 tokens, up to 959 kB of KV" in said.stderr
+    assert shows(said.stderr, "4 requests … 3,748 tokens … 959 kB … KV")
     assert "says a lot" not in said.stdout + said.stderr
     assert "streams" not in said.stdout + said.stderr
     assert not (tmp_path / "run" / "engine.log").exists()
@@ -112,9 +113,7 @@ def test_what_the_engine_did_is_a_run_with_its_objects_and_times(drive, tmp_path
 def test_reports_comparisons_and_jobs_are_made_of_it(drive, tmp_path, conversation):
     drive()
     run = tmp_path / "run"
-    assert (
-        "valid, 14 rows, 6 objects" in run_cli("kvtrace", "validate", run / "trace.parquet").stdout
-    )
+    assert "14 rows, 6 objects" in run_cli("kvtrace", "validate", run / "trace.parquet").stdout
     assert "served 4 requests" in run_cli("kvdistill", "report", run).stdout
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs")
     # The stand-in has no pool that its files go through.
@@ -186,11 +185,7 @@ def test_only_so_many_requests_as_asked_are_served(drive, tmp_path):
 def test_files_that_no_one_timed_are_told_of(drive, monkeypatch, tmp_path):
     monkeypatch.setenv("STANDIN_TROUBLE", "untimed")
     drive()
-    (note,) = [
-        note
-        for note in read_run(tmp_path / "run").notes
-        if "unrecorded calls of the engine" in note
-    ]
+    (note,) = [note for note in read_run(tmp_path / "run").notes if "unrecorded calls" in note]
     assert "4 writes" in note
 
 
@@ -199,13 +194,13 @@ def test_files_that_no_one_timed_are_told_of(drive, monkeypatch, tmp_path):
     [
         (
             "raise",
-            "LMCache failed after 2 requests: ValueError: the third request is one too many",
+            "2 requests: ValueError",
             {0, 1},
         ),
         ("full", "OSError: [Errno 28] No space left on device", {0}),
     ],
 )
-def test_an_engine_that_fails_is_one_line_and_what_it_did_is_kept(
+def test_a_failed_engine_is_one_line_and_its_calls_are_kept(
     drive, monkeypatch, tmp_path, trouble, said, requests
 ):
     monkeypatch.setenv("STANDIN_TROUBLE", trouble)
@@ -213,8 +208,8 @@ def test_an_engine_that_fails_is_one_line_and_what_it_did_is_kept(
     assert ended.returncode == 4
     line = ended.stderr.splitlines()[-1]
     log = tmp_path / "run" / "engine.log"
-    assert said in line
-    assert f"its output is in {log}" in line
+    assert shows(line, said)
+    assert f"{log}" in line
     assert "LMCache says a lot" in log.read_text()
     assert "Traceback" not in ended.stderr
     assert read_run(tmp_path / "run").status == "partial"
@@ -225,13 +220,13 @@ def test_an_engine_that_fails_is_one_line_and_what_it_did_is_kept(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("sglang",), "has no sglang: pip install --no-deps sglang"),
-        (("sglang", "--cpu", "1GiB"), "has no sglang"),
+        (("sglang",), "no sglang … --no-deps"),
+        (("sglang", "--cpu", "1GiB"), "no sglang"),
         (
             ("mooncake", "--python", "/bin/false"),
-            "--python /bin/false: does not run as a Python interpreter",
+            "--python /bin/false:",
         ),
-        (("lmcache", "--python", "/no/such"), "--python /no/such: No such file or directory"),
+        (("lmcache", "--python", "/no/such"), "/no/such:"),
         (("lmcache", "--cpu", "900PiB"), "--cpu: only"),
     ],
 )
@@ -244,7 +239,7 @@ def test_what_cannot_be_driven_is_refused_with_the_way_out(
     where = ("--tier", f"nvme={tmp_path / 'drive'}", "-o", tmp_path / "run")
     ended = run_cli("kvreplay", "engine", name, conversation, *where, *more, check=False)
     assert ended.returncode == 2
-    assert said in ended.stderr
+    assert shows(ended.stderr, said)
     assert list((tmp_path / "drive").iterdir()) == []
 
 
@@ -252,7 +247,7 @@ def test_a_directory_with_others_files_is_left_alone(drive, tmp_path):
     (tmp_path / "drive" / "theirs").write_text("precious")
     ended = drive("--force", check=False)
     assert ended.returncode == 4
-    assert "is not empty (theirs)" in ended.stderr
+    assert "theirs" in ended.stderr
     assert (tmp_path / "drive" / "theirs").read_text() == "precious"
 
 
@@ -261,7 +256,7 @@ def test_kept_files_are_named_and_the_next_run_removes_them(drive, tmp_path):
     drive("--keep")
     kept = tmp_path / "drive" / SCRATCH / "engine"
     assert len(list(kept.iterdir())) == 6
-    assert any("are left below" in note for note in read_run(tmp_path / "run").notes)
+    assert any("left below" in note for note in read_run(tmp_path / "run").notes)
     drive("--force")
     assert list((tmp_path / "drive").iterdir()) == []
 
@@ -295,6 +290,6 @@ def test_an_interrupted_engine_ends_and_leaves_a_partial_run(monkeypatch, tmp_pa
     process.send_signal(signal.SIGINT)
     _out, said = process.communicate()
     assert process.returncode == 130
-    assert "interrupted by SIGINT after" in said
+    assert "by SIGINT" in said
     assert read_run(tmp_path / "run").status == "partial"
     assert list((tmp_path / "drive").iterdir()) == []

@@ -21,7 +21,7 @@ LINES = """\
 AT = 1795330734 * 10**9
 
 
-def test_calls_on_files_are_operations_with_times_offsets_and_requests(tmp_path):
+def test_file_calls_are_operations_with_offsets_and_requests(tmp_path):
     path = tmp_path / "strace"
     path.write_text(LINES)
     found = read_strace(path, Path("/data"), -AT, [(0, 2500), (2600, 4500)])

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from phrases import Saying, shows
 from rings import IO, PythonFiles, files_in, needs_uring
 
 from kvreplay.engine import engine as engines
@@ -34,19 +35,17 @@ def test_auto_takes_what_there_is_and_says_why(
         chosen = choose(EngineName.AUTO, [tier], 2, IO)
         assert (chosen.name, chosen.because, tier.engine) == (
             "threads",
-            "no io_uring: sysctl says no",
+            Saying("io_uring:"),
             "threads",
         )
         assert chosen.facts() == {}
-        with pytest.raises(
-            DeviceError, match="--engine uring: sysctl says no; use --engine threads"
-        ):
+        with pytest.raises(DeviceError, match=r"--engine uring:.*--engine threads"):
             choose(EngineName.URING, [tier], 2, IO)
 
 
 @needs_uring
 @pytest.mark.parametrize("kind", ["python", "model", "memory", "verified", "null", "none"])
-def test_what_no_ring_moves_goes_by_threads_unless_one_is_asked_for(kind: str) -> None:
+def test_threads_serve_targets_without_rings_unless_asked(kind: str) -> None:
     tiers = {
         "python": PythonFiles(),
         "model": SimulatedTier("sim", MODEL),
@@ -56,8 +55,8 @@ def test_what_no_ring_moves_goes_by_threads_unless_one_is_asked_for(kind: str) -
         "none": None,
     }
     chosen = choose(EngineName.AUTO, [None, tiers[kind]], 2, IO)
-    said = "no tier has files, devices or memory, which io_uring's loop is for"
-    virtual = "all tiers are simulated: their time is virtual, and nothing waits for it"
+    said = Saying("io_uring's loop")
+    virtual = Saying("simulated")
     expected = {"python": ("threads", said), "model": ("virtual", virtual)}.get(
         kind, ("uring", "auto")
     )
@@ -78,14 +77,12 @@ def test_a_refusal_names_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(engines, "library", Kernel)
     monkeypatch.setattr(engines, "_DISABLED", tmp_path / "sysctl")
-    assert (
-        engines.refusal() == "io_uring is not permitted here (a seccomp filter, as containers have)"
-    )
+    assert shows(engines.refusal(), "not permitted")
     (tmp_path / "sysctl").write_text("2\n")
     assert engines.refusal() == "sysctl kernel.io_uring_disabled=2 forbids io_uring"
     said = [engines.refusal() for _ in range(6)]
-    assert said[0] == "the kernel was built without io_uring, or a seccomp filter hides it"
-    assert said[1] == "the locked-memory limit is too low for an io_uring (ulimit -l)"
-    assert "too old; 5.19 is new enough" in str(said[2])
-    assert "has no sparse file tables" in str(said[3])
+    assert shows(said[0], "without io_uring")
+    assert shows(said[1], "ulimit -l")
+    assert "5.19" in str(said[2])
+    assert "file tables" in str(said[3])
     assert said[4:] == ["io_uring_setup: Invalid argument", None]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from phrases import shows
 from rings import (
     ENGINES,
     IO,
@@ -181,7 +182,7 @@ def test_native_code_names_files_of_any_object_as_python_does(
     assert found == {name(obj) for obj in objects}
 
 
-def test_pieces_are_of_the_io_size_from_where_an_operation_begins() -> None:
+def test_pieces_have_the_io_size_from_the_operations_start() -> None:
     tier = PythonFiles()
     drive(
         engine_of("threads", 1, 8192),
@@ -208,7 +209,7 @@ def test_without_locked_memory_it_says_so_and_works(
     engine = engine_of("uring", 8, MIB)
     facts = engine.facts()
     assert facts["has_registered_buffers"] is False
-    assert facts["unregistered_because"] == "the locked-memory limit is below 8 MiB (ulimit -l)"
+    assert shows(facts["unregistered_because"], "8 MiB … ulimit -l")
     with files_in(tmp_path / "d") as files:
         rows = rows_of(
             [{"op": op, "object_id": 0, "length_bytes": 3 * MIB} for op in (WRITE, READ)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import write_trace
+from phrases import shows
 from rings import ENGINES, content, drive, engine_of, held, memory_of, rows_of, space_in
 
 from kvreplay.config.config import Config
@@ -78,7 +79,7 @@ def test_buffers_are_shorter_than_the_pages_of_some_kernels(
         Arena(1, 1000)
 
 
-def test_buffers_that_were_not_asked_to_lie_on_huge_pages_do_not() -> None:
+def test_buffers_lie_on_huge_pages_only_if_asked() -> None:
     arena = Arena(3, MIB)
     base = arena.address // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     size = ctypes.c_size_t(2 * HUGE_PAGE_BYTES)
@@ -101,7 +102,7 @@ def resident_bytes(arena: Arena) -> int:
     return sum(page & 1 for page in pages) * mmap.PAGESIZE
 
 
-def test_buffers_that_grow_are_touched_before_as_many_are_in_use() -> None:
+def test_growing_buffers_are_touched_before_they_are_in_use() -> None:
     arena = Arena(512, MIB, is_growing=True)
     assert (arena.first, arena.touched, arena.usable) == (FIRST_BYTES // MIB,) * 3
     # Whole huge pages, and no more.
@@ -134,7 +135,7 @@ def test_buffers_that_no_row_fills_are_not_touched(*, is_growing: bool) -> None:
 
 
 @pytest.mark.full
-def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(
+def test_a_watcher_touches_four_times_the_buffers_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arena, used, allowed, grown = Arena(512, MIB, is_growing=True), [100], [], threading.Event()
@@ -161,7 +162,7 @@ def test_who_watches_touches_four_times_as_many_as_are_used_and_lets_them_be(
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("count", [20, 200])
-def test_an_engine_uses_as_many_buffers_as_are_in_flight_and_says_so(
+def test_an_engine_reports_as_many_buffers_as_were_in_flight(
     tmp_path: Path, name: str, count: int
 ) -> None:
     engine = engine_of(name, 256, MIB, is_growing=True)
@@ -199,13 +200,13 @@ def test_an_object_keeps_its_content_as_it_grows(name: str, size: int) -> None:
     try:
         assert drive(engine_of(name, 4, 64 << 10), rows, [tier]).failure is None
         assert held(tier, 7, size + 4096) == content(7, 1, size) + content(7, 2, 4096, size)
-        assert tier.facts()["note"].startswith("copies between DRAM buffers, ")
+        assert shows(tier.facts()["note"], "DRAM buffers")
         gone = rows_of(
             [{"op": DELETE, "object_id": 7}, {"op": READ, "object_id": 7, "length_bytes": 1}]
         )
         failure = drive(engine_of(name, 4, 64 << 10), gone, [tier]).failure
         assert failure is not None
-        assert failure.message == "read of object 7: object 7 does not exist"
+        assert shows(failure.message, "read of object 7")
     finally:
         tier.close()
 
@@ -223,9 +224,7 @@ def test_memory_beyond_what_was_expected_is_there_too() -> None:
         assert all(held(tier, obj, 100_000) == content(obj, obj + 1, 100_000) for obj in range(50))
 
 
-def test_pages_are_looked_for_once_something_went_through_the_buffers(
-    tmp_path, monkeypatch
-) -> None:
+def test_huge_pages_are_looked_for_after_the_first_transfer(tmp_path, monkeypatch) -> None:
     looked: list[int | None] = []
     monkeypatch.setattr(summarize, "small_page_bytes", lambda arena: looked.append(arena.used))
     trace = write_trace(

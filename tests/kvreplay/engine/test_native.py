@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvreplay.native.rows import RowRing
 
 
-def test_a_ring_of_rows_is_a_power_of_two_and_holds_the_last_ones():
+def test_a_ring_of_rows_is_a_power_of_two_with_the_last_rows():
     rows = RowRing(5000, 2048)
     assert len(rows.ring) == 2048
     rows.ring["trace_row"] = range(2048)

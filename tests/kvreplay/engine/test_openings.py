@@ -6,6 +6,7 @@ Nothing, and nothing at all if it cannot be opened.
 from __future__ import annotations
 
 import pytest
+from phrases import shows
 from rings import ENGINES, IO, PythonFiles, drive, engine_of, rows_of
 
 from kvreplay.native.rows import DELETE, ERROR, OK, READ, WRITE
@@ -26,7 +27,7 @@ def test_nothing_is_done_with_what_could_not_be_opened(name: str, depth: int, op
     assert (driven.completed, rows.all["outcome"].tolist()) == (4, [ERROR, OK, ERROR, OK])
     what = "write" if op == WRITE else "read"
     assert driven.failure is not None
-    assert driven.failure.message == f"{what} of object 0: Permission denied"
+    assert shows(driven.failure.message, f"{what} of object 0: … Permission denied")
     assert {obj for _, obj, _, _ in tier.of("read", "write", "end")} == {1, 2}
     for obj in (1, 2):
         of = [call for call in tier.of("begin", "read", "write", "end") if call[1] == obj]
@@ -37,7 +38,7 @@ def test_nothing_is_done_with_what_could_not_be_opened(name: str, depth: int, op
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_what_takes_one_buffer_is_opened_moved_and_ended_at_once(name: str) -> None:
+def test_a_one_buffer_operation_opens_moves_and_ends_at_once(name: str) -> None:
     tier = PythonFiles()
     stated = [{"op": op, "object_id": 1, "length_bytes": 4096} for op in (WRITE, READ, DELETE)]
     drive(engine_of(name, 4), rows_of(stated), [tier])
@@ -55,7 +56,7 @@ def test_what_takes_one_buffer_is_opened_moved_and_ended_at_once(name: str) -> N
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("bulk_depth", [1, 2, None])
-def test_a_checkpoint_keeps_to_its_depth_and_leaves_places_to_others(
+def test_a_checkpoint_keeps_its_depth_and_leaves_other_places(
     name: str, bulk_depth: int | None
 ) -> None:
     stated = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from phrases import Saying, shows
 from rings import (
     ENGINES,
     IO,
@@ -47,7 +48,7 @@ def test_each_fault_is_that_operations_alone_however_many(
         Path(tier.path(2)).mkdir()
         Path(tier.path(3)).symlink_to(tier.path(3))
         Path(tier.path(4)).write_bytes(b"short")
-        said = "short read: 5 of" if length == 4096 else "short read: "
+        said = "short read: 5" if length == 4096 else "short read: "
         faults = {
             (WRITE, 1): "No space left on device",
             (WRITE, 2): "Is a directory",
@@ -76,7 +77,7 @@ def test_each_fault_is_that_operations_alone_however_many(
 
 @EVERY
 @DEPTHS
-def test_what_follows_a_fault_in_a_long_operation_is_passed_over(
+def test_pieces_after_a_fault_in_a_long_operation_are_skipped(
     tmp_path: Path, name: str, depth: int
 ) -> None:
     # Of 40 pieces one is there: when all in flight have come short, many more are left than the
@@ -94,11 +95,8 @@ def test_what_follows_a_fault_in_a_long_operation_is_passed_over(
     assert driven.failure is not None
     # Of several threads any that has a piece beyond the first may be the first to find that.
     pieces = range(1, 2 if depth == 1 or name != "threads" else 40)
-    said = [
-        f"read of object 0: short read: 0 of {IO} bytes from offset {piece * IO}"
-        for piece in pieces
-    ]
-    assert driven.failure.message in said
+    phrases = [f"read of object 0: … 0 of {IO} bytes … offset {piece * IO}" for piece in pieces]
+    assert any(shows(driven.failure.message, phrase) for phrase in phrases)
 
 
 @pytest.mark.star
@@ -118,7 +116,7 @@ def test_a_fault_of_an_extent_is_that_operations_alone(
         assert rows.all["outcome"].tolist() == [OK, ERROR, ERROR, OK, OK, OK]
         assert rows.all["completed_ns"][1:3].tolist() == [-1, -1]
         assert driven.failure is not None
-        assert driven.failure.message.endswith(" of object 2: object 2 does not exist")
+        assert shows(driven.failure.message, " of object 2")
         assert held(tier, 4, length) == content(4, 4, length)
         # The file ends in the middle of what is asked for.
         os.ftruncate(tier.native().drives[0].fd, tier.space.start(0) + length // 2)
@@ -134,23 +132,20 @@ def test_what_finds_no_room_fails_and_says_so(tmp_path: Path, name: str) -> None
         rows = rows_of(stated)
         driven = drive(engine_of(name, 4), rows, [tier], stops_on_error=False)
         assert rows.all["outcome"].tolist() == [OK, OK, ERROR, ERROR, OK]
-        said = (
-            "no space: no free extent is long enough: 2 objects hold 2.10 MB of 3.67 MB; name a"
-            " larger target"
-        )
+        said = "2 objects … 2.10 MB of 3.67 MB"
         assert driven.failure is not None
-        assert driven.failure.message == f"write of object 2: {said}"
+        assert shows(driven.failure.message, f"write of object 2: … {said}")
         longer = rows_of(ops(WRITE, 0, length=MIB + 1))
         failure = drive(engine_of(name, 4), longer, [tier]).failure
         assert failure is not None
-        assert failure.message == "write of object 0: no space: object 0 has a shorter extent"
+        assert shows(failure.message, "write of object 0: … extent")
 
 
 @pytest.mark.star
 @EVERY
 @DEPTHS
 @pytest.mark.parametrize("length", [4096, 3 * IO])
-def test_a_file_is_synchronized_before_it_is_closed_if_that_is_the_policy(
+def test_a_file_is_synchronized_before_close_if_fsync_is_close(
     tmp_path: Path, name: str, depth: int, length: int
 ) -> None:
     # What /dev/null takes cannot be synchronized, and that is the operation's failure.
@@ -162,7 +157,7 @@ def test_a_file_is_synchronized_before_it_is_closed_if_that_is_the_policy(
         assert rows.all["outcome"].tolist() == [OK, outcome, OK]
         if outcome == ERROR:
             assert driven.failure is not None
-            assert driven.failure.message == "write of object 1: Invalid argument"
+            assert shows(driven.failure.message, "write of object 1: … Invalid argument")
 
 
 @EVERY
@@ -181,7 +176,7 @@ def test_with_no_descriptor_left_the_open_fails(tmp_path: Path, name: str) -> No
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert driven.failure is not None
-    assert driven.failure.message == "read of object 0: Too many open files"
+    assert shows(driven.failure.message, "read of object 0: … Too many")
 
 
 @needs_uring
@@ -194,9 +189,7 @@ def test_a_ring_has_as_many_places_for_files_as_may_be_open(tmp_path: Path) -> N
             assert (
                 drive(engine_of("uring", 512, 4096), rows_of(ops(WRITE, 0)), [tier]).failure is None
             )
-            with pytest.raises(
-                DeviceError, match=r"limit of open files is too low .* --queue-depth \(ulimit -n\)"
-            ):
+            with pytest.raises(DeviceError, match="ulimit -n"):
                 drive(engine_of("uring", 513, 4096), rows_of(ops(READ, 0)), [tier])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -218,7 +211,7 @@ def test_a_fault_stops_the_run_unless_it_may_go_on(
     assert driven.failure is not None
     assert (driven.failure.row, driven.failure.message) == (
         20,
-        "read of object 999: object 999 does not exist",
+        Saying("read of object 999"),
     )
     assert (
         rows.all["outcome"].tolist() == [OK] * 20 + [ERROR] + [SKIPPED if is_stopping else OK] * 29
@@ -236,7 +229,7 @@ def test_the_row_of_a_fault_is_that_of_the_trace(tmp_path: Path, name: str) -> N
 
 
 @needs_uring
-def test_what_was_not_submitted_when_a_fault_stopped_the_run_was_not_done(tmp_path: Path) -> None:
+def test_operations_unsubmitted_at_a_fault_are_not_done(tmp_path: Path) -> None:
     with files_in(tmp_path / "d") as tier:
         for obj in range(64):
             Path(tier.path(obj)).write_bytes(bytes(5 if obj == 3 else 4096))
@@ -246,7 +239,7 @@ def test_what_was_not_submitted_when_a_fault_stopped_the_run_was_not_done(tmp_pa
         )
         driven = drive(engine_of("uring", 64), rows, [tier])
     assert driven.failure is not None
-    assert driven.failure.message == "read of object 3: short read: 5 of 4096 bytes from offset 0"
+    assert shows(driven.failure.message, "read of object 3: … 5 of 4096 bytes … offset 0")
     assert set(rows.all["outcome"][rows.all["submitted_ns"] < 0].tolist()) <= {SKIPPED}
 
 
@@ -337,14 +330,14 @@ def test_a_thread_that_cannot_start_ends_the_run(
     before = threading.active_count()
     with pytest.raises(
         DeviceError,
-        match=r"cannot start \d+ threads \(can't start new thread\); lower --queue-depth",
+        match=r"cannot start \d+ threads.*--queue-depth",
     ):
         drive(engine_of(name, 4), rows_of(ops(WRITE, 1)), [PythonFiles()])
     assert threading.active_count() == before
 
 
 @EVERY
-def test_a_tier_whose_client_raises_nonsense_numbers_fails_only_that_operation(name: str) -> None:
+def test_a_client_that_raises_nonsense_fails_one_operation(name: str) -> None:
     class Odd(PythonFiles):
         def write(self, handle: int, offset: int, data: memoryview) -> None:
             if handle == 2:
@@ -355,4 +348,4 @@ def test_a_tier_whose_client_raises_nonsense_numbers_fails_only_that_operation(n
     driven = drive(engine_of(name, 2), rows, [Odd()], stops_on_error=False)
     assert rows.all["outcome"].tolist() == [OK, ERROR, OK]
     assert driven.failure is not None
-    assert driven.failure.message == "write of object 2: what a client says, without a number"
+    assert shows(driven.failure.message, "write of object 2: … what a client says")

@@ -124,7 +124,7 @@ def violations(rows: list[dict[str, Any]], done: Any) -> list[str]:
         ], *[pytest.param("uring", *of, marks=[needs_uring, pytest.mark.full]) for of in ((1, 1), (1, 2))],
     ],
 )  # fmt: skip
-def test_in_any_mixture_order_is_kept_and_what_lies_there_is_what_was_written_last(
+def test_any_mixture_keeps_its_order_and_the_last_write_stays(
     tmp_path: Path, seed: int, engine: str, depth: int, rings: int
 ) -> None:
     rng = random.Random(seed)  # noqa: S311 - a test's choices
@@ -208,7 +208,7 @@ def _is_there(stated: list[dict[str, Any]], key: tuple[int, int]) -> bool:
 
 
 @pytest.mark.alone
-def test_what_becomes_ready_later_is_not_late_for_what_was_ready_first() -> None:
+def test_later_readiness_does_not_delay_what_was_ready_first() -> None:
     """A thread watches the clock for the last row when the one before it, due sooner, need no
     longer wait.
     """

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from phrases import Saying
 
 from kvreplay.mlperf.check import RULES, check_tree
 from kvtrace.core.errors import TraceError
@@ -329,7 +330,7 @@ def test_a_recorded_workload_is_taken_before_the_commands(tree):
     assert not check_tree(tree, []).findings
     change(metadata_of(tree), "parameters", "features", to={"rag_num_docs": 10})
     assert [(f.rule, f.what) for f in check_tree(tree, []).findings] == [
-        ("6.6.1", "rag_num_docs 10 is set, which CLOSED does not allow")
+        ("6.6.1", Saying("rag_num_docs 10 … CLOSED"))
     ]
 
 
@@ -338,7 +339,7 @@ def test_a_recorded_workload_is_taken_before_the_commands(tree):
 @pytest.mark.parametrize(
     "place", [("args",), ("args", "trials"), ("num_processes",), ("command_output_files",)]
 )
-def test_values_that_no_tool_writes_end_in_faults_not_in_an_error(tree, place, value):
+def test_values_that_no_tool_writes_are_faults_not_errors(tree, place, value):
     content = json.loads(metadata_of(tree).read_text())
     inside = content if len(place) == 1 else content[place[0]]
     inside[place[-1]] = value
@@ -373,7 +374,7 @@ def metadata_name(root: Path) -> str:
 
 
 def test_a_folder_that_is_no_tree_is_refused(tmp_path):
-    with pytest.raises(TraceError, match="neither closed nor open is in it"):
+    with pytest.raises(TraceError, match="closed nor open"):
         check_tree(tmp_path, [])
-    with pytest.raises(TraceError, match="no such folder"):
+    with pytest.raises(TraceError, match="folder"):
         check_tree(tmp_path / "none", [])

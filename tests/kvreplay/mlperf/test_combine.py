@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from conftest import run_cli
+from phrases import pattern, shows
 
 from kvreplay.mlperf.result import (
     READ_P95,
@@ -78,7 +79,7 @@ def ranks(tmp_path):
     ]
 
 
-def test_bandwidth_is_summed_in_each_trial_and_averaged_and_a_p95_is_the_greatest(ranks):
+def test_bandwidths_add_up_per_trial_and_p95_is_the_greatest(ranks):
     (found,) = combine(ranks, [])
     together = found.aggregated
     # Trial 1: 1 + 10; trial 2: 3 + 20; the mean of 11 and 23.
@@ -92,10 +93,9 @@ def test_bandwidth_is_summed_in_each_trial_and_averaged_and_a_p95_is_the_greates
     assert together.aggregated_device_read_p95_ms is None
     assert (together.rank_count, together.trial_count, together.partial_failure) == (2, 2, False)
     # 18 GiB/s in decimal units.
-    assert (
-        found.answer
-        == "v3-8b-stress: 19.3 GB/s of storage (18.3 GB/s read, 1.07 GB/s written), read P95 90.0"
-        " ms, write P95 102 ms over 2 trials of 2 ranks; bottleneck: not identified"
+    assert shows(
+        found.answer,
+        "v3-8b-stress: 19.3 GB/s … 18.3 GB/s read, 1.07 GB/s written … read P95 90.0 ms, write P95 102 ms … 2 trials of 2 ranks",
     )
     kept = {rule.rule: rule.kept for rule in found.rules}
     assert kept == {
@@ -133,8 +133,8 @@ def test_what_one_trial_does_not_know_nobody_knows(tmp_path):
         None,
     )
     assert (found.status, together.missing_files) == ("partial", ["rank 1, trial 2"])
-    assert "a bandwidth that is not known, read P95 not known" in found.answer
-    assert "partial: rank 1, trial 2 not complete" in found.answer
+    assert "read P95 not known" in found.answer
+    assert "rank 1, trial 2" in found.answer
 
 
 def test_ranks_that_ran_one_after_the_other_are_marked(tmp_path):
@@ -144,7 +144,7 @@ def test_ranks_that_ran_one_after_the_other_are_marked(tmp_path):
     ]
     (found,) = combine(ranks, [])
     # 15 of 30 s; and both say that they are rank 0.
-    assert found.mark == "not a submission: rank 0 more than once, ranks overlap for 50% only"
+    assert shows(found.mark, "not a submission: rank 0 … 50%")
     assert found.answer.endswith(found.mark)
 
 
@@ -152,20 +152,20 @@ def test_ranks_that_ran_one_after_the_other_are_marked(tmp_path):
     ("changed", "said"),
     [
         ({"option": "v3-70b"}, "holds v3-70b, but"),
-        ({"seed_base": 7}, "base seed 7, but 42 in"),
-        ({"asked_trials": 3}, "number of trials 3, but 2 in"),
-        ({"runtime_ns": 1}, "runtime in ns 1, but 30000000000 in"),
+        ({"seed_base": 7}, "seed 7 … 42"),
+        ({"asked_trials": 3}, "trials 3 … 2"),
+        ({"runtime_ns": 1}, "1 … 30000000000"),
     ],
 )
 def test_ranks_of_different_runs_are_refused(ranks, tmp_path, changed, said):
     other = write_rank(
         tmp_path / "other", 2, [trial(1, (1.0, 1.0)), trial(2, (1.0, 1.0))], **changed
     )
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=pattern(said)):
         combine([*ranks, other], [])
 
 
-def test_the_command_writes_the_three_forms_and_refuses_in_one_line(ranks, tmp_path):
+def test_combine_writes_three_forms_and_refuses_in_one_line(ranks, tmp_path):
     done = run_cli("kvreplay", "mlperf", "combine", *ranks, "-o", tmp_path / "all")
     assert done.stdout.startswith("v3-8b-stress: 19.3 GB/s of storage")
     kept = msgspec.json.decode((tmp_path / "all" / "mlperf.json").read_bytes())
@@ -177,14 +177,14 @@ def test_the_command_writes_the_three_forms_and_refuses_in_one_line(ranks, tmp_p
     assert [row[at] for row in rows] == ["1.0", "3.0", "10.0", "20.0", "17.0"]
     assert (tmp_path / "all" / "mlperf.xlsx").is_file()
     for folders, code, said in (
-        ([ranks[0]], 2, "combine takes the folders of two ranks or more"),
-        ([ranks[0], ranks[0]], 2, "is named twice"),
-        ([ranks[0], tmp_path], 2, "holds all and rank-0, both of v3-8b-stress; name them instead"),
+        ([ranks[0]], 2, "two ranks"),
+        ([ranks[0], ranks[0]], 2, "twice"),
+        ([ranks[0], tmp_path], 2, "all … rank-0 … v3-8b-stress"),
         ([ranks[0], ranks[0].parent / "none"], 3, "no mlperf.json"),
     ):
         refused = run_cli(
             "kvreplay", "mlperf", "combine", *folders, "-o", tmp_path / "no", check=False
         )
         assert (refused.returncode, refused.stderr.count("\n")) == (code, 1), refused.stderr
-        assert said in refused.stderr
+        assert shows(refused.stderr, said)
         assert not (tmp_path / "no").exists()

@@ -178,7 +178,7 @@ def test_nor_does_what_is_longer_than_the_arena() -> None:
     assert len(pa.compress(made, codec="lz4", asbytes=True)) >= len(made)
 
 
-def test_what_two_versions_or_objects_differ_in_does_not_compress_either() -> None:
+def test_differing_bytes_of_two_versions_do_not_compress() -> None:
     # Arrays that reduce by similarity would find a base under a change.
     names = ((4, 1, 0), (4, 2, 0), (5, 1, 0), (4, 1, 512))
     parts = [np.frombuffer(content(3, obj, v, 1 << 16, at), np.uint64) for obj, v, at in names]
@@ -188,7 +188,7 @@ def test_what_two_versions_or_objects_differ_in_does_not_compress_either() -> No
                 assert len(zlib.compress(difference.tobytes(), 9)) >= difference.nbytes
 
 
-def test_nor_does_what_blocks_of_the_same_place_of_the_arena_differ_in() -> None:
+def test_differing_bytes_of_one_arena_place_do_not_compress() -> None:
     one, other = (
         np.frombuffer(content(3, 4, 1, 1 << 16, at), np.uint64) for at in (0, ARENA_BYTES)
     )

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
+from phrases import shows
 from whole import read_table
 
 from kvreplay.plan.pacing import Pacer
@@ -52,7 +53,7 @@ def lay_before(rows, begin_ns, end_ns):
 @pytest.mark.first(seed=2)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("is_verified", [False, True])
-def test_a_window_has_all_its_rows_and_what_they_need_lies_there(tmp_path, seed, is_verified):
+def test_a_window_has_all_its_rows_and_what_they_read(tmp_path, seed, is_verified):
     rows = lru_rows(seed)
     reader = open_table(write_trace(tmp_path / "t.parquet", rows), TRACE)
     window = compile_window(reader, reader.path, {NVME: 4096}, Limit(part="from:150ms+100ms"))
@@ -74,7 +75,7 @@ def test_a_window_has_all_its_rows_and_what_they_need_lies_there(tmp_path, seed,
         (held.discard if row[1] == "delete" else held.add)(row[4])
 
 
-def test_the_busiest_and_the_steady_window_begin_where_plain_python_says(tmp_path):
+def test_busiest_and_steady_windows_begin_as_in_plain_python(tmp_path):
     rows = [
         *lru_rows(1),
         *((500 * MS + i, "read", NVME, "load", 1, 0, 1 << 20, 900 + i, 0, 0) for i in range(50)),
@@ -130,16 +131,13 @@ def test_a_steady_window_is_replayed_with_its_evictions(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("soon:60s", "write from:300s+60s, busiest:60s, steady:60s or all"),
-        ("from:60s", "write from:300s+60s, busiest:60s, steady:60s or all"),
-        ("steady:0s", "it must last more than 0 s"),
-        ("from:1h+1s", "--window from:1h+1s has no rows"),
+        ("soon:60s", "from:300s+60s, busiest:60s, steady:60s"),
+        ("from:60s", "from:300s+60s, busiest:60s, steady:60s"),
+        ("steady:0s", "0 s"),
+        ("from:1h+1s", "--window from:1h+1s"),
         (
             "steady:1s",
-            (
-                "is evicted from nvme in this trace, so that it has no steady state; take a longer"
-                " trace or a smaller tier"
-            ),
+            ("evicted from nvme"),
         ),
     ],
 )
@@ -153,14 +151,10 @@ def test_what_is_no_window_is_refused(tmp_path, asked, said):
     kept = [row for row in lru_rows(3) if row[1] != "delete"]
     gone = (400 * MS, "delete", NVME, "evict", kept[0][4], 0, kept[0][6], 400, 1, 0)
     ends = write_trace(tmp_path / "e.parquet", [*kept, gone])
-    with pytest.raises(
-        ConfigError, match="nothing is read or written after the first eviction from nvme"
-    ):
+    with pytest.raises(ConfigError, match="eviction from nvme"):
         Later(open_table(ends, TRACE), "steady:60s", [NVME])
     # Where objects fit no tier, a smaller one would not help.
-    with pytest.raises(
-        ConfigError, match=r"nothing is read or written on cpu .*; take a longer trace, or a larger"
-    ):
+    with pytest.raises(ConfigError, match="written on cpu"):
         Later(open_table(trace, TRACE), "steady:60s", [NVME - 1])
 
 
@@ -171,19 +165,14 @@ def test_a_window_of_writes_alone_says_so_before_it_is_measured(tmp_path):
     done = run_cli(
         "kvreplay", "run", trace, "--tier", tier, "--window", "busiest:50ms", "-o", tmp_path / "run"
     )
-    assert "it has no reads: the run has no figures for them" in done.stderr.splitlines()[0]
+    assert shows(done.stderr.splitlines()[0], "no reads")
     # Nor does one of deletes alone read 0 % of its bytes.
     rows = [(at, *row[1:]) for at, row in zip((0, 10**9), [lru_rows(4)[0]] * 2, strict=True)]
     trace = write_trace(tmp_path / "d.parquet", [rows[0], (rows[1][0], "delete", *rows[1][2:])])
     options = ("--tier", tier, "--window", "from:0.5s+1s", "-o", tmp_path / "deletes")
     done = run_cli("kvreplay", "run", trace, *options)
-    assert (
-        "0 reads and 0 writes; it has no reads and no writes: the run"
-        in done.stderr.splitlines()[0]
-    )
-    assert done.stdout.splitlines()[0].endswith(
-        "; deletes only: no reads or writes were measured on nvme"
-    )
+    assert shows(done.stderr.splitlines()[0], "0 reads and 0 writes")
+    assert shows(done.stdout.splitlines()[0], "deletes only … nvme")
 
 
 def compared(tmp_path, rows, *options):
@@ -226,10 +215,7 @@ def test_another_part_than_the_steady_one_is_asked_for(tmp_path, options, count)
 
 
 @pytest.mark.full
-def test_a_trace_that_evicts_nothing_is_compared_whole_and_says_so(tmp_path):
+def test_a_trace_without_evictions_is_compared_whole(tmp_path):
     run, said = compared(tmp_path, [row for row in lru_rows(3) if row[1] != "delete"])
     assert (run["window"]["window"], run["window"]["rows"]) == (None, 400)
-    assert (
-        "note: the whole trace is replayed, from empty tiers on (--window steady:60s: nothing is"
-        " evicted" in said
-    )
+    assert shows(said, "whole trace … --window steady:60s")

@@ -52,7 +52,7 @@ def row(
 
 
 @pytest.mark.filterwarnings("error")
-def test_the_least_speeds_are_due_at_the_end_of_time_without_a_word() -> None:
+def test_the_slowest_speeds_are_due_at_the_end_of_time() -> None:
     """NumPy's RuntimeWarning of 5e9 / 1e-300 went to the terminal."""
     assert Pacer(1e-300).due_ns(np.array([0, 5 * 10**9])).tolist() == [0, MOST]
 
@@ -117,9 +117,7 @@ def test_the_last_stage_that_there_may_be_does_not_fall(tmp_path: Path) -> None:
         for n, stage in enumerate([last, last, last - 1])
     ]
     assert compiled(tmp_path, rows[:2], {NVME: 1}).planned_rows == 2
-    with pytest.raises(
-        TraceError, match=f"row 2, column stage: {last - 1}: request 1 was in a later stage"
-    ):
+    with pytest.raises(TraceError, match=f"row 2, column stage: {last - 1}: request 1"):
         compiled(tmp_path, rows, {NVME: 1})
 
 
@@ -137,7 +135,7 @@ def test_rows_are_counted_by_tier_and_operation(tmp_path: Path) -> None:
     ]
 
 
-def test_a_write_brings_a_version_of_its_own_unless_it_copies_what_another_tier_holds(
+def test_a_write_is_a_new_version_unless_it_copies_a_tier(
     tmp_path: Path,
 ) -> None:
     rows = [
@@ -194,7 +192,7 @@ def test_a_long_trace_is_read_twice_a_short_one_once(
         assert len(read) == times
 
 
-def test_what_is_populated_is_written_as_the_content_before_the_run(tmp_path: Path) -> None:
+def test_populated_objects_hold_the_content_before_the_run(tmp_path: Path) -> None:
     rows = [
         row("read", NVME, 3, 100),
         row("read", CPU, 9, 50),
@@ -235,7 +233,7 @@ def test_what_was_done_already_need_not_make_sense(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_read_before_it_is_written_is_populated_to_its_longest_read(tmp_path: Path) -> None:
+def test_reads_before_a_write_are_populated_to_the_longest(tmp_path: Path) -> None:
     rows = [
         row("read", NVME, 3, 100),
         row("read", NVME, 3, 9000, offset=1000),
@@ -251,7 +249,7 @@ def test_what_is_read_before_it_is_written_is_populated_to_its_longest_read(tmp_
     assert found.peak_bytes == [0, 50, 4 * 4096]
 
 
-def test_the_peak_counts_live_bytes_padded_with_overwrites_once_and_deletes_taken_off(
+def test_the_peak_is_of_live_padded_bytes_less_deletes(
     tmp_path: Path,
 ) -> None:
     rows = [
@@ -274,7 +272,7 @@ def test_more_than_any_tier_holds_is_that(tmp_path: Path, op: str) -> None:
     assert (residency.peak_bytes[NVME], residency.drive_peak_bytes[NVME]) == (1 << 61, [1 << 61])
 
 
-def test_a_delete_of_what_was_never_there_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_a_delete_of_an_absent_object_is_left_out_and_counted(tmp_path: Path) -> None:
     window = compiled(
         tmp_path,
         [row("delete", NVME, 9), row("write", NVME, 1), row("delete", NVME, 1)],
@@ -291,9 +289,7 @@ def test_reading_after_the_delete_names_the_row(tmp_path: Path) -> None:
         row("write", NVME, 2),
         row("read", NVME, 1),
     ]
-    with pytest.raises(
-        TraceError, match=r"row 3: reads object 1 after it was deleted.*kvtrace validate"
-    ):
+    with pytest.raises(TraceError, match=r"row 3: reads object 1.*kvtrace validate"):
         compiled(tmp_path, rows, {NVME: 4096})
 
 
@@ -363,18 +359,14 @@ def test_limits_know_their_unit() -> None:
     assert parse_limit(None) == Limit()
 
 
-def test_an_object_that_is_not_named_on_several_drives_and_an_id_that_is_too_large_are_refused(
+def test_unnamed_objects_and_too_large_ids_are_refused(
     tmp_path: Path,
 ) -> None:
     trace = write_trace(tmp_path / "t.parquet", [row("write", NVME, 1), row("write", NVME, 2)])
-    with pytest.raises(
-        TraceError, match=r"row 1, column object_id: object 2 is not in the objects table"
-    ):
+    with pytest.raises(TraceError, match="object 2"):
         compile_window(open_table(trace, TRACE), trace, {NVME: 1}, Limit(), {NVME: ([0, 1], 2)})
     none = np.zeros(2, np.int64)
-    with pytest.raises(
-        TraceError, match=r"row 1, column object_id: 2147483647: an object id is at most 2147483646"
-    ):
+    with pytest.raises(TraceError, match=r"row 1, column object_id: 2147483647:.*2147483646"):
         trace_residency(none, none, np.array([2**31 - 2, 2**31 - 1]), none, [1])
 
 

@@ -63,9 +63,7 @@ def first_needs(rows: Rows) -> tuple[dict[tuple[int, int], int], int | None]:
 
 @settings(max_examples=300, deadline=None)
 @given(rows_strategy, st.booleans())
-def test_what_must_be_there_first_and_the_most_at_once_are_what_following_each_object_finds(
-    rows: Rows, is_sparse: bool
-) -> None:
+def test_populated_and_peak_bytes_equal_those_per_object(rows: Rows, is_sparse: bool) -> None:
     spread = SPARSE if is_sparse else 1
     found = trace_residency(*columns(rows, spread), PADDINGS)
     needed, lost = first_needs(rows)
@@ -201,7 +199,7 @@ def test_batches_of_any_length_come_to_the_same(
         )
 
 
-def test_what_is_there_before_the_first_row_does_not_grow_up_to_its_length() -> None:
+def test_populated_objects_do_not_grow_up_to_their_length() -> None:
     """That object 0 is needed is known when it was written twice already."""
     rows = [
         (2, WRITE, 0, 10),

@@ -200,9 +200,7 @@ def random_rows(seed: int, count: int) -> list[Any]:
 
 @pytest.mark.first(seed=3)
 @pytest.mark.parametrize("seed", range(12))
-def test_versions_and_what_reads_find_are_what_following_each_block_finds(
-    tmp_path: Path, seed: int
-) -> None:
+def test_versions_and_reads_equal_those_per_block(tmp_path: Path, seed: int) -> None:
     rows = random_rows(seed, 4000)
     trace = write_trace(tmp_path / "t.parquet", rows)
     window = compile_window(open_table(trace, TRACE), trace, ALIGNMENTS, Limit())
@@ -243,7 +241,7 @@ def test_versions_and_what_reads_find_are_what_following_each_block_finds(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), min_size=1, max_size=60))
-def test_spans_of_any_writes_are_what_each_block_was_written_last(
+def test_spans_of_any_writes_are_the_last_write_of_each_block(
     tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[int, int]]
 ) -> None:
     rows = [row("write", 0, 60 * 512, tier=0)]

@@ -162,7 +162,7 @@ def test_devices_resolve_to_the_disks_that_do_the_io(sys_tree):
     )
     assert device_name(8 << 20 | 16, sys_tree) == "sdb"
     assert device_name(9 << 20, sys_tree) == "9:0"
-    with pytest.raises(DeviceError, match="does not describe device 9:9"):
+    with pytest.raises(DeviceError, match="device 9:9"):
         beneath("9:9", sys_tree)
 
 
@@ -196,7 +196,7 @@ def test_a_cgroup_is_its_directorys_inode_and_depth(tmp_path):
         == wanted
     )
     assert find_cgroup(root, tmp_path).level == 0
-    with pytest.raises(ConfigError, match="no cgroup of version 2; name a directory below"):
+    with pytest.raises(ConfigError, match="version 2"):
         find_cgroup(tmp_path, tmp_path)
     mounts.write_text(sys)
     with pytest.raises(ConfigError, match="mount -t cgroup2"):
@@ -204,7 +204,7 @@ def test_a_cgroup_is_its_directorys_inode_and_depth(tmp_path):
 
 
 def test_what_is_no_block_device_is_refused(tmp_path):
-    with pytest.raises(DeviceError, match="not a block device"):
+    with pytest.raises(DeviceError, match="block device"):
         resolve(tmp_path)
     with pytest.raises(DeviceError, match="No such file"):
         resolve(tmp_path / "absent")
@@ -275,9 +275,9 @@ def test_a_name_is_matched_to_its_end():
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (Filter(comm="a", pid=1), "name one of them"),
+        (Filter(comm="a", pid=1), "name one"),
         (Filter(comm="x" * 16), "1 to 15 bytes"),
-        (Filter(pid=2**22 + 1), "no such process"),
+        (Filter(pid=2**22 + 1), "process"),
     ],
 )
 def test_filters_that_nobody_passes_are_refused(wanted, said):
@@ -305,7 +305,7 @@ def test_an_unavailable_probe_leaves_nothing_behind(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_flush_that_the_kernel_passed_on_itself_was_issued_by_none():
+def test_a_flush_that_the_kernel_passed_on_has_no_issuer():
     """As `--comm fio` sees fdatasync.
 
     Queued and completed by fio, issued as a request that belongs to no process.
@@ -329,6 +329,13 @@ def test_a_flush_that_the_kernel_passed_on_itself_was_issued_by_none():
     assert "null of flushes" in table.note
 
 
+@pytest.fixture
+def no_kernel(monkeypatch):
+    """Probes that need no kernel: neither root nor tracefs."""
+    monkeypatch.setattr(session, "Session", NoProbes)
+    monkeypatch.setattr(session, "check_available", lambda _backend: libbpf.Backend.CORE)
+
+
 class NoProbes:
     """A session without a kernel."""
 
@@ -344,8 +351,8 @@ class NoProbes:
         return BlockFigures(directions={}, zone_bytes=1, in_flight_at_end=0), None
 
 
-def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "Session", NoProbes)
+@pytest.mark.usefixtures("no_kernel")
+def test_a_signal_while_attaching_ends_the_session_cleanly(tmp_path):
     found = session.measure(
         Filter(),
         tmp_path / "out",
@@ -358,8 +365,8 @@ def test_a_signal_at_the_moment_of_attaching_ends_it_well(tmp_path, monkeypatch)
     assert (tmp_path / "out" / "probe.json").is_file()
 
 
-def test_a_probe_that_fails_leaves_its_journal_and_one_that_ends_well_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "Session", NoProbes)
+@pytest.mark.usefixtures("no_kernel")
+def test_only_a_failing_probe_leaves_its_journal(tmp_path, monkeypatch):
     monkeypatch.setattr(NoProbes, "poll", lambda _self: 1 / 0, raising=False)
     ask = {"has_events": True, "tell": lambda _line: None}
     with pytest.raises(ZeroDivisionError):
@@ -372,7 +379,7 @@ def test_a_probe_that_fails_leaves_its_journal_and_one_that_ends_well_none(tmp_p
     ]
 
 
-def test_a_journal_that_ends_within_a_batch_gives_what_came_before(tmp_path):
+def test_a_cut_journal_gives_the_batches_before_the_cut(tmp_path):
     events = np.zeros(5, dtype=EVENT)
     events["sector"], events["queue_ns"], events["issue_ns"], events["complete_ns"] = (
         range(5),

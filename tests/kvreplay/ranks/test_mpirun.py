@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import run_cli, write_trace
+from phrases import shows
 from ranks import start_ranks
 from waiting import rows_in, wait_for
 
@@ -120,17 +121,17 @@ def test_four_ranks_begin_together_though_their_clocks_differ(tmp_path):
     assert run.ranks.library is not None
     assert "Open MPI" in run.ranks.library
     shown = run_cli("kvdistill", "report", tmp_path / "run").stdout
-    assert shown.splitlines()[1].startswith("4 ranks: nvme reached")
+    assert shows(shown.splitlines()[1], "4 ranks: nvme")
 
 
-def test_a_rank_that_is_killed_ends_the_run_on_all_and_nothing_measured_is_lost(tmp_path):
+def test_a_killed_rank_ends_the_run_and_keeps_all_measurements(tmp_path):
     process = start(tmp_path, 2, "--speed", 1)
     wait_until_under_way(process, tmp_path, 2)
     os.kill(pids(tmp_path, 1)[0], signal.SIGKILL)
     code, run, ranks = ended(process, tmp_path)
     assert code == 8
     assert run.status == "partial"
-    assert run.reason == "interrupted by the exit of rank 1 (SIGKILL)"
+    assert shows(run.reason, "interrupted … rank 1 (SIGKILL)")
     assert [rank.status for rank in ranks] == ["partial", "lost"]
     assert all((rank.operations or 0) > 0 for rank in ranks)
     assert run.summary.operations == sum(rank.operations or 0 for rank in ranks)
@@ -138,7 +139,7 @@ def test_a_rank_that_is_killed_ends_the_run_on_all_and_nothing_measured_is_lost(
 
 
 @pytest.mark.parametrize("whom", ["rank 1", "all"])
-def test_ranks_outlive_their_launcher_and_write_what_they_measured(tmp_path, whom):
+def test_ranks_outlive_their_launcher_and_write_their_parts(tmp_path, whom):
     process = start(tmp_path, 2, "--speed", 1)
     wait_until_under_way(process, tmp_path, 2)
     if whom == "all":
@@ -154,7 +155,7 @@ def test_ranks_outlive_their_launcher_and_write_what_they_measured(tmp_path, who
     assert all((rank.operations or 0) > 0 for rank in ranks)
 
 
-def test_a_rank_that_stood_still_is_named_and_one_that_stays_so_is_given_up(tmp_path):
+def test_a_stalled_rank_is_named_and_given_up_after_a_timeout(tmp_path):
     process = start(tmp_path, 2, "--speed", 1, span_s=3)
     wait_until_under_way(process, tmp_path, 2)
     slow = pids(tmp_path, 1)[0]
@@ -168,13 +169,13 @@ def test_a_rank_that_stood_still_is_named_and_one_that_stays_so_is_given_up(tmp_
     assert isinstance(run.ranks, RanksNote)
     assert run.ranks.straggler is not None
     assert run.ranks.straggler.rank == 1
-    assert "its process did not run for" in run.ranks.straggler.reason
+    assert "did not run" in run.ranks.straggler.reason
     process = start(tmp_path, 2, "--speed", 1, "--rank-timeout", "8s", "--force")
     wait_until_under_way(process, tmp_path, 2)
     os.kill(pids(tmp_path, 1)[0], signal.SIGSTOP)
     code, run, ranks = ended(process, tmp_path)
     assert code == 8
-    assert run.reason == "interrupted by a timeout: no answer of rank 1 for 8 s"
+    assert shows(run.reason, "interrupted … timeout … rank 1 … 8 s")
     assert [rank.status for rank in ranks] == ["partial", "lost"]
 
 
@@ -182,8 +183,8 @@ def test_without_mpirun_there_is_one_rank_and_that_is_said(tmp_path):
     done = run_cli(
         "kvreplay", "run", trace(tmp_path, 1), "--mpi", "--tier", "nvme=ram", "-o", tmp_path / "run"
     )
-    assert "--mpi without mpirun: one rank, here" in done.stderr
-    assert done.stdout.startswith("1 rank: nvme reached")
+    assert "--mpi without mpirun" in done.stderr
+    assert shows(done.stdout, "1 rank: nvme")
 
 
 def test_without_mpi4py_one_line_says_how_to_get_it(tmp_path, monkeypatch):
@@ -200,4 +201,4 @@ def test_without_mpi4py_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     )
     assert done.returncode == 5
     assert done.stderr.count("\n") == 1
-    assert "--mpi needs mpi4py: pip install -e '.[mpi]'" in done.stderr
+    assert shows(done.stderr, "mpi4py: … '.[mpi]'")

@@ -120,7 +120,7 @@ def test_users_are_dealt_as_a_plain_reckoning_deals_them(tmp_path, seed):
     ]
 
 
-def test_a_delete_is_left_out_if_its_rank_reads_what_another_wrote_since(tmp_path):
+def test_a_delete_is_left_out_if_its_rank_reads_a_later_write(tmp_path):
     rows = [
         row("write", 0, 0),
         row("delete", 0, 0),
@@ -133,7 +133,7 @@ def test_a_delete_is_left_out_if_its_rank_reads_what_another_wrote_since(tmp_pat
     assert (first.note.deletes_left_out, second.note.deletes_left_out) == (1, 0)
 
 
-def test_a_read_of_what_nobody_wrote_since_stays_the_fault_that_it_is(tmp_path):
+def test_a_read_that_nothing_wrote_since_stays_a_fault(tmp_path):
     rows = [
         row("write", 0, 0),
         row("delete", 0, 0),
@@ -168,7 +168,7 @@ def test_sessions_are_users_where_the_requests_table_tells(tmp_path):
     assert first.note.distributed == 3
 
 
-def test_objects_stay_whole_where_they_are_what_is_dealt_and_requests_are_said_to_be_cut(tmp_path):
+def test_objects_stay_whole_where_dealt_and_cut_requests_noted(tmp_path):
     rows = [
         row(op, obj, request)
         for request in range(20)
@@ -227,7 +227,7 @@ def test_a_warm_up_of_rows_is_of_the_whole_trace(tmp_path):
     assert [part.warmup_rows for part in parts] == [2, 2, 1]
 
 
-def test_a_part_is_a_trace_with_the_objects_beside_it_and_no_counters_of_the_whole(tmp_path):
+def test_a_part_is_a_trace_with_objects_but_no_global_counters(tmp_path):
     part = partitioned(
         tmp_path, [row("write", n, n, ts=n * 10) for n in range(5)], 2, PartitionBy.USER
     )[1]

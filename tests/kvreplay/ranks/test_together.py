@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
+from phrases import Saying, shows
 from ranks import Hall, ThreadRanks, on_ranks
 from whole import read_table
 
@@ -64,7 +65,7 @@ def ops_of(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_counts_are_added_up_and_percentiles_are_of_all_operations(tmp_path):
+def test_counts_add_up_and_percentiles_are_of_all_operations(tmp_path):
     found = replayed(tmp_path)
     run, rows = read_run(tmp_path / "run"), ops_of(tmp_path / "run")
     assert found.error is None
@@ -88,7 +89,7 @@ def test_counts_are_added_up_and_percentiles_are_of_all_operations(tmp_path):
         None,
         None,
     )
-    assert run.summary.verdict.startswith("3 ranks: nvme reached ")
+    assert shows(run.summary.verdict, "3 ranks: nvme")
     assert run.window.rows == 270
     assert run.window.is_whole_trace
 
@@ -96,9 +97,9 @@ def test_counts_are_added_up_and_percentiles_are_of_all_operations(tmp_path):
 def test_a_pooled_run_is_reported_like_any_other(tmp_path):
     replayed(tmp_path)
     shown = run_cli("kvdistill", "report", tmp_path / "run").stdout
-    assert "3 ranks: nvme reached" in shown
-    assert "How the ranks began" in shown
-    assert "By MLPerf's rule for several clients, not merged" in shown
+    assert "3 ranks: nvme" in shown
+    assert "ranks began" in shown
+    assert "MLPerf" in shown
 
 
 def test_loads_of_unlike_ranks_are_pooled_over_one_schedule(tmp_path):
@@ -216,7 +217,7 @@ def test_operations_that_failed_on_ranks_count_as_those_of_one(tmp_path, monkeyp
     assert run.ranks.straggler is not None
     assert (run.ranks.straggler.rank, run.ranks.straggler.reason) == (
         1,
-        "90 of its operations failed",
+        Saying("90 of"),
     )
 
 
@@ -274,27 +275,27 @@ def test_a_rank_that_is_dealt_nothing_is_idle(tmp_path):
     assert isinstance(run.ranks, RanksNote)
     assert [rank.status for rank in run.ranks.ranks] == ["complete", "idle"]
     assert run.summary.operations == 1
-    assert any("rank 1 has no part of the trace" in note for note in run.notes)
+    assert any("rank 1" in note for note in run.notes)
 
 
 def test_what_one_rank_cannot_begin_none_begins(tmp_path):
     drive = tmp_path / "drive"
     (drive / "rank-0001").mkdir(parents=True)
     (drive / "rank-0001" / "mine.txt").write_text("not ours")
-    with pytest.raises(KvError, match=r"rank 1: .*rank-0001 is not empty \(mine.txt\)") as refused:
+    with pytest.raises(KvError, match=r"rank 1: .*rank-0001.*\(mine\.txt\)") as refused:
         replayed(tmp_path, tiers={"nvme": str(drive)})
     assert refused.value.exit_code == DeviceError.exit_code
     assert not (tmp_path / "run").exists()
     assert (drive / "rank-0001" / "mine.txt").read_text() == "not ours"
 
 
-def test_what_cannot_begin_leaves_nothing_of_ranks_that_have_no_part(tmp_path):
+def test_a_failed_start_leaves_nothing_of_ranks_without_a_part(tmp_path):
     path = write_trace(tmp_path / "t.parquet", [(0, "write", 2, "load", 0, 0, 4096, 0, 0, 0)])
     config = Config(tiers={"nvme": "ram"}, warmup="1rows")
 
     def twice(session: Any) -> None:
         for _ in range(2):
-            with pytest.raises(ConfigError, match="nothing would be measured"):
+            with pytest.raises(ConfigError, match="nothing would"):
                 session.replay(Replay(config, path, tmp_path / "run", ["kvreplay"]))
             assert not (tmp_path / "run").exists()
 
@@ -324,10 +325,10 @@ def test_a_rank_has_a_folder_a_file_or_a_device_of_its_own(tmp_path):
     assert target_of("s3", "s3://bucket/prefix/", 1, hosts) == "s3://bucket/prefix/rank-0001"
     assert target_of("nvme", "/dev/nvme{local}n1", 2, hosts) == "/dev/nvme1n1"
     assert target_of("nvme", f"{drive}/{{rank}}", 2, hosts) == f"{drive}/2"
-    with pytest.raises(DeviceError, match="is a system path"):
+    with pytest.raises(DeviceError, match="system path"):
         target_of("nvme", "/", 0, hosts)
     (drive / "mine.txt").touch()
-    with pytest.raises(DeviceError, match="is not empty"):
+    with pytest.raises(DeviceError, match="not empty"):
         target_of("nvme", str(drive), 1, hosts)
 
 
@@ -336,13 +337,13 @@ def test_ranks_of_one_host_do_not_share_a_block_device():
     devices = [path for path in Path("/dev").iterdir() if path.is_block_device()]
     if not devices:
         pytest.skip("no block device here")
-    with pytest.raises(ConfigError, match="2 ranks of a would share"):
+    with pytest.raises(ConfigError, match="2 ranks of a"):
         target_of("nvme", str(devices[0]), 0, ["a", "b", "a"])
     assert target_of("nvme", str(devices[0]), 1, ["a", "b", "a"]) == str(devices[0])
 
 
 @pytest.mark.full
-def test_what_all_ranks_moved_is_what_the_kernel_counts_for_their_process(tmp_path):
+def test_bytes_of_all_ranks_are_the_kernels_for_their_processes(tmp_path):
     drive = tmp_path / "drive"
     drive.mkdir()
     if not is_on_drive(drive):
@@ -386,7 +387,7 @@ def process_io() -> tuple[int, int]:
 
 
 @pytest.mark.full
-def test_trials_and_sweeps_are_decided_by_rank_0_and_done_by_all(tmp_path):
+def test_rank_0_decides_trials_and_sweeps_and_all_do_them(tmp_path):
     path = trace(tmp_path)
     config = Config(tiers={"nvme": "ram"}, io_bytes=4096)
 
@@ -420,12 +421,12 @@ def test_a_run_whose_rank_0_died_is_put_together_later(tmp_path):
     shutil.rmtree(tmp_path / "run" / "rank-0001")
     found = session.recover_ranks(tmp_path / "run")
     assert found.run.status == "partial"
-    assert found.run.reason == "interrupted by the exit of rank 1"
-    assert found.run.summary.verdict.startswith("rank 1 of 3 LOST; 2 ranks: ")
+    assert shows(found.run.reason, "interrupted … rank 1")
+    assert shows(found.run.summary.verdict, "rank 1 of 3 LOST; 2 ranks:")
     assert found.run.summary.operations == 180
     assert found.error is not None
     assert found.error.exit_code == 8
-    with pytest.raises(ConfigError, match="put together there; nothing to recover"):
+    with pytest.raises(ConfigError, match="recover"):
         session.recover_ranks(tmp_path / "run")
     assert whole.summary.operations == 270
     assert (tmp_path / "run" / RANKS_FILE).is_file()
@@ -459,7 +460,7 @@ def test_the_quickest_round_trip_tells_the_offset_of_a_clock():
     assert offset_of(rounds) == (ahead - 10, 50)
 
 
-def test_histograms_of_times_add_up_and_are_as_close_as_they_say():
+def test_histograms_add_up_and_are_as_close_as_stated():
     rng = np.random.default_rng(3)
     values = (10 ** rng.uniform(2, 10, 60_000)).astype(np.int64)
     exact, pooled = TimeDistributions(limit=len(values)), TimeDistributions(limit=0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from phrases import Saying, shows
 
 from kvreplay.result.cause import judge
 from kvreplay.result.verdict import levels_of
@@ -54,24 +55,20 @@ def test_nothing_held_a_run_back_that_reached_what_was_asked() -> None:
     assert judge(found, is_open=True, has_reached=True, copies=False, does_io=True) == (None, None)
 
 
-def test_a_full_queue_is_the_drives_where_more_in_flight_moved_no_more() -> None:
+def test_a_full_queue_is_the_drives_if_more_depth_adds_nothing() -> None:
     cause, reason = open_loop(**QUEUED, doubling_gain=0.02, device_time_share=0.94)
     assert cause is DRIVE
-    assert (
-        reason
-        == "in flight 31.9 of 32, device time 94.0 % of service time; twice as much in flight moves"
-        " 2.0 % more"
-    )
+    assert shows(reason, "in flight 31.9 of 32 … 94.0 % … 2.0 %")
     assert open_loop(**QUEUED, slowdown=9.0)[0] is DRIVE
     cause, reason = open_loop(**QUEUED, doubling_gain=0.9)
-    assert (cause, "twice as much in flight moves 90.0 % more" in reason) == (QUEUE, True)
+    assert (cause, "90.0 % more" in reason) == (QUEUE, True)
 
 
-def test_a_full_queue_that_is_not_shown_to_be_the_drives_names_its_limit() -> None:
+def test_a_full_queue_not_proven_the_drives_names_its_limit() -> None:
     for known in ({}, {"doubling_gain": 0.3}, {"device_time_share": 0.97}, {"slowdown": 3.0}):
         cause, reason = open_loop(**QUEUED, held_share=0.998, **known)
-        assert (cause, "kvreplay sweep --queue-depths tells" in reason) == (QUEUE, True)
-        assert "in flight 31.9 of 32, which delayed due operations 99.8 % of the time" in reason
+        assert (cause, "--queue-depths" in reason) == (QUEUE, True)
+        assert shows(reason, "in flight 31.9 of 32 … 99.8 %")
         assert closed_loop(**FULL, **known)[0] is QUEUE
     # Two measurements that contradict each other.
     assert open_loop(**QUEUED, doubling_gain=0.9, slowdown=20.0)[0] is QUEUE
@@ -91,32 +88,28 @@ def test_service_time_is_the_drives_unless_the_device_was_idle() -> None:
     assert open_loop(**SERVED)[0] is DRIVE
     assert open_loop(**SERVED, device_time_share=0.95)[0] is DRIVE
     cause, reason = open_loop(**SERVED, device_time_share=0.2)
-    assert (cause, "filesystem and block layer" in reason) == (KERNEL, True)
+    assert (cause, "block layer" in reason) == (KERNEL, True)
     assert open_loop(**SERVED, device_time_share=0.2, submitter_busy_share=0.97)[0] is REPLAYER
     # Its ticks are believed where its nanoseconds are not known.
     assert open_loop(**SERVED, device_busy_share=0.2)[0] is KERNEL
     assert open_loop(**SERVED, device_busy_share=0.2, device_time_share=0.9)[0] is DRIVE
 
 
-def test_late_submission_is_ours_unless_it_was_measured_to_be_another_s() -> None:
+def test_late_submission_is_ours_unless_measured_otherwise() -> None:
     late = LATE | {"unhindered_share": 0.65}
     for busy in (None, 0.99, 0.1):
         assert open_loop(**late, submitter_busy_share=busy)[0] is REPLAYER
     shares = {"processor": 0.25, "submission": 0.05, "drive": 0.7}
     cause, reason = open_loop(**late | {"response_shares": shares}, processor_share=0.3)
     assert cause is PROCESSOR
-    assert (
-        reason
-        == "71.4 % of the delays was waiting for a processor: kvreplay's threads were runnable"
-        " without a CPU for 30.0 % of the time"
-    )
+    assert shows(reason, "71.4 % … 30.0 %")
     cause, reason = open_loop(**late | {"response_shares": {"buffers": 0.3, "drive": 0.7}})
-    assert (cause, "buffers whose memory was still being faulted in" in reason) == (REPLAYER, True)
+    assert (cause, "faulted in" in reason) == (REPLAYER, True)
     at_work = {"device_busy_share": 0.93, "device_time_share": 0.3, "in_flight_mean": 380.0}
     cause, reason = open_loop(
         **late | {"response_shares": {"buffers": 0.3, "drive": 0.7}} | at_work
     )
-    assert (cause, reason.endswith(", device busy 93.0 % of the time")) == (DRIVE, True)
+    assert (cause, shows(reason, "device busy 93.0 %")) == (DRIVE, True)
     # Where the kernel copies as it takes submissions, being late there is the cache's.
     cached = {"storage": "page cache", "submitter_busy_share": 0.95, "kernel_share": 0.8}
     assert open_loop(**late, **cached)[0] is DRIVE
@@ -130,18 +123,14 @@ def test_a_full_queue_of_the_block_layer_is_the_drives() -> None:
     seen: Any = {"queue_full_share": 0.6, "device_time_share": 0.2, "in_flight_mean": 3.0}
     cause, reason = open_loop(**blocked, **seen)
     assert cause is DRIVE
-    assert (
-        reason
-        == "in flight 3 of 32, device time 20.0 % of service time; the block layer's queue was full"
-        " for 60.0 % of the time"
-    )
+    assert shows(reason, "in flight 3 of 32 … 20.0 % … 60.0 %")
     # I/Os waited above a device whose own queue was full, whatever they waited for then.
     full: Any = {"device_queue_mean": 126.0, "device_queue_limit": 128, "device_busy_share": 0.99}
     for shares in ({"buffers": 0.8, "drive": 0.2}, {"processor": 0.6, "queue": 0.4}):
         cause, reason = open_loop(
             is_end_late=True, response_shares=shares, in_flight_mean=410.0, depth=1024, **full
         )
-        assert (cause, reason.endswith("; 126 requests at the device, whose queue takes 128")) == (
+        assert (cause, shows(reason, "126 requests … 128")) == (
             DRIVE,
             True,
         )
@@ -160,7 +149,7 @@ def test_a_throttle_that_was_reached_is_named() -> None:
         {"is_end_late": True, "response_shares": {"buffers": 0.9, "drive": 0.1}},
     ):
         cause, reason = open_loop(**known, throttle=limit, throttle_share=1.02)
-        assert (cause, reason.startswith(f"{limit}, of which 102 % was used; in flight ")) == (
+        assert (cause, shows(reason, f"{limit} … 102 % … in flight")) == (
             THROTTLE,
             True,
         )
@@ -195,7 +184,7 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
     cause, reason = open_loop(
         is_end_late=True, response_shares=chains, depth=1, in_flight_mean=0.996, held_share=0.98
     )
-    assert (cause, "which delayed due operations 98.0 % of the time; 99.9 % of" in reason) == (
+    assert (cause, shows(reason, "98.0 % … 99.9 %")) == (
         QUEUE,
         True,
     )
@@ -208,7 +197,7 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
     unread = closed_loop(in_flight_mean=2.0, starved_share=0.0, blocked_share=0.0, unread_share=0.8)
     assert unread == (
         REPLAYER,
-        "80.0 % of the queue was idle because the next rows of the trace were not yet read",
+        Saying("80.0 %"),
     )
     assert closed_loop(in_flight_mean=2.0, starved_share=0.1, blocked_share=0.8)[0] is DEPENDENCIES
 
@@ -219,16 +208,13 @@ def test_an_end_in_time_is_judged_by_what_most_delays_were() -> None:
     cause, reason = open_loop(response_shares=mostly, submitter_busy_share=0.01, **served)
     assert (
         cause,
-        reason.startswith("91.1 % of the delays was waiting for earlier operations"),
+        shows(reason, "91.1 %"),
     ) == (DEPENDENCIES, True)
     partly = {"dependencies": 0.5, "drive": 0.1, "submission": 0.01, "data": 0.39}
     # What waited for earlier ones waited for the data of those.
     cause, reason = open_loop(response_shares=partly, **served)
     assert cause is DATA
-    assert (
-        reason == "43.3 % of the delays was generating the data of writes; 55.6 % of the delays was"
-        " waiting for earlier operations, themselves delayed by this"
-    )
+    assert shows(reason, "43.3 % … 55.6 %")
     # What is small beside service is what was late all the same, if service took no longer than it
     # must.
     small = {"data": 0.07, "drive": 0.9, "submission": 0.03}
@@ -249,12 +235,12 @@ def test_where_nothing_is_half_all_parts_are_told() -> None:
     )
     assert (
         cause,
-        reason.endswith("; of the delays: queue 40.0 %, service 35.0 %, data 25.0 %"),
+        shows(reason, "queue 40.0 %, service 35.0 %, data 25.0 %"),
     ) == (QUEUE, True)
     cause, reason = open_loop(
         is_end_late=True, response_shares={"before submission": 0.8, "drive": 0.2}
     )
-    assert (cause, "not known of a killed run" in reason) == (None, True)
+    assert (cause, "not known" in reason) == (None, True)
     assert open_loop(is_end_late=True)[0] is None
     assert closed_loop()[0] is None
     assert (
@@ -265,13 +251,13 @@ def test_where_nothing_is_half_all_parts_are_told() -> None:
     )
 
 
-def test_a_queue_that_no_processor_empties_is_full_for_want_of_it() -> None:
+def test_a_queue_without_a_processor_is_full_for_want_of_one() -> None:
     # Held to an eighth of a processor, 17 % was lost, and the queue was full: nobody took what had
     # ended.
     full: Any = {"in_flight_mean": 31.0, "held_share": 0.9, "processor_share": 0.464}
     cause, reason = closed_loop(**full, device_busy_share=0.5)
     assert cause is PROCESSOR
-    assert reason.endswith("kvreplay's threads were runnable without a CPU for 46.4 % of the time")
+    assert shows(reason, "46.4 %")
     assert closed_loop(**full)[0] is PROCESSOR, "of a device that was not seen"
     # A device that has work all the time is what binds, whoever else waits.
     assert closed_loop(**full, device_busy_share=0.99)[0] is not PROCESSOR
@@ -283,11 +269,11 @@ def test_copies_and_tiers_without_times_have_no_queue() -> None:
     assert closed_loop(copies=True, copy_busy_share=0.5, submitter_busy_share=0.95)[0] is REPLAYER
     some_at_once = closed_loop(copies=True, copy_busy_share=0.5, copying_share=0.4)
     assert some_at_once == (
-        COPIES, "the copying threads were busy 50.0 % of the time, and some of them had all operations due at once"
+        COPIES, Saying("50.0 %")
     )  # fmt: skip
     did: Any = {"copies": True, "copy_busy_share": 0.95, "copying_share": 0.3}
     assert closed_loop(**did, touch_share=0.6) == (
-        MEMORY, "the copying threads were busy 95.0 % of the time, 60.0 % page faults in the tier's memory"
+        MEMORY, Saying("95.0 % … 60.0 %")
     )  # fmt: skip
     assert closed_loop(**did, starved_share=0.6)[0] is DATA
     assert closed_loop(**did, processor_share=0.6)[0] is PROCESSOR

@@ -194,7 +194,7 @@ def covered(starts: Any, ends: Any) -> int:
     return total
 
 
-def test_operations_that_come_too_late_leave_what_they_would_change_unknown() -> None:
+def test_operations_after_the_cut_leave_their_figures_unknown() -> None:
     count = 600
     submitted = np.arange(1, count + 1) * 1000
     submitted[-1] = 5
@@ -228,7 +228,7 @@ def test_a_histogram_is_as_close_as_it_says(kind: str) -> None:
         assert abs(getattr(close, name) - getattr(exact, name)) <= ERROR * getattr(exact, name)
 
 
-def test_a_distribution_is_exact_up_to_its_limit_and_says_when_it_is_not() -> None:
+def test_a_distribution_is_exact_up_to_its_limit_and_says_so() -> None:
     values = np.random.default_rng(2).integers(0, 10**9, 1001)
     found = TimeDistributions(2, limit=1000)
     found.add(values[:1000])
@@ -264,7 +264,7 @@ def write_latency(known: dict[str, Any], op: Any) -> Any:
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), min_size=1, max_size=40))
-def test_time_in_flight_of_a_request_is_the_union_of_its_operations(
+def test_a_requests_time_in_flight_is_its_operations_union(
     tmp_path: Path, spans: list[tuple[int, int]]
 ) -> None:
     rows = [(i, "read", 1, "load", i, 0, 10, 5, 0, 0) for i in range(len(spans))]

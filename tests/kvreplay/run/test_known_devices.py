@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import run_cli, write_trace
+from phrases import shows
 
 from kvreplay.config.config import Config
 from kvreplay.run.document import run_document
@@ -172,9 +173,9 @@ def test_a_device_that_cannot_is_the_limit(
     assert found.sentence.startswith("FELL BEHIND: nvme delivered ")
     skip_if_crowded(found)
     assert found.cause is LimitCause.DRIVE
-    assert ": the device in memory is the limit (in flight " in found.sentence
+    assert "device in memory" in found.sentence
     if requests is not None:
-        assert found.sentence.endswith(" requests at the device, whose queue takes 4)")
+        assert shows(found.sentence, " takes 4")
 
 
 @pytest.mark.root
@@ -185,17 +186,15 @@ def test_a_queue_depth_that_bound_is_named(tmp_path: Path, loop: Path) -> None:
     found = judged(run)
     skip_if_crowded(found)
     assert found.cause is LimitCause.QUEUE_LIMIT
-    assert ": limited by the queue depth of 2 (--queue-depth) (in flight " in found.sentence
-    assert " of 2, which delayed due operations " in found.sentence
+    assert "2 (--queue-depth)" in found.sentence
+    assert "of 2" in found.sentence
     assert found.evidence.held_share is not None
     assert found.evidence.held_share > 0.5
     closed = [(0, *each[1:]) for each in rows]
     found = judged(replayed(tmp_path, closed, loop, is_destroying=True, queue_depth=2))
     skip_if_crowded(found)
     assert found.cause is LimitCause.QUEUE_LIMIT
-    assert (
-        "kvreplay sweep --queue-depths tells whether a greater depth moves more" in found.sentence
-    )
+    assert "--queue-depths" in found.sentence
 
 
 @pytest.mark.root
@@ -209,7 +208,7 @@ def test_a_throttle_above_the_device_is_told(
     found = judged(replayed(tmp_path, rows, loop, speed=speed, is_destroying=True))
     skip_if_crowded(found)
     assert (found.cause, found.evidence.throttle) == (LimitCause.THROTTLE, throttled)
-    assert f"it was throttled above the device in memory ({throttled}, of which " in found.sentence
+    assert f"device in memory ({throttled}" in found.sentence
 
 
 @pytest.mark.root
@@ -250,7 +249,7 @@ def test_a_load_well_within_capacity_does_not_fall_behind(tmp_path: Path) -> Non
         "kvreplay", "run", trace, "--tier", "cpu=ram", "--speed", "1", "-o", tmp_path / "run"
     )
     # 64 KiB each millisecond.
-    assert done.stdout.startswith("cpu delivered all of the 65.5 MB/s asked; ")
+    assert shows(done.stdout, "cpu … 65.5 MB/s")
     kept = json.loads((tmp_path / "run" / "run.json").read_text())["summary"]
     assert kept["judgement"]["evidence"]["is_end_late"] is False
     assert kept["judgement"]["has_reached"] is (kept["pace"]["on_time_fraction"] >= 0.99)

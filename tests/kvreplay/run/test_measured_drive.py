@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import run_cli, write_trace
 from drive_files import write_drive
+from phrases import Saying, shows
 
 from kvreplay.config.config import Config
 from kvreplay.native.rows import OK, ROW
@@ -45,7 +46,7 @@ def measured(folder):
 
 
 @pytest.mark.usefixtures("quick")
-def test_all_cells_are_measured_in_a_file_that_is_gone_afterwards(tmp_path):
+def test_all_cells_are_measured_in_a_file_that_is_then_removed(tmp_path):
     drive = measured(tmp_path / "d")
     assert [(c.io_bytes, c.depth, c.read_share) for c in drive.cells] == [
         (size, depth, share) for size in (4096, MIB) for depth in (1, 8) for share in (1, 0, 0.7)
@@ -72,7 +73,7 @@ def test_a_cell_that_the_device_did_not_do_is_null_and_says_why(tmp_path, monkey
     monkeypatch.setattr(cards, "device_counters", lambda _target: moved(0, 0))
     drive = measured(tmp_path / "d")
     assert all(c.bytes_per_s is None and c.operations is None for c in drive.cells)
-    assert {(c.reason or "")[:24] for c in drive.cells} == {"the device moved 0 B of "}
+    assert all(shows(c.reason, "0 B") for c in drive.cells)
     assert drive.held_out is None
 
 
@@ -94,16 +95,14 @@ def test_a_cell_of_rows_is_counted_by_hand():
     short = cards.cell_of(rows, 4096, 2, 0.7, before, moved(2 * 4096, 4096))
     assert (short.bytes_per_s, short.reason) == (
         None,
-        "the device moved 8.19 kB of the 12.3 kB of its reads",
+        Saying("8.19 kB … 12.3 kB"),
     )
     assert cards.cell_of(rows, 4096, 2, 0.7, None, None) == cell
 
 
 def test_a_target_without_room_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(cards, "FILE_BYTES", 1 << 60)
-    with pytest.raises(
-        DeviceError, match=r"measured on a file of .*, and only .* is free; free some"
-    ):
+    with pytest.raises(DeviceError, match="free"):
         measured(tmp_path / "d")
     assert not list((tmp_path / "d").iterdir())
 
@@ -111,7 +110,7 @@ def test_a_target_without_room_is_refused(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("quick")
 def test_a_signal_ends_it_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(cards, "noted_signals", lambda: nullcontext(lambda: "SIGINT"))
-    with pytest.raises(Interrupted, match="interrupted by SIGINT while the drive was measured"):
+    with pytest.raises(Interrupted, match="by SIGINT"):
         measured(tmp_path / "d")
     assert not list((tmp_path / "d").iterdir())
 
@@ -152,15 +151,15 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
     (rate,) = summary["judgement"]["tiers"]
     ratio = rate["reached_bytes_per_s"] / at
     assert expected.startswith("expected ")
-    assert f"I/Os of 1.05 MB, {in_flight:.3g} in flight, 75.0 % of bytes read" in expected
+    assert f"1.05 MB, {in_flight:.3g} in flight, 75.0 %" in expected
     assert f", {ratio:.2f} of it" in observed
     assert direct.startswith("O_DIRECT is ")
     assert f"full: {in_flight:.3g} of 4; I/Os " in queue
     # The file is of another drive than this machine has.
-    assert why.startswith(("why: another drive: ", "why: no O_DIRECT"))
+    assert why.startswith(("why: another drive", "why: no O_DIRECT"))
     buffered = lines_of(json.loads(run_cli(*argv, "--buffered").stdout))
-    assert buffered[2].startswith("O_DIRECT is NOT in use")
-    assert buffered[4].startswith("why: O_DIRECT did not reach a drive")
+    assert shows(buffered[2], "O_DIRECT is NOT")
+    assert shows(buffered[4], "why: O_DIRECT")
     assert "drive.json: why:" in run_cli("kvdistill", "report", tmp_path / "run").stdout
     memory = (
         "kvreplay",
@@ -173,35 +172,35 @@ def test_a_run_says_in_five_lines_what_its_drive_should_do(tmp_path):
         "--json",
     )
     (only,) = lines_of(json.loads(run_cli(*memory, "-o", tmp_path / "ram").stdout))
-    assert only.startswith("nothing to compare: gpu is not one drive")
+    assert shows(only, "nothing to compare: gpu")
     missing = run_cli(
         *argv[:-3], "-o", tmp_path / "no", "--drive", tmp_path / "no.json", check=False
     )
-    assert (missing.returncode, "no.json: no such file" in missing.stderr) != (0, False)
+    assert (missing.returncode, "no.json:" in missing.stderr) != (0, False)
 
 
 @pytest.mark.parametrize(
     ("ratio", "of_run", "why"),
     [
-        (1.0, {}, "the drive is the limit: it performs as measured"),
+        (1.0, {}, "the drive is the limit"),
         (
             1.0,
             {"in_flight": 2.0},
-            "the drive performs as measured; the queue was kept short: the trace",
+            "the queue … the trace",
         ),
-        (0.5, {"is_direct": False}, "O_DIRECT did not reach a drive"),
-        (0.5, {"cause": "throttle"}, "a control group's limit: the trace"),
+        (0.5, {"is_direct": False}, "O_DIRECT"),
+        (0.5, {"cause": "throttle"}, "control group … the trace"),
         (0.5, {"device": "sda"}, "another drive: nvme0n1"),
-        (0.5, {"cause": "data generation"}, "data generation, above the drive: the trace"),
-        (0.5, {"layout": "hashed"}, "this run makes a new file for each object"),
+        (0.5, {"cause": "data generation"}, "data generation … the trace"),
+        (0.5, {"layout": "hashed"}, "a new file"),
         (
             0.5,
             {"beneath": "md0 over nvme0n1"},
-            "a layer above the drive, such as RAID: md0 over nvme0n1",
+            "RAID: md0 over nvme0n1",
         ),
-        (0.5, {"longest": 65536}, "I/Os are split above the drive"),
-        (0.5, {"filesystem": "ext4"}, "the filesystem, ext4: the drive was measured on another"),
-        (0.5, {}, "the drive itself: its state has changed since it was measured"),
+        (0.5, {"longest": 65536}, "I/Os are split"),
+        (0.5, {"filesystem": "ext4"}, "ext4"),
+        (0.5, {}, "the drive itself"),
     ],
 )
 def test_why_a_run_differs_from_its_drive(tmp_path, monkeypatch, ratio, of_run, why):
@@ -236,7 +235,5 @@ def test_why_a_run_differs_from_its_drive(tmp_path, monkeypatch, ratio, of_run, 
         tmp_path / "drive.json", run, SimpleNamespace(judgement=judgement, figures=moved)
     )
     assert len(lines) == 5
-    assert lines[1].startswith(
-        f"drive.json: observed {format_rate(ratio * expected)}, {ratio:.2f} of it"
-    )
-    assert lines[4].startswith(f"drive.json: why: {why}")
+    assert shows(lines[1], f"drive.json: … {format_rate(ratio * expected)}, {ratio:.2f}")
+    assert shows(lines[4], f"drive.json: why: … {why}")

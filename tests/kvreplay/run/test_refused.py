@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from conftest import run_cli, write_trace
+from phrases import Saying
 
 GEN = "--users 1 --duration 1s --model tiny-1b"
 COMMANDS = (
@@ -33,17 +34,17 @@ def test_a_missing_target_is_told_before_anything_is_made(where, command):
     done = run_cli("kvreplay", *command, "--tier", "nvme=nowhere", "-o", "out", check=False)
     said = done.stderr.splitlines()
     assert (done.returncode, said[-1]) == (
-        4, "kvreplay: error: nowhere: no such directory; make an empty one first (mkdir nowhere)",
+        4, Saying("kvreplay: error: nowhere: … mkdir nowhere"),
     )  # fmt: skip
     assert not any("virtual time" in line for line in said), "a trace was made"
     assert not (where / "out").exists()
 
 
-def test_the_other_side_of_a_comparison_is_looked_at_before_the_first_is_measured(where):
+def test_the_other_side_is_checked_before_the_first_is_measured(where):
     write_trace(where / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, 0, 0, 0)])
     sides = ("--tier", "nvme=there", "--against", "nvme=nowhere")
     done = run_cli("kvreplay", "compare", "t.parquet", *sides, "-o", "out", check=False)
-    assert (done.returncode, "nowhere: no such directory" in done.stderr) == (4, True)
+    assert (done.returncode, "nowhere:" in done.stderr) == (4, True)
     assert not (where / "out").exists()
 
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import run_cli, write_trace
 from msgspec import structs
+from phrases import shows
 from waiting import rows_in, wait_for
 
 from kvreplay.config.config import Config, PartitionBy
@@ -84,7 +85,7 @@ def laid(setting: Any) -> Any:
     return rows.all
 
 
-def test_a_closed_loop_on_a_model_is_planned_for_no_more_than_the_model_takes(
+def test_a_closed_loop_on_a_model_is_planned_for_its_rate(
     tmp_path: Path,
 ) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
@@ -136,7 +137,7 @@ def test_an_open_loop_is_repeated_up_to_the_time_and_cut_there(tmp_path: Path) -
     assert len({request for request, _ in of}) == 3
     cut = planned(tmp_path, speed=2.0, runtime="2ms")
     assert laid(cut)["trace_row"].tolist() == [0, 1]
-    with pytest.raises(ConfigError, match="--duration 0s: write more than 0"):
+    with pytest.raises(ConfigError, match="--duration 0s:"):
         planned(tmp_path, runtime="0s")
 
 
@@ -176,7 +177,7 @@ class Later:
 
 
 @pytest.mark.parametrize("speed", [None, 1.0])
-def test_the_clock_ends_a_run_so_long_after_the_common_start_unless_a_signal_does(
+def test_the_clock_or_a_signal_ends_a_run_after_its_start(
     tmp_path: Path, speed: float | None
 ) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
@@ -217,7 +218,7 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
     assert skipped >= left_out
     assert len(skipped - left_out) == (summary.not_reached or 0)
     # Of seven rows six go each time.
-    assert f"; the trace {(len(ops['row']) - len(skipped)) / 6:.3g} times in " in summary.verdict
+    assert f"the trace {(len(ops['row']) - len(skipped)) / 6:.3g} times" in summary.verdict
     assert (
         run.window.span_ns
         == (run.window.rows - 1) // 7 * int(PERIOD_MS * MS) + ROWS[(run.window.rows - 1) % 7][0]
@@ -236,7 +237,7 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
         (["--speed", "1", "--duration", "100s"], 4096, signal.SIGKILL),
     ],
 )
-def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
+def test_a_run_that_is_cut_off_counts_its_repetitions(
     tmp_path: Path, how: list[str], length: int, ended: signal.Signals
 ) -> None:
     write_trace(tmp_path / "t.parquet", [(*r[:6], length, *r[7:]) for r in ROWS])
@@ -274,8 +275,8 @@ def test_a_run_that_is_cut_off_says_how_often_it_repeated_its_trace(
         True,
     )
     done = sum(outcome != "skipped" for outcome in ops["outcome"])
-    assert f"; the trace {done / 6:.3g} times in " in summary["verdict"]
-    assert f"note: was to replay the trace repeatedly for {how[-1][:-1]}" in shown
+    assert f"the trace {done / 6:.3g} times" in summary["verdict"]
+    assert f"{how[-1][:-1]}" in shown
     # What a closed loop provided for is nothing that it missed; what an open loop did not come to
     # was due.
     if "--speed" in how:
@@ -303,11 +304,11 @@ def test_the_command_says_how_often(tmp_path: Path) -> None:
         run = json.loads((tmp_path / "run" / "run.json").read_text())
         missed, planned = run["summary"]["not_reached"], run["window"]["planned_rows"]
         assert missed > least
-        times = f"the trace {(planned - missed) / 6:.3g} times in "
+        times = f"the trace {(planned - missed) / 6:.3g} times"
         assert f"; {times}" in run["summary"]["verdict"]
         assert f"note: replayed {times}" in shown
         part = f"{planned - missed} of {planned} operations"
-        assert re.search(rf" \(--duration 63.0 ms\): {part}, [\d.]+ ms of trace time", shown)
+        assert re.search(rf"63\.0 ms\): {part}, [\d.]+ ms", shown)
     # Of 40 operations due in 63 ms what was not reached was asked for, too, however far some
     # requests came.
     asked, late_ns = run["summary"]["judgement"]["tiers"][0], run["summary"]["pace"]["end_late_ns"]
@@ -346,7 +347,7 @@ def test_a_run_that_is_cut_has_the_figures_of_what_it_came_to(tmp_path: Path) ->
     assert (run.window.span_ns, run.window.is_whole_trace) == (last * 2 * MS, False)
     assert summary.skipped_rows == {"cpu": run.window.rows // 2}
     assert run.window.rows < 45
-    assert " % of the trace's window from:0s+1s in " in summary.verdict
+    assert "window from:0s+1s" in summary.verdict
 
 
 def test_repeats_are_done_only_where_nothing_is_left(
@@ -368,7 +369,7 @@ def test_repeats_are_done_only_where_nothing_is_left(
             tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="200ms", queue_depth=2
         )
         notes = replay(Replay(config, trace, tmp_path / f"run{repeats}", [])).run.notes
-        assert any(note.startswith("ended before its --duration") for note in notes) is is_said
+        assert any(shows(note, "ended before") for note in notes) is is_said
 
 
 def test_repeats_of_an_instant_are_refused_in_an_open_loop(tmp_path: Path) -> None:
@@ -376,9 +377,7 @@ def test_repeats_of_an_instant_are_refused_in_an_open_loop(tmp_path: Path) -> No
     # plan.
     trace = write_trace(tmp_path / "t.parquet", [row(0, "write", at) for at in range(5)])
     config = Config(tiers={"nvme": "ram"}, runtime="60s", speed=1.0)
-    with pytest.raises(
-        ConfigError, match="so close that repeats of them ask for over 100,000,000 operations"
-    ):
+    with pytest.raises(ConfigError, match="100,000,000 operations"):
         replay(Replay(config, trace, tmp_path / "run", []))
 
 

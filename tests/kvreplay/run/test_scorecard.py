@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from conftest import run_cli
 from drive_files import cell, drive_of, write_drive
+from phrases import show_each, shows
 from whole import read_table
 
 from kvreplay.run.sweep import card_document, first_users
@@ -77,15 +78,14 @@ def test_a_card_of_writes_alone_says_so_first():
     score = Score(**(known | {"tried": [], "each": [], "answer": "", "trials": 1}))
     facts = dict.fromkeys(("device", "model", "device_bytes", "filesystem"))
     card = Card(argv=[], status="complete", scores=[score], **facts)
-    assert card_answer(card) == "sustains lmcache-disk 11 users (writes only)"
+    assert shows(card_answer(card), "lmcache-disk … 11 users … writes only")
     page = card_document(card, drive_of([cell(4096, 1, 1.0)]))
     assert page.warnings[0].startswith("lmcache-disk: NOTHING WAS READ")
     few = Card(
         argv=[], status="complete", scores=[msgspec.structs.replace(score, requests=8)], **facts
     )
-    assert (
-        "lmcache-disk: TOO FEW REQUESTS (8) in its window: users vary by chance"
-        in card_document(few, drive_of([cell(4096, 1, 1.0)])).warnings[1]
+    assert shows(
+        card_document(few, drive_of([cell(4096, 1, 1.0)])).warnings[1], "TOO FEW REQUESTS (8)"
     )
 
 
@@ -220,7 +220,7 @@ def test_what_a_card_needs(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     refused = run_cli("kvreplay", "scorecard", drive, "-o", tmp_path / "full", check=False)
-    assert "is not empty and holds no kvreplay run" in refused.stderr
+    assert "not empty" in refused.stderr
 
 
 def test_the_page_has_the_drive_itself_behind_its_stacks(tmp_path):
@@ -252,17 +252,10 @@ def test_the_page_has_the_drive_itself_behind_its_stacks(tmp_path):
         "scores": [score],
     }
     (chapter,) = cards.card_document(cards.Card(**of_card), drive).chapters
-    assert [table.title for table in chapter.tables] == [
-        "at the most users that it sustains",
-        "the drive itself (drive.json)",
-    ]
-    assert (
-        "1 measurements of the drive are missing, the first because the device moved 0 B"
-        in chapter.notes
-    )
-    assert "held out of its fit: bandwidth off by 10.0 % (median), at most 50.0 %" in " ".join(
-        chapter.notes
-    )
+    titles = [table.title for table in chapter.tables]
+    assert show_each(titles, ["users", "drive.json"])
+    assert shows(chapter.notes, "1 measurements … 0 B")
+    assert shows(" ".join(chapter.notes), "10.0 % … 50.0 %")
     largest = drive_table(drive).rows[-1]
     rates = {
         share: max(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from conftest import write_trace
+from phrases import pattern, shows
 
 from kvreplay.config import limits
 from kvreplay.config.config import Config
@@ -31,7 +32,7 @@ def trace_of(tmp_path: Path, count: int = 10) -> Path:
     return write_trace(tmp_path / "t.parquet", rows)
 
 
-def test_a_budget_beyond_what_is_available_is_refused_with_both_figures(
+def test_a_replay_over_available_memory_names_both_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows, buffers = 1_000_000, 74 * MIB
@@ -39,11 +40,8 @@ def test_a_budget_beyond_what_is_available_is_refused_with_both_figures(
     monkeypatch.setattr(limits, "available_bytes", lambda: need)
     check_memory(rows, buffers)
     monkeypatch.setattr(limits, "available_bytes", lambda: need - 1)
-    said = (
-        r"needs about 429 MB of memory \(1,000,000 rows, 77\.6 MB of buffers\), but only 429 MB is"
-        r" available"
-    )
-    with pytest.raises(OutOfMemory, match=said):
+    said = "429 MB … 1,000,000 rows, 77.6 MB … 429 MB"
+    with pytest.raises(OutOfMemory, match=pattern(said)):
         check_memory(rows, buffers)
     monkeypatch.setattr(limits, "available_bytes", lambda: None)
     check_memory(rows, buffers)
@@ -54,9 +52,7 @@ def test_a_limit_on_the_process_counts_too(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
     monkeypatch.setattr(limits, "available_bytes", lambda: None)
     check_memory(10)
-    with pytest.raises(
-        OutOfMemory, match=r"of address space .* \(ulimit -v\); raise that limit, or replay less"
-    ):
+    with pytest.raises(OutOfMemory, match=r"address space .*ulimit -v"):
         check_memory(11)
 
 
@@ -85,19 +81,19 @@ def test_a_limit_on_the_rows_makes_a_long_trace_fit(
 ) -> None:
     monkeypatch.setattr(limits, "ROW_BYTES", 1 << 60)
     trace, run = trace_of(tmp_path), tmp_path / "run"
-    with pytest.raises(OutOfMemory, match=r"\(10 rows, .*replay less with --limit"):
+    with pytest.raises(OutOfMemory, match=r"\(10 rows, .*--limit"):
         replay(Replay(Config(tiers={"nvme": "null"}), trace, run, []))
     monkeypatch.setattr(limits, "ROW_BYTES", 1)
     replay(Replay(Config(tiers={"nvme": "null"}, limit="2"), trace, run, []))
 
 
-def test_rows_that_a_time_or_bytes_admit_are_budgeted_as_they_come(
+def test_rows_limited_by_time_or_bytes_are_budgeted_as_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ROW_BYTES", 1 << 60)
     trace, run = trace_of(tmp_path), tmp_path / "run"
     for limit in ("1s", "1GiB"):
-        with pytest.raises(OutOfMemory, match=r"\(10 rows, .*replay less with --limit"):
+        with pytest.raises(OutOfMemory, match=r"\(10 rows, .*--limit"):
             replay(Replay(Config(tiers={"nvme": "null"}, limit=limit), trace, run, []))
     # Only those within the limit count, and only those of tiers that have a target.
     monkeypatch.setattr(limits, "ROW_BYTES", 1)
@@ -119,7 +115,7 @@ def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         "kvtrace.core.tables.RowCheck.take", lambda *_: (_ for _ in ()).throw(pa.ArrowInvalid("x"))
     )
-    with pytest.raises(TraceError, match="damaged after this row"):
+    with pytest.raises(TraceError, match="damaged"):
         list(reader.batches())  # type: ignore[attr-defined]
 
 
@@ -141,8 +137,6 @@ def test_a_process_that_may_have_too_little_says_so(tmp_path: Path, limit_kib: i
         preexec_fn=limited,
     )
     assert done.returncode == 7
-    assert done.stderr.startswith(
-        "kvreplay: error: the replay needs about 1.88 GB of address space"
-    )
+    assert shows(done.stderr, "1.88 GB … address space")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()

@@ -119,7 +119,7 @@ def slid(
     [(None, False), (1.0, True), (3.0, True)],
 )
 @pytest.mark.usefixtures("small_windows")
-def test_rows_are_handed_on_in_their_order_as_they_end_and_each_waits_for_those_before_it(
+def test_rows_are_handed_on_in_order_after_those_before_them(
     tmp_path: Path, speed: float | None, *, is_since_known: bool
 ) -> None:
     trace = trace_of(tmp_path, 1)
@@ -168,7 +168,7 @@ def sliding_setting(folder: Path) -> Setting:
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_who_watches_a_plan_that_slides_knows_its_kinds_of_operations_before_its_rows_are_there(
+def test_a_sliding_plan_knows_its_kinds_before_its_rows(
     tmp_path: Path,
 ) -> None:
     setting = sliding_setting(tmp_path)
@@ -188,7 +188,7 @@ def test_what_is_over_is_handed_on_some_rows_at_a_time(
 
 
 @pytest.mark.full
-def test_virtual_time_does_not_depend_on_when_rows_are_handed_on(
+def test_virtual_time_does_not_depend_on_when_rows_arrive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A write takes so long that all rows behind it fill the window.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from conftest import run_cli, write_trace
 from drive_files import write_drive
+from phrases import Saying, shows
 from whole import read_table
 
 from kvreplay.config.config import Config
@@ -42,7 +43,7 @@ def row(op: str, tier: int, obj: int, length: int = 4096, *, ts: int = 0) -> Any
     return (ts, op, tier, "load", obj, 0, length, None, None, 0)
 
 
-def test_a_run_that_would_move_nothing_names_the_tiers_that_have_rows(tmp_path: Path) -> None:
+def test_a_run_that_would_move_nothing_names_tiers_with_rows(tmp_path: Path) -> None:
     trace = write_trace(
         tmp_path / "t.parquet", [row("write", 2, i) for i in range(3)] + [row("read", 0, 9)]
     )
@@ -50,15 +51,10 @@ def test_a_run_that_would_move_nothing_names_the_tiers_that_have_rows(tmp_path: 
         "kvreplay", "run", trace, "--tier", "cpu=ram", "-o", tmp_path / "run", check=False
     )
     assert done.returncode == 2
-    assert done.stderr.strip().endswith(
-        "nothing to replay: the trace has no rows on cpu; name one that has some: gpu (1 row), nvme"
-        " (3 rows)"
-    )
+    assert shows(done.stderr.strip(), "gpu (1 row), nvme (3 rows)")
     assert not (tmp_path / "run").exists()
     deletes = write_trace(tmp_path / "d.parquet", [row("delete", 1, 0), row("write", 2, 1)])
-    with pytest.raises(
-        ConfigError, match=r"no rows on cpu, but deletes \(1\) of objects that were never written"
-    ):
+    with pytest.raises(ConfigError, match=r"rows on cpu.*\(1\)"):
         replay(Replay(Config(tiers={"cpu": "ram"}), deletes, tmp_path / "run", []))
 
 
@@ -74,7 +70,7 @@ def test_tokens_a_second_need_every_storage_tier(tmp_path: Path) -> None:
         found.append(json.loads(shown.stdout)["mlperf"]["throughput"])
     for lacking in found[:2]:
         assert (lacking["tokens"], lacking["wall_clock_throughput_tokens_per_s"]) == (None, None)
-        assert lacking["reason"] == "storage tiers of the trace whose data did not move: nvme"
+        assert shows(lacking["reason"], "did not move: nvme")
     assert (found[2]["tokens"], found[2]["reason"]) == (500, None)
 
 
@@ -138,7 +134,7 @@ def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     assert "\nall, failed ones too " in paced.stdout
     done = run_cli("kvreplay", "run", trace, *how, "-o", tmp_path / "run", check=False)
     assert done.returncode == FailedOperations.exit_code == 6
-    assert done.stdout.startswith("25 of 41 operations FAILED; cpu reached ")
+    assert shows(done.stdout, "25 of 41 operations FAILED; cpu")
     assert "; 16 operations in " in done.stdout.splitlines()[0]
     # Which of those in flight together come first is the threads' affair.
     failed = (
@@ -149,7 +145,7 @@ def test_a_run_that_went_on_says_what_failed(tmp_path: Path) -> None:
     assert 8 <= int(first[1]) <= 24
     kept = json.loads((tmp_path / "run" / "run.json").read_text())
     assert kept["status"] == "failed operations"
-    assert kept["reason"].startswith("25 of 41 operations failed")
+    assert shows(kept["reason"], "25 of 41")
     # Trials go on as well, and say it.
     done = run_cli(
         "kvreplay", "run", trace, *how, "--trials", "2", "-o", tmp_path / "trials", check=False
@@ -188,15 +184,12 @@ def test_a_run_says_what_was_replayed_and_on_what(tmp_path: Path) -> None:
     # What it measured is not lost to the next run.
     again = run_cli("kvreplay", *arguments, check=False)
     assert again.returncode == 4
-    assert (
-        "holds a finished run; name another directory with -o, or add --force to replace it"
-        in again.stderr
-    )
+    assert shows(again.stderr, "finished run … --force")
     assert json.loads((tmp_path / "run" / "run.json").read_text()) == kept
     assert run_cli("kvreplay", *arguments, "--force").returncode == 0
 
 
-def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
+def test_an_open_loops_only_queue_limit_is_its_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiers: list[Any] = [None, FileTier("nvme", tmp_path, StorageOptions())]
@@ -208,7 +201,7 @@ def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
 
     monkeypatch.setattr("kvreplay.config.limits.available_bytes", lambda: 1 << 40)
     monkeypatch.setattr("kvreplay.config.limits.resource.getrlimit", lambda _: (1024, 1024))
-    assert settled(closed) == (8, "the default of a closed loop")
+    assert settled(closed) == (8, Saying("closed loop"))
     # Three GiB of buffers, of which what is in flight is touched.
     assert settled(opened) == (1024, "the most")
     small = replace(opened, io_bytes=65536)
@@ -218,7 +211,7 @@ def test_an_open_loop_has_no_queue_limit_but_what_it_has_room_for(
     assert settled(opened, among=memory) == (128, "a thread each")
     assert settled(opened, among=[RamTier("cpu", 4096), tiers[1]])[0] == 1024
     monkeypatch.setattr("kvreplay.config.limits.resource.getrlimit", lambda _: (300, 1024))
-    assert settled(small) == (256, "open files, ulimit -n")
+    assert settled(small) == (256, Saying("ulimit -n"))
     # 1 MiB each; a quarter of what a tier in memory leaves is 192 MiB, and 80 MiB.
     monkeypatch.setattr("kvreplay.config.limits.available_bytes", lambda: 768 << 20)
     assert settled(opened) == (128, "memory for buffers")
@@ -243,10 +236,8 @@ def test_a_queue_limit_that_made_a_run_late_is_named(tmp_path: Path) -> None:
     assert limited.summary.pace is not None
     assert (limited.summary.pace.kept_pace, limited.summary.pace.cause) == (False, "queue")
     assert "FELL BEHIND: cpu delivered " in limited.summary.verdict
-    assert (
-        ": limited by the queue depth of 2 (--queue-depth) (in flight " in limited.summary.verdict
-    )
-    assert " of 2, which delayed due operations " in limited.summary.verdict
+    assert "2 (--queue-depth)" in limited.summary.verdict
+    assert "of 2" in limited.summary.verdict
     assert (limited.summary.pace.held_share or 0) > 0.5
     assert free.summary.pace is not None
     assert (free.engine.queue_depth, free.summary.pace.held_share) == (128, 0)
@@ -274,7 +265,7 @@ def asked_of(
     return found
 
 
-def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_path: Path) -> None:
+def test_a_throttled_tier_is_the_limit_not_a_short_queue(tmp_path: Path) -> None:
     # 131 MB/s are asked for. The first tier moves 80 MB/s whatever is in flight.
     slow = asked_of(
         tmp_path,
@@ -286,7 +277,7 @@ def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_pa
     )
     assert (slow.cause, slow.has_reached, slow.tier) == (LimitCause.DRIVE, False, "nvme")
     assert slow.sentence.startswith("FELL BEHIND: nvme (SIMULATED) delivered ")
-    assert ": the tier's model is the limit (in flight " in slow.sentence
+    assert "tier's model" in slow.sentence
     (rate,) = slow.tiers
     assert rate.asked_bytes_per_s is not None
     assert rate.reached_bytes_per_s is not None
@@ -299,10 +290,10 @@ def test_a_throttled_tier_is_the_limit_and_a_short_queue_before_it_is_not(tmp_pa
         tmp_path, "sim:bandwidth=100GB,latency=2ms", rows=400, speed=1.0, queue_depth=1
     )
     assert (short.cause, short.has_reached) == (LimitCause.QUEUE_LIMIT, False)
-    assert "limited by the queue depth of 1 (--queue-depth)" in short.sentence
+    assert "1 (--queue-depth)" in short.sentence
 
 
-def test_a_load_that_is_due_at_once_asks_for_no_rate_and_cannot_fall_behind(tmp_path: Path) -> None:
+def test_a_load_due_at_once_has_no_rate_and_cannot_fall_behind(tmp_path: Path) -> None:
     # 64 writes and 1,000 reads of 64 KiB, all at once: 70 ms at 1 GB/s.
     writes = [row("write", 2, i, 65536) for i in range(64)]
     trace = write_trace(
@@ -317,15 +308,15 @@ def test_a_load_that_is_due_at_once_asks_for_no_rate_and_cannot_fall_behind(tmp_
     assert (pace.end_late_ns or 0) > 10_000_000
     assert judged.evidence.is_end_late is False
     assert judged.sentence.startswith("nvme (SIMULATED) delivered ")
-    assert " of all asked at once; " in judged.sentence
-    assert " of operations late by more than 1 ms" in judged.sentence
+    assert "at once" in judged.sentence
+    assert "more than 1 ms" in judged.sentence
 
 
 @pytest.mark.parametrize(
     ("depth", "cause", "gain"),
     [(1, "queue", 1), (4, "queue", 1), (8, "drive", 0), (32, "drive", 0)],
 )
-def test_the_model_of_a_measured_drive_is_the_limit_from_where_more_in_flight_moves_no_more(
+def test_a_drive_model_is_the_limit_if_depth_adds_nothing(
     tmp_path: Path, depth: int, cause: str, gain: int
 ) -> None:
     def saturated_at_8(_size: int, depth: int, _share: float, _op: int) -> float:
@@ -337,25 +328,20 @@ def test_the_model_of_a_measured_drive_is_the_limit_from_where_more_in_flight_mo
     )
     assert found.cause is (LimitCause.DRIVE if cause == "drive" else LimitCause.QUEUE_LIMIT)
     assert found.evidence.doubling_gain == pytest.approx(gain, abs=0.05)
-    said = (
-        "the tier's model is the limit ("
-        if cause == "drive"
-        else f"limited by the queue depth of {depth} (--queue-depth)"
-    )
-    assert f" at queue depth {depth}: {said}" in found.sentence
-    told = "one in flight at a time" if depth == 1 else "; twice as much in flight moves "
-    assert told in found.sentence
+    said = "tier's model" if cause == "drive" else f"{depth} (--queue-depth)"
+    assert shows(found.sentence, f"queue depth {depth}: … {said}")
+    assert ("twice" in found.sentence) is (depth > 1)
 
 
-def test_a_stated_bandwidth_is_the_limit_and_a_stated_latency_is_waited_for_by_more_in_flight(
+def test_a_stated_bandwidth_limits_and_a_latency_needs_depth(
     tmp_path: Path,
 ) -> None:
     # 64 KiB take 65.5 µs at 1 GB/s, and then 80 µs: two in flight are too few, eight are more than
     # enough.
     slow = asked_of(tmp_path, "sim:bandwidth=1GB,latency=80us", queue_depth=8)
     assert slow.cause is LimitCause.DRIVE
-    assert ": the tier's model is the limit (in flight " in slow.sentence
-    assert "; twice as much in flight moves 0.0 % more)" in slow.sentence
+    assert "tier's model" in slow.sentence
+    assert "0.0 % more" in slow.sentence
     # 0.655 µs and then 2 ms: eight in flight keep the server busy for 0.3 %.
     far = asked_of(tmp_path, "sim:bandwidth=100GB,latency=2ms", queue_depth=8)
     assert far.cause is LimitCause.QUEUE_LIMIT
@@ -374,7 +360,7 @@ def test_a_tier_without_times_leaves_the_replayer(tmp_path: Path) -> None:
     found = asked_of(tmp_path, "null", rows=20_000)
     assert (found.cause, found.has_reached) == (LimitCause.REPLAYER, None)
     assert found.sentence.startswith("nvme (SIMULATED) reached ")
-    assert " op/s at queue depth 8: the replayer is the limit (" in found.sentence
+    assert "queue depth 8: the replayer" in found.sentence
 
 
 def test_what_is_in_flight_is_the_service_times_over_the_run(tmp_path: Path) -> None:
@@ -411,7 +397,7 @@ def test_a_device_that_others_keep_busy_tells_nothing_of_ours(
     )
 
 
-def test_what_threads_and_devices_did_in_the_warm_up_is_no_part_of_what_is_counted() -> None:
+def test_warm_up_of_threads_and_devices_is_not_counted() -> None:
     def part(left_out: int) -> float:
         run = {"left_out": left_out, "counted_sent": 10, "from_ns": 75}
         return part_counted(
@@ -431,7 +417,7 @@ def test_a_chain_of_requests_is_the_traces_limit(tmp_path: Path) -> None:
     found = replay(Replay(config, trace, tmp_path / "run", [])).summary.judgement
     assert found is not None
     assert found.cause is LimitCause.DEPENDENCIES
-    assert "dependencies in the trace are the limit" in found.sentence
+    assert "dependencies" in found.sentence
     assert found.evidence.blocked_share is not None
     assert found.evidence.blocked_share > 0.8
 
@@ -460,5 +446,5 @@ def test_a_drive_that_memory_waits_for_is_the_one_to_speak_of(tmp_path: Path) ->
     assert (found.tier, found.cause) == ("nvme", LimitCause.DRIVE)
     assert found.sentence.startswith("FELL BEHIND: nvme (SIMULATED) delivered ")
     took_ns = summary.wall_ns - summary.warmup.measured_from_ns
-    said = f"; {summary.operations:,} operations in {format_duration(took_ns)} after the warm-up"
-    assert run_document(finished).headline.endswith(said)
+    said = f"{summary.operations:,} operations … {format_duration(took_ns)}"
+    assert shows(run_document(finished).headline, said)

@@ -39,37 +39,37 @@ from kvtrace.core.errors import ConfigError, DeviceError
 def test_system_paths_are_refused(path: str) -> None:
     if not Path(path).is_dir():
         pytest.skip(f"{path} is absent here")
-    with pytest.raises(DeviceError, match="is a system path"):
+    with pytest.raises(DeviceError, match="system path"):
         check_target(Path(path))
 
 
 def test_what_a_check_of_the_filesystem_found_is_no_target(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     assert check_target(tmp_path) == tmp_path, "it may lie in one"
-    with pytest.raises(DeviceError, match="is a system path"):
+    with pytest.raises(DeviceError, match="system path"):
         check_target(tmp_path / "lost+found")
 
 
 def test_a_link_to_a_system_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to("/etc")
-    with pytest.raises(DeviceError, match="is a system path"):
+    with pytest.raises(DeviceError, match="system path"):
         check_target(tmp_path / "data")
 
 
 def test_the_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(DeviceError, match="is a system path"):
+    with pytest.raises(DeviceError, match="system path"):
         check_target(tmp_path)
 
 
 def test_what_is_no_empty_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match=r"no such directory; make an empty one first \(mkdir "):
+    with pytest.raises(DeviceError, match="mkdir"):
         check_target(tmp_path / "absent")
     file = tmp_path / "file"
     file.write_text("x")
-    with pytest.raises(DeviceError, match="is not a directory"):
+    with pytest.raises(DeviceError, match="a directory"):
         check_target(file)
-    with pytest.raises(DeviceError, match=r"is not empty \(file\) and not kvreplay.s"):
+    with pytest.raises(DeviceError, match=r"not empty \(file\)"):
         check_target(tmp_path)
 
 
@@ -77,7 +77,7 @@ def test_a_block_device_is_refused_by_name() -> None:
     devices = [p for p in Path("/dev").iterdir() if p.is_block_device()]
     if not devices:
         pytest.skip("no block device here")
-    with pytest.raises(DeviceError, match="is a block device"):
+    with pytest.raises(DeviceError, match="block device"):
         check_target(devices[0])
 
 
@@ -88,18 +88,18 @@ def test_a_fresh_filesystem_with_lost_and_found_is_taken(tmp_path: Path) -> None
 
 def test_a_scratch_directory_without_our_marker_is_refused(tmp_path: Path) -> None:
     (tmp_path / SCRATCH / "00").mkdir(parents=True)
-    with pytest.raises(DeviceError, match="has no marker file"):
+    with pytest.raises(DeviceError, match="marker file"):
         claim(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
     (other / SCRATCH).symlink_to(tmp_path)
-    with pytest.raises(DeviceError, match="is not a directory of kvreplay"):
+    with pytest.raises(DeviceError, match="not a directory"):
         claim(other)
 
 
 def test_two_claims_exclude_each_other(tmp_path: Path) -> None:
     held = claim(tmp_path)
-    with pytest.raises(DeviceError, match="in use by another kvreplay"):
+    with pytest.raises(DeviceError, match="another kvreplay"):
         claim(tmp_path)
     release(held, is_kept=False)
     release(claim(tmp_path), is_kept=False)
@@ -144,7 +144,7 @@ def test_a_stray_file_in_our_leftovers_blocks_no_run(tmp_path: Path, stray: str)
 def test_a_file_that_we_did_not_make_is_not_ours(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "space.dat"
     file.write_bytes(content)
-    with pytest.raises(DeviceError, match="is not kvreplay's"):
+    with pytest.raises(DeviceError, match="kvreplay's"):
         replay(
             Replay(
                 Config(tiers={"nvme": str(file)}, is_buffered=True),
@@ -177,7 +177,7 @@ def test_too_little_space_names_both_figures_and_leaves_nothing(tmp_path: Path) 
     trace = trace_of(tmp_path, 2, 1 << 49)
     with pytest.raises(
         DeviceError,
-        match=r"holds up to 563 TB there, but only .* is free; replay less with --limit",
+        match=r"563 TB.*--limit",
     ):
         replay(Replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", []))
     assert list(target.iterdir()) == []
@@ -187,7 +187,7 @@ def test_too_little_memory_names_both_figures(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, 1, 1 << 50)
     with pytest.raises(
         DeviceError,
-        match=r"--tier cpu=ram: the replay holds up to 1\.13 PB there, but only .* of memory",
+        match=r"--tier cpu=ram:.*1\.13 PB",
     ):
         replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", []))
 
@@ -200,7 +200,7 @@ def test_tiers_in_one_memory_must_fit_together(
     trace = write_trace(tmp_path / "t.parquet", rows)
     monkeypatch.setattr(ram, "available_bytes", lambda: ram.SINK_BYTES + size)
     replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "one", []))
-    with pytest.raises(DeviceError, match=r"replay less with --limit"):
+    with pytest.raises(DeviceError, match="--limit"):
         replay(Replay(Config(tiers={"cpu": "ram", "gpu": "ram"}), trace, tmp_path / "two", []))
 
 
@@ -220,7 +220,7 @@ def test_a_filesystem_without_direct_io_is_refused(
     monkeypatch.setattr(os, "open", refusing)
     with pytest.raises(
         DeviceError,
-        match=r"refuses O_DIRECT \(Invalid argument\); name another target, or use --buffered",
+        match=r"O_DIRECT \(Invalid argument\).*--buffered",
     ):
         replay(Replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", []))
     assert list(target.iterdir()) == []
@@ -242,11 +242,11 @@ def test_one_directory_cannot_be_two_tiers_nor_hold_the_result(tmp_path: Path) -
     target = tmp_path / "drive"
     target.mkdir()
     trace = trace_of(tmp_path, 2, 4096)
-    with pytest.raises(ConfigError, match="tier cpu has this target already"):
+    with pytest.raises(ConfigError, match="tier cpu"):
         replay(
             Replay(
                 Config(tiers={"cpu": str(target), "nvme": str(target)}), trace, tmp_path / "run", []
             )
         )
-    with pytest.raises(ConfigError, match="is inside the target of tier nvme"):
+    with pytest.raises(ConfigError, match=r"inside.*tier nvme"):
         replay(Replay(Config(tiers={"nvme": str(target)}), trace, target / "run", []))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import write_trace
+from phrases import shows
 from rings import PlainFiles
 
 from kvreplay.config.config import Config
@@ -35,41 +36,39 @@ PATH = Path("/dev/nvme1n1")
 
 def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
     assert refusal(FREE, PATH, is_destroying=True) is None
-    assert (
-        refusal(FREE, PATH, is_destroying=False)
-        == "/dev/nvme1n1 (nvme1n1): the replay overwrites all data on this device; add"
-        " --destroy-data to allow that"
+    assert shows(
+        refusal(FREE, PATH, is_destroying=False), "/dev/nvme1n1 (nvme1n1): … --destroy-data"
     )
 
 
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"is_root_disk": True}, "the system's root filesystem lies on this disk"),
+        ({"is_root_disk": True}, "root filesystem"),
         (
             {"mounted_at": ("/mnt/a", "/mnt/b")},
-            "mounted at /mnt/a, /mnt/b; unmount it first (umount /mnt/a)",
+            "/mnt/a, /mnt/b … umount /mnt/a",
         ),
-        ({"is_swap": True}, "used for swap"),
-        ({"holders": ("dm-0",)}, "other devices are built on it (dm-0)"),
-        ({"partitions": ("nvme1n1p1",)}, "partitioned (nvme1n1p1); name a partition"),
+        ({"is_swap": True}, "swap"),
+        ({"holders": ("dm-0",)}, "dm-0"),
+        ({"partitions": ("nvme1n1p1",)}, "nvme1n1p1"),
         (
             {"signatures": ("ext4", "dos")},
-            "or add --overwrite-signature ext4,dos to overwrite it",
+            "--overwrite-signature ext4,dos",
         ),
         (
             {"writers": ("postgres (pid 7)",)},
-            "held open for writing by postgres (pid 7); end that first",
+            "postgres (pid 7)",
         ),
         ({"is_read_only": True}, "read-only"),
         ({"size_bytes": 0}, "no medium"),
     ],
 )
-def test_a_device_in_use_is_refused_even_if_its_data_may_be_lost(
+def test_a_device_in_use_is_refused_even_if_data_may_be_lost(
     facts: dict[str, Any], message: str
 ) -> None:
     device = BlockDevice(**({"name": "nvme1n1", "size_bytes": 1 << 40} | facts))
-    assert message in (refusal(device, PATH, is_destroying=True) or "")
+    assert shows((refusal(device, PATH, is_destroying=True) or ""), message)
 
 
 def test_only_signatures_that_are_named_may_be_lost() -> None:
@@ -198,7 +197,7 @@ def test_the_systems_own_disk_is_refused() -> None:
     device = Path("/dev") / name.resolve().name
     if not device.is_block_device():
         pytest.skip("/ lies on no block device that is seen here")
-    with pytest.raises(DeviceError, match="the system's root filesystem lies on this disk"):
+    with pytest.raises(DeviceError, match="root filesystem"):
         claims.claim_device(device, 0, is_destroying=True)
 
 
@@ -366,9 +365,7 @@ def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, 
     config = Config(tiers={"nvme": str(loop)}, engine="threads")
     outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, None, tier])
     (warning,) = run_document(outcome).warnings
-    assert warning.startswith(
-        "WARNING: the device beneath nvme moved 0 B for the 8.39 MB of its reads (0.00 of it)"
-    )
+    assert shows(warning, "WARNING: … nvme … 0 B for the 8.39 MB … 0.00")
     assert warning in outcome.run.notes
 
 
@@ -376,7 +373,7 @@ def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, 
 def test_two_runs_exclude_each_other_on_a_device(tmp_path: Path, loop: Path) -> None:
     held, _ = claims.claim_device(loop, 0, is_destroying=True)
     try:
-        with pytest.raises(DeviceError, match="is in use: a mount, a RAID, another replay"):
+        with pytest.raises(DeviceError, match="in use"):
             run(tmp_path, ROWS, loop)
     finally:
         os.close(held)
@@ -384,9 +381,7 @@ def test_two_runs_exclude_each_other_on_a_device(tmp_path: Path, loop: Path) -> 
 
 
 @pytest.mark.root
-def test_a_device_with_a_filesystem_in_use_or_without_permission_is_refused(
-    tmp_path: Path, loop: Path
-) -> None:
+def test_a_used_filesystem_or_lack_of_permission_is_refused(tmp_path: Path, loop: Path) -> None:
     with pytest.raises(DeviceError, match="add --destroy-data"):
         run(tmp_path, ROWS, loop, is_destroying=False)
     if shutil.which("mkfs.ext4") is None:
@@ -408,7 +403,7 @@ def test_a_partitioned_device_is_refused(tmp_path: Path, loop: Path) -> None:
     with loop.open("r+b") as device:
         device.seek(510)
         device.write(b"\x55\xaa")
-    with pytest.raises(DeviceError, match=r"holds dos; .*wipefs"):
+    with pytest.raises(DeviceError, match=r"holds dos.*wipefs"):
         run(tmp_path, ROWS, loop)
 
 
@@ -442,9 +437,7 @@ def test_a_signature_must_be_named_to_be_lost(
     monkeypatch.setattr(
         shutil, "which", lambda p, *a, **k: real(p, *a, **k) if p in programs else None
     )
-    with pytest.raises(
-        DeviceError, match=f"holds {name}; .* or add --overwrite-signature {name} to overwrite it"
-    ):
+    with pytest.raises(DeviceError, match=rf"holds {name};.*--overwrite-signature {name}"):
         run(tmp_path, ROWS, loop)
     assert start_of(loop) == before
     assert run(tmp_path, ROWS, loop, overwritten=name).error is None
@@ -464,9 +457,7 @@ def test_a_device_that_another_process_writes_is_refused(tmp_path: Path, loop: P
             assert process.stdout is not None
             process.stdout.readline()
             if is_refused:
-                with pytest.raises(
-                    DeviceError, match=rf"held open for writing by \S+ \(pid {process.pid}\)"
-                ):
+                with pytest.raises(DeviceError, match=rf"\(pid {process.pid}\)"):
                     run(tmp_path, ROWS, loop)
             else:
                 assert run(tmp_path, ROWS, loop).error is None
@@ -478,9 +469,7 @@ def test_a_device_that_another_process_writes_is_refused(tmp_path: Path, loop: P
 def test_a_device_beneath_a_loop_device_is_refused(tmp_path: Path, loop: Path) -> None:
     above = losetup("--find", "--show", loop)
     try:
-        with pytest.raises(
-            DeviceError, match=rf"other devices are built on it \({Path(above).name}\)"
-        ):
+        with pytest.raises(DeviceError, match=rf"\({Path(above).name}\)"):
             run(tmp_path, ROWS, loop)
     finally:
         subprocess.run(["losetup", "--detach", above], check=False)
@@ -488,7 +477,7 @@ def test_a_device_beneath_a_loop_device_is_refused(tmp_path: Path, loop: Path) -
 
 @pytest.mark.root
 def test_the_peak_must_fit_the_device(tmp_path: Path, loop: Path) -> None:
-    with pytest.raises(DeviceError, match=r"holds up to 1\.07 GB there, but only 67\.1 MB is free"):
+    with pytest.raises(DeviceError, match=r"1\.07 GB.*67\.1 MB"):
         run(tmp_path, [row("write", 0, 1 << 30)], loop)
 
 
@@ -534,7 +523,7 @@ def test_a_device_error_keeps_what_was_measured(tmp_path: Path, loop: Path, engi
     )
     outcome = replay(Replay(config, trace, tmp_path / "run", []), tiers=[None, beside, tier])
     assert isinstance(outcome.error, DeviceError)
-    assert "row 12: read of object 4: Input/output error" in str(outcome.error)
+    assert shows(str(outcome.error), "row 12: read of object 4: … Input/output")
     assert (outcome.run.status, outcome.summary.operations, outcome.summary.not_reached) == (
         "partial",
         12,

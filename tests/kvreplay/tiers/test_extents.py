@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from conftest import write_trace
 from followed import trace_residency
+from phrases import pattern, shows
 from whole import read_table
 
 from kvreplay.config.config import Config
@@ -80,13 +81,10 @@ def test_space_goes_to_the_lowest_extent_that_is_long_enough() -> None:
     assert [space.release(0), space.start(99)] == [-errno.ENOENT] * 2
     # Free are block 2 and block 9: two blocks in all, but not side by side.
     assert space.reserve(5, 2 * BLOCK) == -errno.ENOSPC
-    assert (
-        space.why_no_room(5)
-        == "no free extent is long enough: 4 objects hold 28.7 kB of 41.0 kB; name a larger target"
-    )
+    assert shows(space.why_no_room(5), "4 objects … 28.7 kB of 41.0 kB")
     assert space.reserve(4, BLOCK) == BLOCK
     assert space.reserve(4, 2 * BLOCK) == -errno.EFBIG
-    assert space.why_no_room(4) == "object 4 has a shorter extent"
+    assert shows(space.why_no_room(4), "object 4")
     space.expect({5: BLOCK, 6: 2 * BLOCK})
     assert [space.reserve(6, 1), space.reserve(5, 1)] == [
         -errno.ENOSPC,
@@ -175,7 +173,7 @@ def test_every_block_that_is_read_was_written_there(
         -(-r[6] // BLOCK) for r in rows if r[1] == "read"
     )
     assert not target.exists(), "our file goes at the end"
-    said = "deletes on nvme only free space, and issue no I/O: their times are the replayer's own"
+    said = "deletes on nvme"
     assert any(note.startswith(said) for note in outcome.run.notes)
     facts = outcome.run.tiers["nvme"]
     assert facts["written_first_bytes"] == facts["size_bytes"] - BLOCK - 3 * IO, (
@@ -301,9 +299,7 @@ def test_all_space_is_written_once_before_the_replay(
     assert sum(length for _, length in seen) == populated
 
 
-def test_no_extent_of_the_file_is_unwritten_when_the_replay_begins(
-    tmp_path: Path, engine: str
-) -> None:
+def test_no_extent_is_unwritten_when_the_replay_begins(tmp_path: Path, engine: str) -> None:
     target = tmp_path / "s.dat"
     try:
         outcome, _ = run(
@@ -326,7 +322,7 @@ def test_a_target_whose_populating_failed_is_written_anew(
 
     monkeypatch.setattr(os, "pwritev", failing)
     options: dict[str, Any] = {"engine": "threads", "is_buffered": True, "is_kept": True}
-    with pytest.raises(DeviceError, match=r"s\.dat: cannot be laid out: Input/output error"):
+    with pytest.raises(DeviceError, match=r"s\.dat.*Input/output"):
         run(tmp_path, READ_FIRST, target, **options)
     assert read_header(target) == Header(filled_bytes=0)
     monkeypatch.setattr(os, "pwritev", write)
@@ -337,7 +333,7 @@ def test_a_target_whose_populating_failed_is_written_anew(
     assert read_header(target) == Header(filled_bytes=facts["size_bytes"])
 
 
-def test_where_a_filesystem_allocates_nothing_the_file_is_only_made_long(
+def test_a_file_is_only_extended_where_nothing_is_allocated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [errno.EOPNOTSUPP, errno.ENOSPC]
@@ -354,7 +350,7 @@ def test_where_a_filesystem_allocates_nothing_the_file_is_only_made_long(
             directio.allocate(file.fileno(), 2 << 20)
 
 
-def test_without_deletes_a_file_is_no_longer_than_what_it_will_hold(tmp_path: Path) -> None:
+def test_a_file_without_deletes_is_as_long_as_its_objects(tmp_path: Path) -> None:
     """However much may be in flight.
 
     Room for writes that are ahead of deletes is for deletes that there are.
@@ -395,30 +391,30 @@ def test_a_header_that_was_changed_is_none_of_ours() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: p.write_text("thesis"), "is not kvreplay's"),
-        (lambda p: p.symlink_to("/etc/hostname"), "is not kvreplay's|not a regular file"),
-        (os.mkfifo, "is not a directory|not a regular file"),
+        (lambda p: p.write_text("thesis"), "kvreplay's"),
+        (lambda p: p.symlink_to("/etc/hostname"), r"s.dat"),
+        (os.mkfifo, r"s.dat"),
     ],
 )
 def test_what_is_not_our_file_is_refused_and_stays(tmp_path: Path, make: Any, message: str) -> None:
     target = tmp_path / "s.dat"
     make(target)
-    with pytest.raises(DeviceError, match=message):
+    with pytest.raises(DeviceError, match=pattern(message)):
         run(tmp_path, [row("write", 0)], target)
     assert os.path.lexists(target)
 
 
 def test_a_file_in_a_system_path_or_nowhere_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="lies in a system path"):
+    with pytest.raises(DeviceError, match="system path"):
         run(tmp_path, [row("write", 0)], Path("/etc/s.dat"))
-    with pytest.raises(DeviceError, match=r"no such directory; create it first"):
+    with pytest.raises(DeviceError, match="directory"):
         run(tmp_path, [row("write", 0)], tmp_path / "absent" / "s.dat")
     assert not Path("/etc/s.dat").exists()
 
 
 @pytest.mark.parametrize(
     ("code", "message"),
-    [(errno.EINVAL, r"refuses O_DIRECT \(Invalid argument\)"), (errno.EACCES, "Permission denied")],
+    [(errno.EINVAL, "O_DIRECT … Invalid argument"), (errno.EACCES, "Permission denied")],
 )
 def test_a_file_that_cannot_be_opened_so_is_not_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, message: str
@@ -432,7 +428,7 @@ def test_a_file_that_cannot_be_opened_so_is_not_left(
         return real(path, flags, *rest)
 
     monkeypatch.setattr(os, "open", refusing)
-    with pytest.raises(DeviceError, match=message):
+    with pytest.raises(DeviceError, match=pattern(message)):
         run(tmp_path, [row("write", 0)], tmp_path / "s.dat")
     assert not (tmp_path / "s.dat").exists()
 
@@ -442,7 +438,7 @@ def test_a_second_run_on_the_same_file_is_locked_out(tmp_path: Path) -> None:
     first = ExtentTier("nvme", target, StorageOptions(is_buffered=True))
     first.expect(Holding([BLOCK]))
     first.open(BLOCK)
-    with pytest.raises(DeviceError, match="in use by another kvreplay"):
+    with pytest.raises(DeviceError, match="another kvreplay"):
         run(tmp_path, [row("write", 0)], target, is_buffered=True)
     first.close()
     assert not target.exists()
@@ -450,9 +446,7 @@ def test_a_second_run_on_the_same_file_is_locked_out(tmp_path: Path) -> None:
 
 
 def test_more_than_the_disk_holds_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        DeviceError, match=r"holds up to 1\.13 PB there, but only .* is free; replay less"
-    ):
+    with pytest.raises(DeviceError, match=r"1\.13 PB"):
         run(tmp_path, [row("write", 0, 1 << 50)], tmp_path / "s.dat", is_buffered=True)
 
 
@@ -467,16 +461,14 @@ def test_scattered_space_stops_the_run_with_its_figures(
         tmp_path, [row("write", 0)], tmp_path / "s.dat", engine=engine, is_buffered=True
     )
     assert isinstance(outcome.error, DeviceError)
-    assert "row 0: write of object 0: no space: " in str(outcome.error)
-    assert "no free extent is long enough: 1 objects hold " in str(outcome.error)
+    assert "row 0: write of object 0: no space" in str(outcome.error)
+    assert "1 objects" in str(outcome.error)
     assert ops[0]["outcome"] == "error"
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "partial"
 
 
 def test_options_of_devices_need_devices(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--discard is for block devices"):
+    with pytest.raises(ConfigError, match="--discard"):
         run(tmp_path, [row("write", 0)], tmp_path / "s.dat", is_discarding=True)
-    with pytest.raises(
-        ConfigError, match="--layout vllm names files, but no --tier names a directory"
-    ):
+    with pytest.raises(ConfigError, match=r"--layout vllm.*--tier"):
         run(tmp_path, [row("write", 0)], tmp_path / "s.dat", layout="vllm")

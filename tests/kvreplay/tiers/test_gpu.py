@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import gpu_reason, run_cli, write_trace
+from phrases import pattern, shows
 from whole import read_table
 
 from kvreplay.config.config import Config
@@ -232,19 +233,16 @@ def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
 
 def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -> None:
     # At most objects 0, 1 and 2 of 40 KiB.
-    fits = (
-        "holds up to 123 kB there, but stand-in has 122 kB free; replay less with --limit, or make"
-        " the trace with a"
-    )
-    with pytest.raises(DeviceError, match=fits):
+    fits = "123 kB … stand-in … 122 kB … --limit"
+    with pytest.raises(DeviceError, match=pattern(fits)):
         run(tmp_path, gpu(StandIn(119 << 10)))
 
 
-def test_a_gpu_that_refuses_its_free_memory_in_one_piece_says_what_to_set(tmp_path: Path) -> None:
+def test_a_gpu_that_refuses_one_large_piece_names_the_setting(tmp_path: Path) -> None:
     device = StandIn(piece=100 << 10)
     with pytest.raises(
         DeviceError,
-        match=r"stand-in has no room for 158 kB in one piece .*OUT_OF_MEMORY.*; replay less",
+        match=r"stand-in.*158 kB.*OUT_OF_MEMORY",
     ):
         run(tmp_path, gpu(device))
     assert device.memory == {}
@@ -255,9 +253,7 @@ def test_a_failed_copy_is_a_failed_operation(tmp_path: Path) -> None:
     assert [o["outcome"] for o in ops] == ["ok", "ok", "error", "error", "error", "ok"]
     assert outcome.summary.errors == 3
     outcome, _ = run(tmp_path, gpu(StandIn(fails_on="d2h")))
-    assert str(outcome.error).startswith(
-        "row 2: read of object 0: CUDA: CUDA_ERROR_ILLEGAL_ADDRESS; what was measured"
-    )
+    assert shows(str(outcome.error), "row 2: … object 0: CUDA: CUDA_ERROR_ILLEGAL_ADDRESS")
 
 
 def test_an_object_that_grows_keeps_its_content(tmp_path: Path) -> None:
@@ -311,7 +307,7 @@ class Library:
             is_direct=False,
             allows_compat=True,
             library="stand-in",
-            note="compat mode: data went through host",
+            note="compat mode",
         )
 
 
@@ -372,14 +368,14 @@ def test_an_error_of_kvikio_is_a_failed_operation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"speed": "1"}, "unknown option 'speed'; gpu takes device, copy"),
-        ({"device": "x"}, "device is a number from 0"),
-        ({"copy": "both"}, "copy is host"),
-        ({"copy": "device"}, "--verify needs the data"),
+        ({"speed": "1"}, "'speed' … device, copy"),
+        ({"device": "x"}, "device … 0"),
+        ({"copy": "both"}, "copy … host"),
+        ({"copy": "device"}, "--verify needs"),
     ],
 )
 def test_what_is_no_gpu_is_refused(options: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^--tier x: {message}"):
+    with pytest.raises(ConfigError, match=f"^--tier x: .*{pattern(message)}"):
         gpu_options(options, "--tier x", is_verified=True)
 
 
@@ -389,13 +385,13 @@ def test_the_options_of_a_gpu() -> None:
 
 
 def test_gds_needs_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--gds moves files, but no --tier names storage"):
+    with pytest.raises(ConfigError, match=r"--gds.*--tier"):
         check(Config(tiers={"gpu": "gpu", "cpu": "ram"}, is_gds=True))
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     done = run_cli(
         "kvreplay", "run", trace, "--tier", f"gpu={tmp_path / 'x.dat'}", "--gds", check=False
     )
-    assert (done.returncode, "--gds reads and writes files; name one directory" in done.stderr) == (
+    assert (done.returncode, shows(done.stderr, "--gds … directory")) == (
         2,
         True,
     )

@@ -64,7 +64,7 @@ def test_what_is_no_drive_lies_on_no_node(tmp_path: Path) -> None:
     assert numa_node(Path("/proc")) is None
 
 
-def test_a_node_of_several_has_its_processors_and_of_one_none_are_nearer(
+def test_only_one_of_several_nodes_has_nearer_processors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "node0").mkdir()

@@ -79,7 +79,7 @@ def test_a_drive_follows_from_the_key_alone(tmp_path: Path) -> None:
 
 
 @given(ids=st.integers(0, 3000), drives=st.integers(1, 40), start=st.integers(0, 2000))
-def test_without_keys_neighbours_lie_on_different_drives_which_hold_as_many(
+def test_neighbours_without_keys_lie_on_different_equal_drives(
     ids: int, drives: int, start: int
 ) -> None:
     found = drive_by_id(ids, drives).tolist()
@@ -142,9 +142,7 @@ def test_a_tier_on_several_drives(
     assert [d["target"] for d in facts["drives"]] == [str(d) for d in drives]
     assert all(d["filesystem"] for d in facts["drives"])
     assert list(outcome.run.device_io) == list(outcome.run.smart) == names
-    assert any(
-        "several drives of the replay are on one device" in note for note in outcome.run.notes
-    ) is (facts["device"] is not None)
+    assert any("one device" in note for note in outcome.run.notes) is (facts["device"] is not None)
     series = read_table(tmp_path / "run" / "series.parquet", SERIES).to_pylist()
     by_drive: Counter[int] = Counter()
     for r in series:
@@ -183,7 +181,7 @@ def test_one_full_or_held_drive_stops_all(tmp_path: Path) -> None:
     drives = directories(tmp_path, 2)
     target = ",".join(map(str, drives))
     held = claim(drives[1])
-    with pytest.raises(DeviceError, match=f"{drives[1]} is in use by another kvreplay"):
+    with pytest.raises(DeviceError, match=rf"{drives[1]}.*another kvreplay"):
         run(tmp_path, ROWS, target)
     release(held, is_kept=False)
     assert all(list(d.iterdir()) == [] for d in drives)
@@ -192,14 +190,14 @@ def test_one_full_or_held_drive_stops_all(tmp_path: Path) -> None:
 def test_drives_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     a, b = directories(tmp_path, 2)
     for target, message in (
-        (f"{a},{a}", "has this target already"),
-        (f"{a},{b / 'x.dat'}", "name directories only, or files"),
-        (f"{a},", "name up to 255 paths"),
+        (f"{a},{a}", "already"),
+        (f"{a},{b / 'x.dat'}", "directories"),
+        (f"{a},", "255 paths"),
     ):
         with pytest.raises(ConfigError, match=message):
             run(tmp_path, ROWS, target)
     # The table that the test writes has a row an object, so object 99 is beyond it.
-    with pytest.raises(TraceError, match="object 99 is not in the objects table"):
+    with pytest.raises(TraceError, match="object 99"):
         run(tmp_path, [*ROWS, row("write", 99)], f"{a},{b}")
 
 

@@ -33,7 +33,7 @@ def test_many_at_once_get_what_one_after_the_other_gets() -> None:
     assert seen == {errno.ENOSPC, errno.EFBIG}, "some found no room"
 
 
-def test_room_for_many_at_once_grows_the_table_of_objects_and_of_free_extents() -> None:
+def test_room_for_many_objects_grows_both_tables() -> None:
     space = Space(1 << 40, UNIT, UNIT)
     objects = np.arange(5000) * 3
     begins = space.reserve_all(objects, np.full(5000, UNIT))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from phrases import Saying, shows
 from simulated import kvtrace
 
 from kvtrace.core.config import bounds_of
@@ -59,9 +60,7 @@ def test_a_range_that_is_shown_is_held(name):
     shown = next(knob for knob in knobs_of("vllm-fs") if knob.name == name)
     for wrong, side in ((bounds.least - 1, "least"), (bounds.most + 1, "most")):
         said = float(wrong) if is_share else wrong
-        with pytest.raises(
-            ConfigError, match=rf"{field}\(={said}\) must be >= {bounds.least}, and at most"
-        ):
+        with pytest.raises(ConfigError, match=rf"{field}\(={said}\).*{bounds.least}"):
             load_preset("vllm-fs", [f"{name}={[wrong, wrong] if is_list else wrong}"])
         assert getattr(shown, side) == getattr(bounds, side)
 
@@ -78,7 +77,7 @@ def test_the_knobs_of_one(monkeypatch, capsys):
     knobs = {knob["name"]: knob for knob in json.loads(capsys.readouterr().out)["knobs"]}
     assert knobs["chunk_tokens"] == {
         "name": "chunk_tokens", "value": 16, "default": 256, "type": "int", "least": 1, "most": 2**31 - 1,
-        "meaning": "Tokens of a chunk; with entry=turn it has no meaning.",
+        "meaning": Saying("chunk … entry=turn"),
     }  # fmt: skip
     assert (knobs["tiers.cpu.capacity"]["value"], knobs["tiers.cpu.capacity"]["type"]) == (
         "128GiB",
@@ -90,7 +89,7 @@ def test_the_knobs_of_one(monkeypatch, capsys):
 
 def test_an_unknown_preset_names_the_nearest(monkeypatch, capsys):
     assert kvtrace(monkeypatch, "presets", "vlm-fs") == 2
-    assert "unknown preset 'vlm-fs'; did you mean vllm-fs?" in capsys.readouterr().err
+    assert shows(capsys.readouterr().err, "preset 'vlm-fs' … vllm-fs")
 
 
 @pytest.mark.first(name=6)
@@ -116,5 +115,5 @@ def test_a_preset_says_what_differs_from_its_base(tmp_path):
     assert found.tiers[2:4] == base.tiers[2:4]
     for wrong in ('base = "nothing"', 'base = "mlperf"\ntiers = "nvme"', "base = 1"):
         own.write_text(wrong)
-        with pytest.raises(ConfigError, match=r"own\.toml: base: name one of kvbm, "):
+        with pytest.raises(ConfigError, match=r"own\.toml: base:.*kvbm"):
             load_preset(str(own))

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from conftest import run_cli, trace_meta, write_trace
+from phrases import pattern, shows
 
 from kvtrace.core import metadata, tables
 from kvtrace.core.app import emit_json
@@ -55,7 +56,7 @@ def test_metadata_that_is_no_text_or_no_json(tmp_path, suffix, meta, command):
         path.write_bytes(zstandard.compress(text[:start] + b"# end " + meta + b"\n"))
     done = run_cli("kvtrace", command, path, check=False)
     assert done.returncode == 3
-    assert done.stderr.startswith(f"kvtrace: error: {path}: its kvtrace metadata is damaged: ")
+    assert shows(done.stderr, f"kvtrace: error: {path}: … metadata")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_metadata_that_is_no_text_or_no_json(tmp_path, suffix, meta, command):
 )  # fmt: skip
 def test_metadata_of_wrong_types_and_names(changed):
     data = json.loads(metadata.encode(trace_meta())) | changed
-    with pytest.raises(TraceError, match="its kvtrace metadata is damaged"):
+    with pytest.raises(TraceError, match="metadata"):
         metadata.decode(json.dumps(data).encode(), "t.parquet")
 
 
@@ -77,16 +78,14 @@ def test_a_footer_that_says_more_rows_than_the_file_can_hold(tmp_path):
     path = write_trace(tmp_path / "t.parquet", [ROW])
     meta = json.loads(pq.ParquetFile(path).metadata.metadata[b"kvtrace"])
     with_meta(path, json.dumps(meta | {"rows": 10**12}).encode())
-    with pytest.raises(TraceError, match="its metadata says 1000000000000 rows, but it holds 1"):
+    with pytest.raises(TraceError, match=r"1000000000000 rows.*1"):
         open_table(path)
 
 
 def test_a_row_group_that_unpacks_to_more_than_it_may(tmp_path, monkeypatch):
     path = write_trace(tmp_path / "t.parquet", [ROW] * 1000)
     monkeypatch.setattr(tables, "MOST_GROUP_BYTES", 1000)
-    with pytest.raises(
-        TraceError, match="a row group unpacks to more than 1000 bytes; write smaller ones"
-    ):
+    with pytest.raises(TraceError, match="1000 bytes"):
         open_table(path)
 
 
@@ -98,9 +97,7 @@ def test_a_zstd_bomb(tmp_path, monkeypatch, part):
     path = tmp_path / "t.csv.zst"
     path.write_bytes(zstandard.compress(head + part * (100_000_000 // len(part))))
     assert path.stat().st_size < 40_000
-    with pytest.raises(
-        TraceError, match=r"unpacks to more than 1000 times its size|a line of more than"
-    ):
+    with pytest.raises(TraceError, match=r"1000 times its size|a line of more"):
         open_table(path)
 
 
@@ -131,7 +128,7 @@ def test_text_that_is_not_utf8(tmp_path):
         rows.replace_schema_metadata({b"kvtrace": metadata.encode(trace_meta(OBJECTS, rows=1))}),
         path,
     )
-    with pytest.raises(TraceError, match=r"row 0, column key: damaged from here on: .*UTF8"):
+    with pytest.raises(TraceError, match=r"row 0, column key:.*UTF8"):
         checked(path, OBJECTS)
 
 
@@ -146,9 +143,7 @@ def test_bytes_that_add_up_to_more_than_can_be_reckoned_with(tmp_path):
     path = write_trace(
         tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 2**50, 0, 0, 0)] * 5000
     )
-    with pytest.raises(
-        TraceError, match="column length_bytes: all up to these rows add up to over 4 EiB"
-    ):
+    with pytest.raises(TraceError, match=r"column length_bytes:.*4"):
         checked(path, TRACE)
 
 
@@ -170,9 +165,7 @@ def test_a_list_in_a_csv_is_one_or_an_error(tmp_path, text):
         out.write(pa.RecordBatch.from_pylist([row], schema=arrow_schema(REQUESTS)))
     plain = zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read()
     path.write_bytes(zstandard.compress(plain.replace(b"[12]", text.encode())))
-    with pytest.raises(
-        TraceError, match=r"row 0, column block_ids: .* is not a list of whole numbers of 64 bits"
-    ):
+    with pytest.raises(TraceError, match=r"row 0, column block_ids:.*64"):
         rows_of(path)
 
 
@@ -189,11 +182,11 @@ def test_toml_that_is_nested_or_long(tmp_path, text):
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (DEEP, "not JSON: nested too deeply"), (b'"\xff"', "not JSON: its text is not UTF-8"), (b"{", "not JSON: "),
-    (b'"text"', "Expected `int`, got `str`"),
+    (DEEP, "JSON:"), (b'"\xff"', "JSON: … UTF-8"), (b"{", "not JSON: "),
+    (b'"text"', "`int` … `str`"),
 ])  # fmt: skip
 def test_json_that_is_none(data, said):
-    with pytest.raises(TraceError, match=said):
+    with pytest.raises(TraceError, match=pattern(said)):
         decode_json(data, int if b"text" in data else object, "a.json")
 
 
@@ -217,5 +210,5 @@ def test_names_that_a_terminal_or_a_spreadsheet_would_act_on(capsys):
 
 def test_a_terminal_shows_names_by_their_codes(tmp_path):
     done = run_cli("kvtrace", "info", tmp_path / "a\x1b[2J.parquet", check=False)
-    assert done.stderr.endswith("a\\u001b[2J.parquet: no such file\n")
+    assert shows(done.stderr, "a\\u001b[2J.parquet:")
     assert done.stderr.rstrip("\n").isprintable()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from phrases import shows
 
 from kvtrace import __version__
 from kvtrace.core.errors import TraceError
@@ -39,18 +40,18 @@ def test_what_is_encoded_is_decoded():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "metadata is damaged"), (b"{", "metadata is damaged"), (b"[1]", "metadata is damaged"),
-        (b'{"schema_version": 1}', "metadata is damaged: Object missing required field"),
-        (b"{}", "schema version None, but this program reads versions 1 to 2"),
-        (b'{"schema_version": 3, "what": "ever"}', "schema version 3, but this program reads versions 1 to 2"),
-        (b'{"schema_version": true}', "schema version True, but this program reads versions 1 to 2"),
+        (b"", "metadata"), (b"{", "metadata"), (b"[1]", "metadata"),
+        (b'{"schema_version": 1}', "metadata"),
+        (b"{}", "None … 1 to 2"),
+        (b'{"schema_version": 3, "what": "ever"}', "version 3 … 1 to 2"),
+        (b'{"schema_version": true}', "True … 1 to 2"),
     ],
 )  # fmt: skip
 def test_damaged_metadata_is_named(data, message):
     with pytest.raises(TraceError) as caught:
         decode(data, "t.parquet")
     assert str(caught.value).startswith("t.parquet: ")
-    assert message in str(caught.value)
+    assert shows(str(caught.value), message)
 
 
 @pytest.mark.parametrize(

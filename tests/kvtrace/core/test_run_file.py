@@ -60,7 +60,7 @@ def test_a_changed_figure_is_seen(tmp_path: Path) -> None:
         file.write_text(written.replace(before, after, 1))
         with pytest.raises(
             TraceError,
-            match=r"run.json: (damaged: its content is not what was written|not of this)",
+            match=r"run.json: (damaged|not of this)",
         ):
             read_run(tmp_path)
 
@@ -71,7 +71,7 @@ def test_a_changed_figure_is_seen(tmp_path: Path) -> None:
 )
 def test_what_is_damaged_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(TraceError, match=r"damaged|not of this version") as caught:
+    with pytest.raises(TraceError, match=r"damaged|not of this") as caught:
         read_run(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -88,9 +88,7 @@ def test_text_where_numbers_belong_is_refused_in_one_line(
 ) -> None:
     content = json.loads((GOLDEN).read_text(encoding="utf-8"))
     (tmp_path / "run.json").write_text(json.dumps(content | changed), encoding="utf-8")
-    with pytest.raises(
-        TraceError, match=r"run\.json.*: not of this version of kvtrace: .*; make the run again"
-    ):
+    with pytest.raises(TraceError, match=r"run\.json.*version of kvtrace"):
         read_run(tmp_path)
 
 

@@ -47,7 +47,7 @@ def test_no_figure_is_cut_where_the_terminal_is_narrow(monkeypatch):
     assert {"from", "per-second", "rate"} <= set(" ".join(lines).split())
 
 
-def test_on_a_terminal_the_answer_is_the_first_line_and_the_last(monkeypatch):
+def test_a_terminal_shows_the_answer_first_and_last(monkeypatch):
     lines = shown(monkeypatch, is_terminal=True)
     assert "the answer" in lines[1]
     assert "the answer" in lines[-1]

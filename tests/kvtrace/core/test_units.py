@@ -54,9 +54,9 @@ def test_what_is_no_quantity(text):
 
 
 def test_units_we_do_not_know_are_named():
-    with pytest.raises(ConfigError, match="unknown unit 'XB' in '1XB'; use one of b, k, m"):
+    with pytest.raises(ConfigError, match=r"unit 'XB'.*'1XB'"):
         parse_bytes("1XB")
-    with pytest.raises(ConfigError, match="unknown unit 'GiB' in '1GiB'; use one of ns, us"):
+    with pytest.raises(ConfigError, match=r"unit 'GiB'.*'1GiB'"):
         parse_duration_ns("1GiB")
 
 

@@ -79,7 +79,7 @@ def test_hits_by_capacity_as_a_command():
 
 
 @pytest.mark.full
-def test_a_trace_of_it_is_valid_has_deletes_and_stays_within_capacity(tmp_path):
+def test_a_ground_truth_trace_is_valid_and_within_capacity(tmp_path):
     path = tmp_path / "conv.parquet"
     made = json.loads(
         run_cli(

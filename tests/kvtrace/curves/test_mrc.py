@@ -10,6 +10,7 @@ from conftest import TRACES, run_cli
 from evictions import OF_OBJECTS, policy_hits
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from phrases import shows
 from simulated import kvtrace
 
 from kvtrace.curves.stack import OPTIMAL, Uses, estimate, lru_curve, policy_uses
@@ -97,8 +98,8 @@ def test_what_nothing_hits_has_no_shares_of_hits(tmp_path):
         said = run_cli(
             "kvtrace", "mrc", path, "--source", "mooncake", "--model", "tiny-1b", "--policy", policy
         ).stdout
-        assert "no hits at any capacity: no request reuses what another has stored" in said
-        assert "of all possible hits" not in said
+        assert "no hits" in said
+        assert "possible hits" not in said
 
 
 def test_a_partial_last_block_is_no_object(tmp_path, monkeypatch, capsys):
@@ -203,15 +204,10 @@ def test_what_is_enough_is_exact_for_lru_and_at_most_for_others(small, monkeypat
         found = command(monkeypatch, capsys, "mrc", small, "--policy", policy, "--points", 3)
         assert {of["is_at_most"] for of in found["enough"]} == {is_at_most}
         assert kvtrace(monkeypatch, "mrc", small, "--policy", policy, "--points", 3) == 0
-        said = [
-            line
-            for line in capsys.readouterr().out.splitlines()
-            if "of all possible hits: " in line
-        ]
+        said = [line for line in capsys.readouterr().out.splitlines() if "possible hits" in line]
         assert len(said) == len(found["enough"])
         assert all(
-            (": at most " in line and "the least of these capacities" in line) == is_at_most
-            for line in said
+            (": at most " in line and "these capacities" in line) == is_at_most for line in said
         )
 
 
@@ -249,19 +245,19 @@ def test_written_by_hand(small, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--policy", "mru"], "unknown policy 'mru'"),
+        (["--policy", "mru"], "policy 'mru'"),
         (
             ["--policy", "ttl"],
-            "--policy ttl: what it keeps depends on time more than on capacity; use kvtrace sim",
+            "--policy ttl:",
         ),
-        (["--policy", "arc", "--sample", "0"], "--sample 0: must be > 0, and at most 1"),
-        (["--policy", "arc", "--sample", "1.5"], "--sample 1.5: must be > 0, and at most 1"),
-        (["--sample", "0.5"], "--sample 0.5: lru is exact in one pass"),
+        (["--policy", "arc", "--sample", "0"], "--sample 0: … 0 … 1"),
+        (["--policy", "arc", "--sample", "1.5"], "--sample 1.5: … 0 … 1"),
+        (["--sample", "0.5"], "--sample 0.5: lru"),
     ],
 )
 def test_a_sweep_that_cannot_be_is_refused(small, monkeypatch, capsys, options, message):
     assert kvtrace(monkeypatch, "mrc", small, "--source", "mooncake", *options) == 2
-    assert message in capsys.readouterr().err
+    assert shows(capsys.readouterr().err, message)
 
 
 @pytest.mark.first(policy=2)
@@ -269,7 +265,7 @@ def test_a_sweep_that_cannot_be_is_refused(small, monkeypatch, capsys, options, 
 @pytest.mark.parametrize(
     "policy", [OPTIMAL, *(p for p in OF_OBJECTS if p not in (Policy.TTL, Policy.LRU))]
 )
-def test_samples_of_the_conversation_trace_are_as_near_as_they_say(policy):
+def test_samples_of_the_conversation_trace_are_in_their_bounds(policy):
     chains = block_chains(mooncake.read(TRACES / "mooncake_conversation.jsonl"))
     capacities = [300, 3_000, 10_000, 30_000, 100_000]
     lru = lru_curve(chains)

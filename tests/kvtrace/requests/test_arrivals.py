@@ -12,6 +12,7 @@ import json
 
 import numpy as np
 import pytest
+from phrases import pattern, shows
 from simulated import kvtrace, mlperf_of, rows_of
 from whole import read_table
 
@@ -46,9 +47,7 @@ def test_rates_are_read(text, rate):
     "text", ["", "/s", "fast", "-1", "1e3", "20/", "20/fortnight", "20 s", "inf", "nan"]
 )
 def test_what_is_no_rate_is_refused(text):
-    with pytest.raises(
-        ConfigError, match=r"is not a rate; write for example 20/s|unknown unit 'fortnight'"
-    ):
+    with pytest.raises(ConfigError, match=r"20/s|'fortnight'"):
         parse_rate_per_s(text)
 
 
@@ -136,7 +135,7 @@ def test_the_sine_is_a_sine():
     ArrivalProcess(3000.0), ArrivalProcess(3000.0, Process.GAMMA, 3.0), ArrivalProcess(3000.0, Process.CONSTANT),
     ArrivalProcess(3000.0, Process.DIURNAL, day_ns=40 * S),
 ])  # fmt: skip
-def test_same_seed_same_times_and_a_longer_window_begins_the_same(process):
+def test_a_seed_gives_the_same_times_and_longer_windows_extend(process):
     # More than one block of draws.
     times = process.times_ns(9, 60 * S)
     assert np.array_equal(times, process.times_ns(9, 60 * S))
@@ -249,7 +248,7 @@ def test_more_users_than_first_made_change_nothing():
     # So small a context that nearly every request begins a conversation: far more than a quarter.
     found = arrivals.make_open_loop(ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3)
     assert found.origin["conversations"] == len(found) == found.origin["over_context"]
-    assert f"{len(found)} first turns do not fit 1 tokens of context" in found.notes
+    assert shows(found.notes, f"{len(found)} first turns … 1 tokens")
     few = arrivals.make_open_loop(
         ArrivalProcess(100.0), 60 * S, 1, 8, live_conversations=3, max_requests=10
     )
@@ -267,60 +266,41 @@ def test_all_is_told():
         "generator": f"PCG64, numpy {np.__version__}",
     }  # fmt: skip
     told = " ".join(found.notes)
-    assert (
-        "a sine over a day of 86400 s: 20 a second on average and at the start, 25 a quarter of a"
-        " day later" in told
-    )
-    assert (
-        "one of 8 conversations, any with the same chance: 0.4 s on average between turns of one"
-        in told
-    )
-    assert (
-        "a chance of 200 in 1000, after 50 turns, or when the next would not fit 131072 tokens"
-        in told
-    )
-    assert (
-        "whatever the system does: a turn may come before the answer to the one before it" in told
-    )
-    assert "prompts share a prefix within their conversation only" in told
-    assert (
-        "times are cut to whole microseconds, so that the last digits of C libraries do not show"
-        in told
-    )
-    assert (
-        f"they are drawn with PCG64, numpy {np.__version__}, and another numpy may draw others"
-        in told
-    )
+    assert shows(told, "86400 s: … 20 a second … 25")
+    assert shows(told, "8 conversations … 0.4 s")
+    assert shows(told, "200 … 1000 … 50 turns … 131072 tokens")
+    assert "whatever the system" in told
+    assert "share a prefix" in told
+    assert "whole microseconds" in told
+    assert shows(told, f"PCG64 … {np.__version__}")
     even = arrivals.make_open_loop(ArrivalProcess(20.0, Process.CONSTANT), S, CONTEXT, 1)
-    assert even.notes[-1] == "times are rounded to whole microseconds"
+    assert shows(even.notes[-1], "whole microseconds")
     assert even.origin["generator"] is None
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"rate_per_s": 0.0}, r"request rate\(=0\) must be > 0 a second"),
-    ({"rate_per_s": float("nan")}, "must be > 0 a second"),
-    ({"rate_per_s": float("inf")}, "must be > 0 a second"),
-    ({"process": Process.GAMMA}, "gamma arrivals need a burstiness"),
-    ({"process": Process.GAMMA, "burstiness": 0.0}, r"burstiness\(=0\) must be from 0.01 to 100"),
-    ({"process": Process.GAMMA, "burstiness": float("nan")}, "must be from 0.01 to 100"),
-    ({"burstiness": 2.0}, r"burstiness\(=2\) is for gamma arrivals, not for poisson"),
-    ({"process": Process.DIURNAL, "amplitude": 1.5}, r"amplitude\(=1.5\) must be from 0 to 1"),
-    ({"process": Process.DIURNAL, "day_ns": 0}, r"day\(=0 ns\) must be at least"),
+    ({"rate_per_s": 0.0}, "request rate(=0)"),
+    ({"rate_per_s": float("nan")}, "> 0"),
+    ({"rate_per_s": float("inf")}, "> 0"),
+    ({"process": Process.GAMMA}, "burstiness"),
+    ({"process": Process.GAMMA, "burstiness": 0.0}, "burstiness(=0) … 0.01 to 100"),
+    ({"process": Process.GAMMA, "burstiness": float("nan")}, "0.01 to 100"),
+    ({"burstiness": 2.0}, "burstiness(=2)"),
+    ({"process": Process.DIURNAL, "amplitude": 1.5}, "amplitude(=1.5) … 0 to 1"),
+    ({"process": Process.DIURNAL, "day_ns": 0}, "day(=0 ns)"),
 ])  # fmt: skip
 def test_what_is_no_process_is_refused(fields, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=pattern(message)):
         ArrivalProcess(**{"rate_per_s": 20.0, **fields})
 
 
 def test_too_much_and_too_little_are_refused():
-    with pytest.raises(ConfigError, match="more than 100000000 requests: lower one of the two"):
+    with pytest.raises(ConfigError, match="100000000 requests:"):
         ArrivalProcess(1e6).times_ns(1, 101 * S)
     assert len(ArrivalProcess(1e6).times_ns(1, 10**6 * S, 7)) == 7
-    with pytest.raises(ConfigError, match="longer than a trace's clock"):
+    with pytest.raises(ConfigError, match="trace's clock"):
         ArrivalProcess(1.0).times_ns(1, 2**61 + 1, 10)
-    with pytest.raises(
-        ConfigError, match=r"no request arrives within 1\.00 s at 0\.0001 a second with seed 1"
-    ):
+    with pytest.raises(ConfigError, match=r"1\.00 s.*0\.0001.*seed 1"):
         arrivals.make_open_loop(ArrivalProcess(0.0001), S, CONTEXT, 1)
     for live in (0, 10**7 + 1):
         with pytest.raises(ConfigError, match="live conversations"):
@@ -432,21 +412,21 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (["--users", "4"], "--users 4 is a closed loop, --request-rate 20/s an open one; leave one of them out"),
+    (["--users", "4"], "--users 4 … --request-rate 20/s"),
     (
         ["m.jsonl", "--source", "mooncake"],
-        "--request-rate works only with --source sharegpt, servegen, not mooncake",
+        "--request-rate … --source",
     ),
-    (["m.jsonl", "--arrivals", "gamma"], "--arrivals gamma: only for synthetic users in an open loop, not m.jsonl"),
-    (["--arrivals", "uniform"], "--arrivals uniform: use poisson or gamma or constant or diurnal"),
-    (["--arrivals", "gamma"], "gamma arrivals need a burstiness"),
-    (["--burstiness", "2"], "burstiness(=2) is for gamma arrivals"),
-    (["--day", "1h"], "--day 1h needs --arrivals diurnal, not poisson"),
+    (["m.jsonl", "--arrivals", "gamma"], "--arrivals gamma: … m.jsonl"),
+    (["--arrivals", "uniform"], "--arrivals uniform:"),
+    (["--arrivals", "gamma"], "burstiness"),
+    (["--burstiness", "2"], "burstiness(=2)"),
+    (["--day", "1h"], "--day 1h … --arrivals"),
     (["--amplitude", "0.5"], "--amplitude 0.5 needs --arrivals diurnal"),
-    (["--arrivals", "diurnal", "--amplitude", "2"], "amplitude(=2) must be from 0 to 1"),
-    (["--live-conversations", "0"], "live conversations(=0) must be from 1"),
-    (["--cycles", "2"], "--cycles 2 needs a FILE to read"),
-    (["--time-scale", "0.5"], "--time-scale 0.5 needs a FILE to read"),
+    (["--arrivals", "diurnal", "--amplitude", "2"], "amplitude(=2) … 0 to 1"),
+    (["--live-conversations", "0"], "conversations(=0) … 1"),
+    (["--cycles", "2"], "--cycles 2 … FILE"),
+    (["--time-scale", "0.5"], "--time-scale 0.5 … FILE"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused(monkeypatch, capsys, tmp_path, args, message):
     monkeypatch.chdir(tmp_path)
@@ -454,7 +434,7 @@ def test_what_does_not_go_together_is_refused(monkeypatch, capsys, tmp_path, arg
         '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [4]}\n'
     )
     assert kvtrace(monkeypatch, *OPEN, *args, "-o", "t.parquet") == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    assert shows(" ".join(capsys.readouterr().err.split()), message)
     assert not (tmp_path / "t.parquet").exists()
 
 
@@ -465,6 +445,4 @@ def test_an_open_loop_needs_its_rate(monkeypatch, capsys, tmp_path, args):
     assert (
         kvtrace(monkeypatch, "gen", "--model", "tiny-1b", *args, "-o", tmp_path / "t.parquet") == 2
     )
-    assert "needs an open loop: give its --request-rate, such as 20/s" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert shows(" ".join(capsys.readouterr().err.split()), "--request-rate … 20/s")

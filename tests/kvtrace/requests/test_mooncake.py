@@ -5,6 +5,7 @@ import itertools
 import json
 
 import pytest
+from phrases import shows
 from simulated import kvtrace
 
 from kvtrace.core.errors import ConfigError, TraceError
@@ -41,7 +42,7 @@ def test_a_good_file(tmp_path):
     }  # fmt: skip
 
 
-def test_blank_lines_other_fields_and_a_missing_last_newline_are_fine(tmp_path):
+def test_blank_lines_and_a_missing_last_newline_are_accepted(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text(f"\n{line(session_id='x', delay=3)}\n  \n{line(5)}")
     assert len(read(path)) == 2
@@ -55,23 +56,23 @@ def test_fractions_of_a_millisecond_count(tmp_path):
 
 BAD = {
     "not JSON": ('{"timestamp": 0,', None, "not JSON: "),
-    "a list": ("[1, 2]", None, "Expected `object`, got `array`"),
+    "a list": ("[1, 2]", None, "`object` … `array`"),
     "no ids": (
         '{"timestamp": 0, "input_length": 3, "output_length": 4}',
         None,
-        "missing required field `hash_ids`",
+        "`hash_ids`",
     ),
     "too few ids": (
         line(hash_ids=[1]),
         "hash_ids",
-        "1 ids, but 600 input tokens in blocks of 512 need 2",
+        "1 ids … 600 … 512 … 2",
     ),
     "too many ids": (
         line(hash_ids=[1, 2, 3]),
         "hash_ids",
-        "3 ids, but 600 input tokens in blocks of 512 need 2",
+        "3 ids … 600 … 512 … 2",
     ),
-    "an id twice": (line(hash_ids=[1, 1]), "hash_ids", "an id appears twice"),
+    "an id twice": (line(hash_ids=[1, 1]), "hash_ids", "twice"),
     "a negative id": (line(hash_ids=[1, -2]), "hash_ids", "Expected `int` >= 0"),
     "an id that overflows": (line(hash_ids=[1, 2**60]), "hash_ids", "Expected `int` <="),
     "negative tokens": (line(input_length=-1), "input_length", "Expected `int` >= 0"),
@@ -81,24 +82,24 @@ BAD = {
         "Expected `int` <= 2147483647",
     ),
     "64 bits are not enough": (line(output_length=2**70), "output_length", "Expected `int` <="),
-    "float tokens": (line(input_length=600.5), "input_length", "Expected `int`, got `float`"),
-    "text tokens": (line(input_length="600"), "input_length", "Expected `int`, got `str`"),
+    "float tokens": (line(input_length=600.5), "input_length", "`int` … `float`"),
+    "text tokens": (line(input_length="600"), "input_length", "`int` … `str`"),
     "no time": (
         line(timestamp=None),
         None,
-        "missing required field `timestamp`, and no session_id",
+        "`timestamp` … session_id",
     ),
-    "a negative time": (line(timestamp=-1), "timestamp", "Expected `float` >= 0"),
-    "a time that overflows": (line(timestamp=1e300), "timestamp", "Expected `float` <="),
+    "a negative time": (line(timestamp=-1), "timestamp", "`float` >= 0.0"),
+    "a time that overflows": (line(timestamp=1e300), "timestamp", "`float` <="),
     "a time beyond the clock": (
         line(timestamp=3e12),
         "timestamp",
-        "3e+12 ms is beyond the clock of a trace",
+        "3e+12 ms",
     ),
     "time out of order": (
         line(999),
         "timestamp",
-        "time goes backwards, from 1000 to 999 ms; sort the file",
+        "1000 … 999 ms",
     ),
     "not UTF-8": (b'{"timestamp": "\xff\xfe"}', None, "m.jsonl, row 4"),
 }
@@ -114,26 +115,26 @@ def test_a_bad_line_is_named(tmp_path, monkeypatch, capsys, text, column, messag
     # Lines count from 1, and blank ones count.
     assert (caught.value.path, caught.value.row) == (path, 4)
     assert caught.value.column == column or message.startswith("m.jsonl")
-    assert message in str(caught.value)
+    assert shows(str(caught.value), message)
     assert (
         kvtrace(monkeypatch, "gen", "--source", "mooncake", path, "-o", tmp_path / "t.parquet") == 3
     )
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith(f"kvtrace: error: {path}, row 4")
+    assert shows(shown.err, f"{path}, row 4")
     assert len(shown.err.splitlines()) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["m.jsonl"]
 
 
 @pytest.mark.parametrize("lines", [[], ["", "  "]])
 def test_an_empty_file_is_refused(tmp_path, lines):
-    with pytest.raises(TraceError, match="holds no request"):
+    with pytest.raises(TraceError, match="no request"):
         read(write(tmp_path, lines))
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "none.jsonl"):
-        with pytest.raises(TraceError, match=rf"{path.name}: (no such|not a regular) file"):
+        with pytest.raises(TraceError, match=f"{path.name}:"):
             read(path)
 
 
@@ -141,28 +142,26 @@ def test_seconds_taken_for_milliseconds_are_noted(tmp_path):
     # Three requests a second, but written in seconds and read as milliseconds: 3,000 a second.
     path = write(tmp_path, [line(i // 3) for i in range(31)])
     notes = read(path).notes
-    assert "3,100 requests a second: if they are in s, use --time-unit s" in notes[-1]
+    assert shows(notes[-1], "3,100 requests … --time-unit s")
     requests = read(path, time_unit="s")
     assert requests.arrival_ns[-1] == 10 * 10**9
     assert not any("requests a second" in note for note in requests.notes)
 
 
 def test_times_that_overflow_in_another_unit(tmp_path):
-    with pytest.raises(
-        TraceError, match=r"row 1, column timestamp: 1.7e\+12 s is beyond the clock"
-    ):
+    with pytest.raises(TraceError, match=r"row 1, column timestamp: 1.7e\+12 s"):
         read(write(tmp_path, [line(1_700_000_000_000)]), time_unit="s")
 
 
 def test_blocks_of_another_size(tmp_path):
     path = write(tmp_path, [line(input_length=33, hash_ids=[1, 2, 3])])
     assert read(path, block_tokens=16).block_tokens == 16
-    with pytest.raises(TraceError, match="another block size"):
+    with pytest.raises(TraceError, match="block size"):
         read(path)
 
 
 def test_an_unknown_time_unit_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="unknown time unit 'us'; use ms or s"):
+    with pytest.raises(ConfigError, match="unit 'us'"):
         read(write(tmp_path, GOOD), time_unit="us")
 
 
@@ -172,15 +171,13 @@ def test_the_block_size_of_the_rows_counts(tmp_path):
     path = write(
         tmp_path, [line(block_size=512), line(input_length=33, hash_ids=[1, 2, 3], block_size=16)]
     )
-    with pytest.raises(
-        TraceError, match="row 2, column block_size: 16, but blocks are of 512 tokens"
-    ):
+    with pytest.raises(TraceError, match=r"row 2, column block_size: 16.*512 tokens"):
         read(path)
 
 
 def test_fields_that_are_not_used_are_named(tmp_path):
     requests = read(write(tmp_path, [line(priority=3), line(5, tenant="a")]))
-    assert requests.notes[-1] == "fields of the file that are not used: priority, tenant"
+    assert shows(requests.notes[-1], "not used: … priority, tenant")
 
 
 def row(session, input_length, output_length, ids, **other):
@@ -208,8 +205,8 @@ def test_later_turns_that_say_what_they_add(tmp_path):
     offsets = requests.block_offsets.tolist()
     chains = [requests.block_ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
     assert chains == [[7, 8], [7, 8], [7, 8, 10], [7, 8, 10, 11, 12]]
-    assert "0 of 2 later turns" in requests.notes[0]
-    assert "2 later turns have no timestamp" in requests.notes[1] == requests.untimed
+    assert shows(requests.notes[0], "0 of 2")
+    assert "2 later turns" in requests.notes[1] == requests.untimed
     # What is left of the time to the next turn once its delay is taken off is the answer's.
     assert (requests.answered_ns // 10**6).tolist() == [0, 20, 50, 950]
     assert not any("no sessions" in note for note in requests.notes)
@@ -229,7 +226,5 @@ def test_later_turns_with_whole_prompts(tmp_path):
 
 def test_a_row_needs_a_time_or_a_session(tmp_path):
     path = write(tmp_path, ['{"input_length": 3, "output_length": 4, "hash_ids": [1]}'])
-    with pytest.raises(
-        TraceError, match="row 1: missing required field `timestamp`, and no session_id"
-    ):
+    with pytest.raises(TraceError, match=r"row 1:.*`timestamp`.*session_id"):
         read(path)

@@ -72,7 +72,7 @@ def test_who_is_served_when_is_as_in_a_plain_queue(seed, decode_ns):
     ]
 
 
-def test_only_so_many_answers_are_under_way_and_the_first_class_goes_first():
+def test_answers_under_way_are_bounded_and_first_class_leads():
     found = synthetic.make_overlapping(32, 60 * S, CONTEXT, 42, decode_ns_per_token=DECODE_NS)
     ends = found.arrival_ns + found.output_tokens * DECODE_NS
     under_way = [
@@ -134,10 +134,10 @@ def test_the_first_of_many_requests_are_the_same():
 
 
 def test_too_much_and_nothing(monkeypatch):
-    with pytest.raises(ConfigError, match="no user asks within"):
+    with pytest.raises(ConfigError, match="no user"):
         synthetic.make_overlapping(1, 1, CONTEXT, 3, decode_ns_per_token=0)
     monkeypatch.setattr(synthetic, "_MOST_ASKED", 5000)
-    with pytest.raises(ConfigError, match="8 users ask more than 5,000 times"):
+    with pytest.raises(ConfigError, match=r"8 users.*5,000 times"):
         synthetic.make_overlapping(8, 10_000 * S, CONTEXT, 3, decode_ns_per_token=0)
 
 
@@ -154,7 +154,7 @@ def test_a_trace_of_it_is_served_in_whole_and_says_so(tmp_path):
         "--json",
     )
     out = run_cli("kvtrace", "gen", *more, "-o", tmp_path / "t.parquet")
-    assert "users do not wait for answers: they ask" in out.stderr
+    assert "wait" in out.stderr
     found = json.loads(out.stdout)
     source = json.loads(run_cli("kvtrace", "info", tmp_path / "t.parquet", "--json").stdout)[
         "metadata"

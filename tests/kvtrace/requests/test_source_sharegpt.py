@@ -11,6 +11,7 @@ import types
 
 import numpy as np
 import pytest
+from phrases import shows
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError
 from kvtrace.requests.conversations import encoder, sharegpt
@@ -46,12 +47,9 @@ def test_prompts_carry_their_history(tmp_path):
     assert found.turn.tolist() == [0, 1]
     assert found.block_tokens == 0
     assert found.origin["unanswered"] == 1
-    assert "1 last questions have no answer and were left out" in found.notes
-    assert (
-        "the source has no token counts: they are estimated as characters / 4, rounded up"
-        in found.notes
-    )
-    assert any("they are drawn, Poisson at 1 a second" in note for note in found.notes)
+    assert shows(found.notes, "1 last questions")
+    assert shows(found.notes, "characters / 4")
+    assert any("Poisson at 1" in note for note in found.notes)
 
 
 def test_conversations_go_on_together_and_each_in_order(tmp_path):
@@ -119,18 +117,18 @@ def test_what_makes_no_turn_is_counted(tmp_path):
 @pytest.mark.parametrize(("text", "message"), [
     ("", "empty"),
     ("[", "not JSON: "),
-    ('{"a": 1}', "not a JSON array of conversations: "),
-    ("[]", "no conversation has a question and an answer"),
+    ('{"a": 1}', "JSON"),
+    ("[]", "no conversation"),
     ('[{"conversations": []}, {"conversations": [{"from": "human", "value": 5}]}]',
-     "row 1, column conversations.value: Expected `str`, got `int`"),
-    ('[{"id": "a"}]', "row 0: Object missing required field `conversations`"),
+     "row 1, column conversations.value: … `str` … `int`"),
+    ('[{"id": "a"}]', "row 0: … `conversations`"),
 ])  # fmt: skip
 def test_bad_files_are_named(tmp_path, text, message):
     path = tmp_path / "s.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(TraceError) as caught:
         sharegpt.read(path, rng(), **CHARACTERS)
-    assert message in str(caught.value)
+    assert shows(str(caught.value), message)
 
 
 @pytest.mark.parametrize("options", [
@@ -167,10 +165,7 @@ def test_without_tiktoken_characters_are_counted_or_it_is_said(monkeypatch, is_i
     module = types.SimpleNamespace(get_encoding=offline) if is_installed else None
     monkeypatch.setitem(sys.modules, "tiktoken", module)
     encode, per_token, words = encoder("auto")
-    assert (encode("12345"), per_token, words) == (
-        "12345",
-        4,
-        "estimated as characters / 4, rounded up",
-    )
+    assert (encode("12345"), per_token) == ("12345", 4)
+    assert shows(words, "characters / 4")
     with pytest.raises(ProbeUnavailable, match="pip install tiktoken"):
         encoder("tiktoken")

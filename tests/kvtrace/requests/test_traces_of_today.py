@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from phrases import shows
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.columns import servegen
 from kvtrace.requests.conversations import agentic, agentx, tracelab
-from kvtrace.requests.engine_logs import sglang_log, vllm_log
 from kvtrace.requests.registry import detect
 from kvtrace.requests.requests import waits_of
+from kvtrace.requests.server_logs import sglang_log, vllm_log
 
 ENGINES = Path(__file__).parents[2] / "golden" / "engines"
 S = 10**9
@@ -65,7 +66,7 @@ ROUNDS = [
 ]
 
 
-def test_tracelabs_rounds_share_what_their_sessions_prompts_begin_with(tmp_path):
+def test_tracelab_rounds_share_the_prefix_of_their_session(tmp_path):
     path = jsonl(tmp_path / "t.jsonl", ROUNDS)
     assert detect(path) == "tracelab"
     found = tracelab.read(path, block_tokens=64)
@@ -82,11 +83,8 @@ def test_tracelabs_rounds_share_what_their_sessions_prompts_begin_with(tmp_path)
     assert ids[11:13] == ids[0:2]
     assert ids[14:16] == ids[3:5]
     assert len(set(ids)) == 3 + 2 + 3 + 1
-    assert any(note.startswith("1 prompts are shorter than that") for note in found.notes)
-    assert any(
-        note.startswith("of first prompts the provider had 100 tokens cached")
-        for note in found.notes
-    )
+    assert any(shows(note, "1 prompts") for note in found.notes)
+    assert any(shows(note, "100 tokens") for note in found.notes)
     assert tracelab.read(path).block_tokens == 512
 
 
@@ -98,7 +96,7 @@ def test_tracelabs_own_figure_of_what_is_fresh(tmp_path):
     assert found.origin["fresh_tokens"] == {"codex": 110, "claude": 8}
 
 
-def test_rounds_without_times_or_tokens_are_left_out_and_faults_placed(tmp_path):
+def test_rounds_without_times_are_left_out_and_faults_placed(tmp_path):
     bare, empty = (
         dict(ROUNDS[0], timing_events=[]),
         dict(ROUNDS[0], prefix_tokens=None, newly_append_tokens=None),
@@ -106,18 +104,18 @@ def test_rounds_without_times_or_tokens_are_left_out_and_faults_placed(tmp_path)
     found = tracelab.read(jsonl(tmp_path / "t.jsonl", [*ROUNDS, bare, empty]))
     assert (len(found), found.origin["rounds_left_out"]) == (5, 2)
     for row, message in (
-        (dict(ROUNDS[0], prefix_tokens=-1), "row 2, column prefix_tokens: Expected `int` >= 0"),
+        (dict(ROUNDS[0], prefix_tokens=-1), "row 2, column prefix_tokens: … `int` … 0"),
         (dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": "noon"}]),
-         "row 2, column timing_events[0].timestamp: 'noon' is no time"),
+         "row 2, column timing_events[0].timestamp: 'noon'"),
         # Go writes the first for no time; what does not fit 64 bits of ns came before all others.
         *((dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": f"{year}-01-01T00:00:00Z"}]),
-           f"row 2, column timing_events[0].timestamp: '{year}-01-01T00:00:00Z' is no time")
+           f"row 2, column timing_events[0].timestamp: '{year}-01-01T00:00:00Z'")
           for year in ("0001", "2300")),
         (dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": "2026-01-01T00:00:00+08:00"}]),
-         "row 2, column timing_events[0].timestamp: '2026-01-01T00:00:00+08:00' is no time"),
-        ({"round_index": 1}, "row 2: Object missing required field `session_id`"),
+         "row 2, column timing_events[0].timestamp: '2026-01-01T00:00:00+08:00'"),
+        ({"round_index": 1}, "row 2: … `session_id`"),
     ):  # fmt: skip
-        assert message in fault(tracelab, jsonl(tmp_path / "f.jsonl", [ROUNDS[0], row]))
+        assert shows(fault(tracelab, jsonl(tmp_path / "f.jsonl", [ROUNDS[0], row])), message)
 
 
 # ServeGen
@@ -142,7 +140,7 @@ def client(folder, number, rows, histograms):
 ONE = {"input_tokens": {100: 1.0}, "output_tokens": {7: 0.25, 9: 0.75}}
 
 
-def test_servegens_clients_are_drawn_by_their_rates_laws_and_histograms(tmp_path):
+def test_servegen_clients_follow_their_rates_and_histograms(tmp_path):
     client(tmp_path, 0, [(0, 20, 1, "Gamma", 4.0, 1), (600, 0, 0, "", 0, 0), (1200, 5, 1, "Weibull", 0.5, 1)],
            {0: ONE, 1200: ONE | {"input_tokens": {3: 1.0}}})  # fmt: skip
     client(
@@ -167,11 +165,11 @@ def test_servegens_clients_are_drawn_by_their_rates_laws_and_histograms(tmp_path
     again = servegen.read(tmp_path, rng(), time_window_ns=(0, 600 * S))
     assert again.arrival_ns.tolist() == found.arrival_ns.tolist()
     assert any("no sessions, turns or block ids" in note for note in found.notes)
-    with pytest.raises(ConfigError, match="does not say which prompts share a prefix"):
+    with pytest.raises(ConfigError, match="share a prefix"):
         found.check_shared()
 
 
-def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
+def test_a_servegen_window_begins_anywhere_with_its_rate(tmp_path):
     client(tmp_path, 0, [(0, 20, 1, "Gamma", 1.0, 1), (600, 0, 0, "", 0, 0), (1200, 5, 1, "Weibull", 0.5, 1)],
            {0: ONE, 1200: ONE | {"input_tokens": {3: 1.0}}})  # fmt: skip
     found = servegen.read(
@@ -182,14 +180,14 @@ def test_a_window_of_servegen_begins_anywhere_and_its_rate_is_set(tmp_path):
     assert found.origin["request_rate_per_s"] == pytest.approx(10)
     assert len(found) == pytest.approx(6000, rel=0.2)
     assert int(found.arrival_ns[-1]) < 300 * S
-    with pytest.raises(ConfigError, match=r"request rate\(=0\) must be > 0 a second"):
+    with pytest.raises(ConfigError, match=r"request rate\(=0\)"):
         servegen.read(tmp_path, rng(), request_rate_per_s=0.0)
-    with pytest.raises(TraceError, match="its 1 clients ask for nothing from 700 to 800 s"):
+    with pytest.raises(TraceError, match=r"1 clients.*700 to 800 s"):
         servegen.read(tmp_path, rng(), time_window_ns=(700 * S, 100 * S))
 
 
 @pytest.mark.parametrize(("law", "shape"), [("Gamma", 1 / 9), ("Weibull", 0.5), ("Gamma", 4.0)])
-def test_slow_bursty_clients_of_servegen_ask_as_often_as_they_say(tmp_path, law, shape):
+def test_slow_bursty_servegen_clients_keep_their_stated_rate(tmp_path, law, shape):
     """Each stretch began with an arrival.
 
     0.01 a second with gamma intervals of a variation of 3 came to 0.016.
@@ -201,29 +199,29 @@ def test_slow_bursty_clients_of_servegen_ask_as_often_as_they_say(tmp_path, law,
     assert abs(len(found) - 2400) < 4 * 6.4 * 400**0.5
 
 
-def test_the_rate_of_servegen_is_that_of_the_clients_that_say_how_long_their_requests_are(tmp_path):
+def test_servegens_rate_counts_only_clients_with_lengths(tmp_path):
     client(tmp_path, 0, [(0, 5, 1, "Gamma", 1.0, 1), (600, 5, 1, "Gamma", 1.0, 1)], {0: ONE})
     client(tmp_path, 1, [(0, 5, 1, "Gamma", 1.0, 1), (600, 5, 1, "Gamma", 1.0, 1)], {600: ONE})
     found = servegen.read(tmp_path, rng(), request_rate_per_s=10.0)
     assert abs(len(found) - 6000) < 4 * 6000**0.5
-    assert any("1 stretches of clients without histograms" in note for note in found.notes)
+    assert any("1 stretches" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("rows", "histograms", "message"), [
-    ([(0, 1, 1, "Weibull", 0.001, 1)], {0: ONE}, "row 1: '0,1,1,Weibull,0.001,1' is not a stretch of a client"),
-    ([(0, 1, 1, "Gamma", 1, 1), (600, 1, 1, "Pareto", 1, 1)], {0: ONE}, "row 2: '600,1,1,Pareto,1,1' is not a stretch"),
-    ([(0, -1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 1: '0,-1,1,Gamma,1,1' is not a stretch"),
-    ([(0, 1, 1, "Gamma", 1)], {0: ONE}, "trace.csv, row 1: not start, rate, cv, law and its two parameters"),
+    ([(0, 1, 1, "Weibull", 0.001, 1)], {0: ONE}, "row 1: '0,1,1,Weibull,0.001,1'"),
+    ([(0, 1, 1, "Gamma", 1, 1), (600, 1, 1, "Pareto", 1, 1)], {0: ONE}, "row 2: '600,1,1,Pareto,1,1'"),
+    ([(0, -1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 1: '0,-1,1,Gamma,1,1'"),
+    ([(0, 1, 1, "Gamma", 1)], {0: ONE}, "trace.csv, row 1:"),
     ([(600, 1, 1, "Gamma", 1, 1), (0, 1, 1, "Gamma", 1, 1)], {0: ONE}, "trace.csv, row 2: "),
-    ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"input_tokens": {5: 0.4}}}, "column 0: input_tokens at 0 is no histogram"),
-    ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"output_tokens": "{x"}}, "output_tokens at 0 is no histogram: not JSON"),
-    ([(0, 1, 1, "Gamma", 1, 1)], {0: {"text_tokens": {5: 1.0}}}, "no input_tokens but text_tokens: requests with im"),
+    ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"input_tokens": {5: 0.4}}}, "column 0: input_tokens at 0"),
+    ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"output_tokens": "{x"}}, "output_tokens at 0 … JSON"),
+    ([(0, 1, 1, "Gamma", 1, 1)], {0: {"text_tokens": {5: 1.0}}}, "input_tokens … text_tokens"),
     ([(0, 1, 1, "Gamma", 1, 1)], {9: ONE}, "nothing was drawn in the window"),
 ])  # fmt: skip
 def test_bad_clients_are_named(tmp_path, rows, histograms, message):
     with pytest.raises(TraceError) as caught:
         servegen.read(client(tmp_path, 3, rows, histograms), rng())
-    assert message in str(caught.value)
+    assert shows(str(caught.value), message)
 
 
 # AgentX
@@ -267,13 +265,10 @@ def test_idle_time_is_cut_where_nothing_is_under_way(tmp_path):
     # Busy 0-1, 5-25 (with 6), 55-56, 100-102, 1000-1001: idle 4, 30, 44, 898 become 4, 10, 10, 10.
     assert found.arrival_ns.tolist() == [s * S for s in (0, 5, 6, 35, 46, 58)]
     assert found.answered_ns.tolist() == [s * S for s in (1, 25, 6, 36, 48, 59)]
-    assert any(
-        "idle time of conversations (no request in progress) is cut to 10.0 s" in note
-        for note in found.notes
-    )
+    assert any("10.0 s" in note for note in found.notes)
 
 
-def test_a_conversation_begins_where_it_is_told_with_the_turn_before_as_warm_up(tmp_path):
+def test_a_conversation_begins_at_its_start_ratio_with_warm_up(tmp_path):
     path = conversation(tmp_path / "a.json", IDLE)
     found = agentic.read(path, rng(), idle_cap_ns=10 * S, start_ratio=(0.5, 0.5))
     # The moment is 29 s of 58: the turn before it was at 5 and the sub-agent's at 6, both no more
@@ -281,9 +276,7 @@ def test_a_conversation_begins_where_it_is_told_with_the_turn_before_as_warm_up(
     assert found.arrival_ns.tolist() == [s * S for s in (0, 0, 16, 27, 39)]
     assert found.input_tokens.tolist() == [128, 64, 128, 192, 256]
     assert found.turn.tolist() == [1, 0, 1, 2, 3]
-    assert any(
-        "1 requests before it are left out, 2 warm the caches up" in note for note in found.notes
-    )
+    assert any(shows(note, "1 requests … 2 warm") for note in found.notes)
 
 
 def test_agentx_is_the_source_by_its_rules(tmp_path):
@@ -297,7 +290,7 @@ def test_agentx_is_the_source_by_its_rules(tmp_path):
     # Another cap or ratio overrides the rule.
     plain = agentx.read(path, rng(), start_ratio=(0.0, 0.0))
     assert plain.arrival_ns.tolist() == [s * S for s in (0, 5, 6, 35, 46, 58)]
-    with pytest.raises(ConfigError, match=r"start ratio\(=0.5-2\) must be from 0 to 1"):
+    with pytest.raises(ConfigError, match=r"start ratio\(=0.5-2\).*0 to 1"):
         agentx.read(path, rng(), start_ratio=(0.5, 2.0))
 
 
@@ -309,13 +302,10 @@ def test_an_edition_is_a_conversation_a_line(tmp_path):
     assert found.session_id.tolist() == [0, 1, 0, 1]
     assert len(set(found.block_ids.tolist())) == 4
     lines[1]["requests"][1]["hash_ids"] = [1]
-    message = (
-        "row 2, column requests[1].hash_ids: 1 ids, but 128 input tokens in blocks of 64 make 2"
-        " whole blocks"
-    )
+    message = "row 2, column requests[1].hash_ids: 1 ids … 128 … 64 … 2"
     with pytest.raises(TraceError, match=r"edition\.jsonl") as caught:
         agentic.read(jsonl(path, lines), rng())
-    assert message in str(caught.value)
+    assert shows(str(caught.value), message)
 
 
 # Servers' logs
@@ -333,11 +323,11 @@ def test_what_vllm_logs_of_requests():
     assert found.block_ids[:2].tolist() == found.block_ids[2:].tolist()
     assert found.session_id is None
     for words in (
-        "1 prompts are logged as text alone",
-        "1 requests have no answer in the log",
-        "neither year nor zone",
+        "1 prompts",
+        "1 requests",
+        "year … zone",
     ):
-        assert any(words in note for note in found.notes)
+        assert shows(found.notes, words)
     assert vllm_log.read(path, block_tokens=8, tokenizer="characters").block_offsets.tolist() == [
         0,
         5,
@@ -358,7 +348,7 @@ def log(path, *lines):
     return path
 
 
-def test_older_logs_of_vllm_have_prompts_at_info_and_the_year_turns(tmp_path):
+def test_older_vllm_logs_have_prompts_at_info_across_new_year(tmp_path):
     path = log(
         tmp_path / "v.log", "INFO 12-31 23:00:00 [api_server.py] starting", OLD.format(8, "a", "it's", [1, 2, 3]),
         OLD.format(9, "b", 'a "b", prompt_token_ids: [4]', None), HEAD.format(9) + "Added request cmpl-b.",
@@ -380,25 +370,27 @@ def test_older_logs_of_vllm_have_prompts_at_info_and_the_year_turns(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    (OLD.format(8, "a", "b", "[1, 2")[:-30], "row 2, column prompt: its prompt is cut off, or the token ids of it"),
-    (OLD.format(8, "a", "b", "[1, x]"), "row 2, column prompt: "),
+    (OLD.format(8, "a", "b", "[1, 2")[:-30], "row 2, column prompt:"),
+    (OLD.format(8, "a", "b", "[1, x]"), "row 2, column prompt:"),
     (OLD.format(8, "a", "b", "[1 2]"), "row 2: "),
-    (OLD.format(8, "a", "bQ", "None").replace("Q", "\\x"), "row 2: no text as Python writes it"),
-    (OLD.format(8, "a", "b", [1]).replace("12-31", "13-31"), "row 2, column time: '2024-13-31T23:59:58' is no time"),
-    (HEAD.format(8) + "Generated response cmpl-a: output: 'cut", "row 2, column output: its output is cut off"),
+    (OLD.format(8, "a", "bQ", "None").replace("Q", "\\x"), "row 2:"),
+    (OLD.format(8, "a", "b", [1]).replace("12-31", "13-31"), "row 2, column time: '2024-13-31T23:59:58'"),
+    (HEAD.format(8) + "Generated response cmpl-a: output: 'cut", "row 2, column output:"),
 ])  # fmt: skip
 def test_bad_lines_of_vllm_are_named(tmp_path, line, message):
-    assert message in fault(vllm_log, log(tmp_path / "v.log", OLD.format(7, "z", "b", [1]), line))
+    assert shows(
+        fault(vllm_log, log(tmp_path / "v.log", OLD.format(7, "z", "b", [1]), line)), message
+    )
 
 
-def test_a_log_of_vllm_without_prompts_says_what_to_start_it_with(tmp_path):
+def test_a_vllm_log_without_prompts_names_the_setting(tmp_path):
     path = log(
         tmp_path / "v.log",
         HEAD.format(1)
         + "Received request cmpl-a: params: SamplingParams(n=1), lora_request: None.",
     )
     assert detect(path) == "vllm-log"
-    assert "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG" in fault(vllm_log, path)
+    assert "VLLM_LOGGING_LEVEL=DEBUG" in fault(vllm_log, path)
 
 
 def test_what_sglang_logs_of_requests():
@@ -417,9 +409,7 @@ def test_what_sglang_logs_of_requests():
     # Levels 2 and 3 have token ids: two whole blocks of 16 each, the same.
     assert found.block_offsets.tolist() == [0] * 9 + list(range(2, 17, 2))
     assert len(set(found.block_ids.tolist())) == 2
-    assert any(
-        "the 256 prompt tokens that SGLang found in its own cache" in note for note in found.notes
-    )
+    assert any(shows(note, "256 prompt tokens … SGLang") for note in found.notes)
 
 
 FINISH = (
@@ -436,25 +426,25 @@ def test_older_logs_of_sglang_have_the_time_of_their_line(tmp_path):
     )
     assert (found.arrival_ns.tolist(), found.input_tokens.tolist()) == ([0, 2 * S], [2, 4000])
     assert found.block_offsets.tolist() == [0, 2, 2]
-    assert any("1 prompts are logged in part" in note for note in found.notes)
+    assert any("1 prompts" in note for note in found.notes)
     bare = sglang_log.read(log(tmp_path / "s.log", FINISH.format("None", 5)))
     assert (bare.block_tokens, bare.session_id) == (0, None)
-    assert "no request reuses another's cache" in bare.notes[0]
+    assert shows(bare.notes[0], "another's cache")
 
 
 @pytest.mark.parametrize(("line", "message"), [
     (FINISH.format("[1 2]", 1), "row 2: "),
-    (FINISH.format("[1]", 1)[:-2], "row 2, column meta_info: cut off within what it says of the request"),
-    (FINISH.format("[1]", -1), "row 2, column meta_info.prompt_tokens: -1.0 must be from 0 to"),
+    (FINISH.format("[1]", 1)[:-2], "row 2, column meta_info:"),
+    (FINISH.format("[1]", -1), "row 2, column meta_info.prompt_tokens: -1.0 … 0"),
     (FINISH.format("[1]", 1).replace("'completion_tokens': 2", "'completion_tokens': 2, 'cached_tokens': 1e999"),
-     "row 2, column meta_info.cached_tokens: inf must be from 0 to"),
-    (FINISH.format("[1]", 1).replace("'completion_tokens': 2, ", ""), "column meta_info.completion_tokens: None must"),
-    (FINISH.format("[1, 2]", 3), "row 2, column input_ids: 2 input_ids, but 3 prompt_tokens"),
-    (FINISH.format("[1]", 1)[26:], "row 2, column meta_info: neither request_received_ts nor the time of the line"),
-    (FINISH.format("[1]", 1).replace("-05-", "-15-"), "row 2, column time: '2026-15-20T08:02:44' is no time"),
+     "row 2, column meta_info.cached_tokens: inf"),
+    (FINISH.format("[1]", 1).replace("'completion_tokens': 2, ", ""), "column meta_info.completion_tokens: None"),
+    (FINISH.format("[1, 2]", 3), "row 2, column input_ids: 2 input_ids … 3 prompt_tokens"),
+    (FINISH.format("[1]", 1)[26:], "row 2, column meta_info: … request_received_ts"),
+    (FINISH.format("[1]", 1).replace("-05-", "-15-"), "row 2, column time: '2026-15-20T08:02:44'"),
 ])  # fmt: skip
 def test_bad_lines_of_sglang_are_named(tmp_path, line, message):
-    assert message in fault(sglang_log, log(tmp_path / "s.log", FINISH.format("[1]", 1), line))
+    assert shows(fault(sglang_log, log(tmp_path / "s.log", FINISH.format("[1]", 1), line)), message)
 
 
 def test_later_turns_of_the_new_sources_follow(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from phrases import pattern
 from simulated import brief, preset_of, requests_of, simulate
 
 from kvtrace.core.errors import ConfigError
@@ -42,7 +43,7 @@ def test_the_nth_offer_is_stored():
     assert (writes, stats["refused_objects"]) == ([(3, 0)], 4)
 
 
-def test_what_was_stored_once_and_evicted_is_stored_again_at_once():
+def test_an_object_stored_once_and_evicted_is_stored_at_once():
     asked = [(0, [1]), (1, [1]), (2, [2]), (3, [2]), (4, [1])]
     writes, stats = stored(asked, 4, admission=Admission.NTH_OFFER)
     assert (writes, stats["refused_objects"]) == ([(1, 0), (3, 1), (4, 0)], 2)
@@ -99,7 +100,7 @@ def test_what_is_not_admitted_below_is_deleted_as_it_makes_room():
     ]
 
 
-def test_a_fastest_tier_that_refuses_leaves_the_object_to_the_next():
+def test_a_refusing_fastest_tier_leaves_the_object_to_the_next():
     requests = requests_of([(0, 4, 1, [1]), (1, 4, 1, [1])])
     preset = preset_of(
         4, 4, placement=Placement.WRITE_BACK, promotion=Promotion.NEVER, match=Match.PREFIX
@@ -119,12 +120,12 @@ def test_a_fastest_tier_that_refuses_leaves_the_object_to_the_next():
     ("settings", "message"),
     [
         (["admission=frequency", "admission_decay=0s"], "must be > 0"),
-        (["admission=tinylfu", "policy=sieve"], "needs policy=lru, lfu, fifo or ttl"),
+        (["admission=tinylfu", "policy=sieve"], "policy=lru … ttl"),
         (["admission=nth-offer", "admission_count=0"], "must be >= 1"),
         (["admission=tinylfu", "admission_window=0"], "must be >= 1"),
         (["admission=sometimes"], "sometimes"),
     ],
 )
 def test_a_wrong_knob_is_one_line(settings, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=pattern(message)):
         load_preset("lmcache-disk", [f"tiers.nvme.{setting}" for setting in settings])

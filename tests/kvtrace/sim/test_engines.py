@@ -43,7 +43,7 @@ def bounded(tokens, *objects):
     return [f"tiers.{tier}.capacity={count * tokens * TOKEN_BYTES}" for tier, count in tiers]
 
 
-def test_sglang_writes_reads_and_deletes_the_same_pages_in_the_same_order(monkeypatch, tmp_path):
+def test_sglang_moves_the_same_pages_in_the_same_order(monkeypatch, tmp_path):
     theirs = recorded("sglang/sglang-0.5.23-files8192-200-ops")
     rows = simulated(monkeypatch, tmp_path, "sglang-hicache", 200, bounded(64, 0, 0, 8192))
     ours = moved(rows, first_had(200, 64))
@@ -71,7 +71,7 @@ NIXL = ["tiers.nvme.request_reads=64", "tiers.nvme.request_writes=64"]
     ("3fs768-adversarial", [*bounded(64, 0, 0, 768), *THREE_FS], (2_398, 4_663, 1_630)),
     ("nixl-200", [*bounded(64, 0, 0, 0)[:2], *NIXL], (40_794, 2_576, 0)),
 ])  # fmt: skip
-def test_sglangs_3fs_and_nixl_move_the_same_pages_in_the_same_order(
+def test_sglangs_3fs_and_nixl_move_the_same_pages_in_order(
     monkeypatch, tmp_path, name, sizes, done
 ):
     path = tmp_path / "hard.jsonl" if "adversarial" in name else TRACES / CONVERSATION
@@ -92,9 +92,7 @@ def test_sglangs_3fs_and_nixl_move_the_same_pages_in_the_same_order(
 
 
 @pytest.mark.parametrize(("model", "files"), [("deepseek-v3", 1), ("llama3.1-70b", 8)])
-def test_sglang_has_a_file_a_page_and_rank_or_one_with_latent_attention(
-    monkeypatch, tmp_path, model, files
-):
+def test_sglang_has_a_file_a_page_and_rank_or_one_for_latents(monkeypatch, tmp_path, model, files):
     row = {"timestamp": 0, "input_length": 640, "output_length": 1, "hash_ids": [0, 1]}
     source, out = tmp_path / "r.jsonl", tmp_path / "t.parquet"
     source.write_text(json.dumps(row) + "\n")
@@ -194,9 +192,7 @@ def test_lmcache_writes_reads_and_deletes_the_same_chunks(
     )
 
 
-def test_two_ranks_of_lmcache_write_and_read_their_chunks_of_traffic_that_is_hard_on_a_cache(
-    monkeypatch, tmp_path
-):
+def test_lmcache_ranks_move_their_chunks_of_hard_traffic(monkeypatch, tmp_path):
     trace, ranks = tmp_path / "hard.jsonl", 2
     count = adversarial.write(trace)
     # Each rank has a pool of 64 chunks and a disk of 144, its own.
@@ -238,7 +234,7 @@ def test_two_ranks_of_lmcache_write_and_read_their_chunks_of_traffic_that_is_har
         ("vllm032-fs-cpu2048-100-ops", "vllm-fs-100", False),
     ],
 )
-def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
+def test_vllm_stores_evicts_and_loads_the_same_blocks_in_order(
     monkeypatch, tmp_path, name, counts, is_ordered
 ):
     golden = json.loads((ENGINES / "counts" / f"{counts}.json").read_text())
@@ -261,7 +257,7 @@ def test_vllm_stores_gives_up_and_loads_the_same_blocks_in_the_same_order(
     # of the prompts.
     ("vllm-fs", "fs-cpu2048", {"032": (16_508, 20_695, 14_460), "033": (16_508, 20_695, 14_460)}),
 ])  # fmt: skip
-def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
+def test_vllm_moves_the_same_blocks_of_hard_traffic(
     monkeypatch, tmp_path, version, preset, name, done, ranks, is_latent, row
 ):
     # Of any ranks: a block is one row of whole pages, here of 2,560 bytes of each rank, or a latent
@@ -296,7 +292,7 @@ def test_vllm_moves_the_same_blocks_of_traffic_that_is_hard_on_a_cache(
     ("cpu2048-adversarial", adversarial.prompts, 2048, (2_182, 4_561, 134)),
     ("cpu4096-300", None, 4096, (106_986, 9_984, 102_890)),
 ])  # fmt: skip
-def test_session_aware_eviction_takes_and_gives_up_the_blocks_that_vllms_does(
+def test_session_aware_eviction_evicts_the_blocks_of_vllm(
     monkeypatch, tmp_path, name, trace, blocks, done
 ):
     """Of pull request 50422, in the order in which it gives them up."""

@@ -21,7 +21,7 @@ from test_oracle_users import WORKLOADS, asked_in
 from test_queues import THROUGH, queued_presets
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
+from kvtrace.llm.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset, Promotion, load_preset
 from kvtrace.sim.presets.tier import Admission, FleetSetting, Scope
@@ -147,7 +147,7 @@ def test_marks_policies_and_offers_of_a_fleet(semantics, data):
 
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
-def test_prompts_computed_side_by_side_that_offer_the_same_whole(data):
+def test_prompts_computed_together_may_offer_the_same_object(data):
     """Small tiers, steps of a few objects, and prompts of two branches.
 
     What one evicts another stores again.
@@ -245,7 +245,7 @@ def test_users_of_a_fleet(workload, data):
 
 
 @pytest.mark.parametrize("name", ["kvbm", "lmcache-mp", "lmcache-raw-block", "lmcache-disk"])
-def test_presets_of_several_nodes_with_a_drive_each_or_a_shared_one(name):
+def test_presets_of_several_nodes_with_local_or_shared_drives(name):
     for scope in Scope:
         settings = ["fleet.nodes=3", f"tiers.nvme.scope={scope}"]
         assert load_preset(name, settings).fleet.nodes == 3
@@ -255,7 +255,7 @@ def test_a_bucket_is_written_from_one_memory():
     settings = ["fleet.nodes=3", "tiers.nvme.scope=fleet"]
     with pytest.raises(
         ConfigError,
-        match=r"tiers.nvme.bucket_objects: .*tier cpu \(scope=node\) must be shared as it",
+        match=r"tiers.nvme.bucket_objects:.*tier cpu \(scope=node\)",
     ):
         load_preset("mooncake-store", settings)
     assert (

@@ -14,7 +14,7 @@ from test_oracle import ADMISSIONS, SEMANTICS, presets, request_lists, waiting
 from test_queues import QUEUES
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.shape import bytes_per_token_per_rank, stored_ranks
+from kvtrace.llm.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Match, Placement, check
 from kvtrace.sim.presets.tier import Recency

@@ -14,7 +14,7 @@ from test_oracle import SEMANTICS, presets, request_lists
 from whole import read_table
 
 from kvtrace.core.schema import TRACE
-from kvtrace.model.shape import KvDtype, Latent, ModelShape
+from kvtrace.llm.shape import KvDtype, Latent, ModelShape
 from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.simulation import Load
 
@@ -59,7 +59,7 @@ def test_each_read_is_one_of_each_rank_where_a_tier_says_so(preset, requests, ra
 
 @settings(max_examples=100, deadline=None)
 @given(preset=st.sampled_from(SEMANTICS).flatmap(presets), requests=request_lists())
-def test_a_latent_that_each_rank_stores_is_moved_as_heads_of_as_many_bytes(preset, requests):
+def test_a_latent_stored_by_each_rank_moves_as_equal_heads_do(preset, requests):
     each = with_tiers(msgspec.structs.replace(preset, each_rank_stores=True), each_rank_reads=True)
     assert rows_of(each, requests, TWO_BYTES, ranks=2) == rows_of(
         preset, requests, TWO_HEADS, ranks=2
@@ -119,7 +119,7 @@ EMPTY = {
         ("vllm-disk", "llama3.1-70b", 40 * 8, 40 * 8),
     ],
 )
-def test_eight_ranks_write_and_read_as_often_as_those_of_the_engine(
+def test_eight_ranks_read_and_write_as_often_as_the_engines(
     monkeypatch, tmp_path, preset, model, writes, reads
 ):
     source, out = tmp_path / "r.jsonl", tmp_path / "t.parquet"

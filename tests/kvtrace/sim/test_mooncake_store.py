@@ -104,7 +104,7 @@ def test_buckets_have_the_shape_and_sizes_of_mooncakes(ours):
     } == {(PAGE, 0)}
 
 
-def test_each_request_hits_and_puts_what_mooncakes_did_but_for_two(ours):
+def test_requests_hit_and_put_as_mooncakes_did_but_for_two(ours):
     golden, rows, _ = ours
     puts = Counter(
         row["request_id"] for row in rows if row["tier"] == DRAM and row["op"] == "write"
@@ -115,7 +115,7 @@ def test_each_request_hits_and_puts_what_mooncakes_did_but_for_two(ours):
     assert differ == [8, 12]
 
 
-def test_what_leaves_dram_before_a_heartbeat_never_reaches_the_disk(ours):
+def test_an_eviction_before_a_heartbeat_never_reaches_the_disk(ours):
     golden, rows, _ = ours
     on_disk = [row for row in rows if row["tier"] == DISK and row["op"] == "write"][::2]
     stored = sum(row["length_bytes"] // (PAGE + KEY) for row in on_disk)

@@ -51,7 +51,7 @@ def test_a_prompt_is_stored_as_each_step_has_computed_it():
     ]  # fmt: skip
 
 
-def test_room_is_made_for_all_of_an_offer_before_any_of_it_is_written():
+def test_room_for_an_offer_is_made_before_it_is_written():
     # Three objects fit. The second request's two displace the oldest two at once; one by one, its
     # own would be next.
     whole = of_tiers(preset_of(12, None), {"whole_offers": True}, {}, recency=Recency.TAIL_FIRST)
@@ -110,7 +110,7 @@ def test_each_node_of_a_fleet_knows_its_own_sessions():
         assert sum(row[1] == "delete" for row in mine) > 100
 
 
-def test_what_does_not_fit_is_refused_whole_here_and_below_and_offered_again():
+def test_an_offer_that_does_not_fit_is_refused_and_retried():
     # Steps of two objects in a tier of three: the second finds only one place that is not the
     # first's, which is in flight. With it, the third offer would need four places, and that after
     # the end three.
@@ -151,7 +151,7 @@ def at_once(preset):
     return of_tiers(preset, {"whole_offers": True}, *[{}] * (len(preset.tiers) - 1), **times)
 
 
-def test_what_was_evicted_and_stored_again_by_another_request_is_in_flight_no_more():
+def test_an_object_stored_again_by_another_is_not_in_flight():
     # Two objects fit. The first request's two are gone at 9 ns, and the third's are stored at 10.
     # At its next step nothing of what the first has stored is there, so that both places are free
     # for it.
@@ -170,7 +170,7 @@ def test_what_was_evicted_and_stored_again_by_another_request_is_in_flight_no_mo
     assert simulation.stats()["offers"] == {"count": 4, "refused": 0, "refused_objects": 0}
 
 
-def test_what_was_evicted_and_promoted_again_is_in_flight_no_more():
+def test_an_object_evicted_and_promoted_again_is_not_in_flight():
     # The first request's first object leaves at 9 ns and is copied up for the third at 10: no offer
     # brought it in then.
     requests = prompts((0, 9, [0, 1, 2, 3]), (5, 9, [5]), (10, 9, [0]))
@@ -197,7 +197,7 @@ def test_what_is_still_written_below_makes_no_room(second_at, is_stored):
     )  # as it is computed, and as it ends
 
 
-def test_operations_of_a_request_that_do_not_run_together_are_stages():
+def test_operations_of_a_request_that_do_not_overlap_are_stages():
     preset = of_tiers(
         preset_of(8, None), {}, {"request_reads": 1, "request_writes": 2}, promotion="never"
     )

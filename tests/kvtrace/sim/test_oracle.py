@@ -12,9 +12,9 @@ from moving import moving_tables  # noqa: F401
 from oracle import Oracle
 from simulated import ONE_BYTE, TWO_HEADS, mlperf_of, preset_of, requests_of, simulate
 
-from kvtrace.model.catalogue import find_model
-from kvtrace.model.serving import Attention
-from kvtrace.model.shape import (
+from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.serving import Attention
+from kvtrace.llm.shape import (
     Chunked,
     Full,
     KvDtype,
@@ -299,7 +299,7 @@ def test_staging_and_room_made_at_times(preset, requests):
         assert simulate(preset, Load(requests=requests), rows=room)[1] == rows
 
 
-def test_what_is_held_and_not_stored_again_stays_before_what_is_stored():
+def test_objects_already_stored_precede_those_stored_now():
     tiers = (
         TierSetting("above", 9),
         TierSetting("pool", 15, staging=True),

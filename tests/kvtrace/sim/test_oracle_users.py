@@ -11,7 +11,7 @@ from plans import oracle_of
 from simulated import ONE_BYTE, preset_of, requests_of, simulate
 from test_oracle import ATTENTION, BATCHES, SEMANTICS
 
-from kvtrace.model.catalogue import find_model
+from kvtrace.llm.catalogue import find_model
 from kvtrace.requests import users as arrivals
 from kvtrace.requests.users import ArrivalProcess, ServingMode, Workload
 from kvtrace.sim.output import trace_batch
@@ -97,7 +97,7 @@ def check_users(preset, users, seed):
 
 @pytest.mark.full
 @pytest.mark.parametrize("workload", [1, 3])
-def test_one_promotion_of_a_request_demotes_what_another_would_move(workload):
+def test_one_promotion_demotes_what_another_would_move(workload):
     # Each tier above the last holds one chunk: what is promoted into it pushes out what the same
     # request found there.
     preset = preset_of(
@@ -112,7 +112,7 @@ def test_one_promotion_of_a_request_demotes_what_another_would_move(workload):
     check_users(preset, users=2, seed=0)
 
 
-def test_what_was_refused_of_a_prompt_with_documents_is_offered_at_once_as_the_request_ends():
+def test_refused_parts_of_a_document_prompt_are_offered_at_end():
     # Room for eight or nine chunks: the prompt's do not fit together, but would in the steps of its
     # computing.
     for capacity in (2048, 2304):

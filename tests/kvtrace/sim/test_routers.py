@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from phrases import shows
 from simulated import brief, kvtrace, preset_of, requests_of, simulate_fleet
 
 from kvtrace.core.errors import ConfigError
@@ -57,7 +58,7 @@ def test_random_goes_anywhere_and_the_same_way_again():
     assert 10 < sum(node == {0} for node in found) < 30
 
 
-def test_least_outstanding_goes_where_least_is_going_on_and_then_where_least_was():
+def test_least_outstanding_breaks_ties_by_past_requests():
     # Both are idle: node 0 as the first. It computes until 40: the next goes to node 1, which is
     # done at 14.
     rows = [
@@ -252,13 +253,13 @@ def test_memory_follows_what_is_live():
         (["fleet.nodes=0"], "fleet.nodes(=0) must be >= 1"),
         (
             ["fleet.nodes=2", "tiers.gpu.scope=fleet"],
-            "tiers.cpu.scope(=node): tier gpu above it is shared by more",
+            "tiers.cpu.scope(=node): tier gpu",
         ),
-        (["fleet.router=prefx"], "Invalid enum value 'prefx'"),
-        (["fleet.nodes=2", "fleet.prefill_nodes=2"], "at least one must generate"),
+        (["fleet.router=prefx"], "'prefx'"),
+        (["fleet.nodes=2", "fleet.prefill_nodes=2"], "must generate"),
         (
             ["fleet.nodes=2", "fleet.prefill_nodes=1", "fleet.link_bandwidth=5"],
-            "must be at least 1MB",
+            "1MB",
         ),
     ],
 )
@@ -276,7 +277,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
         kvtrace(monkeypatch, "gen", *small, *more, "--nodes", 3, "--router", "session", "-o", trace)
         == 0
     )
-    assert capsys.readouterr().out.splitlines()[1].startswith("3 nodes, router session: ")
+    assert shows(capsys.readouterr().out.splitlines()[1], "3 nodes … session")
     assert kvtrace(monkeypatch, "validate", trace) == 0
     assert kvtrace(monkeypatch, "info", trace) == 0
     assert "1.07 GB a node" in capsys.readouterr().out
@@ -289,4 +290,4 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert "--router sesion" in capsys.readouterr().err
     for flag, value in (("--router", "session"), ("--rack-nodes", 4), ("--prefill-nodes", 1)):
         assert kvtrace(monkeypatch, "gen", *small, flag, value, "-o", trace, "--force") == 2
-        assert f"{flag} {value} needs several nodes: add --nodes" in capsys.readouterr().err
+        assert shows(capsys.readouterr().err, f"{flag} {value} … --nodes")

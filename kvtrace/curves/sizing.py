@@ -1,0 +1,334 @@
+"""Find the DRAM and NVMe that reach a target: `kvtrace.size`.
+
+scenario + target + prices -> grid and search of capacities -> `SizeAnswer`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvtrace.core import pl
+from kvtrace.core.document.document import Document
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.notebook import html_table
+from kvtrace.core.statistics import Endurance, parse_endurance
+from kvtrace.core.units import format_bytes, parse_bytes
+from kvtrace.curves.documents import first_line, size_document
+from kvtrace.curves.points import Point, Stack, drive_of
+from kvtrace.curves.size import Question, Sizing, Target, parse_target
+from kvtrace.curves.size import answer as search_capacities
+from kvtrace.llm.serving import INSTANT
+from kvtrace.requests.registry import read_requests
+from kvtrace.requests.requests import Requests
+from kvtrace.sim.output import notes_of
+from kvtrace.sim.scenario import Scenario, build_scenario, settings_of
+from kvtrace.sim.simulation import has_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Progress = Callable[[float], None]
+"""Takes the share of the work that is done, 0 to 1."""
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class SizeAnswer:
+    """The capacities of DRAM and NVMe that reach a target.
+
+    Capacities are in bytes by role, "dram" and "nvme"; None is unlimited.
+    """
+
+    target: Target
+    """The hit ratio and the time to first token that were asked for."""
+    sizing: Sizing
+    """All points that were simulated, the chosen one and the ceiling."""
+    stack: Stack
+    scenario: Scenario
+    is_computing_ignored: bool
+    """Requests were served in the order of the file, and computing took no time by default."""
+    notes: list[str] = field(default_factory=list)
+    """Assumptions about the requests, the model and the preset."""
+
+    @property
+    def answer(self) -> str:
+        """The answer in one sentence."""
+        return first_line(self.sizing, self.target, self.stack)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether any of the capacities reaches the target."""
+        return self.sizing.chosen is not None
+
+    @property
+    def capacities(self) -> dict[str, int | None] | None:
+        """The chosen capacities in bytes by role; None if none reaches the target."""
+        return None if self.sizing.chosen is None else dict(self.sizing.chosen.capacities)
+
+    @property
+    def chosen(self) -> Point | None:
+        """The figures at the chosen capacities: hit ratio, time to first token, tiers, price."""
+        return self.sizing.chosen
+
+    @property
+    def ceiling(self) -> Point:
+        """The figures with unlimited DRAM and NVMe."""
+        return self.sizing.ceiling
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return one row for each pair of capacities that was simulated or estimated.
+
+        Columns: a capacity in bytes for each role (null: unlimited), `hit_ratio`,
+        `hit_ratio_error` (0 where all objects were simulated), `saved_tokens`, `price`.
+        """
+        return pl.DataFrame(
+            [
+                {f"{role}_bytes": capacity for role, capacity in point.capacities.items()}
+                | {
+                    "hit_ratio": point.hit_ratio,
+                    "hit_ratio_error": point.hit_ratio_error,
+                    "saved_tokens": point.saved_tokens,
+                    "price": point.price,
+                }
+                for point in self.sizing.points
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as `kvtrace size --json` prints it."""
+        config, points = self.scenario.config, self.sizing.points
+        names = ("preset", "model", "tensor_parallel", "seed", "source", "serving")
+        is_sampled = any(point.sampling_rate < 1 for point in points)
+        basis = {
+            "hits": "simulated",
+            "points": "sampled" if is_sampled else "simulated",
+            "first_token": None if self.ceiling.first_token is None else "modelled",
+        }
+        return {
+            "answer": self.answer,
+            **{name: config[name] for name in names},
+            "basis": basis,
+            "target": asdict(self.target),
+            **asdict(self.sizing),
+        }
+
+    def document(self) -> Document:
+        """Return the answer as a document for a terminal or a page."""
+        return size_document(
+            self.sizing,
+            self.stack,
+            self.scenario.config,
+            self.target,
+            is_ordered=self.is_computing_ignored,
+        )
+
+    def __repr__(self) -> str:
+        return f"<SizeAnswer: {self.answer}>"
+
+    def _repr_html_(self) -> str:
+        """Return the answer and the points for a notebook."""
+        roles = list(self.ceiling.capacities)
+        rows = [
+            [
+                *(_capacity_text(point.capacities[role]) for role in roles),
+                f"{point.hit_ratio:.1%}",
+            ]
+            for point in self.sizing.points
+        ]
+        return f"<b>{self.answer}</b>{html_table([*roles, 'hit ratio'], rows)}"
+
+
+def size(
+    requests: Requests | str | Path | None = None,
+    *,
+    preset: str | Path = "mlperf",
+    target_hit: float | str | None = None,
+    target_ttft: str | None = None,
+    prices: Mapping[str, float] | None = None,
+    capacities: Mapping[str, Sequence[str | int | None]] | None = None,
+    model: str | Path | None = None,
+    tiers: Mapping[str, Mapping[str, object]] | None = None,
+    knobs: Mapping[str, object] | None = None,
+    users: int | None = None,
+    duration: str | None = None,
+    max_requests: int | None = None,
+    gpu: str | None = None,
+    tensor_parallel: int = 1,
+    kv_dtype: str | None = None,
+    endurance: str | None = None,
+    sample: float | None = None,
+    seed: int = 42,
+    progress: Progress | None = None,
+) -> SizeAnswer:
+    """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token.
+
+    Without prices the answer has as little DRAM as possible, and then as little NVMe. Requests of a
+    file are served in its order and computing takes no time, unless `gpu` or `target_ttft` is
+    given.
+
+    Args:
+        requests: As in `simulate`.
+        preset: As in `simulate`.
+        target_hit: The share of lookups that must hit in any tier, such as 0.7 or "70%".
+        target_ttft: A percentile of the modelled time to first token, such as "p99=2s".
+        prices: Prices of a GiB by role, such as `{"dram": 4.0, "nvme": 0.1}`.
+        capacities: Capacities to choose from, by role, such as `{"dram": ["64GiB", "1TiB"]}`; a
+            number is bytes, None unlimited. Default: chosen by the load, then searched.
+        model: As in `simulate`.
+        tiers: As in `simulate`. A tier whose capacity is given is not searched.
+        knobs: As in `simulate`.
+        users: As in `simulate`.
+        duration: As in `simulate`.
+        max_requests: As in `simulate`.
+        gpu: As in `simulate`.
+        tensor_parallel: As in `simulate`.
+        kv_dtype: As in `simulate`.
+        endurance: Rated endurance of the drive, "1DWPD,5y" or its TBW, such as "14PB".
+        sample: Share of the objects in each of four samples; 1 simulates all. Default: as many as
+            take seconds.
+        seed: As in `simulate`.
+        progress: Called with the share of the work that is done.
+
+    Returns:
+        The answer: `answer` is the sentence, `capacities` the bytes, `to_polars` all points.
+
+    Raises:
+        ConfigError: without a target, for unknown names, or if no request looks anything up.
+
+    >>> import kvtrace as kt
+    >>> found = kt.size(
+    ...     users=4, duration="20s", model="tiny-1b", preset="lmcache-disk", target_hit=0.2,
+    ...     tiers={"gpu": {"capacity": "64MiB"}},
+    ... )
+    >>> found.is_reached, sorted(found.capacities)
+    (True, ['dram', 'nvme'])
+
+    """
+    target = parse_target(None if target_hit is None else str(target_hit), target_ttft)
+    if target is None:
+        raise ConfigError("give target_hit, such as 0.8, or target_ttft, such as 'p99=2s'")
+    if isinstance(requests, str | Path):
+        requests = read_requests(requests, max_requests=max_requests, seed=seed)
+    is_computing_ignored = requests is not None and target.first_token is None and gpu is None
+    settings = settings_of(tiers, knobs)
+    scenario = build_scenario(
+        requests,
+        preset=str(preset),
+        settings=settings,
+        model=None if model is None else str(model),
+        kv_dtype=kv_dtype,
+        gpu=INSTANT if is_computing_ignored else gpu,
+        tensor_parallel=tensor_parallel,
+        users=users,
+        duration=duration,
+        max_requests=max_requests,
+        seed=seed,
+    )
+    return size_scenario(
+        scenario,
+        target,
+        settings=settings,
+        capacities={
+            role: [_parse_capacity(value) for value in values]
+            for role, values in (capacities or {}).items()
+        },
+        prices={role: price / _GIB for role, price in prices.items()} if prices else None,
+        endurance=parse_endurance(endurance),
+        sample=sample,
+        is_computing_ignored=is_computing_ignored,
+        progress=progress,
+    )
+
+
+def size_scenario(
+    scenario: Scenario,
+    target: Target,
+    *,
+    settings: Sequence[str] = (),
+    capacities: Mapping[str, list[int | None]],
+    prices: Mapping[str, float] | None = None,
+    endurance: Endurance | None = None,
+    sample: float | None = None,
+    is_computing_ignored: bool = False,
+    progress: Progress | None = None,
+) -> SizeAnswer:
+    """Find the capacities for a scenario; see `size`.
+
+    `capacities` and `prices` (of a byte) are by role. A tier whose capacity `settings` give is not
+    searched.
+    """
+    if sample is not None and not 0 < sample <= 1:
+        raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
+    if (nodes := scenario.preset.fleet.nodes) > 1:
+        raise ConfigError(
+            f"fleet.nodes={nodes}: kvtrace size takes one node; for a fleet use kvtrace plan"
+        )
+    if scenario.load.requests is not None and "file" in scenario.config["source"]:
+        scenario.load.requests.check_shared()
+    stack = Stack(
+        scenario.preset,
+        scenario.model,
+        scenario.load,
+        scenario.ranks,
+        scenario.span_ns,
+        endurance,
+    )
+    if endurance is not None and drive_of(scenario.preset) is None:
+        names = ", ".join(tier.name for tier in scenario.preset.tiers)
+        raise ConfigError(
+            f"--endurance: none of the tiers {names} is a drive: memory and buckets do not wear"
+        )
+    if target.first_token is not None and not has_times(stack.preset):
+        raise ConfigError(
+            f"--target-ttft: nothing takes time with --gpu {stack.preset.gpu}; give --gpu h100, or"
+            " a tier a bandwidth with --set tiers.nvme.read_bandwidth=7GB"
+        )
+    known_prices = _check_prices(prices, list(stack.roles))
+    axes = dict(_settled_capacities(settings, stack)) | dict(capacities)
+    tell = progress or (lambda _share: None)
+    sizing = search_capacities(
+        stack, Question(target, axes, known_prices, sample), lambda done, of: tell(done / of)
+    )
+    notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
+    if prices and sizing.chosen is not None and sizing.chosen.price is None:
+        notes.append("the answer has no price: its unlimited tier has none")
+    return SizeAnswer(target, sizing, stack, scenario, is_computing_ignored, notes)
+
+
+def _settled_capacities(
+    settings: Sequence[str], stack: Stack
+) -> Iterator[tuple[str, list[int | None]]]:
+    """Yield the capacities, by role, that `settings` give the tiers that are sized."""
+    names = {setting.partition("=")[0].strip() for setting in settings}
+    for role, position in stack.roles.items():
+        tier = stack.preset.tiers[position]
+        if f"tiers.{tier.name}.capacity" in names:
+            yield role, [tier.capacity_bytes]
+
+
+def _check_prices(
+    prices: Mapping[str, float] | None, roles: Sequence[str]
+) -> dict[str, float] | None:
+    """Return the prices of a byte by role, checked: all roles or none have one."""
+    if not prices:
+        return None
+    for role in prices:
+        if role not in roles:
+            raise ConfigError(f"--price: takes prices of {' and '.join(roles)} only, not of {role}")
+    for role in roles:
+        if role not in prices:
+            raise ConfigError(f"--price: add a price of {role}, such as --price {role}=0.1/GiB")
+    return dict(prices)
+
+
+def _parse_capacity(value: str | int | None) -> int | None:
+    if value is None or value == "unlimited":
+        return None
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+def _capacity_text(capacity_bytes: int | None) -> str:
+    return "unlimited" if capacity_bytes is None else format_bytes(capacity_bytes)

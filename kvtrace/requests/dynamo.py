@@ -1,0 +1,168 @@
+"""NVIDIA Dynamo's request trace (`dynamo.request.trace.v1`).
+
+The file has one event a line; a `request_end` is one request. Dynamo's file sink wraps each event
+as {"timestamp": ..., "event": ...}. Where Dynamo traces for replay, a request carries `replay`: the
+hashes of its prompt's prefixes. Agents name their sessions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from kvtrace.core.errors import TraceError
+from kvtrace.core.units import NS_PER_MS
+from kvtrace.requests import requests as reading
+
+SCHEMA = "dynamo.request.trace.v1"
+
+
+class _Replay(msgspec.Struct):
+    trace_block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    input_length: reading.Count
+    input_sequence_hashes: list[int]
+
+
+class _Request(msgspec.Struct):
+    request_received_ms: reading.Milliseconds | None = None
+    total_time_ms: reading.Milliseconds | None = None
+    output_tokens: reading.Count | None = None
+    replay: _Replay | None = None
+
+
+class _Agent(msgspec.Struct):
+    session_id: str | None = None
+
+
+class _Event(msgspec.Struct):
+    event_type: str
+    schema: str | None = None
+    event_time_unix_ms: reading.Milliseconds | None = None
+    """When the request ended."""
+    request: _Request | None = None
+    agent_context: _Agent | None = None
+
+
+class _Line(msgspec.Struct):
+    """An event, or the envelope that the file sink puts around one."""
+
+    event: _Event | None = None
+    event_type: str = ""
+    schema: str | None = None
+    event_time_unix_ms: reading.Milliseconds | None = None
+    request: _Request | None = None
+    agent_context: _Agent | None = None
+
+    def unwrapped(self) -> _Event:
+        """Return the event of this line."""
+        if self.event is not None:
+            return self.event
+        return _Event(
+            self.event_type, self.schema, self.event_time_unix_ms, self.request, self.agent_context
+        )
+
+
+_SEES = f'"{SCHEMA}"'.encode()
+
+
+@reading.source(lambda start: start.text.startswith(b"{") and _SEES in start.text)
+def dynamo(path: Path) -> reading.Requests:
+    """Read the requests of the Dynamo trace at `path`.
+
+    A request arrives at `request_received_ms`, or where that is absent at the end of the request
+    less its `total_time_ms`. Requests without `replay` or without either time are left out, with a
+    note.
+
+    Raises:
+        TraceError: if a line is not such an event, hashes do not fit a prompt's length, or block
+            sizes differ.
+    """
+    lines = reading.JsonLines(path, _Line, name_fields=True)
+    requests = reading.Gathered()
+    other_events = Counter[str]()
+    without_prompt = without_arrival = block_tokens = 0
+    for number, line in lines:
+        event = line.unwrapped()
+        if not event.event_type:
+            raise lines.fault("Object missing required field `event_type`", number, None)
+        if event.event_type != "request_end" or event.request is None:
+            other_events[event.event_type] += 1
+            continue
+        if event.schema != SCHEMA:
+            raise lines.fault(f"{event.schema!r} is not {SCHEMA}", number, "schema")
+        replay = event.request.replay
+        if replay is None:
+            without_prompt += 1
+            continue
+        arrival_ms = _arrival_ms(event, event.request)
+        if arrival_ms is None:
+            without_arrival += 1
+            continue
+        block_tokens = block_tokens or replay.trace_block_size
+        _check_blocks(replay, block_tokens, lines, number)
+        arrival_ns = round(arrival_ms * NS_PER_MS)
+        requests.add(
+            arrival_ns,
+            replay.input_length,
+            event.request.output_tokens or 0,
+            replay.input_sequence_hashes,
+            event.agent_context.session_id if event.agent_context else None,
+            arrival_ns + round((event.request.total_time_ms or 0) * NS_PER_MS),
+        )
+    if not requests and without_prompt:
+        raise TraceError(
+            f"none of its {without_prompt} requests says its prompt's blocks: Dynamo has to trace"
+            " for replay",
+            path=path,
+        )
+    notes = reading.counted(
+        (without_prompt, "requests without `replay`, whose prompts are unknown, are left out"),
+        (without_arrival, "requests without the time of their arrival are left out"),
+    )
+    if other_events:
+        names = ", ".join(f"{count} {name}" for name, count in sorted(other_events.items()))
+        notes.append(
+            f"events that are not used: {names}; so no wait of an agent for its tools or sub-agents"
+        )
+    notes += reading.unused_notes(lines.fields - {"timestamp"}, _Line)
+    return requests.requests(
+        "dynamo",
+        path,
+        lines.sha256,
+        block_tokens,
+        notes,
+        requests_left_out=without_prompt + without_arrival,
+    )
+
+
+def _arrival_ms(event: _Event, request: _Request) -> float | None:
+    """Return when a request arrived, ms of the event's clock; None if nothing says so."""
+    if request.request_received_ms is not None:
+        return request.request_received_ms
+    if event.event_time_unix_ms is None or request.total_time_ms is None:
+        return None
+    return event.event_time_unix_ms - request.total_time_ms
+
+
+def _check_blocks(
+    replay: _Replay, block_tokens: int, lines: reading.JsonLines[_Line], number: int
+) -> None:
+    """Refuse a prompt whose blocks differ in size from the others', or do not fit its length."""
+    if replay.trace_block_size != block_tokens:
+        raise lines.fault(
+            f"{replay.trace_block_size}, but blocks are of {block_tokens} tokens",
+            number,
+            "request.replay.trace_block_size",
+        )
+    hashes = len(replay.input_sequence_hashes)
+    full_blocks = replay.input_length // block_tokens
+    if hashes not in (full_blocks, -(-replay.input_length // block_tokens)):
+        raise lines.fault(
+            f"{hashes} hashes, but {replay.input_length} tokens in blocks of {block_tokens} make"
+            f" {full_blocks} whole ones",
+            number,
+            "request.replay.input_sequence_hashes",
+        )

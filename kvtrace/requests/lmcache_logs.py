@@ -1,0 +1,340 @@
+"""LMCache's logs: prompts it looked up, its storage calls, and its traces of agents' chats."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from kvtrace.core.errors import TraceError, need_file
+from kvtrace.core.files import place_of
+from kvtrace.core.units import NS_PER_S, NS_PER_US
+from kvtrace.requests import requests as reading
+from kvtrace.requests.conversations import encoder
+
+LOOKUP_FILES = "lookup_hashes_*.jsonl"
+
+_Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class _Lookup(msgspec.Struct):
+    timestamp: reading.Seconds
+    chunk_size: _Size
+    seq_len: reading.Count
+    chunk_hashes: list[str]
+    request_id: str = ""
+    model_name: str = ""
+    dtypes: list[str] = []
+    shapes: list[list[_Size]] = []
+
+
+@reading.source(lambda start: start.is_json_with("chunk_hashes", "seq_len"))
+def lookup_log(path: Path) -> reading.Requests:
+    """Return the requests of the log at `path`, or of all `lookup_hashes_*.jsonl` in that
+    directory, by name.
+
+    TraceError if a line is no such lookup, has more hashes than its prompt has full chunks, or is
+    of another model or chunk size than those before it.
+
+    LMCache's lookup log (`lookup_hashes_*.jsonl`): each prompt's chunk hashes, and the shape of
+    their KV. LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that
+    it looks up, with its full chunks.
+    """
+    paths = reading.files_of(path, LOOKUP_FILES)
+    found, first, ids, repeated, unused = reading.Gathered(), None, set[str](), 0, set[str]()
+    for one in paths:
+        lines = reading.JsonLines(one, _Lookup, name_fields=True)
+        for number, line in lines:
+            first = first or line
+            chunks, most = len(line.chunk_hashes), line.seq_len // line.chunk_size
+            if chunks > most:
+                why = (
+                    f"{chunks} hashes, but {line.seq_len} tokens in chunks of {line.chunk_size}"
+                    f" make {most} full ones"
+                )
+                raise lines.fault(why, number, "chunk_hashes")
+            if len(set(line.chunk_hashes)) < chunks:
+                raise lines.fault(
+                    "a hash appears twice, but a hash names one whole prefix",
+                    number,
+                    "chunk_hashes",
+                )
+            for name in ("model_name", "chunk_size"):
+                mine, of_first = getattr(line, name), getattr(first, name)
+                if mine != of_first:
+                    why = (
+                        f"{mine!r} after {of_first!r}: one file may hold one model's requests;"
+                        f" split it by {name}"
+                    )
+                    raise lines.fault(why, number, name)
+            repeated += bool(line.request_id) and line.request_id in ids
+            ids.add(line.request_id)
+            found.add(round(line.timestamp * NS_PER_S), line.seq_len, 0, line.chunk_hashes)
+        unused |= lines.fields
+    if first is None:
+        raise TraceError("holds no request", path=path)
+    size_bytes = chunk_bytes(first.shapes, first.dtypes)
+    model = model_of(first.model_name, size_bytes, first.chunk_size)
+    notes = [
+        "the log does not say how long answers are: output_tokens is 0, and nothing is decoded"
+    ]
+    notes += reading.counted(
+        (repeated, "lookups are of a request that was looked up before: each is a request here")
+    )
+    notes += reading.unused_notes(unused, _Lookup)
+    facts = {"files": [p.name for p in paths], "model": model, "repeated_lookups": repeated}
+    return found.requests(
+        "lmcache-lookup", path, reading.sha256_of(*paths), first.chunk_size, notes, **facts
+    )
+
+
+CHAT_FILES = "*.openai_chat.jsonl"
+
+
+class _Chat(msgspec.Struct):
+    timestamp: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    """In microseconds."""
+    input: str
+    output: str
+    session_id: str | None = None
+
+
+@reading.source(lambda start: start.is_json_with("timestamp", "input"))
+def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> reading.Requests:
+    """Return the requests of the chats at `path`, or of all `*.openai_chat.jsonl` in that
+    directory, by name.
+
+    TraceError if a line is no such request; ConfigError if there is no such tokenizer.
+
+    LMCache's traces of agents (`*.openai_chat.jsonl`): a request a line, its prompt and answer as
+    text. They are in LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are
+    not in the order of time.
+    """
+    paths = reading.files_of(path, CHAT_FILES)
+    encode, per_token, words = encoder(tokenizer)
+    found, each = reading.Gathered(), block_tokens * per_token
+    for lines in (reading.JsonLines(one, _Chat) for one in paths):
+        for number, line in lines:
+            units, answer = encode(line.input), encode(line.output)
+            inputs, outputs = (-(-len(text) // per_token) for text in (units, answer))
+            if max(inputs, outputs) > reading.MAX_TOKENS:
+                raise lines.fault(f"a text of more than {reading.MAX_TOKENS} tokens", number, None)
+            found.add(
+                line.timestamp * NS_PER_US,
+                inputs,
+                outputs,
+                reading.full_blocks(units, each),
+                line.session_id,
+            )
+    notes = [
+        f"the source has no token counts: they are {words}",
+        (
+            f"the source has no block ids: {block_tokens} tokens of equal text behind equal text"
+            " are one block"
+        ),
+    ]
+    facts = {"files": [one.name for one in paths], "tokenizer": words}
+    return found.requests(
+        "lmcache-chat", path, reading.sha256_of(*paths), block_tokens, notes, **facts
+    )
+
+
+CHUNK_TOKENS = 256
+"""LMCache's default."""
+_LENGTH = struct.Struct(">I")
+_MAGIC: Final = b"LMCT"
+_MOST_BYTES = 1 << 28
+_PREFETCH = ".submit_prefetch_task"
+_WHOLE_PREFIX = -1
+"""The sliding window of layers that need every chunk."""
+
+
+class _Header(msgspec.Struct, tag="header"):
+    magic: bytes
+    format_version: int
+    level: str
+
+
+class _Key(msgspec.Struct):
+    chunk_hash: bytes
+    model_name: str
+    kv_rank: int
+
+
+class _Record(msgspec.Struct, tag="record"):
+    t_mono: reading.Seconds
+    qualname: str
+    args: dict[str, Any]
+
+
+class _Layout(msgspec.Struct):
+    shapes: list[list[int]]
+    dtypes: list[str]
+
+
+class _Group(msgspec.Struct):
+    """The chunks of one kind of layers on one rank, in order."""
+
+    keys: list[_Key]
+    layout_desc: _Layout
+    sliding_window_size: int = _WHOLE_PREFIX
+
+
+class _Spec(msgspec.Struct):
+    key_groups: list[_Group]
+
+
+@reading.source(lambda start: start.path.suffix == ".lct" and _MAGIC in start.text[:256])
+def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Requests:
+    """Return a request for each prefetch of the trace at `path`.
+
+    Its chunks are `block_tokens` long, 256 by default.
+
+    The trace gives full chunks and neither the tokens after them nor answers. TraceError if the
+    file is not such a trace, is cut off, or no shape in it has a dimension of `block_tokens`.
+
+    LMCache's storage trace (`.lct`): the calls of its storage manager, of which each prefetch is a
+    prompt looked up. The file is frames of a 4-byte big-endian length and so many bytes of
+    MessagePack: a header, then a record a call.
+    """
+    chunk_tokens = block_tokens or CHUNK_TOKENS
+    need_file(path)
+    found, digest, first, unused = reading.Gathered(), hashlib.sha256(), None, 0
+    for number, record in _records(path, digest):
+        if not record.qualname.endswith(_PREFETCH):
+            unused += 1
+            continue
+        try:
+            spec = msgspec.convert(_bare(record.args).get("spec"), _Spec)
+        except msgspec.ValidationError as error:
+            message, place = place_of(error)
+            raise TraceError(
+                message, path=path, row=number, column=f"spec.{place}" if place else "spec"
+            ) from None
+        groups = [g for g in spec.key_groups if g.keys]
+        if not groups:
+            continue
+        first = first or groups
+        whole = next((g for g in groups if g.sliding_window_size == _WHOLE_PREFIX), groups[0])
+        if whole.keys[0].model_name != first[0].keys[0].model_name:
+            why = (
+                f"{whole.keys[0].model_name!r} after {first[0].keys[0].model_name!r}: a trace of"
+                " two models"
+            )
+            raise TraceError(why, path=path, row=number, column="model_name")
+        chain = [key.chunk_hash for key in whole.keys]
+        found.add(round(record.t_mono * NS_PER_S), len(chain) * chunk_tokens, 0, chain)
+    if first is None:
+        raise TraceError("holds no prefetch, and so no prompts", path=path)
+    dimensions = {size for group in first for shape in group.layout_desc.shapes for size in shape}
+    if chunk_tokens not in dimensions:
+        why = (
+            f"no tensor has a dimension of {chunk_tokens} tokens, only {sorted(dimensions)}: say"
+            " --block-tokens"
+        )
+        raise TraceError(why, path=path)
+    sizes = [
+        chunk_bytes(g.layout_desc.shapes, g.layout_desc.dtypes)
+        for g in first
+        if g.keys[0].kv_rank == first[0].keys[0].kv_rank
+    ]
+    known = None if None in sizes else sum(size or 0 for size in sizes)
+    notes = [
+        (
+            "the trace has full chunks only: prompts end with their last one, output_tokens is 0,"
+            " and nothing is decoded"
+        ),
+        f"a chunk is taken as {chunk_tokens} tokens (--block-tokens)",
+    ]
+    model = model_of(first[0].keys[0].model_name, known, chunk_tokens)
+    facts = {
+        "model": model,
+        "ranks": len({g.keys[0].kv_rank for g in first}),
+        "records_not_used": unused,
+    }
+    return found.requests("lmcache-trace", path, digest.hexdigest(), chunk_tokens, notes, **facts)
+
+
+def _bare(value: Any) -> Any:
+    """Return `value` without the tags {"__t__".
+
+    Type, "v": value} that LMCache wraps its own types in.
+    """
+    if isinstance(value, dict):
+        if "__t__" in value:
+            return _bare(value.get("v"))
+        return {name: _bare(inner) for name, inner in value.items()}
+    return [_bare(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
+    """Yield the records with their number, from 1, once the header is as it should be."""
+    header, records = msgspec.msgpack.Decoder(_Header), msgspec.msgpack.Decoder(_Record)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        number = at = 0
+        while prefix := file.read(_LENGTH.size):
+            length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else _MOST_BYTES + 1
+            at += _LENGTH.size + length
+            if length > _MOST_BYTES or at > size:
+                raise TraceError(
+                    "the file ends within this record, or is damaged", path=path, row=number
+                )
+            frame = file.read(length)
+            digest.update(prefix)
+            digest.update(frame)
+            try:
+                if number:
+                    yield number, records.decode(frame)
+                elif (head := header.decode(frame)) != _Header(_MAGIC, 1, "storage"):
+                    what = (
+                        f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
+                    )
+                    raise TraceError(f"{what}, where we read LMCT, 1 and storage", path=path)
+            except msgspec.ValidationError as error:
+                message, place = place_of(error)
+                raise TraceError(message, path=path, row=number, column=place) from None
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                raise TraceError(f"not MessagePack: {error}", path=path, row=number) from None
+            number += 1
+
+
+ITEM_BYTES: Final = {
+    **dict.fromkeys(
+        ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "uint8", "int8"), 1
+    ),
+    **dict.fromkeys(("bfloat16", "float16", "half", "int16", "uint16"), 2),
+    **dict.fromkeys(("float32", "float", "int32"), 4),
+    **dict.fromkeys(("float64", "int64"), 8),
+}
+"""The bytes of an element, by the names that PyTorch gives its dtypes."""
+
+
+def chunk_bytes(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int | None:
+    """Return the bytes of tensors of these `shapes` and `dtypes`.
+
+    None if a dtype is unknown or nothing is given.
+    """
+    sizes = [ITEM_BYTES.get(name.removeprefix("torch.")) for name in dtypes]
+    if not shapes or len(shapes) != len(sizes) or any(size is None for size in sizes):
+        return None
+    return sum(math.prod(shape) * (size or 0) for shape, size in zip(shapes, sizes, strict=True))
+
+
+def model_of(name: str, size_bytes: int | None, chunk_tokens: int) -> dict[str, Any]:
+    """Return what the origin of a source says of the model.
+
+    Its name, and the KV bytes that one rank stores of a token.
+
+    The bytes are None where the log does not say them, or where they are no whole number.
+    """
+    whole = size_bytes is not None and size_bytes > 0 and size_bytes % chunk_tokens == 0
+    return {
+        "name": name,
+        "kv_bytes_per_token_per_rank": size_bytes // chunk_tokens if whole and size_bytes else None,
+    }

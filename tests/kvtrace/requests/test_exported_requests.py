@@ -1,0 +1,226 @@
+"""Exports of real tools: each call counts once, and every layout and encoding is read."""
+
+import json
+
+import pytest
+from simulated import kvtrace
+
+from kvtrace.core.errors import TraceError
+from kvtrace.requests.aiperf import aiperf
+from kvtrace.requests.dynamo import SCHEMA, dynamo
+from kvtrace.requests.opentelemetry import otel
+from kvtrace.requests.registry import detect, read_requests
+
+INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
+
+
+def span(number, *, parent=None, operation="chat", tokens=None, start=1, **attributes):
+    """A span whose attributes are of the conventions; `tokens` are of the prompt and the answer."""
+    values = {"gen_ai.operation.name": operation, **attributes}
+    if tokens is not None:
+        values |= dict(zip((INPUT, OUTPUT), tokens, strict=False))
+    return {
+        "traceId": "t",
+        "spanId": str(number),
+        "parentSpanId": "" if parent is None else str(parent),
+        "name": operation,
+        "startTimeUnixNano": str(start * 10**9),
+        "endTimeUnixNano": str((start + 1) * 10**9),
+        "attributes": [
+            {"key": key, "value": {"stringValue" if isinstance(value, str) else "intValue": value}}
+            for key, value in values.items()
+        ],
+    }
+
+
+def document(*spans, key="resourceSpans"):
+    return {key: [{"scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def totals(requests):
+    return len(requests), int(requests.input_tokens.sum()), int(requests.output_tokens.sum())
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        # The client's span encloses the server's: one call.
+        ([span(1, tokens=(17, 40)), span(2, parent=1, tokens=(17, 40))], (1, 17, 40)),
+        # The server's span comes first, as spans are exported when they end.
+        ([span(2, parent=1, tokens=(17, 40)), span(1, tokens=(17, 40))], (1, 17, 40)),
+        # A gateway between them.
+        (
+            [span(1, tokens=(5, 6)), span(2, parent=1), span(3, parent=2, tokens=(5, 6))],
+            (1, 5, 6),
+        ),
+        # A client that tried twice: two requests reached servers.
+        (
+            [
+                span(1, tokens=(7, 1)),
+                span(2, parent=1, tokens=(7, 0)),
+                span(3, parent=1, tokens=(7, 1)),
+            ],
+            (2, 14, 1),
+        ),
+        # An agent sums its two calls.
+        (
+            [
+                span(1, operation="invoke_agent", tokens=(30, 12)),
+                span(2, parent=1, tokens=(10, 4)),
+                span(3, parent=1, tokens=(20, 8)),
+            ],
+            (2, 30, 12),
+        ),
+        # A tool of a call asks a model itself: both are calls.
+        (
+            [
+                span(1, tokens=(10, 4)),
+                span(2, parent=1, operation="execute_tool"),
+                span(3, parent=2, tokens=(20, 8)),
+            ],
+            (2, 30, 12),
+        ),
+        # Embeddings keep no KV cache.
+        ([span(1, tokens=(10, 4)), span(2, operation="embeddings", tokens=(99,))], (1, 10, 4)),
+        # The same span exported twice.
+        ([span(1, tokens=(10, 4)), span(1, tokens=(10, 4))], (1, 10, 4)),
+        # Spans that enclose each other are damaged, and end.
+        ([span(1, parent=2, tokens=(10, 4)), span(2, parent=1)], (1, 10, 4)),
+    ],
+    ids=[
+        "client-and-server",
+        "server-first",
+        "gateway",
+        "retry",
+        "agent",
+        "tool",
+        "embeddings",
+        "twice",
+        "circle",
+    ],
+)
+def test_each_call_of_a_model_counts_once(tmp_path, spans, expected):
+    path = tmp_path / "spans.jsonl"
+    path.write_text(json.dumps(document(*spans)))
+    assert totals(otel.read(path)) == expected
+
+
+def test_a_server_span_inherits_from_its_client(tmp_path):
+    path = tmp_path / "spans.jsonl"
+    client = span(1, tokens=(17, 40), **{"gen_ai.conversation.id": "c"})
+    server = span(2, parent=1, start=2, **{INPUT: 17})
+    again = span(3, start=9, tokens=(20, 1), **{"gen_ai.conversation.id": "c"})
+    path.write_text(json.dumps(document(client, server, again)))
+    requests = otel.read(path)
+    assert requests.output_tokens.tolist() == [40, 1]
+    assert requests.session_id.tolist() == [0, 0]
+    assert requests.arrival_ns.tolist() == [0, 7 * 10**9]
+
+
+@pytest.mark.parametrize("layout", ["line", "indented", "batches", "array"])
+def test_layouts_of_otlp_give_the_same_requests(tmp_path, layout):
+    spans = [span(1, tokens=(17, 40)), span(2, start=5, tokens=(3, 4))]
+    path = tmp_path / "spans.json"
+    text = {
+        "line": json.dumps(document(*spans)),
+        "indented": json.dumps(document(*spans), indent=2),
+        "batches": json.dumps(document(*spans, key="batches"), indent=2),
+        "array": json.dumps([document(spans[0]), document(spans[1])], indent=1),
+    }[layout]
+    path.write_text(text)
+    assert detect(path) == "otel"
+    assert totals(otel.read(path)) == (2, 20, 44)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_requests_of_any_encoding_are_equal(tmp_path, encoding):
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    rows = [
+        {"timestamp": t, "input_length": 600, "output_length": 8, "hash_ids": [0, t + 1]}
+        for t in (0, 1)
+    ]
+    path = tmp_path / "m.jsonl"
+    path.write_text(mark + "".join(json.dumps(row) + "\n" for row in rows), encoding=encoding)
+    assert totals(read_requests(path)) == (2, 1200, 16)
+    table = tmp_path / "azure.csv"
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"
+    table.write_text(mark + text, encoding=encoding)
+    assert totals(read_requests(table)) == (1, 4808, 10)
+
+
+def event(name, *, arrival=None, ended=None, took=None, replay=True):
+    request = {"request_id": name, "output_tokens": 4}
+    request |= {} if arrival is None else {"request_received_ms": arrival}
+    request |= {} if took is None else {"total_time_ms": took}
+    blocks = {"trace_block_size": 2, "input_length": 3, "input_sequence_hashes": [11, 12]}
+    request |= {"replay": blocks} if replay else {"input_tokens": 100}
+    found = {"schema": SCHEMA, "event_type": "request_end", "request": request}
+    return found | ({} if ended is None else {"event_time_unix_ms": ended})
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_dynamo_events_are_read_in_their_envelope(tmp_path):
+    rows = [event("a", arrival=1000), event("b", arrival=2000)]
+    plain = write_lines(tmp_path / "plain.jsonl", rows)
+    wrapped = [{"timestamp": 12, "event": row} for row in rows]
+    enveloped = write_lines(tmp_path / "enveloped.jsonl", wrapped)
+    assert detect(enveloped) == "dynamo"
+    both = [dynamo.read(path) for path in (plain, enveloped)]
+    assert both[0].arrival_ns.tolist() == both[1].arrival_ns.tolist() == [0, 10**9]
+    assert both[0].block_ids.tolist() == both[1].block_ids.tolist()
+
+
+def test_dynamo_arrivals_follow_from_end_and_duration(tmp_path):
+    rows = [
+        event("a", arrival=1000),
+        event("b", ended=3000, took=500),
+        event("c", ended=4000),
+        event("d", replay=False, ended=2000),
+    ]
+    requests = dynamo.read(write_lines(tmp_path / "d.jsonl", rows))
+    assert requests.arrival_ns.tolist() == [0, 1500 * 10**6]
+    assert requests.origin["requests_left_out"] == 2
+
+
+def record(conversation, start_ns, tokens, phase="profiling"):
+    lengths = ("input_sequence_length", "output_sequence_length")
+    metrics = {
+        name: {"value": n, "unit": "tokens"} for name, n in zip(lengths, tokens, strict=False)
+    }
+    metadata = {
+        "request_start_ns": start_ns,
+        "request_end_ns": start_ns + 10**9,
+        "conversation_id": conversation,
+        "benchmark_phase": phase,
+    }
+    return {"metadata": metadata, "metrics": metrics}
+
+
+def test_aiperf_records_are_requests(tmp_path, monkeypatch):
+    rows = [
+        record("w", 1, (9, 9), "warmup"),
+        record("a", 10**18, (1048, 332)),
+        record("a", 10**18 + 5 * 10**9, (1476, 286)),
+        record("b", 10**18 + 7 * 10**9, ()),
+    ]
+    path = write_lines(tmp_path / "profile_export.jsonl", rows)
+    assert detect(path) == "aiperf"
+    requests = aiperf.read(path)
+    assert totals(requests) == (2, 2524, 618)
+    assert requests.arrival_ns.tolist() == [0, 5 * 10**9]
+    assert requests.session_id.tolist() == [0, 0]
+    assert requests.answered_ns.tolist() == [10**9, 6 * 10**9]
+    assert requests.origin["records_left_out"] == 2
+    output = tmp_path / "o.parquet"
+    assert kvtrace(monkeypatch, "import", str(path), "-o", str(output)) == 0
+
+
+def test_spans_without_a_call_are_refused(tmp_path):
+    path = tmp_path / "spans.jsonl"
+    path.write_text(json.dumps(document(span(1, operation="invoke_agent", tokens=(1, 1)))))
+    with pytest.raises(TraceError, match="1 spans"):
+        otel.read(path)
