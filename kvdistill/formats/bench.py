@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvdistill.formats.formats import Account, Imported, ImportOptions
+from kvdistill.formats.formats import Account, Imported, ImportedFacts, ImportOptions
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
@@ -137,10 +137,7 @@ def imported(
         [],
         summary=Summary(verdict=verdict, figures=[], wall_ns=wall_ns),
         first_unix_ns=None if started is None else int(started.timestamp() * NS_PER_S),
-        facts={
-            "serving": msgspec.to_builtins(serving),
-            "host": {"benchmark": benchmark, **(config or {})},
-        },
+        facts=ImportedFacts(serving=serving, host={"benchmark": benchmark, **(config or {})}),
     )
 
 

@@ -24,10 +24,12 @@ import msgspec
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
 from kvdistill.formats.importing import INPUT, finish, first_lines, leave_out, load, one
-from kvdistill.queries.database import Row, distributions, literal, named, query
+from kvdistill.queries.database import Row, literal, named, query
+from kvdistill.queries.recorded import viewed_times
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import duckdb, tables
 from kvtrace.core.errors import ConfigError, TraceError, need_file
+from kvtrace.core.metrics.distribution import ERROR
 from kvtrace.core.run.probe_file import DirectionFigures
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, MOST
@@ -203,7 +205,10 @@ _DEFINITIONS_OF_REQUESTS = {
         "requests by how many their disk had in flight when they were issued, in any direction, "
         "themselves included; one without a completion stays in flight"
     ),
-    "percentiles": "nearest rank, exact; null with fewer than 1 / (1 - q) requests",
+    "percentiles": (
+        "nearest rank; exact up to 10 million requests, beyond from a histogram, at most"
+        f" {ERROR:.2%} off; null with fewer than 1 / (1 - q) requests"
+    ),
 }
 
 
@@ -231,7 +236,7 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, object]:
     times: dict[tuple[str, str], Row] = defaultdict(
         lambda: _NOTHING | {"log2_ns": [], "fine_ns": []}
     )
-    for layer, rows in distributions(db, list(QUANTILES.values()))[1].items():
+    for layer, rows in viewed_times(db).summaries.items():
         for row in rows:
             # A bound, as the probe gives: the longest is below it.
             told = row | {"longest_below_ns": row["max_ns"] + 1}

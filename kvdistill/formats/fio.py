@@ -29,7 +29,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Account, Imported, ImportOptions, Rows
+from kvdistill.formats.formats import (
+    ABSOLUTE,
+    RELATIVE,
+    Account,
+    Imported,
+    ImportedFacts,
+    ImportOptions,
+    Rows,
+)
 from kvdistill.formats.importing import INPUT, finish, first_lines, leave_out, load, one
 from kvdistill.queries.database import named
 from kvdistill.queries.window import OK, READ, WRITE
@@ -38,7 +46,8 @@ from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
 from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import Distribution, Figures, Summary
-from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
+from kvtrace.core.run.run_builder import COMPLETE
+from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE, EngineNote
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
 from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
 from kvtrace.core.units import NS_PER_MS, counted, per_second
@@ -284,22 +293,22 @@ def _latency(found: _Moved, kinds: set[str]) -> Distribution | None:
     return msgspec.structs.replace(distribution, **points)
 
 
-def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> dict[str, object]:
+def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> ImportedFacts:
     def same(name: str) -> str | None:
         """Return the option that all jobs share, else null."""
         values = {option.get(name) for option in options}
         return values.pop() if len(values) == 1 else None
 
     depth = same("iodepth")
-    return {
-        "status": "partial" if errors else "complete",
-        "reason": "; ".join(errors) or None,
-        "engine": {
-            "name": same("ioengine") or "other",
-            "queue_depth": int(depth) if depth is not None and depth.isdigit() else None,
-            "io_bytes": None,
-        },
-    }
+    return ImportedFacts(
+        status="partial" if errors else COMPLETE,
+        reason="; ".join(errors) or None,
+        engine=EngineNote(
+            name=same("ioengine") or "other",
+            queue_depth=int(depth) if depth is not None and depth.isdigit() else None,
+            io_bytes=None,
+        ),
+    )
 
 
 TIER = "fio"

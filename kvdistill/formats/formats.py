@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from kvtrace.core import duckdb
-from kvtrace.core.run.figures import Summary
+from kvtrace.core.run.figures import Serving, Summary
+from kvtrace.core.run.run_builder import COMPLETE
+from kvtrace.core.run.run_file import EngineNote
 from kvtrace.core.schema import Table
 from kvtrace.core.units import counted
 
@@ -91,6 +94,22 @@ class Rows:
     query: str
 
 
+OTHER_ENGINE = EngineNote(name="other", queue_depth=None, io_bytes=None)
+"""A program that is not ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedFacts:
+    """More of run.json that a format knows."""
+
+    status: str = COMPLETE
+    reason: str | None = None
+    """Why it is not complete."""
+    host: dict[str, object] = field(default_factory=dict)
+    engine: EngineNote = OTHER_ENGINE
+    serving: Serving | UnsetType = UNSET
+
+
 @dataclass(frozen=True, slots=True)
 class Imported:
     """The result of a reader; null is what the format does not carry."""
@@ -104,8 +123,7 @@ class Imported:
     """The content of probe.json; null if there is none."""
     first_unix_ns: int | None = None
     """When the first row happened; null if the format has no date."""
-    facts: dict[str, object] = field(default_factory=dict)
-    """More of run.json that the format knows: host, engine."""
+    facts: ImportedFacts = ImportedFacts()
     config: dict[str, object] = field(default_factory=dict)
     """How it was measured: where two imports differ in it, a comparison says so."""
 

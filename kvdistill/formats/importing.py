@@ -16,24 +16,33 @@ import msgspec
 import numpy as np
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, reader
-from kvdistill.queries.database import (
-    BATCH_ROWS,
-    TIMES,
-    connect,
-    distributions,
-    figures,
-    literal,
-    named,
-    opened,
-)
+from kvdistill.queries.database import BATCH_ROWS, connect, literal, named
 from kvtrace.core import duckdb, pa
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
-from kvtrace.core.run.figures import Distribution, Figures, Summary
-from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, PROBE_FILE, RUN_FILE, SERIES_FILE
+from kvtrace.core.metrics.ops_table import record_ops
+from kvtrace.core.metrics.recorder import DEFINITIONS, RunFacts
+from kvtrace.core.run.figures import Summary
+from kvtrace.core.run.run_builder import (
+    RunOutcome,
+    build_header,
+    build_run_file,
+    histogram_notes,
+)
+from kvtrace.core.run.run_file import (
+    BLOCKS_FILE,
+    OPS_FILE,
+    PROBE_FILE,
+    RUN_FILE,
+    SERIES_FILE,
+    PacingNote,
+    RunFile,
+    TraceNote,
+    WindowNote,
+    sealed,
+)
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
-from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.tables import create, open_table, unpacked
 from kvtrace.core.units import NS_PER_S
 
@@ -82,45 +91,66 @@ def import_files(
             ) as out:
                 for batch in _batches(db, rows):
                     out.write(batch)
+    metadata = _metadata(found, TRACE, names, config, argv)
     started = None
     if found.first_unix_ns is not None:
         started = datetime.fromtimestamp(found.first_unix_ns / NS_PER_S, UTC).isoformat()
-    # As kvreplay writes them.
-    metadata = msgspec.to_builtins(_metadata(found, TRACE, names, config, argv))
-    head = {
-        name: metadata[name]
-        for name in ("program", "version", "argv", "config", "config_sha256", "notes")
-    }
-    head["started_utc"] = started
     if found.probe is not None:
+        known = msgspec.to_builtins(metadata)
+        facts = ("program", "version", "argv", "config", "config_sha256", "notes")
+        head = {name: known[name] for name in facts} | {"started_utc": started}
         write_json(outdir / PROBE_FILE, head | found.probe)
         written.append(PROBE_FILE)
     elif OPS_FILE in written or found.summary is not None:
-        # Behind its head; null where an import does not know a field.
-        manifest = {
-            "status": "complete",
-            "reason": None,
-            "host": {},
-            "trace": {
-                "file": files[0].name,
-                "metadata": metadata | {"rows": found.account.rows_kept},
-            },
-            "tiers": {name: {"target": None, "engine": "other"} for name in found.tiers},
-            "pacing": {"loop": None, "speed": None},
-            "engine": {"name": "other", "queue_depth": None, "io_bytes": None},
-            "window": {
-                "rows": found.account.rows_kept,
-                "is_whole_trace": None,
-                "span_ns": None,
-                "limit": None,
-            },
-            **found.facts,
-            "summary": found.summary or _summary_of_ops(outdir / OPS_FILE, options.format),
-        }
-        write_json(outdir / RUN_FILE, head | manifest)
+        summary = found.summary
+        if summary is None:
+            summary = summary_of_ops(outdir / OPS_FILE, options.format)
+        run = _run_file(found, summary, metadata, files[0].name, started)
+        write_json(outdir / RUN_FILE, sealed(run))
         written.append(RUN_FILE)
     found.account.files = written
     return found.account
+
+
+def _run_file(
+    found: Imported, summary: Summary, metadata: Metadata, file: str, started_utc: str | None
+) -> RunFile:
+    """Return the content of run.json, as kvreplay writes it; null where an import does not know."""
+    rows, facts = found.account.rows_kept, found.facts
+    header = build_header(
+        program=metadata.program,
+        argv=metadata.argv,
+        config=metadata.config,
+        started_utc=started_utc,
+        host=facts.host,
+        trace=TraceNote(file=file, metadata=msgspec.structs.replace(metadata, rows=rows)),
+        tiers={name: {"target": None, "engine": ENGINE} for name in found.tiers},
+        pacing=PacingNote(loop=None, speed=None),
+        engine=facts.engine,
+        window=WindowNote(rows=rows, is_whole_trace=None, span_ns=None, limit=None),
+    )
+    return build_run_file(
+        header,
+        RunOutcome(
+            summary=summary,
+            status=facts.status,
+            reason=facts.reason,
+            notes=[*metadata.notes, *histogram_notes(summary.figures, None)],
+            serving=facts.serving,
+        ),
+    )
+
+
+_DEFINITIONS = {
+    "latency": "service time: completed_ns - submitted_ns, as the imported program measured them"
+}
+
+
+def summary_of_ops(ops: Path, source: str) -> Summary:
+    """Return the summary of an imported table `ops`, by the recorder that live runs use."""
+    recording = record_ops(ops)
+    facts = RunFacts(verdict=f"imported from {source}", definitions=DEFINITIONS | _DEFINITIONS)
+    return recording.recorder.summary(facts)
 
 
 def _check_folder(outdir: Path, *, is_forced: bool) -> None:
@@ -162,32 +192,6 @@ def _metadata(
     tiers = [TierFacts(name) for name in found.tiers] if table in (TRACE, OBJECTS, OPS) else []
     return describe(
         table, "kvdistill", argv, config, tiers=tiers, source=source, notes=found.account.lines()
-    )
-
-
-def _summary_of_ops(ops: Path, source: str) -> Summary:
-    """Return the summary of the `ops` that were just written, by the queries that a report of them
-    uses.
-    """
-    with opened([ops]) as db:
-        db.execute(TIMES)
-        counted = figures(db)
-        _points, times = distributions(db, list(QUANTILES.values()))
-    latencies = {(row.pop("tier"), row.pop("op")): Distribution(**row) for row in times["latency"]}
-    shown = [
-        Figures(
-            is_simulated=False,
-            latency=latencies.get((f["tier"], f["op"]), Distribution(0)),
-            **{name: value for name, value in f.items() if name not in ("rows", "skipped")},
-        )
-        for f in counted
-    ]
-    return Summary(
-        verdict=f"imported from {source}",
-        figures=shown,
-        operations=sum(f["operations"] for f in counted),
-        errors=sum(f["errors"] for f in counted),
-        not_reached=0,
     )
 
 

@@ -1,7 +1,7 @@
-"""DuckDB with bounded memory, the named queries in `kvdistill/queries/sql`, and the figures of a
-run by them.
+"""DuckDB with bounded memory, the views of our tables, and the named queries in
+`kvdistill/queries/sql`.
 
-Figures are by tier and operation: counts, rates, times; the warm-up is left out, as in run.json.
+Views `measured` and `measured_requests` leave the warm-up of a run out, as its run.json does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import re
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -32,8 +31,7 @@ from kvtrace.core.schema import (
     Table,
     arrow_schema,
 )
-from kvtrace.core.statistics import QUANTILES
-from kvtrace.core.units import parse_duration_ns, per_second
+from kvtrace.core.units import parse_duration_ns
 
 Row = dict[str, Any]
 """A row of a query's result by column name. DuckDB gives what the text of the query asks for."""
@@ -128,23 +126,6 @@ def named(name: str) -> str:
 
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
-TIMES = """
-CREATE VIEW times AS
-SELECT * FROM (
-    SELECT tier, op::VARCHAR AS op, 'latency' AS measure, completed_ns - submitted_ns AS time_ns, outcome, engine
-    FROM measured
-    UNION ALL
-    SELECT tier, op::VARCHAR, 'response', completed_ns - scheduled_ns, outcome, engine FROM measured
-    UNION ALL
-    SELECT tier, op::VARCHAR, 'lateness', submitted_ns - scheduled_ns, outcome, engine FROM measured
-)
-WHERE outcome = 'ok' AND engine <> 'sim' AND time_ns IS NOT NULL
-"""
-"""Service times (as run.json, `latency`), response times and lateness of what completed well.
-
-Simulated tiers have no such times, and a closed loop only service times.
-"""
-MEASURES = ("latency", "response", "lateness")
 
 
 def _measured(
@@ -173,39 +154,6 @@ def _measured(
             " request_id)"
         )
         yield "measured_requests", f"FROM served {warm if cases else ''}"
-
-
-def figures(db: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Return counts, bytes and rates by tier and operation, over the view `measured`."""
-    found = query(db, "run_figures")
-    for row in found:
-        span_ns = row["span_ns"] if row["engine"] != "sim" else None
-        row["bandwidth_bytes_per_s"] = (
-            None if row["op"] == "delete" else per_second(row["bytes"], span_ns)
-        )
-        row["operations_per_s"] = per_second(row["operations"], span_ns)
-    return found
-
-
-def distributions(
-    db: duckdb.DuckDBPyConnection, parts: Sequence[int]
-) -> tuple[list[Row], dict[str, list[Row]]]:
-    """Return times at `parts` (ten-thousandths, every QUANTILE among them), and summaries by
-    measure.
-
-    Null where there are too few operations. Over the view `times`.
-    """
-    points = query(db, "run_distributions", parts=list(parts))
-    known = {(p["measure"], p["tier"], p["op"], p["share"]): p["time_ns"] for p in points}
-    found: dict[str, list[Row]] = defaultdict(list, {name: [] for name in MEASURES})
-    for row in query(db, "run_times"):
-        key = (row["measure"], row["tier"], row["op"])
-        quantiles = {
-            f"{name}_ns": known.get((*key, part / 10_000)) for name, part in QUANTILES.items()
-        }
-        counted = {name: row[name] for name in ("tier", "op", "count", "mean_ns")}
-        found[row["measure"]].append(counted | quantiles | {"max_ns": row["max_ns"]})
-    return points, found
 
 
 _PATTERN = set("*?[")

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from kvdistill.queries.database import Row, opened, query
+from kvdistill.queries.database import Row, named, opened, query
+from kvdistill.queries.recorded import viewed_times
 from kvdistill.reports.tables import (
     Key,
     Report,
@@ -328,6 +329,8 @@ def layers(run_directory: Path) -> Layers | None:
     files = [ops, blocks] if blocks.is_file() else [ops]
     with opened(files) as db:
         objects = query(db, "run_layers_objects")
+        db.execute(f"CREATE VIEW times AS {named('run_layers_times')}")
+        times_of = {row["op"]: row for row in viewed_times(db).summaries.get("object", [])}
         inside = [_latency_parts(db, row) for row in objects] if blocks.is_file() else []
     moved, shown = [], []
     for row in objects:
@@ -355,7 +358,7 @@ def layers(run_directory: Path) -> Layers | None:
         layer = "object response" if row["is_response"] else "object"
         shown.append(
             {"op": op, "layer": layer, "count": operations}
-            | {name: row[name] for name in TIMES[:-1]}
+            | {name: times_of.get(op, {}).get(name) for name in TIMES[:-1]}
         )
         beneath = {"application": None if application is None else application.times.get(op)}
         beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}

@@ -16,7 +16,8 @@ from msgspec.structs import asdict
 
 from kvdistill.jobs.check import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import tier_reuse
-from kvdistill.queries.database import TIMES, Row, distributions, figures, opened, query
+from kvdistill.queries.database import Row, opened, query
+from kvdistill.queries.recorded import figure_rows, operation_times
 from kvdistill.reports.jobs import closeness_chapter
 from kvdistill.reports.probe import (
     Layers,
@@ -62,6 +63,8 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.files import at
+from kvtrace.core.metrics.ops_table import record_ops
+from kvtrace.core.metrics.warmup import parse_warmup
 from kvtrace.core.run.figures import Distribution, Mlperf, RequestFigures, Serving, ServingTimes
 from kvtrace.core.run.run_file import RanksNote, RunFile, find_run
 from kvtrace.core.schema import OPS
@@ -337,12 +340,14 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
     """
     meta = tables.open_table(ops, OPS).meta
     run = find_run(ops.parent)
+    asked = None if run is None or run.summary.warmup is None else run.summary.warmup.asked
+    recording = record_ops(ops, parse_warmup(asked))
+    times = operation_times(recording, PARTS)
     with opened([ops]) as db:
-        db.execute(TIMES)
         span = query(db, "run_span")[0]
         span_ns = None if span["first_ns"] is None else span["last_ns"] - span["first_ns"]
         bucket_ns = span_ns // buckets + 1 if span_ns else None
-        done = figures(db)
+        done = figure_rows(recording)
         stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns}
         over_time = (
             query(db, "run_over_time", start_ns=0, buckets=buckets, **stretches)
@@ -350,14 +355,13 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
             else []
         )
         heat = query(db, "run_heat", **stretches) if bucket_ns else []
-        points, times = distributions(db, PARTS)
         is_probed = run is not None and run.probes is not None and run.probes.is_measured
         return RunReport(
             subject=subject_of(ops, meta),
             run=run,
             figures=done,
-            **times,
-            distributions=points,
+            **times.summaries,
+            distributions=times.points,
             sizes=query(db, "run_sizes", has_deletes=False),
             size_bins=query(db, "run_size_bins", has_deletes=False),
             bucket_ns=bucket_ns,

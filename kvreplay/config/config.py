@@ -51,6 +51,17 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if n.startswith("qos_")
         }
 
+    @property
+    def targets_ns(self) -> dict[str, dict[str, int]]:
+        """The targets by class of service and percentile, in ns."""
+        return {
+            name: {
+                percentile: parse_duration_ns(text)
+                for percentile, text in msgspec.structs.asdict(targets).items()
+            }
+            for name, targets in self.targets.items()
+        }
+
 
 def read_criteria(path: Path) -> Criteria:
     """Read the thresholds from the TOML file `path`; ConfigError for a bad value."""

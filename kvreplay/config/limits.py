@@ -10,11 +10,9 @@ first because libc and NumPy do not survive a shortage.
 
 from __future__ import annotations
 
-import re
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,7 +26,6 @@ from kvreplay.config.config import (
 )
 from kvreplay.engine.engine import EngineName
 from kvreplay.engine.share import check_submitters
-from kvreplay.native.rows import NONE, NOT_DONE
 from kvreplay.plan import pacing
 from kvreplay.plan.buffers import PAGE_BYTES
 from kvreplay.plan.contents import check_ratios
@@ -39,7 +36,8 @@ from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import FileLayout, Tier
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.files import available_bytes
-from kvtrace.core.units import format_bytes, format_io_size, parse_duration_ns
+from kvtrace.core.metrics.warmup import Warmup, parse_warmup
+from kvtrace.core.units import format_bytes, format_io_size
 
 MAX_RETRIES = 20
 MAX_IO_BYTES = 1 << 30  # of one call the kernel moves less than 2 GiB
@@ -227,55 +225,6 @@ def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
             f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but"
             f" only {format_bytes(available)} is available; free some{less}"
         )
-
-
-_ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class Warmup:
-    """The start of a run that its figures leave out; exactly one of the two is set."""
-
-    rows: int | None = None
-    time_ns: int | None = None
-
-    def is_measured(self, rows: Any) -> Any:
-        """Return bool for each of `rows` (ROW).
-
-        Whether it counts. By due time in an open loop, else by submission.
-        """
-        due_ns = rows["due_ns"]
-        return self.counts(
-            rows["trace_row"], np.where(due_ns == NONE, rows["submitted_ns"], due_ns)
-        )
-
-    def counts(self, row: Any, begun_ns: Any) -> Any:
-        """Return the same of rows of the trace, by when each was due, in a closed loop submitted,
-        or -1.
-        """
-        return (
-            row >= self.rows
-            if self.rows is not None
-            else (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
-        )
-
-
-def parse_warmup(text: str | None) -> Warmup | None:
-    """Return the warm-up that `text` names, `1000`, `1000rows` or `30s`; None for no text."""
-    if text is None:
-        return None
-    match = _ROWS.fullmatch(text)
-    try:
-        warmup = (
-            Warmup(rows=int(match.group(1))) if match else Warmup(time_ns=parse_duration_ns(text))
-        )
-    except ConfigError:
-        raise ConfigError(f"--warmup {text!r}: write rows (1000) or time (30s)") from None
-    if 0 in (warmup.rows, warmup.time_ns):
-        raise ConfigError(
-            f"--warmup {text!r} must be more than 0, such as 30s; or leave out --warmup"
-        )
-    return warmup
 
 
 def check_warmup(

@@ -18,10 +18,8 @@ from kvreplay.config.config import MAX_SEED, Config
 from kvreplay.config.limits import (
     ASKED,
     ROW_BYTES,
-    Warmup,
     check,
     check_memory,
-    parse_warmup,
     with_depth,
 )
 from kvreplay.config.tiers import make_tiers
@@ -35,6 +33,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import available_bytes
 from kvtrace.core.limit import ALL, Limit, parse_limit
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.metrics.warmup import Warmup, parse_warmup
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table
 from kvtrace.core.units import NS_PER_S, counted

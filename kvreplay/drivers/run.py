@@ -31,8 +31,8 @@ from kvreplay.drivers.engines import (
 from kvreplay.drivers.record import STRACE, TIER, EngineRecord, Recording, recording
 from kvreplay.probes.session import probing
 from kvreplay.result import tables
-from kvreplay.result.counts import RunPart
-from kvreplay.result.summarize import Measured, RunResults, opening
+from kvreplay.result.recording import RunPart
+from kvreplay.result.summarize import EngineFacts, Measured, RunResults, build_run_header
 from kvreplay.run.run import FinishedRun, Interrupted, moved_between, write_down
 from kvreplay.tiers.claims import smart
 from kvreplay.tiers.files import FileTier
@@ -221,12 +221,7 @@ def _begun(
         **filesystem_facts(wanted.directory),
     }
     window = made.setting.window
-    return opening(
-        made.setting,
-        meta.config,
-        TraceNote(file=wanted.trace.name, metadata=meta),
-        started_utc=started.isoformat(),
-        host=host_facts() | {"engine": f"{wanted.engine.title} {version or '(version unknown)'}"},
+    engine_facts = EngineFacts(
         tiers={TIER: facts},
         engine=EngineNote(
             name="other", because=f"{wanted.engine.title} itself", queue_depth=None, io_bytes=None
@@ -239,6 +234,14 @@ def _begun(
             limit=counted(len(service.requests), "request"),
             peak_bytes={TIER: window.residency.peak_bytes[0]},
         ),
+    )
+    return build_run_header(
+        made.setting,
+        meta.config,
+        TraceNote(file=wanted.trace.name, metadata=meta),
+        engine_facts,
+        started_utc=started.isoformat(),
+        host=host_facts() | {"engine": f"{wanted.engine.title} {version or '(version unknown)'}"},
         smart={TIER: SmartReadings(before=health, after=None)},
     )
 

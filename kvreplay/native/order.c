@@ -12,36 +12,6 @@
 enum { REQUEST, OBJECT }; // of Order.chain
 enum { READS = 1, AHEAD_ROWS = 4096, LOOK_ROWS = 1024, MOST_WINDOWS = 4 };
 
-// --- heaps of rows: the lowest first
-// --------------------------------------------------------------------------------
-
-void heap_push(Heap *h, int64_t number) {
-    if (h->count == h->room) {
-        h->number = grown(h->number, h->room = 2 * h->room + 256, sizeof(int64_t));
-    }
-    int64_t at = h->count++;
-    for (; at && h->number[(at - 1) / 2] > number; at = (at - 1) / 2) {
-        h->number[at] = h->number[(at - 1) / 2];
-    }
-    h->number[at] = number;
-}
-
-int64_t heap_pop(Heap *h) {
-    int64_t least = h->number[0], last = h->number[--h->count], at = 0, child;
-    while ((child = 2 * at + 1) < h->count) {
-        if (child + 1 < h->count && h->number[child + 1] < h->number[child]) {
-            child++;
-        }
-        if (h->number[child] >= last) {
-            break;
-        }
-        h->number[at] = h->number[child];
-        at = child;
-    }
-    h->number[at] = last;
-    return least;
-}
-
 // --- groups
 // ---------------------------------------------------------------------------------------------------------
 

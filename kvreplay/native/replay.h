@@ -15,11 +15,9 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "core.h"
+#include "operation.h"
 
 enum { BLOCK_BYTES = 4096, SECTOR_BYTES = 512, MOST_TIERS = 127, CHAINS = 2 };
-enum { READ, WRITE, DELETE, OPS };            // Row.op, as the trace's closed set
-enum { OK, FAILED, SHORT, SKIPPED, CORRUPT }; // Row.outcome, as the table ops has them
 enum {
     VERSION_BEFORE = 0,
     VERSION_MIXED = -2,
@@ -29,14 +27,23 @@ enum {
 // --- rows
 // ---------------------------------------------------------------------------------------------------------
 
-typedef struct {       // one operation of the trace: what is asked, and what came of it
-    int64_t trace_row; // its place in the trace
-    int64_t due_ns;    // NONE in a closed loop
-    int64_t offset_bytes, length_bytes;
-    int64_t request;      // the trace's id; NONE
-    int64_t ready_ns;     // when the last row that it waited for ended; 0: it waited for none
-    int64_t submitted_ns; // before the system call that carried its first I/O; NONE
-    int64_t completed_ns; // NONE
+typedef struct { // one operation of the trace; its first fields are those of an OperationRow
+    int64_t trace_row;
+    int64_t due_ns;
+    int64_t offset_bytes;
+    int64_t length_bytes;
+    int64_t request;
+    int64_t ready_ns;
+    int64_t submitted_ns;
+    int64_t completed_ns;
+    int8_t op;
+    int8_t tier;
+    int8_t phase;
+    int8_t outcome; // where all went well written last
+    bool is_bulk;
+    bool is_journaled;
+    bool is_ended;
+    uint8_t unmet; // order.c: groups that it still waits for
     int32_t object_id;
     int32_t version;  // of a write: what it brings; of a read, with --verify: what it must find
     int32_t stage;    // of its request; NONE
@@ -45,12 +52,6 @@ typedef struct {       // one operation of the trace: what is asked, and what ca
     int32_t waits_with[2]; // order.c: the next row (its place in the ring) that waits for the same
                            // group
     int16_t retries;       // requests that an object store refused and that were sent again
-    int8_t op, tier, phase;
-    int8_t outcome; // SKIPPED until it is known; where all went well written last
-    bool is_bulk;   // it saves or restores a checkpoint
-    bool is_journaled;
-    bool is_ended;
-    uint8_t unmet; // order.c: groups that it still waits for
 } Row;
 
 typedef struct { // a ring of rows: `laid` runs ahead, `given` follows; row n lies at row[n & mask]
@@ -214,10 +215,6 @@ typedef struct { // one thing to do for an operation, and what came of it
     int32_t act, place;
 } Step;
 
-typedef struct {
-    int64_t *number, count, room;
-} Heap;
-
 typedef struct { // places of the queue: each step holds one, and with it a buffer
     int32_t *free, count, all;
     int32_t allowed, operations;  // in use at once at most, by now; operations under way
@@ -372,8 +369,6 @@ typedef struct { // a step for a tier that is Python's
 // order.c
 bool order_look(Engine *e, Queue *queue); // whether it stopped though more could be looked at
 void order_leave(Engine *e, int64_t number, int64_t now);
-void heap_push(Heap *h, int64_t number);
-int64_t heap_pop(Heap *h);
 
 // loop.c
 int64_t run_ns(const Engine *e); // since the run's start

@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from kvtrace.core.metrics import native as recorded
 from kvtrace.core.native import library
-from kvtrace.core.native.structs import address, header
+from kvtrace.core.native.structs import header
 
 _HERE = Path(__file__).parent
-REPLAY, COUNTED = (
-    header(Path(library.__file__).parent / "core.h", _HERE / "replay.h", _HERE / of)
-    for of in ("plan.h", "count.h")
+_CORE = Path(library.__file__).parent
+REPLAY, JOURNAL = (
+    header(_CORE / "core.h", _CORE / "operation.h", _HERE / "replay.h", _HERE / name)
+    for name in ("plan.h", "journal.h")
 )
-NONE = -1
-NOT_DONE = NONE
-READ, WRITE, DELETE = 0, 1, 2
-"""The codes of `op`, in the order of the contract's closed set."""
-OK, ERROR, SHORT, SKIPPED, CORRUPT = 0, 1, 2, 3, 4
-"""The codes of `outcome`, in the order of the contract's closed set."""
+NONE, NOT_DONE = recorded.NONE, recorded.NOT_DONE
+READ, WRITE, DELETE = recorded.READ, recorded.WRITE, recorded.DELETE
+OK, ERROR, SHORT = recorded.OK, recorded.ERROR, recorded.SHORT
+SKIPPED, CORRUPT = recorded.SKIPPED, recorded.CORRUPT
 VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
 """Of `version`.
 
@@ -36,17 +36,6 @@ What lay there before the run; several, which a list tells; nothing that was eve
 ROW = REPLAY.dtype("Row")
 FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
 """Rows in memory at once: at least, and of a plan of any length at most."""
-
-
-def call(name: str, *arguments: Any) -> int:
-    """Call a function that takes int64 and addresses, of what is given as one or as an array or a
-    Structure.
-    """
-    # By name: an item of the library is a new object each time, which holds on to itself.
-    found = getattr(library.library(), name)
-    found.restype = ctypes.c_int64
-    numbers = (int(a) if isinstance(a, int | np.integer) else address(a) for a in arguments)
-    return int(found(*map(ctypes.c_int64, numbers)))
 
 
 class RowRing:

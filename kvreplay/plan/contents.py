@@ -22,9 +22,10 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.native.rows import REPLAY, call
+from kvreplay.native.rows import REPLAY
 from kvtrace.core import np, zstandard
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.native.library import call
 from kvtrace.core.run.run_file import BadBlock, BlockFault, DataNote, ShapeNote, Verification
 from kvtrace.core.schema import OBJECTS
 from kvtrace.core.tables import objects_path, open_table

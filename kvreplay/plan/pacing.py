@@ -23,6 +23,7 @@ import numpy as np
 from kvtrace.core import pa, pc
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import MOST
+from kvtrace.core.statistics import gap_ns
 from kvtrace.core.tables import Reader
 
 KEPT_PACE_FRACTION = 0.01
@@ -72,16 +73,6 @@ def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:
             f"--speed {speed:g}: give a factor above 0; 2 replays twice as fast as the trace"
         )
     return Pacer(speed)
-
-
-def gap_ns(square_gaps: float, span_ns: int) -> int:
-    """Return how long the gap is in which a moment of `span_ns` lies, on average, of its gaps
-    squared and added up.
-
-    That is from one burst to the next, and of a steady load next to nothing: what follows the last
-    due time.
-    """
-    return int(square_gaps / span_ns) if span_ns else 0
 
 
 TOGETHER = 1 << 16

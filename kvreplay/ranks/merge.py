@@ -24,26 +24,24 @@ from kvreplay.ranks.parts import (
     RANKS_FILE,
     Ordered,
     PartRun,
-    RankOperations,
     RankReport,
-    merged_checkpoints,
-    merged_figures,
-    merged_pace,
-    merged_requests,
-    operations_of,
+    merge_checkpoints,
+    merge_figures,
+    merge_pace,
+    record_ranks,
     weighted,
 )
 from kvreplay.result.cause import is_late
-from kvreplay.result.counts import ERROR
 from kvreplay.result.figures import added, least, mlperf_figures, most, slowest
-from kvreplay.result.summarize import PERCENTILES, histogram_notes, skipped_notes
+from kvreplay.result.summarize import skipped_notes
 from kvreplay.result.tables import is_unrecovered
 from kvreplay.result.verdict import judged_run
 from kvreplay.run.run import Interrupted, recover
-from kvtrace import __version__
-from kvtrace.core.config import sha256
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.files import read_json, write_json
+from kvtrace.core.metrics.distribution import ERROR
+from kvtrace.core.metrics.native import READ, WRITE
+from kvtrace.core.metrics.recorder import OperationRecorder, RunFacts, TableTier
 from kvtrace.core.run.figures import (
     Evidence,
     Figures,
@@ -51,7 +49,13 @@ from kvtrace.core.run.figures import (
     RunVerdict,
     Summary,
     TierRate,
-    WarmupFacts,
+)
+from kvtrace.core.run.run_builder import (
+    HISTOGRAM_NOTE,
+    RunOutcome,
+    build_header,
+    build_run_file,
+    histogram_notes,
 )
 from kvtrace.core.run.run_file import (
     OPS_FILE,
@@ -118,68 +122,56 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
     if not any(part.run for part in parts):
         why = "; ".join(filter(None, [because, *(part.trouble for part in parts)]))
         raise RankLost(f"{output}: no rank left anything that could be put together: {why}")
-    with operations_of(parts, output) as found:
-        run = _run(order, parts, found, because)
+    run = _run(order, parts, because)
     write_json(output / RUN_FILE, sealed(run))
     return run
 
 
 # Long: a field a line.
-def _run(
-    order: Ordered, parts: Sequence[PartRun], found: RankOperations, because: str | None
-) -> RunFile:
+def _run(order: Ordered, parts: Sequence[PartRun], because: str | None) -> RunFile:
     runs = [part.run for part in parts if part.run is not None]
     first = runs[0]
     tiers = [tier.name for tier in first.trace.metadata.tiers]
-    figures = merged_figures(parts, found, tiers)
-    pace = merged_pace(runs, found)
+    ranked = record_ranks(parts, tiers, order.config.criteria)
+    recorder, requests = ranked.recorder, ranked.requests
+    figures = merge_figures(parts, recorder)
+    pace = merge_pace(runs, recorder)
     late = straggler(parts)
     device_io = _device_io(parts)
-    judgement = merged_verdict(parts, figures, pace, device_io, late, found, tiers)
+    judgement = merged_verdict(parts, figures, pace, device_io, late, recorder, tiers)
     each = [run.summary for run in runs]
-    counts = added(each, "operations", "errors", "not_reached", "absent_deletes")
+    counts = added(each, "errors", "absent_deletes")
     rows, once = sum(run.window.rows for run in runs), total([run.window.rows_once for run in runs])
     replayed = sum((run.window.rows_once or 0) * (run.summary.trace_times or 0) for run in runs)
-    begun = [
-        (part.late_ns, part.run.summary.measured_from_ns) for part in parts if part.run is not None
-    ]
-    from_ns = least([late_ns + at for late_ns, at in begun if at is not None])
-    wall_ns = most([of.wall_ns for of in each]) or 0
-    summary = Summary(
-        verdict=sentence(judgement, parts, counts["errors"]),
-        judgement=judgement,
-        wall_ns=wall_ns or None,
-        in_flight_mean=(
-            found.took("true")[1] / (wall_ns - (from_ns or 0)) if wall_ns > (from_ns or 0) else None
-        ),
-        measured_from_ns=from_ns,
-        **counts,
-        trace_times=replayed / once if once else None,
-        figures=figures,
-        pace=pace,
-        skipped_rows=sum_by_name([of.skipped_rows for of in each]),
-        warmup=(
-            None
-            if order.config.warmup is None
-            else WarmupFacts(
-                asked=order.config.warmup,
-                operations=sum(of.warmup.operations for of in each if of.warmup is not None),
-                first_measured_row=None,
-                measured_from_ns=from_ns,
-            )
-        ),
-        definitions=first.summary.definitions | DEFINITIONS,
+    summary = recorder.summary(
+        RunFacts(
+            verdict=sentence(judgement, parts, counts["errors"]),
+            judgement=judgement,
+            pace=pace,
+            wall_ns=most([of.wall_ns for of in each]) or None,
+            trace_times=replayed / once if once else None,
+            warmup=order.config.warmup,
+            has_row_numbers=False,
+            skipped_rows=sum_by_name([of.skipped_rows for of in each]),
+            absent_deletes=counts["absent_deletes"],
+            definitions=first.summary.definitions | DEFINITIONS,
+        )
     )
+    summary = msgspec.structs.replace(summary, figures=figures)
     path = Path(order.trace)
     is_whole = all(part.report.is_whole for part in parts) and len(runs) == order.count
     metadata = open_table(path, TRACE).meta if path.is_file() else first.trace.metadata
-    requests = merged_requests(parts, found, order.config.criteria)
     status, reason = _status(parts, because)
     config = msgspec.to_builtins(order.config)
 
     def took_ns(names: list[str]) -> int | None:
-        of = ", ".join(str(tiers.index(name)) for name in names)
-        return found.took(f"op IN ('read', 'write') AND tier IN ({of})")[0]
+        kinds = [
+            kind
+            for name in names
+            for op in (READ, WRITE)
+            for kind in recorder.kinds_of(tiers.index(name), op)
+        ]
+        return recorder.span_ns(kinds)
 
     simulated = {each.tier for each in figures if each.is_simulated}
     moved = {
@@ -196,15 +188,11 @@ def _run(
             if part.report.partition is not None
         )
         partition = msgspec.structs.replace(partition, deletes_left_out=left_out)
-    return RunFile(
+    header = build_header(
         program="kvreplay",
-        version=__version__,
         argv=order.argv,
         config=config,
-        config_sha256=sha256(config),
         started_utc=min(run.started_utc or "" for run in runs) or None,
-        status=status,
-        reason=reason,
         host=first.host,
         trace=TraceNote(file=path.name, metadata=metadata),
         tiers={
@@ -244,35 +232,44 @@ def _run(
             (r.prepared for r in runs if r.prepared), key=lambda p: p.total_ns, default=None
         ),
         data=first.data,
-        verification=_verification(runs),
-        device_io=device_io,
-        notes=[*run_notes(order, parts, partition, summary), *histogram_notes(figures, requests)],
-        requests=requests,
-        mlperf=(
-            None
-            if requests is None
-            else mlperf_figures(
-                metadata,
-                moved,
-                summary,
-                order.config.criteria,
-                requests,
-                is_whole_trace=is_whole,
-                took_ns=took_ns,
-            )
+    )
+    mlperf = None
+    if requests is not None:
+        mlperf = mlperf_figures(
+            metadata,
+            moved,
+            summary,
+            order.config.criteria,
+            requests,
+            is_whole_trace=is_whole,
+            took_ns=took_ns,
+        )
+    return build_run_file(
+        header,
+        RunOutcome(
+            summary=summary,
+            status=status,
+            reason=reason,
+            verification=_verification(runs),
+            device_io=device_io,
+            notes=[
+                *run_notes(order, parts, partition, summary),
+                *histogram_notes(figures, requests),
+            ],
+            requests=requests,
+            mlperf=mlperf,
+            checkpoints=merge_checkpoints(parts, ranked, tiers, summary.wall_ns),
+            ranks=RanksNote(
+                count=order.count,
+                library=order.library,
+                partition=partition,
+                start=start_note(parts),
+                is_exact=ranked.is_exact,
+                ranks=[rank_note(part) for part in parts],
+                straggler=late,
+                combined=combined_note(parts),
+            ),
         ),
-        checkpoints=merged_checkpoints(parts, found, tiers, summary.wall_ns),
-        ranks=RanksNote(
-            count=order.count,
-            library=order.library,
-            partition=partition,
-            start=start_note(parts),
-            is_exact=found.is_exact,
-            ranks=[rank_note(part) for part in parts],
-            straggler=late,
-            combined=combined_note(parts),
-        ),
-        summary=summary,
     )
 
 
@@ -517,7 +514,7 @@ def run_notes(
         for note in [] if part.run is None else part.run.notes:
             said.setdefault(note, []).append(part.rank)
     for note, ranks in said.items():
-        if note.startswith(("skipped", PERCENTILES)):
+        if note.startswith(("skipped", HISTOGRAM_NOTE)):
             # Said once, of all ranks.
             continue
         who = (
@@ -635,7 +632,7 @@ def merged_verdict(
     pace: Pace | None,
     device_io: dict[str, DeviceIo],
     late: Straggler | None,
-    found: RankOperations,
+    recorder: OperationRecorder[TableTier],
     tiers: Sequence[str],
 ) -> RunVerdict:
     """Return the verdict of all ranks.
@@ -650,7 +647,9 @@ def merged_verdict(
     # The tier whose operations took the most time; no simulation first.
     tier = max(spent, key=lambda key: (key[0], spent[key]))[1] if spent else None
     names = dict.fromkeys(f.tier for f in figures if f.operations)
-    rates = [_rate(name, figures, runs, found, f"tier = {tiers.index(name)}") for name in names]
+    rates = [
+        _rate(name, figures, runs, recorder, recorder.kinds_of(tiers.index(name))) for name in names
+    ]
     evidence, of_tier = (
         _evidence(runs, device_io, tier, pace),
         [f for f in figures if f.tier == tier],
@@ -677,11 +676,13 @@ def merged_verdict(
 
 
 def _rate(
-    tier: str, figures: Sequence[Figures], runs: Sequence[RunFile], found: RankOperations, kind: str
+    tier: str,
+    figures: Sequence[Figures],
+    runs: Sequence[RunFile],
+    recorder: OperationRecorder[TableTier],
+    kinds: Sequence[int],
 ) -> TierRate:
-    """Return what a tier, whose operations are a `kind`, was asked and reached on all ranks
-    together.
-    """
+    """Return what a tier was asked and reached on all ranks together, by its `kinds`."""
     judged, of_tier = (
         [run.summary.judgement for run in runs],
         [f for f in figures if f.tier == tier],
@@ -689,10 +690,11 @@ def _rate(
     late_ns = most(
         [r.end_late_ns for v in judged if v is not None for r in v.tiers if r.tier == tier]
     )
-    due, took_ns = found.paced(kind) if found.is_open_loop else (0, found.took(kind)[0])
-    asked = per_second(due, found.schedule_ns) if found.is_open_loop else None
     moved = sum(f.bytes or 0 for f in of_tier if f.op != "delete")
     operations = sum(f.operations or 0 for f in of_tier)
+    asked, took_ns = None, recorder.span_ns(kinds)
+    if recorder.is_open_loop:
+        _, asked, _, took_ns = recorder.delivery(kinds)
     return TierRate(
         tier=tier,
         is_simulated=of_tier[0].is_simulated,
@@ -700,7 +702,7 @@ def _rate(
         asked_operations_per_s=asked,
         reached_bytes_per_s=per_second(moved or None, took_ns),
         reached_operations_per_s=per_second(operations, took_ns),
-        end_late_ns=(late_ns or 0) if found.is_open_loop else None,
+        end_late_ns=(late_ns or 0) if recorder.is_open_loop else None,
     )
 
 

@@ -1,19 +1,15 @@
-"""What each rank left of a run, and the sums over all ranks.
-
-Times, figures, pace, checkpoints, requests.
+"""What each rank left of a run, and the figures of all ranks together.
 
 Ranks leave files (`ranks.json`, `rank.json`, and a run each), so that the whole can be put together
-after a crash too. Counts are added up; percentiles are taken over the operations of all ranks,
-which `RankOperations` has as one SQL table of their ops.parquet. A checkpoint ends when its last
-rank ends it, and its bytes are those of all ranks, as MLPerf Storage counts. The time of a request
-is what its operations on all ranks cover together.
+after a crash too. One recorder takes the rows of every rank's ops.parquet in the order of the
+common clock, so its counts, rates and percentiles are those of a run of one process. A checkpoint
+ends when its last rank ends it, and its bytes are those of all ranks, as MLPerf Storage counts. The
+time of a request is what its operations on all ranks cover together.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,24 +19,31 @@ import numpy as np
 import pyarrow.compute as pc
 
 from kvreplay.config.config import Config, Criteria, PartitionBy
-from kvreplay.config.limits import Warmup, parse_warmup
-from kvreplay.native.rows import NOT_DONE
-from kvreplay.plan.pacing import gap_ns
-from kvreplay.result.checkpoints import MeasuredOps, figures_of, joined, spans_of, times_beside
-from kvreplay.result.counts import LATENESS, RESPONSE, RequestTimes, Times
-from kvreplay.result.figures import added, least, rated
-from kvtrace.core import duckdb
-from kvtrace.core.errors import TraceError
+from kvreplay.plan.window import IS_LOAD
+from kvreplay.result.checkpoints import figures_of, joined, spans_of, times_beside
+from kvreplay.result.figures import added, least
+from kvtrace.core.metrics.native import NONE, NOT_DONE, OPS_A_PLACE, READ
+from kvtrace.core.metrics.ops_table import (
+    NO_ENGINE,
+    OpsFile,
+    OpsRows,
+    exact_limits,
+    read_in_time,
+    table_recorder,
+)
+from kvtrace.core.metrics.recorder import LATENESS, RESPONSE, OperationRecorder, TableTier
+from kvtrace.core.metrics.recorder import OPS as OPS_NAMES
+from kvtrace.core.metrics.requests import OpenRequests, RequestTimes
+from kvtrace.core.metrics.warmup import parse_warmup
 from kvtrace.core.run.figures import (
     Checkpoint,
     CheckpointFigures,
-    Distribution,
     Figures,
     Pace,
     RequestFigures,
 )
 from kvtrace.core.run.run_file import OPS_FILE, SERVED_FILE, PartitionNote, RunFile
-from kvtrace.core.schema import OPS, Op, Qos
+from kvtrace.core.schema import OPS, SERVED, Op, numbers
 from kvtrace.core.statistics import mean, total
 from kvtrace.core.tables import open_table
 from kvtrace.core.units import per_second
@@ -151,192 +154,88 @@ class PartRun:
         return next((first for first in firsts if first is not None), None)
 
     @property
-    def measured(self) -> MeasuredOps:
+    def ops(self) -> OpsFile:
         """Its operations, of which figures leave out the warm-up."""
-        warmup = None if self.run is None else parse_warmup(self.run.config.get("warmup"))
-        return MeasuredOps(self.folder / OPS_FILE, warmup, self.late_ns)
-
-
-MEMORY_LIMIT = "1GB"
-"""Of a query; what needs more is put aside on disk."""
-EXACT_OPERATIONS = 10_000_000
-"""Up to so many are kept one by one; 32 bytes each."""
-_BATCH_ROWS = 1 << 17
-_TIMES = ("latency", "latency_per_mib", "response", "lateness")
-_OPS = """
-    CREATE VIEW ops AS
-    SELECT rank, tier, op, phase, request_id, engine, bytes,
-        scheduled_ns + late_ns AS due_ns,
-        submitted_ns + late_ns AS submitted_ns,
-        completed_ns + late_ns AS completed_ns,
-        outcome = 'ok' AND completed_ns IS NOT NULL AS is_done,
-        submitted_ns IS NOT NULL OR scheduled_ns <= wall_ns AS is_due,
-        coalesce(row >= warmup_rows, coalesce(scheduled_ns, submitted_ns) >= warmup_ns, true) AS is_measured,
-        submitted_ns - scheduled_ns AS lateness,
-        CASE WHEN is_done THEN files.completed_ns - files.submitted_ns END AS latency,
-        CASE WHEN is_done THEN files.completed_ns - scheduled_ns END AS response,
-        trunc(latency * (1048576::DOUBLE / nullif(bytes, 0)))::BIGINT AS latency_per_mib
-    FROM files JOIN ranks ON filename = ops_file
-"""
-_SCHEDULE = """
-    SELECT min(due_ns), max(due_ns) - min(due_ns), coalesce(sum(ns * ns), 0) FROM
-    (SELECT due_ns, (due_ns - lag(due_ns) OVER (ORDER BY due_ns))::DOUBLE AS ns FROM ops WHERE is_measured AND is_due)
-"""
-"""The first due time, from there to the last, and the gaps between, squared and added up."""
-_PACED = """
-    WITH due AS (SELECT * FROM ops WHERE is_measured AND is_due AND {kind}),
-    last AS (SELECT * FROM due WHERE is_done ORDER BY completed_ns DESC LIMIT 1),
-    quick AS (SELECT min(latency) AS ns, min(latency_per_mib) AS per_mib
-        FROM ops SEMI JOIN last USING (tier, op) WHERE is_measured)
-    SELECT (SELECT count(*) FROM due), completed_ns,
-        least(latency, greatest(ns, per_mib::HUGEINT * bytes // 1048576))::BIGINT FROM quick LEFT JOIN last ON true
-"""
-_MOST_AT_ONCE = """
-    WITH kind AS (SELECT * FROM ops WHERE is_measured AND is_done AND {kind}),
-    step AS (SELECT submitted_ns AS at_ns, 1 AS more FROM kind UNION ALL SELECT completed_ns, -1 FROM kind)
-    SELECT max(level) FROM (SELECT sum(more) OVER (ORDER BY at_ns, more ROWS UNBOUNDED PRECEDING) AS level FROM step)
-"""
-"""One that ends as another begins does not overlap it."""
-
-
-class RankOperations:
-    """The operations of all ranks as one table; times count from when the first rank began."""
-
-    def __init__(
-        self, db: duckdb.DuckDBPyConnection, parts: Sequence[PartRun], *, is_exact: bool
-    ) -> None:
-        """Look at those that `parts` left.
-
-        Percentiles are those of all values if `is_exact`, else of a histogram.
-        """
-        self.is_exact, self._db = is_exact, db
-        db.execute(
-            "CREATE TABLE ranks (rank BIGINT, ops_file TEXT, served_file TEXT, late_ns BIGINT,"
-            " warmup_rows BIGINT, warmup_ns BIGINT, wall_ns BIGINT)"
-        )
-        left = [part for part in parts if part.run is not None]
-        self.is_open_loop = any(
-            part.run.pacing.loop == "open" for part in left if part.run is not None
-        )
-        for part in left:
-            files = [str(part.folder / file) for file in (OPS_FILE, SERVED_FILE)]
-            warmup = part.measured.warmup or Warmup()
-            known = (
-                part.rank,
-                *files,
-                part.late_ns,
-                warmup.rows,
-                warmup.time_ns,
-                part.run and part.run.summary.wall_ns,
-            )
-            db.execute("INSERT INTO ranks VALUES (?, ?, ?, ?, ?, ?, ?)", known)
-        for view, file in (("files", OPS_FILE), ("served", SERVED_FILE)):
-            paths = [str(part.folder / file) for part in left]
-            db.read_parquet(paths, union_by_name=True, filename=True).create_view(view)
-        db.execute(_OPS)
-        self.first_due_ns, span_ns, square_gaps = db.sql(_SCHEDULE).fetchall()[0]
-        self.schedule_ns = None if span_ns is None else span_ns + gap_ns(square_gaps, span_ns)
-
-    def columns(self, query: str) -> Iterator[list[Any]]:
-        """Yield the columns of a query's result, batch by batch, as NumPy arrays of int64, nulls as
-        -1.
-        """
-        for batch in self._db.sql(query).to_arrow_reader(_BATCH_ROWS):
-            yield [
-                column.fill_null(NOT_DONE).to_numpy().astype(np.int64) for column in batch.columns
-            ]
-
-    def distribution(self, what: int, kind: str = "true") -> Distribution:
-        """Return that of a time of the operations of a `kind` which the warm-up leaves in."""
-        found, time = Times(limit=EXACT_OPERATIONS if self.is_exact else 0), _TIMES[what]
-        query = f"SELECT {time} FROM ops WHERE is_measured AND {kind} AND {time} IS NOT NULL"  # noqa: S608 - our words
-        for (values,) in self.columns(query):
-            found.add(values)
-        return found.distribution()
-
-    def took(self, kind: str) -> tuple[int | None, int]:
-        """Return how long the operations of a `kind` took together, and the sum of their service
-        times.
-        """
-        times = "max(completed_ns) - min(submitted_ns), coalesce(sum(latency), 0)"
-        query = f"SELECT {times} FROM ops WHERE is_measured AND is_done AND {kind}"  # noqa: S608 - our words
-        span, service = self._db.sql(query).fetchall()[0]
-        return span, int(service)
-
-    def paced(self, kind: str) -> tuple[int, float | None]:
-        """Return how many of a `kind` an open loop asked for by the runs' ends, and how long it
-        took for them.
-
-        That is the schedule; where they end after it, to the last completion, less what that one
-        takes unhindered: as the quickest of its tier and kind. Of a load that was due at once, what
-        the last took is most of the time.
-        """
-        due, ended_ns, usual_ns = self._db.sql(_PACED.format(kind=kind)).fetchall()[0]
-        if ended_ns is None:
-            return due, None
-        return due, max(
-            self.schedule_ns, ended_ns - (usual_ns if self.schedule_ns else 0) - self.first_due_ns
-        )
-
-    def most_at_once(self, kind: str) -> int | None:
-        """Return how many of a `kind` were in flight at once.
-
-        Null where only histograms are kept.
-        """
-        return (
-            int(self._db.sql(_MOST_AT_ONCE.format(kind=kind)).fetchall()[0][0])
-            if self.is_exact
-            else None
+        run = self.run
+        return OpsFile(
+            self.folder / OPS_FILE,
+            None if run is None else parse_warmup(run.config.get("warmup")),
+            self.late_ns,
+            None if run is None else run.summary.wall_ns,
         )
 
 
-@contextmanager
-def operations_of(parts: Sequence[PartRun], output: Path) -> Iterator[RankOperations]:
-    """Yield the operations of all ranks.
+@dataclass(frozen=True, slots=True)
+class RankedRun:
+    """The operations and requests of all ranks, recorded in the order of their common clock."""
 
-    What does not fit in memory goes below `output` meanwhile.
+    recorder: OperationRecorder[TableTier]
+    """Times count from when the first rank began."""
+    requests: RequestFigures | None
+    """Null if no rank kept its requests."""
+    is_exact: bool
+    """Whether percentiles are those of all values; if not, of histograms."""
+
+
+def record_ranks(parts: Sequence[PartRun], tiers: Sequence[str], criteria: Criteria) -> RankedRun:
+    """Record the operations that `parts` left, on the trace's `tiers`, and their requests.
+
+    TraceError if what a rank left is damaged.
     """
-    is_exact = sum(f.operations or 0 for part in parts for f in part.figures) <= EXACT_OPERATIONS
-    with tempfile.TemporaryDirectory(prefix=".merge-", dir=output) as spill:
-        db = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "temp_directory": spill})
-        try:
-            yield RankOperations(db, parts, is_exact=is_exact)
-        except duckdb.Error as error:
-            raise TraceError(
-                f"the ranks' operations cannot be read: {error}", path=output
-            ) from None
-        finally:
-            db.close()
+    left = [part for part in parts if part.run is not None]
+    is_open = any(part.run.pacing.loop == "open" for part in left if part.run is not None)
+    counts = np.zeros(len(tiers) * OPS_A_PLACE, np.int64)
+    for figures in (figures for part in left for figures in part.figures):
+        kind = tiers.index(figures.tier) * OPS_A_PLACE + OPS_NAMES.index(figures.op)
+        counts[kind] += figures.operations or 0
+    known_tiers = [_tier_of(left, tier) for tier in tiers]
+    recorder = table_recorder(known_tiers, counts, is_open_loop=is_open)
+    requests = _RankRequests(left, recorder.moves, criteria, is_open_loop=is_open)
+    for rows, file, least_later in read_in_time([p.ops for p in left], is_open_loop=is_open):
+        planned = rows.where(rows.engine != NO_ENGINE)
+        recorder.add(planned.rows, planned.is_counted, asked_bytes=planned.asked_bytes)
+        requests.take(rows, planned, file, least_later)
+    recorder.end()
+    return RankedRun(
+        recorder, requests.figures(), is_exact=bool((exact_limits(counts) == counts).all())
+    )
 
 
-def merged_figures(
-    parts: Sequence[PartRun], found: RankOperations, tiers: Sequence[str]
+def _tier_of(parts: Sequence[PartRun], tier: str) -> TableTier | None:
+    """Return what the ranks' figures say of a tier; null if none of them used it."""
+    figures = [f for part in parts for f in part.figures if f.tier == tier]
+    if not figures:
+        return None
+    engines = list(dict.fromkeys(f.engine for f in figures))
+    return TableTier(
+        tier,
+        engines[0] if len(engines) == 1 else "several",
+        is_simulated=figures[0].is_simulated,
+        has_times=any(f.latency.count for f in figures),
+    )
+
+
+def merge_figures(
+    parts: Sequence[PartRun], recorder: OperationRecorder[TableTier]
 ) -> list[Figures]:
-    """Return the figures of each tier and kind of operation, in the ranks' own order.
+    """Return the figures of each tier and kind of operation, over all ranks.
 
-    `tiers` are the trace's.
+    The bytes that deletes freed are no rows of `ops`, nor those of a simulated tier: they are the
+    ranks' own, added up.
     """
-    of: dict[str, dict[str, list[Figures]]] = {}
-    for figures in (each for part in parts for each in part.figures):
-        of.setdefault(figures.tier, {}).setdefault(figures.op, []).append(figures)
-    return [
-        rated(
-            found,
-            f"tier = {tiers.index(tier)} AND op = '{op}'",
-            tier,
-            op,
-            is_timed=any(f.latency.count for f in each),
-            engine=each[0].engine if len({f.engine for f in each}) == 1 else "several",
-            is_simulated=each[0].is_simulated,
-            **added(each, "planned", "operations", "errors", "corrupt", "bytes", "io_bytes"),
-        )
-        for tier, by_op in of.items()
-        for op in Op
-        if (each := by_op.get(op))
-    ]
+    own: dict[tuple[str, str], list[Figures]] = {}
+    for figures in (figures for part in parts for figures in part.figures):
+        own.setdefault((figures.tier, figures.op), []).append(figures)
+    merged = []
+    for figures in recorder.figures():
+        sums = added(own.get((figures.tier, figures.op), []), "bytes")
+        span_ns = figures.span_ns if figures.latency.count else None
+        rate = None if figures.op == Op.DELETE else per_second(sums["bytes"] or 0, span_ns)
+        merged.append(msgspec.structs.replace(figures, **sums, bandwidth_bytes_per_s=rate))
+    return merged
 
 
-def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
+def merge_pace(runs: Sequence[RunFile], recorder: OperationRecorder[TableTier]) -> Pace | None:
     """Return whether all ranks kept pace; null in a closed loop."""
     known = [
         (pace, run.summary.operations or 0)
@@ -345,9 +244,8 @@ def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
     ]
     if not known:
         return None
-    operations = sum(count for _, count in known)
     sent = [(pace, pace.lateness.count) for pace, _ in known]
-    due, took_ns = found.paced("true")
+    delivery = recorder.delivery(range(len(recorder.kinds)))
     late = max(
         (pace for pace, _ in known), key=lambda pace: (not pace.kept_pace, pace.end_late_ns or 0)
     )
@@ -364,10 +262,10 @@ def merged_pace(runs: Sequence[RunFile], found: RankOperations) -> Pace | None:
             [(pace.late_by_itself_fraction, count) for pace, count in sent]
         )
         or 0,
-        lateness=found.distribution(LATENESS),
-        response=found.distribution(RESPONSE),
-        offered_per_s=per_second(due, found.schedule_ns),
-        delivered_per_s=per_second(operations, took_ns),
+        lateness=recorder.distribution(LATENESS),
+        response=recorder.distribution(RESPONSE),
+        offered_per_s=delivery.offered_per_s,
+        delivered_per_s=delivery.delivered_per_s,
         end_late_ns=late.end_late_ns,
         cause=late.cause,
         causes={
@@ -387,8 +285,8 @@ def weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
     return None if found is None else found / whole
 
 
-def merged_checkpoints(
-    parts: Sequence[PartRun], operations: RankOperations, tiers: Sequence[str], wall_ns: int | None
+def merge_checkpoints(
+    parts: Sequence[PartRun], ranked: RankedRun, tiers: Sequence[str], wall_ns: int | None
 ) -> CheckpointFigures | None:
     """Return the checkpoints of all ranks.
 
@@ -413,60 +311,140 @@ def merged_checkpoints(
     spans = spans_of(whole, max(part.late_ns + (run.summary.wall_ns or 0) for part, run in known))
     timed = {figures.tier for part, _ in known for figures in part.figures if figures.latency.count}
     names = [tier if tier in timed else None for tier in tiers]
-    limit = EXACT_OPERATIONS if operations.is_exact else 0
-    measured = [part.measured for part, _ in known]
-    beside = times_beside(measured, spans, names, limit, is_open=operations.is_open_loop)
+    limit = ranked.recorder.total("good") if ranked.is_exact else 0
+    files, is_open = [part.ops for part, _ in known], ranked.recorder.is_open_loop
+    beside = times_beside(files, spans, names, limit, is_open=is_open)
     return figures_of(whole, spans, wall_ns, beside)
 
 
-_BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
-_REQUESTS = f"""
-    WITH moved AS (
-        SELECT request_id, submitted_ns, due_ns, completed_ns,
-            max(completed_ns) OVER (PARTITION BY request_id ORDER BY submitted_ns {_BEFORE}) AS served_until_ns,
-            max(completed_ns) OVER (PARTITION BY request_id ORDER BY due_ns {_BEFORE}) AS answered_until_ns
-        FROM ops WHERE engine NOT IN ('none', 'sim') AND is_done
-    ),
-    covered AS (
-        SELECT request_id, sum(greatest(0, completed_ns - greatest(submitted_ns, served_until_ns))) AS storage_ns,
-            sum(greatest(0, completed_ns - greatest(due_ns, answered_until_ns))) AS response_ns
-        FROM moved GROUP BY request_id
-    ),
-    touched AS (
-        SELECT request_id, min(rank) FILTER (is_load) AS first_loader, max(rank) FILTER (is_load) AS last_loader,
-            bool_or(engine <> 'none' AND (NOT is_measured OR phase IN ('save', 'restore'))) AS is_left_out
-        FROM (SELECT *, op = 'read' AND phase IN ('load', 'retrieve') AS is_load FROM ops) GROUP BY request_id
-    )
-    SELECT CASE WHEN sum(unfinished) = 0 THEN any_value(covered.storage_ns) END::BIGINT,
-        coalesce(any_value(response_ns), 0)::BIGINT,
-        max(first_token_ns) FILTER (first_loader IS NULL OR (first_loader = rank AND last_loader = rank)),
-        max(list_position({[str(qos) for qos in Qos]}, qos::VARCHAR)) - 1
-    FROM served JOIN ranks ON filename = served_file LEFT JOIN covered USING (request_id)
-        LEFT JOIN touched USING (request_id)
-    GROUP BY request_id HAVING NOT coalesce(any_value(is_left_out), false)
-"""  # noqa: S608 - our words
-"""Of each request that figures count.
+class _RankRequests:
+    """The requests of all ranks, each as one: its operations may lie on several of them.
 
-Storage, response and first-token time, and class. Who loads nothing of a request takes what others
-load of it for computed, so that only the rank that loads alone knows the time to the first token.
-"""
-
-
-def merged_requests(
-    parts: Sequence[PartRun], found: RankOperations, criteria: Criteria
-) -> RequestFigures | None:
-    """Return the figures of the requests of all ranks, judged by `criteria`.
-
-    None if no rank kept them.
+    A request's time to the first token is valid only if one rank performs all its loads: a rank
+    without loads takes those tokens for computed.
     """
-    counted = [
-        part.run.requests
-        for part in parts
-        if part.run is not None and part.run.requests is not None
-    ]
-    if not counted:
-        return None
-    times = RequestTimes(criteria.targets, limit=sum(of.requests for of in counted))
-    for storage, response, first_token, qos in found.columns(_REQUESTS):
-        times.add(storage, response if found.is_open_loop else None, first_token, qos)
-    return times.figures(counted[0].first_token_reason, is_open_loop=found.is_open_loop)
+
+    def __init__(
+        self, parts: Sequence[PartRun], moves: Any, criteria: Criteria, *, is_open_loop: bool
+    ) -> None:
+        """Know the requests that `parts` served; `moves` says by tier whether data moves there."""
+        kept = [run.requests for part in parts if (run := part.run) is not None]
+        known = [figures for figures in kept if figures is not None]
+        self._reason = known[0].first_token_reason if known else None
+        self._is_open_loop, self._has_requests = is_open_loop, bool(known)
+        limit = sum(figures.requests for figures in known)
+        self._times = RequestTimes(criteria.targets_ns, limit=limit)
+        self._open = OpenRequests(moves, IS_LOAD, is_open_loop=is_open_loop)
+        self._served = [_Served(part.folder / SERVED_FILE) for part in parts]
+        self._loaders = _Loaders()
+
+    def take(self, rows: OpsRows, planned: OpsRows, file: Any, least_later: int) -> None:
+        """Take rows in the order of time, of which `planned` are those that were replayed.
+
+        `file` is the rank of each; requests below `least_later` are over then.
+        """
+        columns = {
+            "request_id": np.ascontiguousarray(rows.rows["request"]),
+            "length_bytes": np.ascontiguousarray(rows.rows["length_bytes"]),
+            "phase": np.ascontiguousarray(rows.rows["phase"]),
+            "op": np.ascontiguousarray(rows.rows["op"]),
+        }
+        is_load = (columns["op"] == READ) & IS_LOAD[columns["phase"]]
+        self._loaders.add(columns["request_id"][is_load], file[is_load])
+        self._open.begin()
+        taken, first_row = 0, int(rows.rows["trace_row"][0]) if len(file) else 0
+        while taken < len(file):
+            taken = self._open.take(taken, first_row, columns, planned.rows, planned.is_counted)
+            if taken < len(file):
+                self._open.make_room()
+        self._end_requests(least_later)
+
+    def _end_requests(self, below: int) -> None:
+        over = self._open.pop(below)
+        if not len(over):
+            return
+        qos, first_token = np.full(len(over), -1, np.int8), np.full(len(over), NOT_DONE)
+        first_loader, last_loader = self._loaders.pop(over["id"])
+        for rank, served in enumerate(self._served):
+            rows = served.up_to(below)
+            at = np.searchsorted(over["id"], rows["request_id"])
+            is_here = (at < len(over)) & (
+                over["id"][np.minimum(at, len(over) - 1)] == rows["request_id"]
+            )
+            at, rows = at[is_here], {name: column[is_here] for name, column in rows.items()}
+            qos[at] = np.maximum(qos[at], rows["qos"])
+            is_valid = (first_loader[at] == NONE) | (
+                (first_loader[at] == rank) & (last_loader[at] == rank)
+            )
+            times = np.where(is_valid, rows["first_token_ns"], NOT_DONE)
+            first_token[at] = np.maximum(first_token[at], times)
+        is_whole = (over["planned"] == over["operations"]) & (over["operations"] > 0)
+        storage = np.where(is_whole, over["storage_ns"], NOT_DONE)
+        counts = over["is_left_out"] == 0
+        response = over["response_ns"][counts] if self._is_open_loop else None
+        self._times.add(storage[counts], response, first_token[counts], qos[counts])
+
+    def figures(self) -> RequestFigures | None:
+        """Return the figures of all requests; None if no rank kept them."""
+        if not self._has_requests:
+            return None
+        return self._times.figures(self._reason, is_open_loop=self._is_open_loop)
+
+
+class _Served:
+    """The requests that one rank served, read forward: they are in the order of their ids."""
+
+    COLUMNS = ("request_id", "first_token_ns", "qos")
+
+    def __init__(self, path: Path) -> None:
+        """Read the table `served` at `path`."""
+        self._batches = open_table(path, SERVED).batches(self.COLUMNS)
+        self._rows = {name: np.zeros(0, np.int64) for name in self.COLUMNS}
+
+    def up_to(self, below: int) -> dict[str, Any]:
+        """Return the columns of the requests whose id is less than `below`, and forget them."""
+        parts = [self._rows]
+        while not len(parts[-1]["request_id"]) or parts[-1]["request_id"][-1] < below:
+            batch = next(self._batches, None)
+            if batch is None:
+                break
+            parts.append({name: numbers(batch.column(name)) for name in self.COLUMNS})
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in self.COLUMNS}
+        count = int(np.searchsorted(rows["request_id"], below))
+        self._rows = {name: column[count:] for name, column in rows.items()}
+        return {name: column[:count] for name, column in rows.items()}
+
+
+class _Loaders:
+    """The first and the last rank that loads anything of a request, for requests under way."""
+
+    def __init__(self) -> None:
+        self._ids = np.zeros(0, np.int64)
+        self._first = np.zeros(0, np.int64)
+        self._last = np.zeros(0, np.int64)
+
+    def add(self, ids: Any, ranks: Any) -> None:
+        """Note that `ranks` load something of the requests `ids`, one a row."""
+        ids, first, last = (
+            np.concatenate(pair)
+            for pair in ((self._ids, ids), (self._first, ranks), (self._last, ranks))
+        )
+        self._ids, index = np.unique(ids, return_inverse=True)
+        self._first = np.full(len(self._ids), np.iinfo(np.int64).max)
+        self._last = np.full(len(self._ids), NONE, np.int64)
+        np.minimum.at(self._first, index, first)
+        np.maximum.at(self._last, index, last)
+
+    def pop(self, ids: Any) -> tuple[Any, Any]:
+        """Return the first and the last rank for each of `ids`, rising; -1 for none.
+
+        They are forgotten.
+        """
+        first, last = np.full(len(ids), NONE), np.full(len(ids), NONE)
+        is_over = np.isin(self._ids, ids)
+        at = np.searchsorted(ids, self._ids[is_over])
+        first[at], last[at] = self._first[is_over], self._last[is_over]
+        self._ids, self._first, self._last = (
+            column[~is_over] for column in (self._ids, self._first, self._last)
+        )
+        return first, last

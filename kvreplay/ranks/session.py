@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kvreplay.config.config import MAX_SEED, PartitionBy
-from kvreplay.config.limits import check, parse_warmup
+from kvreplay.config.limits import check
 from kvreplay.config.tiers import paths_of, tier_indices
 from kvreplay.mlperf.rules import STORAGE
 from kvreplay.ranks import partition
@@ -36,6 +36,7 @@ from kvreplay.run.run import FinishedRun, Replay, replay
 from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import ALL, STEADIEST, parse_limit
+from kvtrace.core.metrics.warmup import parse_warmup
 from kvtrace.core.run.run_file import MLPERF_FILE, RANK_FOLDER, RUN_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table

@@ -5,7 +5,7 @@ The bottleneck, decided from `Evidence` alone, and the delays of an open loop.
 A response time is completion - due time. It is split, operation by operation, into the wait for
 earlier operations of its request or object, the wait from then to its submission, and the service
 time. The second part is shared out by what the engine's threads counted (`_before_submission`);
-what is left is the replayer's. An operation is late by its response time: `CountedOperations.late`.
+what is left is the replayer's. An operation is late by its response time: `OperationRecorder.late`.
 Where the measurements do not decide, the cause is null and the reason says what would.
 """
 
@@ -13,23 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvreplay.engine.job import Driven, ThreadUse
-from kvreplay.plan.pacing import KEPT_PACE_FRACTION, gap_ns
-from kvreplay.result.counts import (
-    KINDS,
+from kvreplay.plan.pacing import KEPT_PACE_FRACTION
+from kvreplay.tiers.tier import Tier
+from kvtrace.core.metrics.native import OPS_A_PLACE
+from kvtrace.core.metrics.recorder import (
     LATENESS,
-    PER_MIB,
     RESPONSE,
-    SERVICE,
-    CountedOperations,
-    Times,
+    OperationRecorder,
 )
-from kvtrace.core.run.figures import Distribution, Evidence, LimitCause, Pace
-from kvtrace.core.units import per_second, percent
+from kvtrace.core.run.figures import Evidence, LimitCause, Pace
+from kvtrace.core.units import percent
 
-MIB = 1 << 20
 SLIP_NS = 10_000_000
 """An end that is later by no more has not slipped."""
 DELIVERED_SHARE = 0.95
@@ -42,37 +38,30 @@ DRIVE, DEPENDENCIES, QUEUE, BLOCK_QUEUE, BUFFERS, DATA, MEMORY, PROCESSOR, COPYI
 )  # fmt: skip
 
 
-def distribution(values: Any) -> Distribution:
-    """Return the distribution of int64 `values` (ns): exact nearest-rank percentiles, or null."""
-    found = Times(limit=len(values))
-    found.add(values)
-    return found.distribution(0)
-
-
-def pace(found: CountedOperations, driven: Driven | None = None) -> Pace | None:
+def pace(recorder: OperationRecorder[Tier], driven: Driven | None = None) -> Pace | None:
     """Judge whether an open loop kept pace; None for a closed loop, or if nothing was submitted.
 
     `driven` tells what waits before submission were for.
     """
-    run = found.run[0]
-    sent, good = int(run["counted_sent"]), found.total("good")
-    if not found.is_open_loop or not sent:
+    run = recorder.run[0]
+    sent, good = int(run["counted_sent"]), recorder.total("good")
+    if not recorder.is_open_loop or not sent:
         return None
-    every = range(len(found.kinds))
-    end_late, offered, delivered = end_of(found, every)
-    late, _ = found.late()
+    every = range(len(recorder.kinds))
+    end_late, offered, delivered, _ = recorder.delivery(every)
+    late, _ = recorder.late()
     on_time = 1 - late / good if good else None
     is_kept = (
         not is_late(end_late, offered, delivered) and good > 0 and late <= KEPT_PACE_FRACTION * good
     )
-    causes, unhindered = shares_of(found, driven, every)
+    causes, unhindered = shares_of(recorder, driven, every)
     named = delays_of(causes, unhindered)
     return Pace(
         kept_pace=is_kept,
         late_fraction=int(run["late"]) / sent,
         late_by_itself_fraction=int(run["late_by_itself"]) / sent,
-        lateness=found.distribution(LATENESS),
-        response=found.distribution(RESPONSE),
+        lateness=recorder.distribution(LATENESS),
+        response=recorder.distribution(RESPONSE),
         offered_per_s=offered,
         delivered_per_s=delivered,
         end_late_ns=end_late,
@@ -114,84 +103,50 @@ def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, f
     )
 
 
-def end_of(
-    found: CountedOperations, at: Sequence[int]
-) -> tuple[int | None, float | None, float | None]:
-    """Return by how much the end of the kinds `at` was late, and the rates offered and delivered.
-
-    Both are over the run's schedule: from its first due time to its last, and one gap such as those
-    between. What ends after that took longer; what was due and not reached was offered, too, and a
-    run that was cut ended as late as it.
-    """
-    kinds, count = found.kinds, found.total("good", at)
-    if not count:
-        return None, None, None
-    last = max(at, key=lambda i: int(kinds["last_ns"][i]))
-    completed, last_due = int(kinds["last_ns"][last]), int(kinds["last_due_ns"][list(at)].max())
-    first_due, all_due = (int(found.run[name][0]) for name in ("first_due_ns", "last_due_ns"))
-    schedule = all_due - first_due + gap_ns(float(found.run["square_gaps"][0]), all_due - first_due)
-    # What the last takes unhindered, as the quickest of its tier and kind: a queue that grows all
-    # along has lengthened even the 5th percentile, to 5 % of the run.
-    service, moved = int(kinds["last_service_ns"][last]), int(kinds["last_bytes"][last])
-    like = [
-        i for i in found.at(int(found.places.tier_of[last // KINDS])) if i % KINDS == last % KINDS
-    ]
-    usual, per_mib = found.times.least(*found.slots(SERVICE, like)), found.slots(PER_MIB, like)
-    if found.times.count(*per_mib):
-        usual = max(usual, found.times.least(*per_mib) * moved // MIB)
-    ready = completed - min(service, usual)
-    # Of a load that was due at once, what the last took is most of the time.
-    took = max(schedule, (ready if schedule else completed) - first_due)
-    offered = per_second(found.total("due", at), schedule)
-    late = int(found.run["until_ns"][0]) - int(kinds["first_missed_ns"][list(at)].min())
-    late = max(0, late, ready - last_due)
-    return late, offered, per_second(count, took)
-
-
 def shares_of(
-    found: CountedOperations, driven: Driven | None, at: Sequence[int]
+    recorder: OperationRecorder[Tier], driven: Driven | None, at: Sequence[int]
 ) -> tuple[dict[str, float], float | None]:
     """Return the shares of the response times of the kinds `at`, added up, by what they were.
 
     And what share the operations would have taken unhindered.
     """
-    total = float(found.times.total(*found.slots(RESPONSE, at)))
+    total = float(recorder.times.total(*recorder.slots(RESPONSE, at)))
     if total <= 0:
         return {}, None
     parts = {
-        DRIVE: float(found.total("service_ns", at)),
-        DEPENDENCIES: float(found.total("depended_ns", at)),
+        DRIVE: float(recorder.total("service_ns", at)),
+        DEPENDENCIES: float(recorder.total("depended_ns", at)),
     }
     for is_copied in (False, True):
-        tiers = [tier is not None and tier.is_copied for tier in found.tiers]
-        of = [i for i in at if tiers[found.places.tier_of[i // KINDS]] is is_copied]
-        waited = found.total("waited_ns", of) if of else 0
+        tiers = [tier is not None and tier.is_copied for tier in recorder.tiers]
+        of = [i for i in at if tiers[recorder.tier_of[i // OPS_A_PLACE]] is is_copied]
+        waited = recorder.total("waited_ns", of) if of else 0
         if not waited:
             continue
         seen = (
             {UNKNOWN: 1.0}
             if driven is None
-            else _before_submission(found, driven, waited, is_copied=is_copied)
+            else _before_submission(recorder, driven, waited, is_copied=is_copied)
         )
         for name, share in seen.items():
             parts[name] = parts.get(name, 0.0) + share * waited
-    unhindered = min(parts[DRIVE], found.late(at)[1])
+    unhindered = min(parts[DRIVE], recorder.late(at)[1])
     return {name: max(0.0, part) / total for name, part in parts.items()}, unhindered / total
 
 
-def part_counted(found: CountedOperations, driven: Driven | None) -> float:
+def part_counted(recorder: OperationRecorder[Tier], driven: Driven | None) -> float:
     """Return the share of the run's time that figures count.
 
     What threads and devices did is known of all of it.
     """
-    run = found.run[0]
+    run = recorder.run[0]
     if driven is None or not (run["left_out"] and run["counted_sent"]):
         return 1.0
     return max(1, driven.wall_ns - int(run["from_ns"])) / max(1, driven.wall_ns)
 
 
 def _before_submission(
-    found: CountedOperations, driven: Driven, added_ns: int, *, is_copied: bool
+    recorder: OperationRecorder[Tier], driven: Driven, added_ns: int, *, is_copied: bool
 ) -> dict[str, float]:
     """Return what waits before submission, `added_ns` in all, were for, as shares of them, by what
     the threads counted.
@@ -199,8 +154,8 @@ def _before_submission(
     What one thread that serves all does is time that all wait for; of a worker for one operation
     only that one waits.
     """
-    part = part_counted(found, driven)
-    waited_ns, added_ns = int(found.order.waited_ns / part), int(added_ns / part)
+    part = part_counted(recorder, driven)
+    waited_ns, added_ns = int(recorder.order.waited_ns / part), int(added_ns / part)
     rings = driven.of("copier") if is_copied else driven.of("ring")
     threads, of = (rings, waited_ns * len(rings)) if rings else (driven.of("worker"), added_ns)
     spent = [Spent.of(each, driven.wall_ns) for each in threads]

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from kvreplay.config.limits import Warmup
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import NOT_DONE, OK
 from kvreplay.plan.window import IS_BULK
-from kvreplay.result.cause import distribution
-from kvreplay.result.counts import EXACT_VALUES, RunPart, Times
 from kvreplay.result.figures import added, least, most
+from kvreplay.result.recording import RunPart
 from kvtrace.core import pa
+from kvtrace.core.metrics.distribution import EXACT_VALUES, TimeDistributions, distribution_of
+from kvtrace.core.metrics.ops_table import OpsFile
 from kvtrace.core.run.figures import Beside, Checkpoint, CheckpointFigures, CheckpointKind
 from kvtrace.core.schema import OPS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import open_table
@@ -108,9 +108,7 @@ class Checkpoints:
             EXACT_VALUES // (2 * len(tiers) * len(_OPS)),
             setting.pacer.speed is not None,
         )
-        beside = times_beside(
-            [MeasuredOps(ops, setting.warmup)], spans, tiers, limit, is_open=is_open
-        )
+        beside = times_beside([OpsFile(ops, setting.warmup)], spans, tiers, limit, is_open=is_open)
         return figures_of(each, spans, wall_ns, beside)
 
 
@@ -131,7 +129,7 @@ def figures_of(
                     count=len(whole),
                     unfinished=len(of_kind) - len(whole),
                     bytes=moved,
-                    duration=distribution(durations),
+                    duration=distribution_of(durations),
                     bandwidth_bytes_per_s=per_second(moved, total),
                     stall_ns=sum(found.stall_ns or 0 for found in whole) if whole else None,
                 )
@@ -199,17 +197,8 @@ def spans_of(each: list[Checkpoint], last: int) -> Any:
     return np.array(joined, np.int64).reshape(-1, 2).T
 
 
-class MeasuredOps(NamedTuple):
-    """Operations that a run left, and which of them figures count."""
-
-    path: Path
-    warmup: Warmup | None
-    late_ns: int = 0
-    """Their times are to be moved by so much: of several runs one began later."""
-
-
 def times_beside(
-    each: Sequence[MeasuredOps],
+    files: Sequence[OpsFile],
     spans: Any,
     tiers: Sequence[str | None],
     limit: int,
@@ -222,10 +211,10 @@ def times_beside(
     When checkpoints are under way, in `spans`, is known at the end, so operations are read again.
     Of `tiers` those with a name are told of; up to `limit` times of a kind are kept one by one.
     """
-    times = Times(2 * len(tiers) * len(_OPS), limit)
+    times = TimeDistributions(2 * len(tiers) * len(_OPS), limit)
     is_told = np.array([tier is not None for tier in tiers])
-    for path, warmup, late_ns in each:
-        for batch in open_table(path, OPS).batches(COLUMNS):
+    for file in files:
+        for batch in open_table(file.path, OPS).batches(COLUMNS):
             rows = {name: numbers(batch.column(name)) for name in COLUMNS}
             begun = rows["scheduled_ns" if is_open else "submitted_ns"]
             which = (
@@ -234,9 +223,10 @@ def times_beside(
                 & ~IS_BULK[rows["phase"]]
                 & is_told[rows["tier"]]
             )
-            if warmup is not None:
-                which &= warmup.counts(rows["row"], begun)
-            start, end = begun[which] + late_ns, rows["completed_ns"][which] + late_ns
+            if file.warmup is not None:
+                which &= file.warmup.counts(rows["row"], begun)
+            start = begun[which] + file.late_ns
+            end = rows["completed_ns"][which] + file.late_ns
             following = np.searchsorted(spans[1], start, side="right")
             is_during = np.append(spans[0], _NONE)[following] < end
             key = (rows["tier"][which] * len(_OPS) + rows["op"][which]) * 2 + ~is_during

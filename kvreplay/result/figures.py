@@ -1,6 +1,4 @@
-"""The figures of a run over all its operations.
-
-What cannot be known is null. Also MLPerf's, and device traffic.
+"""What is made of a run's figures: MLPerf's names for them, and device traffic beside them.
 
 `traffic_warnings` compares what devices moved with what was asked of them, because figures of a
 drive that did not do the work are not its own: reads of holes and of caches beneath O_DIRECT move
@@ -16,19 +14,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Any
 
 from kvreplay.config.config import Criteria
 from kvreplay.config.setting import Setting
 from kvreplay.native.rows import READ, WRITE
-from kvreplay.result.counts import LATENESS, NOTHING, PER_MIB, RESPONSE, SERVICE, CountedOperations
 from kvreplay.tiers.claims import is_of_root
 from kvreplay.tiers.host import device_number
-from kvreplay.tiers.tier import SeveralDrives
+from kvreplay.tiers.tier import Tier
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.metrics.recorder import OperationRecorder
 from kvtrace.core.run.figures import (
     Criterion,
-    Distribution,
     Figures,
     Metrology,
     Mlperf,
@@ -39,7 +36,6 @@ from kvtrace.core.run.figures import (
     TokenThroughput,
 )
 from kvtrace.core.run.run_file import DeviceIo
-from kvtrace.core.schema import Op
 from kvtrace.core.statistics import total
 from kvtrace.core.units import (
     format_bytes,
@@ -49,110 +45,6 @@ from kvtrace.core.units import (
     parse_duration_ns,
     per_second,
 )
-
-OPS = tuple(op.value for op in Op)
-DEFINITIONS = {
-    "bandwidth_bytes_per_s": "object bytes of completed operations / span_ns",
-    "operations_per_s": "completed operations / span_ns",
-    "span_ns": (
-        "from the first submission to the last completion of this tier's operations of this kind"
-    ),
-    "latency": (
-        "service time: completed_ns - submitted_ns, data generation excluded, opening and closing"
-        " included"
-    ),
-    "response": (
-        "response time: completed_ns - scheduled_ns, so what was late counts; null in a closed loop"
-    ),
-    "latency_per_mib": (
-        "service time * 1 MiB / object bytes of the operation; operations without bytes left out"
-    ),
-    "lateness": "submitted_ns - scheduled_ns; null in a closed loop",
-    "in_flight_mean": "sum of service times / span_ns: operations in flight, weighted by time",
-    "in_flight_max": (
-        "the most completed operations of this kind that were in flight at once; null where"
-        " operations were submitted more than 65,000 behind others that follow them in the trace"
-    ),
-    "percentiles": (
-        "nearest rank over all completed operations; null with fewer than 1 / (1 - q) of them; of"
-        " so many that not all are kept from a histogram, and then percentiles_within says how far"
-        " off they may be, of their value"
-    ),
-}
-
-
-def figures(found: CountedOperations, *, of_drives: bool = False) -> list[Figures]:
-    """Return the figures of every tier and operation that was planned.
-
-    Or those of each drive of tiers on several.
-    """
-    return [
-        rated(
-            found,
-            at,
-            where.name,
-            op,
-            is_timed=where.has_times,
-            engine=where.engine,
-            is_simulated=where.is_simulated,
-            operations=found.total("good", at),
-            bytes=found.total("bytes", at) if where.has_times else None,
-            io_bytes=None if where.is_simulated or op == Op.DELETE else found.total("io_bytes", at),
-            **{name: found.total(name, at) for name in ("planned", "errors", "corrupt")},
-        )
-        for index, tier in enumerate(found.tiers)
-        if tier is not None and (not of_drives or isinstance(tier, SeveralDrives))
-        for number, where in (enumerate(tier.drives) if of_drives else [(None, tier)])
-        for code, op in enumerate(OPS)
-        if found.total("planned", at := found.at(index, code, number))
-    ]
-
-
-class Operations(Protocol):
-    """Those of one process or of all ranks, of which figures ask for the times of a kind."""
-
-    is_open_loop: bool
-
-    def took(self, kind: Any) -> tuple[int | None, int]:
-        """Return how long they took together, and the sum of their service times."""
-
-    def most_at_once(self, kind: Any) -> int | None:
-        """Return how many were in flight at once; null if that is not known."""
-
-    def distribution(self, what: int, kind: Any = None) -> Distribution:
-        """Return that of a time."""
-
-
-def rated(
-    found: Operations, kind: Any, tier: str, op: str, *, is_timed: bool, **counts: Any
-) -> Figures:
-    """Return the figures of a kind, with its `counts`.
-
-    Times of a tier without a model would be our own loop's.
-    """
-    span_ns, service_ns = found.took(kind)
-    span = span_ns if is_timed else None
-    return Figures(
-        tier=tier,
-        op=op,
-        **counts,
-        span_ns=span_ns,
-        bandwidth_bytes_per_s=None if op == Op.DELETE else per_second(counts["bytes"] or 0, span),
-        operations_per_s=per_second(counts["operations"], span),
-        in_flight_mean=service_ns / span if span else None,
-        in_flight_max=found.most_at_once(kind) if span else None,
-        latency=found.distribution(SERVICE, kind) if is_timed else NOTHING,
-        response=(
-            None
-            if not found.is_open_loop
-            else found.distribution(RESPONSE, kind)
-            if is_timed
-            else NOTHING
-        ),
-        latency_per_mib=found.distribution(PER_MIB, kind) if is_timed else NOTHING,
-        lateness=found.distribution(LATENESS, kind) if found.is_open_loop else None,
-    )
-
 
 WARNING = "WARNING: "
 """How a note begins that belongs to the first lines of a run."""
@@ -201,7 +93,7 @@ class Traffic:
 
 
 def traffic_warnings(
-    setting: Setting, found: CountedOperations, moved: dict[str, DeviceIo]
+    setting: Setting, recorder: OperationRecorder[Tier], moved: dict[str, DeviceIo]
 ) -> list[str]:
     """Return the warnings of all devices.
 
@@ -213,14 +105,14 @@ def traffic_warnings(
     if setting.config.is_buffered:
         return refused
     return refused + [
-        text for device in _by_device(found, moved).values() for text in device.warnings()
+        text for device in _by_device(recorder, moved).values() for text in device.warnings()
     ]
 
 
-def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[str, Traffic]:
+def _by_device(recorder: OperationRecorder[Tier], moved: dict[str, DeviceIo]) -> dict[str, Traffic]:
     """Return the traffic of each device; drives on one device are one."""
     by: dict[str, Traffic] = {}
-    for index, tier in enumerate(found.tiers):
+    for index, tier in enumerate(recorder.tiers):
         for at, drive in enumerate(() if tier is None else tier.drives):
             counted = moved.get(drive.name)
             path = Path(drive.target)
@@ -230,15 +122,19 @@ def _by_device(found: CountedOperations, moved: dict[str, DeviceIo]) -> dict[str
             new = Traffic([], not is_of_root(path), dict.fromkeys(_TOO_LITTLE, 0), seen)
             device = by.setdefault(device_number(path), new)
             device.drives.append(drive.name)
-            number = at if len(found.places.within(index)) > 1 else None
+            number = at if len(recorder.drives[index]) > 1 else None
             for name, code in (("read", READ), ("write", WRITE)):
-                device.asked[name] += found.total("asked_bytes", found.at(index, code, number))
+                device.asked[name] += recorder.total(
+                    "asked_bytes", recorder.kinds_of(index, code, number)
+                )
     return by
 
 
-def metrology(found: CountedOperations, moved: dict[str, DeviceIo], pace: Pace | None) -> Metrology:
+def metrology(
+    recorder: OperationRecorder[Tier], moved: dict[str, DeviceIo], pace: Pace | None
+) -> Metrology:
     """Return how far off what was measured is: `moved` is by drive, `pace` that of the run."""
-    devices, off = _by_device(found, moved).values(), dict[str, float | None]()
+    devices, off = _by_device(recorder, moved).values(), dict[str, float | None]()
     for op in _TOO_LITTLE:
         asked, seen = (total([getattr(of, name)[op] for of in devices]) for name in _SIDES)
         off[op] = seen / asked - 1 if asked and asked >= _FEW_BYTES and seen is not None else None

@@ -13,18 +13,17 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
-from msgspec import UnsetType
 from msgspec.structs import asdict
 
 from kvreplay.config.setting import Setting
 from kvreplay.engine.engine import Engine
 from kvreplay.engine.job import Driven
 from kvreplay.engine.share import AUTO
-from kvreplay.native.rows import NOT_DONE, READ, WRITE
+from kvreplay.native.rows import NOT_DONE, READ, ROW, WRITE
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
@@ -32,49 +31,43 @@ from kvreplay.probes.session import Probed
 from kvreplay.result import tables
 from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
-from kvreplay.result.counts import (
-    MOST,
-    CountedOperations,
-    LeastLater,
-    OpenRequests,
-    RequestTimes,
-    RunPart,
-    TraceRows,
-    ops_batch,
-)
-from kvreplay.result.figures import (
-    DEFINITIONS,
-    figures,
-    metrology,
-    mlperf_figures,
-    traffic_warnings,
-)
+from kvreplay.result.figures import metrology, mlperf_figures, traffic_warnings
+from kvreplay.result.recording import LeastLater, RunPart, RunRecorder, TraceRows, ops_batch
 from kvreplay.result.tables import PartialRunFile, Running
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
-from kvtrace import __version__
 from kvtrace.core import pa
-from kvtrace.core.config import sha256
 from kvtrace.core.errors import FailedOperations, KvError
 from kvtrace.core.metadata import Metadata, describe, first_tokens_ns
+from kvtrace.core.metrics.native import NEVER_NS
+from kvtrace.core.metrics.recorder import RunFacts
+from kvtrace.core.metrics.requests import OpenRequests, RequestTimes
 from kvtrace.core.run.figures import (
     CheckpointFigures,
-    Figures,
     Generation,
     Metrology,
     Pace,
     RequestFigures,
     Summary,
-    WarmupFacts,
+)
+from kvtrace.core.run.run_builder import (
+    RunOutcome,
+    build_header,
+    build_run_file,
+    histogram_notes,
 )
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     SERIES_FILE,
     SERVED_FILE,
+    DataNote,
     DeviceIo,
     EngineNote,
     PacingNote,
+    Populated,
+    Preconditioned,
+    Prepared,
     RunBegun,
     RunFile,
     Smart,
@@ -106,7 +99,7 @@ class RunResults:
         """
         self.setting, self._output = setting, output
         is_open_loop = setting.pacer.speed is not None
-        self._operations = CountedOperations(
+        self._recorder = RunRecorder(
             setting.tiers, is_open_loop=is_open_loop, io_bytes=setting.config.io_bytes
         )
         self._served, self._checkpoints = (
@@ -158,7 +151,7 @@ class RunResults:
 
         What was due by then was asked of it.
         """
-        self._operations.run["until_ns"] = ended_ns
+        self._recorder.run["until_ns"] = ended_ns
 
     def take(self, part: RunPart) -> None:
         """Take the next rows: `part.first` is how many were taken before."""
@@ -210,7 +203,7 @@ class RunResults:
         )
         for batch in self._served.end():
             self._writers[SERVED].write(batch)
-        self._operations.order.end()
+        self._recorder.end()
         self.requests = self._served.figures()
         self._write_series(is_last=True)
 
@@ -221,13 +214,13 @@ class RunResults:
         counts = np.ones(len(part), bool)
         if warmup is not None:
             counts = np.ascontiguousarray(warmup.is_measured(part.rows), np.bool_)
-        asked = self._operations.take(part, counts)
+        asked = self._recorder.take(part, counts)
         self._write_series()
         self._take_trace(int(part.rows["trace_row"][-1]) + 1, part, counts, asked)
 
     def _write_series(self, *, is_last: bool = False) -> None:
-        if (over := self._operations.over(is_last=is_last)) is not None:
-            self._writers[SERIES].write(tables.series_batch(self._operations, over))
+        if (over := self._recorder.over(is_last=is_last)) is not None:
+            self._writers[SERIES].write(tables.series_batch(self._recorder, over))
 
     def _take_trace(self, up_to: int, part: RunPart, counts: Any, asked: Any) -> None:
         """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
@@ -256,21 +249,26 @@ class RunResults:
     @property
     def rows(self) -> int:
         """Planned rows that were taken, submitted or not."""
-        return int(self._operations.run["rows"][0])
+        return int(self._recorder.run["rows"][0])
 
     @property
     def last_completed_ns(self) -> int | None:
         """The last completion; null if there was none."""
-        last_ns = int(self._operations.run["last_completed_ns"][0])
-        return None if last_ns == NOT_DONE else last_ns
+        return self._recorder.last_completed_ns
 
     def took_ns(self, tiers: list[str]) -> int | None:
         """Return the time from the first submission to the last completion of reads and writes on
         `tiers`.
         """
-        found = self._operations
-        of = [i for i, tier in enumerate(found.tiers) if tier is not None and tier.name in tiers]
-        return found.took([at for i in of for op in (READ, WRITE) for at in found.at(i, op)])[0]
+        recorder = self._recorder
+        kinds = [
+            kind
+            for index, tier in enumerate(recorder.tiers)
+            if tier is not None and tier.name in tiers
+            for op in (READ, WRITE)
+            for kind in recorder.kinds_of(index, op)
+        ]
+        return recorder.span_ns(kinds)
 
     # Long: a field a line.
     def summary(
@@ -286,80 +284,57 @@ class RunResults:
         `wall_ns` says how long the run was where `driven` cannot; `moved` what devices did
         meanwhile, by drive.
         """
-        setting, found, run = self.setting, self._operations, self._operations.run[0]
+        setting, recorder, run = self.setting, self._recorder, self._recorder.run[0]
         names = [t.name for t in setting.reader.meta.tiers]
-        wall_ns, left_out = driven.wall_ns if driven else wall_ns, None
-        from_ns = int(run["from_ns"]) if run["counted_sent"] else None
-        if setting.config.warmup is not None:
-            left_out = WarmupFacts(
-                asked=setting.config.warmup,
-                operations=int(run["left_out"]),
-                first_measured_row=None if from_ns is None else int(run["first_row"]),
-                measured_from_ns=from_ns,
-            )
-        # What went before the first operation that counts is no time of the figures.
-        span_ns = None if wall_ns is None else wall_ns - (from_ns or 0)
+        wall_ns = driven.wall_ns if driven else wall_ns
         threads_ns = 0 if driven is None else driven.wall_ns * max(1, len(driven.threads))
-        judged = pace(found, driven)
+        judged = pace(recorder, driven)
         failed, sent = int(run["failed"]), int(run["sent"])
         depth, because = setting.config.depth, setting.depth_because
-        judgement, missed = (
-            verdict(found, driven, judged, moved or {}, depth, because),
-            int(run["rows"]) - sent,
-        )
+        judgement = verdict(recorder, driven, judged, moved or {}, depth, because)
         times = None
         if setting.rows_once:
             # How often --duration repeated the window, or what it cut it to: rows of the last
             # repeat go while some of earlier ones still wait.
             times = sent / setting.planned_once
-            said = (
-                f"; {repeated(replayed_part(window_note(setting)), times)} in"
-                f" {format_duration(wall_ns)}"
+            part = repeated(replayed_part(window_note(setting)), times)
+            message = f"{judgement.sentence}; {part} in {format_duration(wall_ns)}"
+            judgement = msgspec.structs.replace(judgement, sentence=message)
+        sentence = judgement.sentence
+        if failed:
+            sentence = f"{failed:,} of {sent:,} operations FAILED; {sentence}"
+        generation = None
+        if driven is not None and driven.wall_ns:
+            generation = Generation(
+                generation_ns=driven.making_ns,
+                reserve_ns=driven.reserve_ns,
+                threads=len(driven.threads),
+                share_of_threads=driven.making_ns / threads_ns,
+                reserve_share=driven.reserve_ns / threads_ns,
+                writes_generated_in_flight=driven.writes_generated_in_flight,
             )
-            judgement = msgspec.structs.replace(judgement, sentence=judgement.sentence + said)
-        return Summary(
-            verdict=(
-                f"{failed:,} of {sent:,} operations FAILED; {judgement.sentence}"
-                if failed
-                else judgement.sentence
-            ),
-            judgement=judgement,
-            wall_ns=wall_ns,
-            measured_from_ns=from_ns,
-            operations=found.total("good"),
-            errors=failed,
-            not_reached=missed,
-            trace_times=times,
-            figures=figures(found),
-            drives=figures(found, of_drives=True),
-            pace=judged,
-            in_flight_mean=found.total("service_ns") / span_ns if span_ns else None,
-            warmup=left_out,
-            skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
-            absent_deletes=setting.window.residency.absent_deletes,
-            definitions=DEFINITIONS,
-            generation=(
-                None
-                if driven is None or not driven.wall_ns
-                else Generation(
-                    generation_ns=driven.making_ns,
-                    reserve_ns=driven.reserve_ns,
-                    threads=len(driven.threads),
-                    share_of_threads=driven.making_ns / threads_ns,
-                    reserve_share=driven.reserve_ns / threads_ns,
-                    writes_generated_in_flight=driven.writes_generated_in_flight,
-                )
-            ),
+        return recorder.summary(
+            RunFacts(
+                verdict=sentence,
+                judgement=judgement,
+                pace=judged,
+                wall_ns=wall_ns,
+                trace_times=times,
+                warmup=setting.config.warmup,
+                skipped_rows={names[i]: n for i, n in sorted(setting.window.skipped_rows.items())},
+                absent_deletes=setting.window.residency.absent_deletes,
+                generation=generation,
+            )
         )
 
     def warnings(self, moved: dict[str, DeviceIo]) -> list[str]:
         """Return warnings, by drive, of devices that moved too little or too much."""
-        return traffic_warnings(self.setting, self._operations, moved)
+        return traffic_warnings(self.setting, self._recorder, moved)
 
     def metrology(self, moved: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
         """Return how far off the measurement is, by what devices `moved`, by drive."""
         # A page cache moves what it likes, when it likes.
-        return metrology(self._operations, {} if self.setting.config.is_buffered else moved, judged)
+        return metrology(self._recorder, {} if self.setting.config.is_buffered else moved, judged)
 
     def close_tables(self, run: RunFile) -> None:
         """Give the tables of `run` their metadata and their names."""
@@ -379,7 +354,7 @@ class RunResults:
 
         None without checkpoints.
         """
-        last_ns = int(self._operations.run["last_ns"][0])
+        last_ns = int(self._recorder.run["last_ns"][0])
         return self._checkpoints.figures(
             self.setting, self._output / OPS_FILE, last_ns=last_ns, wall_ns=wall_ns
         )
@@ -428,35 +403,22 @@ class Measured:
     """What the probes beside it found; None if it was not asked for."""
 
 
-def opening(setting: Setting, config: dict[str, Any], trace: TraceNote, **known: Any) -> RunBegun:
-    """Return what run.json says before the first operation is submitted.
+class EngineFacts(NamedTuple):
+    """What of a run's header may have become more when the run is over."""
 
-    `config`, and what is `known`.
-    """
-    own = {"started_utc": datetime.now(UTC).isoformat(), "host": host_facts()}
-    return RunBegun(
-        program="kvreplay",
-        version=__version__,
-        argv=setting.argv,
-        config=config,
-        config_sha256=sha256(config),
-        status="running",
-        reason=None,
-        trace=trace,
-        pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
-        **(own | known),
-    )
+    tiers: dict[str, dict[str, Any]]
+    engine: EngineNote
+    window: WindowNote
+    data: DataNote | None = None
 
 
-def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]:
-    """Return what of it may have become more when the run is over."""
-    return {
-        "tiers": {
-            t.name: {"target": t.target, "engine": t.engine, **t.facts()}
-            for t in setting.tiers
-            if t
-        },
-        "engine": EngineNote(
+def collect_engine_facts(setting: Setting, engine: Engine, data: DataSource) -> EngineFacts:
+    """Return the facts of a replay's tiers, engine, window and data, as they are by now."""
+    tiers = [tier for tier in setting.tiers if tier]
+    used = engine.arena.used
+    return EngineFacts(
+        tiers={t.name: {"target": t.target, "engine": t.engine, **t.facts()} for t in tiers},
+        engine=EngineNote(
             name=engine.name,
             because=engine.because,
             **engine.facts(),
@@ -464,60 +426,85 @@ def so_far(setting: Setting, engine: Engine, data: DataSource) -> dict[str, Any]
             queue_depth_because=setting.depth_because,
             io_bytes=setting.config.io_bytes,
             buffer_bytes=engine.arena.nbytes,
-            buffer_used_bytes=(
-                None if engine.arena.used is None else engine.arena.used * engine.io_bytes
-            ),
-            # Of buffers that nothing has gone through yet there is nothing to tell, and to look
-            # takes long.
-            buffer_small_page_bytes=small_page_bytes(engine.arena) if engine.arena.used else None,
+            buffer_used_bytes=None if used is None else used * engine.io_bytes,
+            # Nothing can be told of buffers that were not used yet, and looking takes long.
+            buffer_small_page_bytes=small_page_bytes(engine.arena) if used else None,
             plan_bytes=setting.window.loader.held_bytes,
         ),
-        "window": window_note(setting),
-        "data": data.facts(),
-    }
+        window=window_note(setting),
+        data=data.facts(),
+    )
 
 
-def running(setting: Setting, begun: RunBegun) -> PartialRunFile:
+def build_run_header(
+    setting: Setting,
+    config: dict[str, Any],
+    trace: TraceNote,
+    facts: EngineFacts,
+    *,
+    started_utc: str | None = None,
+    host: dict[str, Any] | None = None,
+    preconditioned: Sequence[Preconditioned] = (),
+    populated: Populated | None = None,
+    prepared: Prepared | None = None,
+    smart: dict[str, SmartReadings] | None = None,
+) -> RunBegun:
+    """Return what run.json says before the first operation is submitted: now, and on this host."""
+    return build_header(
+        program="kvreplay",
+        argv=setting.argv,
+        config=config,
+        started_utc=datetime.now(UTC).isoformat() if started_utc is None else started_utc,
+        host=host_facts() if host is None else host,
+        trace=trace,
+        tiers=facts.tiers,
+        pacing=PacingNote(loop=setting.pacer.name, speed=setting.pacer.speed),
+        engine=facts.engine,
+        window=facts.window,
+        preconditioned=preconditioned,
+        populated=populated,
+        prepared=prepared,
+        data=facts.data,
+        smart=smart,
+    )
+
+
+def build_partial_run(setting: Setting, header: RunBegun) -> PartialRunFile:
     """Return the content of run.partial.json."""
     # What populating used is not the run's.
-    known = asdict(begun) | {
-        "engine": msgspec.structs.replace(begun.engine, buffer_used_bytes=None)
-    }
+    engine = msgspec.structs.replace(header.engine, buffer_used_bytes=None)
+    known = asdict(header) | {"engine": engine}
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
 
 
-def finished(found: RunResults, begun: RunBegun, measured: Measured) -> RunFile:
-    """Return the content of run.json.
-
-    What was known before the run, and its results, but for checkpoints.
-    """
-    setting, requests, error = found.setting, found.requests, measured.error
-    # Not asdict: of a run that was cut off, it is a PartialRunFile.
-    known: dict[str, Any] = {name: getattr(begun, name) for name in RunBegun.__struct_fields__}
-    known["status"] = status_of(error)
-    known["reason"] = None if error is None else str(error)
-    known["smart"] = {
-        name: SmartReadings(before=readings.before, after=measured.smart.get(name))
-        for name, readings in begun.smart.items()
-    }
-    return RunFile(
-        **known,
-        verification=measured.verification,
-        device_io=measured.device_io,
-        probes=None if measured.probed is None else measured.probed.facts(),
-        notes=[*_notes(setting, begun, measured, requests), *measured.trouble],
-        requests=requests,
-        mlperf=mlperf_figures(
-            setting.reader.meta,
-            {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated},
-            measured.summary,
-            setting.config.criteria,
-            requests,
-            is_whole_trace=setting.is_whole_trace,
-            took_ns=found.took_ns,
+def build_results(results: RunResults, header: RunBegun, measured: Measured) -> RunFile:
+    """Return the content of run.json, but for checkpoints."""
+    setting, requests, error = results.setting, results.requests, measured.error
+    targets = {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated}
+    mlperf = mlperf_figures(
+        setting.reader.meta,
+        targets,
+        measured.summary,
+        setting.config.criteria,
+        requests,
+        is_whole_trace=setting.is_whole_trace,
+        took_ns=results.took_ns,
+    )
+    return build_run_file(
+        header,
+        RunOutcome(
+            summary=measured.summary,
+            status=status_of(error),
+            reason=None if error is None else str(error),
+            smart=measured.smart,
+            verification=measured.verification,
+            device_io=measured.device_io,
+            probes=None if measured.probed is None else measured.probed.facts(),
+            notes=[*_notes(setting, header, measured, requests), *measured.trouble],
+            requests=requests,
+            mlperf=mlperf,
+            metrology=results.metrology(measured.device_io, measured.summary.pace),
         ),
-        metrology=found.metrology(measured.device_io, measured.summary.pace),
-        summary=measured.summary,
     )
 
 
@@ -651,22 +638,6 @@ def skipped_notes(summary: Summary) -> list[str]:
     return found
 
 
-PERCENTILES = "percentiles of "
-"""How a note begins that says of which figures not all values were kept."""
-
-
-def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None) -> list[str]:
-    """Return which percentiles come from histograms, and how far off they may be."""
-    of = [(f"{each.latency.count:,} {each.op}s on {each.tier}", each.latency) for each in figures]
-    if requests is not None:
-        of.append((f"{requests.storage.count:,} requests", requests.storage))
-    return [
-        f"{PERCENTILES}{said} come from a histogram, at most {found.percentiles_within:.2%} off"
-        for said, found in of
-        if not isinstance(found.percentiles_within, UnsetType)
-    ]
-
-
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
     """Yield notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
     drives = [facts for _, facts in begun.drives()]
@@ -734,12 +705,14 @@ class ServedRequests:
         """Know no request of the run that `setting` describes."""
         self._setting, self._is_open_loop = setting, setting.pacer.speed is not None
         self._moves = np.array([t is not None and not t.is_simulated for t in setting.tiers])
-        self._requests = OpenRequests(self._moves, IS_LOAD, is_open_loop=self._is_open_loop)
+        self._requests = OpenRequests(
+            self._moves, IS_LOAD, is_open_loop=self._is_open_loop, row_bytes=ROW.itemsize
+        )
         self._later: LeastLater | None = None
         self._is_modelled = not_modelled(setting.reader.meta, setting.asked) is None
         self._last_load = -1
         """The request of the last row, if that loads for it."""
-        self._figures = RequestTimes(setting.config.criteria.targets)
+        self._figures = RequestTimes(setting.config.criteria.targets_ns)
 
     def begin(self) -> None:
         """Start a new part of rows."""
@@ -763,7 +736,9 @@ class ServedRequests:
             is_own = numbers(batch.column("node"), "i4") == node
             columns["request_id"] = np.where(is_own, columns["request_id"], -1)
         at = 0
-        while (at := self._requests.take(at, first_row, columns, part, counts)) < batch.num_rows:
+        while (
+            at := self._requests.take(at, first_row, columns, part.rows, counts)
+        ) < batch.num_rows:
             if self._later is None:
                 self._later = LeastLater(self._setting.reader, self._setting.window.rows)
             yield from self._given(self._requests.pop(self._later.after(first_row + at)))
@@ -774,7 +749,7 @@ class ServedRequests:
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the requests that are left: no row will follow."""
-        yield from self._given(self._requests.pop(MOST), is_last=True)
+        yield from self._given(self._requests.pop(NEVER_NS), is_last=True)
 
     def _given(self, found: Any, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         if not len(found):
@@ -803,7 +778,7 @@ class ServedRequests:
         counted_as = ("planned", "operations", "hits", "hit_bytes", "read_bytes", "written_bytes")
         values = {name: found[name] for name in counted_as} | {
             **{
-                name: np.where(found[name] == MOST, NOT_DONE, found[name])
+                name: np.where(found[name] == NEVER_NS, NOT_DONE, found[name])
                 for name in ("scheduled_ns", "submitted_ns")
             },
             "request_id": found["id"],

@@ -22,12 +22,14 @@ import msgspec
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.native.rows import COUNTED, NONE, NOT_DONE, RowRing, call
-from kvreplay.result.counts import KINDS, RETRIES, CountedOperations
+from kvreplay.native.rows import JOURNAL, NONE, NOT_DONE, RowRing
+from kvreplay.result.recording import RETRIES, RunRecorder
 from kvreplay.tiers.objects import ObjectTier
 from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.files import write_json
+from kvtrace.core.metrics.native import OPS_A_PLACE
+from kvtrace.core.native.library import call
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.run_file import (
     OPS_FILE,
@@ -169,19 +171,19 @@ def ops_extras(setting: Setting) -> tuple[str, ...]:
     return shared_extras(OPS, setting) + ((RETRIES,) if has_retries else ())
 
 
-def series_batch(found: CountedOperations, over: tuple[Any, Any, Any]) -> pa.RecordBatch:
+def series_batch(recorder: RunRecorder, over: tuple[Any, Any, Any]) -> pa.RecordBatch:
     """Return rows of `series` of seconds that are `over`.
 
     By second, tier, drive and op, simulated tiers aside.
     """
     second, kind, each = over
-    place, op = kind // KINDS, kind % KINDS
-    tier, count = found.places.tier_of[place], each["operations"]
-    is_alone = np.array([len(drives) == 1 for drives in found.places.drives])[tier]
+    place, op = kind // OPS_A_PLACE, kind % OPS_A_PLACE
+    tier, count = recorder.tier_of[place], each["operations"]
+    is_alone = np.array([len(drives) <= 1 for drives in recorder.drives])[tier]
     columns = {
         "second": second,
         "tier": tier,
-        "drive": np.where(is_alone, NONE, place - found.places.starts[tier]),
+        "drive": np.where(is_alone, NONE, place - recorder.first_place[tier]),
         "op": op.astype(np.int8),
         "operations": count,
         "errors": each["errors"],
@@ -217,7 +219,7 @@ class Listener(Protocol):
     """Receives the rows that have completed."""
 
     counters: Structure
-    """`Watched` of count.h."""
+    """`Watched` of journal.h."""
 
     def note(self) -> None:
         """Process the new counters."""
@@ -247,7 +249,7 @@ class Journal:
         most = max(1, min(_BATCH_ROWS, len(rows)))
         self._fresh = {name: np.empty(most, kind) for name, kind in _COLUMNS.items()}
         watched = 0 if listener is None else listener.counters
-        self._batch = Structure(COUNTED, "JournalBatch", **self._fresh, watched=watched, room=most)
+        self._batch = Structure(JOURNAL, "JournalBatch", **self._fresh, watched=watched, room=most)
         try:
             self._file = (output / PARTIAL_OPS_FILE).open("ab")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,12 +20,12 @@ import numpy as np
 
 from kvreplay.engine.job import Driven
 from kvreplay.native.rows import READ, WRITE
-from kvreplay.result.cause import Spent, end_of, is_late, judge, part_counted, shares_of
-from kvreplay.result.counts import CountedOperations
+from kvreplay.result.cause import Spent, is_late, judge, part_counted, shares_of
 from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, layers, queue_number, throttles
 from kvreplay.tiers.modelled import DriveFile, DriveModel, SimulatedTier
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import Tier
+from kvtrace.core.metrics.recorder import OperationRecorder
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
 from kvtrace.core.run.run_file import DeviceIo, RunBegun
 from kvtrace.core.units import (
@@ -77,7 +77,7 @@ Moved by operations of one I/O, so that operations in flight are places of the q
 
 
 def verdict(
-    found: CountedOperations,
+    recorder: OperationRecorder[Tier],
     driven: Driven | None,
     judged: Pace | None,
     moved: dict[str, DeviceIo],
@@ -90,22 +90,25 @@ def verdict(
     """
     tiers = [
         (i, t)
-        for i, t in enumerate(found.tiers)
-        if t is not None and found.total("good", found.at(i))
+        for i, t in enumerate(recorder.tiers)
+        if t is not None and recorder.total("good", recorder.kinds_of(i))
     ]
-    rates = [_rate(found, index, tier) for index, tier in tiers]
+    rates = [_rate(recorder, index, tier) for index, tier in tiers]
     # The tier whose operations took and waited for the most time; no simulation first. Waits for
     # earlier operations, which may be another tier's, are in an open loop no part of it.
     index, tier = max(
         tiers,
         key=lambda at: (
             not at[1].is_simulated,
-            sum(found.total(name, found.at(at[0])) for name in ("service_ns", "waited_ns")),
+            sum(
+                recorder.total(name, recorder.kinds_of(at[0]))
+                for name in ("service_ns", "waited_ns")
+            ),
             -at[0],
         ),
         default=(None, None),
     )
-    evidence = _evidence(found, index, driven, judged, queue_depth, moved)
+    evidence = _evidence(recorder, index, driven, judged, queue_depth, moved)
     does_io, is_copied = tier is not None and tier.has_times, tier is not None and tier.is_copied
     name = None if tier is None else tier.name
     said = judged_run(
@@ -113,8 +116,8 @@ def verdict(
     )
     before, after = "FELL BEHIND: " if judged is not None and evidence.is_end_late else "", ""
     if name is None:
-        before = "open loop: " if found.is_open_loop else "closed loop: "
-        after = " after the warm-up" if found.run[0]["left_out"] else ""
+        before = "open loop: " if recorder.is_open_loop else "closed loop: "
+        after = " after the warm-up" if recorder.run[0]["left_out"] else ""
     return msgspec.structs.replace(said, sentence=f"{before}{said.sentence}{after}")
 
 
@@ -160,21 +163,20 @@ def judged_run(
     return said(sentence=sentence, cause=cause, reason=reason)
 
 
-def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
+def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate:
     """Return what `tier` was asked and reached, of its operations that completed."""
-    at = found.at(index)
-    count = found.total("good", at)
-    moved = found.total("moved_bytes", at) if tier.has_times else 0
-    if found.is_open_loop:
-        late, asked, reached = end_of(found, at)
+    at = recorder.kinds_of(index)
+    count = recorder.total("good", at)
+    moved = recorder.total("moved_bytes", at) if tier.has_times else 0
+    if recorder.is_open_loop:
+        late, asked, reached, _ = recorder.delivery(at)
     else:
-        span_ns, _ = found.took(at)
-        late, asked, reached = None, None, per_second(count, span_ns)
+        late, asked, reached = None, None, per_second(count, recorder.span_ns(at))
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,
         asked_bytes_per_s=(
-            asked * found.total("due_bytes", at) / found.total("due", at)
+            asked * recorder.total("due_bytes", at) / recorder.total("due", at)
             if asked and moved
             else None
         ),
@@ -186,7 +188,7 @@ def _rate(found: CountedOperations, index: int, tier: Tier) -> TierRate:
 
 
 def _evidence(
-    found: CountedOperations,
+    recorder: OperationRecorder[Tier],
     index: int | None,
     driven: Driven | None,
     judged: Pace | None,
@@ -194,10 +196,10 @@ def _evidence(
     moved: dict[str, DeviceIo],
 ) -> Evidence:
     known: dict[str, Any] = {}
-    tier = None if index is None else found.tiers[index]
-    at = [] if index is None else found.at(index)
+    tier = None if index is None else recorder.tiers[index]
+    at = [] if index is None else recorder.kinds_of(index)
     if judged is not None and index is not None:
-        shares, unhindered = shares_of(found, driven, at)
+        shares, unhindered = shares_of(recorder, driven, at)
         known = {
             "response_shares": shares,
             "unhindered_share": unhindered,
@@ -208,21 +210,21 @@ def _evidence(
         )
         known["on_time_share"] = judged.on_time_fraction
     if index is not None and tier is not None and tier.has_times:
-        moves = found.order.levels(index)
+        moves = recorder.order.levels(index)
         # A place of the queue is an operation if nearly all were of one I/O.
-        if len(moves) and found.total("single_bytes", at) >= SINGLE * found.total(
+        if len(moves) and recorder.total("single_bytes", at) >= SINGLE * recorder.total(
             "moved_bytes", at
         ):
             gain, slowdown = levels_of(
                 moves["submitted_ns"], moves["completed_ns"], moves["length_op"]
             )
             known |= {"doubling_gain": gain, "slowdown": slowdown}
-        known["doubling_gain"] = _gain_of(found, index, driven, known.get("doubling_gain"))
+        known["doubling_gain"] = _gain_of(recorder, index, driven, known.get("doubling_gain"))
         known |= _of_devices(
-            tier, moved, found.order.covered_ns(index) / part_counted(found, driven)
+            tier, moved, recorder.order.covered_ns(index) / part_counted(recorder, driven)
         )
         if driven is not None:
-            known["throttle"], known["throttle_share"] = _throttle(found, index, tier)
+            known["throttle"], known["throttle_share"] = _throttle(recorder, index, tier)
     device_ns = known.pop("device_ns", None)
     if driven is not None and driven.wall_ns:
         known |= _of_threads(driven, is_copied=tier is not None and tier.is_copied)
@@ -231,7 +233,7 @@ def _evidence(
             known["held_share"] = min(1.0, driven.depth_limited_ns / driven.wall_ns)
         if driven.in_use_ns is not None:
             known["in_flight_mean"] = driven.in_use_ns / driven.wall_ns
-            alone = [t for t in found.tiers if t is not None and t.has_times and not t.is_copied]
+            alone = [t for t in recorder.tiers if t is not None and t.has_times and not t.is_copied]
             if device_ns is not None and len(alone) == 1 and driven.in_use_ns:
                 known["device_time_share"] = device_ns / driven.in_use_ns
         if driven.blocked_ns is not None and judged is None:
@@ -241,7 +243,7 @@ def _evidence(
 
 
 def _gain_of(
-    found: CountedOperations, index: int, driven: Driven | None, measured: float | None
+    recorder: OperationRecorder[Tier], index: int, driven: Driven | None, measured: float | None
 ) -> float | None:
     """Return the `measured` gain of twice as much in flight.
 
@@ -250,13 +252,20 @@ def _gain_of(
     Twice what was in flight while the tier had work: I/Os of a measured drive, operations of
     others.
     """
-    tier, kinds = found.tiers[index], found.at(index, READ) + found.at(index, WRITE)
-    moved, read = (found.total("moved_bytes", of) for of in (kinds, found.at(index, READ)))
-    at_work = found.order.covered_ns(index) / part_counted(found, driven)
+    tier, kinds = (
+        recorder.tiers[index],
+        recorder.kinds_of(index, READ) + recorder.kinds_of(index, WRITE),
+    )
+    moved, read = (
+        recorder.total("moved_bytes", of) for of in (kinds, recorder.kinds_of(index, READ))
+    )
+    at_work = recorder.order.covered_ns(index) / part_counted(recorder, driven)
     in_flight = (driven.in_use_ns or 0) / max(1, at_work) if driven else 0.0
     if measured is not None or not isinstance(tier, SimulatedTier) or not (moved and in_flight):
         return measured
-    return tier.gain(moved / found.total("good", kinds), found.io_bytes, read / moved, in_flight)
+    return tier.gain(
+        moved / recorder.total("good", kinds), recorder.io_bytes, read / moved, in_flight
+    )
 
 
 def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
@@ -287,18 +296,20 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
     return known
 
 
-def _throttle(found: CountedOperations, index: int, tier: Tier) -> tuple[str | None, float | None]:
+def _throttle(
+    recorder: OperationRecorder[Tier], index: int, tier: Tier
+) -> tuple[str | None, float | None]:
     """Return the limit above the devices of a tier that it came nearest to, as the kernel says it,
     and how near.
 
     The limits are those at the end of the run.
     """
-    covered_ns, nearest = found.order.covered_ns(index), ("", 0.0)
+    covered_ns, nearest = recorder.order.covered_ns(index), ("", 0.0)
     for number, drive in enumerate(tier.drives):
         for limit in throttles(Path(drive.target)):
-            at = found.at(index, WRITE if limit.is_write else READ, number)
+            at = recorder.kinds_of(index, WRITE if limit.is_write else READ, number)
             # Each operation is at least one I/O.
-            moved = found.total("io_bytes" if limit.is_bytes else "good", at)
+            moved = recorder.total("io_bytes" if limit.is_bytes else "good", at)
             share = moved * NS_PER_S / covered_ns / limit.per_s if covered_ns else 0.0
             if nearest[1] < share <= THROTTLED[1]:
                 nearest = limit.where, share

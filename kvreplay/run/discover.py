@@ -28,8 +28,7 @@ from kvreplay.engine.job import Job
 from kvreplay.native.rows import OK, READ, WRITE, RowRing
 from kvreplay.plan.contents import DataSource
 from kvreplay.probes.libbpf import check_available
-from kvreplay.result.cause import distribution
-from kvreplay.result.figures import LEAST, OPS
+from kvreplay.result.figures import LEAST
 from kvreplay.run.run import Interrupted, Replay, moved_between, quiet_interpreter
 from kvreplay.tiers.claims import MEASURED
 from kvreplay.tiers.extents import ExtentTier
@@ -55,6 +54,8 @@ from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import ReportTable, Sheet, table_of
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
 from kvtrace.core.files import available_bytes, sys_text
+from kvtrace.core.metrics.distribution import distribution_of
+from kvtrace.core.metrics.recorder import OPS
 from kvtrace.core.run.run_file import DeviceIo, sealed
 from kvtrace.core.units import NS_PER_S, format_bytes, percent
 
@@ -454,7 +455,7 @@ def cell_of(
     span_ns = int(rows["completed_ns"].max() - rows["submitted_ns"].min())
     times = [
         (
-            DriveTimes(**msgspec.structs.asdict(distribution(took_ns[is_op])))
+            DriveTimes(**msgspec.structs.asdict(distribution_of(took_ns[is_op])))
             if (is_op := rows["op"] == op).any()
             else None
         )

@@ -36,14 +36,14 @@ from kvreplay.plan.contents import DataSource, Fill, named
 from kvreplay.plan.window import Loader, populated_rows
 from kvreplay.probes.session import probing
 from kvreplay.result import tables
-from kvreplay.result.counts import RunPart
+from kvreplay.result.recording import RunPart
 from kvreplay.result.summarize import (
     Measured,
     RunResults,
-    finished,
-    opening,
-    running,
-    so_far,
+    build_partial_run,
+    build_results,
+    build_run_header,
+    collect_engine_facts,
     table_metadata,
     window_note,
 )
@@ -234,11 +234,11 @@ class _Run:
             )
             if together is not None:
                 together.ready()
-            begun = opening(
+            begun = build_run_header(
                 setting,
                 msgspec.to_builtins(config) | {"seed": setting.seed},
                 TraceNote(file=setting.trace.name, metadata=setting.reader.meta, sha256=digest),
-                **so_far(setting, engine, self.data),
+                collect_engine_facts(setting, engine, self.data),
                 preconditioned=preconditioned,
                 populated=populated,
                 smart={
@@ -251,7 +251,7 @@ class _Run:
             watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
             tables.make_directory(output, RUN_FILE)
             with (
-                journal(output, rows, running(setting, begun), watch) as kept,
+                journal(output, rows, build_partial_run(setting, begun), watch) as kept,
                 RunResults(setting, output) as found,
             ):
 
@@ -308,7 +308,8 @@ class _Run:
                     of_drives(setting, smart),
                     probed,
                 )
-                begun = msgspec.structs.replace(begun, **so_far(found.setting, engine, self.data))
+                facts = collect_engine_facts(found.setting, engine, self.data)
+                begun = msgspec.structs.replace(begun, **facts._asdict())
                 return write_down(found, begun, measured, output)
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
@@ -471,7 +472,7 @@ def write_down(
 
     `said` stands in place of its verdict, where it is no replay: then no criterion judges it.
     """
-    content = finished(found, begun, measured)
+    content = build_results(found, begun, measured)
     if said:
         # Criteria of MLPerf judge a replay of its workload.
         summary = msgspec.structs.replace(content.summary, verdict=said, judgement=None)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.config.setting import Setting
-from kvreplay.native.rows import COUNTED
+from kvreplay.native.rows import JOURNAL
 from kvtrace.core.app import QUIET, log
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.native.structs import Structure
@@ -95,7 +95,7 @@ class Watch:
         """Of tiers and operations: their number in these."""
         self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _TOTALS)
         self.counters = Structure(
-            COUNTED,
+            JOURNAL,
             "Watched",
             totals=np.zeros(len(self._totals), _COUNTS),
             buckets=np.zeros((len(self._totals), len(BOUNDS_NS) + 1), np.int64),

@@ -22,13 +22,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvreplay.native.rows import call
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header
 from kvreplay.tiers.host import SECTOR_BYTES, filesystem_facts, queue_number
 from kvreplay.tiers.tier import Drive, Native, NativeDrive, Region, StorageOptions, TierKind
 from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.native.library import call
 from kvtrace.core.units import format_bytes
 
 

@@ -65,6 +65,15 @@ def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
     return None
 
 
+def gap_ns(square_gaps: float, span_ns: int) -> int:
+    """Return the mean length of the gap in which a moment of `span_ns` lies.
+
+    `square_gaps` are its gaps, squared and added up. The result is the time from one burst to the
+    next, and next to nothing for a steady load: what follows the last due time.
+    """
+    return int(square_gaps / span_ns) if span_ns else 0
+
+
 _SUB_BITS = 4
 SLOTS: Final = (64 - _SUB_BITS) << _SUB_BITS
 """Slots of a histogram of 63-bit values: exact below 32, at most 1/16 of the value wide above."""

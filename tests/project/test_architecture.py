@@ -24,6 +24,7 @@ FLOW = {
     "kvtrace": [
         "core",
         "core.run",
+        "core.metrics",
         "core.document",
         "native",
         "requests",
@@ -53,7 +54,13 @@ FLOW = {
     "kvdistill": ["queries", "formats", "profile", "jobs", "reports", "commands", ""],
 }
 """Each program's folders in the order of the flow, its command line (the top level) last."""
-SHARED = ("kvtrace.core", "kvtrace.core.native", "kvtrace.core.run", "kvtrace.core.document")
+SHARED = (
+    "kvtrace.core",
+    "kvtrace.core.native",
+    "kvtrace.core.run",
+    "kvtrace.core.metrics",
+    "kvtrace.core.document",
+)
 
 
 REFERENCE = "kvdistill.jobs.reference"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvreplay.native.rows import NONE, RowRing
-from kvreplay.result.counts import CountedOperations, RunPart
+from kvreplay.result.recording import RunPart, RunRecorder
 from kvreplay.result.summarize import RunResults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from kvreplay.config.limits import Warmup
     from kvreplay.config.setting import Setting
+    from kvtrace.core.metrics.warmup import Warmup
 
 MEASURED = ("submitted_ns", "completed_ns", "outcome", "ready_ns", "retries")
 
@@ -70,12 +70,12 @@ def take(made: Setting, rows: Any, output: Path, cuts: Iterable[int] = ()) -> Ru
 
 def counted(
     rows: Any, tiers: Sequence[Any], warmup: Warmup | None = None, cuts: Iterable[int] = ()
-) -> CountedOperations:
+) -> RunRecorder:
     """Return what is counted of operations: of an open loop if they are due."""
     is_open = bool((rows["due_ns"] != NONE).any())
-    found = CountedOperations(tiers, is_open_loop=is_open, io_bytes=4096)
+    found = RunRecorder(tiers, is_open_loop=is_open, io_bytes=4096)
     for part in parts(RunPart(0, rows), cuts):
         counts = np.ones(len(part), bool) if warmup is None else warmup.is_measured(part.rows)
         found.take(part, counts)
-    found.order.end()
+    found.end()
     return found

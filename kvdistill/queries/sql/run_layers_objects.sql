@@ -9,11 +9,7 @@ WITH timed AS (
 SELECT op::VARCHAR AS op, count(*) AS operations, sum(bytes)::BIGINT AS object_bytes, sum(io_bytes)::BIGINT AS io_bytes,
     count(scheduled_ns) > 0 AS is_response,
     sum(completed_ns - due_ns)::BIGINT AS latency_ns, sum(submitted_ns - due_ns)::BIGINT AS waiting_ns,
-    min(submitted_ns) AS first_ns, max(completed_ns) AS last_ns,
-    avg(completed_ns - due_ns) AS mean_ns, percentile(completed_ns - due_ns, 0.5) AS p50_ns,
-    percentile(completed_ns - due_ns, 0.95) AS p95_ns, percentile(completed_ns - due_ns, 0.99) AS p99_ns,
-    percentile(completed_ns - due_ns, 0.999) AS p99_9_ns,
-    percentile(completed_ns - due_ns, 0.9999) AS p99_99_ns
+    min(submitted_ns) AS first_ns, max(completed_ns) AS last_ns
 FROM timed
 GROUP BY op
 ORDER BY op

@@ -1,5 +1,5 @@
-// What C files of all three programs use: memory, a table of numbers by number (table.c), and the
-// space of a file, a device or memory (space.c).
+// What C files of all three programs use: memory, a table of numbers by number (table.c), a heap of
+// numbers (heap.c), and the space of a file, a device or memory (space.c).
 #ifndef KVTRACE_CORE_H
 #define KVTRACE_CORE_H
 
@@ -41,6 +41,14 @@ int64_t *table_find(Table *t, int64_t key);               // NULL if it is not t
 int64_t *table_put(Table *t, int64_t key, int64_t fresh); // made with `fresh` if it is not there
 void table_drop(Table *t, int64_t key);
 void table_prefetch(Table *t, int64_t key);
+
+typedef struct {
+    int64_t *number;
+    int64_t count;
+    int64_t room;
+} Heap; // all zeros is an empty one; the owner frees `number`
+void heap_push(Heap *heap, int64_t number);
+int64_t heap_pop(Heap *heap); // the lowest, of at least one
 
 static inline uint64_t mixed(uint64_t n) { // SplitMix64's output function
     n = (n ^ n >> 30) * 0xBF58476D1CE4E5B9ULL;

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.native.structs import address
 
 FILE = Path(os.environ.get("KVTRACE_NATIVE") or Path(__file__).parent / "libkvtrace.so")
 """Another one is that of a sanitizer's, in tests."""
@@ -81,6 +82,17 @@ class function:  # noqa: N801 - reads as what it stands for
     def __call__(self, *arguments: Any) -> Any:
         """Call it."""
         return self._call(*arguments)
+
+
+def call(name: str, *arguments: Any) -> int:
+    """Call a function that takes int64 and addresses, of what is given as one or as an array or a
+    Structure.
+    """
+    # By name: an item of the library is a new object each time, which holds on to itself.
+    native = getattr(library(), name)
+    native.restype = ctypes.c_int64
+    numbers = (int(a) if isinstance(a, int | np.integer) else address(a) for a in arguments)
+    return int(native(*map(ctypes.c_int64, numbers)))
 
 
 def address_of(name: str) -> int:

@@ -30,7 +30,7 @@ READ = FioSettings(
         "rate": (1000, 2000),
         "thinktime_us": 20,
     },
-    {"iodepth": ["8 or fewer were in flight", "99 % of the time"]},
+    {"iodepth": ["few in flight", "mostly"]},
 )
 JOB = FioJob("# A job\n", (FioSection("global", SHARED), FioSection("read", READ)))
 
@@ -39,7 +39,7 @@ def test_options_are_lines_in_the_order_in_which_they_were_set():
     assert JOB.text == (
         "# A job\n\n[global]\nfilename=scratch\nallow_file_create=0\ncreate_on_open=1\ndirect=1\n"
         "ioengine=libaio\n\n[read]\nrw=randread\nbssplit=4096/30:8192/70\nstartdelay=150ms\n"
-        "# 8 or fewer were in flight\n# 99 % of the time\niodepth=8\nrate=1000,2000\n"
+        "# few in flight\n# mostly\niodepth=8\nrate=1000,2000\n"
         "thinktime=20us\n"
     )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kvreplay.config.limits import check_warmup, parse_warmup
+from kvreplay.config.limits import check_warmup
 from kvreplay.native.rows import NONE, READ, RowRing
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Facts
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.metrics.warmup import parse_warmup
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from whole import read_table
 from kvreplay.config.config import Config, PartitionBy
 from kvreplay.ranks import merge
 from kvreplay.ranks.merge import merge_ranks, merged_verdict
-from kvreplay.result.cause import distribution
 from kvreplay.run.run import Replay
+from kvtrace.core.metrics.distribution import distribution_of as distribution
 from kvtrace.core.run.run_file import RanksNote, RunFile, read_run
 from kvtrace.core.schema import OPS, SERVED
 

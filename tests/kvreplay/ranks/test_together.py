@@ -20,14 +20,14 @@ from kvreplay.ranks import session
 from kvreplay.ranks.helper import offset_of
 from kvreplay.ranks.partition import target_of
 from kvreplay.ranks.parts import RANKS_FILE
-from kvreplay.result.cause import distribution
-from kvreplay.result.counts import ERROR, Times
 from kvreplay.run.run import FinishedRun, Replay, replay
 from kvreplay.run.sweep import sweep
 from kvreplay.run.trials import Trials
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError
+from kvtrace.core.metrics.distribution import ERROR, TimeDistributions
+from kvtrace.core.metrics.distribution import distribution_of as distribution
 from kvtrace.core.run.run_file import RanksNote, read_run
 from kvtrace.core.run.sweep_file import Axis
 from kvtrace.core.schema import OPS
@@ -463,7 +463,7 @@ def test_the_quickest_round_trip_tells_the_offset_of_a_clock():
 def test_histograms_add_up_and_are_as_close_as_stated():
     rng = np.random.default_rng(3)
     values = (10 ** rng.uniform(2, 10, 60_000)).astype(np.int64)
-    exact, pooled = Times(limit=len(values)), Times(limit=0)
+    exact, pooled = TimeDistributions(limit=len(values)), TimeDistributions(limit=0)
     for part in np.array_split(values, 7):
         exact.add(part)
         pooled.add(part)
@@ -473,6 +473,6 @@ def test_histograms_add_up_and_are_as_close_as_stated():
     for name in ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns"):
         assert getattr(found, name) == pytest.approx(getattr(known, name), rel=ERROR)
     for small in (*range(64), *range(64, 2048, 31), 2047):
-        one = Times(limit=0)
+        one = TimeDistributions(limit=0)
         one.add(np.array([small] * 2))
         assert one.distribution().p50_ns == small

@@ -1,4 +1,4 @@
-"""What count.c counts against a few lines of plain Python, and its structures against Python's."""
+"""What recorder.c counts against a few lines of plain Python."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from taken import counted, parts, rows_of
 
 from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, ROW, SHORT, SKIPPED
-from kvreplay.result import counts
-from kvreplay.result.counts import LATENESS, PER_MIB, RESPONSE, SERVICE, CountedOperations, RunPart
+from kvreplay.result import recording
+from kvreplay.result.recording import RunPart, RunRecorder
 from kvreplay.tiers.modelled import Service, SimulatedTier
+from kvtrace.core.metrics import recorder
+from kvtrace.core.metrics.native import OPS_A_PLACE
+from kvtrace.core.metrics.recorder import LATENESS, PER_MIB, RESPONSE, SERVICE
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 
 S = 10**9
@@ -74,8 +77,8 @@ def test_of_what_is_simulated_no_second_is_kept() -> None:
 
 
 def test_seconds_are_given_out_once_no_row_can_be_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "WINDOW_ROWS", 64)
-    monkeypatch.setattr(counts, "SECONDS_TOGETHER", 3)
+    monkeypatch.setattr(recording, "WINDOW_ROWS", 64)
+    monkeypatch.setattr(recording, "SECONDS_TOGETHER", 3)
     count, rng, given, most = 6000, np.random.default_rng(1), [], 0
     # Each has ended before the row is submitted that takes its place in the ring.
     submitted = np.arange(count) * S // 100
@@ -83,7 +86,7 @@ def test_seconds_are_given_out_once_no_row_can_be_of_them(monkeypatch: pytest.Mo
     rows = rows_of(
         count, submitted_ns=submitted, completed_ns=completed, outcome=np.zeros(count, np.int8)
     )
-    found = CountedOperations(TIERS[:1], is_open_loop=False, io_bytes=4096)
+    found = RunRecorder(TIERS[:1], is_open_loop=False, io_bytes=4096)
     for part in parts(RunPart(0, rows), range(50, count, 50)):
         found.take(part, np.ones(len(part), bool))
         most = max(most, len(found.seconds.records))
@@ -91,7 +94,7 @@ def test_seconds_are_given_out_once_no_row_can_be_of_them(monkeypatch: pytest.Mo
     given += [found.over(is_last=True) or ()]
     told = [each for over in given for each in zip(*over, strict=True)]
     assert len(given) > 10
-    assert most <= 16 * counts.KINDS, "as many are kept as are not over"
+    assert most <= 16 * OPS_A_PLACE, "as many are kept as are not over"
     latency = [
         (completed - submitted)[completed // S == second]
         for second in range(int(completed.max()) // S + 1)
@@ -109,7 +112,7 @@ def test_seconds_are_given_out_once_no_row_can_be_of_them(monkeypatch: pytest.Mo
 
 
 def test_calls_of_c_leave_nothing_behind() -> None:
-    found = CountedOperations(TIERS, is_open_loop=False, io_bytes=4096)
+    found = RunRecorder(TIERS, is_open_loop=False, io_bytes=4096)
     found.order.end()
     gc.disable()
     try:
@@ -121,7 +124,7 @@ def test_calls_of_c_leave_nothing_behind() -> None:
         gc.enable()
 
 
-def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
+def check(found: RunRecorder, rows: list[dict[str, Any]]) -> None:
     is_open, sent = rows[0]["due_ns"] >= 0, [r for r in rows if r["submitted_ns"] >= 0]
     failed = [r for r in rows if r["outcome"] in (ERROR, SHORT, CORRUPT)]
     run = found.run[0]
@@ -135,8 +138,8 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
         assert found.distribution(LATENESS).count == len(late)
         assert found.distribution(LATENESS).max_ns in (None, max([0, *late]))
     seconds = Counter[tuple[int, int, str]]()
-    for at in range(len(TIERS) * counts.KINDS):
-        tier, op = divmod(at, counts.KINDS)
+    for at in range(len(TIERS) * OPS_A_PLACE):
+        tier, op = divmod(at, OPS_A_PLACE)
         here = [r for r in rows if (r["tier"], r["op"]) == (tier, op)]
         good, kind = [r for r in here if r["outcome"] == OK], found.kinds[at]
         assert (kind["planned"], kind["good"], kind["errors"]) == (
@@ -146,7 +149,7 @@ def check(found: CountedOperations, rows: list[dict[str, Any]]) -> None:
         )
         assert kind["bytes"] == sum(r["length_bytes"] for r in good)
         io_bytes = [asked(r) if tier == 0 else -1 for r in good]
-        assert kind["io_bytes"] == sum(-1 if op == DELETE else n for n in io_bytes)
+        assert kind["io_bytes"] == sum(0 if op == DELETE else max(n, 0) for n in io_bytes)
         service = [r["completed_ns"] - r["submitted_ns"] for r in good]
         assert kind["service_ns"] == sum(service)
         # Of what takes no time, none is kept in a closed loop.
@@ -195,7 +198,7 @@ def asked(row: dict[str, Any]) -> int:
     return -(-end // 4096) * 4096 - row["offset_bytes"] // 4096 * 4096 if row["length_bytes"] else 0
 
 
-def same(found: CountedOperations, at: int, what: int, values: list[int]) -> None:
+def same(found: RunRecorder, at: int, what: int, values: list[int]) -> None:
     told, ordered = found.distribution(what, [at]), sorted(values)
     assert (told.count, told.max_ns) == (len(values), max(0, ordered[-1]) if values else None)
     if values:
@@ -206,7 +209,7 @@ def same(found: CountedOperations, at: int, what: int, values: list[int]) -> Non
 
 
 def test_the_order_of_submission_is_found_in_any_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "WAITING", 1000)
+    monkeypatch.setattr(recorder, "WAITING", 1000)
     for seed, reach in enumerate((1, 3, 100, 400, 100_000)):
         rng = np.random.default_rng(seed)
         submitted = np.arange(5000) * 1000 + rng.integers(0, reach * 1000, 5000)

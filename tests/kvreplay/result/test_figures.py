@@ -12,12 +12,13 @@ from taken import counted, rows_of
 from kvreplay.engine.job import Driven, ThreadUse
 from kvreplay.native.rows import NOT_DONE
 from kvreplay.plan.pacing import Pacer, choose
-from kvreplay.result import counts
-from kvreplay.result.cause import distribution, is_late, pace, percent
-from kvreplay.result.figures import figures
+from kvreplay.result.cause import is_late, pace, percent
 from kvreplay.result.verdict import verdict
 from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.metrics import recorder
+from kvtrace.core.metrics.distribution import EXACT_VALUES
+from kvtrace.core.metrics.distribution import distribution_of as distribution
 from kvtrace.core.schema import MOST
 
 MS = 1_000_000
@@ -67,7 +68,7 @@ def test_bandwidth_and_depth_are_over_the_operations_span() -> None:
     submitted, completed = np.array([0, 1, 3, 2]) * second, np.array([2, 3, 4, 0]) * second
     completed[3] = NOT_DONE
     rows = rows_of(4, submitted_ns=submitted, completed_ns=completed, outcome=[0, 0, 0, 1])
-    (read,) = figures(counted(rows, TIERS))
+    (read,) = counted(rows, TIERS).figures()
     assert (read.operations, read.errors, read.planned, read.bytes) == (3, 1, 4, 3000)
     assert (read.span_ns, read.bandwidth_bytes_per_s, read.operations_per_s) == (
         4 * second,
@@ -182,13 +183,13 @@ def test_an_end_that_takes_its_usual_time_has_not_slipped() -> None:
     )
 
 
-@pytest.mark.parametrize("limit", [counts.EXACT_VALUES, 100])
+@pytest.mark.parametrize("limit", [EXACT_VALUES, 100])
 def test_a_growing_queue_does_not_raise_the_rate(
     monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     # 1,000 operations due within 10 ms, of which one ends each millisecond: 1,000 a second. The 50
     # quickest took up to 50 ms: less that, it would be 1,052.
-    monkeypatch.setattr(counts, "EXACT_VALUES", limit)
+    monkeypatch.setattr(recorder, "EXACT_VALUES", limit)
     due_ms = np.arange(1000) // 100
     record = loop_of(due_ms, np.arange(1, 1001), [0] * 1000)
     found = pace(counted(rows_of(1000, due_ns=due_ms * MS, **record), TIERS))
@@ -291,14 +292,14 @@ def test_long_operations_have_longer_to_be_on_time() -> None:
 
 def test_response_times_count_from_when_operations_were_due() -> None:
     record = loop_of([5, 20], [9, 40], [0, 0])
-    (read,) = figures(counted(rows_of(2, due_ns=np.array([0, 10]) * MS, **record), TIERS))
+    (read,) = counted(rows_of(2, due_ns=np.array([0, 10]) * MS, **record), TIERS).figures()
     assert read.response is not None
     assert (read.latency.max_ns, read.response.max_ns, read.judged) == (
         20 * MS,
         30 * MS,
         read.response,
     )
-    (closed,) = figures(counted(rows_of(2, **record), TIERS))
+    (closed,) = counted(rows_of(2, **record), TIERS).figures()
     assert (closed.response, closed.judged) == (None, closed.latency)
 
 

@@ -12,9 +12,9 @@ from run_files import run_file, summary
 
 from kvreplay.native.rows import (
     CORRUPT,
-    COUNTED,
     ERROR,
     FEWEST,
+    JOURNAL,
     NONE,
     OK,
     ROW,
@@ -59,7 +59,7 @@ class Listener:
             "late_ns": late_ns,
         }
         self.counters = Structure(
-            COUNTED, "Watched", **of, bound=np.array([4000]), bounds=1, room=500, step=1
+            JOURNAL, "Watched", **of, bound=np.array([4000]), bounds=1, room=500, step=1
         )
 
     def note(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvreplay.result.counts import OpenRequests
+from kvtrace.core.metrics.requests import OpenRequests
 
 
 def test_room_for_requests_does_not_grow_when_others_are_over() -> None:

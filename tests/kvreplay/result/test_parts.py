@@ -24,14 +24,15 @@ from kvreplay.config.setting import Setting
 from kvreplay.native.rows import DELETE, OK
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window
-from kvreplay.result import counts
-from kvreplay.result.counts import ERROR, LATENESS, Times
-from kvreplay.result.figures import figures
+from kvreplay.result import recording
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core import tables
 from kvtrace.core.limit import Limit
+from kvtrace.core.metrics import recorder, requests
+from kvtrace.core.metrics.distribution import ERROR, TimeDistributions
+from kvtrace.core.metrics.recorder import LATENESS
 from kvtrace.core.run.figures import Distribution
 from kvtrace.core.schema import OPS, SERIES, SERVED, TRACE
 from kvtrace.core.statistics import QUANTILES, nearest_rank
@@ -46,10 +47,10 @@ ROWS = 400
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "WAITING", 128)
-    monkeypatch.setattr(counts, "_AT_FIRST", 8)
+    monkeypatch.setattr(recorder, "WAITING", 128)
+    monkeypatch.setattr(requests, "_ROOM_AT_FIRST", 8)
     monkeypatch.setattr(tables, "ROW_GROUP_ROWS", 64)
-    monkeypatch.setattr(counts, "BATCH_ROWS", 48)
+    monkeypatch.setattr(recording, "BATCH_ROWS", 48)
 
 
 def measured(rng: np.random.Generator, count: int) -> dict[str, Any]:
@@ -160,7 +161,7 @@ def test_what_is_counted_is_what_plain_arrays_say() -> None:
         found = counted(every, [RamTier("cpu", 4096)], cuts=rng.integers(0, 600, 5).tolist())
         submitted, completed, outcome, ready, due = known.values()
         good = outcome == 0
-        for each, code in zip(figures(found), (0, 1), strict=True):
+        for each, code in zip(found.figures(), (0, 1), strict=True):
             rows = np.flatnonzero(good & (op == code))
             latency = completed[rows] - submitted[rows]
             assert each.latency == naive(latency)
@@ -198,7 +199,7 @@ def test_operations_after_the_cut_leave_their_figures_unknown() -> None:
     submitted = np.arange(1, count + 1) * 1000
     submitted[-1] = 5
     rows = rows_of(count, submitted_ns=submitted, completed_ns=submitted + 1500, outcome=OK)
-    (read,) = figures(counted(rows, [RamTier("cpu", 4096)]))
+    (read,) = counted(rows, [RamTier("cpu", 4096)]).figures()
     assert (read.operations, read.in_flight_max, read.latency.count) == (count, None, count)
 
 
@@ -216,7 +217,7 @@ NASTY = {
 @pytest.mark.parametrize("kind", NASTY)
 def test_a_histogram_is_as_close_as_it_says(kind: str) -> None:
     values = NASTY[kind](np.random.default_rng(1), 60_000).astype(np.int64)
-    found = Times(limit=1000)
+    found = TimeDistributions(limit=1000)
     for part in np.array_split(values, 7):
         found.add(part)
     close, exact = found.distribution(), naive(values)
@@ -229,12 +230,12 @@ def test_a_histogram_is_as_close_as_it_says(kind: str) -> None:
 
 def test_a_distribution_is_exact_up_to_its_limit_and_says_so() -> None:
     values = np.random.default_rng(2).integers(0, 10**9, 1001)
-    found = Times(2, limit=1000)
+    found = TimeDistributions(2, limit=1000)
     found.add(values[:1000])
     assert found.distribution() == naive(values[:1000])
     assert "percentiles_within" not in msgspec.to_builtins(found.distribution())
     found.add(values[1000:])
-    found.add(values, at=1)
+    found.add(values, 1)
     assert msgspec.to_builtins(found.distribution())["percentiles_within"] == ERROR
     # Several together are one: counts and sums stay exact.
     both = found.distribution(0, 1)
@@ -246,10 +247,10 @@ def test_a_distribution_is_exact_up_to_its_limit_and_says_so() -> None:
 
 
 def test_a_run_of_many_operations_says_so_of_each_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "EXACT_VALUES", 1000)
+    monkeypatch.setattr(recorder, "EXACT_VALUES", 1000)
     known = measured(np.random.default_rng(3), 600)
     op = (np.arange(600) < 570).astype(np.int8)
-    read, write = figures(counted(rows_of(600, op=op, **known), [RamTier("cpu", 4096)]))
+    read, write = counted(rows_of(600, op=op, **known), [RamTier("cpu", 4096)]).figures()
     assert write.latency.percentiles_within == ERROR
     assert write.latency.max_ns == naive(write_latency(known, op)).max_ns
     assert isinstance(read.latency.percentiles_within, msgspec.UnsetType)

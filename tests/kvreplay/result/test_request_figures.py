@@ -18,17 +18,17 @@ from taken import planned, take
 from whole import read_table
 
 from kvreplay.config.config import Config, Criteria, Targets
-from kvreplay.config.limits import Warmup
 from kvreplay.config.setting import Setting
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import compile_window, read_asked
-from kvreplay.result.counts import RequestTimes
 from kvreplay.result.summarize import NO_RATE, NO_REQUESTS, compute_ns, not_modelled
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata, describe
+from kvtrace.core.metrics.requests import RequestTimes
+from kvtrace.core.metrics.warmup import Warmup
 from kvtrace.core.schema import REQUESTS, SERVED, TRACE, arrow_schema, enum_array
 from kvtrace.core.tables import create, open_table
 
@@ -266,7 +266,7 @@ def test_a_request_that_did_not_end_has_no_storage_time(tmp_path: Path) -> None:
 
 def test_a_class_with_enough_requests_passes_or_fails() -> None:
     for target, verdict in (("7ms", "pass"), ("6999us", "fail")):
-        times = RequestTimes(Criteria(qos_interactive=Targets(target, "1s", "1s", "1s")).targets)
+        times = RequestTimes(Criteria(qos_interactive=Targets(target, "1s", "1s", "1s")).targets_ns)
         for _ in range(4):
             times.add(np.full(5, 7 * MS), None, np.full(5, -1), np.zeros(5, np.int8))
         found = times.figures(None, is_open_loop=False)

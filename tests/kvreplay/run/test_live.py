@@ -20,7 +20,7 @@ from taken import planned
 
 from kvreplay.config.config import Config
 from kvreplay.config.setting import settle
-from kvreplay.native.rows import COUNTED, ERROR, OK, RowRing, call
+from kvreplay.native.rows import ERROR, JOURNAL, OK, RowRing
 from kvreplay.result.tables import _COLUMNS
 from kvreplay.run import watch as watching
 from kvreplay.run.run import Replay, replay
@@ -37,6 +37,7 @@ from kvreplay.run.watch import (
 )
 from kvtrace.core.app import QUIET
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.native.library import call
 from kvtrace.core.native.structs import Structure
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def take(watch: Watch, rows: Any) -> None:
     call(
         "journal_take",
         ring.address,
-        Structure(COUNTED, "JournalBatch", **told, watched=watch.counters, room=len(rows)),
+        Structure(JOURNAL, "JournalBatch", **told, watched=watch.counters, room=len(rows)),
     )
     watch.note()
 

@@ -16,7 +16,7 @@ from kvreplay.engine.engine import EngineName, choose
 from kvreplay.engine.job import Job
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.window import Loader
-from kvreplay.result.counts import RunPart
+from kvreplay.result.recording import RunPart
 from kvreplay.result.tables import JournaledRecord
 from kvreplay.run import run as feeding
 from kvreplay.run import run as running

@@ -12,8 +12,6 @@ from taken import counted, rows_of
 from whole import read_table
 
 from kvreplay.config.config import Config
-from kvreplay.config.limits import Warmup, parse_warmup
-from kvreplay.result.figures import figures
 from kvreplay.run import precondition as preconditioning
 from kvreplay.run.precondition import MAX_ROUNDS, Precondition, is_steady, precondition
 from kvreplay.run.run import Replay, replay
@@ -21,6 +19,7 @@ from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.metrics.warmup import Warmup, parse_warmup
 from kvtrace.core.schema import OPS
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def measured(**columns: Any) -> Any:
 @pytest.mark.parametrize("warmup", [Warmup(rows=3), Warmup(time_ns=2 * S)])
 def test_the_warm_up_is_in_no_figure(warmup: Warmup) -> None:
     operations = counted(measured(), [RamTier("cpu", 4096)], warmup)
-    (write,) = figures(operations)
+    (write,) = operations.figures()
     # Rows 4 and 6 remain: 12,000 bytes from 2 to 4 s.
     assert (write.operations, write.bytes, write.bandwidth_bytes_per_s) == (2, 12_000, 6000.0)
     assert operations.total("good") == 2

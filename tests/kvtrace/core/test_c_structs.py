@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from kvreplay.native import rows
-from kvreplay.native.rows import COUNTED, REPLAY
+from kvreplay.native.rows import JOURNAL, REPLAY
+from kvtrace.core.metrics.native import RECORDER
 from kvtrace.core.native import library
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.native.structs import CHeader, Structure
@@ -52,8 +53,13 @@ def test_a_header_says_what_its_structs_are():
 
 @pytest.mark.parametrize(
     ("said", "includes"),
-    [(WORLD, ["world.h"]), (REPLAY, ["plan.h"]), (COUNTED, ["count.h"])],
-    ids=["simulation", "engine", "counted"],
+    [
+        (WORLD, ["world.h"]),
+        (REPLAY, ["plan.h"]),
+        (JOURNAL, ["journal.h"]),
+        (RECORDER, ["recorder.h"]),
+    ],
+    ids=["simulation", "engine", "journal", "recorder"],
 )
 def test_c_lays_out_what_python_reads_in_a_header(said, includes, tmp_path):
     compiler = shutil.which("cc")

@@ -1,0 +1,6 @@
+-- Times of operations on storage, as run_layers_objects adds them up.
+SELECT 'object' AS measure, '' AS tier, op::VARCHAR AS op,
+    completed_ns - coalesce(scheduled_ns, submitted_ns) AS time_ns
+FROM ops
+WHERE outcome = 'ok' AND engine IN ('threads', 'uring') AND op IN ('read', 'write')
+    AND completed_ns - coalesce(scheduled_ns, submitted_ns) IS NOT NULL

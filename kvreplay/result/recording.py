@@ -1,0 +1,228 @@
+"""How a live run is recorded: parts of its ring of rows, the rows of its table `ops`, and a trace
+read forward beside them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from kvreplay.config.setting import Setting
+from kvreplay.native.rows import DELETE, NONE, OK, ROW, SKIPPED, WINDOW_ROWS
+from kvreplay.plan.pacing import Repeated
+from kvreplay.tiers.tier import SeveralDrives, Tier
+from kvtrace.core import pa
+from kvtrace.core.metrics.native import RECORDER
+from kvtrace.core.metrics.recorder import OperationRecorder
+from kvtrace.core.schema import OPS, batch_of, enum_code, numbers
+from kvtrace.core.tables import Reader
+from kvtrace.core.units import NS_PER_S
+
+SECONDS_TOGETHER = 256
+"""At least so many seconds that are over are given out at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """Consecutive planned rows that have ended, or never will, with what was measured of them.
+
+    They may lie in a ring that is used again: whoever takes a part copies what it keeps.
+    """
+
+    first: int
+    """How many planned rows there are before it."""
+    rows: Any
+    """ROW, one after the other; `trace_row` counts from the start of the trace."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def within(self, first: int, last: int) -> Self:
+        """Return the rows `first` to before `last` of the part."""
+        return type(self)(self.first + first, self.rows[first:last])
+
+    def kept(self) -> Self:
+        """Return a copy that the ring cannot overwrite."""
+        return type(self)(self.first, self.rows.copy())
+
+    @classmethod
+    def nothing(cls) -> Self:
+        """Return an empty part."""
+        return cls(0, np.zeros(0, ROW))
+
+
+class RunRecorder(OperationRecorder[Tier]):
+    """The recorder of a live run, whose rows lie in a ring that is used again."""
+
+    def __init__(self, tiers: Sequence[Tier | None], *, is_open_loop: bool, io_bytes: int) -> None:
+        """Record operations on `tiers`, whose I/Os are up to `io_bytes` long."""
+        super().__init__(
+            tiers,
+            is_open_loop=is_open_loop,
+            io_bytes=io_bytes,
+            drives=[t.drives if isinstance(t, SeveralDrives) else () for t in tiers],
+            row_bytes=ROW.itemsize,
+            has_seconds=True,
+        )
+        self._sharded = [
+            (i, tier) for i, tier in enumerate(tiers) if isinstance(tier, SeveralDrives)
+        ]
+        self._reached, self._until = deque[tuple[int, int]](), 0
+        """After which planned row which second was reached, and that before which all are over."""
+
+    def take(self, part: RunPart, is_counted: Any) -> Any:
+        """Add the rows of `part`; figures count those where `is_counted`.
+
+        Return the bytes that each asks of its tier.
+        """
+        asked_bytes = self.add(part.rows, is_counted, place=self._places_of(part.rows))
+        taken = part.first + len(part)
+        self._reached.append((taken, int(self.run["last_ns"][0]) // NS_PER_S))
+        # A row is laid, and so submitted, when the one whose place in the ring it takes has ended.
+        while self._reached[0][0] <= taken - WINDOW_ROWS:
+            self._until = self._reached.popleft()[1]
+        assert self.seconds is not None, "a live run has seconds"
+        self.seconds.sort(self.ended, self._until)
+        return asked_bytes
+
+    def _places_of(self, rows: Any) -> Any:
+        """Return int64 a row: the place where it was done; None if each tier is one place."""
+        if not self._sharded:
+            return None
+        place = self.first_place[rows["tier"]]
+        for index, tier in self._sharded:
+            is_here = rows["tier"] == index
+            place[is_here] += tier.drive_of[rows["object_id"][is_here]]
+        return place
+
+    def over(self, *, is_last: bool = False) -> tuple[Any, Any, Any] | None:
+        """Return what `Seconds.over` does of seconds that no row to come is of.
+
+        Of all if it `is_last`; None if few.
+        """
+        assert self.seconds is not None, "a live run has seconds"
+        if is_last:
+            self._until = int(self.run["last_ns"][0]) // NS_PER_S + 1
+            self.seconds.sort(np.zeros(0, RECORDER.dtype("EndedInSecond")), self._until)
+        elif self._until < self.seconds.first + SECONDS_TOGETHER:
+            return None
+        return self.seconds.over(self._until)
+
+
+RETRIES = "retries"
+BATCH_ROWS = 1 << 14
+"""Rows of the trace that are looked at together, at most."""
+
+
+def ops_batch(
+    setting: Setting,
+    extras: tuple[str, ...],
+    batch: pa.RecordBatch,
+    first_row: int,
+    part: RunPart,
+    asked: Any,
+) -> pa.RecordBatch:
+    """Return rows of `ops`.
+
+    The trace's rows of `batch`, from `first_row` on, with what was measured, else null.
+
+    `part` has those of them that were planned, alone; `asked` the bytes that each of these asked of
+    its tier. The table has the extra columns `extras`.
+    """
+    count, rows, at = batch.num_rows, part.rows, part.rows["trace_row"] - first_row
+
+    def spread(values: Any, none: int, kind: Any = np.int64) -> Any:
+        if len(rows) == count:
+            return values.astype(kind)
+        column = np.full(count, none, kind)
+        column[at] = values
+        return column
+
+    engines = [enum_code(OPS, "engine", "none" if t is None else t.engine) for t in setting.tiers]
+    moves = np.array([t is not None and not t.is_simulated for t in setting.tiers])
+    is_moved = (rows["outcome"] == OK) & moves[rows["tier"]]
+    # A delete moves no bytes: 0 is what was measured.
+    moved = np.where(is_moved, np.where(rows["op"] == DELETE, 0, rows["length_bytes"]), NONE)
+    columns = {
+        **dict(zip(batch.schema.names, batch.columns, strict=True)),
+        "row": np.arange(first_row, first_row + count),
+        "scheduled_ns": spread(rows["due_ns"], NONE),
+        "submitted_ns": spread(rows["submitted_ns"], NONE),
+        "completed_ns": spread(rows["completed_ns"], NONE),
+        "bytes": spread(moved, NONE),
+        "io_bytes": spread(np.where(is_moved, asked, NONE), NONE),
+        "outcome": spread(rows["outcome"], SKIPPED, np.int8),
+        "engine": spread(
+            np.array(engines)[rows["tier"]], enum_code(OPS, "engine", "none"), np.int8
+        ),
+        RETRIES: spread(rows["retries"], 0, np.int32),
+    }
+    return batch_of(OPS, columns, extras)
+
+
+class TraceRows:
+    """Reads a trace forward."""
+
+    def __init__(self, reader: Reader, columns: Sequence[str]) -> None:
+        """Begin with the first row."""
+        self.row = 0
+        """The next one."""
+        self._batches = iter(reader.batches(columns))
+        self._rest: pa.RecordBatch | None = None
+
+    def up_to(self, row: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows before `row`.
+
+        `row` has come to the first of a batch when it is yielded, beyond it later.
+        """
+        while self.row < row:
+            if self._rest is None or not self._rest.num_rows:
+                self._rest = next(self._batches, None)
+                if self._rest is None:
+                    return
+            batch = self._rest.slice(0, min(row - self.row, BATCH_ROWS))
+            self._rest = self._rest.slice(batch.num_rows)
+            yield batch
+            self.row += batch.num_rows
+
+    def close(self) -> None:
+        """Read no more."""
+        if hasattr(self._batches, "close"):
+            self._batches.close()
+
+
+class LeastLater:
+    """The least request id that may still follow in a trace: all smaller ones are complete."""
+
+    def __init__(self, reader: Reader, rows: int) -> None:
+        """Look through the first `rows` rows of the trace, or of what is repeated."""
+        self._rows, self._step = 0, 0
+        if isinstance(reader, Repeated):
+            rows, self._rows, self._step, reader = (
+                reader.rows,
+                reader.rows,
+                reader.requests,
+                reader.once,
+            )
+        starts, least, at = list[int](), list[int](), 0
+        for batch in reader.batches(("request_id",)):
+            ids = numbers(batch.column("request_id"))
+            starts.append(at)
+            least.append(int(ids.min(where=ids >= 0, initial=np.iinfo(np.int64).max)))
+            at += batch.num_rows
+            if at >= rows:
+                break
+        self._starts = np.array(starts, np.int64)
+        # Of each batch and all that come after it; after the last, the next repeat's.
+        self._least = np.minimum.accumulate(np.array(least[::-1], np.int64))[::-1]
+
+    def after(self, row: int) -> int:
+        """Return the least request of the rows from `row` on."""
+        repeat = row // self._rows if self._rows else 0
+        batch = int(np.searchsorted(self._starts, row - repeat * self._rows, side="right")) - 1
+        least = int(self._least[batch])
+        return (min(least, self._step) if self._rows else least) + repeat * self._step

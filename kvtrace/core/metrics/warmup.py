@@ -1,0 +1,58 @@
+"""The start of a run that its figures leave out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from kvtrace.core import np
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.metrics.native import NONE, NOT_DONE
+from kvtrace.core.units import parse_duration_ns
+
+_ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """The length of a warm-up; exactly one of the two is set."""
+
+    rows: int | None = None
+    time_ns: int | None = None
+
+    def is_measured(self, rows: Any) -> Any:
+        """Return for each of `rows` (OPERATION_ROW) whether figures count it."""
+        due_ns = rows["due_ns"]
+        begun_ns = np.where(due_ns == NONE, rows["submitted_ns"], due_ns)
+        return self.counts(rows["trace_row"], begun_ns)
+
+    def counts(self, row: Any, begun_ns: Any) -> Any:
+        """Return the same for rows by number.
+
+        `begun_ns` is when each was due, in a closed loop when it was submitted, or -1.
+        """
+        if self.rows is not None:
+            return row >= self.rows
+        return (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
+
+
+def parse_warmup(text: str | None) -> Warmup | None:
+    """Return the warm-up that `text` names, `1000`, `1000rows` or `30s`; None for no text.
+
+    ConfigError for any other text, and for a warm-up of nothing.
+    """
+    if text is None:
+        return None
+    match = _ROWS.fullmatch(text)
+    try:
+        warmup = (
+            Warmup(rows=int(match.group(1))) if match else Warmup(time_ns=parse_duration_ns(text))
+        )
+    except ConfigError:
+        raise ConfigError(f"--warmup {text!r}: write rows (1000) or time (30s)") from None
+    if 0 in (warmup.rows, warmup.time_ns):
+        raise ConfigError(
+            f"--warmup {text!r} must be more than 0, such as 30s; or leave out --warmup"
+        )
+    return warmup

@@ -1,0 +1,154 @@
+"""The one place that makes run.json: of a replay, a recovered run, several ranks, an import.
+
+    header = build_header(program="kvreplay", argv=[...], config={...}, ...)
+    run = build_run_file(header, RunOutcome(summary=recorder.summary(facts)))
+
+A header is what is known when the first operation is about to be submitted; the outcome is the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from kvtrace import __version__
+from kvtrace.core.config import sha256
+from kvtrace.core.run.figures import (
+    CheckpointFigures,
+    Figures,
+    Metrology,
+    Mlperf,
+    RequestFigures,
+    Serving,
+    Summary,
+)
+from kvtrace.core.run.run_file import (
+    DataNote,
+    DeviceIo,
+    EngineNote,
+    PacingNote,
+    Populated,
+    Preconditioned,
+    Prepared,
+    ProbesNote,
+    RanksNote,
+    RunBegun,
+    RunFile,
+    Smart,
+    SmartReadings,
+    TraceNote,
+    Verification,
+    WindowNote,
+)
+
+COMPLETE, RUNNING = "complete", "running"
+
+
+def build_header(
+    *,
+    program: str,
+    argv: list[str],
+    config: dict[str, Any],
+    started_utc: str | None,
+    host: dict[str, Any],
+    trace: TraceNote,
+    tiers: dict[str, dict[str, Any]],
+    pacing: PacingNote,
+    engine: EngineNote,
+    window: WindowNote,
+    preconditioned: Sequence[Preconditioned] = (),
+    populated: Populated | None = None,
+    prepared: Prepared | None = None,
+    data: DataNote | None = None,
+    smart: dict[str, SmartReadings] | None = None,
+) -> RunBegun:
+    """Return what run.json says before the first operation is submitted."""
+    return RunBegun(
+        program=program,
+        version=__version__,
+        argv=argv,
+        config=config,
+        config_sha256=sha256(config),
+        started_utc=started_utc,
+        status=RUNNING,
+        reason=None,
+        host=host,
+        trace=trace,
+        tiers=tiers,
+        pacing=pacing,
+        engine=engine,
+        window=window,
+        preconditioned=list(preconditioned),
+        populated=populated,
+        prepared=prepared,
+        data=data,
+        smart={} if smart is None else smart,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """What a run came to; null, unset or empty is what was not measured."""
+
+    summary: Summary
+    status: str = COMPLETE
+    reason: str | None = None
+    """Why it is not complete."""
+    smart: dict[str, Smart] = field(default_factory=dict)
+    """By drive, after the run."""
+    verification: Verification | None = None
+    device_io: dict[str, DeviceIo] = field(default_factory=dict)
+    probes: ProbesNote | None = None
+    notes: list[str] = field(default_factory=list)
+    requests: RequestFigures | None = None
+    serving: Serving | UnsetType = UNSET
+    mlperf: Mlperf | None = None
+    checkpoints: CheckpointFigures | None = None
+    metrology: Metrology | None = None
+    ranks: RanksNote | UnsetType = UNSET
+
+
+def build_run_file(header: RunBegun, outcome: RunOutcome) -> RunFile:
+    """Return the content of run.json."""
+    # Not asdict: a run that was cut off has the header of another type.
+    known: dict[str, Any] = {name: getattr(header, name) for name in RunBegun.__struct_fields__}
+    known["status"], known["reason"] = outcome.status, outcome.reason
+    known["smart"] = {
+        name: SmartReadings(before=readings.before, after=outcome.smart.get(name))
+        for name, readings in header.smart.items()
+    }
+    return RunFile(
+        **known,
+        verification=outcome.verification,
+        device_io=outcome.device_io,
+        probes=outcome.probes,
+        notes=outcome.notes,
+        requests=outcome.requests,
+        serving=outcome.serving,
+        mlperf=outcome.mlperf,
+        checkpoints=outcome.checkpoints,
+        metrology=outcome.metrology,
+        ranks=outcome.ranks,
+        summary=outcome.summary,
+    )
+
+
+HISTOGRAM_NOTE = "percentiles of "
+"""How a note begins that says of which figures not all values were kept."""
+
+
+def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None) -> list[str]:
+    """Return which percentiles come from histograms, and how far off they may be."""
+    named = [(f"{f.latency.count:,} {f.op}s on {f.tier}", f.latency) for f in figures]
+    if requests is not None:
+        named.append((f"{requests.storage.count:,} requests", requests.storage))
+    return [
+        f"{HISTOGRAM_NOTE}{subject} come from a histogram, at most"
+        f" {times.percentiles_within:.2%} off"
+        for subject, times in named
+        if not isinstance(times.percentiles_within, UnsetType)
+    ]
