@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvdistill.api import connect, distil, fio_jobs, report
+    from kvdistill.api import ComparedSides, compare, connect, distil, fio_jobs, report
     from kvdistill.jobs.check import Closeness
     from kvdistill.jobs.fio_jobs import FioJobs, WrittenJobs
     from kvdistill.jobs.job import FioMode, JobOptions
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Closeness",
+    "ComparedSides",
     "FioJobs",
     "FioMode",
     "JobOptions",
     "Profile",
     "Reports",
     "WrittenJobs",
+    "compare",
     "connect",
     "distil",
     "fio_jobs",
@@ -39,12 +41,14 @@ __all__ = [
 
 _MODULES = {
     "Closeness": "kvdistill.jobs.check",
+    "ComparedSides": "kvdistill.api",
     "FioJobs": "kvdistill.jobs.fio_jobs",
     "FioMode": "kvdistill.jobs.job",
     "JobOptions": "kvdistill.jobs.job",
     "Profile": "kvdistill.profile.profile",
     "Reports": "kvdistill.reports.output",
     "WrittenJobs": "kvdistill.jobs.fio_jobs",
+    "compare": "kvdistill.api",
     "connect": "kvdistill.api",
     "distil": "kvdistill.api",
     "fio_jobs": "kvdistill.api",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from kvdistill.profile.profile import Profile, ScratchFolder
 from kvdistill.profile.sources import distil_source, distilled_of
 from kvdistill.queries.database import open_connection, register
 from kvdistill.queries.window import parse_window
-from kvdistill.reports.output import BUCKETS, Reports, make_reports
+from kvdistill.reports.compare import Comparison
+from kvdistill.reports.output import BUCKETS, Reports, make_reports, read_comparison
+from kvtrace.core import pl
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
 
@@ -180,3 +183,69 @@ def report(
     if output is not None:
         reports.write(output)
     return reports
+
+
+class ComparedSides:
+    """Runs, traces or probes beside each other: `verdict`, `figures()`, `warnings`."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        """Show `comparison`."""
+        self.comparison = comparison
+        """All of it as typed structs."""
+
+    @property
+    def verdict(self) -> str:
+        """How each side does against the first, and how sure that is."""
+        return self.comparison.verdict
+
+    @property
+    def warnings(self) -> list[str]:
+        """What limits the comparison: sides that fell behind, or whose trials disagree."""
+        return list(self.comparison.warnings)
+
+    def figures(self) -> pl.DataFrame:
+        """Return one row for each figure and side.
+
+        Columns: `side`, `tier`, `op`, `figure` (its name ends in its unit), `median`, `low` and
+        `high` over the trials, `ratio` to the first side. Null where it was not measured.
+        """
+        rows = [
+            {
+                "side": name,
+                "tier": line.tier,
+                "op": line.op,
+                "figure": line.name,
+                "median": side.median,
+                "low": side.low,
+                "high": side.high,
+                "ratio": side.ratio.value,
+            }
+            for line in self.comparison.lines
+            for name, side in zip(self.comparison.names, line.sides, strict=True)
+        ]
+        numbers = ("median", "low", "high", "ratio")
+        return pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
+
+    def __repr__(self) -> str:
+        return f"<ComparedSides: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict for a notebook."""
+        return f"<b>{html.escape(self.verdict)}</b>"
+
+
+def compare(*sides: Source) -> ComparedSides:
+    """Compare traces, runs or folders of trials, each with the first.
+
+    Each side is a path, or a trace or run with a `path`. A folder of trials gives a confidence
+    interval; single runs give ratios only.
+
+    Raises ConfigError for fewer than two sides, or sides that have nothing in common. Raises
+    TraceError if a file is missing or damaged.
+
+    >>> compared = kvdistill.compare("trace.parquet", "trace.parquet")
+    >>> compared.figures()["side"].n_unique()
+    2
+    """
+    comparison, _document = read_comparison([path_of(side) for side in sides])
+    return ComparedSides(comparison)

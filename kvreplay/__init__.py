@@ -16,11 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvreplay.run.library import ReplayVerdict, Run, read_run, replay
+    from kvreplay.run.library import ReplayVerdict, Run, compare, read_run, replay
 
-__all__ = ["ReplayVerdict", "Run", "read_run", "replay"]
+__all__ = ["ReplayVerdict", "Run", "compare", "read_run", "replay"]
 
-_MODULES = {"kvreplay.run.library": ("ReplayVerdict", "Run", "read_run", "replay")}
+_MODULES = {"kvreplay.run.library": ("ReplayVerdict", "Run", "compare", "read_run", "replay")}
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 if not TYPE_CHECKING:

@@ -10,7 +10,7 @@ import glob
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,8 @@ def open_connection(scratch: Path) -> duckdb.DuckDBPyConnection:
         "temp_directory": str(scratch / "spill"),
     }
     connection = duckdb.connect(":memory:", config=settings)
-    connection.execute("SET enable_progress_bar = false")
+    with suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets there is none
+        connection.execute("SET enable_progress_bar = false")
     connection.execute(PERCENTILE)
     connection.execute(SLOT)
     return connection

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +29,9 @@ from kvtrace.core.tables import open_table, requests_path
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.trace import Trace, named_columns
 from kvtrace.core.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from kvdistill import ComparedSides
 
 _LATENCIES = ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
@@ -357,6 +361,31 @@ def replay(
     targets = [f"{name}={target}" for name, target in config.tiers.items()]
     argv = ["kvreplay.replay", path.name, *targets]
     return replay_config(config, path, argv, output=output, overwrite=overwrite)
+
+
+def compare(first: Run | str | Path, *others: Run | str | Path) -> ComparedSides:
+    """Compare runs, or folders of trials, each with the first.
+
+    `kvdistill.compare` does it, and takes traces and probes as well. A folder of trials, as
+    `kvreplay run --trials` writes it, gives confidence intervals; single runs give ratios only.
+
+    Raises:
+        ConfigError: for fewer than two runs, or runs that have nothing in common.
+        TraceError: if a run is missing or damaged.
+
+    >>> import kvtrace as kt, kvreplay
+    >>> trace = kt.simulate(
+    ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
+    ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
+    ... )
+    >>> runs = [kvreplay.replay(trace, tiers={"nvme": "ram"}, queue_depth=d) for d in (1, 8)]
+    >>> compared = kvreplay.compare(*runs)
+    >>> compared.figures()["side"].n_unique()
+    2
+    """
+    import kvdistill
+
+    return kvdistill.compare(first, *others)
 
 
 def replay_config(

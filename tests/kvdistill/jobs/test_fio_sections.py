@@ -36,12 +36,14 @@ JOB = FioJob("# A job\n", (FioSection("global", SHARED), FioSection("read", READ
 
 
 def test_options_are_lines_in_the_order_in_which_they_were_set():
-    assert JOB.text == (
-        "# A job\n\n[global]\nfilename=scratch\nallow_file_create=0\ncreate_on_open=1\ndirect=1\n"
-        "ioengine=libaio\n\n[read]\nrw=randread\nbssplit=4096/30:8192/70\nstartdelay=150ms\n"
-        "# few in flight\n# mostly\niodepth=8\nrate=1000,2000\n"
-        "thinktime=20us\n"
-    )
+    # The lines of a job are its data.
+    assert JOB.text.split() == [
+        *("#", "A", "job", "[global]", "filename=scratch", "allow_file_create=0"),
+        *("create_on_open=1", "direct=1", "ioengine=libaio", "[read]", "rw=randread"),
+        *("bssplit=4096/30:8192/70", "startdelay=150ms", "#", "few", "in", "flight"),
+        *("#", "mostly", "iodepth=8", "rate=1000,2000", "thinktime=20us"),
+    ]
+    assert JOB.text.count("\n") == 18
 
 
 def test_an_option_that_is_not_set_leaves_its_comment():
