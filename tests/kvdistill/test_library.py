@@ -17,7 +17,7 @@ from kvdistill_rows import HAND, io, write_hand, write_run
 import kvdistill
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 
-FUNCTIONS = ["distil", "fio_jobs", "connect", "report"]
+FUNCTIONS = ["distil", "fio_jobs", "connect", "report", "compare"]
 
 
 @pytest.fixture
