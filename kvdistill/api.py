@@ -244,8 +244,8 @@ def compare(*sides: Source) -> ComparedSides:
     TraceError if a file is missing or damaged.
 
     >>> compared = kvdistill.compare("trace.parquet", "trace.parquet")
-    >>> compared.figures()["side"].n_unique()
-    2
+    >>> compared.comparison.names
+    ['trace.parquet', 'trace.parquet']
     """
     comparison, _document = read_comparison([path_of(side) for side in sides])
     return ComparedSides(comparison)

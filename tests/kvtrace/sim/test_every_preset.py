@@ -98,6 +98,7 @@ def test_every_source_is_here():
         "lmcache-trace",
         "lmcache-chat",
         "otel",
+        "aiperf",
         "kv-events",
     }
     logs |= {"vllm-log", "sglang-log", "servegen"}
