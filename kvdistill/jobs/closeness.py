@@ -126,9 +126,9 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A target, the measured value, whether that passes (null.
+    """One figure of a job against its target.
 
-    Not measured, or it tells nothing), and `why` not.
+    Whether it passes is null where it was not measured, or where it tells nothing; `why` says why.
     """
 
     name: str

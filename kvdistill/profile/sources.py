@@ -754,9 +754,9 @@ def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]
 
 
 def _placed(rows: Rows, objects: Objects, totals: NDArray[np.void]) -> Iterator[Columns]:
-    """Yield each batch of `rows` with `address` (bytes.
+    """Yield each batch of `rows` with `address` and `io_bytes` in bytes; count in `totals`.
 
-    -1 for deletes) and `io_bytes`; count in `totals`.
+    The address of a delete is -1.
     """
     reserved = objects.reserved_bytes
     base = np.full(len(reserved), -1, dtype=np.int64)

@@ -261,9 +261,9 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
 
 
 def _bare(value: Any) -> Any:
-    """Return `value` without the tags {"__t__".
+    """Return `value` without the tags that LMCache wraps its own types in.
 
-    Type, "v": value} that LMCache wraps its own types in.
+    A tagged value is {"__t__": type, "v": value}.
     """
     if isinstance(value, dict):
         if "__t__" in value:

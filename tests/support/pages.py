@@ -35,9 +35,9 @@ _BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands, what the last one printed by the page (None.
+    """Commands of a page, with the output that the page shows of the last one.
 
-    The page does not say), and where that stands in it.
+    The output is None where the page shows none.
     """
 
     commands: list[str]

@@ -223,15 +223,13 @@ PARAMETERS: Final = [ReportColumn("parameter", "parameter"), ReportColumn("value
 
 
 def columns_of(spec: str) -> list[ReportColumn]:
-    """Return the columns that `spec` lists by unit, in order.
-
-    `unit: name, name = heading; unit: ...`.
+    """Return the columns that `spec` lists by unit, in order: `unit: name, name = heading; ...`.
 
     Units are the names of `Unit` in small letters. A line break ends a unit's columns as a
-    semicolon does, unless a comma stands before it; empty lines say nothing.
+    semicolon does, unless a comma stands before it. Empty lines are ignored.
 
-    >>> [column.heading for column in columns_of("text: tier; bytes: read_bytes = read,
-    written_bytes = written")] ['tier', 'read', 'written']
+    >>> [column.heading for column in columns_of("text: tier; bytes: read_bytes = read")]
+    ['tier', 'read']
     """
     found = []
     joined = spec.strip().replace(",\n", ", ").replace("\n", ";")

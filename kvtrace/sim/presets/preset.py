@@ -152,9 +152,9 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     does not count as used. Needs a tier that stages.
     """
     store_generated: bool = False
-    """Chunks that generated tokens fill are stored too (synthetic users only.
+    """Store the chunks that generated tokens fill, too.
 
-    Files name no such blocks).
+    This applies to synthetic users only: files do not name the blocks of generated tokens.
     """
     decode_read_tokens: of_tier.Tokens = 0
     """The turn's own entry is read once, and once more for each so many generated tokens.
