@@ -17,6 +17,7 @@ from kvdistill.queries.window import parse_window
 from kvdistill.reports.compare import Comparison
 from kvdistill.reports.output import BUCKETS, Reports, make_reports, read_comparison
 from kvtrace.core import pl
+from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
 
@@ -188,10 +189,11 @@ def report(
 class ComparedSides:
     """Runs, traces or probes beside each other: `verdict`, `figures()`, `warnings`."""
 
-    def __init__(self, comparison: Comparison) -> None:
-        """Show `comparison`."""
+    def __init__(self, comparison: Comparison, document: Document) -> None:
+        """Show `comparison`, whose tables and charts are in `document`."""
         self.comparison = comparison
         """All of it as typed structs."""
+        self._document = document
 
     @property
     def verdict(self) -> str:
@@ -226,6 +228,10 @@ class ComparedSides:
         numbers = ("median", "low", "high", "ratio")
         return pl.DataFrame(rows, schema_overrides=dict.fromkeys(numbers, pl.Float64))
 
+    def document(self) -> Document:
+        """Return the verdict, tables and charts as a document for a terminal or a page."""
+        return self._document
+
     def __repr__(self) -> str:
         return f"<ComparedSides: {self.verdict}>"
 
@@ -247,5 +253,4 @@ def compare(*sides: Source) -> ComparedSides:
     >>> compared.comparison.names
     ['trace.parquet', 'trace.parquet']
     """
-    comparison, _document = read_comparison([path_of(side) for side in sides])
-    return ComparedSides(comparison)
+    return ComparedSides(*read_comparison([path_of(side) for side in sides]))

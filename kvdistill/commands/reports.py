@@ -110,16 +110,18 @@ def compare(
     kvdistill compare lru.parquet s3fifo.parquet --json
     kvdistill compare card-a/scorecard.json card-b/scorecard.json
     """
-    from kvdistill.reports.output import check_names, read_comparison, write_report
+    from kvdistill.api import compare as compare_sides
+    from kvdistill.reports.output import check_names, write_report
 
     outputs = output or []
     check_names(outputs)
-    compared, document = read_comparison(paths)
+    compared = compare_sides(*paths)
+    document = compared.document()
     for path in outputs:
         write_report([document], path, argv=command_line())
         log(f"wrote {path}")
     if json:
-        emit_json(compared)
+        emit_json(compared.comparison)
     elif outputs:
         typer.echo(document.headline)
     else:

@@ -193,9 +193,10 @@ def compare(
     from kvreplay.config.limits import check_memory
 
     check_memory()
+    from kvreplay.run.library import compare as compare_runs
     from kvreplay.run.run import Replay
     from kvreplay.run.trials import SIDES, run_pair
-    from kvtrace.core.run.run_file import run_program
+    from kvtrace.core.document.terminal import answer
 
     first = targets(tier)
     second = first | targets(against)
@@ -209,8 +210,9 @@ def compare(
         error = run_pair(asked, replace(how, tiers=second), trials, done=done)
     if error is not None:
         raise error
-    sides = [str(output / side) for side in SIDES]
-    run_program("kvdistill", ["compare", *sides, *(["--json"] if as_json else [])], is_shown=True)
+    compared = compare_runs(*(output / side for side in SIDES))
+    # The first line is the answer.
+    answer(compared.comparison, lambda: replace(compared.document(), name=""), as_json=as_json)
 
 
 def recover(

@@ -28,19 +28,19 @@ def places(tmp_path):
 
 
 def compare(where, *more):
-    """Compare; kvdistill, a process of its own, prints the comparison."""
+    """Compare the drives `one` and `two`."""
     sides = ("--tier", "nvme=one", "--against", "nvme=two")
     return run_cli("kvreplay", "compare", "t.parquet", *sides, *more, cwd=where)
 
 
-def test_the_sides_take_turns_and_are_compared(places, capfd):
+def test_the_sides_take_turns_and_are_compared(places):
     done = compare(places, "--trials", "3", "-o", "out", "--json")
     runs = [line.partition(":")[0] for line in done.stderr.splitlines() if line.startswith("out/")]
     assert runs == [
         f"out/{run}"
         for run in ("a/trial-1", "b/trial-1", "b/trial-2", "a/trial-2", "a/trial-3", "b/trial-3")
     ]
-    found = json.loads(capfd.readouterr().out)
+    found = json.loads(done.stdout)
     assert found["names"] == ["a", "b"]
     assert found["trials"] == [3, 3]
     assert shows(found["verdict"], "50.0 %")
@@ -74,34 +74,14 @@ def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
 
 
 @pytest.mark.full
-def test_that_nothing_was_read_is_said_first(places, capfd):
-    compare(places, "--trials", "2", "--limit", "1", "-o", "out")
-    assert shows(capfd.readouterr().out.splitlines()[0], "writes only … nvme")
-    alone = run_cli(
-        "kvreplay",
-        "run",
-        "t.parquet",
-        "--tier",
-        "nvme=one",
-        "--limit",
-        "1",
-        "-o",
-        "run",
-        cwd=places,
-    )
+def test_that_nothing_was_read_is_said_first(places):
+    done = compare(places, "--trials", "2", "--limit", "1", "-o", "out")
+    assert shows(done.stdout.splitlines()[0], "writes only … nvme")
+    first_row = ("t.parquet", "--tier", "nvme=one", "--limit", "1")
+    alone = run_cli("kvreplay", "run", *first_row, "-o", "run", cwd=places)
     assert shows(alone.stdout.splitlines()[0], "writes only … nvme")
-    several = run_cli(
-        "kvreplay",
-        "run",
-        "t.parquet",
-        "--tier",
-        "nvme=one",
-        "--trials",
-        "2",
-        "-o",
-        "several",
-        cwd=places,
-    )
+    all_rows = ("t.parquet", "--tier", "nvme=one", "--trials", "2")
+    several = run_cli("kvreplay", "run", *all_rows, "-o", "several", cwd=places)
     assert shows(several.stdout.splitlines()[0], "50.0 %")
 
 
@@ -120,7 +100,7 @@ def test_memory_traffic_is_no_part_of_the_drives_reads(places):
 
 
 @pytest.mark.full
-def test_two_models_are_compared_as_such_and_none_with_a_drive(places, capfd):
+def test_two_models_are_compared_as_such_and_none_with_a_drive(places):
     models = (
         "--tier",
         "nvme=sim:bandwidth=4MB,latency=0s",
@@ -130,10 +110,11 @@ def test_two_models_are_compared_as_such_and_none_with_a_drive(places, capfd):
     write_trace(
         places / "t.parquet", [(0, "write", 2, "store", i, 0, 4096, 0, 0, 0) for i in range(100)]
     )
-    run_cli("kvreplay", "compare", "t.parquet", *models, "--trials", "2", "-o", "out", cwd=places)
-    first = capfd.readouterr().out.splitlines()[0]
+    arguments = ("compare", "t.parquet", *models, "--trials", "2", "-o", "out")
+    done = run_cli("kvreplay", *arguments, cwd=places)
+    first = done.stdout.splitlines()[0]
     assert shows(first, "SIMULATED; b … 300 % … p99 [300, 300] … 75 %")
-    run_cli(
+    done = run_cli(
         "kvreplay",
         "compare",
         "t.parquet",
@@ -144,7 +125,7 @@ def test_two_models_are_compared_as_such_and_none_with_a_drive(places, capfd):
         "mixed",
         cwd=places,
     )
-    assert shows(capfd.readouterr().out, "SIMULATED: a")
+    assert shows(done.stdout, "SIMULATED: a")
 
 
 def test_a_drive_is_not_compared_with_itself(places):
