@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
-from kvtrace.core.document.document import Chapter, Document, ReportTable, Sheet, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    ReportTable,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.units import (
     counted,
@@ -36,18 +44,21 @@ def _computed(summary: dict[str, Any]) -> list[str]:
 def simulation_document(summary: dict[str, Any]) -> Document:
     """Return what the simulation counted as a document."""
     stats, first = summary["stats"], summary["stats"]["first_token"]
-    spec = """
-        text: name = tier
-        share: hit_ratio = hits
-        bytes: read_bytes = read, written_bytes = written, deleted_bytes = deleted, live_bytes = live at end
-    """
     rows = stats["tiers"]
-    if any("refused_bytes" in tier for tier in rows):
-        spec += "bytes: refused_bytes = not admitted"
+    has_refusals = any("refused_bytes" in tier for tier in rows)
+    columns = [
+        ReportColumn("name", "tier", Unit.TEXT),
+        *([ReportColumn("scope", "scope", Unit.TEXT)] if "fleet" in stats else []),
+        ReportColumn("hit_ratio", "hits", Unit.SHARE),
+        ReportColumn("read_bytes", "read", Unit.BYTES),
+        ReportColumn("written_bytes", "written", Unit.BYTES),
+        ReportColumn("deleted_bytes", "deleted", Unit.BYTES),
+        ReportColumn("live_bytes", "live at end", Unit.BYTES),
+        *([ReportColumn("refused_bytes", "not admitted", Unit.BYTES)] if has_refusals else []),
+    ]
+    if has_refusals:
         rows = [{"refused_bytes": None} | tier for tier in rows]
-    if "fleet" in stats:
-        spec = spec.replace("text: name = tier", "text: name = tier, scope")
-    tables = [table_of("simulated", Sheet.SUMMARY, spec, rows)]
+    tables = [table_of("simulated", Sheet.SUMMARY, columns, rows)]
     tables += [] if first is None else [first_token_table(first)]
     worn = _computed(summary)
     for tier in summary["endurance"]:
