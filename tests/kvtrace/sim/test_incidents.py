@@ -546,7 +546,7 @@ def test_who_begins_again_finds_its_own_blocks_in_the_gpus_memory_and_gives_all_
     assert [row[0] for row in rows if row[1] == "write" and row[2] == 0 and row[6] == 1] == [
         360
     ] * 8
-    assert not simulation.world.fleet.nodes["held_bytes"].any()
+    assert not simulation.world.fleet.nodes["gpu_bytes"].any()
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):
