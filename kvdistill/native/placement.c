@@ -35,7 +35,7 @@ EXPORT int64_t placement_survey(int64_t rows, const int8_t *op, const int64_t *o
 }
 
 static bool reserve(Space *s, int64_t object, int64_t bytes, int64_t *base, Totals *totals) {
-    base[object] = space_take(s, bytes);
+    base[object] = space_allocate(s, bytes);
     totals->live_bytes += bytes;
     if (totals->live_bytes > totals->peak_bytes) {
         totals->peak_bytes = totals->live_bytes;
@@ -70,7 +70,7 @@ EXPORT bool placement_rows(Space *s, int64_t rows, const int8_t *op, const int64
         if (op[i] == DELETE) {
             address[i] = NONE, io_bytes[i] = 0;
             if (o < objects && base[o] >= 0) {
-                space_give(s, base[o], reserved[o]);
+                space_free(s, base[o], reserved[o]);
                 totals->live_bytes -= reserved[o], totals->live_objects--;
                 base[o] = NONE;
             } else {

@@ -34,7 +34,7 @@ enum {
     ASIDE,
     OVER,
     WOKEN
-};                             // what a completion tells: the low bits of its user data
+}; // what a completion tells: the low bits of its user data
 enum { WRITE_STREAM_AT = 44 }; // in a request, since Linux 6.16
 enum { SLOW_NS = 50000, SPLIT_EACH = 32, SPLIT_NEXT = 256 };
 

@@ -277,7 +277,7 @@ def first_tokens_ns(knobs: Mapping[str, Any], tokens: Any) -> Any:
         [int(a[name]) for name in _ATTENTION] for a in knobs.get("prefill_attention") or ()
     ]
     found = np.empty(len(tokens), np.int64)
-    function("prefill_times", I8, int, int, I8, int, I8)(
+    function("compute_prefill_times", I8, int, int, I8, int, I8)(
         *(
             np.array(attention, np.int64).reshape(-1, 3),
             len(attention),

@@ -547,7 +547,7 @@ class Meter:
         """
         self._simulation, world = simulation, simulation.world
         simulation.count_seconds(64)
-        world.knobs.is_counted_alone = not keeps_rows and not len(world.found)
+        world.knobs.is_counted_alone = not keeps_rows and not len(world.lookup_outcomes)
 
     def __call__(self, flush: Flush) -> None:
         """Give the memory of the rows back."""

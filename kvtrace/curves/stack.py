@@ -40,8 +40,8 @@ class Uses:
     """References that were not there, and were inserted."""
 
 
-_use_tier = function("use_tier", StructAt, I8)
-_find_distances = function("find_distances", I8, int, I4, int, int, I4, I8, I8, I8)
+_use_tier = function("curve_use_tier", StructAt, I8)
+_find_distances = function("curve_stack_distances", I8, int, I4, int, int, I4, I8, I8, I8)
 
 
 def policy_uses(
@@ -86,7 +86,7 @@ def policy_uses(
             arrival_ns=arrival_ns,
             slots=new_slots(sizes),
         )
-        world.tiers, world.queues = new_tiers([limit], [limit])
+        world.tiers, world.lists = new_tiers([limit], [limit])
         world.links, world.notes = new_links(count, 1, has_policies=True)
         world.tiers["ttl_ns"] = ttl_ns
         set_policies(world, [policy])
@@ -132,8 +132,8 @@ def lru_curve(chains: Chains) -> LruCurve:
 OPTIMAL: Final = "optimal"
 """Its name where policies are named."""
 
-_find_following = function("find_following", I4, int, I8, I8)
-_use_optimally = function("use_optimally", I8, int, I4, I8, I1, EVENT, int, I8)
+_find_following = function("curve_next_references", I4, int, I8, I8)
+_use_optimally = function("curve_use_optimal", I8, int, I4, I8, I1, EVENT, int, I8)
 
 
 def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]:
@@ -158,7 +158,7 @@ def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]
     return found
 
 
-_sample_chains = function("sample_chains", I8, int, I4, int, int, int, int, I4, I8, I4)
+_sample_chains = function("curve_sample_chains", I8, int, I4, int, int, int, int, I4, I8, I4)
 HASH_VALUES = 2**24
 SAMPLES = 4
 # Of Student's t with SAMPLES - 1 degrees of freedom: 95 % of all values lie within.

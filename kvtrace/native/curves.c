@@ -1,81 +1,114 @@
-// Hits and inserts against capacity: of one cache at a given capacity, and of LRU at every capacity
-// in one pass.
+// Hits and inserts against capacity: of one cache with any policy at a given capacity, of LRU at
+// every capacity in one pass, and of Belady's optimum (curves/stack.py describes all of them).
 //
-// Requests are in order: number n touches the objects chain[offsets[n]:offsets[n + 1]], of which
-// those count as hits that are found before the first that is not. `uses` are the hits and the
-// inserts.
+//     curve_use_tier                            one policy, one capacity
+//     curve_stack_distances                     LRU, all capacities
+//     curve_next_references, curve_use_optimal  the optimum, one capacity
+//     curve_sample_chains                       a sample of the objects, for estimates
+//
+// Requests are in order: request n touches the objects chain[offsets[n]:offsets[n + 1]]. Those that
+// are found before its first miss count as hits. `uses` gets the hits and the inserts.
 #include "sim.h"
 
-static void take_out(World *w, int64_t slot, int64_t is_evicted) {
-    on_remove(w, 0, slot, is_evicted);
-    w->slots[slot].live = 0;
-    w->tiers[0].live_bytes -= w->slots[slot].size;
+// --- one policy at one capacity
+
+static void curve_remove_slot(World *world, int64_t slot, int64_t is_evicted) {
+    policy_remove(world, 0, slot, is_evicted);
+    world->slots[slot].live = 0;
+    world->tiers[0].live_bytes -= world->slots[slot].size;
 }
 
-// Of the one tier, with its policy, which all requests go through in order.
-EXPORT void use_tier(World *w, int64_t *uses) {
-    Tier *tier = &w->tiers[0];
-    int64_t hits = 0, inserts = 0;
-    for (int64_t request = 0; request < w->offsets_count - 1; request++) {
-        int64_t now = w->arrival_ns[request];
+// Sends all requests through the only tier, in order.
+EXPORT void curve_use_tier(World *world, int64_t *uses) {
+    Tier *tier = &world->tiers[0];
+    int64_t hits = 0;
+    int64_t inserts = 0;
+    for (int64_t request = 0; request < world->offsets_count - 1; request++) {
+        int64_t now = world->arrival_ns[request];
         bool is_leading = true;
-        while (expiry_ns(w, 0) <= now) {
-            take_out(w, queue_of(w, 0, 0)->tail, 0);
+        while (policy_expiry_ns(world, 0) <= now) {
+            curve_remove_slot(world, list_of(world, 0, 0)->tail, 0);
         }
-        for (int64_t i = w->offsets[request]; i < w->offsets[request + 1]; i++) {
-            int64_t slot = w->chains[i];
-            Slot *what = &w->slots[slot];
-            if (what->live) {
-                on_hit(w, 0, slot);
+        for (int64_t i = world->offsets[request]; i < world->offsets[request + 1]; i++) {
+            int64_t slot = world->chains[i];
+            Slot *object = &world->slots[slot];
+            if (object->live) {
+                policy_hit(world, 0, slot);
                 hits += is_leading;
                 continue;
             }
             is_leading = false;
-            if (what->size > tier->limit) {
+            if (object->size > tier->limit_bytes) {
                 continue;
             }
-            while (tier->live_bytes + what->size > tier->limit) {
-                take_out(w, victim(w, 0, slot), 1);
+            while (tier->live_bytes + object->size > tier->limit_bytes) {
+                curve_remove_slot(world, policy_choose_victim(world, 0, slot), 1);
             }
-            on_insert(w, 0, slot, now);
-            what->live = 1;
-            tier->live_bytes += what->size;
+            policy_insert(world, 0, slot, now);
+            object->live = 1;
+            tier->live_bytes += object->size;
             inserts++;
         }
     }
-    table_free(&w->tops);
-    uses[0] = hits, uses[1] = inserts;
+    table_free(&world->lfu_tops);
+    uses[0] = hits;
+    uses[1] = inserts;
 }
 
-// Count how many references have each stack distance, as the largest so far in their request
-// (`leading`) and by itself
-// (`own`), both of objects + 2 zeros: index objects + 1 is a first reference.
+// --- LRU at every capacity: stack distances
 //
-// `tree`, a Fenwick tree over positions, of references + 1 zeros, counts the objects used since;
-// `last` is NONE for each object.
-EXPORT void find_distances(const int64_t *offsets, int64_t requests, const int32_t *chain,
-                           int64_t references, int64_t objects, int32_t *tree, int64_t *last,
-                           int64_t *leading, int64_t *own) {
-    int64_t live = 0;
+// The stack distance of a reference is the number of distinct objects since the last reference to
+// the same object, itself included. An LRU cache of c objects hits if the distance is at most c.
+//
+//     for reference i to object o:
+//         distance = number of positions since last[o] that are their object's last reference
+//         mark position i, unmark position last[o]
+//
+// Mattson, Gecsei, Slutz and Traiger, IBM Systems Journal, 1970; counted with a Fenwick tree over
+// positions, as Olken (1981) did with a balanced tree.
+
+// A Fenwick tree over `size` positions, from 1 on.
+typedef struct {
+    int32_t *node;
+    int64_t size;
+} PositionTree;
+
+static void positions_add(PositionTree tree, int64_t position, int32_t count) {
+    for (int64_t i = position; i <= tree.size; i += i & -i) {
+        tree.node[i] += count;
+    }
+}
+
+static int64_t positions_count_up_to(PositionTree tree, int64_t position) {
+    int64_t count = 0;
+    for (int64_t i = position; i > 0; i -= i & -i) {
+        count += tree.node[i];
+    }
+    return count;
+}
+
+// Counts how many references have each stack distance: by themselves (`own`), and as the largest
+// distance so far of their request (`leading`), which says whether they are before its first miss.
+// Both have objects + 2 zeros to begin with; index objects + 1 is a first reference. `tree` has
+// references + 1 zeros; `last` is NONE for each object.
+EXPORT void curve_stack_distances(const int64_t *offsets, int64_t requests, const int32_t *chain,
+                                  int64_t references, int64_t objects, int32_t *tree, int64_t *last,
+                                  int64_t *leading, int64_t *own) {
+    PositionTree positions = {tree, references};
+    int64_t seen_objects = 0;
     for (int64_t request = 0; request < requests; request++) {
         int64_t largest = 0;
         for (int64_t i = offsets[request]; i < offsets[request + 1]; i++) {
-            int64_t at = last[chain[i]], distance = objects + 1;
-            if (at < 0) {
-                live++;
+            int64_t before = last[chain[i]];
+            int64_t distance = objects + 1;
+            if (before < 0) {
+                seen_objects++;
             } else {
-                int64_t before = 0;
-                for (int64_t j = at + 1; j > 0; j -= j & -j) {
-                    before += tree[j];
-                }
-                distance = live - before + 1;
-                for (int64_t j = at + 1; j <= references; j += j & -j) {
-                    tree[j]--;
-                }
+                int64_t older = positions_count_up_to(positions, before + 1);
+                distance = seen_objects - older + 1;
+                positions_add(positions, before + 1, -1);
             }
-            for (int64_t j = i + 1; j <= references; j += j & -j) {
-                tree[j]++;
-            }
+            positions_add(positions, i + 1, 1);
             last[chain[i]] = i;
             largest = max_of(largest, distance);
             own[distance]++;
@@ -84,79 +117,95 @@ EXPORT void find_distances(const int64_t *offsets, int64_t requests, const int32
     }
 }
 
-// === Belady's optimum
-// ================================================================================================
-// What no eviction or admission policy can exceed (see curves/stack.py).
+// --- Belady's optimum
+//
+//     on a miss:  if the cache is full, evict the object whose next reference is the latest, the
+//                 incoming one included; an object without a next reference is not stored
+//
+// L. A. Belady, IBM Systems Journal, 1966. No eviction or admission policy hits more.
 
-// Enter for each reference the index of the next one to the same object, or NONE; `last` is NONE
-// for each object.
-EXPORT void find_following(const int32_t *chain, int64_t references, int64_t *last,
-                           int64_t *following) {
+// Fills `following` with the index of the next reference to the same object, or NONE. `last` is
+// NONE for each object.
+EXPORT void curve_next_references(const int32_t *chain, int64_t references, int64_t *last,
+                                  int64_t *following) {
     for (int64_t i = references - 1; i >= 0; i--) {
         following[i] = last[chain[i]];
         last[chain[i]] = i;
     }
 }
 
-// Find hits and inserts, `uses`.
-//
-// `heap` holds the next references of the objects that are there, the latest first, for each is at
-// less than 0 by as much. Those that came meanwhile stay in it, below all others, and no object
-// that is not there has one above them: the first is always an object's that is.
-EXPORT void use_optimally(const int64_t *offsets, int64_t requests, const int32_t *chain,
-                          const int64_t *following, int8_t *live, Event *heap, int64_t limit,
-                          int64_t *uses) {
-    int64_t hits = 0, inserts = 0, used = 0, waiting = 0;
+// Simulates the optimum. `heap` has the next references of the cached objects, the latest first
+// (its key is the negative index). References that have passed stay in it, below all others, so its
+// first is always the next reference of a cached object.
+EXPORT void curve_use_optimal(const int64_t *offsets, int64_t requests, const int32_t *chain,
+                              const int64_t *following, int8_t *live, Event *heap, int64_t limit,
+                              int64_t *uses) {
+    int64_t hits = 0;
+    int64_t inserts = 0;
+    int64_t cached = 0;
+    int64_t heap_size = 0;
     for (int64_t request = 0; request < requests; request++) {
         bool is_leading = true;
         for (int64_t i = offsets[request]; i < offsets[request + 1]; i++) {
-            int64_t slot = chain[i], later = following[i];
-            if (live[slot]) {
+            int64_t object = chain[i];
+            int64_t next = following[i];
+            if (live[object]) {
                 hits += is_leading;
-                if (later == NONE) {
-                    live[slot] = 0, used--;
+                if (next == NONE) {
+                    live[object] = 0;
+                    cached--;
                 } else {
-                    push(heap, waiting++, -later, later);
+                    event_push(heap, heap_size++, -next, next);
                 }
                 continue;
             }
             is_leading = false;
-            if (later == NONE) {
+            if (next == NONE) {
                 continue;
             }
-            if (used == limit) {
-                if (limit == 0 || heap[0].actor <= later) {
-                    continue; // without room nothing is in the heap
+            if (cached == limit) {
+                // The heap is empty if there is no room at all.
+                if (limit == 0 || heap[0].actor <= next) {
+                    continue;
                 }
-                live[chain[pop(heap, waiting--)]] = 0;
-                used--;
+                int64_t latest = event_pop(heap, heap_size--);
+                live[chain[latest]] = 0;
+                cached--;
             }
-            live[slot] = 1;
-            used++;
+            live[object] = 1;
+            cached++;
             inserts++;
-            push(heap, waiting++, -later, later);
+            event_push(heap, heap_size++, -next, next);
         }
     }
-    uses[0] = hits, uses[1] = inserts;
+    uses[0] = hits;
+    uses[1] = inserts;
 }
 
-// Keep of `chain` the references to those objects whose hash, another one for each `seed`, is one
-// of the first `below` of so many `values`: `kept` has them by new numbers, in the order of the old
-// ones, those of request n from kept_offsets[n] on. `number` says the new ones; NONE: not kept.
-EXPORT void sample_chains(const int64_t *offsets, int64_t requests, const int32_t *chain,
-                          int64_t objects, int64_t seed, int64_t below, int64_t values,
-                          int32_t *number, int64_t *kept_offsets, int32_t *kept) {
+// --- samples
+
+// Keeps the references to a sample of the objects: those whose hash, which `seed` changes, is one
+// of the first `below` of `values` (spatial sampling: Waldspurger et al., SHARDS, FAST 2015).
+//
+// `number` gets the new numbers of the objects, in the order of the old ones (NONE: not kept);
+// `kept` the references by these, those of request n from kept_offsets[n] on.
+EXPORT void curve_sample_chains(const int64_t *offsets, int64_t requests, const int32_t *chain,
+                                int64_t objects, int64_t seed, int64_t below, int64_t values,
+                                int32_t *number, int64_t *kept_offsets, int32_t *kept) {
     int32_t count = 0;
     for (int64_t i = 0; i < objects; i++) {
         uint64_t hash = mixed((uint64_t)i + (uint64_t)seed * 0x9E3779B97F4A7C15u + 1);
-        number[i] = (int64_t)(hash % (uint64_t)values) < below ? count++ : NONE;
+        bool is_kept = (int64_t)(hash % (uint64_t)values) < below;
+        number[i] = is_kept ? count++ : NONE;
     }
-    int64_t n = kept_offsets[0] = 0;
-    for (int64_t request = 0; request < requests; kept_offsets[++request] = n) {
+    int64_t n = 0;
+    kept_offsets[0] = 0;
+    for (int64_t request = 0; request < requests; request++) {
         for (int64_t i = offsets[request]; i < offsets[request + 1]; i++) {
             if (number[chain[i]] != NONE) {
                 kept[n++] = number[chain[i]];
             }
         }
+        kept_offsets[request + 1] = n;
     }
 }

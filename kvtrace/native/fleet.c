@@ -1,433 +1,526 @@
-// The fleet around the tiers: whose are at hand, which node serves a request and what it found
-// there, the hand-over of a computed prompt from a node that prefills, over the link, to one that
-// decodes, and what happens to nodes: they go and come, drives and the store lose what they hold or
-// reach.
+// The fleet around the tiers: whose tiers are at hand, which node serves a request, and what
+// happens to nodes.
 //
-// What is lost leaves its tier by rows of phase `lose`, for nobody can read it any more: so a trace
-// stays one that can be checked and replayed. What is under way at a node that is lost begins
-// again, at once, as a request that comes then.
+//     fleet_move_to      the tiers of a node, and of its rack, become World.tiers
+//     fleet_route        the router (routers/) chooses the node of a request
+//     fleet_count_lookup what the request found there
+//     fleet_hand_over    a computed prompt goes over the link to a node that decodes
+//     fleet_apply_event  a node is lost or joins, a tier is emptied, the store is out of reach
+//
+// What is lost leaves its tier by rows of phase `lose`, because nothing can read it any more: so a
+// trace can still be validated and replayed. Requests of a lost node begin again at once.
 #include "sim.h"
 
 #include <string.h>
 
-// --- the change from one node to another: its tiers, and those of its rack, become World.tiers
-// ----------------------
+// --- the tiers at hand
 
-void move(World *w, int64_t node) {
-    Fleet *fleet = &w->fleet;
-    int64_t here = w->control.node;
+// Moves a tier and its lists between World.tiers and Fleet.tiers.
+static void fleet_swap_tier(World *world, int64_t level, int64_t old_place, int64_t new_place) {
+    Fleet *fleet = &world->fleet;
+    int64_t old = old_place * world->tiers_count + level;
+    int64_t new = new_place * world->tiers_count + level;
+    Tier *tier = &world->tiers[level];
+    RecencyList *lists = list_of(world, level, 0);
+    fleet->tiers[old] = *tier;
+    memcpy(&fleet->lists[old * LISTS], lists, LISTS * sizeof(RecencyList));
+    *tier = fleet->tiers[new];
+    memcpy(lists, &fleet->lists[new * LISTS], LISTS * sizeof(RecencyList));
+}
+
+// Makes `node` the one at hand: puts the tiers of the node before, and of its rack, away.
+void fleet_move_to(World *world, int64_t node) {
+    Fleet *fleet = &world->fleet;
+    int64_t here = world->control.node;
     if (here == node) {
         return;
     }
-    int64_t rack = fleet->count + here / fleet->rack_nodes,
-            next_rack = fleet->count + node / fleet->rack_nodes;
-    if (fleet->due_count) {
-        note_due(w, here, fleet->scoped & ~fleet->racked);
-        fleet->due[node] = UNBOUNDED;
+    int64_t rack = fleet->count + here / fleet->rack_nodes;
+    int64_t next_rack = fleet->count + node / fleet->rack_nodes;
+    if (fleet->due_ns_count) {
+        background_note_due(world, here, fleet->place_tiers & ~fleet->rack_tiers);
+        fleet->due_ns[node] = UNBOUNDED;
         if (rack != next_rack) {
-            note_due(w, rack, fleet->racked);
-            fleet->due[next_rack] = UNBOUNDED;
+            background_note_due(world, rack, fleet->rack_tiers);
+            fleet->due_ns[next_rack] = UNBOUNDED;
         }
     }
-    for (int64_t t = 0; t < w->tiers_count; t++) {
-        bool is_racked = fleet->racked & (1 << t);
-        int64_t old = (is_racked ? rack : here) * w->tiers_count + t;
-        int64_t new = (is_racked ? next_rack : node) * w->tiers_count + t;
-        if (!(fleet->scoped & (1 << t)) || old == new) {
+    for (int64_t level = 0; level < world->tiers_count; level++) {
+        if (!tiers_include(fleet->place_tiers, level)) {
             continue;
         }
-        Tier *tier = &w->tiers[t];
-        Queue *queues = queue_of(w, t, 0);
-        fleet->tiers[old] = *tier;
-        memcpy(&fleet->queues[old * QUEUES], queues, QUEUES * sizeof(Queue));
-        *tier = fleet->tiers[new];
-        memcpy(queues, &fleet->queues[new * QUEUES], QUEUES * sizeof(Queue));
+        if (!tiers_include(fleet->rack_tiers, level)) {
+            fleet_swap_tier(world, level, here, node);
+        } else if (rack != next_rack) {
+            fleet_swap_tier(world, level, rack, next_rack);
+        }
     }
-    w->control.node = node;
+    world->control.node = node;
 }
 
-// --- which node serves the next request, and what that does to it
-// ---------------------------------------------------
+// --- which node serves a request
 
-// Let the actor's request be served by `node`.
-static void give_to(World *w, int64_t actor, int64_t node) {
-    Actor *me = &w->actors[actor];
-    Node *its = &w->fleet.nodes[me->node = node];
-    its->outstanding++;
-    its->active_tokens += me->input;
-    its->requests++;
-    its->turns++;
+// Lets `node` serve the actor's request.
+static void fleet_assign_request(World *world, int64_t actor_id, int64_t node_id) {
+    Actor *actor = &world->actors[actor_id];
+    Node *node = &world->fleet.nodes[node_id];
+    actor->node = node_id;
+    node->outstanding++;
+    node->active_tokens += actor->input_tokens;
+    node->requests++;
+    node->turns++;
 }
 
-// Let it no longer be served where it is.
-void take_from(World *w, int64_t actor) {
-    Actor *me = &w->actors[actor];
-    w->fleet.nodes[me->node].outstanding--;
-    w->fleet.nodes[me->node].active_tokens -= me->input;
+// The actor's request ends, or leaves its node.
+void fleet_release_request(World *world, int64_t actor_id) {
+    const Actor *actor = &world->actors[actor_id];
+    Node *node = &world->fleet.nodes[actor->node];
+    node->outstanding--;
+    node->active_tokens -= actor->input_tokens;
 }
 
-// Send the actor's request, whose `n` objects are in `chain`, to the node that the router says.
-void route(World *w, int64_t actor, int64_t n) {
-    int64_t node = w->fleet.router(w, actor, n, 0);
-    give_to(w, actor, node);
-    Node *its = &w->fleet.nodes[node];
-    Actor *me = &w->actors[actor];
-    me->missed_tokens = me->input - found_tokens(w, actor, node); // as far as its router knows
-    its->waiting++, its->input_tokens += me->input, its->prefilling_tokens += me->missed_tokens;
-    move(w, node);
-    see_all(w, n);
+// Sends the actor's request, whose `n` objects are in `chain`, to the node that the router chooses.
+void fleet_route(World *world, int64_t actor_id, int64_t n) {
+    int64_t node_id = world->fleet.router(world, actor_id, n);
+    fleet_assign_request(world, actor_id, node_id);
+    Node *node = &world->fleet.nodes[node_id];
+    Actor *actor = &world->actors[actor_id];
+    // As far as the router knows; request_load corrects it.
+    actor->missed_tokens = actor->input_tokens - fleet_cached_tokens(world, actor_id, node_id);
+    node->waiting++;
+    node->input_tokens += actor->input_tokens;
+    node->prefilling_tokens += actor->missed_tokens;
+    fleet_move_to(world, node_id);
+    slot_refresh_chain(world, n);
 }
 
-// Count and note what the actor's request found: `chain[:end]`, of so many objects `looked_up`.
-void account(World *w, int64_t actor, int64_t end, int64_t looked_up) {
-    Actor *me = &w->actors[actor];
-    Node *node = &w->fleet.nodes[me->node];
-    Found found = {.ts_ns = w->control.now,
-                   .lookups = looked_up,
-                   .computed_tokens = me->missed_tokens,
-                   .restarted = me->restarts > 0};
+// Counts what the actor's request found: `chain[:end]`, of so many `lookups`.
+void fleet_count_lookup(World *world, int64_t actor_id, int64_t end, int64_t lookups) {
+    const Actor *actor = &world->actors[actor_id];
+    Control *control = &world->control;
+    Node *node = &world->fleet.nodes[actor->node];
+    LookupOutcome outcome = {.ts_ns = control->now,
+                             .lookups = lookups,
+                             .computed_tokens = actor->missed_tokens,
+                             .restarted = actor->restarts > 0};
     for (int64_t i = 0; i < end; i++) {
-        int64_t t = w->where[i];
-        if (t == NONE) {
+        int64_t level = world->hit_level[i];
+        if (level == NONE) {
             continue;
         }
-        if (w->fleet.own & (1 << t)) {
-            found.local_hits++;
+        if (tiers_include(world->fleet.node_tiers, level)) {
+            outcome.local_hits++;
         } else {
-            found.shared_hits++;
+            outcome.shared_hits++;
         }
     }
-    if (w->fleet.count > 1) {
-        node->lookups += looked_up, node->local_hits += found.local_hits,
-            node->shared_hits += found.shared_hits;
-        node->prefilling_tokens += me->missed_tokens, node->computed_tokens += me->missed_tokens;
+    if (world->fleet.count > 1) {
+        node->lookups += lookups;
+        node->local_hits += outcome.local_hits;
+        node->shared_hits += outcome.shared_hits;
+        node->prefilling_tokens += actor->missed_tokens;
+        node->computed_tokens += actor->missed_tokens;
     }
-    if (!w->found_count) {
+    if (!world->lookup_outcomes_count) {
         return;
     }
-    if (w->control.found == w->found_count) {
-        ensure(w, FLUSH, 1);
+    if (control->lookups == world->lookup_outcomes_count) {
+        schedule_ask_python(world, FLUSH, 1);
     }
-    w->found[w->control.found++] = found;
+    world->lookup_outcomes[control->lookups++] = outcome;
 }
 
-// How long it is until a node joins that may be sent requests; NONE if none ever does.
-int64_t until_open(World *w) {
-    for (int64_t i = w->control.happened; i < w->happenings_count; i++) {
-        Happening *step = &w->happenings[i];
-        if (step->kind == JOINED && step->place < w->fleet.entrances) {
-            return step->when - w->control.now;
+// The time until a node joins to which requests may be sent; NONE if none ever does.
+int64_t fleet_until_open(World *world) {
+    for (int64_t i = world->control.events_done; i < world->fleet_events_count; i++) {
+        const FleetEvent *event = &world->fleet_events[i];
+        if (event->kind == JOINED && event->place < world->fleet.entry_nodes) {
+            return event->when - world->control.now;
         }
     }
     return NONE;
 }
 
-// --- what routers share: which nodes they may choose, the cheapest of them, and what of a prompt
-// each has ------------
+// --- what routers share
 
-// Of the nodes from `first` on, below `end`, the one that is up and costs least for the actor's
-// request; of several, the one that has served the fewest, and of those the first.
-int64_t cheapest(World *w, int64_t actor, int64_t first, int64_t end, Cost *cost) {
-    int64_t found = NONE, least = 0;
+// Of the nodes from `first` on, below `end`, the one that is up and has the lowest cost for the
+// request; of several, the one that has served the fewest requests, and of those the first.
+int64_t fleet_cheapest_node(World *world, int64_t actor_id, int64_t first, int64_t end,
+                            RouteCost *cost) {
+    int64_t cheapest = NONE;
+    int64_t least_cost = 0;
     for (int64_t node = first; node < end; node++) {
-        if (!w->fleet.nodes[node].is_up) {
+        if (!fleet_is_up(world, node)) {
             continue;
         }
-        int64_t its = cost(w, actor, node), turns = w->fleet.nodes[node].turns;
-        if (found == NONE || its < least || (its == least && turns < w->fleet.nodes[found].turns)) {
-            found = node, least = its;
+        int64_t node_cost = cost(world, actor_id, node);
+        bool is_cheaper = cheapest == NONE || node_cost < least_cost;
+        if (!is_cheaper && node_cost == least_cost) {
+            const Node *nodes = world->fleet.nodes;
+            is_cheaper = nodes[node].turns < nodes[cheapest].turns;
+        }
+        if (is_cheaper) {
+            cheapest = node;
+            least_cost = node_cost;
         }
     }
-    return found;
+    return cheapest;
 }
 
-int64_t outstanding_of(World *w, UNUSED int64_t actor, int64_t node) {
-    return w->fleet.nodes[node].outstanding;
+int64_t fleet_outstanding(World *world, UNUSED int64_t actor_id, int64_t node) {
+    return world->fleet.nodes[node].outstanding;
 }
 
-// Whether the object after the first `run` ones is one more of those that `node` has (racks come
-// after all nodes).
-static bool add_run(World *w, int64_t node, int64_t run, int64_t size) {
-    Fleet *fleet = &w->fleet;
-    if (node >= fleet->count || fleet->runs[node] != run) {
+// Adds an object to the run of a node if the run has all `run` objects before it. Racks, whose
+// places come after all nodes, have no runs.
+static bool fleet_extend_run(World *world, int64_t place, int64_t run, int64_t size) {
+    Fleet *fleet = &world->fleet;
+    if (place >= fleet->count || fleet->prefix_runs[place] != run) {
         return false;
     }
-    fleet->runs[node]++;
-    fleet->runs[fleet->count + node] += size;
+    fleet->prefix_runs[place]++;
+    fleet->prefix_runs[fleet->count + place] += size;
     return true;
 }
 
-// Find, for each node, of how many of the request's first objects it has a copy in tiers of its
-// own, in `runs`.
-void measure(World *w, int64_t actor, int64_t n) {
-    Fleet *fleet = &w->fleet;
-    int64_t first = w->actors[actor].retrieved_objects;
-    for (int64_t node = 0; node < 2 * fleet->count; node++) {
-        fleet->runs[node] = 0;
+// Finds, for each node, how many of the request's first objects its own tiers have.
+//
+//     for each object of the prompt, until no node has all up to here:
+//         for each copy of it: run[node of the copy] += 1 if the run reaches the object
+void fleet_measure_prefixes(World *world, int64_t actor_id, int64_t n) {
+    Fleet *fleet = &world->fleet;
+    int64_t first = world->actors[actor_id].retrieved_objects;
+    for (int64_t i = 0; i < 2 * fleet->count; i++) {
+        fleet->prefix_runs[i] = 0;
     }
-    bool is_any = fleet->scoped != 0;
-    for (int64_t i = first; is_any && i < n; i++) {
-        int64_t entry = w->chain[i];
-        is_any = false;
+    bool has_run = fleet->place_tiers != 0;
+    for (int64_t i = first; has_run && i < n; i++) {
+        int64_t entry = world->chain[i];
+        has_run = false;
         if (entry < 0) {
-            if (place_in(entry)) {
-                is_any = add_run(w, place_in(entry) - 1, i - first, w->knobs.chunk_bytes);
+            int64_t place = entry_place(entry);
+            if (place) {
+                has_run = fleet_extend_run(world, place - 1, i - first, world->knobs.chunk_bytes);
             }
             continue;
         }
-        for (int64_t copy = fleet->copies[entry].first; copy != NONE;
-             copy = fleet->copies[copy].older) {
-            const Slot *what = &w->slots[copy];
-            if (what->live != 0) {
-                is_any |= add_run(w, what->place - 1, i - first, what->size);
+        int64_t copy = fleet->copies[entry].first_copy;
+        for (; copy != NONE; copy = fleet->copies[copy].older) {
+            const Slot *slot = &world->slots[copy];
+            if (slot->live != 0) {
+                has_run |= fleet_extend_run(world, slot->place - 1, i - first, slot->size);
             }
         }
     }
 }
 
-// How many tokens of the request's prompt `node` has, as `measure` found.
-int64_t found_tokens(World *w, int64_t actor, int64_t node) {
-    Fleet *fleet = &w->fleet;
-    int64_t chunk = w->knobs.chunk_tokens;
-    int64_t tokens = chunk ? fleet->runs[node] * chunk
-                           : fleet->runs[fleet->count + node] / w->knobs.bytes_per_token;
-    return min_of(tokens, w->actors[actor].input);
+// How many tokens of the request's prompt `node` has, as fleet_measure_prefixes found.
+int64_t fleet_cached_tokens(World *world, int64_t actor_id, int64_t node) {
+    const Fleet *fleet = &world->fleet;
+    int64_t chunk_tokens = world->knobs.chunk_tokens;
+    int64_t tokens = fleet->prefix_runs[node] * chunk_tokens;
+    if (!chunk_tokens) {
+        tokens = fleet->prefix_runs[fleet->count + node] / world->knobs.bytes_per_token;
+    }
+    return min_of(tokens, world->actors[actor_id].input_tokens);
 }
 
-// --- the hand-over of a computed prompt
-// -----------------------------------------------------------------------------
+// --- handing a computed prompt over
+//
+//     the node that prefilled writes what the other lacks to the link     store
+//     the node that decodes reads it from the link                        load
+//     and puts it into its fastest tier                                   promote
+//
+// The sending node is a server, first come, first served.
 
-// Append rows of the link, which is the tier after all others, for what of `chain[:n]` is sent.
-static void emit_sent(World *w, int64_t n, int64_t op, int64_t phase, int64_t request,
-                      int64_t stage) {
+// Emits rows of the link, whose level is behind all tiers, for what is sent of `chain[:n]`.
+static void fleet_emit_sent(World *world, int64_t n, RowSpec row) {
+    row.now = world->control.now;
+    row.level = world->tiers_count;
     for (int64_t i = 0; i < n; i++) {
-        if (!w->where[i]) {
-            continue;
+        if (world->chain_mark[i]) {
+            row.entry = world->chain[i];
+            row.size = object_size(world, row.entry);
+            row_emit(world, &row);
         }
-        int64_t slot = w->chain[i];
-        emit(w, w->control.now, op, w->tiers_count, phase, slot, size_of(w, slot), request, stage);
     }
 }
 
-// Put what was sent into the node's fastest tier; return whether any of it found room.
-static bool keep_sent(World *w, int64_t n, int64_t request, int64_t stage) {
-    int64_t now = w->control.now;
+// Puts what was sent into the fastest tier of the node at hand; returns whether any of it fits.
+static bool fleet_keep_sent(World *world, int64_t n, int64_t request, int64_t stage) {
+    Cause promotion = {world->control.now, PHASE_PROMOTE, request, stage};
     bool is_any = false;
     for (int64_t i = 0; i < n; i++) {
-        int64_t slot = w->chain[i];
-        if (!w->where[i] || w->slots[slot].size > w->tiers[0].largest) {
+        int64_t slot = world->chain[i];
+        bool fits = world->slots[slot].size <= world->tiers[0].largest_object_bytes;
+        if (!world->chain_mark[i] || !fits) {
             continue;
         }
-        if (w->knobs.is_write_back) {
-            make_room_by_demotion(w, 0, slot, now);
+        if (world->knobs.is_write_back) {
+            tier_make_room_by_demotion(world, 0, slot, promotion.now);
         }
-        if (!(w->slots[slot].live & 1) && make_room(w, 0, slot, now)) {
-            follow(w, 0, i);
-            write_slot(w, 0, slot, now, PHASE_PROMOTE, request, stage);
+        bool is_there = tiers_include(world->slots[slot].live, 0);
+        if (!is_there && tier_make_room(world, 0, slot, promotion.now)) {
+            tier_use_in_order(world, 0, i);
+            tier_write(world, 0, slot, promotion);
             is_any = true;
         }
     }
     return is_any;
 }
 
-// Send what the decoding node lacks of the request's prompt to it; return the time that takes.
-//
-// It is written to the link, read from it, and put into the node's fastest tier. The node that
-// sends is one server.
-int64_t hand_over(World *w, int64_t actor) {
-    Actor *me = &w->actors[actor];
-    int64_t now = w->control.now, sender = me->node, n = gather(w, actor), sent = 0;
-    int64_t taker =
-        cheapest(w, actor, w->fleet.entrances, w->fleet.count, outstanding_of); // which decodes
-    give_slots(w, actor, 0, n);
-    move(w, taker);
-    see_all(w, n);
-    for (int64_t i = 0; i < n; i++) {
-        w->where[i] = 1 - (live_in(w, w->chain[i]) & 1);
-        // What stands twice in a prompt goes once.
-        int64_t before = w->where[i] && me->retrieved_objects ? i : 0;
-        for (int64_t k = 0; k < before; k++) {
-            if (w->chain[k] == w->chain[i]) {
-                w->where[i] = 0;
-            }
+static bool fleet_is_repeated(World *world, int64_t i) {
+    for (int64_t before = 0; before < i; before++) {
+        if (world->chain[before] == world->chain[i]) {
+            return true;
         }
-        sent += w->where[i] * size_of(w, w->chain[i]);
     }
-    give_memory(w, actor);
-    take_from(w, actor);
-    give_to(w, actor, taker);
-    take_memory(w, actor, n);
-    if (sent == 0) {
-        return 0;
-    }
-    move(w, sender);
-    emit_sent(w, n, OP_WRITE, PHASE_STORE, me->request, me->stage);
-    move(w, taker);
-    see_all(w, n);
-    emit_sent(w, n, OP_READ, PHASE_LOAD, me->request, me->stage + 1);
-    emit_sent(w, n, OP_DELETE, PHASE_EVICT, NONE, NONE);
-    me->stage += 2;
-    if (keep_sent(w, n, me->request, me->stage)) {
-        me->stage++;
-    }
-    Node *node = &w->fleet.nodes[sender];
-    node->sent_bytes += sent;
-    if (w->fleet.link_bytes_per_s == 0) {
-        return 0;
-    }
-    node->link_busy_ns =
-        max_of(node->link_busy_ns, now) + transfer_ns(sent, w->fleet.link_bytes_per_s);
-    return node->link_busy_ns - now;
+    return false;
 }
 
-// --- what happens to nodes, drives and the store
-// --------------------------------------------------------------------
+// Marks those of `chain[:n]` that the fastest tier of the node at hand lacks; returns their bytes.
+// What stands twice in a prompt, as retrieved documents may, is sent once.
+static int64_t fleet_mark_missing(World *world, int64_t n, bool may_repeat) {
+    int64_t missing_bytes = 0;
+    for (int64_t i = 0; i < n; i++) {
+        bool is_there = object_is_in(world, world->chain[i], 0);
+        bool is_sent = !is_there && !(may_repeat && fleet_is_repeated(world, i));
+        world->hit_level[i] = is_there ? 0 : NONE;
+        world->chain_mark[i] = is_sent;
+        if (is_sent) {
+            missing_bytes += object_size(world, world->chain[i]);
+        }
+    }
+    return missing_bytes;
+}
 
-// Lose all that tier `t` of `node` holds, and what its policy remembers.
-static void empty_tier(World *w, int64_t node, int64_t t) {
-    move(w, node);
-    Tier *tier = &w->tiers[t];
-    for (int64_t number = 0; number < QUEUES; number++) {
-        while (queue_of(w, t, number)->tail != NONE) {
-            int64_t slot = queue_of(w, t, number)->tail;
-            if (w->slots[slot].live & (1 << t)) {
-                if (w->pins_count) {
-                    w->pins[slot].until_ns = 0;
+// Sends what the decoding node lacks of the request's prompt to it; returns the time that takes.
+int64_t fleet_hand_over(World *world, int64_t actor_id) {
+    Actor *actor = &world->actors[actor_id];
+    Fleet *fleet = &world->fleet;
+    int64_t now = world->control.now;
+    int64_t sender = actor->node;
+    int64_t n = prompt_gather(world, actor_id);
+    int64_t receiver =
+        fleet_cheapest_node(world, actor_id, fleet->entry_nodes, fleet->count, fleet_outstanding);
+    prompt_unpack(world, actor_id, 0, n);
+    fleet_move_to(world, receiver);
+    slot_refresh_chain(world, n);
+    int64_t sent_bytes = fleet_mark_missing(world, n, actor->retrieved_objects > 0);
+    gpu_release(world, actor_id);
+    fleet_release_request(world, actor_id);
+    fleet_assign_request(world, actor_id, receiver);
+    gpu_reserve(world, actor_id, n);
+    if (sent_bytes == 0) {
+        return 0;
+    }
+    int64_t request = actor->request;
+    fleet_move_to(world, sender);
+    fleet_emit_sent(
+        world, n,
+        (RowSpec){.op = OP_WRITE, .phase = PHASE_STORE, .request = request, .stage = actor->stage});
+    fleet_move_to(world, receiver);
+    slot_refresh_chain(world, n);
+    fleet_emit_sent(
+        world, n,
+        (RowSpec){
+            .op = OP_READ, .phase = PHASE_LOAD, .request = request, .stage = actor->stage + 1});
+    fleet_emit_sent(
+        world, n, (RowSpec){.op = OP_DELETE, .phase = PHASE_EVICT, .request = NONE, .stage = NONE});
+    actor->stage += 2;
+    if (fleet_keep_sent(world, n, request, actor->stage)) {
+        actor->stage++;
+    }
+    Node *node = &fleet->nodes[sender];
+    node->sent_bytes += sent_bytes;
+    if (fleet->link_bytes_per_s == 0) {
+        return 0;
+    }
+    int64_t sending_ns = transfer_ns(sent_bytes, fleet->link_bytes_per_s);
+    node->link_busy_until_ns = max_of(node->link_busy_until_ns, now) + sending_ns;
+    return node->link_busy_until_ns - now;
+}
+
+// --- events of nodes, drives and the store
+
+// Loses all that a tier of a node holds, and what its policy remembers.
+static void fleet_empty_tier(World *world, int64_t node, int64_t level) {
+    fleet_move_to(world, node);
+    Tier *tier = &world->tiers[level];
+    for (int64_t number = 0; number < LISTS; number++) {
+        while (list_of(world, level, number)->tail != NONE) {
+            int64_t tier_slot = list_of(world, level, number)->tail;
+            if (tiers_include(world->slots[tier_slot].live, level)) {
+                if (world->pins_count) {
+                    world->pins[tier_slot].until_ns = 0;
                 }
-                lose(w, t, slot, w->control.now);
+                tier_lose(world, level, tier_slot, world->control.now);
             } else {
-                tier->forget(w, t, slot, 0);
+                tier->forget(world, level, tier_slot);
             }
         }
     }
     if (tier->on_empty) {
-        tier->on_empty(w, t, 0, 0);
+        tier->on_empty(world, level, 0);
     }
-    tier->target = 0.0, tier->has_evicted = 0, tier->hand = NONE, tier->goal = NONE,
-    tier->behind = 0;
+    tier->arc_target_bytes = 0.0;
+    tier->has_evicted = 0;
+    tier->hand_slot = NONE;
+    tier->goal_bytes = NONE;
+    tier->behind_slot = 0;
 }
 
-static bool is_on(World *w, int64_t actor, int64_t node) { // its request is being served there
-    Actor *me = &w->actors[actor];
-    return me->node == node && me->step > STEP_QUEUE;
+static bool fleet_is_served_by(World *world, int64_t actor_id, int64_t node) {
+    const Actor *actor = &world->actors[actor_id];
+    return actor->node == node && actor->step > STEP_QUEUE;
 }
 
-// Let the requests that are on `node` begin again, now.
-static void fail_over(World *w, int64_t node) {
-    Control *control = &w->control;
+// Lets the requests of `node` begin again, now.
+static void fleet_restart_requests(World *world, int64_t node) {
+    Control *control = &world->control;
     int64_t count = 0;
     for (int64_t i = 0; i < control->heap_size; i++) {
-        Event event = w->heap[i];
-        if (!is_on(w, event.actor, node)) {
-            push(w->heap, count++, event.when, event.actor);
+        Event event = world->heap[i];
+        if (!fleet_is_served_by(world, event.actor, node)) {
+            event_push(world->heap, count++, event.when, event.actor);
         }
     }
-    for (int64_t actor = 0; actor < w->actors_count; actor++) {
-        if (!is_on(w, actor, node)) {
+    for (int64_t actor_id = 0; actor_id < world->actors_count; actor_id++) {
+        if (!fleet_is_served_by(world, actor_id, node)) {
             continue;
         }
-        Actor *me = &w->actors[actor];
-        me->step = STEP_QUEUE, me->new = 0, me->first_step = NONE,
-        me->held_bytes = me->holds_count = 0;
-        me->restarts++;
-        push(w->heap, count++, control->now, actor);
+        Actor *actor = &world->actors[actor_id];
+        actor->step = STEP_QUEUE;
+        actor->new_objects = 0;
+        actor->join_step = NONE;
+        actor->gpu_bytes = 0;
+        actor->holds_count = 0;
+        actor->restarts++;
+        event_push(world->heap, count++, control->now, actor_id);
     }
     control->heap_size = count;
 }
 
-// Lose what the node's own tiers hold, but for those whose bit `kept` has, and let its requests
-// begin again.
-static void lose_node(World *w, int64_t node, int64_t kept) {
-    Fleet *fleet = &w->fleet;
-    Control *control = &w->control;
-    Node *what = &fleet->nodes[node];
-    if (!what->is_up) {
+// A tier of a lost node stops: what is in flight and queued there is gone.
+static void fleet_stop_tier(World *world, int64_t level) {
+    Tier *tier = &world->tiers[level];
+    tier->busy_until_ns[OP_READ] = world->control.now;
+    tier->busy_until_ns[OP_WRITE] = world->control.now;
+    while (tier->waiting_objects > 0) {
+        store_queue_pop(world, level);
+    }
+    tier->next_heartbeat_ns = 0;
+    if (tiers_include(world->knobs.filtered_tiers, level)) {
+        admission_forget_counts(world, level);
+    }
+}
+
+// Loses a node: what its own tiers hold, but for `kept_tiers`. Its requests begin again.
+static void fleet_lose_node(World *world, int64_t node_id, int64_t kept_tiers) {
+    Fleet *fleet = &world->fleet;
+    Node *node = &fleet->nodes[node_id];
+    if (!node->is_up) {
         return;
     }
-    for (int64_t t = 0; t < w->tiers_count; t++) {
-        if (!(fleet->own & (1 << t))) {
+    for (int64_t level = 0; level < world->tiers_count; level++) {
+        if (!tiers_include(fleet->node_tiers, level)) {
             continue;
         }
-        move(w, node);
-        if (!(kept & (1 << t))) {
-            empty_tier(w, node, t);
+        fleet_move_to(world, node_id);
+        if (!tiers_include(kept_tiers, level)) {
+            fleet_empty_tier(world, node_id, level);
         }
-        Tier *tier = &w->tiers[t];
-        tier->busy_ns[OP_READ] = tier->busy_ns[OP_WRITE] = control->now;
-        while (tier->waiting_objects > 0) {
-            take_first(w, t);
-        }
-        tier->beat_ns = 0;
-        if (w->knobs.filtered & (1 << t)) {
-            forget_counts(w, t);
-        }
+        fleet_stop_tier(world, level);
     }
-    move(w, node);
-    what->is_up = what->outstanding = what->waiting = 0;
-    what->prefilling_tokens = what->active_tokens = what->prefill_busy_ns = what->first_queued = 0;
-    what->held_bytes = what->is_full = 0;
-    what->link_busy_ns = control->now;
-    control->open -= node < fleet->entrances;
-    disband(w);
-    fail_over(w, node);
+    fleet_move_to(world, node_id);
+    node->is_up = 0;
+    node->outstanding = 0;
+    node->waiting = 0;
+    node->prefilling_tokens = 0;
+    node->active_tokens = 0;
+    node->prefill_busy_until_ns = 0;
+    node->first_queued = 0;
+    node->gpu_bytes = 0;
+    node->is_gpu_full = 0;
+    node->link_busy_until_ns = world->control.now;
+    world->control.open_nodes -= node_id < fleet->entry_nodes;
+    batch_clear(world);
+    fleet_restart_requests(world, node_id);
 }
 
-static int64_t turns_of(World *w, UNUSED int64_t actor, int64_t node) {
-    return w->fleet.nodes[node].turns;
+static int64_t fleet_turns(World *world, UNUSED int64_t actor_id, int64_t node) {
+    return world->fleet.nodes[node].turns;
 }
 
-// Let `node` serve.
-static void join_node(World *w, int64_t node) {
-    Node *its = &w->fleet.nodes[node];
-    if (its->is_up) {
+// Lets a node join. To routers that compare turns it has served as many as the node with the
+// fewest.
+static void fleet_join_node(World *world, int64_t node_id) {
+    Fleet *fleet = &world->fleet;
+    Node *node = &fleet->nodes[node_id];
+    if (node->is_up) {
         return;
     }
-    int64_t least = cheapest(w, NONE, 0, w->fleet.count, turns_of);
+    int64_t least = fleet_cheapest_node(world, NONE, 0, fleet->count, fleet_turns);
     if (least != NONE) {
-        its->turns = max_of(its->turns, turns_of(w, NONE, least));
+        node->turns = max_of(node->turns, fleet->nodes[least].turns);
     }
-    its->is_up = 1;
-    w->control.open += node < w->fleet.entrances;
+    node->is_up = 1;
+    world->control.open_nodes += node_id < fleet->entry_nodes;
 }
 
-// Put tier `t` out of reach, or back; without a queue, what is to be stored there is not.
-static void set_reach(World *w, int64_t t, bool is_gone) {
-    Control *control = &w->control;
-    Tier *tier = &w->tiers[t];
+// Puts a tier out of reach. With a store queue, stores wait until it is back; without one, they are
+// refused.
+static void fleet_cut_off_tier(World *world, int64_t level) {
+    Control *control = &world->control;
+    Tier *tier = &world->tiers[level];
+    control->unreachable_tiers = 1 << level;
+    control->reachable_object_bytes = tier->largest_object_bytes;
+    if (!tiers_include(world->knobs.queued_tiers, level)) {
+        tier->largest_object_bytes = -1;
+    }
+}
+
+// Makes it reachable again.
+static void fleet_reconnect_tier(World *world, int64_t level) {
+    Control *control = &world->control;
+    Tier *tier = &world->tiers[level];
     int64_t now = control->now;
-    bool is_queued = w->knobs.queued & (1 << t);
-    if (is_gone) {
-        control->gone = 1 << t, control->gone_largest = tier->largest;
-        if (!is_queued) {
-            tier->largest = -1;
-        }
+    control->unreachable_tiers = 0;
+    tier->largest_object_bytes = control->reachable_object_bytes;
+    if (!tiers_include(world->knobs.queued_tiers, level)) {
         return;
     }
-    control->gone = 0, tier->largest = control->gone_largest;
-    if (is_queued) {
-        tier->busy_ns[OP_WRITE] = max_of(tier->busy_ns[OP_WRITE], now);
-        if (tier->beat_ns && tier->beat_ns < now) {
-            tier->beat_ns = up_by(now, tier->heartbeat_ns) * tier->heartbeat_ns;
-        }
+    tier->busy_until_ns[OP_WRITE] = max_of(tier->busy_until_ns[OP_WRITE], now);
+    if (tier->next_heartbeat_ns && tier->next_heartbeat_ns < now) {
+        tier->next_heartbeat_ns = round_up_div(now, tier->heartbeat_ns) * tier->heartbeat_ns;
     }
 }
 
-// Do the step that is due.
-void happen(World *w) {
-    Control *control = &w->control;
-    Happening *step = &w->happenings[control->happened];
-    catch_up(w, control->now);
-    if (step->kind == EMPTIED) {
-        empty_tier(w, step->place, step->tier);
-    } else if (step->kind == LOST) {
-        lose_node(w, step->place, step->tier);
-    } else if (step->kind == JOINED) {
-        join_node(w, step->place);
-    } else {
-        set_reach(w, step->tier, step->kind == GONE);
+// Applies the event that is due.
+void fleet_apply_event(World *world) {
+    Control *control = &world->control;
+    const FleetEvent *event = &world->fleet_events[control->events_done];
+    background_catch_up(world, control->now);
+    switch (event->kind) {
+    case EMPTIED:
+        fleet_empty_tier(world, event->place, event->tier);
+        break;
+    case LOST:
+        fleet_lose_node(world, event->place, event->tier);
+        break;
+    case JOINED:
+        fleet_join_node(world, event->place);
+        break;
+    case GONE:
+        fleet_cut_off_tier(world, event->tier);
+        break;
+    default:
+        fleet_reconnect_tier(world, event->tier);
     }
-    pack(w);
-    control->happened++;
-    control->happen_ns =
-        control->happened < w->happenings_count ? w->happenings[control->happened].when : UNBOUNDED;
+    slot_release_pending(world);
+    control->events_done++;
+    control->next_event_ns = UNBOUNDED;
+    if (control->events_done < world->fleet_events_count) {
+        control->next_event_ns = world->fleet_events[control->events_done].when;
+    }
 }

@@ -1,6 +1,6 @@
 """What the simulation knows, as Python lays it out and reads it.
 
-The records and constants of world.h.
+The records and constants of world.h and validate.h.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from typing import Any
 from kvtrace.core.native import library
 from kvtrace.core.native.structs import Structure, header
 
-WORLD = header(Path(library.__file__).parent / "core.h", Path(__file__).parent / "world.h")
+_FOLDER = Path(__file__).parent
+WORLD = header(
+    Path(library.__file__).parent / "core.h", _FOLDER / "world.h", _FOLDER / "validate.h"
+)
 UNBOUNDED = 2**62
 NONE = -1
 
@@ -19,18 +22,23 @@ FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS = range(5)
 """What the simulation asks for."""
 USERS, CONVERSATIONS, CHAINS = range(3)
 """Knobs.source."""
-QUEUES = 4
+LISTS = 4
+"""Lists in which a tier may keep its slots."""
 LOST, JOINED, EMPTIED, GONE, BACK = range(5)
-"""Happening.kind: to a node, to a node's or a rack's tier, or to the store."""
+"""FleetEvent.kind: of a node, of a node's or a rack's tier, or of the store."""
 
-TIER, QUEUE, SLOT, LINK, NOTE = map(WORLD.dtype, ("Tier", "Queue", "Slot", "Link", "Note"))
-OFFER, MEMBER, PIN = map(WORLD.dtype, ("Offer", "Member", "Pin"))
+TIER, RECENCY_LIST, SLOT, LINK, NOTE = map(
+    WORLD.dtype, ("Tier", "RecencyList", "Slot", "Link", "Note")
+)
+QUEUED_STORE, MEMBER, PIN = map(WORLD.dtype, ("QueuedStore", "Member", "Pin"))
 ACTOR, CONVERSATION, CONTEXT, ITEM = map(WORLD.dtype, ("Actor", "Conversation", "Context", "Item"))
 PIECE, ATTENTION = map(WORLD.dtype, ("Piece", "Attention"))
-FIRST_TOKEN, FOUND, HAPPENING = map(WORLD.dtype, ("FirstToken", "Found", "Happening"))
-EVENT, BATCH, ASKED = map(WORLD.dtype, ("Event", "Batch", "Asked"))
-FOLLOWER, WAITING, USER, NODE, COPY = map(
-    WORLD.dtype, ("Follower", "Waiting", "User", "Node", "Copy")
+FIRST_TOKEN, LOOKUP_OUTCOME, FLEET_EVENT = map(
+    WORLD.dtype, ("FirstToken", "LookupOutcome", "FleetEvent")
+)
+EVENT, BATCH, LOGGED_REQUEST = map(WORLD.dtype, ("Event", "Batch", "LoggedRequest"))
+FOLLOWER, PREDECESSORS, USER, NODE, COPY = map(
+    WORLD.dtype, ("Follower", "Predecessors", "User", "Node", "Copy")
 )
 
 

@@ -1,192 +1,335 @@
-// What the files of the simulation call of each other. The main flow: schedule.c takes who acts
-// next and does the next step of its request (request.c); tiers are below that (tiers.c,
-// staging.c), the fleet around it (fleet.c).
+// The functions that the files of the simulation call of each other, by file.
+// The main loop (schedule.c) takes the actor that acts next and does the next step of its request
+// (request.c).
 //
-// `t` is a tier; `slot` an object's own slot; `member` the slot that a tier lists (a copy, where
-// places have theirs); `entry` what stands in World.contexts: a slot, or an object that needs none;
-// `n` objects of a request are in `chain`.
+//     schedule.c   who acts next: arrivals, the heap of actors, the main loop
+//     users.c      what synthetic users ask
+//     fleet.c      which node serves a request; nodes that are lost or join
+//     prompt.c     the objects of a request
+//     request.c    the steps of a request: queue, lookup and load, prefill, decode, end
+//     store.c      the step that stores what was computed; the staging tier
+//     compute.c    how long prefill and decode steps take
+//     batch.c      the requests that a node decodes together, and its GPU memory
+//     tiers.c      hits, reads, writes, deletes, evictions and demotions, and the rows they emit
+//     lists.c      the recency lists and LRU; policies/ has the other eviction policies
+//     admission.c  admission filters
+//     slots.c      slots of objects, and the copies of nodes and racks
+//     buckets.c    many objects in one file
+//     background.c what tiers do at times: expiry, eviction rounds, store queues
+//
+// These names mean the same everywhere:
+//
+//     level      the index of a tier in World.tiers; 0 is the fastest
+//     slot       an object's own slot
+//     tier_slot  the slot that a tier's lists hold for the object: its own, or the copy of the
+//     place entry      an object as World.contexts names it: a slot (>= 0), or a packed object
+//     without one chain[:n]  the entries of the objects of the request at hand, in the order of its
+//     prompt
+//
+// Tables may move when Python enlarges them: no pointer to a slot, or to what stands beside slots,
+// may be kept across a call that may take a slot (slot_take, slot_unpack, slot_for_insert,
+// tier_write).
 #ifndef KVTRACE_SIM_H
 #define KVTRACE_SIM_H
 
 #include "world.h"
 
-#define UNUSED __attribute__((unused)) // what an operation is given and this one has no use for
-#define INLINE                                                                                     \
-    static inline                                                                                  \
-        __attribute__((always_inline)) // few lines in a hot loop, which must not cost a call
+// Marks a parameter that an operation is given and does not use.
+#define UNUSED __attribute__((unused))
+// A few lines in a hot loop, which must not cost a call.
+#define INLINE static inline __attribute__((always_inline))
 
 #define NS_PER_S ((int64_t)1000000000)
 enum { MILLION = 1000000 };
 
-INLINE int64_t up_by(int64_t a, int64_t b) {
+// Returned instead of a delay: the actor waits until the clock of the batch, or a queue, calls it.
+enum { WAITS = -2 };
+
+// Slot.held_by: a request may still name the object.
+enum { HELD_BY_REQUESTS = 1 };
+
+// Slot.held_by: the object waits for this tier, or the request at hand reads it there.
+INLINE int64_t held_by_tier(int64_t level) {
+    return 2 << level;
+}
+
+// Whether a set of tiers, one bit each, has the tier at `level`.
+INLINE bool tiers_include(int64_t tiers, int64_t level) {
+    return tiers & (1 << level);
+}
+
+// The quotient rounded up, of numbers that are not negative.
+INLINE int64_t round_up_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
-} // of what is not negative
-
-// schedule.c: ask Python to take the rows made since the last flush, or to enlarge a table. Tables
-// may move: keep no pointer into slots and what stands beside them across a call that may take a
-// slot (take_slot, give_slot, own, write_slot).
-void ensure(World *w, int64_t what, int64_t need);
-
-// schedule.c: who acts when
-enum {
-    WAITS = -2
-}; // instead of how long an actor waits: until the batch's clock gets where its heap says
-void push(Event *heap, int64_t count, int64_t when, int64_t actor);
-int64_t pop(Event *heap, int64_t count);
-void call_followers(World *w, int64_t request, int64_t is_of_start);
-void change(World *w, int64_t requests, int64_t bytes);
-void join(World *w, int64_t actor);
-void depart(World *w, int64_t actor);
-int64_t after_steps(World *w, int64_t actor, int64_t steps);
-void disband(World *w);
-void hold(World *w, int64_t actor, int64_t member);
-bool take_memory(World *w, int64_t actor, int64_t end);
-void give_memory(World *w, int64_t actor);
-int64_t draw(int64_t seed, int64_t user, int64_t number, int64_t low, int64_t high);
-int64_t think_ns(User *me, int64_t seed, int64_t user);
-
-// request.c: of which objects a request consists, and what it does
-void forget_all(World *w, int64_t context, int64_t length);
-int64_t gather(World *w, int64_t actor);
-void give_slots(World *w, int64_t actor, int64_t first, int64_t n);
-int64_t step_bytes(World *w, int64_t tokens);
-int64_t reading_ns(World *w, int64_t tokens, int64_t bytes);
-int64_t enqueue(World *w, int64_t actor);
-int64_t load(World *w, int64_t actor);
-int64_t promote(World *w, int64_t actor);
-void populate(World *w);
-int64_t store(World *w, int64_t actor);
-int64_t decode(World *w, int64_t actor);
-int64_t end_request(World *w, int64_t actor);
-
-// tiers.c: what entries and slots stand for; they are taken when an object is named, given back
-// when nobody can ask for it any more; copies at nodes and racks
-INLINE int64_t *entry_at(World *w, int64_t home) {
-    return &w->contexts[home >> 32].entry[(uint32_t)home];
 }
-INLINE int64_t is_endless(World *w, int64_t t) {
-    return w->knobs.endless & (1 << t);
+
+// --- slots.c: objects, their entries and their slots
+
+// The entry at `home`, which is a row and a place of World.contexts.
+INLINE int64_t *entry_at(World *world, int64_t home) {
+    return &world->contexts[home >> 32].entries[(uint32_t)home];
 }
-INLINE int64_t packed(int64_t what) {
-    return -2 - what;
-} // what an entry stands for, or such an entry
-INLINE int64_t place_in(int64_t entry) {
-    return packed(entry) >> PLACE_SHIFT & ((1 << PLACE_BITS) - 1);
+
+// Converts the bits of a packed object to its entry, and back.
+INLINE int64_t entry_pack(int64_t bits) {
+    return -2 - bits;
 }
-INLINE int64_t
-live_in(World *w, int64_t entry) { // a bit for each tier, as the node at hand or its rack sees it
+
+// 1 + the place whose own tiers have the packed object; 0 if none have.
+INLINE int64_t entry_place(int64_t entry) {
+    return entry_pack(entry) >> PLACE_SHIFT & ((1 << PLACE_BITS) - 1);
+}
+
+INLINE int64_t object_size(World *world, int64_t entry) {
+    return entry >= 0 ? world->slots[entry].size : world->knobs.chunk_bytes;
+}
+
+INLINE int64_t object_number(World *world, int64_t entry) {
+    return entry >= 0 ? world->slots[entry].object : entry_pack(entry) >> PACKED_BITS;
+}
+
+// The tiers that have the object, as the node at hand and its rack see them.
+INLINE int64_t object_live_tiers(World *world, int64_t entry) {
     if (entry >= 0) {
-        return w->slots[entry].live;
+        return world->slots[entry].live;
     }
-    int64_t live = packed(entry) & ((1 << LIVE_BITS) - 1), place = place_in(entry),
-            node = w->control.node;
+    const Fleet *fleet = &world->fleet;
+    int64_t live = entry_pack(entry) & ((1 << LIVE_BITS) - 1);
+    int64_t place = entry_place(entry);
+    int64_t node = world->control.node;
     bool is_here = !place || place == 1 + node ||
-                   (w->fleet.racked && place == 1 + w->fleet.count + node / w->fleet.rack_nodes);
-    return is_here ? live : live & ~w->fleet.scoped;
+                   (fleet->rack_tiers && place == 1 + fleet->count + node / fleet->rack_nodes);
+    return is_here ? live : live & ~fleet->place_tiers;
 }
-INLINE int64_t found_in(World *w, int64_t entry) {
-    return live_in(w, entry) & ~w->control.gone;
-} // and in reach
-INLINE int64_t member_of(World *w, int64_t t,
-                         int64_t slot) { // NONE if the tier's place has no copy of it
-    if (!(w->fleet.scoped & (1 << t))) {
+
+INLINE bool object_is_in(World *world, int64_t entry, int64_t level) {
+    return tiers_include(object_live_tiers(world, entry), level);
+}
+
+// The tiers that have the object and are not out of reach.
+INLINE int64_t object_reachable_tiers(World *world, int64_t entry) {
+    return object_live_tiers(world, entry) & ~world->control.unreachable_tiers;
+}
+
+// The fastest tier from `level` down in which the object can be read; NONE if there is none.
+INLINE int64_t object_fastest_level(World *world, int64_t entry, int64_t level) {
+    int64_t live = object_reachable_tiers(world, entry) >> level;
+    return live ? level + __builtin_ctzll((uint64_t)live) : NONE;
+}
+
+// The slot that stands for the object in the lists of a tier; NONE if the tier's place has no copy.
+INLINE int64_t slot_in_tier(World *world, int64_t level, int64_t slot) {
+    const Fleet *fleet = &world->fleet;
+    if (!tiers_include(fleet->place_tiers, level)) {
         return slot;
     }
-    return w->fleet.racked & (1 << t) ? w->fleet.copies[slot].rack_copy
-                                      : w->fleet.copies[slot].node_copy;
+    const Copy *copy = &fleet->copies[slot];
+    return tiers_include(fleet->rack_tiers, level) ? copy->rack_copy : copy->node_copy;
 }
-INLINE int64_t size_of(World *w, int64_t entry) {
-    return entry >= 0 ? w->slots[entry].size : w->knobs.chunk_bytes;
+
+int64_t slot_take(World *world, int64_t number, int64_t size, int64_t home, int64_t place);
+int64_t slot_unpack(World *world, int64_t home);
+void slot_refresh(World *world, int64_t entry);
+void slot_refresh_chain(World *world, int64_t n);
+int64_t slot_of_object(World *world, int64_t level, int64_t tier_slot);
+int64_t slot_for_insert(World *world, int64_t level, int64_t slot);
+void slot_release(World *world, int64_t slot);
+void slot_release_later(World *world, int64_t slot);
+void slot_release_pending(World *world);
+void slot_release_evicted(World *world, int64_t tier_slot);
+
+// --- lists.c: the recency lists, and the operations of a tier's policy
+
+INLINE Link *list_link_of(World *world, int64_t level, int64_t slot) {
+    return &world->links[slot * world->tiers_count + level];
 }
-int64_t take_slot(World *w, int64_t number, int64_t size, int64_t home, int64_t place);
-int64_t give_slot(World *w, int64_t home);
-void see(World *w, int64_t entry);
-void see_all(World *w, int64_t n);
-int64_t object_of(World *w, int64_t t, int64_t member);
-int64_t incoming_of(World *w, int64_t t, int64_t slot);
-void loosen(World *w, int64_t slot);
-void pack(World *w);
-void let_go(World *w, int64_t member);
-void release(World *w, int64_t slot);
-
-// tiers.c: what happens in a tier, and the rows that it causes
-void begin_stage(World *w);
-int64_t in_stage(World *w, int64_t stage, int64_t t, int64_t limit);
-void emit_layer(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t entry,
-                int64_t size, int64_t request, int64_t stage, int64_t layer);
-void emit(World *w, int64_t now, int64_t op, int64_t t, int64_t phase, int64_t entry, int64_t size,
-          int64_t request, int64_t stage);
-int64_t serve(World *w, int64_t t, int64_t op, int64_t size, int64_t now);
-int64_t serve_in_turn(World *w, int64_t t, int64_t size, int64_t now);
-void pin(World *w, int64_t entry, int64_t until_ns);
-void follow(World *w, int64_t t, int64_t i);
-void trail(World *w, int64_t t, int64_t i, int64_t first, int64_t mark);
-void touch(World *w, int64_t t, int64_t entry);
-int64_t read_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase, int64_t request,
-                  int64_t stage);
-void write_slot(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase, int64_t request,
-                int64_t stage);
-void drop(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase);
-int64_t fastest_from(World *w, int64_t entry, int64_t t);
-
-// tiers.c: what a tier takes, and what makes room for it
-int64_t counter_of(World *w, int64_t t), number_of(World *w, int64_t entry);
-bool admits(World *w, int64_t t, int64_t slot, int64_t now);
-void forget_counts(World *w, int64_t t);
-bool takes_offer(World *w, int64_t t, int64_t first, int64_t n, int64_t previous, int64_t now);
-bool make_room(World *w, int64_t t, int64_t slot, int64_t now);
-int64_t lower_tier(World *w, int64_t t, int64_t size);
-void make_room_by_demotion(World *w, int64_t t, int64_t slot, int64_t now);
-void poll_tier(World *w, int64_t t);
-
-// staging.c: what waits to be stored, and what tiers do by themselves
-bool takes(World *w, int64_t t, int64_t slot, int64_t now, int64_t phase);
-void catch_up(World *w, int64_t now);
-int64_t take_first(World *w, int64_t t);
-void note_due(World *w, int64_t place, int64_t tiers);
-
-// staging.c: many objects stored as one, and collected
-void evict(World *w, int64_t t, int64_t slot, int64_t now);
-void lose(World *w, int64_t t, int64_t slot, int64_t now);
-
-// tiers.c: the lists that policies keep, and the operations of a tier's policy
-INLINE Link *link_of(World *w, int64_t t, int64_t slot) {
-    return &w->links[slot * w->tiers_count + t];
+INLINE Note *policy_note_of(World *world, int64_t level, int64_t slot) {
+    return &world->notes[slot * world->tiers_count + level];
 }
-INLINE Note *note_of(World *w, int64_t t, int64_t slot) {
-    return &w->notes[slot * w->tiers_count + t];
+INLINE RecencyList *list_of(World *world, int64_t level, int64_t number) {
+    return &world->lists[level * LISTS + number];
 }
-INLINE Queue *queue_of(World *w, int64_t t, int64_t number) {
-    return &w->queues[t * QUEUES + number];
-}
-void unlink_from(World *w, int64_t t, int64_t slot, int64_t number);
-void link_between(World *w, int64_t t, int64_t slot, int64_t newer, int64_t older, int64_t number);
-void link_first(World *w, int64_t t, int64_t slot, int64_t number);
-void enter(World *w, int64_t t, int64_t slot, int64_t number);
-void leave(World *w, int64_t t, int64_t slot);
-void on_hit(World *w, int64_t t, int64_t slot);
-void on_insert(World *w, int64_t t, int64_t slot, int64_t now);
-int64_t victim(World *w, int64_t t, int64_t incoming);
-void on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted);
-int64_t expiry_ns(World *w, int64_t t);
+void list_link_between(World *world, int64_t level, int64_t slot, int64_t newer, int64_t older,
+                       int64_t number);
+void list_link_first(World *world, int64_t level, int64_t slot, int64_t number);
+void list_unlink(World *world, int64_t level, int64_t slot, int64_t number);
+void list_enter(World *world, int64_t level, int64_t slot, int64_t number);
+void list_leave(World *world, int64_t level, int64_t slot);
+void list_settle_by_age(World *world, int64_t level, int64_t slot);
+void policy_hit(World *world, int64_t level, int64_t slot);
+void policy_insert(World *world, int64_t level, int64_t slot, int64_t now);
+int64_t policy_choose_victim(World *world, int64_t level, int64_t incoming);
+void policy_remove(World *world, int64_t level, int64_t slot, int64_t is_evicted);
+void policy_forget(World *world, int64_t slot);
+int64_t policy_expiry_ns(World *world, int64_t level);
 
-// fleet.c: whose tiers are at hand, who serves a request, what moves, and what happens to nodes
-void move(World *w, int64_t node);
-void take_from(World *w, int64_t actor);
-void route(World *w, int64_t actor, int64_t n);
-void account(World *w, int64_t actor, int64_t end, int64_t looked_up);
-int64_t until_open(World *w);
-int64_t hand_over(World *w, int64_t actor);
-void happen(World *w);
+// --- admission.c
 
-// fleet.c: what routers share
-INLINE int64_t is_open(World *w, int64_t node) {
-    return w->fleet.nodes[node].is_up;
+bool admission_admits(World *world, int64_t level, int64_t slot, int64_t now);
+int64_t admission_count_use(World *world, int64_t level, int64_t entry);
+void admission_forget_counts(World *world, int64_t level);
+
+// --- tiers.c
+
+// A row of the trace, but for its rank and layer.
+typedef struct {
+    int64_t now;
+    int64_t op;
+    int64_t level;
+    int64_t phase;
+    int64_t entry;   // The object.
+    int64_t size;    // Bytes of all ranks and layers together.
+    int64_t request; // NONE for background work.
+    int64_t stage;   // NONE for background work.
+} RowSpec;
+
+// When and why a tier reads or writes an object.
+typedef struct {
+    int64_t now;
+    int64_t phase;
+    int64_t request; // NONE for background work.
+    int64_t stage;   // NONE for background work.
+} Cause;
+
+INLINE bool tier_is_endless(World *world, int64_t level) {
+    return tiers_include(world->knobs.endless_tiers, level);
 }
-typedef int64_t Cost(World *w, int64_t actor, int64_t node);
-int64_t cheapest(World *w, int64_t actor, int64_t first, int64_t end, Cost *cost);
-int64_t outstanding_of(World *w, int64_t actor, int64_t node);
-void measure(World *w, int64_t actor, int64_t n);
-int64_t found_tokens(World *w, int64_t actor, int64_t node);
+
+// Whether an object of `size` bytes fits. One that is larger than the limit fits an empty tier.
+INLINE bool tier_has_room(World *world, int64_t level, int64_t size) {
+    const Tier *tier = &world->tiers[level];
+    return tier->live_bytes == 0 || tier->live_bytes + size <= tier->limit_bytes;
+}
+
+// 1 + the place at hand whose tier this is; 0 if all nodes share the tier.
+INLINE int64_t tier_place(World *world, int64_t level) {
+    const Fleet *fleet = &world->fleet;
+    if (!tiers_include(fleet->place_tiers, level)) {
+        return 0;
+    }
+    int64_t node = world->control.node;
+    bool is_rack = tiers_include(fleet->rack_tiers, level);
+    return 1 + (is_rack ? fleet->count + node / fleet->rack_nodes : node);
+}
+
+void stage_begin(World *world);
+int64_t stage_next(World *world, int64_t stage, int64_t level, int64_t limit);
+void row_emit(World *world, const RowSpec *row);
+void row_emit_layer(World *world, const RowSpec *row, int64_t layer);
+int64_t tier_serve(World *world, int64_t level, int64_t op, int64_t size, int64_t now);
+int64_t tier_serve_load(World *world, int64_t level, int64_t size, int64_t now);
+void tier_pin(World *world, int64_t entry, int64_t until_ns);
+void tier_use_behind(World *world, int64_t level, int64_t i, int64_t first, int64_t mark);
+void tier_use_in_order(World *world, int64_t level, int64_t i);
+void tier_hit(World *world, int64_t level, int64_t entry);
+int64_t tier_read(World *world, int64_t level, int64_t slot, Cause cause);
+void tier_write(World *world, int64_t level, int64_t slot, Cause cause);
+void tier_delete(World *world, int64_t level, int64_t slot, int64_t now, int64_t phase);
+bool tier_make_room(World *world, int64_t level, int64_t slot, int64_t now);
+bool tier_make_room_for_offer(World *world, int64_t level, int64_t first, int64_t n,
+                              int64_t previous_offer, int64_t now);
+void tier_make_room_by_demotion(World *world, int64_t level, int64_t slot, int64_t now);
+void tier_evict(World *world, int64_t level, int64_t tier_slot, int64_t now);
+void tier_lose(World *world, int64_t level, int64_t tier_slot, int64_t now);
+void tier_evict_in_round(World *world, int64_t level);
+int64_t tier_first_accepting(World *world, int64_t level, int64_t size);
+
+// --- buckets.c
+
+int64_t bucket_overhead_bytes(World *world, int64_t level);
+bool bucket_write(World *world, int64_t level, int64_t first, int64_t count, int64_t now);
+void bucket_evict_object(World *world, int64_t level, int64_t slot, int64_t now);
+void bucket_delete(World *world, int64_t level, int64_t bucket, int64_t now, int64_t phase);
+void bucket_make_room(World *world, int64_t level, int64_t size, int64_t now);
+
+// --- background.c
+
+bool store_queue_or_make_room(World *world, int64_t level, int64_t slot, int64_t now,
+                              int64_t phase);
+int64_t store_queue_pop(World *world, int64_t level);
+void background_note_due(World *world, int64_t place, int64_t tiers);
+void background_catch_up(World *world, int64_t now);
+
+// --- prompt.c
+
+void prompt_make_chunks(World *world, int64_t actor_id);
+void prompt_make_objects(World *world, int64_t actor_id);
+int64_t prompt_collect(World *world, int64_t actor_id);
+int64_t prompt_gather(World *world, int64_t actor_id);
+void prompt_unpack(World *world, int64_t actor_id, int64_t first, int64_t n);
+void prompt_forget_context(World *world, int64_t context, int64_t length);
+void prompt_forget_request(World *world, int64_t actor_id);
+
+// --- compute.c
+
+int64_t compute_prefill_ns(World *world, int64_t from, int64_t to);
+int64_t compute_first_token_ns(World *world, int64_t from, int64_t to);
+int64_t compute_step_bytes(World *world, int64_t tokens);
+int64_t compute_step_read_ns(World *world, int64_t tokens, int64_t bytes);
+
+// --- batch.c
+
+void batch_set_due(World *world);
+void batch_change(World *world, int64_t requests, int64_t bytes);
+void batch_join(World *world, int64_t actor_id);
+void batch_depart(World *world, int64_t actor_id);
+int64_t batch_wait_steps(World *world, int64_t actor_id, int64_t steps);
+void batch_clear(World *world);
+void gpu_hold_slot(World *world, int64_t actor_id, int64_t tier_slot);
+bool gpu_reserve(World *world, int64_t actor_id, int64_t end);
+void gpu_release(World *world, int64_t actor_id);
+
+// --- request.c: the steps of a request. Each returns how long the actor waits then, or WAITS.
+
+int64_t request_enqueue(World *world, int64_t actor_id);
+int64_t request_load(World *world, int64_t actor_id);
+int64_t request_prefill(World *world, int64_t actor_id);
+int64_t request_decode(World *world, int64_t actor_id);
+int64_t request_end(World *world, int64_t actor_id);
+bool request_is_stepwise(World *world, int64_t actor_id);
+
+// --- store.c
+
+int64_t store_computed(World *world, int64_t actor_id);
+void store_at_end(World *world, int64_t actor_id);
+void store_populate(World *world);
+int64_t staging_cut_reads(World *world, int64_t first, int64_t end);
+int64_t staging_take_read_buffers(World *world, int64_t end, int64_t now);
+
+// --- users.c
+
+int64_t user_draw(int64_t seed, int64_t user, int64_t number, int64_t low, int64_t high);
+int64_t user_think_ns(User *user, int64_t seed, int64_t user_id);
+int64_t user_ask(World *world, int64_t user_id);
+
+// --- schedule.c
+
+void schedule_ask_python(World *world, int64_t what, int64_t need);
+void schedule_call_followers(World *world, int64_t request, int64_t is_of_start);
+void event_push(Event *heap, int64_t count, int64_t when, int64_t actor);
+int64_t event_pop(Event *heap, int64_t count);
+
+// --- fleet.c
+
+void fleet_move_to(World *world, int64_t node);
+void fleet_route(World *world, int64_t actor_id, int64_t n);
+void fleet_release_request(World *world, int64_t actor_id);
+void fleet_count_lookup(World *world, int64_t actor_id, int64_t end, int64_t lookups);
+int64_t fleet_until_open(World *world);
+int64_t fleet_hand_over(World *world, int64_t actor_id);
+void fleet_apply_event(World *world);
+
+// --- fleet.c: what routers share
+
+typedef int64_t RouteCost(World *world, int64_t actor_id, int64_t node);
+
+INLINE int64_t fleet_is_up(World *world, int64_t node) {
+    return world->fleet.nodes[node].is_up;
+}
+int64_t fleet_cheapest_node(World *world, int64_t actor_id, int64_t first, int64_t end,
+                            RouteCost *cost);
+int64_t fleet_outstanding(World *world, int64_t actor_id, int64_t node);
+void fleet_measure_prefixes(World *world, int64_t actor_id, int64_t n);
+int64_t fleet_cached_tokens(World *world, int64_t actor_id, int64_t node);
 
 #endif

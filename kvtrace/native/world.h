@@ -1,8 +1,10 @@
-// All state of a simulation. Python reads this header too (kvtrace/native/records.py) and lays its
-// NumPy records and tables out by it, so: one field list a line, no preprocessor inside,
-// TABLE(type, name) for an array and its length.
+// The complete state of a simulation, and what each field means.
+// Python reads this header (kvtrace/native/records.py) and lays out its NumPy records and tables by
+// it, so no preprocessor directive may stand inside a struct. TABLE(type, name) declares an array
+// and its length.
 //
-// Times are virtual, in ns; sizes in bytes; an index or number that is not there is NONE.
+// Times are virtual and in nanoseconds, sizes are in bytes. An index, a number or a time that does
+// not exist is NONE. A field named for a set of tiers ("..._tiers") holds one bit for each level.
 #ifndef KVTRACE_WORLD_H
 #define KVTRACE_WORLD_H
 
@@ -12,30 +14,37 @@
     type *name;                                                                                    \
     int64_t name##_count
 
+// A time that never comes, or a capacity without a bound.
 #define UNBOUNDED ((int64_t)1 << 62)
 
-// What Python is asked for: to take what was made since the last flush; or larger tables, for at
-// least so many slots more, actors more, objects of a request, seconds.
+// What the simulation asks Python for: to take the rows made since the last flush, or to enlarge
+// tables for at least so many more slots, actors, objects of one request, or seconds.
 enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS };
 
-// What an actor (a user, or a request in flight) does next.
+// The next step of an actor, which is a user or a request in flight.
 enum { STEP_ASK, STEP_QUEUE, STEP_LOAD, STEP_PROMOTE, STEP_STORE, STEP_DECODE, STEP_END };
 
-// Knobs.promotion and Knobs.mode, as preset.Promotion and workload.Mode order them.
+// Knobs.promotion, in the order of preset.Promotion.
 enum { NO_PROMOTION, ALWAYS_PROMOTE, SECOND_TOUCH, TEMPORARY };
+
+// Knobs.mode, in the order of workload.Mode.
 enum { PREFILL_AND_DECODE, PREFILL_ONLY, DECODE_ONLY };
 
-// Knobs.source: users, requests that share within a conversation, requests that name their objects.
+// Knobs.source: synthetic users, a file whose requests share objects within their conversation, or
+// a file whose requests name their objects.
 enum { USERS, CONVERSATIONS, CHAINS };
 
-// Tier.admission and Tier.recency, as tier.Admission and tier.Recency order them.
+// Tier.admission, in the order of tier.Admission.
 enum { ALWAYS, NTH_OFFER, FREQUENCY, TINYLFU };
+
+// Tier.recency, in the order of tier.Recency: in which order the objects of one request become
+// recent.
 enum { HEAD_FIRST, TAIL_FIRST, TAIL_FIRST_AT_END, AT_END };
 
-// Piece.kind, as shape.PieceKind orders them.
+// Piece.kind, in the order of shape.PieceKind: how a layer's cache grows with the context.
 enum { GROWING, SLIDING, CHUNKED, STATE };
 
-// Of trace rows, as the schema orders them.
+// Operations and phases of trace rows, in the order of the schema.
 enum { OP_READ, OP_WRITE, OP_DELETE };
 enum {
     PHASE_POPULATE,
@@ -54,378 +63,592 @@ enum {
     PHASE_LOSE
 };
 
-// Happening.kind: to a node, to a node's or a rack's tier, or to the store.
+// FleetEvent.kind: a node is lost or joins, a tier of a node or rack is emptied, the shared store
+// becomes unreachable or comes back.
 enum { LOST, JOINED, EMPTIED, GONE, BACK };
 
-enum { QUEUES = 4 }; // lists that a tier may keep its slots in
-enum { LINE = 16 };  // objects whose copies at a place stand together
+enum { LISTS = 4 }; // The number of lists in which a tier may keep its slots.
+enum { LINE = 16 }; // The number of consecutive objects whose copies share a CopyLine.
 
-enum {
-    CONTINUE_PER_MILLE = 800,
-    MAX_TURNS = 50
-}; // a user's conversation: its chance to go on, its most turns
+// A user continues its conversation with this chance, in a thousand, and for at most so many turns.
+enum { CONTINUE_PER_MILLE = 800, MAX_TURNS = 50 };
 
-// Of what stands for an object that needs no slot: a bit for each tier it is live in; whether it
-// was seen; 1 + the number of the node or rack whose own tiers have it (0: none's). The number of
-// the object is above; and -2 less all that is what stands in World.contexts, where a slot is >= 0.
+// The bits of a packed entry, which stands for an object without a slot. From the lowest bit: one
+// bit for each tier in which the object is live, whether it was loaded before, and 1 + the number
+// of the node or rack whose own tiers have it (0: none). The object's number is above these. The
+// packed entry itself is stored as -2 minus all that, because a slot is >= 0 and NONE is -1.
 enum { LIVE_BITS = 8, PLACE_SHIFT = 9, PLACE_BITS = 15, PACKED_BITS = 24 };
 
 typedef struct World World;
 
-// Python does what it is asked, with `need`; false if it cannot.
+// Python's callback: does what is asked, for `need` items, and returns whether it could.
 typedef bool Ask(int64_t what, int64_t need);
 
-// A policy's or a router's operation: one that chooses, or one of a policy's others.
-typedef int64_t Operation(World *w, int64_t t, int64_t slot, int64_t with);
-typedef void Change(World *w, int64_t t, int64_t slot, int64_t with);
+// The operations of an eviction policy; kvtrace/sim/policies.py describes them.
+typedef int64_t ChooseVictim(World *world, int64_t level, int64_t incoming);
+typedef void HitHook(World *world, int64_t level, int64_t slot);
+typedef void InsertHook(World *world, int64_t level, int64_t slot, int64_t now);
+typedef void RemoveHook(World *world, int64_t level, int64_t slot, int64_t is_evicted);
+typedef void ForgetHook(World *world, int64_t level, int64_t slot);
+typedef int64_t OfferAdmission(World *world, int64_t level, int64_t live_objects, int64_t is_full);
+typedef void LookupHook(World *world, int64_t level, int64_t named, int64_t hit_end);
+typedef void StoredHook(World *world, int64_t level, int64_t named, int64_t previous_offer);
+typedef void EmptyHook(World *world, int64_t level, int64_t is_end);
+
+// A router: the node that serves the request of an actor, whose `n` objects are in World.chain.
+typedef int64_t RouteRequest(World *world, int64_t actor_id, int64_t n);
 
 typedef struct {
-    int64_t limit, low, largest,
-        live_bytes; // that it may hold, goes down to to make room, of an object, in use
-    // What happened in it, in bytes but for the hits; populated: written before the start.
-    int64_t hits, hit_bytes, written_bytes, deleted_bytes, read_bytes, populated_bytes;
-    // The service model: of reads and writes bytes a second (0: takes no time), and until when it
-    // is busy with them; how long each takes besides, and how many are served at once.
-    int64_t rate[2], busy_ns[2], latency_ns, concurrency;
-    // Operations of one request at once (0: all), those of the stage being written, those being
-    // read, since and until when; whether it takes offers whole, whether look-ups go on past a
-    // miss, and how many there were; in which order the objects of a request count as used; ranks
-    // that read each.
-    int64_t request_reads, request_writes, staged, reading, reads_began_ns, reads_end_ns, is_whole;
-    int64_t looks_past_miss, file_lookups, recency, readers;
-    Operation *choose, *takes; // its policy's, as the next ones (sim/policies.py); all NULL: LRU
-    Change *on_hit, *on_insert, *on_remove, *forget, *on_look_up, *on_stored, *on_empty;
-    int64_t behind; // LRU: 1 + the slot that the next one used comes right behind; 0: it is the
-                    // most recent
-    // Which objects it takes: the count or the window that its admission needs, what was referred
-    // to since the last halving of counts, how often they were halved, and what it did not take.
-    int64_t admission, admission_count, decay_ns, window, referred, halvings, refused_objects,
-        refused_bytes;
-    // What waits to be stored: where in World.offers, how much may, the oldest, and how many; how
-    // often it is looked at (0: whenever the tier is free), and when next; what it had no room for,
-    // and what was gone before its turn.
-    int64_t queue_first, queue_limit, queue_head, waiting_objects, heartbeat_ns, beat_ns;
-    int64_t dropped_objects, dropped_bytes, lost_objects, lost_bytes;
-    // Objects and bytes of a bucket (0: none), what each object adds to it and to its file beside;
-    // how many live.
-    int64_t bucket_objects, bucket_bytes, bucket_key_bytes, bucket_meta_bytes;
-    double collect_share; // below which share of live bytes a bucket is collected; 0: it goes whole
-    int64_t collected_bytes; // written for that
-    // When it makes room, if only at times: each so many ns (0: whenever it must), the next of
-    // these (0: none), the bytes from which on it does, by what share of them (in millionths; 0:
-    // down to `low`), and to which bytes it is going down (NONE: it is not). Whether what is loaded
-    // from it and staged in it counts as used backwards, or what is loaded both ways, and whether
-    // what a request loads from it and below must be in it at once.
-    int64_t evict_every_ns, poll_ns, trigger, evict_ppm, goal, loads_backwards, loads_twice,
-        stores_backwards;
-    int64_t loads_whole, fits_at_once; // the latter: beside the times at which it makes room, just
-                                       // enough whenever it is full
-    int64_t ttl_ns;                    // TTL: how long an object lives
-    double target;                     // ARC: bytes that it means T1 to have
-    int64_t has_evicted;               // S3-FIFO: whether it ever did
-    int64_t hand;                      // SIEVE
+    // Capacity.
+    int64_t limit_bytes;          // The most bytes the tier may hold.
+    int64_t low_bytes;            // Eviction goes on until the tier holds no more than this.
+    int64_t largest_object_bytes; // Larger objects are never stored here.
+    int64_t live_bytes;           // The bytes the tier holds now.
+
+    // Counters.
+    int64_t hits;            // Objects found here by lookups.
+    int64_t hit_bytes;       // Bytes of these.
+    int64_t written_bytes;   // Bytes written, those before the start included.
+    int64_t deleted_bytes;   // Bytes deleted.
+    int64_t read_bytes;      // Bytes read.
+    int64_t populated_bytes; // Bytes written before the start.
+
+    // The service model of reads and writes, each indexed by OP_READ or OP_WRITE.
+    int64_t bytes_per_s[2];   // Bandwidth; 0 if operations take no time.
+    int64_t busy_until_ns[2]; // When the last operation that was submitted leaves the server.
+    int64_t latency_ns;       // Added to each operation.
+    int64_t concurrency;      // Operations in flight at once; 0 if unlimited.
+
+    // The operations of one request.
+    int64_t request_reads;    // Reads of one request in flight at once; 0 if unlimited.
+    int64_t request_writes;   // Writes of one request in flight at once; 0 if unlimited.
+    int64_t stage_operations; // Operations so far in the stage that is being made.
+    int64_t parallel_reads;   // Reads so far in the batch of the request that is in flight.
+    int64_t reads_began_ns;   // When this batch of reads began.
+    int64_t reads_end_ns;     // When the last read of the request so far is done.
+    int64_t readers;          // The ranks that read each object.
+
+    // Lookup.
+    int64_t takes_whole_offers; // Objects offered together are stored all or not at all.
+    int64_t looks_past_miss;    // Lookups go on after the first miss.
+    int64_t file_lookups;       // How many lookups there were of that kind.
+    int64_t recency;            // The order in which a request's objects become recent.
+
+    // The eviction policy; all of these are NULL for LRU.
+    ChooseVictim *choose_victim;
+    OfferAdmission *admits_offer;
+    HitHook *on_hit;
+    InsertHook *on_insert;
+    RemoveHook *on_remove;
+    ForgetHook *forget;
+    LookupHook *on_lookup;
+    StoredHook *on_stored;
+    EmptyHook *on_empty;
+    int64_t behind_slot; // LRU: 1 + the slot right behind which the next used one goes; 0: first.
+
+    // Admission.
+    int64_t admission;              // The admission filter.
+    int64_t admission_count;        // The offers or uses that the filter requires.
+    int64_t admission_decay_ns;     // FREQUENCY: how often counts go down by one.
+    int64_t admission_window_bytes; // TINYLFU: counts are halved after so many referenced bytes.
+    int64_t window_bytes;           // TINYLFU: bytes referenced since counts were last halved.
+    int64_t halvings;               // TINYLFU: how often counts were halved.
+    int64_t refused_objects;        // Objects that the filter did not admit.
+    int64_t refused_bytes;          // Bytes of these.
+
+    // The store queue.
+    int64_t queue_first;     // The first of the tier's places in World.store_queues.
+    int64_t queue_limit;     // How many places these are.
+    int64_t queue_head;      // The place of the oldest queued object.
+    int64_t waiting_objects; // The queued objects.
+    int64_t heartbeat_ns;    // The interval at which the queue is emptied; 0: as soon as possible.
+    int64_t next_heartbeat_ns; // When it is emptied next; 0 if nothing is queued.
+    int64_t dropped_objects;   // Objects for which the queue had no room.
+    int64_t dropped_bytes;     // Bytes of these.
+    int64_t lost_objects;      // Queued objects that the tier above had evicted meanwhile.
+    int64_t lost_bytes;        // Bytes of these.
+
+    // Buckets: many objects in one file.
+    int64_t bucket_objects;    // The most objects of a bucket; 0 if the tier has no buckets.
+    int64_t bucket_bytes;      // The most bytes of a bucket.
+    int64_t bucket_key_bytes;  // What each object adds to the bucket beside its own bytes.
+    int64_t bucket_meta_bytes; // What each object adds to the metadata file of the bucket.
+    double collect_share;      // A bucket with a smaller share of live bytes is rewritten; 0: none.
+    int64_t collected_bytes;   // Bytes written by such rewriting.
+
+    // Eviction rounds, for a tier that evicts only at times.
+    int64_t evict_every_ns; // The interval of the rounds; 0 if the tier evicts when it is full.
+    int64_t next_round_ns;  // When the next round is due; 0 if none is.
+    int64_t trigger_bytes;  // A round evicts if the tier holds at least so much.
+    int64_t evict_ppm;      // The share of the live bytes that a round evicts; 0: to the low mark.
+    int64_t goal_bytes;   // The bytes down to which the current round evicts; NONE between rounds.
+    int64_t fits_at_once; // A full tier evicts just enough between rounds, too.
+
+    // How loads and stores of a request count as uses.
+    int64_t loads_backwards;  // Loaded objects count as used from the last to the first.
+    int64_t loads_twice;      // Loaded objects count as used in both directions.
+    int64_t stores_backwards; // Staged objects count as used from the last to the first.
+    int64_t loads_whole;      // All that a request loads through the tier must be in it at once.
+
+    // State of single policies.
+    int64_t ttl_ns;          // TTL: how long an object lives.
+    double arc_target_bytes; // ARC: the bytes that T1 should have.
+    int64_t has_evicted;     // S3-FIFO: whether the tier has evicted anything.
+    int64_t hand_slot;       // SIEVE: where the hand is.
 } Tier;
 
-// A list of a tier's slots: the most recent, the least recent, and the bytes of all (not counted
-// for LRU).
+// A list of a tier's slots, from the most recent to the least recent.
 typedef struct {
-    int64_t head, tail, bytes;
-} Queue;
+    int64_t head;  // The most recent slot.
+    int64_t tail;  // The least recent slot.
+    int64_t bytes; // Bytes of all slots in it; not counted for LRU.
+} RecencyList;
 
-// A slot holds an object. Of a copy that a node or rack has, `home` is the object's own slot.
+// A slot holds an object that some tier may evict, or one node's or rack's copy of it.
 typedef struct {
-    int64_t object, size; // bytes: of all ranks together
-    int64_t
-        home; // where in World.contexts it is named (entry_at); NONE: nowhere, or in World.items
-    int16_t live; // a bit for each tier
-    int16_t held; // 1 if somebody may still ask for it, 2 << t if it waits for tier t (or is read
-                  // in it), or'd: it is not reused
-    int8_t seen;  // it was loaded once and not promoted yet
-    int8_t is_loose;       // it is in World.loose
-    int16_t place;         // of a copy: 1 + its number (nodes first)
-    int32_t runners, came; // in a GPU's memory: how many requests run with it, and how often it was
-                           // given up though some did
+    int64_t object;           // The number of the object, in order of creation.
+    int64_t size;             // Bytes of all ranks together.
+    int64_t home;             // Where World.contexts names it; of a copy, the object's own slot.
+    int16_t live;             // A bit for each tier that has it.
+    int16_t held_by;          // HELD_BY_REQUESTS and HELD_BY_TIER bits: the slot is not reused.
+    int8_t was_loaded;        // It was loaded once and not promoted yet.
+    int8_t is_pending;        // It is in World.pending_release.
+    int16_t place;            // Of a copy: 1 + the number of its place, nodes before racks.
+    int32_t running_requests; // In GPU memory: the requests in flight that use it.
+    int32_t generation;       // In GPU memory: how often it was evicted while in use.
 } Slot;
 
-// Of a slot in a tier: its neighbours in the list it is in.
+// The neighbours of a slot in the list of a tier.
 typedef struct {
-    int32_t newer, older;
+    int32_t newer;
+    int32_t older;
 } Link;
 
-// Of a slot in a tier whose policy is not LRU: a count (uses; TTL: when it expires) and in which
-// list it is.
+// What a policy other than LRU notes of a slot.
 typedef struct {
-    int64_t count;
-    int32_t place;
+    int64_t count; // Uses, as the policy counts them; of TTL, when the slot expires.
+    int32_t list;  // The list it is in; of SAE, the session it belongs to.
 } Note;
 
-// What waits to be stored, since when, and which node offered it.
+// An object in a store queue.
 typedef struct {
-    int64_t slot, since, node;
-} Offer;
+    int64_t slot;
+    int64_t since_ns; // When it was queued.
+    int64_t node;     // The node that queued it.
+} QueuedStore;
 
-// Of a slot in a bucket: the bucket's slot, where in it it begins, and the members before and after
-// it; of a bucket's slot: of all ranks and layers, how many bytes live in it (if it may be
-// collected) and it has, and its last member.
+// Of a slot in a bucket, and of the slot that stands for a bucket.
 typedef struct {
-    int64_t bucket, offset, older, newer;
+    int64_t bucket; // Of an object: the bucket's slot. Of a bucket: bytes of its live objects.
+    int64_t offset; // Of an object: where it begins. Of a bucket: its bytes.
+    int64_t older;  // Of an object: the one before it in the bucket. Of a bucket: its last object.
+    int64_t newer;  // Of an object: the one behind it in the bucket.
 } Member;
 
-// Of a slot: which offer it was new in last, which it was last in, and until when it is read or
-// written.
+// Of a slot in a tier that stores offers whole: what keeps it from being evicted.
 typedef struct {
-    int64_t offer, seen, until_ns;
+    int64_t new_in_offer; // The offer that stored it; 0 if it was evicted since.
+    int64_t last_offer;   // The offer that named it last.
+    int64_t until_ns;     // When its last read or write is done.
 } Pin;
 
-// A slot that a request runs with in a GPU's memory, while its `came` is still this.
+// A slot that a running request uses in GPU memory, as long as the slot's generation is the same.
 typedef struct {
-    int32_t slot, came;
-} Hold;
+    int32_t slot;
+    int32_t generation;
+} GpuHold;
 
-// A user, or a request in flight. Its objects are, in order, those of `retrieved` items, `shared`
-// ones of the item `prompt`, and `length` of its own, of which up to `new` last ones are to be made
-// or stored. Its own ones stand in row `context` of World.contexts, or with CHAINS are named by
-// World.chains from place `first` on.
+// A user, or a request in flight.
+//
+// Its prompt consists of the objects of the retrieved items, then of those shared with others (a
+// system prompt), then of its own. Its own objects are row `context` of World.contexts; with
+// CHAINS they are named by World.chains from `chain_first` on.
 typedef struct {
-    int64_t step, request, session, turn, input, output, new_tokens, first, context, length, new;
-    int64_t stage, decoded, decode_start, history, asked_ns, reached, missed_tokens, entry, prompt,
-        shared;
-    int64_t retrieved, retrieved_objects, retrieved_tokens;
-    int64_t with_cache_ns,
-        without_cache_ns;    // its FirstToken; while it loads, as if no other prompt came before it
-    int64_t served_ns;       // when its last read is done
-    int64_t first_step;      // the batch's clock when it joined
-    int64_t computed_tokens; // of its prompt, so far
-    int64_t refused;         // how many of the objects offered last a tier has not taken
-    int64_t offer;           // the number of the offer before
-    int64_t node;            // where it is served
-    int64_t session_at,
-        session_number; // SAE: the session of its last hit (0: none), by place and number
-    // Where nodes are lost: how many of its own it made as it was first served, how often it was
-    // begun again, and whether it was answered before.
-    int64_t made, restarts, answered;
-    int64_t
-        ready_ns; // since when it could be computed: it came to its node, or what it loads is there
-    int64_t next_queued; // 1 + who is behind it in that one's queue; 0: nobody
-    int64_t held_bytes;  // of its node's GPU memory, while it runs; in it are `holds`, which are
-                         // memory of C's own
-    Hold *holds;
-    int64_t holds_count;
+    // The request.
+    int64_t step;          // What the actor does next.
+    int64_t request;       // The number of the request, in order of arrival.
+    int64_t session;       // Its conversation.
+    int64_t turn;          // Which turn of the conversation it is.
+    int64_t input_tokens;  // Tokens of the prompt.
+    int64_t output_tokens; // Tokens of the answer.
+    int64_t new_tokens;    // Prompt tokens that the conversation did not have before.
+    int64_t arrival_ns;    // When it arrived.
+    int64_t node;          // The node that serves it.
+
+    // The objects of its prompt.
+    int64_t chain_first;       // With CHAINS: its first place in World.chains.
+    int64_t context;           // Its row of World.contexts.
+    int64_t own_objects;       // Objects that are neither retrieved nor shared.
+    int64_t new_objects;       // The last of these, which are to be made or stored.
+    int64_t made_objects;      // The objects it made when it was first served.
+    int64_t prompt_item;       // The item of its system prompt; NONE without one.
+    int64_t shared_objects;    // The objects of this item.
+    int64_t retrieved_items;   // Chunks of a document that it retrieves.
+    int64_t retrieved_objects; // The objects of these.
+    int64_t retrieved_tokens;  // The tokens of these.
+    int64_t decode_entry;      // The entry that decoding reads again; NONE without one.
+    int64_t history_tokens;    // Tokens of the conversation before this turn.
+
+    // Load, prefill and store.
+    int64_t stage;              // The stage of its next operation.
+    int64_t hit_end;            // The end of the objects that the lookup lets it load.
+    int64_t missed_tokens;      // Prompt tokens that have to be computed.
+    int64_t computed_tokens;    // Those of them that have been computed.
+    int64_t ready_ns;           // Since when it could be computed.
+    int64_t ttft_ns;            // Time to first token.
+    int64_t ttft_uncached_ns;   // Time to first token if nothing were cached.
+    int64_t offer;              // The number of its last offer.
+    int64_t refused_objects;    // The last objects of that offer which a tier refused.
+    int64_t sae_session;        // SAE: the session of its last hit; 0 if none.
+    int64_t sae_session_number; // SAE: the number of that session, which tells reuse.
+
+    // Decode.
+    int64_t decode_reads;    // How often its entry was read for decoding.
+    int64_t decode_start_ns; // When decoding began.
+    int64_t reads_done_ns;   // When its last read for decoding is done.
+    int64_t join_step;       // The batch's clock when it joined; NONE if it is in no batch.
+
+    // Failures of nodes.
+    int64_t restarts;        // How often it began again because its node was lost.
+    int64_t has_first_token; // Whether its first token was recorded.
+
+    // Waiting for its turn, and GPU memory.
+    int64_t next_queued; // 1 + the actor behind it in the prefill queue of its node; 0 if none.
+    int64_t gpu_bytes;   // GPU memory reserved for it while it runs.
+    GpuHold *holds;      // The slots it uses there; allocated by C.
+    int64_t holds_count; // How many these are.
 } Actor;
 
-// The slots of a conversation's own objects, in order, or what stands for those that need none;
-// memory of C's own.
+// The entries of a conversation's own objects, in order; allocated by C.
 typedef struct {
-    int64_t *entry;
-    int64_t room;
+    int64_t *entries;
+    int64_t capacity; // How many entries there is memory for.
 } Context;
 
-// A conversation of a file: how many objects, tokens so far, and requests that have not ended.
+// A conversation of a file.
 typedef struct {
-    int64_t length, tokens, remaining;
+    int64_t objects;   // Its objects so far.
+    int64_t tokens;    // Its tokens so far.
+    int64_t remaining; // Its requests that have not ended.
 } Conversation;
 
-// What is shared by all: tokens, first of its slots (they are consecutive), how many, and how often
-// it was decoded.
+// A prompt part that conversations share.
 typedef struct {
-    int64_t tokens, first, objects, uses;
+    int64_t tokens;
+    int64_t first_slot; // The first of its slots, which are consecutive.
+    int64_t objects;    // How many slots these are.
+    int64_t uses;       // How often it was decoded.
 } Item;
 
-// What a chunk consists of: bytes of all ranks, kind, window in tokens; and what one rank reads in
-// a decode step, for each token and of a state.
+// A part of a chunk: the layers of one kind.
 typedef struct {
-    int64_t bytes, kind, window, token_bytes, state_bytes;
+    int64_t bytes;       // Bytes of all ranks.
+    int64_t kind;        // How it grows with the context.
+    int64_t window;      // The tokens of its window; 0 if it has none.
+    int64_t token_bytes; // Bytes that one rank reads in a decode step for each token.
+    int64_t state_bytes; // Bytes of state that one rank reads and writes in a decode step.
 } Piece;
 
-// What attention adds to a prompt's computing, in layers of one span: femtoseconds for each query
-// and each key that it attends to, which are at most `window_tokens` (0: all before it), or those
-// since the last multiple of that.
+// What attention adds to computing a prompt, for the layers of one span.
 typedef struct {
-    int64_t pair_fs, window_tokens, is_aligned;
+    int64_t pair_fs;       // Femtoseconds for each pair of a query and a key.
+    int64_t window_tokens; // The most keys of a query; 0: all before it.
+    int64_t is_aligned;    // The keys are those since the last multiple of window_tokens.
 } Attention;
 
+// The time to first token of one request.
 typedef struct {
-    int64_t with_cache_ns, without_cache_ns;
+    int64_t with_cache_ns;    // As simulated.
+    int64_t without_cache_ns; // If nothing were cached.
 } FirstToken;
 
-// What a request found as it was served, and tokens that it had to compute; whether it was begun
-// again for it.
+// The outcome of the lookup of one request.
 typedef struct {
-    int64_t ts_ns, lookups, local_hits, shared_hits, computed_tokens, restarted;
-} Found;
+    int64_t ts_ns;
+    int64_t lookups;         // Objects looked up.
+    int64_t local_hits;      // Hits in tiers of the node.
+    int64_t shared_hits;     // Hits in tiers that nodes share.
+    int64_t computed_tokens; // Prompt tokens to be computed.
+    int64_t restarted;       // Whether the request began again.
+} LookupOutcome;
 
-// A step of what happens to the fleet, as sim/fleet.py lays them out.
+// A change of the fleet, as sim/fleet.py schedules it.
 typedef struct {
-    int64_t when, kind, place, tier;
-} Happening;
+    int64_t when;
+    int64_t kind;
+    int64_t place; // The node.
+    int64_t tier;  // A level; of a lost node, a bit for each tier that keeps what it holds.
+} FleetEvent;
 
-// Where the loop is.
+// The position of the main loop, and how far buffers and stacks are filled.
 typedef struct {
     int64_t now;
-    int64_t arrived, heap_size, next_request, next_session, next_object, made,
-        logged; // in each buffer and stack
-    int64_t answered, populated, rows, free, idle, uses, loose, coming;
-    int64_t offers, offer; // how many there were; the number of this one
-    int64_t known;         // what of the one being stored was found cached
-    int64_t is_staged;     // the stage being written has operations
-    int64_t is_refused;    // whether the last offer was
-    int64_t node;          // whose tiers World.tiers are
-    int64_t actor,
-        named; // who acts, and how many objects the request names that stand in World.chain
-    int64_t populating; // whose are filled before the start
-    int64_t next_node;  // round-robin: whose turn it is to serve
-    int64_t open;       // nodes that may be sent requests
-    int64_t happened,
-        happen_ns; // steps of World.happenings done, and when the next is due (UNBOUNDED: never)
-    int64_t gone,
-        gone_largest; // a bit for the tier out of reach, and the largest object that it takes else
-    int64_t found;
+    int64_t next_request;    // The number of the next request of a user.
+    int64_t next_session;    // The number of the next conversation of a user.
+    int64_t next_object;     // The number of the next object.
+    int64_t arrived;         // Requests of the file that have arrived.
+    int64_t heap_size;       // Entries of World.heap.
+    int64_t coming;          // Entries of Following.coming.
+    int64_t free_slots;      // Entries of World.free_slots.
+    int64_t idle;            // Entries of World.idle.
+    int64_t pending_release; // Entries of World.pending_release.
+
+    // Entries of the buffers that a flush empties.
+    int64_t rows;
+    int64_t made;
+    int64_t logged;
+    int64_t answered;
+    int64_t lookups;
+
+    // The actor at hand.
+    int64_t actor_id;
+    int64_t node;         // The node whose tiers are in World.tiers.
+    int64_t chain_length; // The objects of its request, in World.chain.
+
+    // The store at hand.
+    int64_t offers;          // How many offers there were.
+    int64_t offer;           // The number of this one; 0 if it is none.
+    int64_t is_refused;      // Whether the tier refused it.
+    int64_t known_objects;   // The first objects of the chain, which were found cached.
+    int64_t is_stage_used;   // The stage that is being made has an operation.
+    int64_t uses;            // Uses so far, as World.ages counts them.
+    int64_t populated;       // Items written before the start.
+    int64_t populating_node; // The node for which they are being written.
+
+    // The fleet.
+    int64_t next_node;              // Round-robin: the node whose turn it is.
+    int64_t open_nodes;             // Nodes to which requests may be sent.
+    int64_t events_done;            // Entries of World.fleet_events that have happened.
+    int64_t next_event_ns;          // When the next one is due; UNBOUNDED if there is none.
+    int64_t unreachable_tiers;      // A bit for the tier that is out of reach.
+    int64_t reachable_object_bytes; // The largest object of this tier once it is reachable.
 } Control;
 
+// Counters of the whole simulation.
 typedef struct {
-    int64_t requests, input_tokens, output_tokens, lookups, lookup_bytes, decode_misses, unplaced,
-        prompt_lookups;
-    int64_t prompt_hits, document_lookups, document_hits, decoded_tokens, decoding_ns, prefills,
-        waiting_ns, offers;
-    int64_t refused_offers, refused_objects, stalled;
-    int64_t largest_load; // of what has to be at once in a tier through which all of it goes, bytes
-    int64_t missed_tokens; // of prompts, each time that one begins: what is computed
-    int64_t last_io_ns;    // when the last row was made
+    int64_t requests;
+    int64_t input_tokens;
+    int64_t output_tokens;
+    int64_t lookups;
+    int64_t lookup_bytes;
+    int64_t prompt_lookups;   // Lookups of objects of system prompts.
+    int64_t prompt_hits;      // Hits among these.
+    int64_t document_lookups; // Lookups of retrieved objects.
+    int64_t document_hits;    // Hits among these.
+    int64_t decode_misses;    // Reads for decoding that found nothing.
+    int64_t decoded_tokens;
+    int64_t decoding_ns;
+    int64_t prefills;
+    int64_t waiting_ns;      // Time that prompts waited to be computed.
+    int64_t missed_tokens;   // Prompt tokens to be computed, each time that a prompt begins.
+    int64_t unplaced;        // New objects that no tier takes.
+    int64_t offers;          // Offers to a tier that stores them whole.
+    int64_t refused_offers;  // Those it refused.
+    int64_t refused_objects; // The objects of these.
+    int64_t stalled;         // Loads that are larger than a tier through which they must go.
+    int64_t largest_load;    // Bytes of the largest load through such a tier.
+    int64_t last_io_ns;      // The time of the last row.
 } Total;
 
-// Who acts when: at a time, or at a count of the batch's clock.
+// An entry of a heap: who acts at a time, or at a count of the batch's clock.
 typedef struct {
-    int64_t when, actor;
+    int64_t when;
+    int64_t actor; // An actor; in Following, a request.
 } Event;
 
-// The requests that decode: how many, the bytes of KV cache that a step reads on one rank, how long
-// it takes; the clock of steps, and the time when it stood there; when the first that waits for the
-// clock is due, and who that is; and all `waiting` ones, by the count of the clock that they wait
-// for, in memory of C's own.
+// The requests that a node decodes together.
 typedef struct {
-    int64_t size, bytes, step_ns, prompt_step_ns, steps, since_ns, due_ns, first, waiting;
-    Event *heap;
+    int64_t size;           // How many they are.
+    int64_t bytes;          // Bytes of KV cache that a step reads on one rank.
+    int64_t step_ns;        // How long a step takes.
+    int64_t prompt_step_ns; // How long a step takes that computes a part of a prompt, too.
+    int64_t steps;          // The clock of steps, in STEP_PARTS of a step.
+    int64_t since_ns;       // When the clock was brought up to date.
+    int64_t due_ns;         // When the first that waits for the clock acts; UNBOUNDED if none does.
+    int64_t first_actor;    // Who that is.
+    int64_t waiting;        // Entries of the heap.
+    Event *heap;            // Who waits, by the count of the clock; allocated by C.
 } Batch;
 
-// A request of a user, as in the requests table.
+// A request of a user, as in the table of requests.
 typedef struct {
-    int64_t arrival_ns, request_id, session_id, turn, input_tokens, output_tokens, qos, kind;
-} Asked;
+    int64_t arrival_ns;
+    int64_t request_id;
+    int64_t session_id;
+    int64_t turn;
+    int64_t input_tokens;
+    int64_t output_tokens;
+    int64_t qos;
+    int64_t kind;
+} LoggedRequest;
 
-// A request that waits for another, and how long after its start, or after the end of its answer,
-// it may come.
+// A request that follows another one.
 typedef struct {
-    int64_t request, delay_ns, is_of_start;
+    int64_t request;
+    int64_t delay_ns;    // The time between the other one and this.
+    int64_t is_of_start; // The delay begins with the start of the other one, not with its end.
 } Follower;
 
-// A request that follows others: how many it still waits for, and when it may come for all that is
-// known.
+// The state of a request that follows others.
 typedef struct {
-    int64_t left, ready_ns;
-} Waiting;
+    int64_t left;     // How many it still waits for.
+    int64_t ready_ns; // The earliest time at which it may arrive.
+} Predecessors;
 
-// A user: context and output tokens of its longest turn, its usual think time, and how many numbers
-// it has drawn. What a user asks is drawn by `draws`, and which system prompt, documents and
-// entries go with it by `extra_draws`, so that the one is the same with and without the other.
+// A synthetic user.
 typedef struct {
-    int64_t kind, qos, context, output, think_ns, draws, extra_draws;
+    int64_t kind;
+    int64_t qos;
+    int64_t context;     // Prompt tokens of its longest turn.
+    int64_t output;      // Answer tokens of its longest turn.
+    int64_t think_ns;    // Its usual think time.
+    int64_t draws;       // Random numbers drawn for its turns.
+    int64_t extra_draws; // Random numbers drawn for what it shares, so that turns stay the same.
 } User;
 
-// A turn of users in an open loop; a place for a conversation there: its user (NONE: none yet),
-// turns that are over, and tokens so far.
+// A turn in an open loop.
 typedef struct {
-    int64_t session, turn, input, output, qos, kind;
+    int64_t session;
+    int64_t turn;
+    int64_t input;
+    int64_t output;
+    int64_t qos;
+    int64_t kind;
 } Turn;
-typedef struct {
-    int64_t user, done, history;
-} Place;
 
-// What a user asks who does not wait; `rank` is that of its class, and conversations are numbered
-// for each user.
+// One of the conversations that go on at the same time in an open loop.
 typedef struct {
-    int64_t time_ns, user, rank, conversation, turn, input, output;
-} Question;
+    int64_t user;           // Its user; NONE before the first.
+    int64_t turns;          // Its turns so far.
+    int64_t history_tokens; // Its tokens so far.
+} LiveConversation;
 
-// A node: requests that were sent to it and have not ended, how many of them are not computed yet,
-// their tokens that are yet to be, and those of their prompts; until when it computes; what it has
-// done so far; until when it sends; and how many requests it was sent, as routers compare that: one
-// that joins begins with the least of the others' numbers.
+// A request of a user that does not wait for answers.
 typedef struct {
-    int64_t is_up, outstanding, waiting, prefilling_tokens, active_tokens, prefill_busy_ns,
-        requests, input_tokens;
-    int64_t computed_tokens, computing_ns, lookups, local_hits, shared_hits, link_busy_ns,
-        sent_bytes, turns;
-    int64_t first_queued,
-        last_queued; // 1 + the first and the last of those that are not looked up yet; 0: nobody is
-    int64_t held_bytes, is_full; // of its GPU's memory, by all who run, what they share once;
-                                 // whether the first waits
+    int64_t time_ns;
+    int64_t user;
+    int64_t rank;         // The rank of its class of service; set by Python.
+    int64_t conversation; // Its number among the conversations of the user.
+    int64_t turn;
+    int64_t input;
+    int64_t output;
+} OverlappingRequest;
+
+// A node of the fleet.
+typedef struct {
+    int64_t is_up;
+    int64_t outstanding;           // Requests sent to it that have not ended.
+    int64_t waiting;               // Those of them whose prompt is not computed yet.
+    int64_t prefilling_tokens;     // Prompt tokens it has yet to compute.
+    int64_t active_tokens;         // Prompt tokens of its outstanding requests.
+    int64_t prefill_busy_until_ns; // When it has computed all prompts that were begun.
+    int64_t requests;              // Requests sent to it.
+    int64_t turns;                 // The same as routers compare it: a new node starts level.
+    int64_t input_tokens;          // Prompt tokens sent to it.
+    int64_t computed_tokens;       // Prompt tokens it computed.
+    int64_t computing_ns;          // How long it computed them.
+    int64_t lookups;
+    int64_t local_hits;
+    int64_t shared_hits;
+    int64_t link_busy_until_ns; // When it has sent all that it has to send.
+    int64_t sent_bytes;         // Bytes it sent to nodes that decode.
+    int64_t first_queued;       // 1 + the first actor of its prefill queue; 0 if it is empty.
+    int64_t last_queued;        // 1 + the last one.
+    int64_t gpu_bytes;          // GPU memory of its running requests; what they share counts once.
+    int64_t is_gpu_full;        // Whether the first of the queue waits for such memory.
 } Node;
 
-// Of an object's slot: its copies in the node that acts and in its rack, and the first of all its
-// copies; of a copy: its neighbours in the list of all copies of its object.
+// The copies of an object that nodes and racks have.
 typedef struct {
-    int32_t node_copy, rack_copy, first, newer, older;
+    int32_t node_copy;  // Of an object's slot: its copy in the node at hand.
+    int32_t rack_copy;  // Of an object's slot: its copy in the rack at hand.
+    int32_t first_copy; // Of an object's slot: the first of the list of all its copies.
+    int32_t newer;      // Of a copy: the one before it in that list.
+    int32_t older;      // Of a copy: the one behind it in that list.
 } Copy;
 
-// The copies at a place of objects that follow each other, as tiers.c finds them.
+// The copies of LINE consecutive objects at one place.
 typedef struct {
     int32_t slot[LINE];
-} Line;
+} CopyLine;
 
-// What the preset and the model say, as numbers; constant while the loop runs.
+// What the preset and the model say; constant while the simulation runs.
 typedef struct {
-    int64_t source;
-    int64_t keeps_ghosts; // a policy remembers what it evicted: not even what no request of the
-                          // file names again may be forgotten
-    int64_t endless;       // a bit for each tier that never gives anything up
-    int64_t whole;         // the tier that takes offers whole, if any does
-    int64_t filtered;      // a bit for each tier that does not take all that it is offered
-    int64_t queued;        // a bit for each tier that stores what it is offered later
-    int64_t bucketed;      // a bit for each tier that stores many objects as one
-    int64_t is_packed;     // objects that no tier may give up have no slot
-    int64_t ranks, layers; // objects of a slot: one for each rank and group of layers
-    int64_t is_prefix, is_write_back;
-    int64_t promotion;      // TEMPORARY: to the fastest tier only
-    int64_t is_exclusive;   // what is promoted leaves the tier it was in
-    int64_t uses_backwards; // in some tier: as a request ends, its objects count as used once more,
-                            // backwards
-    int64_t keeps_age;      // what is demoted stays as recent as it was
-    int64_t is_by_tier; // each tier is asked for the run that goes on where the one before it had a
-                        // miss
-    int64_t
-        staging; // 1 + the tier whose buffers all that is stored and read from below takes, or 0
-    int64_t skips_held;
-    int64_t acts_alone;      // a tier does something by itself: forgets, makes room or stores what
-                             // waits, at times
-    int64_t loads_backwards; // or twice, in any tier
-    int64_t min_load_tokens, offer_tokens, offers_hits;
-    int64_t looks_past_miss; // of any tier
-    int64_t stores_generated;
-    int64_t chunk_tokens; // 0: one object a turn
-    int64_t chunk_bytes;  // of all ranks and layers together, padding included
-    int64_t partial_unit; // bytes that the size of a partial chunk is a multiple of; 0: none is an
-                          // object
-    int64_t decode_read_tokens, reads_at_once, prefill_only_from_tokens, prefill_ns_per_token,
-        prefill_in_turn;
+    // The load.
+    int64_t source;       // Where requests come from.
+    int64_t mode;         // Whether nodes compute prompts, decode, or both.
+    int64_t seed;         // Of all random draws.
+    int64_t until_ns;     // When the simulation ends.
+    int64_t max_requests; // After how many requests it ends.
+    int64_t follows;      // Requests of the file wait for others.
+    int64_t max_context_tokens;
+
+    // What users share.
+    int64_t prompt_ppm;    // Conversations in a million that begin with a system prompt.
+    int64_t prompts;       // The number of system prompts, which are the first items.
+    int64_t retrieve_ppm;  // Requests in a million that retrieve chunks of a document.
+    int64_t top_chunks;    // The most chunks that a request retrieves.
+    int64_t is_zipf_chunk; // The popularity of chunks follows a Zipf distribution.
+    int64_t first_entry;   // With DECODE_ONLY: the item of the first entry.
+    int64_t entries;       // With DECODE_ONLY: the entries of each user.
+
+    // Sizes.
+    int64_t ranks;           // Ranks that store an object each for a slot.
+    int64_t layers;          // Groups of layers that are an object each for a slot.
+    int64_t chunk_tokens;    // Tokens of an object; 0 if a turn is one object.
+    int64_t chunk_bytes;     // Bytes of a chunk of all ranks and layers, padding included.
+    int64_t partial_unit;    // The size of a partial chunk is a multiple of this; 0: none stored.
+    int64_t bytes_per_token; // Of all ranks together.
+
+    // Sets of tiers.
+    int64_t endless_tiers;  // Those that never evict.
+    int64_t filtered_tiers; // Those with an admission filter.
+    int64_t queued_tiers;   // Those with a store queue.
+    int64_t bucketed_tiers; // Those that store many objects in one file.
+    int64_t whole_tier;     // The level of the tier that stores offers whole, if any does.
+    int64_t staging;        // 1 + the level of the staging tier; 0 if there is none.
+
+    // Slots.
+    int64_t is_packed;    // An object that no tier may evict has no slot.
+    int64_t keeps_ghosts; // A policy remembers what it evicted, so no object may be forgotten.
+
+    // Lookup and load.
+    int64_t is_prefix;       // Only the leading run of a prompt can be used.
+    int64_t is_by_tier;      // Each tier continues the run where the tier before it had a miss.
+    int64_t min_load_tokens; // A shorter run is not loaded from below the fastest tier.
+    int64_t looks_past_miss; // In any tier, lookups go on past the first miss.
+    int64_t loads_backwards; // In any tier, loads count as used backwards or both ways.
+
+    // Placement.
+    int64_t is_write_back;    // New objects go to the fastest tier only, which demotes others.
+    int64_t promotion;        // When loaded objects are copied to faster tiers.
+    int64_t is_exclusive;     // A promoted object leaves the tier it was in.
+    int64_t keeps_age;        // A demoted object stays as recent as it was.
+    int64_t uses_backwards;   // In any tier, a request's objects count as used again as it ends.
+    int64_t skips_held;       // What some tier has is not stored again.
+    int64_t has_timed_work;   // Tiers expire, evict or store objects at times.
+    int64_t offer_tokens;     // Prompt tokens computed between two stores; 0: all.
+    int64_t offers_hits;      // Hits are offered again with what was computed.
+    int64_t stores_generated; // What was generated is stored as the request ends.
+
+    // Computing.
+    int64_t prefill_ns_per_token;
+    int64_t prefill_in_turn;          // A node computes one prompt at a time.
+    int64_t prefill_only_from_tokens; // Prompts as long are not decoded here; 0: all are.
     int64_t decode_ns_per_token;
-    int64_t step_tokens; // that a step of a prompt has, those who decode included; 0: these do not
-                         // share steps
-    int64_t is_bounded;  // requests wait for memory of the GPU, which is the fastest tier
-    int64_t is_batched;  // a decode step depends on its batch, by step_tokens or the next three
-    int64_t decode_active_ns, decode_compute_ns, decode_bytes_per_us;
-    int64_t bytes_per_token; // of all ranks together
-    int64_t max_context_tokens, seed, until_ns, max_requests, mode;
-    int64_t prompt_ppm;   // conversations in a million that begin with a system prompt: one of
-    int64_t prompts;      // so many first items
-    int64_t retrieve_ppm; // requests in a million that retrieve chunks of a document
-    int64_t top_chunks;   // the most that one retrieves
-    int64_t is_zipf_chunk;
-    int64_t first_entry, entries; // with DECODE_ONLY: each user's items, from `first_entry` on
-    int64_t follows;              // requests of a file wait for others
-    int64_t is_counted_alone;     // rows are counted in World.by_second and not kept
+    int64_t decode_read_tokens;  // The entry is read again each time so many tokens are decoded.
+    int64_t reads_at_once;       // These reads come one right after the other.
+    int64_t step_tokens;         // Tokens of a step that prompts and decoding share; 0: separate.
+    int64_t is_bounded;          // Requests wait for GPU memory, which is the fastest tier.
+    int64_t is_batched;          // The time of a decode step depends on its batch.
+    int64_t decode_active_ns;    // Time to read the weights that one token uses.
+    int64_t decode_compute_ns;   // Time to compute one token of a batch.
+    int64_t decode_bytes_per_us; // Bandwidth at which a step reads KV cache.
+
+    int64_t is_counted_alone; // Rows are counted in World.by_second and not kept.
 } Knobs;
 
-// Trace rows, a table a column; request and stage NONE for background work.
+// Trace rows, one table for each column. Request and stage are NONE for background work.
 typedef struct {
     TABLE(int64_t, ts_ns);
     TABLE(int8_t, op);
@@ -438,86 +661,47 @@ typedef struct {
     TABLE(int16_t, rank);
 } RowColumns;
 
-// The requests of a file that wait for others, by their rows there; all is empty if none does.
+// The requests of a file that follow others, by their rows there; empty if none does.
 typedef struct {
-    TABLE(int64_t, first); // [requests + 1]: n is waited for by followers[first[n]:first[n + 1]]
+    TABLE(int64_t, first); // [requests + 1]: followers[first[n]:first[n + 1]] follow request n.
     TABLE(Follower, followers);
-    TABLE(Waiting, waiting); // [requests]
-    TABLE(Event, coming);    // [requests]: a heap of those that wait for none any more, by arrival
-    TABLE(Event, came);      // [requests]: those that have arrived, in order, and when
+    TABLE(Predecessors, predecessors); // [requests]
+    TABLE(Event, coming);              // [requests]: a heap of those that wait for none, by time.
+    TABLE(Event, came);                // [requests]: those that have arrived, in order.
 } Following;
 
 // The nodes, and what each has. With one node, most of it is empty.
 //
-// An object has one slot, which the tiers that all nodes share list. What a node or a rack has of
-// it is a copy: a slot of its own, listed by the tiers of that place. While a node acts,
-// World.tiers are its tiers, and the slot of each object that it looks at says in which of them
-// that object is live. So one node alone is a fleet whose tiers are all shared.
+// A place is a node or a rack. An object has one slot, which the tiers that all nodes share list.
+// What a place has of it is a copy: a slot of its own, listed by the tiers of that place. While a
+// node acts, World.tiers holds its tiers, and the slot of each object that is looked at says in
+// which of them that object is live. One node alone is thus a fleet whose tiers are all shared.
 typedef struct {
-    int64_t count, rack_nodes; // nodes, in all and in a rack
-    int64_t scoped; // a bit for each tier of which every node, or rack, has one of its own; 0 with
-                    // one node
-    int64_t racked; // a bit for each tier of which every rack has one
-    int64_t own;    // a bit for each tier that is a node's own, however many nodes there are
-    int64_t entrances; // how many nodes, the first ones, requests are sent to; if not all, the
-                       // others decode
-    int64_t link_bytes_per_s; // at which a node sends to another; 0 takes no time
-    Operation *router;
-    int64_t prefill_ppm, prefix_ppm, load_ppm; // what it counts, in millionths
-    int64_t load_threshold;
+    int64_t count;            // Nodes.
+    int64_t rack_nodes;       // Nodes of a rack.
+    int64_t entry_nodes;      // The first so many nodes get requests; the others only decode.
+    int64_t place_tiers;      // The tiers of which each node or rack has one; 0 with one node.
+    int64_t rack_tiers;       // The tiers of which each rack has one.
+    int64_t node_tiers;       // The tiers of which each node has one, with one node, too.
+    int64_t link_bytes_per_s; // Bandwidth from a node to another; 0 if sending takes no time.
+    RouteRequest *router;     // Chooses the node of a request.
+    int64_t prefill_ppm;      // The router's weight of prefill, in millionths.
+    int64_t prefix_ppm;       // The router's weight of cached prefixes, in millionths.
+    int64_t load_ppm;         // The router's weight of load, in millionths.
+    int64_t load_threshold;   // So many waiting requests count as full load.
     TABLE(Node, nodes);
-    TABLE(Batch, batches); // [nodes]
-    TABLE(Tier, tiers);    // [nodes + racks, tiers]: those of the places that are not at hand
-    TABLE(Queue, queues);  // [nodes + racks, tiers, QUEUES]: their lists
-    TABLE(Copy, copies);   // [slots]
-    Table line_at; // copies by the number of their object and their place: which of `lines` they
-                   // stand in
-    Line *lines;   // C's own
-    int64_t lines_room,
-        spare_line;      // 1 + one without copies, whose first slot is 1 + the next such; 0: none
-    TABLE(int64_t, due); // [nodes + racks]: when a tier of a place that is not at hand next does
-                         // something by itself; empty if none ever does
-    TABLE(int64_t, runs); // scratch of a router: [nodes] how many first objects of a prompt each
-                          // has, and [nodes] of how many bytes
-    TABLE(int32_t, row_nodes); // [rows]: the node that does what a row says
+    TABLE(Batch, batches);       // [nodes]
+    TABLE(Tier, tiers);          // [places, levels]: those of the places that are not at hand.
+    TABLE(RecencyList, lists);   // [places, levels, LISTS]: their lists.
+    TABLE(Copy, copies);         // [slots]
+    Table line_at;               // The index into `lines` by object number and place.
+    CopyLine *lines;             // Allocated by C.
+    int64_t lines_room;          // How many lines there is memory for.
+    int64_t spare_line;          // 1 + the first unused line, which links to the next; 0 if none.
+    TABLE(int64_t, due_ns);      // [places]: when a place that is not at hand has timed work next.
+    TABLE(int64_t, prefix_runs); // [2 * nodes]: leading objects that each node has; their bytes.
+    TABLE(int32_t, row_nodes);   // [rows]: the node of each row.
 } Fleet;
-
-// The books of a trace, beside all that: why a row cannot be, and what is known of its tiers,
-// objects and requests.
-enum {
-    ROW_CAN_BE,
-    TIME_BACKWARDS,
-    OVERFLOW,
-    REQUEST_NOT_DENSE,
-    READ_ABSENT,
-    READ_PAST_END,
-    WRITE_GAP,
-    OVER_CAPACITY,
-    DELETE_ABSENT,
-    DELETE_SIZE,
-    STAGE_MISSING,
-    STAGE_ALONE,
-    STAGE_FIRST,
-    STAGE_BACK,
-    STAGE_GAP
-};
-typedef struct {
-    int64_t capacity_bytes, live_bytes, peak_bytes;
-} TierBooks;
-typedef struct {
-    bool is_strict; // whether rows must be consistent; else what is live is counted
-    int64_t last_ns;
-    int64_t fault_row,
-        before; // of the row that cannot be: its place in the batch, what was there before it
-    TABLE(TierBooks, tiers);
-    TABLE(int64_t, sizes); // live bytes of an object in a tier, or in an instance of it
-    TABLE(int64_t,
-          instances); // live bytes of each instance of a tier; of one node alone, of each tier
-    TABLE(int64_t, extents); // the bytes that each object had in any tier, at its largest; NONE: no
-                             // row names it
-    TABLE(int32_t, stages); // that each request has reached; 0 of all that are named where rows are
-                            // only counted
-} Books;
 
 struct World {
     Ask *ask;
@@ -525,63 +709,65 @@ struct World {
     Control control;
     Total total;
     Fleet fleet;
-    TABLE(Happening, happenings); // in order; empty if nothing happens
-    TABLE(Found, found);          // [rows]: since the last flush; empty if nothing happens
-    RowColumns rows;
-    // [seconds, tiers, read and written, bytes and operations]: rows but those of populating;
-    // empty: not counted.
+    TABLE(FleetEvent, fleet_events);       // In order; empty if nothing happens.
+    TABLE(LookupOutcome, lookup_outcomes); // [rows]: since the last flush; empty without events.
+    RowColumns rows;                       // Since the last flush.
+    // [seconds, levels, read and written, bytes and operations] of rows, without those before the
+    // start; empty if not counted.
     TABLE(int64_t, by_second);
     Following following;
-    TABLE(Tier, tiers);
-    TABLE(Queue, queues); // [tiers, QUEUES]
+    TABLE(Tier, tiers);        // By level: 0 is the fastest.
+    TABLE(RecencyList, lists); // [levels, LISTS]
     TABLE(Slot, slots);
-    TABLE(Link, links);          // [slots, tiers]
-    TABLE(Note, notes);          // [slots, tiers], if any tier's policy is not LRU
-    TABLE(Offer, offers);        // [tiers, of each its queue_limit]: rings
-    TABLE(Member, members);      // [slots]; empty without knobs.bucketed, as the next two
-    TABLE(int64_t, row_offsets); // [rows]: where in its object a row begins
-    TABLE(int8_t,
-          made_kind); // [rows]: 1 for those of made_size that are buckets, or the files beside them
-    Table counts; // with knobs.filtered: which run has how often objects were offered to a tier, or
-                  // used
-    int64_t *runs, runs_room; // [counts.count, RUN]: those runs
-    Table tops;               // LFU: of each tier and count of uses, the slot that came to it last
-    void *memories;           // what policies keep beside lists and notes: their own
-    TABLE(int64_t,
-          ages); // [slots]: uses there had been when each was last used; empty without keeps_age
-    TABLE(Pin, pins);      // [slots], if any tier takes offers whole or not at all
-    TABLE(int32_t, free);  // a stack of unused slots; control.free of them
-    TABLE(int32_t, loose); // [slots]: those that may need none any more; control.loose of them
-    TABLE(User, users);    // empty with a file
-    TABLE(Actor, actors);  // actor n is user n
-    TABLE(int64_t, idle);  // [actors]: a stack of unused ones; control.idle of them
-    TABLE(Event, heap);    // [actors + 1]: who acts when; control.heap_size of them
-    TABLE(int64_t,
-          arrival_ns); // [requests]; empty with users. The rest of the file's columns follow
+    TABLE(Link, links);               // [slots, levels]
+    TABLE(Note, notes);               // [slots, levels]; empty if all tiers are LRU.
+    TABLE(QueuedStore, store_queues); // [levels, queue_limit]: rings.
+    TABLE(Member, members);           // [slots]; empty without buckets.
+    TABLE(int64_t, row_offsets);      // [rows]: where in its object a row begins, with buckets.
+    TABLE(int8_t, made_kind);         // [rows]: 1 for made_size of a bucket or its metadata file.
+    Table count_runs;                 // Admission: the run of counts of objects by tier and place.
+    int64_t *counts;                  // Admission: [runs, COUNTS_IN_RUN]; allocated by C.
+    int64_t counts_room;              // How many runs there is memory for.
+    Table lfu_tops;                   // LFU: the most recent slot of each tier and count.
+    void *sae_memories;               // SAE: its sessions, for each place; allocated by C.
+    TABLE(int64_t, ages);             // [slots]: Control.uses at the last use, with keeps_age.
+    TABLE(Pin, pins);                 // [slots]; empty if no tier stores offers whole.
+    TABLE(int32_t, free_slots);       // A stack of unused slots.
+    TABLE(int32_t, pending_release);  // [slots]: a stack of those that may not be needed any more.
+    TABLE(User, users);               // Empty with a file.
+    TABLE(Actor, actors);             // Actor n is user n.
+    TABLE(int64_t, idle);             // [actors]: a stack of unused ones.
+    TABLE(Event, heap);               // [actors + 1]: who acts when.
+
+    // Columns of a file of requests; empty with users.
+    TABLE(int64_t, arrival_ns);
     TABLE(int64_t, input_tokens);
     TABLE(int64_t, output_tokens);
-    TABLE(int64_t, conversation); // with CONVERSATIONS: [requests]: the row of `conversations`
+    TABLE(int64_t, conversation); // The row of `conversations`.
+    TABLE(int64_t, offsets);      // With CHAINS: request n is chains[offsets[n]:offsets[n + 1]].
+    TABLE(int32_t, chains);       // With CHAINS: the objects of all requests.
+    TABLE(int32_t, object_uses);  // With CHAINS: [objects]: how often requests will name each.
     TABLE(Conversation, conversations);
-    // Of each user or conversation. With CHAINS a single one, of each object of the file; NONE
-    // before it is asked for, and after.
+
+    // Entries of each user or conversation. With CHAINS a single row with an entry for each object
+    // of the file, which is NONE before the object is first named, and after it was forgotten.
     TABLE(Context, contexts);
-    TABLE(int64_t,
-          offsets); // with CHAINS: request n has the objects chains[offsets[n]:offsets[n + 1]]
-    TABLE(int32_t, chains);
-    TABLE(int32_t, object_uses); // with CHAINS: [objects]: how often requests will still name it
     TABLE(Piece, pieces);
     TABLE(Attention, attention);
-    TABLE(Item,
-          items); // system prompts, then the documents' chunks, then the users' entries to decode
-    TABLE(int64_t, documents);       // [documents + 1]: the first item of each document's chunks
-    TABLE(int64_t, document_weight); // [documents]: how often each is asked for, cumulated
-    TABLE(int64_t,
-          retrieved); // [actors, knobs.top_chunks]: the items that each actor's request retrieves
-    TABLE(int64_t, made_size); // [rows]: sizes of the objects that were made since the last flush
-    TABLE(Asked, log);         // [rows]: requests of users since the last flush
-    TABLE(FirstToken, first_token); // [rows]: since the last flush; empty if not modelled
-    TABLE(int64_t, chain);          // scratch: the objects of one request, as in contexts
-    TABLE(int8_t, where);           // scratch: the tier in which each was found
+    TABLE(Item, items);              // System prompts, then document chunks, then decode entries.
+    TABLE(int64_t, documents);       // [documents + 1]: the first item of each document.
+    TABLE(int64_t, document_weight); // [documents]: cumulated popularity.
+    TABLE(int64_t, retrieved);       // [actors, top_chunks]: the items that each actor retrieves.
+
+    // Buffers that a flush empties.
+    TABLE(int64_t, made_size);      // [rows]: sizes of new objects.
+    TABLE(LoggedRequest, log);      // [rows]: requests of users.
+    TABLE(FirstToken, first_token); // [rows]; empty if computing is not modelled.
+
+    // Scratch for the objects of one request, in the order of its prompt.
+    TABLE(int64_t, chain);     // Their entries.
+    TABLE(int8_t, hit_level);  // The fastest tier in which the lookup found each, or NONE.
+    TABLE(int8_t, chain_mark); // A flag of each, whose meaning is the current function's.
 };
 
 #endif

@@ -65,13 +65,13 @@ TEMPLATES: Final = {
 # cumulated per mille
 QOS_SHARES: Final = ((Qos.INTERACTIVE, 150), (Qos.RESPONSIVE, 500), (Qos.BATCH, 1000))
 
-# Who draws the documents' lengths; see schedule.c.
+# Who draws the documents' lengths; see native/users.c.
 LIBRARY: Final = -2
 # Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
 ZIPF_WEIGHT: Final = 1 << 32
 
-_draw_all = function("draw_all", I8, int, int, int, int, int)
-_make_users = function("make_users", USER, I8, int, I8, int, I8, int)
+_draw_all = function("user_draw_all", I8, int, int, int, int, int)
+_make_users = function("user_make_all", USER, I8, int, I8, int, I8, int)
 
 
 def make_users(
@@ -98,11 +98,11 @@ def make_users(
     return users, starts
 
 
-_ASKED = WORLD.dtype("Question")
+_ASKED = WORLD.dtype("OverlappingRequest")
 _ROOM: Final = 1 << 12
 _MOST_ASKED: Final = 10**7
 
-_ask = function("ask_overlapping", _ASKED, int, USER, I8, int, int, int, int, returns=int)
+_ask = function("user_ask_overlapping", _ASKED, int, USER, I8, int, int, int, int, returns=int)
 
 
 def make_overlapping(
@@ -616,8 +616,10 @@ def sine_of_turns(turns: Floats) -> Floats:
 LIVE_CONVERSATIONS: Final = 64
 MAX_LIVE: Final = 10**7
 
-_TURN, _PLACE = WORLD.dtype("Turn"), WORLD.dtype("Place")
-_take_turns = function("take_turns", _TURN, int, _PLACE, int, I8, USER, int, int, int, returns=bool)
+_TURN, _LIVE = WORLD.dtype("Turn"), WORLD.dtype("LiveConversation")
+_take_turns = function(
+    "user_take_turns", _TURN, int, _LIVE, int, I8, USER, int, int, int, returns=bool
+)
 
 
 def make_open_loop(
@@ -680,12 +682,12 @@ def _turns(
     count: int, live: int, max_context_tokens: int, seed: int, kind: RequestKind | None
 ) -> Any:
     """Return `count` turns; conversations are numbered as they begin."""
-    turns, places = np.empty(count, _TURN), np.zeros(live, _PLACE)
-    places["user"] = NONE
+    turns, conversations = np.empty(count, _TURN), np.zeros(live, _LIVE)
+    conversations["user"] = NONE
     progress = np.zeros(2, dtype=np.int64)
     users, _ = make_users(min(count, live) + count // 4 + 1, seed, kind=kind)
     while not _take_turns(
-        *(turns, count, places, live, progress, users, len(users)), seed, max_context_tokens
+        *(turns, count, conversations, live, progress, users, len(users)), seed, max_context_tokens
     ):
         more, _ = make_users(2 * len(users), seed, kind=kind)
         more[: len(users)] = users

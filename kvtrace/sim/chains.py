@@ -20,7 +20,7 @@ from kvtrace.requests.requests import NONE, Requests, dense
 MAX_OBJECTS = 2**31 - 1
 _BATCH = 1 << 18
 
-_number = function("number_names", StructAt, I8, int, I4, returns=int)
+_number = function("table_number_names", StructAt, I8, int, I4, returns=int)
 _forget = function("table_free", StructAt)
 
 

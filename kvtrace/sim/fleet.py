@@ -311,7 +311,7 @@ BACK_WITHIN: Final = 0.01
 """As many as before, less so much."""
 MOST_POINTS: Final = 150
 """Of a series over the whole time."""
-OF_REQUESTS: Final = tuple(name for name in records.FOUND.names or () if name != "ts_ns")
+OF_REQUESTS: Final = tuple(name for name in records.LOOKUP_OUTCOME.names or () if name != "ts_ns")
 OF_AGAIN: Final = ("requests", "lookups", "hits", "of_lookups", "of_hits")
 """Of requests that began again, each time.
 
@@ -339,7 +339,7 @@ class IncidentCounters:
         self._end_ns = 0
 
     def see(self, rows: dict[str, Any], found: Any) -> None:
-        """Count rows of the trace, and what requests found, records.FOUND."""
+        """Count rows of the trace, and what requests found, records.LOOKUP_OUTCOME."""
         at = self._stretch(found["ts_ns"])
         rows_at = self._stretch(rows["ts_ns"])
         stretches = max(at.max(initial=-1), rows_at.max(initial=-1)) + 1
@@ -492,7 +492,7 @@ def set_fleet(
     `rows` is the size of the buffers.
     """
     fleet, knobs, count = world.fleet, world.knobs, setting.nodes
-    fleet.count, fleet.entrances = (
+    fleet.count, fleet.entry_nodes = (
         count,
         setting.prefill_nodes if setting.is_disaggregated else count,
     )
@@ -500,25 +500,26 @@ def set_fleet(
     fleet.rack_nodes = setting.rack_nodes
     fleet.nodes, fleet.batches = np.zeros(count, records.NODE), np.zeros(count, records.BATCH)
     fleet.nodes["is_up"] = 1
-    fleet.own = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.NODE)
-    world.control.open, world.control.happen_ns = fleet.entrances, records.UNBOUNDED
+    fleet.node_tiers = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.NODE)
+    world.control.open_nodes = fleet.entry_nodes
+    world.control.next_event_ns = records.UNBOUNDED
     fleet.batches["due_ns"] = records.UNBOUNDED
     if count == 1:
         return
-    fleet.scoped = sum(1 << t for t, scope in enumerate(scopes) if scope is not Scope.FLEET)
-    fleet.racked = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.RACK)
+    fleet.place_tiers = sum(1 << t for t, scope in enumerate(scopes) if scope is not Scope.FLEET)
+    fleet.rack_tiers = sum(1 << t for t, scope in enumerate(scopes) if scope is Scope.RACK)
     fleet.router = setting.router.address()
     weights = (setting.prefill_weight, setting.prefix_weight, setting.load_weight)
     fleet.prefill_ppm, fleet.prefix_ppm, fleet.load_ppm = (
         round(1_000_000 * weight) for weight in weights
     )
     fleet.load_threshold = setting.load_threshold
-    fleet.runs = np.zeros(2 * count, np.int64)
+    fleet.prefix_runs = np.zeros(2 * count, np.int64)
     fleet.row_nodes = np.empty(rows, np.int32)
-    if fleet.scoped:
+    if fleet.place_tiers:
         fleet.copies = np.full(len(world.slots), records.NONE, records.COPY)
-        if knobs.acts_alone:
-            fleet.due = np.full(count + setting.instances(Scope.RACK), records.UNBOUNDED)
+        if knobs.has_timed_work:
+            fleet.due_ns = np.full(count + setting.instances(Scope.RACK), records.UNBOUNDED)
 
 
 def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -> None:
@@ -526,22 +527,22 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
     if not steps:
         return
     fleet, control = world.fleet, world.control
-    world.happenings = np.array(
-        [(s.at_ns, s.kind, s.place, s.tier) for s in steps], records.HAPPENING
+    world.fleet_events = np.array(
+        [(s.at_ns, s.kind, s.place, s.tier) for s in steps], records.FLEET_EVENT
     )
-    world.found = np.empty(rows, records.FOUND)
-    control.happen_ns = steps[0].at_ns
+    world.lookup_outcomes = np.empty(rows, records.LOOKUP_OUTCOME)
+    control.next_event_ns = steps[0].at_ns
     fleet.nodes["is_up"][absent(steps)] = 0
-    control.open = fleet.nodes["is_up"][: fleet.entrances].sum()
-    control.populating = np.argmax(fleet.nodes["is_up"])
+    control.open_nodes = fleet.nodes["is_up"][: fleet.entry_nodes].sum()
+    control.populating_node = np.argmax(fleet.nodes["is_up"])
     if not fleet.nodes["is_up"].any():
         # Nobody is there to have anything yet.
         control.populated = len(world.items)
     # What may be lost is listed, though its tier gives nothing up by itself.
     lost = sum({1 << s.tier for s in steps if s.kind == records.EMPTIED})
     if any(s.kind == records.LOST for s in steps):
-        lost |= fleet.own
-    world.knobs.endless &= ~lost
+        lost |= fleet.node_tiers
+    world.knobs.endless_tiers &= ~lost
 
 
 def all_tiers(world: records.World) -> tuple[Any, Any]:
@@ -556,11 +557,10 @@ def all_tiers(world: records.World) -> tuple[Any, Any]:
     node = world.control.node
     is_one = np.zeros(found.shape, bool)
     for t in range(len(tiers)):
-        place = fleet.count + node // fleet.rack_nodes if fleet.racked & 1 << t else node
-        if fleet.scoped & 1 << t:
-            is_one[slice(fleet.count, None) if fleet.racked & 1 << t else slice(fleet.count), t] = (
-                True
-            )
+        is_rack = bool(fleet.rack_tiers & 1 << t)
+        place = fleet.count + node // fleet.rack_nodes if is_rack else node
+        if fleet.place_tiers & 1 << t:
+            is_one[slice(fleet.count, None) if is_rack else slice(fleet.count), t] = True
             found[place, t] = tiers[t]
         else:
             is_one[0, t] = True
@@ -583,7 +583,7 @@ def stats(setting: FleetSetting, world: records.World) -> dict[str, Any]:
     """Return the counters of the fleet as the metadata carries them; nothing of one node alone."""
     if world.fleet.count <= 1:
         return {}
-    nodes, routed = world.fleet.nodes, world.fleet.nodes[: world.fleet.entrances]
+    nodes, routed = world.fleet.nodes, world.fleet.nodes[: world.fleet.entry_nodes]
     total = {name: int(nodes[name].sum()) for name in BY_NODE}
     slots = world.slots
     copies = slots[

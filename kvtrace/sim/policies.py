@@ -2,23 +2,24 @@
 
 To add one: a line in `Policy`, and a file of its name in `kvtrace/native/policies/`.
 
-The file has some of these operations, called for tier `t` only if it has the policy; each begins
-with its name, and one that is not there is fifo's (fifo.c), which goes through one list from the
-newest to the oldest:
+The file has some of these operations, whose names begin with the policy's. They are called for the
+tier at `level` only if it has the policy. An operation that is missing is that of fifo (fifo.c),
+which goes through one list from the newest to the oldest:
 
-    EXPORT void mru_on_hit(World *w, int64_t t, int64_t slot, int64_t);      // `slot`, live in tier `t`, was used
-    EXPORT void mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now);   // `slot` is now live in tier `t`
-    EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t);  // which slot makes room; it is removed
-    EXPORT void mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted);    // `slot` leaves tier `t`
+    EXPORT void mru_on_hit(World *world, int64_t level, int64_t slot);  // `slot` was used
+    EXPORT void mru_on_insert(World *world, int64_t level, int64_t slot, int64_t now);  // it was written
+    EXPORT int64_t mru_choose_victim(World *world, int64_t level, int64_t incoming);  // makes room for it
+    EXPORT void mru_on_remove(World *world, int64_t level, int64_t slot, int64_t is_evicted);  // it leaves
 
-A policy that remembers what it evicted (ghosts) also has `forget`: `slot`, live in no tier, is
-given to another object. `tiers.c` has the lists, World.links and World.notes what a policy may keep
-of each slot. One that goes by requests has `on_look_up(n, end)`: one named `chain[:n]`, found
-`chain[:end]`; `takes(known, is_full)`: whether an offer, of which so many objects are there, is to
-find room; `on_stored(n, before)`: it has; `on_empty(0, is_end)`: all of the tier is gone.
+A policy that remembers what it evicted (ghosts) also has `forget(slot)`: a slot that is live in no
+tier is given to another object. `lists.c` has the lists; World.links and World.notes are what a
+policy may keep of each slot. A policy that goes by requests has `on_lookup(named, hit_end)`: a
+request named `chain[:named]` and found `chain[:hit_end]`; `admits_offer(live_objects, is_full)`:
+whether an offer is stored, of which the tier has so many objects; `on_stored(named,
+previous_offer)`: it was; `on_empty(is_end)`: all of the tier is gone.
 
 All policies count bytes, need no clock but TTL, and draw no random numbers. LRU has no file: it is
-in tiers.c. Compared with libcachesim 0.3.5, the same references give the same hits, objects of any
+in lists.c. Compared with libcachesim 0.3.5, the same references give the same hits, objects of any
 sizes:
 
 - lru; fifo; clock (one bit); sieve; lfu (a count starts anew with each insertion, ties go to what has had its count
@@ -43,11 +44,11 @@ from kvtrace.core.native.library import address_of
 _OPERATIONS = (
     "on_hit",
     "on_insert",
-    "choose",
+    "choose_victim",
     "on_remove",
     "forget",
-    "takes",
-    "on_look_up",
+    "admits_offer",
+    "on_lookup",
     "on_stored",
     "on_empty",
 )

@@ -7,7 +7,7 @@ row by row.
 
 The file has one operation, which begins with the router's name:
 
-    EXPORT int64_t prefix_choose(World *w, int64_t actor, int64_t n, int64_t unused);    // the node
+    EXPORT int64_t prefix_choose(World *world, int64_t actor_id, int64_t n);    // the node
 
 The `n` objects of the request are in World.chain as far as they are known; `fleet.c` has what
 routers share: the nodes that they may choose, and how much of the prompt each of them has.

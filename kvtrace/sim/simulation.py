@@ -171,7 +171,7 @@ def make_world(
     if load.waits is not None:
         world.knobs.follows = True
         world.control.coming = _follow(world.following, load.waits, world.arrival_ns)
-    world.actors["entry"] = world.actors["prompt"] = records.NONE
+    world.actors["decode_entry"] = world.actors["prompt_item"] = records.NONE
     world.actors["context"] = np.arange(count)
     world.idle, world.control.idle = np.arange(count - 1, -1, -1), count
     world.heap = np.zeros(count + 1, records.EVENT)
@@ -190,12 +190,13 @@ def make_world(
     world.retrieved = np.zeros(count * world.knobs.top_chunks, np.int64)
     make_rows(world.rows, rows)
     world.made_size = np.empty(rows, np.int64)
-    world.made_kind = np.zeros(rows if world.knobs.bucketed else 0, np.int8)
-    world.row_offsets = np.zeros(rows if world.knobs.bucketed else 0, np.int64)
-    world.log = np.empty(rows if requests is None else 0, records.ASKED)
+    world.made_kind = np.zeros(rows if world.knobs.bucketed_tiers else 0, np.int8)
+    world.row_offsets = np.zeros(rows if world.knobs.bucketed_tiers else 0, np.int64)
+    world.log = np.empty(rows if requests is None else 0, records.LOGGED_REQUEST)
     world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
-    world.chain, world.where = np.empty(room, np.int64), np.empty(room, np.int8)
+    world.chain = np.empty(room, np.int64)
+    world.hit_level, world.chain_mark = np.empty(room, np.int8), np.empty(room, np.int8)
     # Populating starts with the first item that is no prompt: those are stored when first used.
     world.control.populated = library.prompts
     schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
@@ -217,27 +218,27 @@ def _set_knobs(
             records.CHAINS if is_chunk and requests.block_tokens else records.CONVERSATIONS
         )
     knobs.keeps_ghosts = any(tier.policy.keeps_ghosts for tier in p.tiers)
-    knobs.endless = sum(
+    knobs.endless_tiers = sum(
         1 << t
         for t, tier in enumerate(p.tiers)
         if tier.capacity_bytes is None and tier.policy is not Policy.TTL
     )
-    knobs.whole = next((t for t, tier in enumerate(p.tiers) if tier.whole_offers), 0)
-    knobs.filtered = sum(
+    knobs.whole_tier = next((t for t, tier in enumerate(p.tiers) if tier.whole_offers), 0)
+    knobs.filtered_tiers = sum(
         1 << t for t, tier in enumerate(p.tiers) if tier.admission is not Admission.ALWAYS
     )
-    knobs.queued = sum(1 << t for t, tier in enumerate(p.tiers) if tier.store_queue)
-    knobs.bucketed = sum(1 << t for t, tier in enumerate(p.tiers) if tier.bucket_objects)
+    knobs.queued_tiers = sum(1 << t for t, tier in enumerate(p.tiers) if tier.store_queue)
+    knobs.bucketed_tiers = sum(1 << t for t, tier in enumerate(p.tiers) if tier.bucket_objects)
     # An entry of a turn, or a partial chunk, has a size of its own; decoding holds on to a slot;
     # who remembers what it gave up, or has to store it yet, too.
     knobs.is_packed = is_chunk and not (
-        p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued or p.partial_chunks
+        p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued_tiers or p.partial_chunks
     )
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
     knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
-    knobs.acts_alone = any(
+    knobs.has_timed_work = any(
         t.policy is Policy.TTL or t.evict_every or t.store_queue for t in p.tiers
     )
     knobs.loads_backwards = any(tier.loads_backwards or tier.loads_twice for tier in p.tiers)
@@ -298,11 +299,11 @@ _AS_NAMED = (
 
 
 def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
-    world.tiers, world.queues = new_tiers(*tier_limits(preset))
+    world.tiers, world.lists = new_tiers(*tier_limits(preset))
     limits = np.array([tier.store_queue for tier in preset.tiers], np.int64)
     world.tiers["queue_limit"], world.tiers["queue_first"] = limits, np.cumsum(limits) - limits
     queues = preset.fleet.instances(preset.tiers[-1].scope)
-    world.offers = np.empty(int(limits.sum()) * queues, records.OFFER)
+    world.store_queues = np.empty(int(limits.sum()) * queues, records.QUEUED_STORE)
     for of, tier in zip(world.tiers, preset.tiers, strict=True):
         for name in _AS_NAMED:
             of[name] = getattr(tier, name)
@@ -311,21 +312,23 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
             tier.bucket_gc or 0,
             list(Admission).index(tier.admission),
         )
-        of["decay_ns"] = ns_of(tier.admission_decay)
-        of["window"] = min(records.UNBOUNDED, tier.admission_window * int(of["limit"]))
+        of["admission_decay_ns"] = ns_of(tier.admission_decay)
+        of["admission_window_bytes"] = min(
+            records.UNBOUNDED, tier.admission_window * int(of["limit_bytes"])
+        )
         of["ttl_ns"], of["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
-        of["rate"] = tier.rates_bytes_per_s
-        of["is_whole"], of["readers"] = (
+        of["bytes_per_s"] = tier.rates_bytes_per_s
+        of["takes_whole_offers"], of["readers"] = (
             tier.takes_whole,
             sizes.sharers if tier.each_rank_reads else 1,
         )
         of["recency"] = list(Recency).index(tier.recency or preset.recency)
         of["loads_twice"] = tier.loads_twice and tier.policy is Policy.LFU
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
-            of["low"] = int(tier.capacity_bytes * tier.low_watermark)
+            of["low_bytes"] = int(tier.capacity_bytes * tier.low_watermark)
         if tier.evict_every and tier.capacity_bytes is not None:
-            of["trigger"] = int(tier.capacity_bytes * tier.high_watermark)
-            of["low"] = min(of["low"], of["trigger"])
+            of["trigger_bytes"] = int(tier.capacity_bytes * tier.high_watermark)
+            of["low_bytes"] = min(of["low_bytes"], of["trigger_bytes"])
             of["evict_every_ns"], of["evict_ppm"] = (
                 ns_of(tier.evict_every),
                 round(1_000_000 * (tier.evict_share or 0)),
@@ -349,7 +352,7 @@ def set_policies(world: World, policies: Sequence[Policy]) -> None:
         last["queue_first"] = (
             np.concatenate([np.arange(count), np.arange(racks)]) * last["queue_limit"]
         )
-        places.queues = np.tile(world.queues, count + racks)
+        places.lists = np.tile(world.lists, count + racks)
 
 
 def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
@@ -359,7 +362,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     """
     objects, each = sizes.of(library.tokens, world.knobs.chunk_tokens)
     items = np.zeros(len(library.tokens), records.ITEM)
-    items["tokens"], items["objects"], items["first"] = (
+    items["tokens"], items["objects"], items["first_slot"] = (
         library.tokens,
         objects,
         np.cumsum(objects) - objects,
@@ -370,17 +373,18 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
         items,
         new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)])),
     )
-    world.slots["held"][:used] = 1
+    world.slots["held_by"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
     world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(
         used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN
     )
-    world.free, world.loose = np.arange(used + ROOM - 1, -1, -1), np.empty(used + ROOM, np.int32)
-    world.members = np.empty(used + ROOM if world.knobs.bucketed else 0, records.MEMBER)
+    world.free_slots = np.arange(used + ROOM - 1, -1, -1)
+    world.pending_release = np.empty(used + ROOM, np.int32)
+    world.members = np.empty(used + ROOM if world.knobs.bucketed_tiers else 0, records.MEMBER)
     world.documents, world.document_weight = library.document_first, library.document_weight
-    world.control.free, world.control.next_object = ROOM, used
+    world.control.free_slots, world.control.next_object = ROOM, used
 
 
 def _set_requests(world: World, load: Load) -> None:
@@ -426,14 +430,14 @@ def _follow(following: Any, waits: Waits, arrival_ns: Any) -> int:
         ("is_of_start", waits.is_of_start),
     ):
         following.followers[name] = values[order]
-    following.waiting = np.zeros(count, records.WAITING)
+    following.predecessors = np.zeros(count, records.PREDECESSORS)
     following.coming, following.came = (
         np.zeros(count, records.EVENT),
         np.zeros(count, records.EVENT),
     )
-    following.waiting["left"] = np.bincount(waits.row, minlength=count)
-    following.waiting["ready_ns"] = waits.not_before_ns
-    firsts = np.flatnonzero(following.waiting["left"] == 0)
+    following.predecessors["left"] = np.bincount(waits.row, minlength=count)
+    following.predecessors["ready_ns"] = waits.not_before_ns
+    firsts = np.flatnonzero(following.predecessors["left"] == 0)
     # What is in order is a heap.
     following.coming["when"][: len(firsts)], following.coming["actor"][: len(firsts)] = (
         arrival_ns[firsts],
@@ -519,14 +523,15 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
 
     They are LRU, and service takes no time.
     """
-    tiers, queues = (
+    tiers, lists = (
         np.zeros(len(limits), records.TIER),
-        np.zeros(len(limits) * records.QUEUES, records.QUEUE),
+        np.zeros(len(limits) * records.LISTS, records.RECENCY_LIST),
     )
-    tiers["limit"], tiers["low"], tiers["largest"] = limits, limits, largest
-    tiers["hand"] = tiers["goal"] = records.NONE
-    queues["head"] = queues["tail"] = records.NONE
-    return tiers, queues
+    tiers["limit_bytes"], tiers["low_bytes"] = limits, limits
+    tiers["largest_object_bytes"] = largest
+    tiers["hand_slot"] = tiers["goal_bytes"] = records.NONE
+    lists["head"] = lists["tail"] = records.NONE
+    return tiers, lists
 
 
 def new_slots(sizes: Any) -> Any:
@@ -541,7 +546,7 @@ def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
     not LRU.
     """
     notes = np.zeros(slots * tiers if has_policies else 0, records.NOTE)
-    notes["place"] = records.NONE
+    notes["list"] = records.NONE
     return np.full(slots * tiers, records.NONE, records.LINK), notes
 
 
@@ -552,8 +557,8 @@ _FEW = 1 << 18
 From there on they grow by an eighth: their pages are moved, not copied.
 """
 _simulate, _finish = (
-    function("simulate", StructAt, returns=int),
-    function("finish", StructAt, int, returns=int),
+    function("simulation_run", StructAt, returns=int),
+    function("simulation_finish", StructAt, int, returns=int),
 )
 _ASK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int64, ctypes.c_int64)
 SPARE = 2
@@ -577,7 +582,7 @@ class Flush:
     1 for buckets and the files beside them; None if none ever are.
     """
     log: Any
-    """Requests of users, records.ASKED."""
+    """Requests of users, records.LOGGED_REQUEST."""
     now_ns: int
 
     @property
@@ -733,8 +738,8 @@ class Simulation:
                 make_rows(now.rows, capacity)
         parts = self.sizes.parts
         sizes = np.repeat(now.made_size[:made] // parts, parts)
-        is_other = np.repeat(now.made_kind[:made], parts) if now.knobs.bucketed else None
-        if now.knobs.bucketed:
+        is_other = np.repeat(now.made_kind[:made], parts) if now.knobs.bucketed_tiers else None
+        if now.knobs.bucketed_tiers:
             columns["offset_bytes"] = now.row_offsets[:rows]
             now.row_offsets = np.zeros(capacity, np.int64)
             now.made_kind = np.zeros(len(now.made_size), np.int8)
@@ -744,9 +749,9 @@ class Simulation:
         flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
         if has_times(self.preset):
             self._first_tokens.append(now.first_token[: control.answered].copy())
-        if len(now.found):
-            self._incidents_seen.see(columns, now.found[: control.found])
-        control.set(**dict.fromkeys(("made", "logged", "answered", "rows", "found"), 0))
+        if len(now.lookup_outcomes):
+            self._incidents_seen.see(columns, now.lookup_outcomes[: control.lookups])
+        control.set(**dict.fromkeys(("made", "logged", "answered", "rows", "lookups"), 0))
         return flush
 
     def give_back(self, flush: Flush) -> None:
@@ -772,20 +777,20 @@ class Simulation:
         The new ones are free.
         """
         now, control = self.world, self.world.control
-        old, count, tiers = len(now.slots), control.free, len(now.tiers)
+        old, count, tiers = len(now.slots), control.free_slots, len(now.tiers)
         more = max(min(old, _FEW), old // 8, need)
-        self._tables.extend(now, "free", more)
-        now.free[count : count + more] = np.arange(old + more - 1, old - 1, -1)
-        control.free = count + more
-        for name in ("slots", "loose"):
+        self._tables.extend(now, "free_slots", more)
+        now.free_slots[count : count + more] = np.arange(old + more - 1, old - 1, -1)
+        control.free_slots = count + more
+        for name in ("slots", "pending_release"):
             self._tables.extend(now, name, more)
         for name in ("members", "ages", "pins"):
             if len(getattr(now, name)):
                 self._tables.extend(now, name, more)
         self._tables.extend(now, "links", more * tiers)[:] = records.NONE
         if len(now.notes):
-            self._tables.extend(now, "notes", more * tiers)["place"] = records.NONE
-        if now.fleet.scoped:
+            self._tables.extend(now, "notes", more * tiers)["list"] = records.NONE
+        if now.fleet.place_tiers:
             self._tables.extend(now.fleet, "copies", more)[:] = records.NONE
 
     def _grow_actors(self, _need: int) -> None:
@@ -800,10 +805,9 @@ class Simulation:
         now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
 
     def _grow_chain(self, need: int) -> None:
-        self.world.chain, self.world.where = (
-            np.empty(2 * need, np.int64),
-            np.empty(2 * need, np.int8),
-        )
+        self.world.chain = np.empty(2 * need, np.int64)
+        self.world.hit_level = np.empty(2 * need, np.int8)
+        self.world.chain_mark = np.empty(2 * need, np.int8)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the simulation, as the metadata carries them."""

@@ -309,11 +309,11 @@ class Ledger:
         """Start with nothing live in `tiers`; of a trace of so many rows, at `path` for errors."""
         self.tiers, self.path, self._total_rows = tiers, path, total_rows
         self.rows = 0
-        self._books = Structure(
-            WORLD, "Books", is_strict=is_strict, instances=np.zeros(len(tiers), np.int64)
+        self._validation = Structure(
+            WORLD, "Validation", is_strict=is_strict, instances=np.zeros(len(tiers), np.int64)
         )
-        self._books.tiers = np.zeros(len(tiers), WORLD.dtype("TierBooks"))
-        self._books.tiers["capacity_bytes"] = [
+        self._validation.tiers = np.zeros(len(tiers), WORLD.dtype("ValidatedTier"))
+        self._validation.tiers["capacity_bytes"] = [
             INT64_MAX if tier.capacity_bytes is None else tier.capacity_bytes for tier in tiers
         ]
         # In a trace of several nodes: how many of them, in order, share an instance of each tier.
@@ -330,27 +330,27 @@ class Ledger:
 
         The bytes that each object had in any tier, at its largest; -1 if no row names it.
         """
-        return self._books.extents
+        return self._validation.extents
 
     @property
     def objects(self) -> int:
         """How many objects the rows name; ids may leave some out."""
-        return int(np.count_nonzero(self._books.extents >= 0))
+        return int(np.count_nonzero(self._validation.extents >= 0))
 
     @property
     def requests(self) -> int:
         """How many requests the rows name."""
-        return int(np.count_nonzero(self._books.stages >= 0))
+        return int(np.count_nonzero(self._validation.stages >= 0))
 
     @property
     def live_bytes(self) -> Any:
         """int64: of each tier, all its instances together; so are the peaks."""
-        return self._books.tiers["live_bytes"]
+        return self._validation.tiers["live_bytes"]
 
     @property
     def peak_bytes(self) -> Any:
         """int64: the most that was live at once."""
-        return self._books.tiers["peak_bytes"]
+        return self._validation.tiers["peak_bytes"]
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Enter the rows of `batch`; TraceError at the first that cannot be."""
@@ -358,7 +358,7 @@ class Ledger:
             name: np.ascontiguousarray(numbers(batch.column(name), kind))
             for name, kind in _COLUMNS.items()
         }
-        books = self._books
+        books = self._validation
         instance = tier = columns["tier"].astype(np.int64)
         cell = columns["object_id"] * len(self.tiers) + tier
         if self._shared is not None:
@@ -384,12 +384,12 @@ class Ledger:
         self.rows += batch.num_rows
 
     def _fault(self, code: int, columns: dict[str, Any]) -> TraceError:
-        at = self._books.fault_row
+        at = self._validation.fault_row
         row = {name: int(column[at]) for name, column in columns.items()}
         tier = self.tiers[row["tier"]]
         column, text = FAULTS[_CODES[code]]
         message = text.format(
-            **row, before=self._books.before, end=row["offset_bytes"] + row["length_bytes"],
+            **row, before=self._validation.before, end=row["offset_bytes"] + row["length_bytes"],
             tier_name=tier.name, capacity=tier.capacity_bytes,
         )  # fmt: skip
         return TraceError(message, path=self.path, row=self.rows + at, column=column)
@@ -402,4 +402,4 @@ _COLUMNS = {
     "stage": I4,
 }  # fmt: skip
 _CODES = {code: name for name, code in WORLD.constants.items() if name in FAULTS}
-_enter = function("ledger_enter", StructAt, int, *_COLUMNS.values(), I8, I8, returns=int)
+_enter = function("validate_rows", StructAt, int, *_COLUMNS.values(), I8, I8, returns=int)

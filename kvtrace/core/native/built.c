@@ -1,4 +1,4 @@
-// Of which sources the library was made, so that one which is older than its sources is noticed.
+// The hash of the sources of which the library was made, by which an old library is noticed.
 #include "core.h"
 
 EXPORT const char *sources_sha256(void) {

@@ -1,243 +1,325 @@
-// Where objects lie in one file, device or memory: the lowest free extent that is long enough, and
-// which object has which.
+// Where objects lie in one file, device or memory: each gets the lowest free extent that is long
+// enough.
 //
-// Free extents are a treap in the order of their starts, each node with the longest extent below
-// it, so that to find, take and give back are logarithmic however scattered the free space is.
+//     space_reserve  -> space_allocate  the lowest free extent, shortened
+//     space_release  -> space_free      the extent, joined with its free neighbours
+//
+// Free extents are a treap (Seidel and Aragon, Randomized search trees, Algorithmica, 1996) in the
+// order of their starts. Each node knows the longest extent below it, so finding, allocating and
+// freeing take logarithmic time however scattered the free space is:
+//
+//     lowest extent of n bytes below a node:
+//         if the left subtree has one:  the lowest there
+//         else if the node's is one:    that
+//         else:                         the lowest in the right subtree
 #include "core.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 
+// A free extent, as a node of the treap.
 typedef struct {
-    int64_t start, bytes, longest;
-    uint64_t priority;
-    int32_t left, right;
-} Node;
+    int64_t start;
+    int64_t bytes;
+    int64_t longest;   // Bytes of the longest extent of the subtree.
+    uint64_t priority; // Not below that of any node of the subtree.
+    int32_t left;      // Of a node that is not used: the next such node.
+    int32_t right;
+} FreeExtent;
+
+// The extent of an object; of one that is not used, `start` is the index of the next such extent.
 typedef struct {
-    int64_t start, bytes;
+    int64_t start;
+    int64_t bytes;
 } Extent;
 
 struct Space {
     pthread_mutex_t lock;
-    int64_t size_bytes, unit_bytes;
-    Node *node;
-    int32_t nodes, node_room, spare, root;
-    Table objects, grown; // an object's extent; how long it gets at most
+    int64_t size_bytes;
+    int64_t unit_bytes; // Extents are multiples of this.
+
+    FreeExtent *node;
+    int32_t nodes;
+    int32_t node_room;  // How many nodes there is memory for.
+    int32_t spare_node; // The first node that is not used.
+    int32_t root;
+
+    Table extent_of;      // By object: the index of its extent.
+    Table expected_bytes; // By object: the bytes it will have at its largest.
     Extent *extent;
-    int64_t extents, extent_room, spare_extent;
-    int64_t live_bytes, highest_bytes;
+    int64_t extents;
+    int64_t extent_room;  // How many extents there is memory for.
+    int64_t spare_extent; // The first extent that is not used.
+
+    int64_t live_bytes;    // Bytes of the extents of all objects.
+    int64_t highest_bytes; // The end of the highest byte that was ever reserved.
 };
 
-static int64_t longest(const Space *s, int32_t at) {
-    return at == NONE ? 0 : s->node[at].longest;
+// --- the treap of free extents
+
+static int64_t treap_longest(const Space *space, int32_t at) {
+    return at == NONE ? 0 : space->node[at].longest;
 }
 
-static void refresh(Space *s, int32_t at) {
-    Node *n = &s->node[at];
-    int64_t below =
-        longest(s, n->left) > longest(s, n->right) ? longest(s, n->left) : longest(s, n->right);
-    n->longest = n->bytes > below ? n->bytes : below;
+static void treap_update_longest(Space *space, int32_t at) {
+    FreeExtent *node = &space->node[at];
+    int64_t left = treap_longest(space, node->left);
+    int64_t right = treap_longest(space, node->right);
+    node->longest = max_of(node->bytes, max_of(left, right));
 }
 
-static int32_t merge(Space *s, int32_t low, int32_t high) {
-    if (low == NONE || high == NONE) {
-        return low == NONE ? high : low;
+// Joins two treaps, of which all extents of `low` are below those of `high`.
+static int32_t treap_merge(Space *space, int32_t low, int32_t high) {
+    if (low == NONE) {
+        return high;
     }
-    if (s->node[low].priority > s->node[high].priority) {
-        s->node[low].right = merge(s, s->node[low].right, high);
-        refresh(s, low);
+    if (high == NONE) {
         return low;
     }
-    s->node[high].left = merge(s, low, s->node[high].left);
-    refresh(s, high);
+    if (space->node[low].priority > space->node[high].priority) {
+        space->node[low].right = treap_merge(space, space->node[low].right, high);
+        treap_update_longest(space, low);
+        return low;
+    }
+    space->node[high].left = treap_merge(space, low, space->node[high].left);
+    treap_update_longest(space, high);
     return high;
 }
 
-static void split(Space *s, int32_t at, int64_t start, int32_t *low,
-                  int32_t *high) { // below `start`, and from it on
+// Splits a treap into the extents that begin below `start`, and those from it on.
+static void treap_split(Space *space, int32_t at, int64_t start, int32_t *low, int32_t *high) {
     if (at == NONE) {
-        *low = *high = NONE;
+        *low = NONE;
+        *high = NONE;
         return;
     }
-    Node *n = &s->node[at];
-    if (n->start < start) {
-        split(s, n->right, start, &n->right, high), *low = at;
+    FreeExtent *node = &space->node[at];
+    if (node->start < start) {
+        treap_split(space, node->right, start, &node->right, high);
+        *low = at;
     } else {
-        split(s, n->left, start, low, &n->left), *high = at;
+        treap_split(space, node->left, start, low, &node->left);
+        *high = at;
     }
-    refresh(s, at);
+    treap_update_longest(space, at);
 }
 
-static void add_free(Space *s, int64_t start, int64_t bytes) { // an extent that touches no other
-    int32_t at = s->spare, low, high;
+// Adds an extent that touches no other.
+static void treap_add(Space *space, int64_t start, int64_t bytes) {
+    int32_t at = space->spare_node;
     if (at != NONE) {
-        s->spare = s->node[at].left;
+        space->spare_node = space->node[at].left;
     } else {
-        if (s->nodes == s->node_room) {
-            s->node_room = 2 * s->node_room + 64;
-            s->node = grown(s->node, s->node_room, sizeof(Node));
+        if (space->nodes == space->node_room) {
+            space->node_room = 2 * space->node_room + 64;
+            space->node = grown(space->node, space->node_room, sizeof(FreeExtent));
         }
-        at = s->nodes++;
+        at = space->nodes++;
     }
-    s->node[at] = (Node){start, bytes, bytes, mixed((uint64_t)at + 1), NONE, NONE};
-    split(s, s->root, start, &low, &high);
-    s->root = merge(s, merge(s, low, at), high);
+    space->node[at] = (FreeExtent){.start = start,
+                                   .bytes = bytes,
+                                   .longest = bytes,
+                                   .priority = mixed((uint64_t)at + 1),
+                                   .left = NONE,
+                                   .right = NONE};
+    int32_t low;
+    int32_t high;
+    treap_split(space, space->root, start, &low, &high);
+    space->root = treap_merge(space, treap_merge(space, low, at), high);
 }
 
-static void remove_free(Space *s, int64_t start) {
-    int32_t low, middle, high;
-    split(s, s->root, start, &low, &high);
-    split(s, high, start + 1, &middle, &high);
-    s->node[middle].left = s->spare;
-    s->spare = middle;
-    s->root = merge(s, low, high);
+static void treap_remove(Space *space, int64_t start) {
+    int32_t low;
+    int32_t middle;
+    int32_t high;
+    treap_split(space, space->root, start, &low, &high);
+    treap_split(space, high, start + 1, &middle, &high);
+    space->node[middle].left = space->spare_node;
+    space->spare_node = middle;
+    space->root = treap_merge(space, low, high);
 }
 
-// The lowest free extent of so many bytes, at or below `at`: shorten it, and return where it began.
-static int64_t take_lowest(Space *s, int32_t at, int64_t bytes, bool *is_used_up) {
-    Node *n = &s->node[at];
+// Shortens the lowest extent of at least `bytes` of a subtree, which has one; returns where it
+// began.
+static int64_t treap_take_lowest(Space *space, int32_t at, int64_t bytes, bool *is_used_up) {
+    FreeExtent *node = &space->node[at];
     int64_t start;
-    if (longest(s, n->left) >= bytes) {
-        start = take_lowest(s, n->left, bytes, is_used_up);
-    } else if (n->bytes >= bytes) {
-        start = n->start, n->start += bytes, n->bytes -= bytes, *is_used_up = !n->bytes;
+    if (treap_longest(space, node->left) >= bytes) {
+        start = treap_take_lowest(space, node->left, bytes, is_used_up);
+    } else if (node->bytes >= bytes) {
+        start = node->start;
+        node->start += bytes;
+        node->bytes -= bytes;
+        *is_used_up = node->bytes == 0;
     } else {
-        start = take_lowest(s, n->right, bytes, is_used_up);
+        start = treap_take_lowest(space, node->right, bytes, is_used_up);
     }
-    refresh(s, at);
+    treap_update_longest(space, at);
     return start;
 }
 
-int64_t space_take(Space *s, int64_t bytes) {
-    if (longest(s, s->root) < bytes) {
+// --- extents
+
+int64_t space_allocate(Space *space, int64_t bytes) {
+    if (treap_longest(space, space->root) < bytes) {
         return -ENOSPC;
     }
-    bool is_used_up;
-    int64_t start = take_lowest(s, s->root, bytes, &is_used_up);
+    bool is_used_up = false;
+    int64_t start = treap_take_lowest(space, space->root, bytes, &is_used_up);
     if (is_used_up) {
-        remove_free(s, start + bytes); // it begins where the next would
+        treap_remove(space, start + bytes); // An extent of no bytes is left, which begins there.
     }
-    if (start + bytes > s->highest_bytes) {
-        s->highest_bytes = start + bytes;
-    }
+    space->highest_bytes = max_of(space->highest_bytes, start + bytes);
     return start;
 }
 
-void space_give(Space *s, int64_t start, int64_t bytes) {
-    int32_t below = NONE, above = NONE;
-    for (int32_t at = s->root; at != NONE;) {
-        if (s->node[at].start < start) {
-            below = at, at = s->node[at].right;
+void space_free(Space *space, int64_t start, int64_t bytes) {
+    int32_t below = NONE;
+    int32_t above = NONE;
+    for (int32_t at = space->root; at != NONE;) {
+        const FreeExtent *node = &space->node[at];
+        if (node->start < start) {
+            below = at;
+            at = node->right;
         } else {
-            above = at, at = s->node[at].left;
+            above = at;
+            at = node->left;
         }
     }
-    if (above != NONE && s->node[above].start == start + bytes) {
-        bytes += s->node[above].bytes;
-        remove_free(s, s->node[above].start);
+    if (above != NONE && space->node[above].start == start + bytes) {
+        bytes += space->node[above].bytes;
+        treap_remove(space, space->node[above].start);
     }
-    if (below != NONE && s->node[below].start + s->node[below].bytes == start) {
-        start = s->node[below].start, bytes += s->node[below].bytes;
-        remove_free(s, start);
+    if (below != NONE && space->node[below].start + space->node[below].bytes == start) {
+        start = space->node[below].start;
+        bytes += space->node[below].bytes;
+        treap_remove(space, start);
     }
-    add_free(s, start, bytes);
+    treap_add(space, start, bytes);
 }
 
-static int64_t reserve(Space *s, int64_t object, int64_t bytes) {
-    int64_t *known = table_find(&s->objects, object), *most = table_find(&s->grown, object);
-    if (most && *most > bytes) {
-        bytes = *most;
+// --- objects
+
+// Takes an unused extent, whose memory may move.
+static int64_t extent_take(Space *space) {
+    int64_t at = space->spare_extent;
+    if (at != NONE) {
+        space->spare_extent = space->extent[at].start;
+        return at;
     }
-    bytes = (bytes + s->unit_bytes - 1) / s->unit_bytes * s->unit_bytes;
+    if (space->extents == space->extent_room) {
+        space->extent_room = 2 * space->extent_room + 64;
+        space->extent = grown(space->extent, space->extent_room, sizeof(Extent));
+    }
+    return space->extents++;
+}
+
+static int64_t space_reserve_locked(Space *space, int64_t object, int64_t bytes) {
+    const int64_t *known = table_find(&space->extent_of, object);
+    const int64_t *expected_bytes = table_find(&space->expected_bytes, object);
+    if (expected_bytes) {
+        bytes = max_of(bytes, *expected_bytes);
+    }
+    bytes = (bytes + space->unit_bytes - 1) / space->unit_bytes * space->unit_bytes;
     if (known) {
-        return s->extent[*known].bytes < bytes ? -EFBIG : s->extent[*known].start;
+        const Extent *extent = &space->extent[*known];
+        return extent->bytes < bytes ? -EFBIG : extent->start;
     }
-    int64_t start = bytes ? space_take(s, bytes) : 0;
+    int64_t start = bytes ? space_allocate(space, bytes) : 0;
     if (start < 0) {
         return start;
     }
-    int64_t at = s->spare_extent;
-    if (at != NONE) {
-        s->spare_extent = s->extent[at].start;
-    } else {
-        if (s->extents == s->extent_room) {
-            s->extent_room = 2 * s->extent_room + 64;
-            s->extent = grown(s->extent, s->extent_room, sizeof(Extent));
-        }
-        at = s->extents++;
-    }
-    s->extent[at] = (Extent){start, bytes};
-    *table_put(&s->objects, object, 0) = at;
-    s->live_bytes += bytes;
+    int64_t at = extent_take(space);
+    space->extent[at] = (Extent){start, bytes};
+    *table_put(&space->extent_of, object, 0) = at;
+    space->live_bytes += bytes;
     return start;
 }
 
 EXPORT Space *space_open(int64_t size_bytes, int64_t unit_bytes, int64_t reserved_bytes) {
-    Space *s = zeros(1, sizeof(Space));
-    pthread_mutex_init(&s->lock, NULL);
-    s->size_bytes = size_bytes, s->unit_bytes = unit_bytes;
-    s->spare = s->root = NONE, s->spare_extent = NONE;
+    Space *space = zeros(1, sizeof(Space));
+    pthread_mutex_init(&space->lock, NULL);
+    space->size_bytes = size_bytes;
+    space->unit_bytes = unit_bytes;
+    space->spare_node = NONE;
+    space->root = NONE;
+    space->spare_extent = NONE;
     if (size_bytes > reserved_bytes) {
-        add_free(s, reserved_bytes, size_bytes - reserved_bytes);
+        treap_add(space, reserved_bytes, size_bytes - reserved_bytes);
     }
-    return s;
+    return space;
 }
 
-EXPORT void space_close(Space *s) {
-    table_free(&s->objects), table_free(&s->grown);
-    pthread_mutex_destroy(&s->lock);
-    free(s->node), free(s->extent), free(s);
+EXPORT void space_close(Space *space) {
+    table_free(&space->extent_of);
+    table_free(&space->expected_bytes);
+    pthread_mutex_destroy(&space->lock);
+    free(space->node);
+    free(space->extent);
+    free(space);
 }
 
-EXPORT void space_expect(Space *s, int64_t object, int64_t bytes) {
-    *table_put(&s->grown, object, 0) = bytes;
+// Lets the object's extent have at least `bytes` once it is reserved.
+EXPORT void space_expect(Space *space, int64_t object, int64_t bytes) {
+    *table_put(&space->expected_bytes, object, 0) = bytes;
 }
 
-EXPORT int64_t space_reserve(Space *s, int64_t object, int64_t bytes) {
-    pthread_mutex_lock(&s->lock);
-    int64_t start = reserve(s, object, bytes);
-    pthread_mutex_unlock(&s->lock);
+EXPORT int64_t space_reserve(Space *space, int64_t object, int64_t bytes) {
+    pthread_mutex_lock(&space->lock);
+    int64_t start = space_reserve_locked(space, object, bytes);
+    pthread_mutex_unlock(&space->lock);
     return start;
 }
 
-EXPORT void space_reserve_all(Space *s, const int64_t *object, const int64_t *bytes, int64_t *start,
-                              int64_t count) {
+EXPORT void space_reserve_all(Space *space, const int64_t *object, const int64_t *bytes,
+                              int64_t *start, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        start[i] = space_reserve(s, object[i], bytes[i]);
+        start[i] = space_reserve(space, object[i], bytes[i]);
     }
 }
 
-EXPORT int64_t space_find(Space *s, int64_t object, int64_t *bytes) {
-    pthread_mutex_lock(&s->lock);
-    int64_t *at = table_find(&s->objects, object), start = at ? s->extent[*at].start : -ENOENT;
-    if (at && bytes) {
-        *bytes = s->extent[*at].bytes;
+EXPORT int64_t space_find(Space *space, int64_t object, int64_t *bytes) {
+    pthread_mutex_lock(&space->lock);
+    const int64_t *at = table_find(&space->extent_of, object);
+    int64_t start = -ENOENT;
+    if (at) {
+        start = space->extent[*at].start;
+        if (bytes) {
+            *bytes = space->extent[*at].bytes;
+        }
     }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&space->lock);
     return start;
 }
 
-EXPORT int64_t space_release(Space *s, int64_t object) {
-    pthread_mutex_lock(&s->lock);
-    int64_t *at = table_find(&s->objects, object), found = at ? *at : NONE;
-    if (at) {
-        Extent *of = &s->extent[found];
-        if (of->bytes) {
-            space_give(s, of->start, of->bytes);
+EXPORT int64_t space_release(Space *space, int64_t object) {
+    pthread_mutex_lock(&space->lock);
+    const int64_t *known = table_find(&space->extent_of, object);
+    bool is_known = known != NULL;
+    if (is_known) {
+        int64_t at = *known;
+        Extent *extent = &space->extent[at];
+        if (extent->bytes) {
+            space_free(space, extent->start, extent->bytes);
         }
-        s->live_bytes -= of->bytes;
-        of->start = s->spare_extent, s->spare_extent = found;
-        table_drop(&s->objects, object);
+        space->live_bytes -= extent->bytes;
+        extent->start = space->spare_extent;
+        space->spare_extent = at;
+        table_drop(&space->extent_of, object);
     }
-    pthread_mutex_unlock(&s->lock);
-    return at ? 0 : -ENOENT;
+    pthread_mutex_unlock(&space->lock);
+    return is_known ? 0 : -ENOENT;
 }
 
-int64_t space_highest_bytes(const Space *s) {
-    return s->highest_bytes;
+int64_t space_highest_bytes(const Space *space) {
+    return space->highest_bytes;
 }
 
-EXPORT void space_facts(Space *s, int64_t *objects, int64_t *live_bytes, int64_t *highest_bytes) {
-    *objects = s->objects.count, *live_bytes = s->live_bytes, *highest_bytes = s->highest_bytes;
+// How many objects have an extent, and the bytes of these and of the whole.
+EXPORT void space_facts(Space *space, int64_t *objects, int64_t *live_bytes,
+                        int64_t *highest_bytes) {
+    *objects = space->extent_of.count;
+    *live_bytes = space->live_bytes;
+    *highest_bytes = space->highest_bytes;
 }

@@ -1,16 +1,25 @@
-// CLOCK: as FIFO, but a slot that was used is spared once for it, and becomes the newest.
+// CLOCK: FIFO, but an object that was used gets a second chance.
+//
+//     on hit:  s.used = 1
+//     victim:  while the tail of the list was used: clear its bit and move it to the head
+//              the tail
+//
+// F. J. Corbato, A paging experiment with the Multics system, 1968.
 #include "../sim.h"
 
-EXPORT void clock_on_hit(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
-    note_of(w, t, slot)->count = 1;
+EXPORT void clock_on_hit(World *world, int64_t level, int64_t slot) {
+    policy_note_of(world, level, slot)->count = 1;
 }
 
-// The oldest slot that was not used since it last became the newest, or the first.
-EXPORT int64_t clock_choose(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
-    while (note_of(w, t, slot = queue_of(w, t, 0)->tail)->count) {
-        note_of(w, t, slot)->count = 0;
-        unlink_from(w, t, slot, 0);
-        link_first(w, t, slot, 0);
+EXPORT int64_t clock_choose_victim(World *world, int64_t level, UNUSED int64_t incoming) {
+    for (;;) {
+        int64_t slot = list_of(world, level, 0)->tail;
+        Note *note = policy_note_of(world, level, slot);
+        if (!note->count) {
+            return slot;
+        }
+        note->count = 0;
+        list_unlink(world, level, slot, 0);
+        list_link_first(world, level, slot, 0);
     }
-    return slot;
 }

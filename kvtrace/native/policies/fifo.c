@@ -1,27 +1,30 @@
-// FIFO: the one written first leaves first. What a policy has no function of its own for, it does
-// as this does.
+// FIFO: the object that was written first is evicted first; and TTL, which is FIFO with an age.
+// A policy without an operation of its own has the one of this file.
+//
+//     on hit:     nothing
+//     on insert:  put s at the head of the list
+//     victim:     the tail of the list
+//
+// TTL: besides, an object expires `ttl` after it was written, read or not (policy_expiry_ns).
 #include "../sim.h"
 
-// A use does not count.
-EXPORT void fifo_on_hit(UNUSED World *w, UNUSED int64_t t, UNUSED int64_t slot,
-                        UNUSED int64_t with) {
+EXPORT void fifo_on_hit(UNUSED World *world, UNUSED int64_t level, UNUSED int64_t slot) {
 }
 
-EXPORT void fifo_on_insert(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
-    note_of(w, t, slot)->count = 0; // it was not used
-    enter(w, t, slot, 0);
+EXPORT void fifo_on_insert(World *world, int64_t level, int64_t slot, UNUSED int64_t now) {
+    policy_note_of(world, level, slot)->count = 0; // CLOCK and SIEVE: not used yet
+    list_enter(world, level, slot, 0);
 }
 
-EXPORT int64_t fifo_choose(World *w, int64_t t, UNUSED int64_t slot, UNUSED int64_t with) {
-    return queue_of(w, t, 0)->tail;
+EXPORT int64_t fifo_choose_victim(World *world, int64_t level, UNUSED int64_t incoming) {
+    return list_of(world, level, 0)->tail;
 }
 
-EXPORT void fifo_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
-    leave(w, t, slot);
+EXPORT void fifo_on_remove(World *world, int64_t level, int64_t slot, UNUSED int64_t is_evicted) {
+    list_leave(world, level, slot);
 }
 
-// TTL: what is written expires a fixed time later, read or not, and the rest is as here.
-EXPORT void ttl_on_insert(World *w, int64_t t, int64_t slot, int64_t now) {
-    note_of(w, t, slot)->count = now + w->tiers[t].ttl_ns; // when it expires
-    enter(w, t, slot, 0);
+EXPORT void ttl_on_insert(World *world, int64_t level, int64_t slot, int64_t now) {
+    policy_note_of(world, level, slot)->count = now + world->tiers[level].ttl_ns;
+    list_enter(world, level, slot, 0);
 }

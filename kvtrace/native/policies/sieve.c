@@ -1,32 +1,40 @@
-// SIEVE: a hand goes from old to new, over and over, past those used since it last came by.
+// SIEVE: a hand goes over the list from the oldest to the newest object, again and again, and
+// evicts the first one that was not used since it came by last. Objects do not move.
+//
+//     on hit:     s.used = 1
+//     on insert:  put s at the head of the list
+//     victim:     while the object at the hand was used: clear its bit and go on to the next newer
+//                 (from the head to the tail); the object at the hand
+//
+// Zhang et al., SIEVE is simpler than LRU, NSDI 2024.
 #include "../sim.h"
 
-Change clock_on_hit;
+HitHook clock_on_hit;
 
-EXPORT void sieve_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {
-    clock_on_hit(w, t, slot, with);
+EXPORT void sieve_on_hit(World *world, int64_t level, int64_t slot) {
+    clock_on_hit(world, level, slot);
 }
 
-// Where the hand stops: at the first that was not used since it last came by.
-EXPORT int64_t sieve_choose(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
-    slot = w->tiers[t].hand;
+EXPORT int64_t sieve_choose_victim(World *world, int64_t level, UNUSED int64_t incoming) {
+    int64_t slot = world->tiers[level].hand_slot;
     if (slot == NONE) {
-        slot = queue_of(w, t, 0)->tail;
+        slot = list_of(world, level, 0)->tail;
     }
-    while (note_of(w, t, slot)->count) {
-        note_of(w, t, slot)->count = 0;
-        slot = link_of(w, t, slot)->newer;
+    while (policy_note_of(world, level, slot)->count) {
+        policy_note_of(world, level, slot)->count = 0;
+        slot = list_link_of(world, level, slot)->newer;
         if (slot == NONE) {
-            slot = queue_of(w, t, 0)->tail;
+            slot = list_of(world, level, 0)->tail;
         }
     }
-    return w->tiers[t].hand = slot;
+    world->tiers[level].hand_slot = slot;
+    return slot;
 }
 
-// The hand moves on if it is there.
-EXPORT void sieve_on_remove(World *w, int64_t t, int64_t slot, UNUSED int64_t with) {
-    if (w->tiers[t].hand == slot) {
-        w->tiers[t].hand = link_of(w, t, slot)->newer;
+EXPORT void sieve_on_remove(World *world, int64_t level, int64_t slot, UNUSED int64_t is_evicted) {
+    Tier *tier = &world->tiers[level];
+    if (tier->hand_slot == slot) {
+        tier->hand_slot = list_link_of(world, level, slot)->newer;
     }
-    leave(w, t, slot);
+    list_leave(world, level, slot);
 }

@@ -1,6 +1,8 @@
 // Least outstanding: the node with the fewest requests that have not ended.
+//
+//     node = argmin over nodes of outstanding requests
 #include "../sim.h"
 
-EXPORT int64_t least_outstanding_choose(World *w, int64_t actor, UNUSED int64_t n, UNUSED int64_t with) {
-    return cheapest(w, actor, 0, w->fleet.entrances, outstanding_of);
+EXPORT int64_t least_outstanding_choose(World *world, int64_t actor_id, UNUSED int64_t n) {
+    return fleet_cheapest_node(world, actor_id, 0, world->fleet.entry_nodes, fleet_outstanding);
 }

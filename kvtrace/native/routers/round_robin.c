@@ -1,12 +1,14 @@
-// Round-robin: the nodes one after the other; the next that is up.
+// Round-robin: one node after the other; those that are not up are left out.
+//
+//     node = the next node that is up
 #include "../sim.h"
 
-EXPORT int64_t round_robin_choose(World *w, UNUSED int64_t actor, UNUSED int64_t n,
-                                  UNUSED int64_t with) {
-    int64_t node = w->control.next_node % w->fleet.entrances;
-    while (!is_open(w, node)) {
-        node = (node + 1) % w->fleet.entrances;
+EXPORT int64_t round_robin_choose(World *world, UNUSED int64_t actor_id, UNUSED int64_t n) {
+    int64_t nodes = world->fleet.entry_nodes;
+    int64_t node = world->control.next_node % nodes;
+    while (!fleet_is_up(world, node)) {
+        node = (node + 1) % nodes;
     }
-    w->control.next_node = node + 1;
+    world->control.next_node = node + 1;
     return node;
 }

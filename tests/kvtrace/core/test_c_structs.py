@@ -54,7 +54,7 @@ def test_a_header_says_what_its_structs_are():
 @pytest.mark.parametrize(
     ("said", "includes"),
     [
-        (WORLD, ["world.h"]),
+        (WORLD, ["world.h", "validate.h"]),
         (REPLAY, ["plan.h"]),
         (JOURNAL, ["journal.h"]),
         (RECORDER, ["recorder.h"]),
@@ -101,7 +101,7 @@ def test_constants_are_those_of_the_header():
 
 
 def test_arrays_that_c_would_misread_are_refused():
-    call = function("draw_all", I8, int, int, int, int, int)
+    call = function("user_draw_all", I8, int, int, int, int, int)
     drawn = np.zeros(2, np.int64)
     call(drawn, 2, 42, 0, 7, 7)
     assert drawn.tolist() == [7, 7]

@@ -298,8 +298,8 @@ def test_memory_and_buckets_do_not_wear():
     )
 
 
-PICK = function("pick", I8, int, USER, int, int, returns=int)
-PICK_DISTINCT = function("pick_distinct", I8, int, int, int, int, USER, int, int, returns=int)
+PICK = function("user_pick", I8, int, USER, int, int, returns=int)
+PICK_DISTINCT = function("user_pick_distinct", I8, int, int, int, int, USER, int, int, returns=int)
 
 
 def pick_many(found, weights, users):

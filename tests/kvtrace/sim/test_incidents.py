@@ -540,7 +540,7 @@ def test_a_restarted_request_reuses_and_frees_its_gpu_blocks():
     assert [row[0] for row in rows if row[1] == "write" and row[2] == 0 and row[6] == 1] == [
         360
     ] * 8
-    assert not simulation.world.fleet.nodes["held_bytes"].any()
+    assert not simulation.world.fleet.nodes["gpu_bytes"].any()
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):

@@ -19,23 +19,24 @@ ROOT = Path(__file__).resolve().parents[3]
 MRU = """// MRU: the one used last leaves first.
 #include "../sim.h"
 
-Change fifo_on_insert, fifo_on_remove;
+InsertHook fifo_on_insert;
+RemoveHook fifo_on_remove;
 
-EXPORT void mru_on_insert(World *w, int64_t t, int64_t slot, int64_t now) { fifo_on_insert(w, t, slot, now); }
-
-EXPORT void mru_on_remove(World *w, int64_t t, int64_t slot, int64_t is_evicted) {
-    fifo_on_remove(w, t, slot, is_evicted);
+EXPORT void mru_on_insert(World *world, int64_t level, int64_t slot, int64_t now) {
+    fifo_on_insert(world, level, slot, now);
 }
 
-EXPORT void mru_on_hit(World *w, int64_t t, int64_t slot, int64_t with) {
-    (void)with;
-    leave(w, t, slot);
-    enter(w, t, slot, 0);
+EXPORT void mru_on_remove(World *world, int64_t level, int64_t slot, int64_t is_evicted) {
+    fifo_on_remove(world, level, slot, is_evicted);
 }
 
-EXPORT int64_t mru_choose(World *w, int64_t t, int64_t incoming, int64_t with) {
-    (void)incoming, (void)with;
-    return queue_of(w, t, 0)->head;
+EXPORT void mru_on_hit(World *world, int64_t level, int64_t slot) {
+    list_leave(world, level, slot);
+    list_enter(world, level, slot, 0);
+}
+
+EXPORT int64_t mru_choose_victim(World *world, int64_t level, UNUSED int64_t incoming) {
+    return list_of(world, level, 0)->head;
 }
 """
 

@@ -172,7 +172,7 @@ def test_a_collected_bucket_is_read_once_for_all_ranks():
     simulation, *_ = simulate(preset, load, ranks=2)
     # At 30, 4 bytes, each of which takes a microsecond.
     assert simulation.stats()["tiers"][1]["read_bytes"] == 4
-    assert simulation.world.tiers["busy_ns"][1].tolist() == [4030, 0]
+    assert simulation.world.tiers["busy_until_ns"][1].tolist() == [4030, 0]
 
 
 def test_objects_that_were_used_outlive_those_beside_them():

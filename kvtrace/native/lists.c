@@ -1,0 +1,200 @@
+// The recency lists that a tier keeps its slots in, and the operations of its eviction policy.
+// LRU is here: a tier whose policy has no operations of its own is LRU, and keeps list 0 alone.
+//
+//     policy_hit            a slot was used              -> it becomes the most recent
+//     policy_insert         a slot was written           -> it becomes the most recent
+//     policy_choose_victim  room is needed               -> the least recent slot
+//     policy_remove         a slot leaves the tier       -> it leaves the list
+//
+// LRU (Mattson et al., IBM Systems Journal, 1970; the default of vLLM, LMCache and SGLang):
+//
+//     on hit or insert of s:  move s to the head of the list
+//     victim:                 the tail of the list
+//
+// Two refinements. With `recency` a request's objects become recent in another order than that in
+// which they are used (`behind_slot`). In GPU memory, slots that running requests use go last.
+#include "sim.h"
+
+// --- recency lists
+
+// Puts `slot` into list `number`, between `newer` and `older`, which are neighbours in it. NONE is
+// beyond an end of the list.
+void list_link_between(World *world, int64_t level, int64_t slot, int64_t newer, int64_t older,
+                       int64_t number) {
+    RecencyList *list = list_of(world, level, number);
+    *list_link_of(world, level, slot) = (Link){.newer = (int32_t)newer, .older = (int32_t)older};
+    if (newer == NONE) {
+        list->head = slot;
+    } else {
+        list_link_of(world, level, newer)->older = (int32_t)slot;
+    }
+    if (older == NONE) {
+        list->tail = slot;
+    } else {
+        list_link_of(world, level, older)->newer = (int32_t)slot;
+    }
+}
+
+// Makes `slot` the most recent of list `number`.
+void list_link_first(World *world, int64_t level, int64_t slot, int64_t number) {
+    list_link_between(world, level, slot, NONE, list_of(world, level, number)->head, number);
+}
+
+// Removes `slot` from list `number`.
+void list_unlink(World *world, int64_t level, int64_t slot, int64_t number) {
+    RecencyList *list = list_of(world, level, number);
+    int32_t newer = list_link_of(world, level, slot)->newer;
+    int32_t older = list_link_of(world, level, slot)->older;
+    if (newer == NONE) {
+        list->head = older;
+    } else {
+        list_link_of(world, level, newer)->older = older;
+    }
+    if (older == NONE) {
+        list->tail = newer;
+    } else {
+        list_link_of(world, level, older)->newer = newer;
+    }
+}
+
+// Makes `slot` the most recent of list `number`, and counts its bytes there.
+void list_enter(World *world, int64_t level, int64_t slot, int64_t number) {
+    list_link_first(world, level, slot, number);
+    policy_note_of(world, level, slot)->list = (int32_t)number;
+    list_of(world, level, number)->bytes += world->slots[slot].size;
+}
+
+// Removes `slot` from the list that list_enter put it into.
+void list_leave(World *world, int64_t level, int64_t slot) {
+    Note *note = policy_note_of(world, level, slot);
+    list_unlink(world, level, slot, note->list);
+    list_of(world, level, note->list)->bytes -= world->slots[slot].size;
+    note->list = NONE;
+}
+
+// When `slot` was last used: at its own node in a tier of nodes, at any node in a shared tier.
+static int64_t list_age(World *world, int64_t level, int64_t slot) {
+    bool is_rack = tiers_include(world->fleet.rack_tiers, level);
+    return world->ages[is_rack ? world->slots[slot].home : slot];
+}
+
+// Moves `slot`, the most recent of an LRU tier, behind all slots that were used after it.
+void list_settle_by_age(World *world, int64_t level, int64_t slot) {
+    int64_t older = list_link_of(world, level, slot)->older;
+    int64_t newer = older;
+    if (world->tiers[level].on_insert || older == NONE ||
+        list_age(world, level, older) < list_age(world, level, slot)) {
+        return;
+    }
+    list_unlink(world, level, slot, 0);
+    while (older != NONE && list_age(world, level, older) > list_age(world, level, slot)) {
+        newer = older;
+        older = list_link_of(world, level, older)->older;
+    }
+    list_link_between(world, level, slot, newer, older, 0);
+}
+
+// --- the eviction policy of a tier
+
+// LRU: puts a used slot at the head of the list, or right behind Tier.behind_slot if that is set.
+static void lru_link_used(World *world, int64_t level, int64_t slot) {
+    int64_t *behind_slot = &world->tiers[level].behind_slot;
+    int64_t newer = *behind_slot - 1;
+    int64_t older =
+        newer == NONE ? list_of(world, level, 0)->head : list_link_of(world, level, newer)->older;
+    list_link_between(world, level, slot, newer, older, 0);
+    *behind_slot = 0;
+}
+
+// Tells the policy that `slot`, which is live in the tier, was used.
+void policy_hit(World *world, int64_t level, int64_t slot) {
+    Tier *tier = &world->tiers[level];
+    if (tier->on_hit) {
+        tier->on_hit(world, level, slot);
+    } else if (tier->behind_slot || list_of(world, level, 0)->head != slot) {
+        list_unlink(world, level, slot, 0);
+        lru_link_used(world, level, slot);
+    }
+}
+
+// Tells the policy that `slot` was written to the tier.
+void policy_insert(World *world, int64_t level, int64_t slot, int64_t now) {
+    Tier *tier = &world->tiers[level];
+    if (tier->on_insert) {
+        tier->on_insert(world, level, slot, now);
+    } else {
+        lru_link_used(world, level, slot);
+    }
+}
+
+// LRU: the least recent slot. In GPU memory, slots that requests run with move to the head first,
+// so that they are evicted only if there are no others.
+static int64_t lru_choose_victim(World *world, int64_t level) {
+    const int64_t *tail = &list_of(world, level, 0)->tail;
+    if (level != 0) {
+        return *tail;
+    }
+    int64_t first_moved = NONE;
+    while (*tail != first_moved && world->slots[*tail].running_requests) {
+        int64_t slot = *tail;
+        if (first_moved == NONE) {
+            first_moved = slot;
+        }
+        list_unlink(world, level, slot, 0);
+        list_link_first(world, level, slot, 0);
+    }
+    return *tail;
+}
+
+// Chooses the slot that is evicted to make room for `incoming` (NONE if for nothing in particular).
+// The tier must not be empty. The caller removes the slot before it asks again, because a policy
+// may reorder its lists to choose.
+int64_t policy_choose_victim(World *world, int64_t level, int64_t incoming) {
+    const Tier *tier = &world->tiers[level];
+    if (tier->choose_victim) {
+        return tier->choose_victim(world, level, incoming);
+    }
+    return lru_choose_victim(world, level);
+}
+
+// Tells the policy that `slot` leaves the tier; is_evicted if policy_choose_victim chose it.
+void policy_remove(World *world, int64_t level, int64_t slot, int64_t is_evicted) {
+    const Tier *tier = &world->tiers[level];
+    if (tier->on_remove) {
+        tier->on_remove(world, level, slot, is_evicted);
+        return;
+    }
+    list_unlink(world, level, slot, 0);
+    // The next victim may be anywhere in memory: prefetch it while this one is deleted.
+    int64_t next = list_of(world, level, 0)->tail;
+    if (next == NONE) {
+        return;
+    }
+    __builtin_prefetch(&world->slots[next], 1);
+    int64_t newer = list_link_of(world, level, next)->newer;
+    if (newer != NONE) {
+        __builtin_prefetch(list_link_of(world, level, newer), 1);
+    }
+}
+
+// Deletes what the policies of all tiers remember of `slot`, which is live in none of them, so that
+// another object may use it.
+void policy_forget(World *world, int64_t slot) {
+    for (int64_t level = 0; level < world->tiers_count; level++) {
+        if (world->tiers[level].forget) {
+            world->tiers[level].forget(world, level, slot);
+        }
+        if (world->notes_count) {
+            policy_note_of(world, level, slot)->list = NONE;
+        }
+    }
+}
+
+// When the oldest slot of a TTL tier expires; UNBOUNDED if the tier is empty or has no TTL.
+int64_t policy_expiry_ns(World *world, int64_t level) {
+    int64_t tail = list_of(world, level, 0)->tail;
+    if (!world->tiers[level].ttl_ns || tail == NONE) {
+        return UNBOUNDED;
+    }
+    return policy_note_of(world, level, tail)->count;
+}
