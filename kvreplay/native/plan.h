@@ -21,7 +21,7 @@ typedef struct {     // spans of an object, rising and apart; where two meet, th
 
 typedef struct { // items of one size by number; each begins with its key (int64), a free one with <
                  // 0
-    Table place;
+    Table index;
     char *item;
     int64_t used, room, first_free;
 } Book;
