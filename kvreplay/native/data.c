@@ -1,9 +1,12 @@
-// The data of writes: an arena that dgen-py filled, xor a key for each 512 bytes; and what a read
-// must find of it.
+// Generates the data of writes, and verifies that of reads. Each 512-byte sector is a sector of an
+// arena that dgen-py filled, xor a key.
 //
-// A sector's key follows from seed, object, version and place, so that no sector occurs twice and
-// any part can be made by itself, for one pass over the bytes. The arena is small enough to stay in
-// the processor's caches.
+// Call path: operation_generate_data -> data_generate -> generate_sectors; operation_verify_data ->
+// data_verify.
+//
+// The key follows from the seed, the object, the version and the sector number, so that no sector
+// occurs twice, and any part of an object can be generated on its own in one pass over its bytes.
+// The arena is small enough to stay in the processor's caches.
 #include "replay.h"
 
 #include <string.h>
@@ -45,7 +48,7 @@ generate_sectors_inline(const Data *data, uint8_t *to, int64_t bytes, int64_t of
     uint64_t name = mixed(data->seed ^ mixed((uint64_t)object * STEP + (uint64_t)version));
     int64_t arena_sectors = data->arena_sectors;
     int64_t arena_sector = 0;
-    int64_t turn = 0; // what lies an arena further begins elsewhere in it
+    int64_t turn = 0; // Every arena length, the sectors start at another one of the arena.
     for (int64_t at = offset, end = offset + bytes; at < end;) {
         int64_t sector = at / SECTOR_BYTES;
         int64_t from = at % SECTOR_BYTES;
@@ -96,7 +99,7 @@ static void generate_sectors(const Data *data, uint8_t *to, int64_t bytes, int64
     generate_sectors_inline(data, to, bytes, offset, object, version);
 }
 
-// Which of the pool's blocks stands in the place of a block; NONE: it is one of its own.
+// Returns the block of the pool that replaces a block, or NONE if the block is unique.
 static int64_t find_pool_block(Data *data, int64_t block, int64_t object, int64_t version,
                                bool is_whole) {
     uint64_t hash = mixed(mixed(~data->seed ^ mixed((uint64_t)object * STEP + (uint64_t)version)) +
@@ -115,7 +118,7 @@ static int64_t find_pool_block(Data *data, int64_t block, int64_t object, int64_
     return is_copy ? found : NONE;
 }
 
-// Of all words but itself; every word has an odd weight of its own.
+// Returns the checksum of all words but SUM itself; every word has an odd weight of its own.
 static uint64_t checksum(const uint64_t *block) {
     uint64_t sum = 0;
     uint64_t weight = STEP;
@@ -162,7 +165,8 @@ EXPORT void data_generate(Data *data, void *to, int64_t bytes, int64_t offset, i
     }
 }
 
-// Judge one block that was read from `offset` of an object; what it is instead goes to `bad`.
+// Verifies one block that was read at `offset` of an object. Returns the fault, with details in
+// `bad`.
 int data_verify(const Data *data, const void *read_block, int64_t offset, int64_t object,
                 int64_t version, BadBlock *bad) {
     const uint64_t *block = read_block;

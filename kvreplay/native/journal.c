@@ -1,4 +1,5 @@
-// Rows that have ended, as the journal keeps them and as a live view counts them.
+// Takes rows that have ended out of the ring for the journal, and counts them for a live view.
+// Call path: journal_take -> journal_watch_row.
 #include "journal.h"
 
 #include <stddef.h>
@@ -40,7 +41,7 @@ static void journal_watch_row(Watched *watched, const Row *row) {
     if (watched->seen++ % watched->step) {
         return;
     }
-    if (watched->sampled == watched->room) { // every other of them, from now on
+    if (watched->sampled == watched->room) { // Keep every other sample from now on.
         watched->step *= 2;
         watched->sampled /= 2;
         for (int64_t i = 0; i < watched->sampled; i++) {
@@ -69,7 +70,7 @@ EXPORT int64_t journal_take(Rows *rows, JournalBatch *batch) {
         if (row->is_journaled) {
             continue;
         }
-        // The engine writes the outcome last: what was measured is there before it.
+        // The engine writes the outcome last, so all times of the row are valid.
         const int8_t outcome = __atomic_load_n(&row->outcome, __ATOMIC_ACQUIRE);
         if (outcome == SKIPPED || row->submitted_ns == NONE) {
             if (batch->left == NONE) {

@@ -1,9 +1,15 @@
-// The life of an operation, once for all ways in which bytes move: ready, due, started, put,
-// reaped, finished.
+// The life of an operation, the same for every engine. A loop calls loop_take_step, carries the
+// step out (uring.c, threads.c), and calls loop_complete_step with the result.
 //
-// A loop takes a step (take_step), does it in its own way (uring.c, threads.c), and says what came
-// of it (end_step). An operation of one I/O is one step; a longer one opens, moves I/O by I/O, and
-// closes when its last I/O has come.
+//   ready     order.c pushed the row on the heap of its queue: nothing that it waits for is left
+//   due       loop_take_step sees that the row's due time has come and that a slot is free
+//   start     start_operation turns the row into an Operation and reserves or finds its extent
+//   submit    the loop submits the step; operation_mark_submitted records the time
+//   complete  loop_complete_step records the result and returns the slot
+//   finish    finish_operation writes the outcome, and order.c opens the groups that waited
+//
+// An operation of one I/O is one step (WHOLE, MOVE or ERASE). A longer one on a file opens (OPEN),
+// transfers I/O by I/O (MOVE), and closes after its last I/O has completed (CLOSE).
 #include "plan.h"
 #include "replay.h"
 
@@ -11,9 +17,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-enum {
-    MOST_BEGUN = 1024
-}; // operations that end as they begin, before a loop looks at anything else
+// Operations that end as they start, at most, before loop_take_step returns to its loop.
+enum { MOST_BEGUN = 1024 };
 
 int64_t engine_now_ns(const Engine *engine) {
     return engine->job->virtual_end_ns ? engine->virtual_ns
@@ -35,7 +40,7 @@ bool engine_is_over(const Engine *engine) {
                engine->order.rows->total;
 }
 
-// --- queues and places
+// --- queues and slots
 
 static Drive *tier_drive_of_object(const Tier *tier, int64_t object) {
     return &tier->drive[tier->drive_of ? tier->drive_of[object] : 0];
@@ -105,8 +110,8 @@ static void slots_return(Engine *engine, Slots *slots, int32_t slot) {
     }
 }
 
-// What the time since the last look was, by how things stood from then on: before a place is taken
-// or given.
+// Attributes the time since the last call to the state that held from then on. Every change of the
+// number of slots in use calls it first.
 static void account_slot_time(Engine *engine, int64_t now) {
     Job *job = engine->job;
     int64_t passed = now - engine->counted_ns;
@@ -134,9 +139,9 @@ static void account_slot_time(Engine *engine, int64_t now) {
     }
 }
 
-// --- an operation begins and ends
+// --- operations: start, submission and finish
 
-// Last: whoever sees it sees the times.
+// Stores the outcome after all times, so that a reader of the outcome also sees the times.
 static void set_outcome(Row *row, int8_t outcome) {
     __atomic_store_n(&row->outcome, outcome, __ATOMIC_RELEASE);
 }
@@ -204,7 +209,7 @@ static void unlist_operation(Queue *queue, Operation *operation) {
     operation->is_listed = false;
 }
 
-// Its I/Os may go.
+// Adds an operation to the list of those with I/Os to start.
 static void list_operation(Engine *engine, Operation *operation) {
     Queue *queue = &engine->queue[operation->queue];
     operation->is_listed = true;
@@ -220,7 +225,7 @@ static void list_operation(Engine *engine, Operation *operation) {
     queue_wake(queue);
 }
 
-// Its place among those under way.
+// Returns an operation to the free ones.
 static void release_operation(Engine *engine, Operation *operation) {
     Queue *queue = &engine->queue[operation->queue];
     queue->promised[operation->is_bulk] -= operation->promised;
@@ -252,7 +257,7 @@ static bool needs_close(const Operation *operation) {
     }
 }
 
-// If all have come and none will follow.
+// Closes or finishes an operation if all of its I/Os have completed and none will follow.
 static void close_or_finish_operation(Engine *engine, Operation *operation) {
     Queue *queue = &engine->queue[operation->queue];
     if (operation->out || (operation->next_io < operation->ios && !operation->is_failed)) {
@@ -267,19 +272,19 @@ static void close_or_finish_operation(Engine *engine, Operation *operation) {
     queue_wake(queue);
 }
 
-// Of a filesystem's errors: it does not preallocate, so files grow as they are written.
+// A filesystem that does not preallocate is no failure: its files grow as they are written.
 bool operation_cannot_preallocate(int error) {
     return error == EOPNOTSUPP || error == EINVAL || error == ENOSYS || error == ENODEV;
 }
 
 void operation_mark_submitted(Step *step, int64_t now) {
     if (__atomic_exchange_n(&step->operation->is_stamped, true, __ATOMIC_RELAXED)) {
-        return; // several move its I/Os
+        return; // Several threads submit I/Os of one operation; the first sets the time.
     }
     step->operation->row->submitted_ns = now;
 }
 
-// Find or make room for the object; 0, or an errno.
+// Reserves the extent of a write, or finds that of a read. Returns 0 or an errno.
 static int64_t find_extent(Engine *engine, Operation *operation) {
     Row *row = operation->row;
     int64_t started = monotonic_ns();
@@ -295,7 +300,8 @@ static int64_t find_extent(Engine *engine, Operation *operation) {
     return 0;
 }
 
-// Begin a row; whether it is a step now. Else it has ended, or its I/Os are listed.
+// Starts the operation of a row. Returns whether it fills `step`; if not, the row has ended, or
+// its I/Os are in the list from which loop_take_step takes them.
 static bool start_operation(Engine *engine, int queue_index, int64_t number, int64_t now,
                             Step *step) {
     Job *job = engine->job;
@@ -351,8 +357,8 @@ static bool start_operation(Engine *engine, int queue_index, int64_t number, int
         }
         if (error == ENOSPC &&
             atomic_load_explicit(&engine->order.rows->ended, memory_order_relaxed) < number) {
-            // A delete that the trace has before it may still wait: again when something more has
-            // ended.
+            // An earlier delete of the trace may still free space: the write is tried again when
+            // another row has ended.
             release_operation(engine, operation);
             queue->is_full = true;
             heap_push(&queue->ready, number);
@@ -414,7 +420,7 @@ static void take_next_io(Engine *engine, Queue *queue, Operation *operation, Ste
     *step = (Step){.operation = operation, .act = MOVE, .from_bytes = start, .bytes = end - start};
 }
 
-// That of which the fewest I/Os are in flight.
+// Returns the checkpoint operation with the fewest I/Os in flight that may start another one.
 static Operation *find_bulk_operation(Engine *engine, Queue *queue) {
     Operation *found = NULL;
     for (Operation *operation = queue->bulk; operation; operation = operation->next) {
@@ -425,28 +431,29 @@ static Operation *find_bulk_operation(Engine *engine, Queue *queue) {
     return found;
 }
 
-// Has room in the queue, and nothing that may go.
+// Explains why slots are free and no row may start.
 static Waiting explain_idle_slots(const Engine *engine, const Queue *queue) {
     const Order *order = &engine->order;
     int64_t laid = atomic_load_explicit(&order->rows->laid, memory_order_relaxed);
     if (order->cursor == order->rows->total && !order->chained && !queue->ready.count) {
-        return FREE_TO_GO; // all rows went
+        return FREE_TO_GO; // All rows have started.
     }
     bool is_unread = order->cursor == laid && laid < order->rows->total &&
                      laid - atomic_load(&order->rows->given) <= order->rows->mask;
     return is_unread ? UNREAD : BLOCKED;
 }
 
-// Whether the operations under way fill the queue without this one. To open its file now would
-// reserve its space too soon: a queue of 200 places, each opening an object of 340 MB, takes 70 GB
-// of a drive that the trace fills with 4.
+// Returns whether the operations in progress fill the queue without this row. Opening its file now
+// would reserve space too early: 200 slots that each open an object of 340 MB reserve 70 GB of a
+// drive of which the trace uses 4 GB.
 static bool would_open_too_soon(const Engine *engine, const Queue *queue, const Row *row) {
     return row->op != DELETE && row->length_bytes > engine->job->io_bytes &&
            queue->promised[row->is_bulk] >= queue->slots->all;
 }
 
-// Take what this queue's loop is to do now. If there is nothing, `next_ns` is when something is
-// due, or INT64_MAX.
+// Takes the next step of a queue, in this order: close an operation, continue the oldest operation
+// in progress, start the first ready row that is due, continue a checkpoint operation. If there is
+// none, `next_ns` is the next due time, or INT64_MAX. The caller holds the lock.
 bool loop_take_step(Engine *engine, int queue_index, int64_t now, Step *step, int64_t *next_ns) {
     Queue *queue = &engine->queue[queue_index];
     Slots *slots = queue->slots;
@@ -525,7 +532,8 @@ bool loop_take_step(Engine *engine, int queue_index, int64_t now, Step *step, in
     return is_found;
 }
 
-// Say what came of a step; the caller holds the lock.
+// Records the result of a step and lists, closes or finishes its operation. The caller holds the
+// lock.
 void loop_complete_step(Engine *engine, Step *step) {
     Operation *operation = step->operation;
     Queue *queue = &engine->queue[operation->queue];
@@ -625,7 +633,7 @@ void operation_verify_data(Engine *engine, Use *use, const Step *step, const voi
     use->checking_ns += monotonic_ns() - started;
 }
 
-// The path of an object's file, relative to the directory whose descriptor is returned.
+// Writes the path of an object's file, relative to the directory whose descriptor is returned.
 int32_t operation_write_path(const Tier *tier, int64_t object, char *name) {
     uint64_t product = (uint64_t)(object + 1) * tier->spread;
     uint64_t hash = product ^ product >> 32;

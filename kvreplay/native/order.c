@@ -1,15 +1,23 @@
-// In which order rows may go: a row waits for the group before its own in two chains, the stages of
-// its request and the operations on its object. Rows of a group may run together: those of one
-// stage, or reads that follow each other.
+// The order in which rows may run. A row belongs to a group in up to two chains, the stages of its
+// request and the operations on its object, and becomes ready when the groups before its own have
+// ended.
 //
-// Rows are looked at in the order of the trace, a bounded number ahead. A group is forgotten when
-// no row can join or follow it any more, or half a window of rows after it ended; a row that comes
-// later waits for nothing in any case.
+// Call path: loop_take_step -> order_admit_rows -> admit_row -> join_group, and make_row_ready if
+// the row waits for nothing. loop_complete_step -> order_finish_row -> open_group for the group
+// behind one whose last row has ended -> make_row_ready for the rows that waited.
+//
+// Rows of one group may run together: those of one stage of a request, or consecutive reads of an
+// object. A write or delete is a group of its own, so that it waits for the reads before it.
+//
+// Rows are admitted in the order of the trace, a bounded number ahead. A group is freed when no row
+// can join or follow it any more, or half a window of rows after it ended: a later row would not
+// have to wait for it in any case.
 #include "replay.h"
 
 #include <stdlib.h>
 
-enum { REQUEST, OBJECT }; // of Order.chain
+// Indices of Order.chain.
+enum { REQUEST, OBJECT };
 enum { READS = 1, AHEAD_ROWS = 4096, LOOK_ROWS = 1024, MOST_WINDOWS = 4 };
 
 // --- groups
@@ -19,7 +27,8 @@ static int32_t new_group(Order *order, int chain, int64_t key, int32_t label) {
     if (group_index != NONE) {
         order->free_group = order->group[group_index].next;
     } else {
-        if ((order->groups & (order->groups - 1)) == 0) { // a power of two: it is full
+        if ((order->groups & (order->groups - 1)) ==
+            0) { // The memory is full at each power of two.
             order->group =
                 grown(order->group, order->groups ? 2 * order->groups : 1, sizeof(Group));
         }
@@ -39,7 +48,7 @@ static void free_group(Order *order, int32_t group_index) {
     order->free_group = group_index;
 }
 
-// The group that a row joins: the last of its chain, or a new one behind it.
+// Returns the group that a row joins: the last of its chain, or a new one behind it.
 static int32_t join_group(Order *order, int chain, int64_t key, int32_t label) {
     int64_t *last = table_put(&order->chain[chain], key, NONE);
     int32_t before = (int32_t)*last;
@@ -50,7 +59,7 @@ static int32_t join_group(Order *order, int chain, int64_t key, int32_t label) {
     if (group->label == label && label >= 0) {
         return before;
     }
-    if (!group->left) { // it is over: its place is the next one's
+    if (!group->left) { // All of its rows have ended, so the new group takes over its entry.
         group->opened_ns = group->done_ns;
         group->label = label;
         return before;
@@ -62,9 +71,9 @@ static int32_t join_group(Order *order, int chain, int64_t key, int32_t label) {
     return group_index;
 }
 
-// Forget groups that ended half a window ago and that nothing followed; in an open loop those alone
-// that ended before what comes now is due, as long as they are not too many: a row that is late
-// counts from what it waited for.
+// Frees groups that ended half a window ago and that nothing followed. In an open loop a group is
+// kept until the rows being admitted are due after its end, because the ready time of a late row is
+// the end of the group that it waited for; MOST_WINDOWS bounds how many are kept.
 static void retire_groups(Engine *engine) {
     Order *order = &engine->order;
     int64_t due_ns = engine->job->is_open_loop && order->cursor
@@ -218,7 +227,7 @@ void order_finish_row(Engine *engine, int64_t number, int64_t now) {
             if (!order->group[group_index].is_retiring) {
                 free_group(order, group_index);
             } else {
-                order->group[group_index].next = NONE; // it is freed when its turn comes
+                order->group[group_index].next = NONE; // retire_groups frees it.
             }
         }
     }

@@ -1,4 +1,8 @@
-// Both passes over a trace: see plan.h.
+// Reads a trace in two passes (plan.h). Survey counts the rows and the bytes that the tiers need;
+// Plan lays rows into the ring of the engine, each with the version that it writes or must read.
+//
+// Call path: survey_take for each batch of the first pass; plan_load -> intake_admit_row -> lay_row
+// for each batch of the second.
 #include "plan.h"
 
 #include <stdlib.h>
@@ -31,7 +35,7 @@ static void *book_find(Book *book, int64_t key, size_t bytes) {
     return at ? book->item + (size_t)*at * bytes : NULL;
 }
 
-// Zeros but for its key, if it is new.
+// Returns the item of a key. A new one is zero but for its key.
 static void *book_put(Book *book, int64_t key, size_t bytes) {
     int64_t *at = table_put(&book->index, key, NONE);
     if (*at != NONE) {
@@ -67,8 +71,7 @@ static int64_t batch_object_key(const Batch *batch, int64_t at, bool has_tiers) 
     return object_key(has_tiers ? batch->tier[at] : 0, batch->object_id[at]);
 }
 
-// Memory takes longer to come than a row takes: the entry of a later row is asked for, then its
-// item.
+// Prefetches the entry of a later row, and then its item: a row takes less time than a cache miss.
 static void prefetch_objects(Book *book, const Batch *rows, size_t bytes, bool has_tiers) {
     if (rows->at + FAR >= rows->rows) {
         return;
@@ -88,7 +91,7 @@ static Span *spans_array(Spans *spans) {
     return spans->room ? spans->many : &spans->one;
 }
 
-// The first span that ends at `byte` or after it.
+// Returns the index of the first span that ends at `byte` or behind it.
 static int spans_find_end(Spans *spans, int64_t byte) {
     Span *at = spans_array(spans);
     int low = 0;
@@ -104,7 +107,7 @@ static int spans_find_end(Spans *spans, int64_t byte) {
     return low;
 }
 
-// Over what lies there.
+// Writes a span of a version over the spans that are there.
 static void spans_write(Spans *spans, int64_t from, int64_t to, int32_t version) {
     Span *at = spans_array(spans);
     Span new[3];
@@ -146,7 +149,7 @@ static void spans_write(Spans *spans, int64_t from, int64_t to, int32_t version)
     spans->count = total;
 }
 
-// By one span.
+// Returns whether one span covers all of the bytes.
 static bool spans_cover(Spans *spans, int64_t from, int64_t to) {
     int at = spans_find_end(spans, to);
     return at < spans->count && spans_array(spans)[at].from_bytes <= from;
@@ -184,7 +187,7 @@ static void book_free(Book *book, size_t bytes, bool has_spans) {
 
 // --- rows of a trace
 
-// Whether row `at` is replayed; NONE if no row is, from it on.
+// Returns whether row `at` of the batch is replayed; NONE if neither it nor any later row is.
 static int intake_admit_row(Intake *intake, const Batch *batch) {
     int64_t at = batch->at;
     int64_t ts_ns = batch->ts_ns[at];
@@ -231,7 +234,7 @@ static Resident *survey_put_object(Survey *survey, int64_t tier, int64_t object)
     return resident;
 }
 
-// All of it but that it was deleted.
+// Forgets an object, except that it was deleted.
 static void survey_forget_object(Survey *survey, Resident *resident, int64_t tier, int64_t object) {
     int64_t *bits = table_put(&survey->deleted, object_key(tier, object >> 6), 0);
     *bits = (int64_t)((uint64_t)*bits | 1ULL << (object & 63));
@@ -277,7 +280,7 @@ static void survey_require_bytes(Survey *survey, const Intake *intake, Resident 
     resident->held_bytes = reach;
 }
 
-// How long the object is when it was written up to there.
+// Returns the length of an object after a write up to `reach`.
 static int64_t survey_length_after_write(Survey *survey, Resident *resident, int64_t reach) {
     int64_t after = max_of(resident->held_bytes, reach);
     if (resident->held_bytes && resident->held_bytes < after) {
@@ -287,7 +290,7 @@ static int64_t survey_length_after_write(Survey *survey, Resident *resident, int
     return after;
 }
 
-// What lies there; false for a delete of nothing.
+// Applies row `at` of the batch to its object. Returns false for a delete of an absent object.
 static bool survey_follow_object(Survey *survey, const Intake *intake, const Batch *batch) {
     int64_t at = batch->at;
     int64_t tier = batch->tier[at];
@@ -339,7 +342,7 @@ typedef struct {
     uint32_t stage[TOGETHER];
 } Stages; // of requests side by side: their last, and 1
 
-// False if its stage is earlier than its request's.
+// Counts a row. Returns false if its stage is earlier than that of a row before it.
 static bool survey_count_row(Survey *survey, Intake *intake, const Batch *batch) {
     int64_t at = batch->at;
     int64_t tier = batch->tier[at];
@@ -542,7 +545,7 @@ static int32_t find_written_version(const Intake *intake, const Batch *batch, Kn
     return object_state->newest;
 }
 
-// False: not replayed.
+// Lays one row into the ring. Returns false if it is not replayed.
 static bool lay_row(Plan *plan, const Intake *intake, const Batch *batch, int64_t row_number,
                     Row *row) {
     int64_t at = batch->at;
@@ -610,8 +613,8 @@ static bool lay_row(Plan *plan, const Intake *intake, const Batch *batch, int64_
     return true;
 }
 
-// Lays rows of the batch until there are `until`, there is no room, or it is used up; returns how
-// many there are.
+// Lays rows of the batch until `until` rows are laid, the ring is full, or the batch ends. Returns
+// the number of rows laid so far.
 EXPORT int64_t plan_load(Plan *plan, Intake *intake, Batch *batch, Rows *rows, int64_t until) {
     int64_t laid = rows->laid;
     int64_t most = 0;
@@ -659,7 +662,7 @@ EXPORT void plan_forget(Plan *plan, int64_t below) {
     pthread_mutex_unlock(&plan->lock);
 }
 
-// Asked by the thread that loads.
+// Returns the memory that the plan holds. Only the loading thread calls it.
 EXPORT int64_t plan_held_bytes(Plan *plan) {
     pthread_mutex_lock(&plan->lock);
     int64_t found = book_bytes(&plan->mixed, sizeof(Written));

@@ -1,6 +1,10 @@
-// Loops that do one step at a time by plain calls: those of `--engine threads`, copies to and from
-// memory, tiers that are models, and tiers that are Python's, whose steps go out as tasks. And the
-// engine's beginning and end.
+// Threads that carry out one step at a time by plain system calls: `--engine threads`, copies to
+// and from memory, simulated tiers, and tiers whose client is in Python. Also opens and closes the
+// engine.
+//
+// Call path: thread_run -> loop_take_step -> thread_perform_step (transfer_all for files and
+// extents, start_modelled_step for simulated tiers), perform_copy, or fill_python_task, which
+// returns to Python -> loop_complete_step. thread_run_virtual does the same in virtual time.
 #include "replay.h"
 
 #include <errno.h>
@@ -26,9 +30,9 @@
 #endif
 enum { MODE = 0600, TOUCHED_AT_ONCE = 2 << 20 };
 
-// --- what a thread uses
+// --- how a thread spends its time
 
-// For a processor, since the thread began.
+// Reads how long this thread has waited for a processor; NONE if the kernel does not say.
 static int64_t read_cpu_wait_ns(void) {
     char name[64];
     char text[96] = "";
@@ -52,8 +56,8 @@ static void add_thread_usage(Use *use, int sign) {
     use->minor_faults += sign * usage.ru_minflt;
 }
 
-// Wait until the job starts, asleep: hundreds of threads that look at the clock would leave no
-// processor to the one that starts them.
+// Waits asleep for the start of the job: hundreds of threads that poll the clock would leave no
+// processor to the thread that starts them.
 EXPORT void thread_begin(Engine *engine, Use *use) {
     prctl(PR_SET_TIMERSLACK, 1);
     use->waited_ns = read_cpu_wait_ns();
@@ -77,7 +81,8 @@ EXPORT void thread_end(Engine *engine, Use *use) {
 
 // --- steps by plain calls
 
-// `at` NONE: from where it is.
+// Reads or writes `bytes` at offset `at`; NONE: at the position of the file. Returns the bytes
+// transferred, or a negative errno.
 static int64_t transfer_all(int fd, uint8_t *data, int64_t bytes, int64_t at, bool is_write) {
     int64_t done = 0;
     while (done < bytes) {
@@ -93,7 +98,7 @@ static int64_t transfer_all(int fd, uint8_t *data, int64_t bytes, int64_t at, bo
             return -errno;
         }
         done += moved;
-        // What ends within a block has come to the end of the file.
+        // A read that ends within a sector has reached the end of the file.
         if (moved == 0 || (!is_write && done % SECTOR_BYTES)) {
             break;
         }
@@ -116,7 +121,7 @@ static int64_t open_named(const Step *step, int directory, const char *name, int
     if (tier->opened_advice != NONE) {
         posix_fadvise(fd, 0, 0, tier->opened_advice);
     }
-    // The lifetime that stands for its stream; the first is RWH_WRITE_LIFE_SHORT.
+    // Map the stream to a lifetime hint; the first is RWH_WRITE_LIFE_SHORT.
     uint64_t hint = tier->hints && row->stream >= 0 ? 2 + (uint64_t)(row->stream % tier->hints) : 0;
     if (row->op != WRITE || !hint || fcntl(fd, F_SET_RW_HINT, &hint) >= 0) {
         return fd;
@@ -147,7 +152,7 @@ static int64_t close_file(const Step *step, int fd, int64_t result) {
     return result;
 }
 
-// Of a file below `directory`.
+// Makes the directories above a file, below `directory`.
 static void make_parent_directories(int directory, char *name) {
     char *end = strrchr(name, '/');
     if (!end) {
@@ -161,8 +166,8 @@ static void make_parent_directories(int directory, char *name) {
     *end = '/';
 }
 
-// As vLLM's file tier writes: to a new file, which takes its name when all is written. One that
-// holds more than that is written in place: vLLM would leave it as it is.
+// Writes as vLLM's file tier does: to a new file that is renamed when it is complete. A file that
+// is longer than the write is overwritten instead, so that its other bytes stay.
 static int64_t write_renamed(const Step *step, uint8_t *data) {
     char name[NAME_BYTES];
     char other[NAME_BYTES + 32];
@@ -205,8 +210,9 @@ static int64_t discard_extent(const Step *step) {
     if (ioctl(operation->drive->fd, BLKDISCARD, range) < 0) {
         return -errno;
     }
-    return space_release(operation->drive->space,
-                         operation->row->object_id); // only now may it be handed out again
+    return space_release(
+        operation->drive->space,
+        operation->row->object_id); // Not before: another write could reserve the extent.
 }
 
 static int64_t perform_file_step(Engine *engine, const Step *step) {
@@ -245,13 +251,14 @@ static int64_t perform_file_step(Engine *engine, const Step *step) {
     case CLOSE:
         result = close_file(step, operation->fd, operation->is_failed ? -EIO : 0);
         operation->fd = NONE;
-        return operation->is_failed ? 0 : result; // what failed before has been told
+        return operation->is_failed ? 0 : result; // The earlier failure is recorded already.
     default:
         return transfer_all(operation->fd, data, step->bytes, step->from_bytes, is_write);
     }
 }
 
-// A model's server in each direction: what comes later waits; then the latency.
+// Serves an operation of a simulated tier: one server in each direction, first come, first served,
+// and then the latency. Returns the time of the completion.
 static int64_t serve_modelled(Engine *engine, const Step *step, int64_t now) {
     const Tier *tier = step->operation->tier;
     Row *row = step->operation->row;
@@ -263,7 +270,7 @@ static int64_t serve_modelled(Engine *engine, const Step *step, int64_t now) {
     return *busy + tier->latency_ns;
 }
 
-// Where `x` lies on an axis: the point before it, and what part of the way to the next.
+// Finds `x` on an axis: the point before it, and its fraction of the way to the next.
 static int64_t find_on_axis(const double *axis, int64_t count, double x, double *part) {
     int64_t at = 0;
     while (at < count - 2 && axis[at + 1] <= x) {
@@ -273,8 +280,8 @@ static int64_t find_on_axis(const double *axis, int64_t count, double x, double 
     return at;
 }
 
-// Find the slots of an I/O between the cells around it. Beyond the largest it keeps their
-// bandwidth: latencies grow.
+// Interpolates the values of an I/O between the cells around it. Beyond the largest size or depth
+// the bandwidth stays the same, so latencies grow.
 EXPORT void thread_interpolate_matrix(const Matrix *matrix, int64_t op, double share, double bytes,
                                       double in_flight, double *slot) {
     const double *axis[] = {matrix->share, matrix->size, matrix->depth};
@@ -309,9 +316,9 @@ EXPORT void thread_interpolate_matrix(const Matrix *matrix, int64_t op, double s
     }
 }
 
-// A measured drive: an I/O takes one of the times of the cell that it finds itself in. What is in
-// flight counts by the work that it is, in I/Os like this one; the mix is that of the last I/Os.
-// Returns when its place of the queue is free.
+// Serves an I/O of a measured drive: draws its latency from the measurements at its size, the
+// recent mix of reads and writes, and the work in flight, counted in I/Os like this one. Returns
+// the time at which its slot is free.
 static int64_t serve_measured(Engine *engine, Step *step, int64_t now) {
     enum { RECENT = 128, MOST_SLOTS = 32 };
     const Matrix *matrix = step->operation->tier->matrix;
@@ -337,7 +344,7 @@ static int64_t serve_measured(Engine *engine, Step *step, int64_t now) {
     return now + max_of((int64_t)(took_ns * exp(slot[matrix->parts + HELD])), 1);
 }
 
-// When its place is free again.
+// Starts a step of a simulated tier. Returns the time at which its slot is free.
 static int64_t start_modelled_step(Engine *engine, Step *step, int64_t now) {
     operation_mark_submitted(step, now);
     if (step->operation->tier->matrix) {
@@ -352,7 +359,7 @@ static void complete_modelled_step(Engine *engine, Step *step) {
     loop_complete_step(engine, step);
 }
 
-// False: the job was stopped before.
+// Sleeps until a time of the run; false if the job was stopped before.
 static bool sleep_until(const Engine *engine, int64_t until_ns) {
     for (int64_t now = engine_now_ns(engine); now < until_ns; now = engine_now_ns(engine)) {
         int64_t at = (until_ns - now < LONGEST_SLEEP_NS ? until_ns : now + LONGEST_SLEEP_NS) +
@@ -366,7 +373,7 @@ static bool sleep_until(const Engine *engine, int64_t until_ns) {
     return true;
 }
 
-// Do a step of an extent, a file or a model in this thread.
+// Carries out a step of an extent, a file or a simulated tier in this thread.
 void thread_perform_step(Engine *engine, Use *use, Step *step) {
     Operation *operation = step->operation;
     int64_t started = engine_now_ns(engine);
@@ -377,7 +384,7 @@ void thread_perform_step(Engine *engine, Use *use, Step *step) {
         engine_unlock(engine);
         use->doing = WAITING;
         if (!sleep_until(engine, free_ns)) {
-            step->operation = NULL; // it did not complete
+            step->operation = NULL; // The job was stopped before the step completed.
         }
         use->asleep_ns += engine_now_ns(engine) - started;
         return;
@@ -404,13 +411,13 @@ void thread_perform_step(Engine *engine, Use *use, Step *step) {
 
 // --- copies to and from memory
 
-// Pages that the tier's memory did not have when the run began: none in most runs.
+// Populates the pages of an operation that the tier's memory does not have yet: none in most runs.
 static void populate_memory(Engine *engine, const Operation *operation) {
     Drive *drive = operation->drive;
     int64_t to = operation->base + operation->to_bytes - drive->base;
     engine_lock(engine);
     int64_t from =
-        drive->touched_bytes / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE; // where any kernel's page begins
+        drive->touched_bytes / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE; // A multiple of every page size.
     if (to > drive->touched_bytes) {
         drive->touched_bytes = to = (to + TOUCHED_AT_ONCE - 1) / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE;
     } else {
@@ -422,7 +429,7 @@ static void populate_memory(Engine *engine, const Operation *operation) {
     }
 }
 
-// On the copier's own stream, between two events; returns 0 or the driver's error.
+// Copies on the copier's own stream, between two events. Returns 0 or the driver's error.
 static int copy_on_gpu(const Gpu *gpu, GpuCopier *copier, const uint8_t *to, const uint8_t *from,
                        int64_t bytes, int kind) {
     typedef int Of(void *), On(void *, void *), Copy(uint64_t, uint64_t, size_t, void *),
@@ -504,8 +511,8 @@ static void perform_copy(Engine *engine, Use *use, Step *step, uint8_t *scratch,
 
 // --- a loop of one step at a time
 
-// Wait, with the lock held, until something may be there for this queue. Who knows of the earliest
-// due time watches the clock for all.
+// Waits until the queue may have a step. The thread that knows the earliest due time sleeps until
+// then, and the others until they are woken. The caller holds the lock.
 static void wait_for_work(Engine *engine, Queue *queue, Use *use, int64_t now, int64_t next_ns) {
     bool leads = next_ns < queue->watched_ns;
     int64_t until = now + LONGEST_SLEEP_NS;
@@ -567,7 +574,7 @@ static void complete_python_task(Engine *engine, Use *use, Task *task) {
         operation_verify_data(engine, use, step, engine_slot_buffer(engine, step->slot),
                               step->result);
     }
-    engine_lock(engine); // others may answer for I/Os of the same operation
+    engine_lock(engine); // Other threads complete I/Os of the same operation.
     if (task->submitted_ns != NONE) {
         operation->row->submitted_ns = task->submitted_ns;
     }
@@ -577,8 +584,8 @@ static void complete_python_task(Engine *engine, Use *use, Task *task) {
     task->is_answer = 0;
 }
 
-// Do steps of a queue until the job is over (0) or one is Python's (1), which comes back as the
-// answer in `task`.
+// Carries out steps of a queue. Returns 0 when the job is over, and 1 when `task` holds a step for
+// Python, which calls again with the result in `task`.
 EXPORT int thread_run(Engine *engine, int queue_index, Use *use, Task *task) {
     Queue *queue = &engine->queue[queue_index];
     uint8_t *scratch = NULL;
@@ -589,7 +596,7 @@ EXPORT int thread_run(Engine *engine, int queue_index, Use *use, Task *task) {
     if (queue_index == engine->copies_queue) {
         scratch = grown(NULL, engine->job->io_bytes, 1);
         memset(scratch, 1,
-               (size_t)engine->job->io_bytes); // so that no copy waits for the kernel's pages
+               (size_t)engine->job->io_bytes); // Populate its pages before the first copy.
         sink_at = (use - engine->job->use) * engine->job->io_bytes;
     }
     engine_lock(engine);
@@ -605,7 +612,7 @@ EXPORT int thread_run(Engine *engine, int queue_index, Use *use, Task *task) {
         }
         if (queue->sleepers) {
             pthread_cond_signal(
-                &queue->woken); // there may be more, and somebody must watch the clock
+                &queue->woken); // Another thread looks for more steps and watches the clock.
         }
         engine_unlock(engine);
         step.result = 0;
@@ -633,7 +640,7 @@ EXPORT int thread_run(Engine *engine, int queue_index, Use *use, Task *task) {
     return 0;
 }
 
-// The next row, before anything more must end.
+// Returns whether the loader will lay the next row before anything more has to end.
 static bool is_next_row_coming(const Engine *engine) {
     const Rows *rows = engine->order.rows;
     int64_t laid = rows->laid;
@@ -642,13 +649,13 @@ static bool is_next_row_coming(const Engine *engine) {
            (laid - given <= rows->mask || rows->ended - given > rows->mask / 2);
 }
 
-// Do all steps of a job whose tiers are all models, in one thread and in virtual time: the clock
-// goes on to the next end or due time, once the rows that could go sooner are there. Waits alone
-// are real.
+// Carries out all steps of a job whose tiers are all simulated, in one thread and in virtual time:
+// the clock advances to the next completion or due time, once all rows that could start sooner are
+// loaded. Only waits for the loader are real.
 EXPORT void thread_run_virtual(Engine *engine, Use *use) {
-    enum { MAX_SLOTS = 1024, WAIT_NS = 100000 }; // places: at most so many (--queue-depth)
+    enum { MAX_SLOTS = 1024, WAIT_NS = 100000 }; // MAX_SLOTS: largest --queue-depth.
     Step *under_way = zeros(MAX_SLOTS, sizeof(Step));
-    Heap ends = {0}; // when a place is free, times PLACES, and the place
+    Heap ends = {0}; // Time at which a slot is free, times MAX_SLOTS, plus the slot.
     struct timespec a_while = {0, WAIT_NS};
     use->doing = WAITING;
     while (!engine->job->start_ns && !engine->job->is_stopped) {
@@ -699,7 +706,7 @@ static void open_slots(Slots *slots, int32_t count) {
         .free = zeros(count + 1, sizeof(int32_t)), .count = count, .all = count, .allowed = count};
     slots->operation = zeros(count + 1, sizeof(Operation));
     for (int32_t i = count - 1; i >= 0; i--) {
-        slots->free[count - 1 - i] = i; // the first are taken first, and again
+        slots->free[count - 1 - i] = i; // The first slots are taken first, and again.
         slots->operation[i] = (Operation){.id = i, .next = slots->spare};
         slots->spare = &slots->operation[i];
     }
@@ -730,14 +737,14 @@ EXPORT Engine *engine_open(Job *job) {
     return engine;
 }
 
-// Rows were laid, or the job is to stop.
+// Wakes all threads after rows were laid or the job was stopped.
 EXPORT void engine_notify(Engine *engine) {
     engine_lock(engine);
     engine_wake_queues(engine);
     engine_unlock(engine);
 }
 
-// When no loop runs any more.
+// Frees the engine, when none of its threads runs any more.
 EXPORT void engine_close(Engine *engine) {
     for (Operation *operation = engine->slots.operation;
          operation < engine->slots.operation + engine->slots.all; operation++) {

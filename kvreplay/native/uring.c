@@ -1,9 +1,12 @@
-// A loop that moves bytes by an io_uring: three system calls and the rings that the kernel shares;
-// no liburing.
+// The loop of one io_uring, by its three system calls and the memory that the kernel shares,
+// without liburing. One thread owns the ring and carries out all steps of its queue.
 //
-// One thread makes the ring, and does nothing else: it takes steps, makes the data of writes, puts
-// requests, enters the kernel, and reaps. A whole operation on a file of its own is one chain of
-// requests: open, move, close.
+// Call path: ring_run repeats three calls until the job is over:
+//   fill_submission_queue  loop_take_step, operation_generate_data for a write, add_step: one
+//                          submission entry (add_transfer), or a linked chain of open, transfer
+//                          and close for a whole operation on a file
+//   submit_and_wait        io_uring_enter: submits the entries and waits for a completion
+//   reap_completions       handle_completion for each completion, then loop_complete_step
 #include "replay.h"
 
 #include <errno.h>
@@ -26,39 +29,53 @@ enum {
     KIND_BITS = 4,
     MODE = 0600
 };
+// What a completion reports, in the low bits of its user data.
 enum {
-    MOVED,
-    OPENED,
-    GROWN,
-    TOLD,
-    ASIDE,
-    OVER,
-    WOKEN
-}; // what a completion tells: the low bits of its user data
-enum { WRITE_STREAM_AT = 44 }; // in a request, since Linux 6.16
+    MOVED,  // a transfer, flush or unlink: its step has ended
+    OPENED, // the file of a longer operation is open
+    GROWN,  // its space is preallocated: the step OPEN has ended
+    TOLD,   // the transfer of a chain failed or was short
+    ASIDE,  // advice or flush of a chain
+    OVER,   // the last entry of a chain
+    WOKEN   // another thread wrote to the event descriptor
+};
+// Offset of write_stream in a submission entry, since Linux 6.16.
+enum { WRITE_STREAM_AT = 44 };
 enum { SLOW_NS = 50000, SPLIT_EACH = 32, SPLIT_NEXT = 256 };
 
 typedef struct {
-    int fd, event_fd;
-    struct io_uring_sqe *sqe;
-    struct io_uring_cqe *cqe;
-    unsigned *sq_head, *sq_tail, *cq_head, *cq_tail;
-    unsigned sq_mask, cq_mask, tail, submitted;
-    char *names; // room for a path a request
-    void *rings, *requests;
-    size_t rings_bytes, requests_bytes;
-    bool is_deferred;
+    int fd;                   // the ring
+    int event_fd;             // other threads wake the ring's thread by it
+    struct io_uring_sqe *sqe; // submission entries
+    struct io_uring_cqe *cqe; // completion entries
+    unsigned *sq_head;        // first entry that the kernel has not taken
+    unsigned *sq_tail;        // entry behind the last that the kernel may take
+    unsigned *cq_head;        // first completion that was not handled
+    unsigned *cq_tail;        // completion behind the last
+    unsigned sq_mask;         // number of submission entries, minus one
+    unsigned cq_mask;         // number of completion entries, minus one
+    unsigned tail;            // entry behind the last that was filled
+    unsigned submitted;       // entries that the kernel has taken
+    char *names;              // a path for each submission entry
+    void *rings;              // mapping of both rings
+    void *requests;           // mapping of the submission entries
+    size_t rings_bytes;       // size of `rings`
+    size_t requests_bytes;    // size of `requests`
+    bool is_deferred;         // the kernel allowed DEFER_TASKRUN
 } Ring;
 
 typedef struct {
-    Engine *engine;
-    Ring ring;
-    Use *use;
-    Step *step; // by place: what is in flight
-    int queue, out;
-    int64_t pinned_bytes; // of the buffers, from the first on
-    int32_t fresh[TOGETHER], fresh_count;
-    int64_t enters, splits_left;
+    Engine *engine;          // the engine
+    Ring ring;               // its ring
+    Use *use;                // how the thread spends its time
+    Step *step;              // by slot: steps in flight
+    int queue;               // index of its queue
+    int out;                 // number of steps in flight
+    int64_t pinned_bytes;    // registered bytes of the buffers, from the first
+    int32_t fresh[TOGETHER]; // slots of the steps that were filled since the last submission
+    int32_t fresh_count;     // number of them
+    int64_t enters;          // submissions so far
+    int64_t splits_left;     // next submissions that are made without a wait
 } Loop;
 
 static long call_io_uring_enter(int fd, unsigned count, unsigned wait, unsigned flags,
@@ -71,7 +88,8 @@ static int register_with_ring(const Ring *ring, unsigned what, const void *argum
     return syscall(__NR_io_uring_register, ring->fd, what, argument, count) < 0 ? errno : 0;
 }
 
-// Its files now: the kernel frees a ring later, and umount would be refused.
+// Closes a ring, and its registered files first: the kernel frees a ring later, and an open file
+// would keep its filesystem from being unmounted.
 static void close_ring(Ring *ring) {
     if (ring->rings) {
         munmap(ring->rings, ring->rings_bytes);
@@ -89,7 +107,7 @@ static void close_ring(Ring *ring) {
 
 enum { TOO_OLD = -1, NO_FILES = -2 };
 
-// Make a ring with places for `files` open files; 0, an errno, or why the kernel cannot do it.
+// Makes a ring with a table of `files` open files. Returns 0, an errno, TOO_OLD or NO_FILES.
 static int open_ring(Ring *ring, unsigned entries, unsigned files) {
     static const unsigned wanted[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
                                       IORING_SETUP_COOP_TASKRUN, 0};
@@ -149,7 +167,7 @@ static int open_ring(Ring *ring, unsigned entries, unsigned files) {
     return 0;
 }
 
-// 0: the kernel gives rings to this process; else as open_ring.
+// Returns whether this process can make a ring: 0, or as open_ring.
 EXPORT int ring_probe(void) {
     Ring ring;
     int code = open_ring(&ring, 8, 1);
@@ -159,7 +177,7 @@ EXPORT int ring_probe(void) {
     return code;
 }
 
-// 0, or why the kernel pins no so many bytes: an errno.
+// Returns 0, or the errno with which the kernel refuses to register so many bytes.
 EXPORT int ring_probe_pinning(void *buffers, int64_t bytes) {
     Ring ring;
     int code = open_ring(&ring, 8, 1);
@@ -172,7 +190,7 @@ EXPORT int ring_probe_pinning(void *buffers, int64_t bytes) {
     return code;
 }
 
-// --- requests
+// --- submission entries
 
 static unsigned free_entries(const Ring *ring) {
     return ring->sq_mask + 1 - (ring->tail - ring->submitted);
@@ -245,7 +263,7 @@ static void add_transfer(Loop *loop, const Step *step, unsigned flags, int kind)
 static void add_close(Ring *ring, const Step *step) {
     const Tier *tier = step->operation->tier;
     if (tier->is_synced && step->operation->row->op == WRITE && !step->operation->is_failed) {
-        // Of one that fails the kernel posts no completion if it is to skip that of success.
+        // With CQE_SKIP_SUCCESS the kernel would post no completion of a failed flush either.
         unsigned flags = IOSQE_FIXED_FILE | IOSQE_IO_HARDLINK;
         add_entry(ring, IORING_OP_FSYNC, flags, step->operation->id, step->slot, ASIDE)
             ->fsync_flags = IORING_FSYNC_DATASYNC;
@@ -258,7 +276,7 @@ static void add_close(Ring *ring, const Step *step) {
 static void add_step(Loop *loop, const Step *step) {
     Ring *ring = &loop->ring;
     Operation *operation = step->operation;
-    unsigned go_on = IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS; // what follows is done in any case
+    unsigned go_on = IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS;
     switch (step->act) {
     case ERASE:
         add_path_entry(ring, IORING_OP_UNLINKAT, 0, step, MOVED);
@@ -289,7 +307,7 @@ static void add_step(Loop *loop, const Step *step) {
 
 // --- completions
 
-// Take one completion; whether its step has ended.
+// Handles one completion. Returns whether its step has ended.
 static bool handle_completion(Loop *loop, const struct io_uring_cqe *completion) {
     int kind = (int)(completion->user_data & ((1 << KIND_BITS) - 1));
     if (kind == WOKEN) {
@@ -315,7 +333,7 @@ static bool handle_completion(Loop *loop, const struct io_uring_cqe *completion)
             add_entry(&loop->ring, IORING_OP_NOP, 0, -1, step->slot, GROWN);
             return false;
         }
-        // Writes beyond a file's end go one by one; within what is allocated they run together.
+        // Preallocate: the kernel runs writes beyond the end of a file one at a time.
         struct io_uring_sqe *request = add_entry(&loop->ring, IORING_OP_FALLOCATE, IOSQE_FIXED_FILE,
                                                  operation->id, step->slot, GROWN);
         request->off = (uint64_t)operation->from_bytes;
@@ -326,7 +344,7 @@ static bool handle_completion(Loop *loop, const struct io_uring_cqe *completion)
                            ? completion->res
                            : 0;
         return true;
-    case TOLD: // of a chain's move, that it failed or was short
+    case TOLD: // The kernel posts it only if the transfer failed or was short.
         step->result = completion->res;
         return false;
     case ASIDE:
@@ -390,7 +408,7 @@ static int64_t count_voluntary_switches(void) {
     return used.ru_nvcsw;
 }
 
-// Submit what was put, and wait for a completion for so long, if at all; 0, or an errno.
+// Submits the filled entries and waits up to `wait_ns` for a completion. Returns 0 or an errno.
 static int submit_and_wait(Loop *loop, int64_t wait_ns) {
     Ring *ring = &loop->ring;
     unsigned count = ring->tail - ring->submitted;
@@ -403,8 +421,8 @@ static int submit_and_wait(Loop *loop, int64_t wait_ns) {
     loop->fresh_count = 0;
     __atomic_store_n(ring->sq_tail, ring->tail, __ATOMIC_RELEASE);
     loop->use->doing = wait_ns ? WAITING : IN_ENTER;
-    // Now and then, and often where it was slow, submission goes by itself: so it is known whether
-    // that blocks.
+    // Every so often, and more often after a slow one, submit without waiting, to measure whether
+    // submission itself blocks.
     bool is_split = count && (!wait_ns || loop->splits_left || loop->enters++ % SPLIT_EACH == 0);
     if (is_split) {
         int64_t before = count_voluntary_switches();
@@ -419,7 +437,7 @@ static int submit_and_wait(Loop *loop, int64_t wait_ns) {
         if (loop->splits_left) {
             loop->splits_left--;
         }
-        // Not by who took the processor: it slept.
+        // A voluntary switch says that the thread slept and was not only preempted.
         if (now - started > SLOW_NS && count_voluntary_switches() != before) {
             loop->use->blocked_ns += now - started;
             loop->splits_left = SPLIT_NEXT;
@@ -427,11 +445,12 @@ static int submit_and_wait(Loop *loop, int64_t wait_ns) {
         started = now;
         count = ring->tail - ring->submitted;
     }
-    if (!wait_ns) { // completions come to a ring only while its thread is in the kernel
+    if (!wait_ns) {
+        // With DEFER_TASKRUN completions arrive only while the thread is in the kernel.
         if (!is_split && loop->out) {
             call_io_uring_enter(ring->fd, 0, 0, IORING_ENTER_GETEVENTS, NULL, 0);
         }
-        // Until what is due in a moment; before the run's start nothing is.
+        // Idle until the next due time; time before the start of the run does not count.
         if (!is_split) {
             loop->use->asleep_ns +=
                 max_of(0, monotonic_ns() - max_of(started, loop->engine->job->start_ns));
@@ -453,7 +472,7 @@ static int submit_and_wait(Loop *loop, int64_t wait_ns) {
     } else if (errno != ETIME && errno != EINTR && errno != EAGAIN && errno != EBUSY) {
         return errno;
     }
-    // With an error of the wait the kernel may have taken requests: it says so by the head.
+    // The kernel may have taken entries although the wait failed: the head says how many.
     else {
         ring->submitted = __atomic_load_n(ring->sq_head, __ATOMIC_ACQUIRE);
     }
@@ -462,8 +481,8 @@ static int submit_and_wait(Loop *loop, int64_t wait_ns) {
     return 0;
 }
 
-// Take steps and put them; how long nothing more will be due: 0 if something may be there now,
-// INT64_MAX for no limit.
+// Takes steps and fills submission entries for them. Returns for how long nothing more will be due:
+// 0 if there may be more now, INT64_MAX if a completion comes first.
 static int64_t fill_submission_queue(Loop *loop) {
     Engine *engine = loop->engine;
     Step some[TOGETHER];
@@ -474,8 +493,8 @@ static int64_t fill_submission_queue(Loop *loop) {
     bool has_rest = false;
     engine_lock(engine);
     int64_t now = engine_now_ns(engine);
-    // Parts of one operation lie side by side: submitted together, the block layer would merge
-    // them.
+    // Only one I/O of an operation a round: the block layer would merge adjacent I/Os that are
+    // submitted together.
     while (count < TOGETHER && made < MADE_BYTES && !has_rest &&
            free_entries(&loop->ring) >= (unsigned)(LONGEST_CHAIN * (count + 1))) {
         if (!loop_take_step(engine, loop->queue, now, &some[count], &next_ns)) {
@@ -487,7 +506,8 @@ static int64_t fill_submission_queue(Loop *loop) {
         made += operation->row->op == WRITE ? some[count].bytes : 0;
         count++;
     }
-    // Before the lock is free: whoever brings something from now on wakes us.
+    // Set before the lock is released, so that whoever makes a row ready from now on wakes the
+    // ring.
     if (!has_more && next_ns > now + SPIN_NS) {
         atomic_store(&engine->queue[loop->queue].is_asleep, 1);
     }
@@ -500,8 +520,8 @@ static int64_t fill_submission_queue(Loop *loop) {
             operation_generate_data(engine, loop->use, step);
         }
         if (engine->job->depth == 1 && step->operation->tier->kind == FILES) {
-            // With one in flight there is nothing to do beside it, and a kernel's thread that opens
-            // it is two switches more.
+            // At a queue depth of 1 nothing else can overlap, and a kernel worker that opens the
+            // file would cost two context switches.
             thread_perform_step(engine, loop->use, step);
             engine_lock(engine);
             loop_complete_step(engine, step);
@@ -515,8 +535,8 @@ static int64_t fill_submission_queue(Loop *loop) {
     if (has_more) {
         return 0;
     }
-    // A completion will come: no limit, for to set the clock's next interrupt takes a virtual
-    // machine microseconds.
+    // A completion will come, so no timeout is needed: setting one costs microseconds in a virtual
+    // machine.
     if (next_ns == INT64_MAX && loop->out) {
         return INT64_MAX;
     }
@@ -524,8 +544,7 @@ static int64_t fill_submission_queue(Loop *loop) {
     return rest < 0 ? 0 : rest < LONGEST_SLEEP_NS ? rest : LONGEST_SLEEP_NS;
 }
 
-// Do all steps of a queue until the job is over; 0, or why the ring failed: an errno, or as
-// open_ring.
+// Carries out all steps of a queue until the job is over. Returns 0, an errno, or as open_ring.
 EXPORT int ring_run(Engine *engine, int queue) {
     Job *job = engine->job;
     Loop own = {.engine = engine, .queue = queue, .use = &job->use[queue]};
