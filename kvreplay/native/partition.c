@@ -2,9 +2,10 @@
 // depends on the rows before.
 #include "plan.h"
 
-// Gives each row a rank of `count`: the `wanted` one, its object's owner (-1), or one by the object
-// (-2). `own` and `of_request` (its rank and 1; -1: several) go on from batch to batch; `crossing`
-// counts the rows, and their bytes, that touch an object which another rank touched first.
+// Gives each row one of `count` ranks: the `wanted` one, the owner of its object (-1), or one by
+// the number of the object (-2). `own` and `of_request` (rank plus one; -1: several ranks) persist
+// from batch to batch. `crossing` counts the rows, and their bytes, that touch an object which
+// another rank touched first.
 EXPORT void partition_assign(const PartitionRows *rows, const int16_t *wanted, int64_t count,
                              Own *own, int16_t *of_request, int64_t *crossing, int16_t *ranks) {
     for (int64_t i = 0; i < rows->rows; i++) {
@@ -13,7 +14,7 @@ EXPORT void partition_assign(const PartitionRows *rows, const int16_t *wanted, i
         if (rank == -1 && owner->owner) {
             rank = (int16_t)(owner->owner - 1);
         }
-        // Consecutive objects of one request would meet the same rank by their numbers alone.
+        // Hash the number: consecutive objects of one request would go to few ranks otherwise.
         else if (rank < 0) {
             rank = (int16_t)((rows->object_id[i] * 0x9E3779B1LL >> 16) % count);
         }
@@ -36,9 +37,9 @@ EXPORT void partition_assign(const PartitionRows *rows, const int16_t *wanted, i
     }
 }
 
-// Puts into `found` the deletes of a rank, whose rows are `mine`, of objects that it reads later
-// although only others wrote them since; returns how many. `place` is by object: where it stands
-// among those that several touch, or NONE.
+// Finds the deletes of a rank that must be left out, because the rank reads the object later and
+// only other ranks wrote it in between. `mine` marks the rows of the rank; `place` is, by object,
+// its index among the shared objects, or NONE. Returns the number of deletes put into `found`.
 EXPORT int64_t partition_find_needless(const PartitionRows *rows, const int8_t *mine, int64_t tiers,
                                        const int32_t *place, Shared *shared, int64_t *found) {
     int64_t count = 0;

@@ -320,7 +320,7 @@ static bool survey_follow_object(Survey *survey, const Intake *intake, const Bat
     } else if (!spans_cover(&resident->written, end == start && start > 0 ? reach - 1 : start,
                             reach)) {
         survey_require_bytes(survey, intake, resident, tier, object,
-                             reach); // an empty read needs what lies before it
+                             reach); // An empty read needs the bytes before it.
         before = after = resident->held_bytes;
     }
     resident->held_bytes = after;
@@ -473,17 +473,19 @@ EXPORT void survey_free(Survey *survey) {
 
 typedef struct { // an object, as long as a tier holds it
     int64_t key;
-    uint64_t holds[2]; // bit a tier
+    uint64_t holds[2]; // one bit a tier
     int32_t newest;
     int32_t touched; // the tier that touched it last
 } Known;
 
 struct Plan {
-    Book known, written; // by object; by tier and object, if reads are verified
-    bool is_verified, is_later;
-    pthread_mutex_t lock; // of what follows: engines ask while rows are laid
-    Book mixed;           // by row: what a read must find that sees several versions
-    int64_t forgotten;    // rows before it were
+    Book known;           // by object: Known
+    Book written;         // by tier and object: Written, if reads are verified
+    bool is_verified;     // reads are verified
+    bool is_later;        // rows begin later than the trace's first
+    pthread_mutex_t lock; // guards the fields below: the engine reads them while rows are laid
+    Book mixed;           // by row: Written, for a read of several versions
+    int64_t forgotten;    // rows before this number were forgotten
 };
 
 EXPORT Plan *plan_new(bool is_verified, bool is_later) {
@@ -497,7 +499,7 @@ EXPORT Plan *plan_new(bool is_verified, bool is_later) {
 EXPORT void plan_populate(Plan *plan, int64_t count, const int8_t *tier, const int64_t *object,
                           const int64_t *bytes, const int64_t *padding_bytes) {
     for (int64_t i = 0; i < count; i++) {
-        if (plan->is_later) { // rows may delete it as the first thing that they do to it
+        if (plan->is_later) { // The first row of an object may be its delete.
             Known *object_state = book_put(&plan->known, object[i], sizeof *object_state);
             object_state->holds[tier[i] >> 6] |= 1ULL << (tier[i] & 63);
             object_state->touched = tier[i];
@@ -514,7 +516,7 @@ EXPORT void plan_populate(Plan *plan, int64_t count, const int8_t *tier, const i
 static int32_t find_expected_version(Plan *plan, int64_t row_number, int64_t key, int64_t from,
                                      int64_t to) {
     if (from == to) {
-        return VERSION_BEFORE; // there is nothing to look at
+        return VERSION_BEFORE; // An empty read has nothing to verify.
     }
     Written *written = book_find(&plan->written, key, sizeof *written);
     Span *at =
