@@ -75,6 +75,7 @@ void engine_wake_queues(Engine *engine) {
     }
 }
 
+// Returns whether a slot is free and its buffer has memory.
 static bool slots_has_free(Engine *engine, Slots *slots) {
     if (slots == &engine->slots) {
         slots->allowed =
@@ -163,6 +164,7 @@ static void finish_row(Engine *engine, int64_t number, int64_t now) {
     }
 }
 
+// Marks an operation as failed; the first failure of a job is kept for its report.
 static void fail_operation(Engine *engine, Operation *operation, int8_t outcome, int64_t error,
                            const Step *step) {
     Job *job = engine->job;
@@ -235,6 +237,7 @@ static void release_operation(Engine *engine, Operation *operation) {
     queue->slots->spare = operation;
 }
 
+// Ends an operation: writes its outcome and opens the groups that waited for its row.
 static void finish_operation(Engine *engine, Operation *operation) {
     Row *row = operation->row;
     if (!operation->is_failed && row->outcome != CORRUPT) {
@@ -405,6 +408,7 @@ static bool start_operation(Engine *engine, int queue_index, int64_t number, int
     return true;
 }
 
+// Fills `step` with the next I/O of an operation.
 static void take_next_io(Engine *engine, Queue *queue, Operation *operation, Step *step) {
     int64_t io = engine->job->io_bytes;
     int64_t start = operation->from_bytes + operation->next_io++ * io;

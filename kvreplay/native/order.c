@@ -101,6 +101,7 @@ static void retire_groups(Engine *engine) {
     }
 }
 
+// Remembers a group that has ended and that nothing follows, for retire_groups.
 static void queue_for_retirement(Order *order, int32_t group_index) {
     if (order->group[group_index].is_retiring) {
         return;
@@ -124,6 +125,7 @@ static void queue_for_retirement(Order *order, int32_t group_index) {
 
 // --- rows
 
+// Pushes a row on the heap of its queue and wakes a thread of it.
 static void make_row_ready(Engine *engine, int64_t number) {
     Queue *queue = queue_of_row(engine, rows_at(engine->order.rows, number));
     heap_push(&queue->ready, number);
@@ -131,6 +133,7 @@ static void make_row_ready(Engine *engine, int64_t number) {
     queue_wake(queue);
 }
 
+// Puts a row into its group of each chain; a row whose groups are all open is ready.
 static void admit_row(Engine *engine, int64_t number) {
     Order *order = &engine->order;
     Row *row = rows_at(order->rows, number);
@@ -183,6 +186,7 @@ bool order_admit_rows(Engine *engine, Queue *queue) {
     return false;
 }
 
+// Lets the rows of a group run, now that the group before it has ended.
 static void open_group(Engine *engine, int32_t group_index, int64_t now) {
     Order *order = &engine->order;
     Group *group = &order->group[group_index];

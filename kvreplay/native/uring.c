@@ -192,10 +192,12 @@ EXPORT int ring_probe_pinning(void *buffers, int64_t bytes) {
 
 // --- submission entries
 
+// Returns how many submission entries can still be filled.
 static unsigned free_entries(const Ring *ring) {
     return ring->sq_mask + 1 - (ring->tail - ring->submitted);
 }
 
+// Fills a submission entry whose completion will name `slot` and `kind`.
 static struct io_uring_sqe *add_entry(Ring *ring, int opcode, unsigned flags, int fd, int32_t slot,
                                       int kind) {
     struct io_uring_sqe *request = &ring->sqe[ring->tail++ & ring->sq_mask];
@@ -236,6 +238,7 @@ static void add_advice(Ring *ring, const Step *step, int advice) {
         ->fadvise_advice = (uint32_t)advice;
 }
 
+// Fills the entry that reads or writes the buffer of the step's slot.
 static void add_transfer(Loop *loop, const Step *step, unsigned flags, int kind) {
     Operation *operation = step->operation;
     const Job *job = loop->engine->job;
@@ -260,6 +263,7 @@ static void add_transfer(Loop *loop, const Step *step, unsigned flags, int kind)
     }
 }
 
+// Fills the entries that end a file: fdatasync of a synced write, advice, and the close.
 static void add_close(Ring *ring, const Step *step) {
     const Tier *tier = step->operation->tier;
     if (tier->is_synced && step->operation->row->op == WRITE && !step->operation->is_failed) {
@@ -273,9 +277,11 @@ static void add_close(Ring *ring, const Step *step) {
         (uint32_t)step->operation->id + 1;
 }
 
+// Fills the submission entries of a step: one, or a linked chain.
 static void add_step(Loop *loop, const Step *step) {
     Ring *ring = &loop->ring;
     Operation *operation = step->operation;
+    // A hard link runs the following entries even if this one fails, so that the file is closed.
     unsigned go_on = IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS;
     switch (step->act) {
     case ERASE:
@@ -363,6 +369,7 @@ static bool handle_completion(Loop *loop, const struct io_uring_cqe *completion)
     }
 }
 
+// Handles all completions that the kernel has posted, and completes the steps that have ended.
 static void reap_completions(Loop *loop) {
     enum { AT_ONCE = 64 };
     Ring *ring = &loop->ring;
