@@ -71,7 +71,7 @@ _FOREVER_NS = (2**63 - 1 >> 10) - 1
 
 def refusal() -> str | None:
     """Return why this process cannot use io_uring; None if it can."""
-    return _why(library().ring_refusal())
+    return _why(library().ring_probe())
 
 
 def _why(code: int) -> str | None:
@@ -132,7 +132,7 @@ class Engine:
         self.unregistered: str | None = None
         if rings is not None:
             pinned_bytes = self.arena.first * io_bytes
-            code = library().ring_pins(
+            code = library().ring_probe_pinning(
                 ctypes.c_void_p(self.arena.address), ctypes.c_int64(pinned_bytes)
             )
             if code == errno.ENOMEM:
@@ -218,7 +218,7 @@ class _Drive:
             bad=ctypes.addressof(self._bad),
             bad_room=len(self._bad),
             failed_row=NONE,
-            allowed_places=engine.arena.usable,
+            allowed_slots=engine.arena.usable,
         )
         self._python = PythonTiers(job, engine.arena)
         self._threads: list[threading.Thread] = []
@@ -241,7 +241,7 @@ class _Drive:
         try:
             with ExitStack() as stack:
                 stack.enter_context(
-                    growing(self._engine.arena, lambda: int(self.struct.most_places), self._let_use)
+                    growing(self._engine.arena, lambda: int(self.struct.max_slots), self._let_use)
                 )
                 if job.feed is not None:
                     stack.enter_context(job.feed.running(lambda: lib.engine_wake(self._handle)))
@@ -251,8 +251,8 @@ class _Drive:
                 lib.engine_close(self._handle)
 
     def _let_use(self, count: int) -> None:
-        self.struct.allowed_places = count
-        self._lib.engine_wake(self._handle)
+        self.struct.allowed_slots = count
+        self._lib.engine_notify(self._handle)
 
     def _run(
         self, interrupted: Callable[[], str | None], progress: Callable[[float], None]
@@ -268,7 +268,7 @@ class _Drive:
                 job.watched(lambda: int(struct.in_flight) + int(struct.copying))
             reason = self._asked(interrupted)
             struct.start_ns = start_ns
-            self._lib.engine_wake(self._handle)
+            self._lib.engine_notify(self._handle)
             if job.start is not None:
                 job.start.begun()
             self._since_ns = monotonic_ns()
@@ -309,7 +309,7 @@ class _Drive:
         self.struct.is_stopped = self.struct.is_stopped or int(
             self.struct.completed < len(self._job.rows)
         )
-        self._lib.engine_wake(self._handle)
+        self._lib.engine_notify(self._handle)
 
     # --- threads
 
@@ -362,13 +362,13 @@ class _Drive:
     def _work(self, queue: int, at: int) -> None:
         lib, handle, task = self._lib, self._handle, TaskStruct()
         if self._engine.is_virtual:
-            lib.work_virtually(handle, ctypes.byref(self._uses[at]))
+            lib.thread_run_virtual(handle, ctypes.byref(self._uses[at]))
             return
         use, asked = ctypes.byref(self._uses[at]), ctypes.byref(task)
-        lib.use_begin(handle, use)
-        while lib.work(handle, queue, use, asked):
+        lib.thread_begin(handle, use)
+        while lib.thread_run(handle, queue, use, asked):
             self._python.perform(task)
-        lib.use_end(handle, use)
+        lib.thread_end(handle, use)
 
     # --- what came of it
 

@@ -1,9 +1,12 @@
-// The data of writes: an arena that dgen-py filled, xor a key for each 512 bytes; and what a read
-// must find of it.
+// Generates the data of writes, and verifies that of reads. Each 512-byte sector is a sector of an
+// arena that dgen-py filled, xor a key.
 //
-// A sector's key follows from seed, object, version and place, so that no sector occurs twice and
-// any part can be made by itself, for one pass over the bytes. The arena is small enough to stay in
-// the processor's caches.
+// Call path: operation_generate_data -> data_generate -> generate_sectors; operation_verify_data ->
+// data_verify.
+//
+// The key follows from the seed, the object, the version and the sector number, so that no sector
+// occurs twice, and any part of an object can be generated on its own in one pass over its bytes.
+// The arena is small enough to stay in the processor's caches.
 #include "replay.h"
 
 #include <string.h>
@@ -13,11 +16,12 @@ enum { TAG, OBJECT, OFFSET, VERSION, SUM };
 #define STEP 0x9E3779B97F4A7C15ULL
 
 // Bytes `from` to `end` of a sector; word i has the key and i steps.
-static inline void make_part(const uint8_t *source, uint8_t *to, int64_t from, int64_t end,
-                             uint64_t key) {
+static inline void generate_part(const uint8_t *source, uint8_t *to, int64_t from, int64_t end,
+                                 uint64_t key) {
     int64_t at = from;
     while (at < end) {
-        uint64_t word, turned = key + (uint64_t)(at / 8) * STEP;
+        uint64_t word;
+        uint64_t turned = key + (uint64_t)(at / 8) * STEP;
         if (at % 8 || end - at < 8) {
             *to++ = source[at] ^ (uint8_t)(turned >> 8 * (at % 8));
             at++;
@@ -26,41 +30,45 @@ static inline void make_part(const uint8_t *source, uint8_t *to, int64_t from, i
         memcpy(&word, source + at, 8);
         word ^= turned;
         memcpy(to, &word, 8);
-        to += 8, at += 8;
+        to += 8;
+        at += 8;
     }
 }
 
-static inline __attribute__((always_inline)) void make_sector(const uint64_t *restrict source,
-                                                              uint64_t *restrict to, uint64_t key) {
+static inline __attribute__((always_inline)) void
+generate_sector(const uint64_t *restrict source, uint64_t *restrict to, uint64_t key) {
     for (int i = 0; i < SECTOR_BYTES / 8; i++) {
         to[i] = source[i] ^ (key + (uint64_t)i * STEP);
     }
 }
 
-static inline __attribute__((always_inline)) void sectors(const Data *d, uint8_t *to, int64_t bytes,
-                                                          int64_t offset, int64_t object,
-                                                          int64_t version) {
-    uint64_t name = mixed(d->seed ^ mixed((uint64_t)object * STEP + (uint64_t)version));
-    int64_t all = d->arena_sectors, place = 0,
-            turn = 0; // what lies an arena further begins elsewhere in it
+static inline __attribute__((always_inline)) void
+generate_sectors_inline(const Data *data, uint8_t *to, int64_t bytes, int64_t offset,
+                        int64_t object, int64_t version) {
+    uint64_t name = mixed(data->seed ^ mixed((uint64_t)object * STEP + (uint64_t)version));
+    int64_t arena_sectors = data->arena_sectors;
+    int64_t arena_sector = 0;
+    int64_t turn = 0; // Every arena length, the sectors start at another one of the arena.
     for (int64_t at = offset, end = offset + bytes; at < end;) {
-        int64_t sector = at / SECTOR_BYTES, from = at % SECTOR_BYTES;
+        int64_t sector = at / SECTOR_BYTES;
+        int64_t from = at % SECTOR_BYTES;
         int64_t to_byte =
             end - sector * SECTOR_BYTES < SECTOR_BYTES ? end - sector * SECTOR_BYTES : SECTOR_BYTES;
-        int64_t head = to_byte < d->head_bytes ? to_byte : d->head_bytes;
+        int64_t head = to_byte < data->head_bytes ? to_byte : data->head_bytes;
         if (at == offset || sector == turn) {
-            turn = (sector / all + 1) * all;
-            place = (int64_t)((mixed(name ^ (uint64_t)turn) >> 20) + (uint64_t)sector) % all;
-        } else if (++place == all) {
-            place = 0;
+            turn = (sector / arena_sectors + 1) * arena_sectors;
+            arena_sector =
+                (int64_t)((mixed(name ^ (uint64_t)turn) >> 20) + (uint64_t)sector) % arena_sectors;
+        } else if (++arena_sector == arena_sectors) {
+            arena_sector = 0;
         }
-        const uint8_t *source = d->arena + place * SECTOR_BYTES;
+        const uint8_t *source = data->arena + arena_sector * SECTOR_BYTES;
         uint64_t key = mixed(name + (uint64_t)sector * STEP);
         if (from == 0 && head == SECTOR_BYTES && (uintptr_t)to % 8 == 0) {
-            make_sector((const uint64_t *)(const void *)source, (uint64_t *)(void *)to, key);
+            generate_sector((const uint64_t *)(const void *)source, (uint64_t *)(void *)to, key);
         } else {
             if (from < head) {
-                make_part(source, to, from, head, key);
+                generate_part(source, to, from, head, key);
             }
             if (head < to_byte) {
                 memset(to + (head > from ? head - from : 0), 0,
@@ -73,92 +81,98 @@ static inline __attribute__((always_inline)) void sectors(const Data *d, uint8_t
 }
 
 #ifdef __x86_64__
-__attribute__((target("avx2"))) static void wide_sectors(const Data *d, uint8_t *to, int64_t bytes,
-                                                         int64_t offset, int64_t object,
-                                                         int64_t version) {
-    sectors(d, to, bytes, offset, object, version);
+__attribute__((target("avx2"))) static void generate_sectors_avx2(const Data *data, uint8_t *to,
+                                                                  int64_t bytes, int64_t offset,
+                                                                  int64_t object, int64_t version) {
+    generate_sectors_inline(data, to, bytes, offset, object, version);
 }
 #endif
 
-static void make_sectors(const Data *d, uint8_t *to, int64_t bytes, int64_t offset, int64_t object,
-                         int64_t version) {
+static void generate_sectors(const Data *data, uint8_t *to, int64_t bytes, int64_t offset,
+                             int64_t object, int64_t version) {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx2")) { // 1.5 times as fast as what every processor has
-        wide_sectors(d, to, bytes, offset, object, version);
+        generate_sectors_avx2(data, to, bytes, offset, object, version);
         return;
     }
 #endif
-    sectors(d, to, bytes, offset, object, version);
+    generate_sectors_inline(data, to, bytes, offset, object, version);
 }
 
-// Which of the pool's blocks stands in the place of a block; NONE: it is one of its own.
-static int64_t pool_block(Data *d, int64_t block, int64_t object, int64_t version, bool is_whole) {
-    uint64_t hash = mixed(mixed(~d->seed ^ mixed((uint64_t)object * STEP + (uint64_t)version)) +
+// Returns the block of the pool that replaces a block, or NONE if the block is unique.
+static int64_t find_pool_block(Data *data, int64_t block, int64_t object, int64_t version,
+                               bool is_whole) {
+    uint64_t hash = mixed(mixed(~data->seed ^ mixed((uint64_t)object * STEP + (uint64_t)version)) +
                           (uint64_t)block * STEP);
-    bool is_copy = hash < d->copies_below;
+    bool is_copy = hash < data->copies_below;
     int64_t found = (int64_t)(mixed(hash) % POOL_BLOCKS);
     if (is_whole) {
-        atomic_fetch_add_explicit(&d->made_blocks, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&data->made_blocks, 1, memory_order_relaxed);
         if (!is_copy) {
-            atomic_fetch_add_explicit(&d->single_blocks, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&data->single_blocks, 1, memory_order_relaxed);
         } else {
-            atomic_fetch_or_explicit(&d->pool_used[found / 64], 1ULL << found % 64,
+            atomic_fetch_or_explicit(&data->pool_used[found / 64], 1ULL << found % 64,
                                      memory_order_relaxed);
         }
     }
     return is_copy ? found : NONE;
 }
 
-static uint64_t checksum(
-    const uint64_t *block) { // of all words but itself; every word has an odd weight of its own
-    uint64_t sum = 0, weight = STEP;
+// Returns the checksum of all words but SUM itself; every word has an odd weight of its own.
+static uint64_t checksum(const uint64_t *block) {
+    uint64_t sum = 0;
+    uint64_t weight = STEP;
     for (int i = 0; i < WORDS; i++, weight += 2 * STEP) {
         sum += i == SUM ? 0 : (block[i] ^ block[i] >> 32) * (weight | 1);
     }
     return sum;
 }
 
-static void stamp_blocks(const Data *d, uint8_t *to, int64_t bytes, int64_t offset, int64_t object,
-                         int64_t version) {
+static void stamp_blocks(const Data *data, uint8_t *to, int64_t bytes, int64_t offset,
+                         int64_t object, int64_t version) {
     for (int64_t at = 0; at + BLOCK_BYTES <= bytes; at += BLOCK_BYTES) {
         uint64_t *block = (uint64_t *)(to + at);
-        block[TAG] = d->tag, block[OBJECT] = (uint64_t)object;
-        block[OFFSET] = (uint64_t)(offset + at), block[VERSION] = (uint64_t)version;
+        block[TAG] = data->tag;
+        block[OBJECT] = (uint64_t)object;
+        block[OFFSET] = (uint64_t)(offset + at);
+        block[VERSION] = (uint64_t)version;
         block[SUM] = checksum(block);
     }
 }
 
-EXPORT void data_make(Data *d, void *to, int64_t bytes, int64_t offset, int64_t object,
-                      int64_t version) {
+EXPORT void data_generate(Data *data, void *to, int64_t bytes, int64_t offset, int64_t object,
+                          int64_t version) {
     uint8_t *part = to;
-    if (!d->copies_below || object == POOL_OBJECT) {
-        make_sectors(d, to, bytes, offset, object, version);
+    if (!data->copies_below || object == POOL_OBJECT) {
+        generate_sectors(data, to, bytes, offset, object, version);
     } else {
         for (int64_t at = offset, end = offset + bytes; at < end;) {
-            int64_t block = at / BLOCK_BYTES, from = at % BLOCK_BYTES;
+            int64_t block = at / BLOCK_BYTES;
+            int64_t from = at % BLOCK_BYTES;
             int64_t length = BLOCK_BYTES - from < end - at ? BLOCK_BYTES - from : end - at;
-            int64_t copy = pool_block(d, block, object, version, length == BLOCK_BYTES);
+            int64_t copy = find_pool_block(data, block, object, version, length == BLOCK_BYTES);
             if (copy == NONE) {
-                make_sectors(d, part, length, at, object, version);
+                generate_sectors(data, part, length, at, object, version);
             } else {
-                make_sectors(d, part, length, copy * BLOCK_BYTES + from, POOL_OBJECT, 0);
+                generate_sectors(data, part, length, copy * BLOCK_BYTES + from, POOL_OBJECT, 0);
             }
             part += length;
             at += length;
         }
     }
-    if (d->is_stamped) {
-        stamp_blocks(d, to, bytes, offset, object, version);
+    if (data->is_stamped) {
+        stamp_blocks(data, to, bytes, offset, object, version);
     }
 }
 
-// Judge one block that was read from `offset` of an object; what it is instead goes to `bad`.
-int data_check(const Data *d, const void *data, int64_t offset, int64_t object, int64_t version,
-               BadBlock *bad) {
-    const uint64_t *block = data;
+// Verifies one block that was read at `offset` of an object. Returns the fault, with details in
+// `bad`.
+int data_verify(const Data *data, const void *read_block, int64_t offset, int64_t object,
+                int64_t version, BadBlock *bad) {
+    const uint64_t *block = read_block;
     bool is_whole = block[SUM] == checksum(block);
     bool is_here = block[OBJECT] == (uint64_t)object && block[OFFSET] == (uint64_t)offset;
-    if (is_whole && block[TAG] == d->tag && is_here && block[VERSION] == (uint64_t)version) {
+    if (is_whole && block[TAG] == data->tag && is_here && block[VERSION] == (uint64_t)version) {
         return GOOD_BLOCK;
     }
     *bad = (BadBlock){.offset_bytes = offset,
@@ -167,6 +181,9 @@ int data_check(const Data *d, const void *data, int64_t offset, int64_t object, 
                       .found_offset_bytes = (int64_t)block[OFFSET],
                       .found_version = (int32_t)block[VERSION],
                       .object = (int32_t)object};
-    bad->fault = !is_whole ? DAMAGED : block[TAG] != d->tag ? FOREIGN : is_here ? STALE : MISPLACED;
+    bad->fault = !is_whole                 ? DAMAGED
+                 : block[TAG] != data->tag ? FOREIGN
+                 : is_here                 ? STALE
+                                           : MISPLACED;
     return bad->fault;
 }

@@ -1,4 +1,5 @@
-// Rows that have ended, as the journal keeps them and as a live view counts them.
+// Takes rows that have ended out of the ring for the journal, and counts them for a live view.
+// Call path: journal_take -> journal_watch_row.
 #include "journal.h"
 
 #include <stddef.h>
@@ -20,73 +21,77 @@ SAME_PLACE(phase);
 SAME_PLACE(outcome);
 SAME_PLACE(is_bulk);
 
-static void watch_row(Watched *w, const Row *r) {
-    const int64_t kind = r->tier * OPS + r->op;
-    int64_t *total = w->totals + 4 * kind, at = 0;
-    if (r->outcome != OK) {
+static void journal_watch_row(Watched *watched, const Row *row) {
+    const int64_t kind = row->tier * OPS + row->op;
+    int64_t *total = watched->totals + 4 * kind;
+    int64_t at = 0;
+    if (row->outcome != OK) {
         total[1]++;
         return;
     }
-    const int64_t since = w->is_open_loop ? r->due_ns : r->submitted_ns;
-    const int64_t took = r->completed_ns - since;
+    const int64_t since = watched->is_open_loop ? row->due_ns : row->submitted_ns;
+    const int64_t took = row->completed_ns - since;
     total[0]++;
-    total[2] += r->op == DELETE ? 0 : r->length_bytes;
+    total[2] += row->op == DELETE ? 0 : row->length_bytes;
     total[3] += took;
-    while (at < w->bounds && took > w->bound[at]) {
+    while (at < watched->bounds && took > watched->bound[at]) {
         at++;
     }
-    w->buckets[kind * (w->bounds + 1) + at]++;
-    if (w->seen++ % w->step) {
+    watched->buckets[kind * (watched->bounds + 1) + at]++;
+    if (watched->seen++ % watched->step) {
         return;
     }
-    if (w->sampled == w->room) { // every other of them, from now on
-        w->step *= 2;
-        w->sampled /= 2;
-        for (int64_t i = 0; i < w->sampled; i++) {
-            w->response_ns[i] = w->response_ns[2 * i];
-            w->late_ns[i] = w->late_ns[2 * i];
+    if (watched->sampled == watched->room) { // Keep every other sample from now on.
+        watched->step *= 2;
+        watched->sampled /= 2;
+        for (int64_t i = 0; i < watched->sampled; i++) {
+            watched->response_ns[i] = watched->response_ns[2 * i];
+            watched->late_ns[i] = watched->late_ns[2 * i];
         }
-        if ((w->seen - 1) % w->step) {
+        if ((watched->seen - 1) % watched->step) {
             return;
         }
     }
-    w->response_ns[w->sampled] = took;
-    w->late_ns[w->sampled++] = r->submitted_ns - since;
+    watched->response_ns[watched->sampled] = took;
+    watched->late_ns[watched->sampled++] = row->submitted_ns - since;
 }
 
 // Takes rows from `to->at` on that have ended and are not in the journal yet, up to `to->room`;
 // returns how many.
-EXPORT int64_t journal_take(Rows *rows, JournalBatch *to) {
+EXPORT int64_t journal_take(Rows *rows, JournalBatch *batch) {
     const int64_t laid = atomic_load_explicit(&rows->laid, memory_order_acquire);
-    int64_t taken = 0, before = 0, before_ns = 0, at = to->at;
-    to->left = NONE;
-    for (; at < laid && taken < to->room; at++) {
-        Row *r = row_at(rows, at);
-        if (r->is_journaled) {
+    int64_t taken = 0;
+    int64_t before = 0;
+    int64_t before_ns = 0;
+    int64_t at = batch->at;
+    batch->left = NONE;
+    for (; at < laid && taken < batch->room; at++) {
+        Row *row = rows_at(rows, at);
+        if (row->is_journaled) {
             continue;
         }
-        // The engine writes the outcome last: what was measured is there before it.
-        const int8_t outcome = __atomic_load_n(&r->outcome, __ATOMIC_ACQUIRE);
-        if (outcome == SKIPPED || r->submitted_ns == NONE) {
-            if (to->left == NONE) {
-                to->left = at;
+        // The engine writes the outcome last, so all times of the row are valid.
+        const int8_t outcome = __atomic_load_n(&row->outcome, __ATOMIC_ACQUIRE);
+        if (outcome == SKIPPED || row->submitted_ns == NONE) {
+            if (batch->left == NONE) {
+                batch->left = at;
             }
             continue;
         }
-        to->place_step[taken] = at - before;
-        to->submitted_step_ns[taken] = r->submitted_ns - before_ns;
-        to->service_ns[taken] = r->completed_ns - r->submitted_ns;
-        to->ready_ns[taken] = r->ready_ns;
-        to->outcome[taken] = outcome;
-        to->retries[taken] = r->retries;
-        if (to->watched) {
-            watch_row(to->watched, r);
+        batch->place_step[taken] = at - before;
+        batch->submitted_step_ns[taken] = row->submitted_ns - before_ns;
+        batch->service_ns[taken] = row->completed_ns - row->submitted_ns;
+        batch->ready_ns[taken] = row->ready_ns;
+        batch->outcome[taken] = outcome;
+        batch->retries[taken] = row->retries;
+        if (batch->watched) {
+            journal_watch_row(batch->watched, row);
         }
         before = at;
-        before_ns = r->submitted_ns;
-        r->is_journaled = true;
+        before_ns = row->submitted_ns;
+        row->is_journaled = true;
         taken++;
     }
-    to->at = at;
+    batch->at = at;
     return taken;
 }

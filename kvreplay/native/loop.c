@@ -1,9 +1,15 @@
-// The life of an operation, once for all ways in which bytes move: ready, due, started, put,
-// reaped, finished.
+// The life of an operation, the same for every engine. A loop calls loop_take_step, carries the
+// step out (uring.c, threads.c), and calls loop_complete_step with the result.
 //
-// A loop takes a step (take_step), does it in its own way (uring.c, threads.c), and says what came
-// of it (end_step). An operation of one I/O is one step; a longer one opens, moves I/O by I/O, and
-// closes when its last I/O has come.
+//   ready     order.c pushed the row on the heap of its queue: nothing that it waits for is left
+//   due       loop_take_step sees that the row's due time has come and that a slot is free
+//   start     start_operation turns the row into an Operation and reserves or finds its extent
+//   submit    the loop submits the step; operation_mark_submitted records the time
+//   complete  loop_complete_step records the result and returns the slot
+//   finish    finish_operation writes the outcome, and order.c opens the groups that waited
+//
+// An operation of one I/O is one step (WHOLE, MOVE or ERASE). A longer one on a file opens (OPEN),
+// transfers I/O by I/O (MOVE), and closes after its last I/O has completed (CLOSE).
 #include "plan.h"
 #include "replay.h"
 
@@ -11,43 +17,43 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-enum {
-    MOST_BEGUN = 1024
-}; // operations that end as they begin, before a loop looks at anything else
+// Operations that end as they start, at most, before loop_take_step returns to its loop.
+enum { MOST_BEGUN = 1024 };
 
-int64_t run_ns(const Engine *e) {
-    return e->job->virtual_end_ns ? e->virtual_ns : now_ns() - e->job->start_ns;
+int64_t engine_now_ns(const Engine *engine) {
+    return engine->job->virtual_end_ns ? engine->virtual_ns
+                                       : monotonic_ns() - engine->job->start_ns;
 }
-void lock(Engine *e) {
-    pthread_mutex_lock(&e->order.lock);
+void engine_lock(Engine *engine) {
+    pthread_mutex_lock(&engine->order.lock);
 }
-void unlock(Engine *e) {
-    pthread_mutex_unlock(&e->order.lock);
+void engine_unlock(Engine *engine) {
+    pthread_mutex_unlock(&engine->order.lock);
 }
-uint8_t *buffer_of(const Engine *e, int32_t place) {
-    return e->job->buffers + place * e->job->io_bytes;
-}
-
-bool is_over(const Engine *e) {
-    return atomic_load_explicit(&e->job->is_stopped, memory_order_relaxed) ||
-           atomic_load_explicit(&e->job->completed, memory_order_relaxed) == e->order.rows->total;
+uint8_t *engine_slot_buffer(const Engine *engine, int32_t slot) {
+    return engine->job->buffers + slot * engine->job->io_bytes;
 }
 
-// --- queues and places
-// -----------------------------------------------------------------------------------------------
-
-static Drive *drive_of(const Tier *t, int64_t object) {
-    return &t->drive[t->drive_of ? t->drive_of[object] : 0];
+bool engine_is_over(const Engine *engine) {
+    return atomic_load_explicit(&engine->job->is_stopped, memory_order_relaxed) ||
+           atomic_load_explicit(&engine->job->completed, memory_order_relaxed) ==
+               engine->order.rows->total;
 }
 
-Queue *queue_of(Engine *e, const Row *row) {
-    Tier *t = &e->job->tier[row->tier];
-    int queue = t->queue[row->op];
+// --- queues and slots
+
+static Drive *tier_drive_of_object(const Tier *tier, int64_t object) {
+    return &tier->drive[tier->drive_of ? tier->drive_of[object] : 0];
+}
+
+Queue *queue_of_row(Engine *engine, const Row *row) {
+    Tier *tier = &engine->job->tier[row->tier];
+    int queue = tier->queue[row->op];
     if (queue == RINGS_QUEUE) {
-        Drive *d = drive_of(t, row->object_id);
-        queue = d->first_loop + d->loop_step * (row->object_id % d->loops);
+        Drive *drive = tier_drive_of_object(tier, row->object_id);
+        queue = drive->first_loop + drive->loop_step * (row->object_id % drive->loops);
     }
-    return &e->queue[queue];
+    return &engine->queue[queue];
 }
 
 void queue_wake(Queue *queue) {
@@ -60,407 +66,438 @@ void queue_wake(Queue *queue) {
     }
 }
 
-void wake_all(Engine *e) {
-    for (int i = 0; i < e->queues; i++) {
-        queue_wake(&e->queue[i]);
-        if (e->queue[i].event_fd == NONE) {
-            pthread_cond_broadcast(&e->queue[i].woken);
+void engine_wake_queues(Engine *engine) {
+    for (int i = 0; i < engine->queues; i++) {
+        queue_wake(&engine->queue[i]);
+        if (engine->queue[i].event_fd == NONE) {
+            pthread_cond_broadcast(&engine->queue[i].woken);
         }
     }
 }
 
-static bool has_place(Engine *e, Places *p) {
-    if (p == &e->places) {
-        p->allowed = (int32_t)atomic_load_explicit(&e->job->allowed_places, memory_order_relaxed);
+// Returns whether a slot is free and its buffer has memory.
+static bool slots_has_free(Engine *engine, Slots *slots) {
+    if (slots == &engine->slots) {
+        slots->allowed =
+            (int32_t)atomic_load_explicit(&engine->job->allowed_slots, memory_order_relaxed);
     }
-    return p->count && p->all - p->count < p->allowed;
+    return slots->count && slots->all - slots->count < slots->allowed;
 }
 
-static int32_t take_place(Engine *e, Places *p) {
-    int32_t place = p->free[--p->count], used = p->all - p->count;
-    if (p == &e->places) {
-        e->job->most_places = max_of(e->job->most_places, used);
+static int32_t slots_take(Engine *engine, Slots *slots) {
+    int32_t slot = slots->free[--slots->count];
+    int32_t used = slots->all - slots->count;
+    if (slots == &engine->slots) {
+        engine->job->max_slots = max_of(engine->job->max_slots, used);
     }
-    atomic_store_explicit(p == &e->places ? &e->job->in_flight : &e->job->copying, used,
-                          memory_order_relaxed);
-    return place;
+    atomic_store_explicit(slots == &engine->slots ? &engine->job->in_flight : &engine->job->copying,
+                          used, memory_order_relaxed);
+    return slot;
 }
 
-static void give_place(Engine *e, Places *p, int32_t place) {
-    bool was_full = !has_place(e, p);
-    p->free[p->count++] = place;
-    atomic_store_explicit(p == &e->places ? &e->job->in_flight : &e->job->copying,
-                          p->all - p->count, memory_order_relaxed);
+static void slots_return(Engine *engine, Slots *slots, int32_t slot) {
+    bool was_full = !slots_has_free(engine, slots);
+    slots->free[slots->count++] = slot;
+    atomic_store_explicit(slots == &engine->slots ? &engine->job->in_flight : &engine->job->copying,
+                          slots->all - slots->count, memory_order_relaxed);
     if (!was_full) {
         return;
     }
-    for (Queue *l = e->queue; l < e->queue + e->queues; l++) {
-        if (l->places == p && (l->ready.count || l->first || l->bulk || l->closing)) {
-            queue_wake(l);
+    for (Queue *queue = engine->queue; queue < engine->queue + engine->queues; queue++) {
+        if (queue->slots == slots &&
+            (queue->ready.count || queue->first || queue->bulk || queue->closing)) {
+            queue_wake(queue);
         }
     }
 }
 
-// What the time since the last look was, by how things stood from then on: before a place is taken
-// or given.
-static void account(Engine *e, int64_t now) {
-    Job *j = e->job;
-    int64_t passed = now - e->counted_ns, used = e->places.all - e->places.count,
-            idle = e->places.all - used;
+// Attributes the time since the last call to the state that held from then on. Every change of the
+// number of slots in use calls it first.
+static void account_slot_time(Engine *engine, int64_t now) {
+    Job *job = engine->job;
+    int64_t passed = now - engine->counted_ns;
+    int64_t used = engine->slots.all - engine->slots.count;
+    int64_t idle = engine->slots.all - used;
     if (passed > 0) {
-        j->in_use_ns += used * passed;
-        if (e->waiting == DEPTH_LIMITED) {
-            j->depth_limited_ns += passed;
-        } else if (now > e->full_due_ns) { // nobody looked meanwhile: all that could were at work
-            j->depth_limited_ns +=
-                now - (e->full_due_ns > e->counted_ns ? e->full_due_ns : e->counted_ns);
+        job->in_use_ns += used * passed;
+        if (engine->waiting == DEPTH_LIMITED) {
+            job->depth_limited_ns += passed;
+        } else if (now > engine->full_due_ns) {
+            job->depth_limited_ns +=
+                now - (engine->full_due_ns > engine->counted_ns ? engine->full_due_ns
+                                                                : engine->counted_ns);
         }
-        if (e->waiting == GROWING) {
-            j->growing_ns += passed;
+        if (engine->waiting == GROWING) {
+            job->growing_ns += passed;
         }
-        if (e->waiting == BLOCKED) {
-            j->blocked_ns += idle * passed;
+        if (engine->waiting == BLOCKED) {
+            job->blocked_ns += idle * passed;
         }
-        if (e->waiting == UNREAD) {
-            j->unread_ns += idle * passed;
+        if (engine->waiting == UNREAD) {
+            job->unread_ns += idle * passed;
         }
-        e->counted_ns = now;
+        engine->counted_ns = now;
     }
 }
 
-// --- an operation begins and ends
-// -----------------------------------------------------------------------------------
+// --- operations: start, submission and finish
 
-static void set_outcome(Row *r, int8_t outcome) { // last: whoever sees it sees the times
-    __atomic_store_n(&r->outcome, outcome, __ATOMIC_RELEASE);
+// Stores the outcome after all times, so that a reader of the outcome also sees the times.
+static void set_outcome(Row *row, int8_t outcome) {
+    __atomic_store_n(&row->outcome, outcome, __ATOMIC_RELEASE);
 }
 
-static void leave(Engine *e, int64_t number, int64_t now) {
-    if (now > e->latest_ns) {
-        e->latest_ns = now;
+static void finish_row(Engine *engine, int64_t number, int64_t now) {
+    if (now > engine->latest_ns) {
+        engine->latest_ns = now;
     }
-    order_leave(e, number, now);
-    for (Queue *l = e->queue; l < e->queue + e->queues; l++) {
-        if (l->is_full) {
-            l->is_full = false;
-            queue_wake(l);
+    order_finish_row(engine, number, now);
+    for (Queue *queue = engine->queue; queue < engine->queue + engine->queues; queue++) {
+        if (queue->is_full) {
+            queue->is_full = false;
+            queue_wake(queue);
         }
     }
-    int64_t done = atomic_fetch_add_explicit(&e->job->completed, 1, memory_order_relaxed) + 1;
-    if (done == e->order.rows->total) {
-        wake_all(e);
+    int64_t done = atomic_fetch_add_explicit(&engine->job->completed, 1, memory_order_relaxed) + 1;
+    if (done == engine->order.rows->total) {
+        engine_wake_queues(engine);
     }
 }
 
-static void fail(Engine *e, Operation *f, int8_t outcome, int64_t error, const Step *s) {
-    Job *j = e->job;
-    if (f->is_failed) {
+// Marks an operation as failed; the first failure of a job is kept for its report.
+static void fail_operation(Engine *engine, Operation *operation, int8_t outcome, int64_t error,
+                           const Step *step) {
+    Job *job = engine->job;
+    if (operation->is_failed) {
         return;
     }
-    f->is_failed = true;
-    set_outcome(f->row, outcome);
+    operation->is_failed = true;
+    set_outcome(operation->row, outcome);
     int64_t none = NONE;
-    if (atomic_compare_exchange_strong(&j->failed_row, &none, f->number)) {
-        j->failed_trace_row = f->row->trace_row, j->failed_op = f->row->op;
-        j->failed_object = f->row->object_id, j->failed_tier = f->row->tier;
-        j->failed_errno = error;
-        j->failed_outcome = outcome;
-        j->failed_from_bytes = s ? s->from_bytes : 0;
-        j->failed_bytes = s ? s->bytes : 0;
-        j->failed_moved = s ? s->result : 0;
+    if (atomic_compare_exchange_strong(&job->failed_row, &none, operation->number)) {
+        job->failed_trace_row = operation->row->trace_row;
+        job->failed_op = operation->row->op;
+        job->failed_object = operation->row->object_id;
+        job->failed_tier = operation->row->tier;
+        job->failed_errno = error;
+        job->failed_outcome = outcome;
+        job->failed_from_bytes = step ? step->from_bytes : 0;
+        job->failed_bytes = step ? step->bytes : 0;
+        job->failed_moved = step ? step->result : 0;
     }
-    if (j->stops_on_error) {
-        j->is_stopped = true;
-        wake_all(e);
+    if (job->stops_on_error) {
+        job->is_stopped = true;
+        engine_wake_queues(engine);
     }
 }
 
-static void unlist(Queue *l, Operation *f) {
-    if (!f->is_listed) {
+static void unlist_operation(Queue *queue, Operation *operation) {
+    if (!operation->is_listed) {
         return;
     }
-    Operation **first = f->is_bulk ? &l->bulk : &l->first, *before = NULL;
-    for (Operation *at = *first; at != f; at = at->next) {
+    Operation **first = operation->is_bulk ? &queue->bulk : &queue->first;
+    Operation *before = NULL;
+    for (Operation *at = *first; at != operation; at = at->next) {
         before = at;
     }
     if (before) {
-        before->next = f->next;
+        before->next = operation->next;
     } else {
-        *first = f->next;
+        *first = operation->next;
     }
-    if (!f->is_bulk && l->last == f) {
-        l->last = before;
+    if (!operation->is_bulk && queue->last == operation) {
+        queue->last = before;
     }
-    f->is_listed = false;
+    operation->is_listed = false;
 }
 
-static void list(Engine *e, Operation *f) { // its I/Os may go
-    Queue *l = &e->queue[f->queue];
-    f->is_listed = true;
-    f->next = NULL;
-    if (f->is_bulk) {
-        f->next = l->bulk, l->bulk = f;
-    } else if (l->first) {
-        l->last = l->last->next = f;
+// Adds an operation to the list of those with I/Os to start.
+static void list_operation(Engine *engine, Operation *operation) {
+    Queue *queue = &engine->queue[operation->queue];
+    operation->is_listed = true;
+    operation->next = NULL;
+    if (operation->is_bulk) {
+        operation->next = queue->bulk;
+        queue->bulk = operation;
+    } else if (queue->first) {
+        queue->last = queue->last->next = operation;
     } else {
-        l->first = l->last = f;
+        queue->first = queue->last = operation;
     }
-    queue_wake(l);
+    queue_wake(queue);
 }
 
-static void release(Engine *e, Operation *f) { // its place among those under way
-    Queue *l = &e->queue[f->queue];
-    l->promised[f->is_bulk] -= f->promised;
-    l->places->operations--;
-    f->next = l->places->spare;
-    f->row = NULL;
-    l->places->spare = f;
+// Returns an operation to the free ones.
+static void release_operation(Engine *engine, Operation *operation) {
+    Queue *queue = &engine->queue[operation->queue];
+    queue->promised[operation->is_bulk] -= operation->promised;
+    queue->slots->operations--;
+    operation->next = queue->slots->spare;
+    operation->row = NULL;
+    queue->slots->spare = operation;
 }
 
-static void finish(Engine *e, Operation *f) {
-    Row *r = f->row;
-    if (!f->is_failed && r->outcome != CORRUPT) {
-        r->completed_ns = f->last_ns;
-        set_outcome(r, OK);
+// Ends an operation: writes its outcome and opens the groups that waited for its row.
+static void finish_operation(Engine *engine, Operation *operation) {
+    Row *row = operation->row;
+    if (!operation->is_failed && row->outcome != CORRUPT) {
+        row->completed_ns = operation->last_ns;
+        set_outcome(row, OK);
     }
-    release(e, f);
-    leave(e, f->number, f->last_ns);
+    release_operation(engine, operation);
+    finish_row(engine, operation->number, operation->last_ns);
 }
 
-static bool needs_close(const Operation *f) {
-    switch (f->tier->kind) {
+static bool needs_close(const Operation *operation) {
+    switch (operation->tier->kind) {
     case EXTENTS:
-        return f->tier->is_synced && f->row->op == WRITE && !f->is_failed;
+        return operation->tier->is_synced && operation->row->op == WRITE && !operation->is_failed;
     case FILES:
     case PYTHON:
-        return f->ios > 1;
+        return operation->ios > 1;
     default:
         return false;
     }
 }
 
-static void end_ios(Engine *e, Operation *f) { // if all have come and none will follow
-    Queue *l = &e->queue[f->queue];
-    if (f->out || (f->next_io < f->ios && !f->is_failed)) {
+// Closes or finishes an operation if all of its I/Os have completed and none will follow.
+static void close_or_finish_operation(Engine *engine, Operation *operation) {
+    Queue *queue = &engine->queue[operation->queue];
+    if (operation->out || (operation->next_io < operation->ios && !operation->is_failed)) {
         return;
     }
-    if (!needs_close(f)) {
-        finish(e, f);
+    if (!needs_close(operation)) {
+        finish_operation(engine, operation);
         return;
     }
-    f->next = l->closing;
-    l->closing = f;
-    queue_wake(l);
+    operation->next = queue->closing;
+    queue->closing = operation;
+    queue_wake(queue);
 }
 
-// Of a filesystem's errors: it does not preallocate, so files grow as they are written.
-bool can_not_grow(int error) {
+// A filesystem that does not preallocate is no failure: its files grow as they are written.
+bool operation_cannot_preallocate(int error) {
     return error == EOPNOTSUPP || error == EINVAL || error == ENOSYS || error == ENODEV;
 }
 
-void stamp(Step *s, int64_t now) {
-    if (__atomic_exchange_n(&s->operation->is_stamped, true, __ATOMIC_RELAXED)) {
-        return; // several move its I/Os
+void operation_mark_submitted(Step *step, int64_t now) {
+    if (__atomic_exchange_n(&step->operation->is_stamped, true, __ATOMIC_RELAXED)) {
+        return; // Several threads submit I/Os of one operation; the first sets the time.
     }
-    s->operation->row->submitted_ns = now;
+    step->operation->row->submitted_ns = now;
 }
 
-// Find or make room for the object; 0, or an errno.
-static int64_t find_room(Engine *e, Operation *f) {
-    Row *r = f->row;
-    int64_t started = now_ns(), to = f->to_bytes > 0 ? f->to_bytes : 1;
-    int64_t start = r->op == WRITE ? space_reserve(f->drive->space, r->object_id, to)
-                                   : space_find(f->drive->space, r->object_id, NULL);
-    e->job->reserve_ns += r->op == WRITE ? now_ns() - started : 0;
+// Reserves the extent of a write, or finds that of a read. Returns 0 or an errno.
+static int64_t find_extent(Engine *engine, Operation *operation) {
+    Row *row = operation->row;
+    int64_t started = monotonic_ns();
+    int64_t to = operation->to_bytes > 0 ? operation->to_bytes : 1;
+    int64_t start = row->op == WRITE ? space_reserve(operation->drive->space, row->object_id, to)
+                                     : space_find(operation->drive->space, row->object_id, NULL);
+    engine->job->reserve_ns += row->op == WRITE ? monotonic_ns() - started : 0;
     if (start < 0) {
         return -start;
     }
-    f->base = f->drive->base + start;
-    f->fd = f->drive->fd;
+    operation->base = operation->drive->base + start;
+    operation->fd = operation->drive->fd;
     return 0;
 }
 
-// Begin a row; whether it is a step now. Else it has ended, or its I/Os are listed.
-static bool begin(Engine *e, int queue, int64_t number, int64_t now, Step *s) {
-    Job *j = e->job;
-    Row *r = row_at(e->order.rows, number);
-    Tier *t = &j->tier[r->tier];
-    if (now < e->latest_ns) {
-        now = e->latest_ns;
+// Starts the operation of a row. Returns whether it fills `step`; if not, the row has ended, or
+// its I/Os are in the list from which loop_take_step takes them.
+static bool start_operation(Engine *engine, int queue_index, int64_t number, int64_t now,
+                            Step *step) {
+    Job *job = engine->job;
+    Row *row = rows_at(engine->order.rows, number);
+    Tier *tier = &job->tier[row->tier];
+    if (now < engine->latest_ns) {
+        now = engine->latest_ns;
     }
-    if (t->kind == NOTHING || (t->kind == MODELLED && r->op == DELETE)) {
-        r->submitted_ns = r->completed_ns = now;
-        set_outcome(r, OK);
-        leave(e, number, now);
+    if (tier->kind == NOTHING || (tier->kind == MODELLED && row->op == DELETE)) {
+        row->submitted_ns = row->completed_ns = now;
+        set_outcome(row, OK);
+        finish_row(engine, number, now);
         return false;
     }
-    Queue *l = &e->queue[queue];
-    Operation *f = l->places->spare;
-    l->places->spare = f->next;
-    l->places->operations++;
-    int64_t end = r->offset_bytes + r->length_bytes, pad = t->padding_bytes;
-    int64_t from = r->offset_bytes / pad * pad, to = (end + pad - 1) / pad * pad;
-    bool has_bytes = r->op != DELETE && r->length_bytes > 0 && (t->kind != MODELLED || t->matrix);
-    int32_t ios = has_bytes ? (int32_t)((to - from + j->io_bytes - 1) / j->io_bytes) : 1,
-            id = f->id;
-    *f = (Operation){.number = number,
-                     .row = r,
-                     .tier = t,
-                     .drive = t->drives ? drive_of(t, r->object_id) : NULL,
-                     .from_bytes = from,
-                     .to_bytes = to,
-                     .needed_to_bytes = end,
-                     .ios = ios,
-                     .fd = NONE,
-                     .id = id,
-                     .queue = queue,
-                     .is_bulk = r->is_bulk && ios > 1};
+    Queue *queue = &engine->queue[queue_index];
+    Operation *operation = queue->slots->spare;
+    queue->slots->spare = operation->next;
+    queue->slots->operations++;
+    int64_t end = row->offset_bytes + row->length_bytes;
+    int64_t pad = tier->padding_bytes;
+    int64_t from = row->offset_bytes / pad * pad;
+    int64_t to = (end + pad - 1) / pad * pad;
+    bool has_bytes =
+        row->op != DELETE && row->length_bytes > 0 && (tier->kind != MODELLED || tier->matrix);
+    int32_t ios = has_bytes ? (int32_t)((to - from + job->io_bytes - 1) / job->io_bytes) : 1;
+    int32_t id = operation->id;
+    *operation =
+        (Operation){.number = number,
+                    .row = row,
+                    .tier = tier,
+                    .drive = tier->drives ? tier_drive_of_object(tier, row->object_id) : NULL,
+                    .from_bytes = from,
+                    .to_bytes = to,
+                    .needed_to_bytes = end,
+                    .ios = ios,
+                    .fd = NONE,
+                    .id = id,
+                    .queue = queue_index,
+                    .is_bulk = row->is_bulk && ios > 1};
     int64_t error = 0;
     bool is_open = false;
     if (ios > 1) {
-        f->promised = f->is_bulk && j->bulk_depth < ios ? (int32_t)j->bulk_depth : ios;
+        operation->promised =
+            operation->is_bulk && job->bulk_depth < ios ? (int32_t)job->bulk_depth : ios;
     }
-    l->promised[f->is_bulk] += f->promised;
-    if (t->kind == EXTENTS || t->kind == MEMORY) {
-        if (r->op == DELETE && !t->is_discarding) {
-            r->submitted_ns = now;
-            error = -space_release(f->drive->space, r->object_id);
-        } else if (r->op != DELETE) {
-            error = find_room(e, f);
+    queue->promised[operation->is_bulk] += operation->promised;
+    if (tier->kind == EXTENTS || tier->kind == MEMORY) {
+        if (row->op == DELETE && !tier->is_discarding) {
+            row->submitted_ns = now;
+            error = -space_release(operation->drive->space, row->object_id);
+        } else if (row->op != DELETE) {
+            error = find_extent(engine, operation);
         }
         if (error == ENOSPC &&
-            atomic_load_explicit(&e->order.rows->ended, memory_order_relaxed) < number) {
-            // A delete that the trace has before it may still wait: again when something more has
-            // ended.
-            release(e, f);
-            l->is_full = true;
-            heap_push(&l->ready, number);
-            e->order.ready++;
+            atomic_load_explicit(&engine->order.rows->ended, memory_order_relaxed) < number) {
+            // An earlier delete of the trace may still free space: the write is tried again when
+            // another row has ended.
+            release_operation(engine, operation);
+            queue->is_full = true;
+            heap_push(&queue->ready, number);
+            engine->order.ready++;
             return false;
         }
-        if (error || (r->op == DELETE && !t->is_discarding) || (!has_bytes && r->op != DELETE)) {
-            if (r->submitted_ns == NONE) {
-                r->submitted_ns = now;
+        if (error || (row->op == DELETE && !tier->is_discarding) ||
+            (!has_bytes && row->op != DELETE)) {
+            if (row->submitted_ns == NONE) {
+                row->submitted_ns = now;
             }
-            f->last_ns = run_ns(e);
+            operation->last_ns = engine_now_ns(engine);
             if (error) {
-                fail(e, f, FAILED, error, NULL);
+                fail_operation(engine, operation, FAILED, error, NULL);
             }
-            finish(e, f);
+            finish_operation(engine, operation);
             return false;
         }
         is_open = true;
-        if (r->op != DELETE && ios > 1) {
-            if (r->op == WRITE) {
-                j->long_writes++;
+        if (row->op != DELETE && ios > 1) {
+            if (row->op == WRITE) {
+                job->long_writes++;
             }
-            list(e, f);
+            list_operation(engine, operation);
             return false;
         }
     }
-    if (ios > 1 && t->kind == MODELLED) {
-        list(e, f);
+    if (ios > 1 && tier->kind == MODELLED) {
+        list_operation(engine, operation);
         return false;
     }
-    if (ios > 1 && r->op == WRITE) {
-        j->long_writes++;
+    if (ios > 1 && row->op == WRITE) {
+        job->long_writes++;
     }
-    int32_t act = r->op == DELETE ? ERASE : is_open ? MOVE : ios == 1 ? WHOLE : OPEN;
+    int32_t act = row->op == DELETE ? ERASE : is_open ? MOVE : ios == 1 ? WHOLE : OPEN;
     if (act == MOVE || act == WHOLE) {
-        f->next_io = 1;
+        operation->next_io = 1;
     }
-    f->out = 1;
-    *s = (Step){.operation = f,
-                .act = act,
-                .from_bytes = from,
-                .bytes = has_bytes && act != OPEN ? to - from : 0};
+    operation->out = 1;
+    *step = (Step){.operation = operation,
+                   .act = act,
+                   .from_bytes = from,
+                   .bytes = has_bytes && act != OPEN ? to - from : 0};
     return true;
 }
 
-static void next_io(Engine *e, Queue *l, Operation *f, Step *s) {
-    int64_t io = e->job->io_bytes, start = f->from_bytes + f->next_io++ * io,
-            end = min_of(start + io, f->to_bytes);
-    f->out++;
-    if (f->promised > f->ios - f->next_io) {
-        f->promised--;
-        l->promised[f->is_bulk]--;
+// Fills `step` with the next I/O of an operation.
+static void take_next_io(Engine *engine, Queue *queue, Operation *operation, Step *step) {
+    int64_t io = engine->job->io_bytes;
+    int64_t start = operation->from_bytes + operation->next_io++ * io;
+    int64_t end = min_of(start + io, operation->to_bytes);
+    operation->out++;
+    if (operation->promised > operation->ios - operation->next_io) {
+        operation->promised--;
+        queue->promised[operation->is_bulk]--;
     }
-    if (f->next_io == f->ios) {
-        unlist(l, f);
+    if (operation->next_io == operation->ios) {
+        unlist_operation(queue, operation);
     }
-    *s = (Step){.operation = f, .act = MOVE, .from_bytes = start, .bytes = end - start};
+    *step = (Step){.operation = operation, .act = MOVE, .from_bytes = start, .bytes = end - start};
 }
 
-static Operation *next_bulk(Engine *e, Queue *l) { // that of which the fewest I/Os are in flight
+// Returns the checkpoint operation with the fewest I/Os in flight that may start another one.
+static Operation *find_bulk_operation(Engine *engine, Queue *queue) {
     Operation *found = NULL;
-    for (Operation *f = l->bulk; f; f = f->next) {
-        if (f->out < e->job->bulk_depth && (!found || f->out < found->out)) {
-            found = f;
+    for (Operation *operation = queue->bulk; operation; operation = operation->next) {
+        if (operation->out < engine->job->bulk_depth && (!found || operation->out < found->out)) {
+            found = operation;
         }
     }
     return found;
 }
 
-static Waiting why_idle(const Engine *e,
-                        const Queue *l) { // has room in the queue, and nothing that may go
-    const Order *o = &e->order;
-    int64_t laid = atomic_load_explicit(&o->rows->laid, memory_order_relaxed);
-    if (o->cursor == o->rows->total && !o->chained && !l->ready.count) {
-        return FREE_TO_GO; // all rows went
+// Explains why slots are free and no row may start.
+static Waiting explain_idle_slots(const Engine *engine, const Queue *queue) {
+    const Order *order = &engine->order;
+    int64_t laid = atomic_load_explicit(&order->rows->laid, memory_order_relaxed);
+    if (order->cursor == order->rows->total && !order->chained && !queue->ready.count) {
+        return FREE_TO_GO; // All rows have started.
     }
-    bool is_unread = o->cursor == laid && laid < o->rows->total &&
-                     laid - atomic_load(&o->rows->given) <= o->rows->mask;
+    bool is_unread = order->cursor == laid && laid < order->rows->total &&
+                     laid - atomic_load(&order->rows->given) <= order->rows->mask;
     return is_unread ? UNREAD : BLOCKED;
 }
 
-// Whether the operations under way fill the queue without this one. To open its file now would
-// reserve its space too soon: a queue of 200 places, each opening an object of 340 MB, takes 70 GB
-// of a drive that the trace fills with 4.
-static bool is_too_soon(const Engine *e, const Queue *l, const Row *r) {
-    return r->op != DELETE && r->length_bytes > e->job->io_bytes &&
-           l->promised[r->is_bulk] >= l->places->all;
+// Returns whether the operations in progress fill the queue without this row. Opening its file now
+// would reserve space too early: 200 slots that each open an object of 340 MB reserve 70 GB of a
+// drive of which the trace uses 4 GB.
+static bool would_open_too_soon(const Engine *engine, const Queue *queue, const Row *row) {
+    return row->op != DELETE && row->length_bytes > engine->job->io_bytes &&
+           queue->promised[row->is_bulk] >= queue->slots->all;
 }
 
-// Take what this queue's loop is to do now. If there is nothing, `next_ns` is when something is
-// due, or INT64_MAX.
-bool take_step(Engine *e, int queue, int64_t now, Step *s, int64_t *next_ns) {
-    Queue *l = &e->queue[queue];
-    Places *p = l->places;
+// Takes the next step of a queue, in this order: close an operation, continue the oldest operation
+// in progress, start the first ready row that is due, continue a checkpoint operation. If there is
+// none, `next_ns` is the next due time, or INT64_MAX. The caller holds the lock.
+bool loop_take_step(Engine *engine, int queue_index, int64_t now, Step *step, int64_t *next_ns) {
+    Queue *queue = &engine->queue[queue_index];
+    Slots *slots = queue->slots;
     Waiting waiting = FREE_TO_GO;
     bool is_found = false;
     *next_ns = INT64_MAX;
     for (int begun = 0; !is_found && begun < MOST_BEGUN; begun++) {
-        bool may = has_place(e, p);
-        if (may && l->closing) {
-            Operation *f = l->closing;
-            l->closing = f->next;
-            f->out = 1;
-            *s = (Step){.operation = f, .act = CLOSE};
+        bool may = slots_has_free(engine, slots);
+        if (may && queue->closing) {
+            Operation *operation = queue->closing;
+            queue->closing = operation->next;
+            operation->out = 1;
+            *step = (Step){.operation = operation, .act = CLOSE};
             is_found = true;
             break;
         }
-        if (e->job->is_stopped) {
+        if (engine->job->is_stopped) {
             break;
         }
-        if (l->first) {
+        if (queue->first) {
             if (may) {
-                next_io(e, l, l->first, s), is_found = true;
+                take_next_io(engine, queue, queue->first, step);
+                is_found = true;
             } else {
-                waiting = p->count ? GROWING : DEPTH_LIMITED;
+                waiting = slots->count ? GROWING : DEPTH_LIMITED;
             }
             break;
         }
-        if (order_look(e, l)) {
+        if (order_admit_rows(engine, queue)) {
             *next_ns = now;
         }
-        if (l->ready.count && !l->is_full) {
-            Row *r = row_at(e->order.rows, l->ready.number[0]);
-            bool is_depth_limited = !p->count || p->operations >= p->all || is_too_soon(e, l, r);
-            if (r->due_ns > now) {
-                *next_ns = r->due_ns;
-            } else if (e->job->tier[r->tier].kind == NOTHING || (may && !is_depth_limited)) {
-                e->order.ready--;
-                is_found = begin(e, queue, heap_pop(&l->ready), now, s);
+        if (queue->ready.count && !queue->is_full) {
+            Row *row = rows_at(engine->order.rows, queue->ready.number[0]);
+            bool is_depth_limited = !slots->count || slots->operations >= slots->all ||
+                                    would_open_too_soon(engine, queue, row);
+            if (row->due_ns > now) {
+                *next_ns = row->due_ns;
+            } else if (engine->job->tier[row->tier].kind == NOTHING || (may && !is_depth_limited)) {
+                engine->order.ready--;
+                is_found = start_operation(engine, queue_index, heap_pop(&queue->ready), now, step);
                 if (begun == MOST_BEGUN - 1) {
                     *next_ns = now;
                 }
@@ -468,140 +505,148 @@ bool take_step(Engine *e, int queue, int64_t now, Step *s, int64_t *next_ns) {
             } else {
                 waiting = is_depth_limited ? DEPTH_LIMITED : GROWING;
             }
-        } else if (l->is_full || (*next_ns > now && !l->bulk)) {
-            waiting = why_idle(e, l);
+        } else if (queue->is_full || (*next_ns > now && !queue->bulk)) {
+            waiting = explain_idle_slots(engine, queue);
         }
-        Operation *bulk = may ? next_bulk(e, l) : NULL;
+        Operation *bulk = may ? find_bulk_operation(engine, queue) : NULL;
         if (bulk) {
-            next_io(e, l, bulk, s), is_found = true;
+            take_next_io(engine, queue, bulk, step);
+            is_found = true;
         }
         break;
     }
-    if (p == &e->places) {
-        account(e, now);
+    if (slots == &engine->slots) {
+        account_slot_time(engine, now);
     }
     if (is_found) {
-        s->place = take_place(e, p);
+        step->slot = slots_take(engine, slots);
     }
-    if (p != &e->places) {
+    if (slots != &engine->slots) {
         return is_found;
     }
-    e->waiting = waiting;
-    e->full_due_ns = INT64_MAX;
-    if (is_found && !p->count) {
-        if (l->first) {
-            e->full_due_ns = now;
-        } else if (l->ready.count) {
-            e->full_due_ns = row_at(e->order.rows, l->ready.number[0])->due_ns;
+    engine->waiting = waiting;
+    engine->full_due_ns = INT64_MAX;
+    if (is_found && !slots->count) {
+        if (queue->first) {
+            engine->full_due_ns = now;
+        } else if (queue->ready.count) {
+            engine->full_due_ns = rows_at(engine->order.rows, queue->ready.number[0])->due_ns;
         }
     }
     return is_found;
 }
 
-// Say what came of a step; the caller holds the lock.
-void end_step(Engine *e, Step *s) {
-    Operation *f = s->operation;
-    Queue *l = &e->queue[f->queue];
-    bool is_read = f->row->op == READ;
-    int64_t least = s->bytes;
-    if (is_read && f->needed_to_bytes - s->from_bytes < least) {
-        least = f->needed_to_bytes - s->from_bytes;
+// Records the result of a step and lists, closes or finishes its operation. The caller holds the
+// lock.
+void loop_complete_step(Engine *engine, Step *step) {
+    Operation *operation = step->operation;
+    Queue *queue = &engine->queue[operation->queue];
+    bool is_read = operation->row->op == READ;
+    int64_t least = step->bytes;
+    if (is_read && operation->needed_to_bytes - step->from_bytes < least) {
+        least = operation->needed_to_bytes - step->from_bytes;
     }
-    f->out--;
-    if (s->ended_ns > f->last_ns) {
-        f->last_ns = s->ended_ns;
+    operation->out--;
+    if (step->ended_ns > operation->last_ns) {
+        operation->last_ns = step->ended_ns;
     }
-    atomic_fetch_add_explicit(&e->job->moved_steps, 1, memory_order_relaxed);
-    if (l->places == &e->places) {
-        account(e, s->ended_ns);
+    atomic_fetch_add_explicit(&engine->job->moved_steps, 1, memory_order_relaxed);
+    if (queue->slots == &engine->slots) {
+        account_slot_time(engine, step->ended_ns);
     }
-    give_place(e, l->places, s->place);
-    if (s->result < 0) {
-        fail(e, f, FAILED, -s->result, s);
-    } else if ((s->act == MOVE || s->act == WHOLE) && s->result < least) {
-        fail(e, f, is_read ? SHORT : FAILED, 0, s);
+    slots_return(engine, queue->slots, step->slot);
+    if (step->result < 0) {
+        fail_operation(engine, operation, FAILED, -step->result, step);
+    } else if ((step->act == MOVE || step->act == WHOLE) && step->result < least) {
+        fail_operation(engine, operation, is_read ? SHORT : FAILED, 0, step);
     }
-    if (f->is_failed) {
-        unlist(l, f);
+    if (operation->is_failed) {
+        unlist_operation(queue, operation);
     }
-    if (s->act == OPEN && !f->is_failed) {
-        list(e, f);
-    } else if (s->act == MOVE) {
-        end_ios(e, f);
+    if (step->act == OPEN && !operation->is_failed) {
+        list_operation(engine, operation);
+    } else if (step->act == MOVE) {
+        close_or_finish_operation(engine, operation);
     } else {
-        finish(e, f);
+        finish_operation(engine, operation);
     }
 }
 
 // --- data
-// -----------------------------------------------------------------------------------------------------------
 
-void make_data(Engine *e, Use *use, const Step *s) {
-    Row *r = s->operation->row;
-    int64_t started = now_ns();
+void operation_generate_data(Engine *engine, Use *use, const Step *step) {
+    Row *row = step->operation->row;
+    int64_t started = monotonic_ns();
     use->doing = MAKING_DATA;
-    data_make(e->job->data, buffer_of(e, s->place), s->bytes, s->from_bytes, r->object_id,
-              r->version);
-    use->making_ns += now_ns() - started;
+    data_generate(engine->job->data, engine_slot_buffer(engine, step->slot), step->bytes,
+                  step->from_bytes, row->object_id, row->version);
+    use->making_ns += monotonic_ns() - started;
 }
 
-static void check_blocks(Engine *e, const Step *s, const uint8_t *data, int64_t from, int64_t to,
-                         int64_t version) {
-    Job *j = e->job;
-    Row *r = s->operation->row;
+static void verify_blocks(Engine *engine, const Step *step, const uint8_t *data, int64_t from,
+                          int64_t to, int64_t version) {
+    Job *job = engine->job;
+    Row *row = step->operation->row;
     for (int64_t at = from; at + BLOCK_BYTES <= to; at += BLOCK_BYTES) {
         BadBlock bad;
-        if (data_check(j->data, data + (at - s->from_bytes), at, r->object_id, version, &bad) ==
-            GOOD_BLOCK) {
+        if (data_verify(job->data, data + (at - step->from_bytes), at, row->object_id, version,
+                        &bad) == GOOD_BLOCK) {
             continue;
         }
-        bad.row = r->trace_row, bad.tier = r->tier;
-        atomic_fetch_add(&j->faults[bad.fault], 1);
-        int64_t number = atomic_fetch_add(&j->bad_blocks, 1);
-        if (number < j->bad_room) {
-            j->bad[number] = bad;
+        bad.row = row->trace_row;
+        bad.tier = row->tier;
+        atomic_fetch_add(&job->faults[bad.fault], 1);
+        int64_t number = atomic_fetch_add(&job->bad_blocks, 1);
+        if (number < job->bad_room) {
+            job->bad[number] = bad;
         }
-        set_outcome(r, CORRUPT);
+        set_outcome(row, CORRUPT);
     }
 }
 
-void check_data(Engine *e, Use *use, const Step *s, const void *data, int64_t bytes) {
+void operation_verify_data(Engine *engine, Use *use, const Step *step, const void *data,
+                           int64_t bytes) {
     enum { AT_ONCE = 256 };
-    Row *r = s->operation->row;
-    int64_t started = now_ns(), from = s->from_bytes, to = from + bytes / BLOCK_BYTES * BLOCK_BYTES,
-            seen = 0;
+    Row *row = step->operation->row;
+    int64_t started = monotonic_ns();
+    int64_t from = step->from_bytes;
+    int64_t to = from + bytes / BLOCK_BYTES * BLOCK_BYTES;
+    int64_t seen = 0;
     use->doing = CHECKING;
-    if (r->version != VERSION_MIXED) {
-        check_blocks(e, s, data, from, to, r->version);
+    if (row->version != VERSION_MIXED) {
+        verify_blocks(engine, step, data, from, to, row->version);
         seen = to - from;
     } else {
-        Span some[AT_ONCE], *last = &some[AT_ONCE - 1];
+        Span some[AT_ONCE];
+        Span *last = &some[AT_ONCE - 1];
         for (int64_t at = from, count = AT_ONCE; count == AT_ONCE && at < to; at = last->to_bytes) {
-            count = plan_spans(e->job->plan, s->operation->number, at, some, AT_ONCE);
+            count = plan_spans(engine->job->plan, step->operation->number, at, some, AT_ONCE);
             for (Span *span = some; span < some + count; span++) {
-                int64_t a = span->from_bytes > from ? span->from_bytes : from,
-                        b = span->to_bytes < to ? span->to_bytes : to;
+                int64_t a = span->from_bytes > from ? span->from_bytes : from;
+                int64_t b = span->to_bytes < to ? span->to_bytes : to;
                 if (a >= b) {
                     continue;
                 }
-                check_blocks(e, s, data, a, b, span->version);
+                verify_blocks(engine, step, data, a, b, span->version);
                 seen += b - a;
             }
         }
     }
-    atomic_fetch_add(&e->job->checked_blocks, seen / BLOCK_BYTES);
-    atomic_fetch_add(&e->job->unwritten_blocks, (to - from - seen) / BLOCK_BYTES);
-    use->checking_ns += now_ns() - started;
+    atomic_fetch_add(&engine->job->checked_blocks, seen / BLOCK_BYTES);
+    atomic_fetch_add(&engine->job->unwritten_blocks, (to - from - seen) / BLOCK_BYTES);
+    use->checking_ns += monotonic_ns() - started;
 }
 
-// The path of an object's file, relative to the directory whose descriptor is returned.
-int32_t write_name(const Tier *t, int64_t object, char *name) {
-    uint64_t product = (uint64_t)(object + 1) * t->spread, hash = product ^ product >> 32;
-    memcpy(name, t->name, (size_t)t->name_bytes);
-    for (int64_t i = 0; i < t->digits; i++) {
-        name[t->digit[i].at] = "0123456789abcdef"[(t->digit[i].of_hash ? hash : (uint64_t)object) >>
-                                                      t->digit[i].shift &
-                                                  15];
+// Writes the path of an object's file, relative to the directory whose descriptor is returned.
+int32_t operation_write_path(const Tier *tier, int64_t object, char *name) {
+    uint64_t product = (uint64_t)(object + 1) * tier->spread;
+    uint64_t hash = product ^ product >> 32;
+    memcpy(name, tier->name, (size_t)tier->name_bytes);
+    for (int64_t i = 0; i < tier->digits; i++) {
+        name[tier->digit[i].at] =
+            "0123456789abcdef"[(tier->digit[i].of_hash ? hash : (uint64_t)object) >>
+                                   tier->digit[i].shift &
+                               15];
     }
-    return drive_of(t, object)->fd;
+    return tier_drive_of_object(tier, object)->fd;
 }

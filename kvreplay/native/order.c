@@ -1,222 +1,244 @@
-// In which order rows may go: a row waits for the group before its own in two chains, the stages of
-// its request and the operations on its object. Rows of a group may run together: those of one
-// stage, or reads that follow each other.
+// The order in which rows may run. A row belongs to a group in up to two chains, the stages of its
+// request and the operations on its object, and becomes ready when the groups before its own have
+// ended.
 //
-// Rows are looked at in the order of the trace, a bounded number ahead. A group is forgotten when
-// no row can join or follow it any more, or half a window of rows after it ended; a row that comes
-// later waits for nothing in any case.
+// Call path: loop_take_step -> order_admit_rows -> admit_row -> join_group, and make_row_ready if
+// the row waits for nothing. loop_complete_step -> order_finish_row -> open_group for the group
+// behind one whose last row has ended -> make_row_ready for the rows that waited.
+//
+// Rows of one group may run together: those of one stage of a request, or consecutive reads of an
+// object. A write or delete is a group of its own, so that it waits for the reads before it.
+//
+// Rows are admitted in the order of the trace, a bounded number ahead. A group is freed when no row
+// can join or follow it any more, or half a window of rows after it ended: a later row would not
+// have to wait for it in any case.
 #include "replay.h"
 
 #include <stdlib.h>
 
-enum { REQUEST, OBJECT }; // of Order.chain
+// Indices of Order.chain.
+enum { REQUEST, OBJECT };
 enum { READS = 1, AHEAD_ROWS = 4096, LOOK_ROWS = 1024, MOST_WINDOWS = 4 };
 
 // --- groups
-// ---------------------------------------------------------------------------------------------------------
 
-static int32_t new_group(Order *o, int chain, int64_t key, int32_t label) {
-    int32_t at = o->free_group;
-    if (at != NONE) {
-        o->free_group = o->group[at].next;
+static int32_t new_group(Order *order, int chain, int64_t key, int32_t label) {
+    int32_t group_index = order->free_group;
+    if (group_index != NONE) {
+        order->free_group = order->group[group_index].next;
     } else {
-        if ((o->groups & (o->groups - 1)) == 0) { // a power of two: it is full
-            o->group = grown(o->group, o->groups ? 2 * o->groups : 1, sizeof(Group));
+        if ((order->groups & (order->groups - 1)) ==
+            0) { // The memory is full at each power of two.
+            order->group =
+                grown(order->group, order->groups ? 2 * order->groups : 1, sizeof(Group));
         }
-        at = o->groups++;
+        group_index = order->groups++;
     }
-    o->group[at] = (Group){.key = key,
-                           .first = NONE,
-                           .next = NONE,
-                           .label = label,
-                           .chain = (int8_t)chain,
-                           .is_open = true};
-    return at;
+    order->group[group_index] = (Group){.key = key,
+                                        .first = NONE,
+                                        .next = NONE,
+                                        .label = label,
+                                        .chain = (int8_t)chain,
+                                        .is_open = true};
+    return group_index;
 }
 
-static void free_group(Order *o, int32_t at) {
-    o->group[at].next = o->free_group;
-    o->free_group = at;
+static void free_group(Order *order, int32_t group_index) {
+    order->group[group_index].next = order->free_group;
+    order->free_group = group_index;
 }
 
-// The group that a row joins: the last of its chain, or a new one behind it.
-static int32_t group_of(Order *o, int chain, int64_t key, int32_t label) {
-    int64_t *last = table_put(&o->chain[chain], key, NONE);
+// Returns the group that a row joins: the last of its chain, or a new one behind it.
+static int32_t join_group(Order *order, int chain, int64_t key, int32_t label) {
+    int64_t *last = table_put(&order->chain[chain], key, NONE);
     int32_t before = (int32_t)*last;
     if (before == NONE) {
-        return (int32_t)(*last = new_group(o, chain, key, label));
+        return (int32_t)(*last = new_group(order, chain, key, label));
     }
-    Group *g = &o->group[before];
-    if (g->label == label && label >= 0) {
+    Group *group = &order->group[before];
+    if (group->label == label && label >= 0) {
         return before;
     }
-    if (!g->left) { // it is over: its place is the next one's
-        g->opened_ns = g->done_ns;
-        g->label = label;
+    if (!group->left) { // All of its rows have ended, so the new group takes over its entry.
+        group->opened_ns = group->done_ns;
+        group->label = label;
         return before;
     }
-    int32_t at = new_group(o, chain, key, label);
-    o->group[at].is_open = false;
-    o->group[before].next = at;
-    *table_find(&o->chain[chain], key) = at;
-    return at;
+    int32_t group_index = new_group(order, chain, key, label);
+    order->group[group_index].is_open = false;
+    order->group[before].next = group_index;
+    *table_find(&order->chain[chain], key) = group_index;
+    return group_index;
 }
 
-// Forget groups that ended half a window ago and that nothing followed; in an open loop those alone
-// that ended before what comes now is due, as long as they are not too many: a row that is late
-// counts from what it waited for.
-static void retire(Engine *e) {
-    Order *o = &e->order;
-    int64_t due_ns =
-        e->job->is_open_loop && o->cursor ? row_at(o->rows, o->cursor - 1)->due_ns : INT64_MAX;
-    while (o->retiring_count) {
-        Retiring *r = &o->retiring[o->retiring_first & (o->retiring_room - 1)];
-        Group *g = &o->group[r->group];
-        if (r->cursor + o->rows->mask / 2 > o->cursor) {
+// Frees groups that ended half a window ago and that nothing followed. In an open loop a group is
+// kept until the rows being admitted are due after its end, because the ready time of a late row is
+// the end of the group that it waited for; MOST_WINDOWS bounds how many are kept.
+static void retire_groups(Engine *engine) {
+    Order *order = &engine->order;
+    int64_t due_ns = engine->job->is_open_loop && order->cursor
+                         ? rows_at(order->rows, order->cursor - 1)->due_ns
+                         : INT64_MAX;
+    while (order->retiring_count) {
+        Retiring *retiring = &order->retiring[order->retiring_first & (order->retiring_room - 1)];
+        Group *group = &order->group[retiring->group];
+        if (retiring->cursor + order->rows->mask / 2 > order->cursor) {
             break;
         }
-        if (g->done_ns > due_ns && o->retiring_count < MOST_WINDOWS * o->rows->mask) {
+        if (group->done_ns > due_ns && order->retiring_count < MOST_WINDOWS * order->rows->mask) {
             break;
         }
-        g->is_retiring = false;
-        if (!g->left) {
-            int64_t *last = table_find(&o->chain[g->chain], g->key);
-            if (last && *last == r->group) {
-                table_drop(&o->chain[g->chain], g->key);
+        group->is_retiring = false;
+        if (!group->left) {
+            int64_t *last = table_find(&order->chain[group->chain], group->key);
+            if (last && *last == retiring->group) {
+                table_drop(&order->chain[group->chain], group->key);
             }
-            free_group(o, r->group);
+            free_group(order, retiring->group);
         }
-        o->retiring_first++, o->retiring_count--;
+        order->retiring_first++;
+        order->retiring_count--;
     }
 }
 
-static void note_over(Order *o, int32_t at) {
-    if (o->group[at].is_retiring) {
+// Remembers a group that has ended and that nothing follows, for retire_groups.
+static void queue_for_retirement(Order *order, int32_t group_index) {
+    if (order->group[group_index].is_retiring) {
         return;
     }
-    if (o->retiring_count == o->retiring_room) {
-        int64_t room = o->retiring_room ? 2 * o->retiring_room : 1024;
+    if (order->retiring_count == order->retiring_room) {
+        int64_t room = order->retiring_room ? 2 * order->retiring_room : 1024;
         Retiring *more = grown(NULL, room, sizeof(Retiring));
-        for (int64_t i = 0; i < o->retiring_count; i++) {
-            more[i] = o->retiring[(o->retiring_first + i) & (o->retiring_room - 1)];
+        for (int64_t i = 0; i < order->retiring_count; i++) {
+            more[i] = order->retiring[(order->retiring_first + i) & (order->retiring_room - 1)];
         }
-        free(o->retiring);
-        o->retiring = more, o->retiring_first = 0, o->retiring_room = room;
+        free(order->retiring);
+        order->retiring = more;
+        order->retiring_first = 0;
+        order->retiring_room = room;
     }
-    o->group[at].is_retiring = true;
-    o->retiring[(o->retiring_first + o->retiring_count++) & (o->retiring_room - 1)] =
-        (Retiring){o->cursor, at, 0};
+    order->group[group_index].is_retiring = true;
+    order
+        ->retiring[(order->retiring_first + order->retiring_count++) & (order->retiring_room - 1)] =
+        (Retiring){order->cursor, group_index, 0};
 }
 
 // --- rows
-// -----------------------------------------------------------------------------------------------------------
 
-static void make_ready(Engine *e, int64_t number) {
-    Queue *queue = queue_of(e, row_at(e->order.rows, number));
+// Pushes a row on the heap of its queue and wakes a thread of it.
+static void make_row_ready(Engine *engine, int64_t number) {
+    Queue *queue = queue_of_row(engine, rows_at(engine->order.rows, number));
     heap_push(&queue->ready, number);
-    e->order.ready++;
+    engine->order.ready++;
     queue_wake(queue);
 }
 
-static void enter(Engine *e, int64_t number) {
-    Order *o = &e->order;
-    Row *r = row_at(o->rows, number);
+// Puts a row into its group of each chain; a row whose groups are all open is ready.
+static void admit_row(Engine *engine, int64_t number) {
+    Order *order = &engine->order;
+    Row *row = rows_at(order->rows, number);
     int64_t since = 0;
-    r->unmet = 0;
+    row->unmet = 0;
     for (int chain = 0; chain < CHAINS; chain++) {
-        r->group[chain] = NONE;
-        if (chain == REQUEST && (r->stage < 0 || r->request < 0)) {
+        row->group[chain] = NONE;
+        if (chain == REQUEST && (row->stage < 0 || row->request < 0)) {
             continue;
         }
-        int32_t label = chain == REQUEST ? r->stage : r->op == READ ? READS : NONE;
-        int32_t at = group_of(o, chain, chain == REQUEST ? r->request : r->object_id, label);
-        Group *g = &o->group[at];
-        r->group[chain] = at;
-        g->left++;
-        if (g->is_open) {
-            if (g->opened_ns > since) {
-                since = g->opened_ns;
+        int32_t label = chain == REQUEST ? row->stage : row->op == READ ? READS : NONE;
+        int32_t group_index =
+            join_group(order, chain, chain == REQUEST ? row->request : row->object_id, label);
+        Group *group = &order->group[group_index];
+        row->group[chain] = group_index;
+        group->left++;
+        if (group->is_open) {
+            if (group->opened_ns > since) {
+                since = group->opened_ns;
             }
             continue;
         }
-        r->unmet++;
-        r->waits_with[chain] = g->first;
-        g->first = (int32_t)(number & o->rows->mask);
+        row->unmet++;
+        row->waits_with[chain] = group->first;
+        group->first = (int32_t)(number & order->rows->mask);
     }
-    o->chained += r->unmet > 0;
-    if (r->unmet) {
+    order->chained += row->unmet > 0;
+    if (row->unmet) {
         return;
     }
-    r->ready_ns = since;
-    make_ready(e, number);
+    row->ready_ns = since;
+    make_row_ready(engine, number);
 }
 
-bool order_look(Engine *e, Queue *queue) {
-    Order *o = &e->order;
-    int64_t laid = atomic_load_explicit(&o->rows->laid, memory_order_acquire), looked = 0;
-    while (o->cursor < laid && (!queue->ready.count || o->ready < AHEAD_ROWS)) {
+bool order_admit_rows(Engine *engine, Queue *queue) {
+    Order *order = &engine->order;
+    int64_t laid = atomic_load_explicit(&order->rows->laid, memory_order_acquire);
+    int64_t looked = 0;
+    while (order->cursor < laid && (!queue->ready.count || order->ready < AHEAD_ROWS)) {
         if (looked++ == LOOK_ROWS) {
             return true;
         }
-        if (o->cursor + 8 < laid) {
-            table_prefetch(&o->chain[OBJECT], row_at(o->rows, o->cursor + 8)->object_id);
+        if (order->cursor + 8 < laid) {
+            table_prefetch(&order->chain[OBJECT],
+                           rows_at(order->rows, order->cursor + 8)->object_id);
         }
-        enter(e, o->cursor++);
+        admit_row(engine, order->cursor++);
     }
-    retire(e);
+    retire_groups(engine);
     return false;
 }
 
-static void open_group(Engine *e, int32_t at, int64_t now) {
-    Order *o = &e->order;
-    Group *g = &o->group[at];
-    int chain = g->chain;
-    int64_t base = atomic_load_explicit(&o->rows->ended, memory_order_relaxed);
-    g->is_open = true;
-    g->opened_ns = now;
-    for (int32_t place = g->first; place != NONE; place = o->rows->row[place].waits_with[chain]) {
-        Row *r = &o->rows->row[place];
-        if (--r->unmet) {
+// Lets the rows of a group run, now that the group before it has ended.
+static void open_group(Engine *engine, int32_t group_index, int64_t now) {
+    Order *order = &engine->order;
+    Group *group = &order->group[group_index];
+    int chain = group->chain;
+    int64_t base = atomic_load_explicit(&order->rows->ended, memory_order_relaxed);
+    group->is_open = true;
+    group->opened_ns = now;
+    for (int32_t ring_index = group->first; ring_index != NONE;
+         ring_index = order->rows->row[ring_index].waits_with[chain]) {
+        Row *row = &order->rows->row[ring_index];
+        if (--row->unmet) {
             continue;
         }
-        o->chained--;
-        r->ready_ns = now;
-        make_ready(e,
-                   base + ((place - base) &
-                           o->rows->mask)); // its number: within a window from the first under way
+        order->chained--;
+        row->ready_ns = now;
+        make_row_ready(
+            engine,
+            base + ((ring_index - base) &
+                    order->rows->mask)); // its number: within a window from the first under way
     }
-    g->first = NONE;
+    group->first = NONE;
 }
 
-void order_leave(Engine *e, int64_t number, int64_t now) {
-    Order *o = &e->order;
-    Row *r = row_at(o->rows, number);
+void order_finish_row(Engine *engine, int64_t number, int64_t now) {
+    Order *order = &engine->order;
+    Row *row = rows_at(order->rows, number);
     for (int chain = 0; chain < CHAINS; chain++) {
-        int32_t at = r->group[chain];
-        if (at == NONE) {
+        int32_t group_index = row->group[chain];
+        if (group_index == NONE) {
             continue;
         }
-        Group *g = &o->group[at];
-        if (--g->left) {
+        Group *group = &order->group[group_index];
+        if (--group->left) {
             continue;
         }
-        g->done_ns = now;
-        if (g->next == NONE) {
-            note_over(o, at);
+        group->done_ns = now;
+        if (group->next == NONE) {
+            queue_for_retirement(order, group_index);
         } else {
-            int32_t next = g->next;
-            open_group(e, next, now);
-            if (!o->group[at].is_retiring) {
-                free_group(o, at);
+            int32_t next = group->next;
+            open_group(engine, next, now);
+            if (!order->group[group_index].is_retiring) {
+                free_group(order, group_index);
             } else {
-                o->group[at].next = NONE; // it is freed when its turn comes
+                order->group[group_index].next = NONE; // retire_groups frees it.
             }
         }
     }
-    r->is_ended = true;
-    int64_t ended = atomic_load_explicit(&o->rows->ended, memory_order_relaxed);
-    while (ended < o->cursor && row_at(o->rows, ended)->is_ended) {
+    row->is_ended = true;
+    int64_t ended = atomic_load_explicit(&order->rows->ended, memory_order_relaxed);
+    while (ended < order->cursor && rows_at(order->rows, ended)->is_ended) {
         ended++;
     }
-    atomic_store_explicit(&o->rows->ended, ended, memory_order_release);
+    atomic_store_explicit(&order->rows->ended, ended, memory_order_release);
 }

@@ -9,87 +9,122 @@
 
 #include "replay.h"
 
+// A range of an object's bytes that one version wrote.
 typedef struct {
-    int64_t from_bytes, to_bytes;
-    int32_t version;
-} Span; // to: the byte after the last
+    int64_t from_bytes; // first byte
+    int64_t to_bytes;   // byte behind the last
+    int32_t version;    // version that wrote it
+} Span;
 
-typedef struct {     // spans of an object, rising and apart; where two meet, their versions differ
-    Span one, *many; // the first alone, or all of them
-    int32_t count, room; // room of `many`; 0: it is not there
+// The spans of an object, in rising order and disjoint; adjacent spans have different versions.
+typedef struct {
+    Span one;      // the first, if there is no more than one
+    Span *many;    // all of them
+    int32_t count; // number of spans
+    int32_t room;  // spans that `many` has room for; 0: `one` is used
 } Spans;
 
-typedef struct { // items of one size by number; each begins with its key (int64), a free one with <
-                 // 0
-    Table place;
-    char *item;
-    int64_t used, room, first_free;
+// Items of one size by key. Each begins with its key (int64); that of a free item is negative.
+typedef struct {
+    Table index;        // index of the item by key
+    char *item;         // the items
+    int64_t used;       // items that were ever used
+    int64_t room;       // items that there is memory for
+    int64_t first_free; // index of the first free item, plus one; 0: none
 } Book;
 
-typedef struct { // some rows of a trace, column by column; nulls are NONE
-    const int64_t *ts_ns, *object_id, *offset_bytes, *length_bytes, *request_id;
-    const int64_t *due_ns; // NULL in a closed loop, and in the first pass
-    const int32_t *stage;
-    const int32_t *node;   // NULL if all nodes are replayed
-    const int16_t *stream; // NULL if there are none
-    const int8_t *op, *tier, *phase;
-    int64_t rows, at; // `at`: the next one to take
+// Some rows of a trace, column by column. Nulls are NONE.
+typedef struct {
+    const int64_t *ts_ns;        // time in the trace
+    const int64_t *object_id;    // object
+    const int64_t *offset_bytes; // offset in the object
+    const int64_t *length_bytes; // length
+    const int64_t *request_id;   // request
+    const int64_t *due_ns;       // due time; NULL in a closed loop, and in the first pass
+    const int32_t *stage;        // stage of the request
+    const int32_t *node;         // node; NULL if all nodes are replayed
+    const int16_t *stream;       // write stream; NULL if there are none
+    const int8_t *op;            // READ, WRITE or DELETE
+    const int8_t *tier;          // index of the tier
+    const int8_t *phase;         // phase
+    int64_t rows;                // number of rows
+    int64_t at;                  // next row to take
 } Batch;
 
-enum {
-    NO_FAULT,
-    EARLIER,
-    LARGE_ID,
-    UNNAMED,
-    STAGE_FALLS
-}; // Intake.fault: why row `at` cannot be replayed
+// Intake.fault: why row `at` of the batch cannot be replayed.
+enum { NO_FAULT, EARLIER, LARGE_ID, UNNAMED, STAGE_FALLS };
 
-typedef struct { // which rows of the trace are replayed, and how far it was taken
-    int64_t most_rows, most_ns, most_bytes, node;
-    uint64_t copies, bulk;     // bit a phase: its writes copy what another tier holds; it saves or
-                               // restores a checkpoint
-    const uint8_t *has_target; // by tier
-    const int64_t *padding_bytes; // by tier
+// Which rows of the trace are replayed, and how far the trace was read.
+typedef struct {
+    int64_t most_rows;            // limit of rows
+    int64_t most_ns;              // limit of time in the trace
+    int64_t most_bytes;           // limit of bytes
+    int64_t node;                 // node that is replayed
+    uint64_t copies;              // one bit a phase: its writes copy what another tier holds
+    uint64_t bulk;                // one bit a phase: it saves or restores a checkpoint
+    const uint8_t *has_target;    // by tier: rows of the tier are replayed
+    const int64_t *padding_bytes; // by tier: I/O offsets and ends are multiples of it
     int64_t *skipped;             // by tier without a target: its rows
-    const uint8_t *left_out;      // by row of what is repeated; NULL if none is
-    int64_t repeated_rows;
-    int64_t rows, last_ns, moved_bytes; // of all rows that were taken or passed over
-    int32_t fault, is_full;
-    int32_t is_later; // rows begin later than the trace: what they delete first lay there
-    int32_t is_done;  // the rows tell what was done: a delete of nothing stays among them
+    const uint8_t *left_out;      // by row of a repeated trace: it is left out; NULL if none is
+    int64_t repeated_rows;        // rows of the trace that is repeated
+    int64_t rows;                 // rows read so far
+    int64_t last_ns;              // time of the last row
+    int64_t moved_bytes;          // bytes of these rows
+    int32_t fault;                // why the next row cannot be replayed
+    int32_t is_full;              // a limit was reached
+    int32_t is_later;             // rows begin after the trace's first: objects may exist before
+    int32_t is_done;              // rows record a real run: a delete of an absent object stays
 } Intake;
 
-typedef struct { // an object of a tier in the first pass
-    int64_t key;
-    Spans written;
-    int64_t held_bytes;    // now
-    int64_t needed_bytes;  // before the first row
-    int64_t longest_bytes; // at most, if it grows; else 0
-    int64_t last_row;
-    uint8_t is_entered, is_reborn, is_own, is_gone; // is_reborn: deleted before; is_own: written
+// An object of a tier in the first pass.
+typedef struct {
+    int64_t key;           // tier and object
+    Spans written;         // bytes that rows have written
+    int64_t held_bytes;    // length now
+    int64_t needed_bytes;  // length that it needs before the first row
+    int64_t longest_bytes; // greatest length, if it grows; else 0
+    int64_t last_row;      // last row that touched it; NONE
+    uint8_t is_entered;    // the fields above are valid
+    uint8_t is_reborn;     // it was deleted before
+    uint8_t is_own;        // a row wrote it
+    uint8_t is_gone;       // its last row was a delete
 } Resident;
 
+// The rows of one operation on one tier.
 typedef struct {
-    int64_t rows, bytes, end_bytes;
+    int64_t rows;      // number of rows
+    int64_t bytes;     // sum of their lengths
+    int64_t end_bytes; // greatest end of a row in its object
 } Kind;
 
 enum { FIRST, AGAIN, GROWN }; // passes of a survey: see survey_begin_again
 
-typedef struct { // the first pass; a place is a tier, or (behind all tiers) a drive of one
-    int64_t tiers, places;
-    int64_t *base_bytes, *now_bytes,
-        *most_bytes;            // by place: needed first; what came beside that, and its most
-    const int64_t *first_drive; // by tier: the place of its first drive
-    const int64_t
-        *named; // by tier on several drives: of how many objects the drive is known; else 0
+// The first pass. A place is a tier or, behind all tiers, one drive of a tier.
+typedef struct {
+    int64_t tiers;               // number of tiers
+    int64_t places;              // number of tiers and drives
+    int64_t *base_bytes;         // by place: bytes needed before the first row
+    int64_t *now_bytes;          // by place: bytes beside base_bytes, now
+    int64_t *most_bytes;         // by place: greatest value of now_bytes
+    const int64_t *first_drive;  // by tier: place of its first drive
+    const int64_t *named;        // by tier on several drives: objects with a known drive; else 0
     const int16_t *const *drive; // by tier: the drive of each of them
-    Kind *kind;                  // by tier and op
-    uint8_t *is_placed;          // by tier: some write belongs to a stream
-    int64_t planned, last_row, last_ns, absent, objects;
-    int64_t lost_row, lost_tier, lost_object; // the first read of what was deleted; NONE
-    int32_t is_bulk, is_late, has_grown; // is_late: what is needed was found after it was written
-    Book residents, stages;
-    Table deleted; // by tier and 64 objects: bits
+    Kind *kind;                  // by tier and operation
+    uint8_t *is_placed;          // by tier: a write belongs to a stream
+    int64_t planned;             // rows that are replayed
+    int64_t last_row;            // last of them
+    int64_t last_ns;             // its time
+    int64_t absent;              // deletes of absent objects, which are not replayed
+    int64_t objects;             // greatest object number, plus one
+    int64_t lost_row;            // first read of a deleted object; NONE
+    int64_t lost_tier;           // its tier
+    int64_t lost_object;         // its object
+    int32_t is_bulk;             // a row saves or restores a checkpoint
+    int32_t is_late;             // a need was found after the object was written: a second look
+    int32_t has_grown;           // an object grew
+    Book residents;              // objects by tier and object
+    Book stages;                 // last stages of requests
+    Table deleted;               // by tier and 64 objects: one bit each
 } Survey;
 
 typedef struct {   // an object of a trace that ranks share (partition.c); ranks are stored with 1

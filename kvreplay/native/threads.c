@@ -1,6 +1,10 @@
-// Loops that do one step at a time by plain calls: those of `--engine threads`, copies to and from
-// memory, tiers that are models, and tiers that are Python's, whose steps go out as tasks. And the
-// engine's beginning and end.
+// Threads that carry out one step at a time by plain system calls: `--engine threads`, copies to
+// and from memory, simulated tiers, and tiers whose client is in Python. Also opens and closes the
+// engine.
+//
+// Call path: thread_run -> loop_take_step -> thread_perform_step (transfer_all for files and
+// extents, start_modelled_step for simulated tiers), perform_copy, or fill_python_task, which
+// returns to Python -> loop_complete_step. thread_run_virtual does the same in virtual time.
 #include "replay.h"
 
 #include <errno.h>
@@ -26,12 +30,14 @@
 #endif
 enum { MODE = 0600, TOUCHED_AT_ONCE = 2 << 20 };
 
-// --- what a thread uses
-// ---------------------------------------------------------------------------------------------
+// --- how a thread spends its time
 
-static int64_t waited_ns(void) { // for a processor, since the thread began
-    char name[64], text[96] = "";
-    long long run, waited;
+// Reads how long this thread has waited for a processor; NONE if the kernel does not say.
+static int64_t read_cpu_wait_ns(void) {
+    char name[64];
+    char text[96] = "";
+    long long run;
+    long long waited;
     snprintf(name, sizeof name, "/proc/self/task/%ld/schedstat", syscall(SYS_gettid));
     int fd = open(name, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
@@ -42,42 +48,42 @@ static int64_t waited_ns(void) { // for a processor, since the thread began
     return came > 0 && sscanf(text, "%lld %lld", &run, &waited) == 2 ? waited : NONE;
 }
 
-static void note_usage(Use *use, int sign) {
-    struct rusage r;
-    getrusage(RUSAGE_THREAD, &r);
-    use->user_ns += sign * (r.ru_utime.tv_sec * 1000000000 + r.ru_utime.tv_usec * 1000);
-    use->system_ns += sign * (r.ru_stime.tv_sec * 1000000000 + r.ru_stime.tv_usec * 1000);
-    use->minor_faults += sign * r.ru_minflt;
+static void add_thread_usage(Use *use, int sign) {
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    use->user_ns += sign * (usage.ru_utime.tv_sec * 1000000000 + usage.ru_utime.tv_usec * 1000);
+    use->system_ns += sign * (usage.ru_stime.tv_sec * 1000000000 + usage.ru_stime.tv_usec * 1000);
+    use->minor_faults += sign * usage.ru_minflt;
 }
 
-// Wait until the job starts, asleep: hundreds of threads that look at the clock would leave no
-// processor to the one that starts them.
-EXPORT void use_begin(Engine *e, Use *use) {
+// Waits asleep for the start of the job: hundreds of threads that poll the clock would leave no
+// processor to the thread that starts them.
+EXPORT void thread_begin(Engine *engine, Use *use) {
     prctl(PR_SET_TIMERSLACK, 1);
-    use->waited_ns = waited_ns();
+    use->waited_ns = read_cpu_wait_ns();
     use->doing = WAITING;
-    lock(e);
-    while (!e->job->start_ns && !e->job->is_stopped) {
-        pthread_cond_wait(&e->queue[e->workers_queue].woken, &e->order.lock);
+    engine_lock(engine);
+    while (!engine->job->start_ns && !engine->job->is_stopped) {
+        pthread_cond_wait(&engine->queue[engine->workers_queue].woken, &engine->order.lock);
     }
-    unlock(e);
-    note_usage(use, -1);
+    engine_unlock(engine);
+    add_thread_usage(use, -1);
 }
 
-EXPORT void use_end(Engine *e, Use *use) {
-    use->ended_ns = run_ns(e);
-    int64_t waited = waited_ns();
+EXPORT void thread_end(Engine *engine, Use *use) {
+    use->ended_ns = engine_now_ns(engine);
+    int64_t waited = read_cpu_wait_ns();
     use->waited_ns = waited == NONE || use->waited_ns == NONE ? NONE : waited - use->waited_ns;
-    note_usage(use, 1);
+    add_thread_usage(use, 1);
     use->cpu = sched_getcpu();
     use->doing = ENDED;
 }
 
 // --- steps by plain calls
-// -------------------------------------------------------------------------------------------
 
-static int64_t move_all(int fd, uint8_t *data, int64_t bytes, int64_t at,
-                        bool is_write) { // `at` NONE: from where it is
+// Reads or writes `bytes` at offset `at`; NONE: at the position of the file. Returns the bytes
+// transferred, or a negative errno.
+static int64_t transfer_all(int fd, uint8_t *data, int64_t bytes, int64_t at, bool is_write) {
     int64_t done = 0;
     while (done < bytes) {
         size_t rest = (size_t)(bytes - done);
@@ -92,7 +98,7 @@ static int64_t move_all(int fd, uint8_t *data, int64_t bytes, int64_t at,
             return -errno;
         }
         done += moved;
-        // What ends within a block has come to the end of the file.
+        // A read that ends within a sector has reached the end of the file.
         if (moved == 0 || (!is_write && done % SECTOR_BYTES)) {
             break;
         }
@@ -100,23 +106,24 @@ static int64_t move_all(int fd, uint8_t *data, int64_t bytes, int64_t at,
     return done;
 }
 
-static int64_t open_named(const Step *s, int directory, const char *name, int how) {
-    const Tier *t = s->operation->tier;
-    const Row *r = s->operation->row;
+static int64_t open_named(const Step *step, int directory, const char *name, int how) {
+    const Tier *tier = step->operation->tier;
+    const Row *row = step->operation->row;
     int fd;
     do {
         fd = openat(directory, name,
-                    how | (r->op == WRITE ? t->write_flags : t->read_flags) | O_CLOEXEC, MODE);
+                    how | (row->op == WRITE ? tier->write_flags : tier->read_flags) | O_CLOEXEC,
+                    MODE);
     } while (fd < 0 && errno == EINTR);
     if (fd < 0) {
         return -errno;
     }
-    if (t->opened_advice != NONE) {
-        posix_fadvise(fd, 0, 0, t->opened_advice);
+    if (tier->opened_advice != NONE) {
+        posix_fadvise(fd, 0, 0, tier->opened_advice);
     }
-    // The lifetime that stands for its stream; the first is RWH_WRITE_LIFE_SHORT.
-    uint64_t hint = t->hints && r->stream >= 0 ? 2 + (uint64_t)(r->stream % t->hints) : 0;
-    if (r->op != WRITE || !hint || fcntl(fd, F_SET_RW_HINT, &hint) >= 0) {
+    // Map the stream to a lifetime hint; the first is RWH_WRITE_LIFE_SHORT.
+    uint64_t hint = tier->hints && row->stream >= 0 ? 2 + (uint64_t)(row->stream % tier->hints) : 0;
+    if (row->op != WRITE || !hint || fcntl(fd, F_SET_RW_HINT, &hint) >= 0) {
         return fd;
     }
     int64_t error = -errno;
@@ -124,19 +131,20 @@ static int64_t open_named(const Step *s, int directory, const char *name, int ho
     return error;
 }
 
-static int64_t open_file(const Step *s) {
+static int64_t open_file(const Step *step) {
     char name[NAME_BYTES];
-    int directory = write_name(s->operation->tier, s->operation->row->object_id, name);
-    return open_named(s, directory, name, 0);
+    int directory =
+        operation_write_path(step->operation->tier, step->operation->row->object_id, name);
+    return open_named(step, directory, name, 0);
 }
 
-static int64_t close_file(const Step *s, int fd, int64_t result) {
-    const Tier *t = s->operation->tier;
-    if (t->is_synced && s->operation->row->op == WRITE && result >= 0 && fdatasync(fd) < 0) {
+static int64_t close_file(const Step *step, int fd, int64_t result) {
+    const Tier *tier = step->operation->tier;
+    if (tier->is_synced && step->operation->row->op == WRITE && result >= 0 && fdatasync(fd) < 0) {
         result = -errno;
     }
-    if (t->closing_advice != NONE) {
-        posix_fadvise(fd, 0, 0, t->closing_advice);
+    if (tier->closing_advice != NONE) {
+        posix_fadvise(fd, 0, 0, tier->closing_advice);
     }
     if (close(fd) < 0 && result >= 0) {
         result = -errno;
@@ -144,115 +152,126 @@ static int64_t close_file(const Step *s, int fd, int64_t result) {
     return result;
 }
 
-static void make_parents(int directory, char *name) { // of a file below `directory`
+// Makes the directories above a file, below `directory`.
+static void make_parent_directories(int directory, char *name) {
     char *end = strrchr(name, '/');
     if (!end) {
         return;
     }
     *end = 0;
     if (mkdirat(directory, name, 0777) < 0 && errno == ENOENT) {
-        make_parents(directory, name);
+        make_parent_directories(directory, name);
         mkdirat(directory, name, 0777);
     }
     *end = '/';
 }
 
-// As vLLM's file tier writes: to a new file, which takes its name when all is written. One that
-// holds more than that is written in place: vLLM would leave it as it is.
-static int64_t write_renamed(const Step *s, uint8_t *data) {
-    char name[NAME_BYTES], other[NAME_BYTES + 32];
-    int directory = write_name(s->operation->tier, s->operation->row->object_id, name);
+// Writes as vLLM's file tier does: to a new file that is renamed when it is complete. A file that
+// is longer than the write is overwritten instead, so that its other bytes stay.
+static int64_t write_renamed(const Step *step, uint8_t *data) {
+    char name[NAME_BYTES];
+    char other[NAME_BYTES + 32];
+    int directory =
+        operation_write_path(step->operation->tier, step->operation->row->object_id, name);
     struct stat there = {0};
-    bool is_new = !s->from_bytes;
+    bool is_new = !step->from_bytes;
     if (is_new && !faccessat(directory, name, F_OK, 0) && !fstatat(directory, name, &there, 0)) {
-        is_new = there.st_size <= s->bytes;
+        is_new = there.st_size <= step->bytes;
     }
-    make_parents(directory, name);
+    make_parent_directories(directory, name);
     snprintf(other, sizeof other, "%s_%ld.tmp", name, syscall(SYS_gettid));
-    int64_t fd = open_named(s, directory, is_new ? other : name, is_new ? O_EXCL | O_TRUNC : 0);
+    int64_t fd = open_named(step, directory, is_new ? other : name, is_new ? O_EXCL | O_TRUNC : 0);
     if (fd < 0) {
         return fd;
     }
     int64_t result = close_file(
-        s, (int)fd, move_all((int)fd, data, s->bytes, is_new ? NONE : s->from_bytes, true));
+        step, (int)fd,
+        transfer_all((int)fd, data, step->bytes, is_new ? NONE : step->from_bytes, true));
     if (!is_new) {
         return result;
     }
-    if (result == s->bytes && renameat(directory, other, directory, name) < 0) {
+    if (result == step->bytes && renameat(directory, other, directory, name) < 0) {
         result = -errno;
     }
-    if (result != s->bytes) {
+    if (result != step->bytes) {
         unlinkat(directory, other, 0);
     }
     return result;
 }
 
-static int64_t discard(const Step *s) {
-    Operation *f = s->operation;
-    int64_t bytes, start = space_find(f->drive->space, f->row->object_id, &bytes);
+static int64_t discard_extent(const Step *step) {
+    Operation *operation = step->operation;
+    int64_t bytes;
+    int64_t start = space_find(operation->drive->space, operation->row->object_id, &bytes);
     if (start < 0) {
         return start;
     }
     uint64_t range[2] = {(uint64_t)start, (uint64_t)bytes};
-    if (ioctl(f->drive->fd, BLKDISCARD, range) < 0) {
+    if (ioctl(operation->drive->fd, BLKDISCARD, range) < 0) {
         return -errno;
     }
-    return space_release(f->drive->space, f->row->object_id); // only now may it be handed out again
+    return space_release(
+        operation->drive->space,
+        operation->row->object_id); // Not before: another write could reserve the extent.
 }
 
-static int64_t do_file(Engine *e, const Step *s) {
-    Operation *f = s->operation;
-    uint8_t *data = buffer_of(e, s->place);
-    bool is_write = f->row->op == WRITE;
+static int64_t perform_file_step(Engine *engine, const Step *step) {
+    Operation *operation = step->operation;
+    uint8_t *data = engine_slot_buffer(engine, step->slot);
+    bool is_write = operation->row->op == WRITE;
     int64_t result;
-    switch (s->act) {
+    switch (step->act) {
     case ERASE: {
         char name[NAME_BYTES];
-        int directory = write_name(f->tier, f->row->object_id, name);
+        int directory = operation_write_path(operation->tier, operation->row->object_id, name);
         return unlinkat(directory, name, 0) < 0 ? -errno : 0;
     }
     case OPEN:
-        if ((result = open_file(s)) < 0) {
+        if ((result = open_file(step)) < 0) {
             return result;
         }
-        f->fd = (int32_t)result;
-        if (is_write && fallocate(f->fd, 0, f->from_bytes, f->to_bytes - f->from_bytes) < 0 &&
-            !can_not_grow(errno)) {
-            return close_file(s, f->fd, -errno);
+        operation->fd = (int32_t)result;
+        if (is_write &&
+            fallocate(operation->fd, 0, operation->from_bytes,
+                      operation->to_bytes - operation->from_bytes) < 0 &&
+            !operation_cannot_preallocate(errno)) {
+            return close_file(step, operation->fd, -errno);
         }
         return 0;
     case WHOLE:
-        if (is_write && f->tier->is_renamed) {
-            return write_renamed(s, data);
+        if (is_write && operation->tier->is_renamed) {
+            return write_renamed(step, data);
         }
-        if ((result = open_file(s)) < 0) {
+        if ((result = open_file(step)) < 0) {
             return result;
         }
-        return close_file(
-            s, (int)result,
-            move_all((int)result, data, s->bytes, s->from_bytes ? s->from_bytes : NONE, is_write));
+        return close_file(step, (int)result,
+                          transfer_all((int)result, data, step->bytes,
+                                       step->from_bytes ? step->from_bytes : NONE, is_write));
     case CLOSE:
-        result = close_file(s, f->fd, f->is_failed ? -EIO : 0);
-        f->fd = NONE;
-        return f->is_failed ? 0 : result; // what failed before has been told
+        result = close_file(step, operation->fd, operation->is_failed ? -EIO : 0);
+        operation->fd = NONE;
+        return operation->is_failed ? 0 : result; // The earlier failure is recorded already.
     default:
-        return move_all(f->fd, data, s->bytes, s->from_bytes, is_write);
+        return transfer_all(operation->fd, data, step->bytes, step->from_bytes, is_write);
     }
 }
 
-// A model's server in each direction: what comes later waits; then the latency.
-static int64_t serve_model(Engine *e, const Step *s, int64_t now) {
-    const Tier *t = s->operation->tier;
-    Row *r = s->operation->row;
-    int64_t rate = r->op == WRITE ? t->write_bytes_per_s : t->read_bytes_per_s;
-    int64_t *busy = &e->model_busy_ns[r->tier][r->op == WRITE];
-    *busy = min_of(max_of(*busy, now) + max_of(transfer_ns(r->length_bytes, rate), t->occupied_ns),
-                   INT64_MAX >> 1);
-    return *busy + t->latency_ns;
+// Serves an operation of a simulated tier: one server in each direction, first come, first served,
+// and then the latency. Returns the time of the completion.
+static int64_t serve_modelled(Engine *engine, const Step *step, int64_t now) {
+    const Tier *tier = step->operation->tier;
+    Row *row = step->operation->row;
+    int64_t rate = row->op == WRITE ? tier->write_bytes_per_s : tier->read_bytes_per_s;
+    int64_t *busy = &engine->model_busy_ns[row->tier][row->op == WRITE];
+    *busy =
+        min_of(max_of(*busy, now) + max_of(transfer_ns(row->length_bytes, rate), tier->occupied_ns),
+               INT64_MAX >> 1);
+    return *busy + tier->latency_ns;
 }
 
-// Where `x` lies on an axis: the point before it, and what part of the way to the next.
-static int64_t place_on(const double *axis, int64_t count, double x, double *part) {
+// Finds `x` on an axis: the point before it, and its fraction of the way to the next.
+static int64_t find_on_axis(const double *axis, int64_t count, double x, double *part) {
     int64_t at = 0;
     while (at < count - 2 && axis[at + 1] <= x) {
         at++;
@@ -261,22 +280,25 @@ static int64_t place_on(const double *axis, int64_t count, double x, double *par
     return at;
 }
 
-// Find the slots of an I/O between the cells around it. Beyond the largest it keeps their
-// bandwidth: latencies grow.
-EXPORT void matrix_at(const Matrix *m, int64_t op, double share, double bytes, double in_flight,
-                      double *slot) {
-    const double *axis[] = {m->share, m->size, m->depth},
-                 at[] = {share, log(fmax(bytes, 1)), log(in_flight)};
-    const int64_t count[] = {m->shares, m->sizes, m->depths}, slots = m->parts + BESIDE_PARTS;
+// Interpolates the values of an I/O between the cells around it. Beyond the largest size or depth
+// the bandwidth stays the same, so latencies grow.
+EXPORT void thread_interpolate_matrix(const Matrix *matrix, int64_t op, double share, double bytes,
+                                      double in_flight, double *slot) {
+    const double *axis[] = {matrix->share, matrix->size, matrix->depth};
+    const double at[] = {share, log(fmax(bytes, 1)), log(in_flight)};
+    const int64_t count[] = {matrix->shares, matrix->sizes, matrix->depths};
+    const int64_t slots = matrix->parts + BESIDE_PARTS;
     double part[3];
     int64_t before[3];
     for (int i = 0; i < 3; i++) {
-        before[i] = place_on(axis[i], count[i], at[i], &part[i]);
+        before[i] = find_on_axis(axis[i], count[i], at[i], &part[i]);
     }
-    double longer = fmax(0, at[1] - m->size[m->sizes - 1]),
-           deeper = fmax(0, at[2] - m->depth[m->depths - 1]);
+    double longer = fmax(0, at[1] - matrix->size[matrix->sizes - 1]);
+    double deeper = fmax(0, at[2] - matrix->depth[matrix->depths - 1]);
     for (int64_t s = 0; s < slots; s++) {
-        slot[s] = s == m->parts + HELD ? 0 : s == m->parts + WORK ? longer : longer + deeper;
+        slot[s] = s == matrix->parts + HELD   ? 0
+                  : s == matrix->parts + WORK ? longer
+                                              : longer + deeper;
     }
     for (int corner = 0; corner < 8; corner++) {
         double weight = 1;
@@ -288,57 +310,62 @@ EXPORT void matrix_at(const Matrix *m, int64_t op, double share, double bytes, d
         }
         if (weight > 0) {
             for (int64_t s = 0; s < slots; s++) {
-                slot[s] += weight * m->cell[cell * slots + s];
+                slot[s] += weight * matrix->cell[cell * slots + s];
             }
         }
     }
 }
 
-// A measured drive: an I/O takes one of the times of the cell that it finds itself in. What is in
-// flight counts by the work that it is, in I/Os like this one; the mix is that of the last I/Os.
-// Returns when its place of the queue is free.
-static int64_t serve_measured(Engine *e, Step *s, int64_t now) {
+// Serves an I/O of a measured drive: draws its latency from the measurements at its size, the
+// recent mix of reads and writes, and the work in flight, counted in I/Os like this one. Returns
+// the time at which its slot is free.
+static int64_t serve_measured(Engine *engine, Step *step, int64_t now) {
     enum { RECENT = 128, MOST_SLOTS = 32 };
-    const Matrix *m = s->operation->tier->matrix;
-    const Row *r = s->operation->row;
-    Load *l = &e->load[r->tier];
-    double slot[MOST_SLOTS], bytes = (double)max_of(s->bytes, 1), part;
-    l->bytes += (bytes - l->bytes) / RECENT;
-    l->read_bytes += ((r->op == READ ? bytes : 0) - l->read_bytes) / RECENT;
-    matrix_at(m, r->op, l->read_bytes / l->bytes, bytes, 1, slot);
-    s->work_ns = max_of((int64_t)exp(slot[m->parts + WORK]), 1);
-    l->work_ns += s->work_ns;
-    matrix_at(m, r->op, l->read_bytes / l->bytes, bytes, (double)l->work_ns / (double)s->work_ns,
-              slot);
+    const Matrix *matrix = step->operation->tier->matrix;
+    const Row *row = step->operation->row;
+    Load *load = &engine->load[row->tier];
+    double slot[MOST_SLOTS];
+    double bytes = (double)max_of(step->bytes, 1);
+    double part;
+    load->bytes += (bytes - load->bytes) / RECENT;
+    load->read_bytes += ((row->op == READ ? bytes : 0) - load->read_bytes) / RECENT;
+    thread_interpolate_matrix(matrix, row->op, load->read_bytes / load->bytes, bytes, 1, slot);
+    step->work_ns = max_of((int64_t)exp(slot[matrix->parts + WORK]), 1);
+    load->work_ns += step->work_ns;
+    thread_interpolate_matrix(matrix, row->op, load->read_bytes / load->bytes, bytes,
+                              (double)load->work_ns / (double)step->work_ns, slot);
     double drawn =
-        (double)(mixed(e->job->data->seed + ++l->ios * 0x9E3779B97F4A7C15ULL) >> 11) * 0x1p-53;
-    int64_t at = place_on(m->part, m->parts, drawn, &part);
+        (double)(mixed(engine->job->data->seed + ++load->ios * 0x9E3779B97F4A7C15ULL) >> 11) *
+        0x1p-53;
+    int64_t at = find_on_axis(matrix->part, matrix->parts, drawn, &part);
     double took_ns = exp(slot[at] + part * (slot[at + 1] - slot[at]));
-    s->result = s->bytes;
-    s->ended_ns = now + max_of((int64_t)took_ns, 1);
-    return now + max_of((int64_t)(took_ns * exp(slot[m->parts + HELD])), 1);
+    step->result = step->bytes;
+    step->ended_ns = now + max_of((int64_t)took_ns, 1);
+    return now + max_of((int64_t)(took_ns * exp(slot[matrix->parts + HELD])), 1);
 }
 
-static int64_t begin_modelled(Engine *e, Step *s, int64_t now) { // when its place is free again
-    stamp(s, now);
-    if (s->operation->tier->matrix) {
-        return serve_measured(e, s, now);
+// Starts a step of a simulated tier. Returns the time at which its slot is free.
+static int64_t start_modelled_step(Engine *engine, Step *step, int64_t now) {
+    operation_mark_submitted(step, now);
+    if (step->operation->tier->matrix) {
+        return serve_measured(engine, step, now);
     }
-    s->result = 0;
-    return s->ended_ns = serve_model(e, s, now);
+    step->result = 0;
+    return step->ended_ns = serve_modelled(engine, step, now);
 }
 
-static void end_modelled(Engine *e, Step *s) {
-    e->load[s->operation->row->tier].work_ns -= s->work_ns;
-    end_step(e, s);
+static void complete_modelled_step(Engine *engine, Step *step) {
+    engine->load[step->operation->row->tier].work_ns -= step->work_ns;
+    loop_complete_step(engine, step);
 }
 
-static bool sleep_until(const Engine *e, int64_t until_ns) { // false: the job was stopped before
-    for (int64_t now = run_ns(e); now < until_ns; now = run_ns(e)) {
+// Sleeps until a time of the run; false if the job was stopped before.
+static bool sleep_until(const Engine *engine, int64_t until_ns) {
+    for (int64_t now = engine_now_ns(engine); now < until_ns; now = engine_now_ns(engine)) {
         int64_t at = (until_ns - now < LONGEST_SLEEP_NS ? until_ns : now + LONGEST_SLEEP_NS) +
-                     e->job->start_ns;
+                     engine->job->start_ns;
         struct timespec t = {at / 1000000000, at % 1000000000};
-        if (e->job->is_stopped) {
+        if (engine->job->is_stopped) {
             return false;
         }
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
@@ -346,379 +373,403 @@ static bool sleep_until(const Engine *e, int64_t until_ns) { // false: the job w
     return true;
 }
 
-// Do a step of an extent, a file or a model in this thread.
-void perform(Engine *e, Use *use, Step *s) {
-    Operation *f = s->operation;
-    int64_t started = run_ns(e);
+// Carries out a step of an extent, a file or a simulated tier in this thread.
+void thread_perform_step(Engine *engine, Use *use, Step *step) {
+    Operation *operation = step->operation;
+    int64_t started = engine_now_ns(engine);
     use->doing = MOVING;
-    if (f->tier->kind == MODELLED) {
-        lock(e);
-        int64_t free_ns = begin_modelled(e, s, started);
-        unlock(e);
+    if (operation->tier->kind == MODELLED) {
+        engine_lock(engine);
+        int64_t free_ns = start_modelled_step(engine, step, started);
+        engine_unlock(engine);
         use->doing = WAITING;
-        if (!sleep_until(e, free_ns)) {
-            s->operation = NULL; // it did not complete
+        if (!sleep_until(engine, free_ns)) {
+            step->operation = NULL; // The job was stopped before the step completed.
         }
-        use->asleep_ns += run_ns(e) - started;
+        use->asleep_ns += engine_now_ns(engine) - started;
         return;
     }
-    stamp(s, started);
-    if (f->tier->kind == FILES) {
-        s->result = do_file(e, s);
-    } else if (s->act == ERASE) {
-        s->result = discard(s);
-    } else if (s->act == CLOSE) {
-        s->result = fdatasync(f->fd) < 0 ? -errno : 0;
+    operation_mark_submitted(step, started);
+    if (operation->tier->kind == FILES) {
+        step->result = perform_file_step(engine, step);
+    } else if (step->act == ERASE) {
+        step->result = discard_extent(step);
+    } else if (step->act == CLOSE) {
+        step->result = fdatasync(operation->fd) < 0 ? -errno : 0;
     } else {
-        s->result = move_all(f->fd, buffer_of(e, s->place), s->bytes, f->base + s->from_bytes,
-                             f->row->op == WRITE);
+        step->result =
+            transfer_all(operation->fd, engine_slot_buffer(engine, step->slot), step->bytes,
+                         operation->base + step->from_bytes, operation->row->op == WRITE);
     }
-    s->ended_ns = run_ns(e);
-    use->enter_ns += s->ended_ns - started;
-    if (e->job->is_checking && s->result > 0 && f->row->op == READ) {
-        check_data(e, use, s, buffer_of(e, s->place), s->result);
+    step->ended_ns = engine_now_ns(engine);
+    use->enter_ns += step->ended_ns - started;
+    if (engine->job->is_checking && step->result > 0 && operation->row->op == READ) {
+        operation_verify_data(engine, use, step, engine_slot_buffer(engine, step->slot),
+                              step->result);
     }
 }
 
 // --- copies to and from memory
-// --------------------------------------------------------------------------------------
 
-// Pages that the tier's memory did not have when the run began: none in most runs.
-static void touch(Engine *e, const Operation *f) {
-    Drive *d = f->drive;
-    int64_t to = f->base + f->to_bytes - d->base;
-    lock(e);
+// Populates the pages of an operation that the tier's memory does not have yet: none in most runs.
+static void populate_memory(Engine *engine, const Operation *operation) {
+    Drive *drive = operation->drive;
+    int64_t to = operation->base + operation->to_bytes - drive->base;
+    engine_lock(engine);
     int64_t from =
-        d->touched_bytes / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE; // where any kernel's page begins
-    if (to > d->touched_bytes) {
-        d->touched_bytes = to = (to + TOUCHED_AT_ONCE - 1) / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE;
+        drive->touched_bytes / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE; // A multiple of every page size.
+    if (to > drive->touched_bytes) {
+        drive->touched_bytes = to = (to + TOUCHED_AT_ONCE - 1) / TOUCHED_AT_ONCE * TOUCHED_AT_ONCE;
     } else {
         from = to;
     }
-    unlock(e);
+    engine_unlock(engine);
     if (to > from) {
-        madvise((void *)(d->base + from), (size_t)(to - from), MADV_POPULATE_WRITE);
+        madvise((void *)(drive->base + from), (size_t)(to - from), MADV_POPULATE_WRITE);
     }
 }
 
-// On the copier's own stream, between two events; returns 0 or the driver's error.
-static int copy_on_gpu(const Gpu *g, GpuCopier *c, const uint8_t *to, const uint8_t *from,
+// Copies on the copier's own stream, between two events. Returns 0 or the driver's error.
+static int copy_on_gpu(const Gpu *gpu, GpuCopier *copier, const uint8_t *to, const uint8_t *from,
                        int64_t bytes, int kind) {
     typedef int Of(void *), On(void *, void *), Copy(uint64_t, uint64_t, size_t, void *),
         Took(float *, void *, void *);
     float ms = 0;
-    int error = ((Of *)g->use)(g->context);
+    int error = ((Of *)gpu->use)(gpu->context);
     if (!error) {
-        error = ((On *)g->record)(c->begins, c->stream);
+        error = ((On *)gpu->record)(copier->begins, copier->stream);
     }
     if (!error) {
-        error = ((Copy *)g->copy)((uintptr_t)to, (uintptr_t)from, (size_t)bytes, c->stream);
+        error = ((Copy *)gpu->copy)((uintptr_t)to, (uintptr_t)from, (size_t)bytes, copier->stream);
     }
     if (!error) {
-        error = ((On *)g->record)(c->ends, c->stream);
+        error = ((On *)gpu->record)(copier->ends, copier->stream);
     }
     if (!error) {
-        error = ((Of *)g->wait)(c->ends);
+        error = ((Of *)gpu->wait)(copier->ends);
     }
     if (!error) {
-        error = ((Took *)g->elapsed)(&ms, c->begins, c->ends);
+        error = ((Took *)gpu->elapsed)(&ms, copier->begins, copier->ends);
     }
     if (error) {
         return error;
     }
-    c->copies[kind]++;
-    c->bytes[kind] += bytes;
-    c->event_ns[kind] += (int64_t)(ms * 1e6);
+    copier->copies[kind]++;
+    copier->bytes[kind] += bytes;
+    copier->event_ns[kind] += (int64_t)(ms * 1e6);
     return 0;
 }
 
-static void copy(Engine *e, Use *use, Step *s, uint8_t *scratch, int64_t *sink_at) {
-    Operation *f = s->operation;
-    Tier *t = f->tier;
-    Row *r = f->row;
-    Gpu *g = t->gpu;
-    GpuCopier *c = g ? &g->copier[s->place] : NULL;
-    uint8_t *place = (uint8_t *)(f->base + s->from_bytes), *other = c ? c->staging : scratch;
-    bool is_write = r->op == WRITE, is_within = g && g->is_within;
+static void perform_copy(Engine *engine, Use *use, Step *step, uint8_t *scratch, int64_t *sink_at) {
+    Operation *operation = step->operation;
+    Tier *tier = operation->tier;
+    Row *row = operation->row;
+    Gpu *gpu = tier->gpu;
+    GpuCopier *copier = gpu ? &gpu->copier[step->slot] : NULL;
+    uint8_t *object_bytes = (uint8_t *)(operation->base + step->from_bytes);
+    uint8_t *staging = copier ? copier->staging : scratch;
+    bool is_write = row->op == WRITE;
+    bool is_within = gpu && gpu->is_within;
     if (is_write && !is_within) {
-        int64_t before = now_ns();
-        touch(e, f);
-        int64_t started = now_ns();
+        int64_t before = monotonic_ns();
+        populate_memory(engine, operation);
+        int64_t started = monotonic_ns();
         use->touching_ns += started - before;
         use->doing = MAKING_DATA;
-        data_make(e->job->data, other, s->bytes, s->from_bytes, r->object_id, r->version);
-        use->making_ns += now_ns() - started;
-    } else if (is_within || (!g && !e->job->is_checking)) {
-        if (*sink_at + s->bytes > t->sink_bytes) {
+        data_generate(engine->job->data, staging, step->bytes, step->from_bytes, row->object_id,
+                      row->version);
+        use->making_ns += monotonic_ns() - started;
+    } else if (is_within || (!gpu && !engine->job->is_checking)) {
+        if (*sink_at + step->bytes > tier->sink_bytes) {
             *sink_at = 0;
         }
-        other = (uint8_t *)t->sink + *sink_at;
-        *sink_at += s->bytes;
+        staging = (uint8_t *)tier->sink + *sink_at;
+        *sink_at += step->bytes;
     }
-    int64_t started = run_ns(e);
-    stamp(s, started);
+    int64_t started = engine_now_ns(engine);
+    operation_mark_submitted(step, started);
     use->doing = MOVING;
-    uint8_t *to = is_write ? place : other, *from = is_write ? other : place;
-    s->result = s->bytes;
-    if (!g) {
-        memcpy(to, from, (size_t)s->bytes);
+    uint8_t *to = is_write ? object_bytes : staging;
+    uint8_t *from = is_write ? staging : object_bytes;
+    step->result = step->bytes;
+    if (!gpu) {
+        memcpy(to, from, (size_t)step->bytes);
     } else {
         int kind = is_within ? WITHIN_GPU : is_write ? TO_GPU : FROM_GPU;
-        int error = copy_on_gpu(g, c, to, from, s->bytes, kind);
+        int error = copy_on_gpu(gpu, copier, to, from, step->bytes, kind);
         if (error) {
-            g->error = error;
-            s->result = -EIO;
+            gpu->error = error;
+            step->result = -EIO;
         }
     }
-    s->ended_ns = run_ns(e);
-    use->copying_ns += s->ended_ns - started;
-    if (!is_write && e->job->is_checking && s->result > 0) {
-        check_data(e, use, s, other, s->bytes);
+    step->ended_ns = engine_now_ns(engine);
+    use->copying_ns += step->ended_ns - started;
+    if (!is_write && engine->job->is_checking && step->result > 0) {
+        operation_verify_data(engine, use, step, staging, step->bytes);
     }
 }
 
 // --- a loop of one step at a time
-// -----------------------------------------------------------------------------------
 
-// Wait, with the lock held, until something may be there for this queue. Who knows of the earliest
-// due time watches the clock for all.
-static void rest(Engine *e, Queue *l, Use *use, int64_t now, int64_t next_ns) {
-    bool leads = next_ns < l->watched_ns;
-    int64_t until = now + LONGEST_SLEEP_NS, started = now_ns();
+// Waits until the queue may have a step. The thread that knows the earliest due time sleeps until
+// then, and the others until they are woken. The caller holds the lock.
+static void wait_for_work(Engine *engine, Queue *queue, Use *use, int64_t now, int64_t next_ns) {
+    bool leads = next_ns < queue->watched_ns;
+    int64_t until = now + LONGEST_SLEEP_NS;
+    int64_t started = monotonic_ns();
     if (leads && next_ns - SPIN_NS < until) {
         until = next_ns - SPIN_NS;
     }
     if (until > now) {
-        int64_t at = until + e->job->start_ns;
+        int64_t at = until + engine->job->start_ns;
         struct timespec t = {at / 1000000000, at % 1000000000};
         use->doing = WAITING;
         if (leads) {
-            l->watched_ns = next_ns;
+            queue->watched_ns = next_ns;
         }
-        l->sleepers++;
-        pthread_cond_timedwait(&l->woken, &e->order.lock, &t);
-        l->sleepers--;
-        if (leads && l->watched_ns == next_ns) {
-            l->watched_ns = INT64_MAX;
+        queue->sleepers++;
+        pthread_cond_timedwait(&queue->woken, &engine->order.lock, &t);
+        queue->sleepers--;
+        if (leads && queue->watched_ns == next_ns) {
+            queue->watched_ns = INT64_MAX;
         }
     } else { // the last part of the way to a due time is not slept through: waking up takes about
              // as long
-        unlock(e);
+        engine_unlock(engine);
         sched_yield();
-        lock(e);
+        engine_lock(engine);
     }
-    use->asleep_ns += max_of(
-        0, now_ns() - max_of(started, e->job->start_ns)); // ranks wait for their common start
+    use->asleep_ns +=
+        max_of(0, monotonic_ns() -
+                      max_of(started, engine->job->start_ns)); // ranks wait for their common start
 }
 
-static void ask_python(Engine *e, Task *t, const Step *s) {
-    const Operation *f = s->operation;
-    const Row *r = f->row;
-    *t = (Task){.act = s->act,
-                .operation = f->id,
-                .row = r->trace_row,
-                .op = r->op,
-                .tier = r->tier,
-                .object = r->object_id,
-                .from_bytes = s->from_bytes,
-                .bytes = s->bytes,
-                .whole_from_bytes = f->from_bytes,
-                .whole_to_bytes = f->to_bytes,
-                .ios = f->ios,
-                .is_failed = f->is_failed,
-                .buffer = buffer_of(e, s->place),
-                .submitted_ns = NONE,
-                .step = *s};
+static void fill_python_task(Engine *engine, Task *task, const Step *step) {
+    const Operation *operation = step->operation;
+    const Row *row = operation->row;
+    *task = (Task){.act = step->act,
+                   .operation = operation->id,
+                   .row = row->trace_row,
+                   .op = row->op,
+                   .tier = row->tier,
+                   .object = row->object_id,
+                   .from_bytes = step->from_bytes,
+                   .bytes = step->bytes,
+                   .whole_from_bytes = operation->from_bytes,
+                   .whole_to_bytes = operation->to_bytes,
+                   .ios = operation->ios,
+                   .is_failed = operation->is_failed,
+                   .buffer = engine_slot_buffer(engine, step->slot),
+                   .submitted_ns = NONE,
+                   .step = *step};
 }
 
-static void take_answer(Engine *e, Use *use, Task *t) {
-    Step *s = &t->step;
-    Operation *f = s->operation;
-    s->result = t->error ? -t->error : t->moved;
-    s->ended_ns = t->completed_ns;
-    if (e->job->is_checking && s->result > 0 && f->row->op == READ &&
-        (s->act == MOVE || s->act == WHOLE)) {
-        check_data(e, use, s, buffer_of(e, s->place), s->result);
+static void complete_python_task(Engine *engine, Use *use, Task *task) {
+    Step *step = &task->step;
+    Operation *operation = step->operation;
+    step->result = task->error ? -task->error : task->moved;
+    step->ended_ns = task->completed_ns;
+    if (engine->job->is_checking && step->result > 0 && operation->row->op == READ &&
+        (step->act == MOVE || step->act == WHOLE)) {
+        operation_verify_data(engine, use, step, engine_slot_buffer(engine, step->slot),
+                              step->result);
     }
-    lock(e); // others may answer for I/Os of the same operation
-    if (t->submitted_ns != NONE) {
-        f->row->submitted_ns = t->submitted_ns;
+    engine_lock(engine); // Other threads complete I/Os of the same operation.
+    if (task->submitted_ns != NONE) {
+        operation->row->submitted_ns = task->submitted_ns;
     }
-    f->row->retries = (int16_t)(f->row->retries + t->retries);
-    end_step(e, s);
-    unlock(e);
-    t->is_answer = 0;
+    operation->row->retries = (int16_t)(operation->row->retries + task->retries);
+    loop_complete_step(engine, step);
+    engine_unlock(engine);
+    task->is_answer = 0;
 }
 
-// Do steps of a queue until the job is over (0) or one is Python's (1), which comes back as the
-// answer in `task`.
-EXPORT int work(Engine *e, int queue, Use *use, Task *task) {
-    Queue *l = &e->queue[queue];
+// Carries out steps of a queue. Returns 0 when the job is over, and 1 when `task` holds a step for
+// Python, which calls again with the result in `task`.
+EXPORT int thread_run(Engine *engine, int queue_index, Use *use, Task *task) {
+    Queue *queue = &engine->queue[queue_index];
     uint8_t *scratch = NULL;
     int64_t sink_at = 0;
     if (task->is_answer) {
-        take_answer(e, use, task);
+        complete_python_task(engine, use, task);
     }
-    if (queue == e->copies_queue) {
-        scratch = grown(NULL, e->job->io_bytes, 1);
+    if (queue_index == engine->copies_queue) {
+        scratch = grown(NULL, engine->job->io_bytes, 1);
         memset(scratch, 1,
-               (size_t)e->job->io_bytes); // so that no copy waits for the kernel's pages
-        sink_at = (use - e->job->use) * e->job->io_bytes;
+               (size_t)engine->job->io_bytes); // Populate its pages before the first copy.
+        sink_at = (use - engine->job->use) * engine->job->io_bytes;
     }
-    lock(e);
-    while (!is_over(e) || l->closing) {
-        Step s;
-        int64_t next_ns, now = run_ns(e);
-        if (!take_step(e, queue, now, &s, &next_ns)) {
-            if (!is_over(e)) {
-                rest(e, l, use, now, next_ns);
+    engine_lock(engine);
+    while (!engine_is_over(engine) || queue->closing) {
+        Step step;
+        int64_t next_ns;
+        int64_t now = engine_now_ns(engine);
+        if (!loop_take_step(engine, queue_index, now, &step, &next_ns)) {
+            if (!engine_is_over(engine)) {
+                wait_for_work(engine, queue, use, now, next_ns);
             }
             continue;
         }
-        if (l->sleepers) {
-            pthread_cond_signal(&l->woken); // there may be more, and somebody must watch the clock
+        if (queue->sleepers) {
+            pthread_cond_signal(
+                &queue->woken); // Another thread looks for more steps and watches the clock.
         }
-        unlock(e);
-        s.result = 0;
-        if (queue == e->copies_queue) {
-            copy(e, use, &s, scratch, &sink_at);
+        engine_unlock(engine);
+        step.result = 0;
+        if (queue_index == engine->copies_queue) {
+            perform_copy(engine, use, &step, scratch, &sink_at);
         } else {
-            if (s.operation->row->op == WRITE && s.bytes && !s.operation->tier->matrix) {
-                make_data(e, use, &s);
+            if (step.operation->row->op == WRITE && step.bytes && !step.operation->tier->matrix) {
+                operation_generate_data(engine, use, &step);
             }
-            if (s.operation->tier->kind == PYTHON) {
-                ask_python(e, task, &s);
+            if (step.operation->tier->kind == PYTHON) {
+                fill_python_task(engine, task, &step);
                 use->doing = IN_PYTHON;
                 return 1;
             }
-            perform(e, use, &s);
+            thread_perform_step(engine, use, &step);
         }
-        lock(e);
-        if (s.operation) {
-            s.operation->tier->kind == MODELLED ? end_modelled(e, &s) : end_step(e, &s);
+        engine_lock(engine);
+        if (step.operation) {
+            step.operation->tier->kind == MODELLED ? complete_modelled_step(engine, &step)
+                                                   : loop_complete_step(engine, &step);
         }
     }
-    unlock(e);
+    engine_unlock(engine);
     free(scratch);
     return 0;
 }
 
-static bool will_be_laid(const Engine *e) { // the next row, before anything more must end
-    const Rows *r = e->order.rows;
-    int64_t laid = r->laid, given = r->given;
-    return e->order.cursor == laid && laid < r->total &&
-           (laid - given <= r->mask || r->ended - given > r->mask / 2);
+// Returns whether the loader will lay the next row before anything more has to end.
+static bool is_next_row_coming(const Engine *engine) {
+    const Rows *rows = engine->order.rows;
+    int64_t laid = rows->laid;
+    int64_t given = rows->given;
+    return engine->order.cursor == laid && laid < rows->total &&
+           (laid - given <= rows->mask || rows->ended - given > rows->mask / 2);
 }
 
-// Do all steps of a job whose tiers are all models, in one thread and in virtual time: the clock
-// goes on to the next end or due time, once the rows that could go sooner are there. Waits alone
-// are real.
-EXPORT void work_virtually(Engine *e, Use *use) {
-    enum { PLACES = 1024, WAIT_NS = 100000 }; // places: at most so many (--queue-depth)
-    Step *under_way = zeros(PLACES, sizeof(Step));
-    Heap ends = {0}; // when a place is free, times PLACES, and the place
+// Carries out all steps of a job whose tiers are all simulated, in one thread and in virtual time:
+// the clock advances to the next completion or due time, once all rows that could start sooner are
+// loaded. Only waits for the loader are real.
+EXPORT void thread_run_virtual(Engine *engine, Use *use) {
+    enum { MAX_SLOTS = 1024, WAIT_NS = 100000 }; // MAX_SLOTS: largest --queue-depth.
+    Step *under_way = zeros(MAX_SLOTS, sizeof(Step));
+    Heap ends = {0}; // Time at which a slot is free, times MAX_SLOTS, plus the slot.
     struct timespec a_while = {0, WAIT_NS};
     use->doing = WAITING;
-    while (!e->job->start_ns && !e->job->is_stopped) {
+    while (!engine->job->start_ns && !engine->job->is_stopped) {
         nanosleep(&a_while, NULL);
     }
-    while (!is_over(e) || ends.count) {
-        Step s;
-        int64_t next_ns, now = e->virtual_ns;
-        if (take_step(e, e->workers_queue, now, &s, &next_ns)) {
-            heap_push(&ends, min_of(begin_modelled(e, &s, now), INT64_MAX / PLACES - 1) * PLACES +
-                                 s.place);
-            under_way[s.place] = s;
+    while (!engine_is_over(engine) || ends.count) {
+        Step step;
+        int64_t next_ns;
+        int64_t now = engine->virtual_ns;
+        if (loop_take_step(engine, engine->workers_queue, now, &step, &next_ns)) {
+            heap_push(&ends,
+                      min_of(start_modelled_step(engine, &step, now), INT64_MAX / MAX_SLOTS - 1) *
+                              MAX_SLOTS +
+                          step.slot);
+            under_way[step.slot] = step;
             continue;
         }
         if (next_ns <= now) {
             continue;
         }
-        if (!is_over(e) && (will_be_laid(e) || (!ends.count && next_ns == INT64_MAX))) {
+        if (!engine_is_over(engine) &&
+            (is_next_row_coming(engine) || (!ends.count && next_ns == INT64_MAX))) {
             nanosleep(&a_while, NULL);
             continue;
         }
-        int64_t end_ns = ends.count ? ends.number[0] / PLACES : INT64_MAX,
-                to = min_of(end_ns, next_ns);
-        if (!is_over(e) &&
-            to > e->job->virtual_end_ns) { // what is in flight completes, as on a drive
-            e->virtual_ns = e->job->virtual_end_ns;
-            e->job->is_stopped = true;
+        int64_t end_ns = ends.count ? ends.number[0] / MAX_SLOTS : INT64_MAX;
+        int64_t to = min_of(end_ns, next_ns);
+        if (!engine_is_over(engine) && to > engine->job->virtual_end_ns) {
+            engine->virtual_ns = engine->job->virtual_end_ns;
+            engine->job->is_stopped = true;
         } else if (to < INT64_MAX) {
-            e->virtual_ns = to;
+            engine->virtual_ns = to;
             if (end_ns == to) {
-                end_modelled(e, &under_way[heap_pop(&ends) % PLACES]);
+                complete_modelled_step(engine, &under_way[heap_pop(&ends) % MAX_SLOTS]);
             }
         }
     }
-    *use =
-        (Use){.ended_ns = e->virtual_ns, .waited_ns = NONE, .cpu = sched_getcpu(), .doing = ENDED};
-    free(ends.number), free(under_way);
+    *use = (Use){
+        .ended_ns = engine->virtual_ns, .waited_ns = NONE, .cpu = sched_getcpu(), .doing = ENDED};
+    free(ends.number);
+    free(under_way);
 }
 
 // --- the engine
-// -----------------------------------------------------------------------------------------------------
 
-static void open_places(Places *p, int32_t count) {
-    *p = (Places){
+static void open_slots(Slots *slots, int32_t count) {
+    *slots = (Slots){
         .free = zeros(count + 1, sizeof(int32_t)), .count = count, .all = count, .allowed = count};
-    p->operation = zeros(count + 1, sizeof(Operation));
+    slots->operation = zeros(count + 1, sizeof(Operation));
     for (int32_t i = count - 1; i >= 0; i--) {
-        p->free[count - 1 - i] = i; // the first are taken first, and again
-        p->operation[i] = (Operation){.id = i, .next = p->spare};
-        p->spare = &p->operation[i];
+        slots->free[count - 1 - i] = i; // The first slots are taken first, and again.
+        slots->operation[i] = (Operation){.id = i, .next = slots->spare};
+        slots->spare = &slots->operation[i];
     }
 }
 
-EXPORT Engine *engine_open(Job *j) {
-    Engine *e = zeros(1, sizeof(Engine));
-    e->job = j;
-    e->order = (Order){.rows = j->rows, .free_group = NONE};
-    pthread_mutex_init(&e->order.lock, NULL);
-    e->workers_queue = (int32_t)j->rings;
-    e->full_due_ns = INT64_MAX;
-    e->copies_queue = e->workers_queue + 1;
-    e->queues = e->copies_queue + 1;
-    e->queue = zeros(e->queues, sizeof(Queue));
-    open_places(&e->places, (int32_t)j->depth);
-    open_places(&e->copy_places, (int32_t)j->copiers);
+EXPORT Engine *engine_open(Job *job) {
+    Engine *engine = zeros(1, sizeof(Engine));
+    engine->job = job;
+    engine->order = (Order){.rows = job->rows, .free_group = NONE};
+    pthread_mutex_init(&engine->order.lock, NULL);
+    engine->workers_queue = (int32_t)job->rings;
+    engine->full_due_ns = INT64_MAX;
+    engine->copies_queue = engine->workers_queue + 1;
+    engine->queues = engine->copies_queue + 1;
+    engine->queue = zeros(engine->queues, sizeof(Queue));
+    open_slots(&engine->slots, (int32_t)job->depth);
+    open_slots(&engine->copy_slots, (int32_t)job->copiers);
     pthread_condattr_t how;
     pthread_condattr_init(&how);
     pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-    for (int i = 0; i < e->queues; i++) {
-        Queue *l = &e->queue[i];
-        l->places = i == e->copies_queue ? &e->copy_places : &e->places;
-        l->event_fd = i < j->rings ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : NONE;
-        l->watched_ns = INT64_MAX;
-        pthread_cond_init(&l->woken, &how);
+    for (int i = 0; i < engine->queues; i++) {
+        Queue *queue = &engine->queue[i];
+        queue->slots = i == engine->copies_queue ? &engine->copy_slots : &engine->slots;
+        queue->event_fd = i < job->rings ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : NONE;
+        queue->watched_ns = INT64_MAX;
+        pthread_cond_init(&queue->woken, &how);
     }
-    return e;
+    return engine;
 }
 
-EXPORT void engine_wake(Engine *e) { // rows were laid, or the job is to stop
-    lock(e);
-    wake_all(e);
-    unlock(e);
+// Wakes all threads after rows were laid or the job was stopped.
+EXPORT void engine_notify(Engine *engine) {
+    engine_lock(engine);
+    engine_wake_queues(engine);
+    engine_unlock(engine);
 }
 
-EXPORT void engine_close(Engine *e) { // when no loop runs any more
-    for (Operation *f = e->places.operation; f < e->places.operation + e->places.all; f++) {
-        if (f->row && f->tier->kind == FILES && f->queue == e->workers_queue && f->fd >= 0) {
-            close(f->fd);
+// Frees the engine, when none of its threads runs any more.
+EXPORT void engine_close(Engine *engine) {
+    for (Operation *operation = engine->slots.operation;
+         operation < engine->slots.operation + engine->slots.all; operation++) {
+        if (operation->row && operation->tier->kind == FILES &&
+            operation->queue == engine->workers_queue && operation->fd >= 0) {
+            close(operation->fd);
         }
     }
-    for (int i = 0; i < e->queues; i++) {
-        if (e->queue[i].event_fd != NONE) {
-            close(e->queue[i].event_fd);
+    for (int i = 0; i < engine->queues; i++) {
+        if (engine->queue[i].event_fd != NONE) {
+            close(engine->queue[i].event_fd);
         }
-        pthread_cond_destroy(&e->queue[i].woken);
-        free(e->queue[i].ready.number);
+        pthread_cond_destroy(&engine->queue[i].woken);
+        free(engine->queue[i].ready.number);
     }
     for (int chain = 0; chain < CHAINS; chain++) {
-        table_free(&e->order.chain[chain]);
+        table_free(&engine->order.chain[chain]);
     }
-    pthread_mutex_destroy(&e->order.lock);
-    free(e->places.free), free(e->places.operation), free(e->copy_places.free),
-        free(e->copy_places.operation);
-    free(e->order.group), free(e->order.retiring), free(e->queue), free(e);
+    pthread_mutex_destroy(&engine->order.lock);
+    free(engine->slots.free);
+    free(engine->slots.operation);
+    free(engine->copy_slots.free);
+    free(engine->copy_slots.operation);
+    free(engine->order.group);
+    free(engine->order.retiring);
+    free(engine->queue);
+    free(engine);
 }

@@ -1,9 +1,12 @@
-// A loop that moves bytes by an io_uring: three system calls and the rings that the kernel shares;
-// no liburing.
+// The loop of one io_uring, by its three system calls and the memory that the kernel shares,
+// without liburing. One thread owns the ring and carries out all steps of its queue.
 //
-// One thread makes the ring, and does nothing else: it takes steps, makes the data of writes, puts
-// requests, enters the kernel, and reaps. A whole operation on a file of its own is one chain of
-// requests: open, move, close.
+// Call path: ring_run repeats three calls until the job is over:
+//   fill_submission_queue  loop_take_step, operation_generate_data for a write, add_step: one
+//                          submission entry (add_transfer), or a linked chain of open, transfer
+//                          and close for a whole operation on a file
+//   submit_and_wait        io_uring_enter: submits the entries and waits for a completion
+//   reap_completions       handle_completion for each completion, then loop_complete_step
 #include "replay.h"
 
 #include <errno.h>
@@ -26,190 +29,222 @@ enum {
     KIND_BITS = 4,
     MODE = 0600
 };
+// What a completion reports, in the low bits of its user data.
 enum {
-    MOVED,
-    OPENED,
-    GROWN,
-    TOLD,
-    ASIDE,
-    OVER,
-    WOKEN
-}; // what a completion tells: the low bits of its user data
-enum { WRITE_STREAM_AT = 44 }; // in a request, since Linux 6.16
+    MOVED,  // a transfer, flush or unlink: its step has ended
+    OPENED, // the file of a longer operation is open
+    GROWN,  // its space is preallocated: the step OPEN has ended
+    TOLD,   // the transfer of a chain failed or was short
+    ASIDE,  // advice or flush of a chain
+    OVER,   // the last entry of a chain
+    WOKEN   // another thread wrote to the event descriptor
+};
+// Offset of write_stream in a submission entry, since Linux 6.16.
+enum { WRITE_STREAM_AT = 44 };
 enum { SLOW_NS = 50000, SPLIT_EACH = 32, SPLIT_NEXT = 256 };
 
 typedef struct {
-    int fd, event_fd;
-    struct io_uring_sqe *sqe;
-    struct io_uring_cqe *cqe;
-    unsigned *sq_head, *sq_tail, *cq_head, *cq_tail;
-    unsigned sq_mask, cq_mask, tail, submitted;
-    char *names; // room for a path a request
-    void *rings, *requests;
-    size_t rings_bytes, requests_bytes;
-    bool is_deferred;
+    int fd;                   // the ring
+    int event_fd;             // other threads wake the ring's thread by it
+    struct io_uring_sqe *sqe; // submission entries
+    struct io_uring_cqe *cqe; // completion entries
+    unsigned *sq_head;        // first entry that the kernel has not taken
+    unsigned *sq_tail;        // entry behind the last that the kernel may take
+    unsigned *cq_head;        // first completion that was not handled
+    unsigned *cq_tail;        // completion behind the last
+    unsigned sq_mask;         // number of submission entries, minus one
+    unsigned cq_mask;         // number of completion entries, minus one
+    unsigned tail;            // entry behind the last that was filled
+    unsigned submitted;       // entries that the kernel has taken
+    char *names;              // a path for each submission entry
+    void *rings;              // mapping of both rings
+    void *requests;           // mapping of the submission entries
+    size_t rings_bytes;       // size of `rings`
+    size_t requests_bytes;    // size of `requests`
+    bool is_deferred;         // the kernel allowed DEFER_TASKRUN
 } Ring;
 
 typedef struct {
-    Engine *e;
-    Ring ring;
-    Use *use;
-    Step *step; // by place: what is in flight
-    int queue, out;
-    int64_t pinned_bytes; // of the buffers, from the first on
-    int32_t fresh[TOGETHER], fresh_count;
-    int64_t enters, splits_left;
+    Engine *engine;          // the engine
+    Ring ring;               // its ring
+    Use *use;                // how the thread spends its time
+    Step *step;              // by slot: steps in flight
+    int queue;               // index of its queue
+    int out;                 // number of steps in flight
+    int64_t pinned_bytes;    // registered bytes of the buffers, from the first
+    int32_t fresh[TOGETHER]; // slots of the steps that were filled since the last submission
+    int32_t fresh_count;     // number of them
+    int64_t enters;          // submissions so far
+    int64_t splits_left;     // next submissions that are made without a wait
 } Loop;
 
-static long enter_ring(int fd, unsigned count, unsigned wait, unsigned flags, const void *argument,
-                       size_t bytes) {
+static long call_io_uring_enter(int fd, unsigned count, unsigned wait, unsigned flags,
+                                const void *argument, size_t bytes) {
     return syscall(__NR_io_uring_enter, fd, count, wait, flags, argument, bytes);
 }
 
-static int register_with(const Ring *r, unsigned what, const void *argument, unsigned count) {
-    return syscall(__NR_io_uring_register, r->fd, what, argument, count) < 0 ? errno : 0;
+static int register_with_ring(const Ring *ring, unsigned what, const void *argument,
+                              unsigned count) {
+    return syscall(__NR_io_uring_register, ring->fd, what, argument, count) < 0 ? errno : 0;
 }
 
-static void
-close_ring(Ring *r) { // its files now: the kernel frees a ring later, and umount would be refused
-    if (r->rings) {
-        munmap(r->rings, r->rings_bytes);
+// Closes a ring, and its registered files first: the kernel frees a ring later, and an open file
+// would keep its filesystem from being unmounted.
+static void close_ring(Ring *ring) {
+    if (ring->rings) {
+        munmap(ring->rings, ring->rings_bytes);
     }
-    if (r->requests) {
-        munmap(r->requests, r->requests_bytes);
+    if (ring->requests) {
+        munmap(ring->requests, ring->requests_bytes);
     }
-    free(r->names);
-    if (r->fd >= 0) {
-        register_with(r, IORING_UNREGISTER_FILES, NULL, 0), close(r->fd);
+    free(ring->names);
+    if (ring->fd >= 0) {
+        register_with_ring(ring, IORING_UNREGISTER_FILES, NULL, 0);
+        close(ring->fd);
     }
-    r->fd = -1;
+    ring->fd = -1;
 }
 
 enum { TOO_OLD = -1, NO_FILES = -2 };
 
-// Make a ring with places for `files` open files; 0, an errno, or why the kernel cannot do it.
-static int open_ring(Ring *r, unsigned entries, unsigned files) {
+// Makes a ring with a table of `files` open files. Returns 0, an errno, TOO_OLD or NO_FILES.
+static int open_ring(Ring *ring, unsigned entries, unsigned files) {
     static const unsigned wanted[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
                                       IORING_SETUP_COOP_TASKRUN, 0};
-    struct io_uring_params p;
-    *r = (Ring){.fd = -1};
-    for (unsigned i = 0; i < 3 && r->fd < 0; i++) {
-        p = (struct io_uring_params){.flags = wanted[i] | IORING_SETUP_CLAMP};
-        r->fd = (int)syscall(__NR_io_uring_setup, entries, &p);
-        if (r->fd < 0 && errno != EINVAL) {
+    struct io_uring_params params;
+    *ring = (Ring){.fd = -1};
+    for (unsigned i = 0; i < 3 && ring->fd < 0; i++) {
+        params = (struct io_uring_params){.flags = wanted[i] | IORING_SETUP_CLAMP};
+        ring->fd = (int)syscall(__NR_io_uring_setup, entries, &params);
+        if (ring->fd < 0 && errno != EINVAL) {
             return errno;
         }
-        r->is_deferred = i == 0;
+        ring->is_deferred = i == 0;
     }
-    if (r->fd < 0) {
+    if (ring->fd < 0) {
         return errno;
     }
-    fcntl(r->fd, F_SETFD, FD_CLOEXEC);
+    fcntl(ring->fd, F_SETFD, FD_CLOEXEC);
     unsigned needed = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_EXT_ARG | IORING_FEAT_CQE_SKIP;
-    if ((p.features & needed) != needed) {
-        return close_ring(r), TOO_OLD;
+    if ((params.features & needed) != needed) {
+        close_ring(ring);
+        return TOO_OLD;
     }
-    size_t sq = p.sq_off.array + p.sq_entries * sizeof(unsigned),
-           cq = p.cq_off.cqes + p.cq_entries * sizeof(*r->cqe);
-    r->rings_bytes = sq > cq ? sq : cq, r->requests_bytes = p.sq_entries * sizeof(*r->sqe);
-    int how = PROT_READ | PROT_WRITE, flags = MAP_SHARED | MAP_POPULATE;
-    char *rings = r->rings = mmap(NULL, r->rings_bytes, how, flags, r->fd, IORING_OFF_SQ_RING);
-    r->requests = mmap(NULL, r->requests_bytes, how, flags, r->fd, IORING_OFF_SQES);
-    if (r->rings == MAP_FAILED || r->requests == MAP_FAILED) {
+    size_t sq = params.sq_off.array + params.sq_entries * sizeof(unsigned);
+    size_t cq = params.cq_off.cqes + params.cq_entries * sizeof(*ring->cqe);
+    ring->rings_bytes = sq > cq ? sq : cq;
+    ring->requests_bytes = params.sq_entries * sizeof(*ring->sqe);
+    int how = PROT_READ | PROT_WRITE;
+    int flags = MAP_SHARED | MAP_POPULATE;
+    char *rings = ring->rings =
+        mmap(NULL, ring->rings_bytes, how, flags, ring->fd, IORING_OFF_SQ_RING);
+    ring->requests = mmap(NULL, ring->requests_bytes, how, flags, ring->fd, IORING_OFF_SQES);
+    if (ring->rings == MAP_FAILED || ring->requests == MAP_FAILED) {
         int code = errno;
-        r->rings = r->rings == MAP_FAILED ? NULL : r->rings;
-        r->requests = r->requests == MAP_FAILED ? NULL : r->requests;
-        return close_ring(r), code;
+        ring->rings = ring->rings == MAP_FAILED ? NULL : ring->rings;
+        ring->requests = ring->requests == MAP_FAILED ? NULL : ring->requests;
+        close_ring(ring);
+        return code;
     }
-    r->sqe = r->requests, r->cqe = (struct io_uring_cqe *)(rings + p.cq_off.cqes);
-    r->sq_head = (unsigned *)(rings + p.sq_off.head),
-    r->sq_tail = (unsigned *)(rings + p.sq_off.tail);
-    r->cq_head = (unsigned *)(rings + p.cq_off.head),
-    r->cq_tail = (unsigned *)(rings + p.cq_off.tail);
-    r->sq_mask = p.sq_entries - 1, r->cq_mask = p.cq_entries - 1;
-    for (unsigned i = 0; i < p.sq_entries; i++) {
-        ((unsigned *)(rings + p.sq_off.array))[i] = i;
+    ring->sqe = ring->requests;
+    ring->cqe = (struct io_uring_cqe *)(rings + params.cq_off.cqes);
+    ring->sq_head = (unsigned *)(rings + params.sq_off.head);
+    ring->sq_tail = (unsigned *)(rings + params.sq_off.tail);
+    ring->cq_head = (unsigned *)(rings + params.cq_off.head);
+    ring->cq_tail = (unsigned *)(rings + params.cq_off.tail);
+    ring->sq_mask = params.sq_entries - 1;
+    ring->cq_mask = params.cq_entries - 1;
+    for (unsigned i = 0; i < params.sq_entries; i++) {
+        ((unsigned *)(rings + params.sq_off.array))[i] = i;
     }
-    r->names = grown(NULL, p.sq_entries, NAME_BYTES);
+    ring->names = grown(NULL, params.sq_entries, NAME_BYTES);
     struct io_uring_rsrc_register table = {.nr = files, .flags = IORING_RSRC_REGISTER_SPARSE};
-    int code = register_with(r, IORING_REGISTER_FILES2, &table, sizeof table);
+    int code = register_with_ring(ring, IORING_REGISTER_FILES2, &table, sizeof table);
     if (code) {
-        return close_ring(r), code == EMFILE ? code : NO_FILES;
+        close_ring(ring);
+        return code == EMFILE ? code : NO_FILES;
     }
     return 0;
 }
 
-EXPORT int ring_refusal(void) { // 0: the kernel gives rings to this process; else as open_ring
-    Ring r;
-    int code = open_ring(&r, 8, 1);
+// Returns whether this process can make a ring: 0, or as open_ring.
+EXPORT int ring_probe(void) {
+    Ring ring;
+    int code = open_ring(&ring, 8, 1);
     if (!code) {
-        close_ring(&r);
+        close_ring(&ring);
     }
     return code;
 }
 
-EXPORT int ring_pins(void *buffers,
-                     int64_t bytes) { // 0, or why the kernel pins no so many bytes: an errno
-    Ring r;
-    int code = open_ring(&r, 8, 1);
+// Returns 0, or the errno with which the kernel refuses to register so many bytes.
+EXPORT int ring_probe_pinning(void *buffers, int64_t bytes) {
+    Ring ring;
+    int code = open_ring(&ring, 8, 1);
     if (code) {
         return 0;
     }
-    struct iovec place = {buffers, (size_t)bytes};
-    code = register_with(&r, IORING_REGISTER_BUFFERS, &place, 1);
-    close_ring(&r);
+    struct iovec memory = {buffers, (size_t)bytes};
+    code = register_with_ring(&ring, IORING_REGISTER_BUFFERS, &memory, 1);
+    close_ring(&ring);
     return code;
 }
 
-// --- requests
-// -------------------------------------------------------------------------------------------------------
+// --- submission entries
 
-static unsigned room_of(const Ring *r) {
-    return r->sq_mask + 1 - (r->tail - r->submitted);
+// Returns how many submission entries can still be filled.
+static unsigned free_entries(const Ring *ring) {
+    return ring->sq_mask + 1 - (ring->tail - ring->submitted);
 }
 
-static struct io_uring_sqe *put(Ring *r, int opcode, unsigned flags, int fd, int32_t place,
-                                int kind) {
-    struct io_uring_sqe *q = &r->sqe[r->tail++ & r->sq_mask];
-    memset(q, 0, sizeof *q);
-    q->opcode = (uint8_t)opcode;
-    q->flags = (uint8_t)flags;
-    q->fd = fd;
-    q->user_data = (uint64_t)place << KIND_BITS | (unsigned)kind;
-    return q;
+// Fills a submission entry whose completion will name `slot` and `kind`.
+static struct io_uring_sqe *add_entry(Ring *ring, int opcode, unsigned flags, int fd, int32_t slot,
+                                      int kind) {
+    struct io_uring_sqe *request = &ring->sqe[ring->tail++ & ring->sq_mask];
+    memset(request, 0, sizeof *request);
+    request->opcode = (uint8_t)opcode;
+    request->flags = (uint8_t)flags;
+    request->fd = fd;
+    request->user_data = (uint64_t)slot << KIND_BITS | (unsigned)kind;
+    return request;
 }
 
-static struct io_uring_sqe *put_name(Ring *r, int opcode, unsigned flags, const Step *s, int kind) {
-    char *name = r->names + (size_t)(r->tail & r->sq_mask) * NAME_BYTES;
-    int32_t directory = write_name(s->operation->tier, s->operation->row->object_id, name);
-    struct io_uring_sqe *q = put(r, opcode, flags, directory, s->place, kind);
-    q->addr = (uintptr_t)name;
-    return q;
+static struct io_uring_sqe *add_path_entry(Ring *ring, int opcode, unsigned flags, const Step *step,
+                                           int kind) {
+    char *name = ring->names + (size_t)(ring->tail & ring->sq_mask) * NAME_BYTES;
+    int32_t directory =
+        operation_write_path(step->operation->tier, step->operation->row->object_id, name);
+    struct io_uring_sqe *request = add_entry(ring, opcode, flags, directory, step->slot, kind);
+    request->addr = (uintptr_t)name;
+    return request;
 }
 
-static void put_open(Ring *r, const Step *s, unsigned flags, int kind) {
-    const Tier *t = s->operation->tier;
-    struct io_uring_sqe *q = put_name(r, IORING_OP_OPENAT, flags, s, kind);
-    q->len = MODE;
-    q->open_flags = (uint32_t)(s->operation->row->op == WRITE ? t->write_flags : t->read_flags) &
-                    ~(uint32_t)O_CLOEXEC;
-    q->file_index = (uint32_t)s->operation->id + 1;
+static void add_open(Ring *ring, const Step *step, unsigned flags, int kind) {
+    const Tier *tier = step->operation->tier;
+    struct io_uring_sqe *request = add_path_entry(ring, IORING_OP_OPENAT, flags, step, kind);
+    request->len = MODE;
+    request->open_flags =
+        (uint32_t)(step->operation->row->op == WRITE ? tier->write_flags : tier->read_flags) &
+        ~(uint32_t)O_CLOEXEC;
+    request->file_index = (uint32_t)step->operation->id + 1;
 }
 
-static void put_advice(Ring *r, const Step *s, int advice) {
+static void add_advice(Ring *ring, const Step *step, int advice) {
     if (advice == NONE) {
         return;
     }
     unsigned flags = IOSQE_FIXED_FILE | IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS;
-    put(r, IORING_OP_FADVISE, flags, s->operation->id, s->place, ASIDE)->fadvise_advice =
-        (uint32_t)advice;
+    add_entry(ring, IORING_OP_FADVISE, flags, step->operation->id, step->slot, ASIDE)
+        ->fadvise_advice = (uint32_t)advice;
 }
 
-static void put_move(Loop *l, const Step *s, unsigned flags, int kind) {
-    Operation *f = s->operation;
-    const Job *j = l->e->job;
-    bool is_write = f->row->op == WRITE, is_file = f->tier->kind == FILES;
-    bool is_pinned = (s->place + 1) * j->io_bytes <= l->pinned_bytes;
+// Fills the entry that reads or writes the buffer of the step's slot.
+static void add_transfer(Loop *loop, const Step *step, unsigned flags, int kind) {
+    Operation *operation = step->operation;
+    const Job *job = loop->engine->job;
+    bool is_write = operation->row->op == WRITE;
+    bool is_file = operation->tier->kind == FILES;
+    bool is_pinned = (step->slot + 1) * job->io_bytes <= loop->pinned_bytes;
     int opcode = is_write ? IORING_OP_WRITE : IORING_OP_READ;
     if (is_pinned) {
         opcode = is_write ? IORING_OP_WRITE_FIXED : IORING_OP_READ_FIXED;
@@ -217,325 +252,348 @@ static void put_move(Loop *l, const Step *s, unsigned flags, int kind) {
     if (is_file) {
         flags |= IOSQE_FIXED_FILE;
     }
-    struct io_uring_sqe *q = put(&l->ring, opcode, flags, is_file ? f->id : f->fd, s->place, kind);
-    q->off = (uint64_t)(f->base + s->from_bytes);
-    q->addr = (uintptr_t)buffer_of(l->e, s->place);
-    q->len = (uint32_t)s->bytes;
-    if (is_write && f->tier->write_streams && f->row->stream >= 0) {
-        ((uint8_t *)q)[WRITE_STREAM_AT] = (uint8_t)(1 + f->row->stream % f->tier->write_streams);
+    struct io_uring_sqe *request = add_entry(
+        &loop->ring, opcode, flags, is_file ? operation->id : operation->fd, step->slot, kind);
+    request->off = (uint64_t)(operation->base + step->from_bytes);
+    request->addr = (uintptr_t)engine_slot_buffer(loop->engine, step->slot);
+    request->len = (uint32_t)step->bytes;
+    if (is_write && operation->tier->write_streams && operation->row->stream >= 0) {
+        ((uint8_t *)request)[WRITE_STREAM_AT] =
+            (uint8_t)(1 + operation->row->stream % operation->tier->write_streams);
     }
 }
 
-static void put_close(Ring *r, const Step *s) {
-    const Tier *t = s->operation->tier;
-    if (t->is_synced && s->operation->row->op == WRITE && !s->operation->is_failed) {
-        // Of one that fails the kernel posts no completion if it is to skip that of success.
+// Fills the entries that end a file: fdatasync of a synced write, advice, and the close.
+static void add_close(Ring *ring, const Step *step) {
+    const Tier *tier = step->operation->tier;
+    if (tier->is_synced && step->operation->row->op == WRITE && !step->operation->is_failed) {
+        // With CQE_SKIP_SUCCESS the kernel would post no completion of a failed flush either.
         unsigned flags = IOSQE_FIXED_FILE | IOSQE_IO_HARDLINK;
-        put(r, IORING_OP_FSYNC, flags, s->operation->id, s->place, ASIDE)->fsync_flags =
-            IORING_FSYNC_DATASYNC;
+        add_entry(ring, IORING_OP_FSYNC, flags, step->operation->id, step->slot, ASIDE)
+            ->fsync_flags = IORING_FSYNC_DATASYNC;
     }
-    put_advice(r, s, t->closing_advice);
-    put(r, IORING_OP_CLOSE, 0, 0, s->place, OVER)->file_index = (uint32_t)s->operation->id + 1;
+    add_advice(ring, step, tier->closing_advice);
+    add_entry(ring, IORING_OP_CLOSE, 0, 0, step->slot, OVER)->file_index =
+        (uint32_t)step->operation->id + 1;
 }
 
-static void put_step(Loop *l, const Step *s) {
-    Ring *r = &l->ring;
-    Operation *f = s->operation;
-    unsigned go_on = IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS; // what follows is done in any case
-    switch (s->act) {
+// Fills the submission entries of a step: one, or a linked chain.
+static void add_step(Loop *loop, const Step *step) {
+    Ring *ring = &loop->ring;
+    Operation *operation = step->operation;
+    // A hard link runs the following entries even if this one fails, so that the file is closed.
+    unsigned go_on = IOSQE_IO_HARDLINK | IOSQE_CQE_SKIP_SUCCESS;
+    switch (step->act) {
     case ERASE:
-        put_name(r, IORING_OP_UNLINKAT, 0, s, MOVED);
+        add_path_entry(ring, IORING_OP_UNLINKAT, 0, step, MOVED);
         break;
     case MOVE:
-        put_move(l, s, 0, MOVED);
+        add_transfer(loop, step, 0, MOVED);
         break;
     case OPEN:
-        put_open(r, s, 0, OPENED);
+        add_open(ring, step, 0, OPENED);
         break;
     case CLOSE:
-        if (f->tier->kind == FILES) {
-            put_close(r, s);
+        if (operation->tier->kind == FILES) {
+            add_close(ring, step);
         } else {
-            put(r, IORING_OP_FSYNC, 0, f->fd, s->place, MOVED)->fsync_flags = IORING_FSYNC_DATASYNC;
+            add_entry(ring, IORING_OP_FSYNC, 0, operation->fd, step->slot, MOVED)->fsync_flags =
+                IORING_FSYNC_DATASYNC;
         }
         break;
     case WHOLE:
-        put_open(r, s, IOSQE_IO_LINK | IOSQE_CQE_SKIP_SUCCESS, OVER);
-        put_advice(r, s, f->tier->opened_advice);
-        if (s->bytes) {
-            put_move(l, s, go_on, TOLD);
+        add_open(ring, step, IOSQE_IO_LINK | IOSQE_CQE_SKIP_SUCCESS, OVER);
+        add_advice(ring, step, operation->tier->opened_advice);
+        if (step->bytes) {
+            add_transfer(loop, step, go_on, TOLD);
         }
-        put_close(r, s);
+        add_close(ring, step);
     }
 }
 
 // --- completions
-// ----------------------------------------------------------------------------------------------------
 
-// Take one completion; whether its step has ended.
-static bool complete(Loop *l, const struct io_uring_cqe *c) {
-    int kind = (int)(c->user_data & ((1 << KIND_BITS) - 1));
+// Handles one completion. Returns whether its step has ended.
+static bool handle_completion(Loop *loop, const struct io_uring_cqe *completion) {
+    int kind = (int)(completion->user_data & ((1 << KIND_BITS) - 1));
     if (kind == WOKEN) {
         eventfd_t count;
-        eventfd_read(l->ring.event_fd, &count);
-        put(&l->ring, IORING_OP_POLL_ADD, 0, l->ring.event_fd, 0, WOKEN)->poll32_events = POLLIN;
+        eventfd_read(loop->ring.event_fd, &count);
+        add_entry(&loop->ring, IORING_OP_POLL_ADD, 0, loop->ring.event_fd, 0, WOKEN)
+            ->poll32_events = POLLIN;
         return false;
     }
-    Step *s = &l->step[c->user_data >> KIND_BITS];
-    Operation *f = s->operation;
+    Step *step = &loop->step[completion->user_data >> KIND_BITS];
+    Operation *operation = step->operation;
     switch (kind) {
     case OPENED:
-        s->result = c->res < 0 ? c->res : 0;
-        if (c->res < 0) {
+        step->result = completion->res < 0 ? completion->res : 0;
+        if (completion->res < 0) {
             return true;
         }
-        put_advice(&l->ring, s, f->tier->opened_advice);
-        if (f->row->op != WRITE) {
-            if (f->tier->opened_advice == NONE) {
+        add_advice(&loop->ring, step, operation->tier->opened_advice);
+        if (operation->row->op != WRITE) {
+            if (operation->tier->opened_advice == NONE) {
                 return true;
             }
-            put(&l->ring, IORING_OP_NOP, 0, -1, s->place, GROWN);
+            add_entry(&loop->ring, IORING_OP_NOP, 0, -1, step->slot, GROWN);
             return false;
         }
-        // Writes beyond a file's end go one by one; within what is allocated they run together.
-        struct io_uring_sqe *q =
-            put(&l->ring, IORING_OP_FALLOCATE, IOSQE_FIXED_FILE, f->id, s->place, GROWN);
-        q->off = (uint64_t)f->from_bytes;
-        q->addr = (uint64_t)(f->to_bytes - f->from_bytes);
+        // Preallocate: the kernel runs writes beyond the end of a file one at a time.
+        struct io_uring_sqe *request = add_entry(&loop->ring, IORING_OP_FALLOCATE, IOSQE_FIXED_FILE,
+                                                 operation->id, step->slot, GROWN);
+        request->off = (uint64_t)operation->from_bytes;
+        request->addr = (uint64_t)(operation->to_bytes - operation->from_bytes);
         return false;
     case GROWN:
-        s->result = c->res < 0 && !can_not_grow(-c->res) ? c->res : 0;
+        step->result = completion->res < 0 && !operation_cannot_preallocate(-completion->res)
+                           ? completion->res
+                           : 0;
         return true;
-    case TOLD: // of a chain's move, that it failed or was short
-        s->result = c->res;
+    case TOLD: // The kernel posts it only if the transfer failed or was short.
+        step->result = completion->res;
         return false;
     case ASIDE:
-        if (c->res < 0 && s->result >= 0) {
-            s->result = c->res;
+        if (completion->res < 0 && step->result >= 0) {
+            step->result = completion->res;
         }
         return false;
     case OVER:
-        if (c->res < 0 && s->result >= 0) {
-            s->result = c->res;
+        if (completion->res < 0 && step->result >= 0) {
+            step->result = completion->res;
         }
         return true;
     default:
-        s->result = c->res;
+        step->result = completion->res;
         return true;
     }
 }
 
-static void reap(Loop *l) {
+// Handles all completions that the kernel has posted, and completes the steps that have ended.
+static void reap_completions(Loop *loop) {
     enum { AT_ONCE = 64 };
-    Ring *r = &l->ring;
+    Ring *ring = &loop->ring;
     Step *ended[AT_ONCE];
-    unsigned head = *r->cq_head, tail = __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE);
+    unsigned head = *ring->cq_head;
+    unsigned tail = __atomic_load_n(ring->cq_tail, __ATOMIC_ACQUIRE);
     while (head != tail) {
         int count = 0;
-        int64_t now = run_ns(l->e);
-        for (; head != tail && count < AT_ONCE && room_of(r) >= LONGEST_CHAIN; head++) {
-            struct io_uring_cqe c = r->cqe[head & r->cq_mask];
-            if (complete(l, &c)) {
-                ended[count++] = &l->step[c.user_data >> KIND_BITS];
+        int64_t now = engine_now_ns(loop->engine);
+        for (; head != tail && count < AT_ONCE && free_entries(ring) >= LONGEST_CHAIN; head++) {
+            struct io_uring_cqe completion = ring->cqe[head & ring->cq_mask];
+            if (handle_completion(loop, &completion)) {
+                ended[count++] = &loop->step[completion.user_data >> KIND_BITS];
             }
         }
-        __atomic_store_n(r->cq_head, head, __ATOMIC_RELEASE);
+        __atomic_store_n(ring->cq_head, head, __ATOMIC_RELEASE);
         for (int i = 0; i < count; i++) {
-            Step *s = ended[i];
-            s->ended_ns = now;
-            if (l->e->job->is_checking && s->result > 0 && s->operation->row->op == READ) {
-                check_data(l->e, l->use, s, buffer_of(l->e, s->place), s->result);
+            Step *step = ended[i];
+            step->ended_ns = now;
+            if (loop->engine->job->is_checking && step->result > 0 &&
+                step->operation->row->op == READ) {
+                operation_verify_data(loop->engine, loop->use, step,
+                                      engine_slot_buffer(loop->engine, step->slot), step->result);
             }
         }
-        lock(l->e);
+        engine_lock(loop->engine);
         for (int i = 0; i < count; i++) {
-            end_step(l->e, ended[i]);
+            loop_complete_step(loop->engine, ended[i]);
         }
-        unlock(l->e);
-        l->out -= count;
-        if (room_of(r) < LONGEST_CHAIN) {
+        engine_unlock(loop->engine);
+        loop->out -= count;
+        if (free_entries(ring) < LONGEST_CHAIN) {
             break;
         }
     }
 }
 
 // --- the loop
-// -------------------------------------------------------------------------------------------------------
 
-static int64_t switches(void) {
+static int64_t count_voluntary_switches(void) {
     struct rusage used;
     getrusage(RUSAGE_THREAD, &used);
     return used.ru_nvcsw;
 }
 
-// Submit what was put, and wait for a completion for so long, if at all; 0, or an errno.
-static int enter(Loop *l, int64_t wait_ns) {
-    Ring *r = &l->ring;
-    unsigned count = r->tail - r->submitted;
-    int64_t started = now_ns(), now;
-    for (int i = 0; i < l->fresh_count; i++) {
-        stamp(&l->step[l->fresh[i]], started - l->e->job->start_ns);
+// Submits the filled entries and waits up to `wait_ns` for a completion. Returns 0 or an errno.
+static int submit_and_wait(Loop *loop, int64_t wait_ns) {
+    Ring *ring = &loop->ring;
+    unsigned count = ring->tail - ring->submitted;
+    int64_t started = monotonic_ns();
+    int64_t now;
+    for (int i = 0; i < loop->fresh_count; i++) {
+        operation_mark_submitted(&loop->step[loop->fresh[i]],
+                                 started - loop->engine->job->start_ns);
     }
-    l->fresh_count = 0;
-    __atomic_store_n(r->sq_tail, r->tail, __ATOMIC_RELEASE);
-    l->use->doing = wait_ns ? WAITING : IN_ENTER;
-    // Now and then, and often where it was slow, submission goes by itself: so it is known whether
-    // that blocks.
-    bool is_split = count && (!wait_ns || l->splits_left || l->enters++ % SPLIT_EACH == 0);
+    loop->fresh_count = 0;
+    __atomic_store_n(ring->sq_tail, ring->tail, __ATOMIC_RELEASE);
+    loop->use->doing = wait_ns ? WAITING : IN_ENTER;
+    // Every so often, and more often after a slow one, submit without waiting, to measure whether
+    // submission itself blocks.
+    bool is_split = count && (!wait_ns || loop->splits_left || loop->enters++ % SPLIT_EACH == 0);
     if (is_split) {
-        int64_t before = switches();
-        long done = enter_ring(r->fd, count, 0, IORING_ENTER_GETEVENTS, NULL, 0);
+        int64_t before = count_voluntary_switches();
+        long done = call_io_uring_enter(ring->fd, count, 0, IORING_ENTER_GETEVENTS, NULL, 0);
         if (done >= 0) {
-            r->submitted += (unsigned)done;
+            ring->submitted += (unsigned)done;
         } else if (errno != EAGAIN && errno != EBUSY && errno != EINTR) {
             return errno;
         }
-        now = now_ns();
-        l->use->enter_ns += now - started;
-        if (l->splits_left) {
-            l->splits_left--;
+        now = monotonic_ns();
+        loop->use->enter_ns += now - started;
+        if (loop->splits_left) {
+            loop->splits_left--;
         }
-        // Not by who took the processor: it slept.
-        if (now - started > SLOW_NS && switches() != before) {
-            l->use->blocked_ns += now - started;
-            l->splits_left = SPLIT_NEXT;
+        // A voluntary switch says that the thread slept and was not only preempted.
+        if (now - started > SLOW_NS && count_voluntary_switches() != before) {
+            loop->use->blocked_ns += now - started;
+            loop->splits_left = SPLIT_NEXT;
         }
         started = now;
-        count = r->tail - r->submitted;
+        count = ring->tail - ring->submitted;
     }
-    if (!wait_ns) { // completions come to a ring only while its thread is in the kernel
-        if (!is_split && l->out) {
-            enter_ring(r->fd, 0, 0, IORING_ENTER_GETEVENTS, NULL, 0);
+    if (!wait_ns) {
+        // With DEFER_TASKRUN completions arrive only while the thread is in the kernel.
+        if (!is_split && loop->out) {
+            call_io_uring_enter(ring->fd, 0, 0, IORING_ENTER_GETEVENTS, NULL, 0);
         }
-        // Until what is due in a moment; before the run's start nothing is.
+        // Idle until the next due time; time before the start of the run does not count.
         if (!is_split) {
-            l->use->asleep_ns += max_of(0, now_ns() - max_of(started, l->e->job->start_ns));
+            loop->use->asleep_ns +=
+                max_of(0, monotonic_ns() - max_of(started, loop->engine->job->start_ns));
         }
         return 0;
     }
-    if (is_split && *r->cq_head != __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE)) {
+    if (is_split && *ring->cq_head != __atomic_load_n(ring->cq_tail, __ATOMIC_ACQUIRE)) {
         return 0;
     }
     struct __kernel_timespec limit = {wait_ns / 1000000000, wait_ns % 1000000000};
     struct io_uring_getevents_arg argument = {.sigmask_sz = 8, .ts = (uintptr_t)&limit};
-    long done = wait_ns == INT64_MAX
-                    ? enter_ring(r->fd, count, 1, IORING_ENTER_GETEVENTS, NULL, 0)
-                    : enter_ring(r->fd, count, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
-                                 &argument, sizeof argument);
+    long done =
+        wait_ns == INT64_MAX
+            ? call_io_uring_enter(ring->fd, count, 1, IORING_ENTER_GETEVENTS, NULL, 0)
+            : call_io_uring_enter(ring->fd, count, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG,
+                                  &argument, sizeof argument);
     if (done >= 0) {
-        r->submitted += (unsigned)done;
+        ring->submitted += (unsigned)done;
     } else if (errno != ETIME && errno != EINTR && errno != EAGAIN && errno != EBUSY) {
         return errno;
     }
-    // With an error of the wait the kernel may have taken requests: it says so by the head.
+    // The kernel may have taken entries although the wait failed: the head says how many.
     else {
-        r->submitted = __atomic_load_n(r->sq_head, __ATOMIC_ACQUIRE);
+        ring->submitted = __atomic_load_n(ring->sq_head, __ATOMIC_ACQUIRE);
     }
-    l->use->asleep_ns += max_of(0, now_ns() - max_of(started, l->e->job->start_ns));
+    loop->use->asleep_ns +=
+        max_of(0, monotonic_ns() - max_of(started, loop->engine->job->start_ns));
     return 0;
 }
 
-// Take steps and put them; how long nothing more will be due: 0 if something may be there now,
-// INT64_MAX for no limit.
-static int64_t take(Loop *l) {
-    Engine *e = l->e;
+// Takes steps and fills submission entries for them. Returns for how long nothing more will be due:
+// 0 if there may be more now, INT64_MAX if a completion comes first.
+static int64_t fill_submission_queue(Loop *loop) {
+    Engine *engine = loop->engine;
     Step some[TOGETHER];
     int count = 0;
-    int64_t next_ns = INT64_MAX, made = 0;
-    bool has_more = true, has_rest = false;
-    lock(e);
-    int64_t now = run_ns(e);
-    // Parts of one operation lie side by side: submitted together, the block layer would merge
-    // them.
+    int64_t next_ns = INT64_MAX;
+    int64_t made = 0;
+    bool has_more = true;
+    bool has_rest = false;
+    engine_lock(engine);
+    int64_t now = engine_now_ns(engine);
+    // Only one I/O of an operation a round: the block layer would merge adjacent I/Os that are
+    // submitted together.
     while (count < TOGETHER && made < MADE_BYTES && !has_rest &&
-           room_of(&l->ring) >= (unsigned)(LONGEST_CHAIN * (count + 1))) {
-        if (!take_step(e, l->queue, now, &some[count], &next_ns)) {
+           free_entries(&loop->ring) >= (unsigned)(LONGEST_CHAIN * (count + 1))) {
+        if (!loop_take_step(engine, loop->queue, now, &some[count], &next_ns)) {
             has_more = false;
             break;
         }
-        const Operation *f = some[count].operation;
-        has_rest = some[count].act == MOVE && f->next_io < f->ios;
-        made += f->row->op == WRITE ? some[count].bytes : 0;
+        const Operation *operation = some[count].operation;
+        has_rest = some[count].act == MOVE && operation->next_io < operation->ios;
+        made += operation->row->op == WRITE ? some[count].bytes : 0;
         count++;
     }
-    // Before the lock is free: whoever brings something from now on wakes us.
+    // Set before the lock is released, so that whoever makes a row ready from now on wakes the
+    // ring.
     if (!has_more && next_ns > now + SPIN_NS) {
-        atomic_store(&e->queue[l->queue].is_asleep, 1);
+        atomic_store(&engine->queue[loop->queue].is_asleep, 1);
     }
-    unlock(e);
+    engine_unlock(engine);
     for (int i = 0; i < count; i++) {
-        Step *s = &l->step[some[i].place];
-        *s = some[i];
-        s->result = s->bytes;
-        if (s->operation->row->op == WRITE && s->bytes) {
-            make_data(e, l->use, s);
+        Step *step = &loop->step[some[i].slot];
+        *step = some[i];
+        step->result = step->bytes;
+        if (step->operation->row->op == WRITE && step->bytes) {
+            operation_generate_data(engine, loop->use, step);
         }
-        if (e->job->depth == 1 && s->operation->tier->kind == FILES) {
-            // With one in flight there is nothing to do beside it, and a kernel's thread that opens
-            // it is two switches more.
-            perform(e, l->use, s);
-            lock(e);
-            end_step(e, s);
-            unlock(e);
+        if (engine->job->depth == 1 && step->operation->tier->kind == FILES) {
+            // At a queue depth of 1 nothing else can overlap, and a kernel worker that opens the
+            // file would cost two context switches.
+            thread_perform_step(engine, loop->use, step);
+            engine_lock(engine);
+            loop_complete_step(engine, step);
+            engine_unlock(engine);
             return 0;
         }
-        put_step(l, s);
-        l->fresh[l->fresh_count++] = s->place;
-        l->out++;
+        add_step(loop, step);
+        loop->fresh[loop->fresh_count++] = step->slot;
+        loop->out++;
     }
     if (has_more) {
         return 0;
     }
-    // A completion will come: no limit, for to set the clock's next interrupt takes a virtual
-    // machine microseconds.
-    if (next_ns == INT64_MAX && l->out) {
+    // A completion will come, so no timeout is needed: setting one costs microseconds in a virtual
+    // machine.
+    if (next_ns == INT64_MAX && loop->out) {
         return INT64_MAX;
     }
     int64_t rest = next_ns == INT64_MAX ? LONGEST_SLEEP_NS : next_ns - SPIN_NS - now;
     return rest < 0 ? 0 : rest < LONGEST_SLEEP_NS ? rest : LONGEST_SLEEP_NS;
 }
 
-// Do all steps of a queue until the job is over; 0, or why the ring failed: an errno, or as
-// open_ring.
-EXPORT int ring_run(Engine *e, int queue) {
-    Job *j = e->job;
-    Loop loop = {.e = e, .queue = queue, .use = &j->use[queue]}, *l = &loop;
+// Carries out all steps of a queue until the job is over. Returns 0, an errno, or as open_ring.
+EXPORT int ring_run(Engine *engine, int queue) {
+    Job *job = engine->job;
+    Loop own = {.engine = engine, .queue = queue, .use = &job->use[queue]};
+    Loop *loop = &own;
     unsigned entries = 64;
-    while (entries < 4 * j->depth) {
+    while (entries < 4 * job->depth) {
         entries *= 2;
     }
-    int code =
-        open_ring(&l->ring, entries < MOST_ENTRIES ? entries : MOST_ENTRIES, (unsigned)j->depth);
+    int code = open_ring(&loop->ring, entries < MOST_ENTRIES ? entries : MOST_ENTRIES,
+                         (unsigned)job->depth);
     if (code) {
         return code;
     }
-    l->ring.event_fd = e->queue[queue].event_fd;
-    l->step = zeros(j->depth, sizeof(Step));
-    struct iovec place = {j->buffers, (size_t)j->registered_bytes};
-    if (j->registered_bytes && !register_with(&l->ring, IORING_REGISTER_BUFFERS, &place, 1)) {
-        l->pinned_bytes = j->registered_bytes;
+    loop->ring.event_fd = engine->queue[queue].event_fd;
+    loop->step = zeros(job->depth, sizeof(Step));
+    struct iovec memory = {job->buffers, (size_t)job->registered_bytes};
+    if (job->registered_bytes &&
+        !register_with_ring(&loop->ring, IORING_REGISTER_BUFFERS, &memory, 1)) {
+        loop->pinned_bytes = job->registered_bytes;
     }
-    unsigned workers[2] = {(unsigned)(j->depth > 4 ? j->depth : 4),
-                           (unsigned)(j->depth > 4 ? j->depth : 4)};
-    register_with(&l->ring, IORING_REGISTER_IOWQ_MAX_WORKERS, workers, 2);
+    unsigned workers[2] = {(unsigned)(job->depth > 4 ? job->depth : 4),
+                           (unsigned)(job->depth > 4 ? job->depth : 4)};
+    register_with_ring(&loop->ring, IORING_REGISTER_IOWQ_MAX_WORKERS, workers, 2);
     if (!queue) {
-        j->is_deferred = l->ring.is_deferred;
+        job->is_deferred = loop->ring.is_deferred;
     }
-    put(&l->ring, IORING_OP_POLL_ADD, 0, l->ring.event_fd, 0, WOKEN)->poll32_events = POLLIN;
-    use_begin(e, l->use);
-    while (!is_over(e) || l->out || e->queue[queue].closing) {
-        int64_t rest = take(l);
-        if (is_over(e) && !l->out) {
+    add_entry(&loop->ring, IORING_OP_POLL_ADD, 0, loop->ring.event_fd, 0, WOKEN)->poll32_events =
+        POLLIN;
+    thread_begin(engine, loop->use);
+    while (!engine_is_over(engine) || loop->out || engine->queue[queue].closing) {
+        int64_t rest = fill_submission_queue(loop);
+        if (engine_is_over(engine) && !loop->out) {
             break;
         }
-        if ((code = enter(l, rest))) {
+        if ((code = submit_and_wait(loop, rest))) {
             break;
         }
-        atomic_store_explicit(&e->queue[queue].is_asleep, 0, memory_order_relaxed);
-        reap(l);
+        atomic_store_explicit(&engine->queue[queue].is_asleep, 0, memory_order_relaxed);
+        reap_completions(loop);
     }
-    use_end(e, l->use);
-    close_ring(&l->ring);
-    free(l->step);
+    thread_end(engine, loop->use);
+    close_ring(&loop->ring);
+    free(loop->step);
     return code;
 }

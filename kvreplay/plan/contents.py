@@ -186,7 +186,7 @@ class DataSource:
 def _make(by: Any, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
     if len(buffer):
         to = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        call("data_make", ctypes.addressof(by), to, len(buffer), offset, object_id, version)
+        call("data_generate", ctypes.addressof(by), to, len(buffer), offset, object_id, version)
 
 
 def named(found: Verification | None, trace: Path) -> Verification | None:

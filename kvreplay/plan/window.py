@@ -80,7 +80,7 @@ _FIRST, _AGAIN, _GROWN = range(3)
 _take = function("survey_take", int, StructAt, StructAt, int)
 _begin_again = function("survey_begin_again", int, StructAt, bool)
 _free = function("survey_free", int)
-_return_freed = function("return_freed")
+_return_freed = function("plan_return_freed_memory")
 Shared = Mapping[int, tuple[Any, int]]
 """By tier on several drives: which of them an object id lies on (ints), and how many there are."""
 _new = function("plan_new", bool, bool, returns=int)

@@ -179,7 +179,9 @@ _HELD, _WORK = len(PARTS), len(PARTS) + 1
 _BETWEEN, _BEYOND, _ALONE = 1.0, 1e-3, 1e-6
 """What an estimate of a missing cell counts: between two that are known, beyond two, beside one."""
 _OPS = ("read", "write")
-_matrix_at = function("matrix_at", StructAt, int, float, float, float, np.dtype(np.float64))
+_matrix_at = function(
+    "thread_interpolate_matrix", StructAt, int, float, float, float, np.dtype(np.float64)
+)
 
 
 class DriveTimes(Distribution, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,5 @@
-// A heap of numbers: the lowest is on top.
+// A binary heap of numbers with the lowest on top. Queues of ready rows and sets of completion
+// times use it.
 #include "core.h"
 
 void heap_push(Heap *heap, int64_t number) {

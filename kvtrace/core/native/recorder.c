@@ -1,8 +1,9 @@
-// What is recorded of operations that have ended: distributions of times, counts by kind and
-// second, requests, and what was in flight at once.
+// Records operations that have ended: distributions of times, counts by kind and second, requests,
+// and how many operations were in flight at once. Every figure of a run comes from here.
 //
-// This is the hot path of every figure. A live run adds the rows of its ring here; the merge of
-// several ranks and an import add the rows of their tables ops.
+// Call path: recorder_add -> count_completed -> time_order_flush -> account_in_time_order, and
+// requests_take -> count_request_row. A live run adds the rows of its ring; the merge of several
+// ranks and an import add the rows of their tables ops.
 #include "recorder.h"
 
 #include <stdlib.h>
@@ -10,18 +11,19 @@
 
 static const int64_t NS_PER_S = 1000000000, MIB = 1 << 20, LATE_NS = 1000000;
 
-// Units are powers of two, but for some I/O sizes.
-static inline int64_t floor_to(int64_t bytes, int64_t unit) {
+// A division is slow, and nearly all units are powers of two.
+static inline int64_t round_down(int64_t bytes, int64_t unit) {
     return unit & (unit - 1) ? bytes / unit * unit : bytes & -unit;
 }
 
 // --- distributions
 
-static inline int64_t slot_by(int64_t value, int sub_bits) {
+static inline int64_t histogram_slot(int64_t value, int sub_bits) {
     if (value < 1 << sub_bits) {
         return max_of(value, 0);
     }
-    // A double's exponent and the first bits of its fraction stand beside each other.
+    // The exponent of a double and the first bits of its fraction are adjacent, so that together
+    // they number the slots.
     union {
         double number;
         int64_t bits;
@@ -35,10 +37,10 @@ static inline void distribution_put(TimeDistribution *times, int64_t value) {
     } else {
         if (times->count == times->limit) {
             for (int64_t i = 0; i < times->count; i++) {
-                times->slot[slot_by(times->value[i], SUB_BITS)]++;
+                times->slot[histogram_slot(times->value[i], SUB_BITS)]++;
             }
         }
-        times->slot[slot_by(value, SUB_BITS)]++;
+        times->slot[histogram_slot(value, SUB_BITS)]++;
     }
     times->count++;
     times->sum_high += value >> 32;
@@ -52,18 +54,18 @@ EXPORT void distribution_add(TimeDistribution *times, const int64_t *value, int6
     }
 }
 
-// Counts values in `slot`, which is any distribution's, or a sum of several.
+// Counts values in the slots of one distribution, or of the sum of several.
 EXPORT void distribution_fill_slots(int64_t *slot, const int64_t *value, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
-        slot[slot_by(value[i], SUB_BITS)]++;
+        slot[histogram_slot(value[i], SUB_BITS)]++;
     }
 }
 
 // --- in the order of time
 
-// Stable, by submission. Operations are hardly in disorder: mostly it is seen that two runs follow
-// each other.
-static void sort_done(DoneOperation *done, DoneOperation *spare, int64_t count) {
+// Sorts by submission, stably: insertion sort in short runs, and then a merge. Operations are
+// nearly in order, so that most merges only find that one run follows the other.
+static void sort_by_submission(DoneOperation *done, DoneOperation *spare, int64_t count) {
     enum { RUN = 16 };
     for (int64_t i = 1; i < count; i++) {
         const DoneOperation own = done[i];
@@ -99,8 +101,8 @@ static void sort_done(DoneOperation *done, DoneOperation *spare, int64_t count) 
     }
 }
 
-// One that ends as another starts does not overlap it.
-static void begin_in_flight(InFlight *in_flight, int64_t start_ns, int64_t end_ns) {
+// An operation that ends at the instant at which another starts does not overlap it.
+static void start_in_flight(InFlight *in_flight, int64_t start_ns, int64_t end_ns) {
     while (in_flight->ends.count && in_flight->ends.number[0] <= start_ns) {
         heap_pop(&in_flight->ends);
     }
@@ -110,9 +112,9 @@ static void begin_in_flight(InFlight *in_flight, int64_t start_ns, int64_t end_n
     in_flight->most = max_of(in_flight->most, in_flight->ends.count);
 }
 
-// Spans come by their ends. Those further back than all that there is room for are not joined any
-// more.
-static void add_wait(TimeOrder *order, int64_t from_ns, int64_t to_ns) {
+// Adds a span of waiting, joined with those that it overlaps. Spans come in the order of their
+// ends; when the memory is full, the older half is no longer joined.
+static void add_wait_span(TimeOrder *order, int64_t from_ns, int64_t to_ns) {
     from_ns = max_of(from_ns, order->wait_floor_ns);
     if (to_ns <= from_ns) {
         return;
@@ -132,14 +134,14 @@ static void add_wait(TimeOrder *order, int64_t from_ns, int64_t to_ns) {
     order->waited_ns += to_ns - from_ns;
 }
 
-static void look_at(TimeOrder *order, const DoneOperation *done) {
+static void account_in_time_order(TimeOrder *order, const DoneOperation *done) {
     const bool is_late = done->submitted_ns < order->reached_ns;
     const int64_t group = order->group[done->kind];
     order->late += is_late;
     order->reached_ns = max_of(order->reached_ns, done->submitted_ns);
-    begin_in_flight(&order->in_flight[done->kind], done->submitted_ns, done->completed_ns);
+    start_in_flight(&order->in_flight[done->kind], done->submitted_ns, done->completed_ns);
     if (group != NONE) {
-        begin_in_flight(&order->in_flight[group], done->submitted_ns, done->completed_ns);
+        start_in_flight(&order->in_flight[group], done->submitted_ns, done->completed_ns);
     }
     TierTime *tier = &order->tier_time[order->tier[done->kind]];
     if (done->completed_ns > tier->until_ns) {
@@ -151,16 +153,16 @@ static void look_at(TimeOrder *order, const DoneOperation *done) {
             (Level){done->submitted_ns, done->completed_ns, done->length_op};
     }
     if (order->is_open_loop && !is_late) {
-        add_wait(order, done->free_ns, done->submitted_ns);
+        add_wait_span(order, done->free_ns, done->submitted_ns);
     }
 }
 
-// Looks at the half that was submitted first, at all of them if no more follow.
+// Accounts the half that was submitted first, or all operations if no more follow.
 EXPORT void time_order_flush(TimeOrder *order, int64_t is_last) {
     const int64_t taken = is_last ? order->dones : order->dones / 2;
-    sort_done(order->done, order->spare, order->dones);
+    sort_by_submission(order->done, order->spare, order->dones);
     for (int64_t i = 0; i < taken; i++) {
-        look_at(order, &order->done[i]);
+        account_in_time_order(order, &order->done[i]);
     }
     order->dones -= taken;
     memmove(order->done, order->done + taken, (size_t)order->dones * sizeof(DoneOperation));
@@ -174,19 +176,19 @@ EXPORT void time_order_free(InFlight *in_flight, int64_t count) {
 
 // --- a row at a time, whatever their order
 
-static inline int64_t asked_bytes_of(const Recorder *recorder, const OperationRow *row) {
+static inline int64_t padded_bytes_of_row(const Recorder *recorder, const OperationRow *row) {
     if (!recorder->moves[row->tier] || row->op == DELETE) {
         return NONE;
     }
     const int64_t unit = recorder->padding_bytes[row->tier];
     const int64_t end_bytes = row->offset_bytes + row->length_bytes;
     return row->length_bytes
-               ? floor_to(end_bytes + unit - 1, unit) - floor_to(row->offset_bytes, unit)
+               ? round_down(end_bytes + unit - 1, unit) - round_down(row->offset_bytes, unit)
                : 0;
 }
 
-static inline void count_second(Recorder *recorder, const OperationRow *row, int64_t kind) {
-    // What failed has no completion: it counts where it was submitted.
+static inline void count_in_second(Recorder *recorder, const OperationRow *row, int64_t kind) {
+    // A failed operation has no completion, so it counts in the second of its submission.
     const int64_t when_ns = row->completed_ns == NONE ? row->submitted_ns : row->completed_ns;
     const int64_t number = max_of(when_ns / NS_PER_S, recorder->first_second);
     const int64_t key = number * recorder->kinds + kind;
@@ -203,7 +205,7 @@ static inline void count_second(Recorder *recorder, const OperationRow *row, int
     recorder->ended[recorder->endeds++] = (EndedInSecond){key, latency_ns};
 }
 
-static inline int64_t size_class(const OperationRow *row) {
+static inline int64_t length_class(const OperationRow *row) {
     int64_t size = 0;
     if (row->op != DELETE) {
         while (size < SIZE_CLASSES - 1 && row->length_bytes > (int64_t)4096 << size) {
@@ -213,8 +215,8 @@ static inline int64_t size_class(const OperationRow *row) {
     return size;
 }
 
-static inline void count_good(Recorder *recorder, const OperationRow *row, int64_t at,
-                              int64_t asked_bytes) {
+static inline void count_completed(Recorder *recorder, const OperationRow *row, int64_t at,
+                                   int64_t asked_bytes) {
     KindCounts *kind = &recorder->kind[at];
     TimeDistribution *times = &recorder->times[at * recorder->times_a_kind];
     const int64_t start_ns = row->submitted_ns, end_ns = row->completed_ns;
@@ -240,13 +242,15 @@ static inline void count_good(Recorder *recorder, const OperationRow *row, int64
         free_ns = min_of(max_of(row->due_ns, row->ready_ns), start_ns);
         kind->depended_ns += free_ns - row->due_ns;
         kind->waited_ns += start_ns - free_ns;
-        int64_t *sized = recorder->sized + (at * SIZE_CLASSES + size_class(row)) * 2 * COARSE_SLOTS;
-        sized[slot_by(service_ns, COARSE_BITS)]++;
-        sized[COARSE_SLOTS + slot_by(end_ns - row->due_ns, COARSE_BITS)]++;
+        int64_t *sized =
+            recorder->sized + (at * SIZE_CLASSES + length_class(row)) * 2 * COARSE_SLOTS;
+        sized[histogram_slot(service_ns, COARSE_BITS)]++;
+        sized[COARSE_SLOTS + histogram_slot(end_ns - row->due_ns, COARSE_BITS)]++;
     }
     if (row->op != DELETE && row->length_bytes > 0) {
         const int64_t last_byte = row->offset_bytes + row->length_bytes - 1;
-        const int64_t first_byte = floor_to(row->offset_bytes, recorder->padding_bytes[row->tier]);
+        const int64_t first_byte =
+            round_down(row->offset_bytes, recorder->padding_bytes[row->tier]);
         if (is_timed) {
             distribution_put(&times[PER_MIB], (int64_t)((double)service_ns *
                                                         ((double)MIB / (double)row->length_bytes)));
@@ -266,9 +270,9 @@ static inline void count_good(Recorder *recorder, const OperationRow *row, int64
     order->done[order->dones++] = (DoneOperation){start_ns, end_ns, free_ns, length_op, at};
 }
 
-// Counts rows; `place` (NULL: each tier is one) and `is_counted`, whether figures count it, are by
-// row. `asked_bytes` is what each asks of its tier, NONE where nothing is: known where the recorder
-// `is_asked`, else set here.
+// Counts rows. `place` (NULL: the place of its tier) and `is_counted`, whether figures count it,
+// are by row. `asked_bytes` has the bytes that each row asks of its tier, NONE if it transfers
+// none: the caller sets them if the recorder `is_asked`, else this function does.
 EXPORT void recorder_add(Recorder *recorder, const char *row_at, int64_t rows, const int64_t *place,
                          const uint8_t *is_counted, int64_t *asked_bytes) {
     RunCounts *run = recorder->run;
@@ -282,7 +286,7 @@ EXPORT void recorder_add(Recorder *recorder, const char *row_at, int64_t rows, c
         const bool is_good = row->outcome == OK && is_sent && row->completed_ns != NONE;
         KindCounts *kind = &recorder->kind[at];
         if (!recorder->is_asked) {
-            asked_bytes[i] = asked_bytes_of(recorder, row);
+            asked_bytes[i] = padded_bytes_of_row(recorder, row);
         }
         if (asked_bytes[i] != NONE && (row->outcome == OK || row->outcome == CORRUPT)) {
             kind->asked_bytes += asked_bytes[i];
@@ -292,9 +296,9 @@ EXPORT void recorder_add(Recorder *recorder, const char *row_at, int64_t rows, c
         run->last_completed_ns = max_of(run->last_completed_ns, row->completed_ns);
         run->last_ns = max_of(run->last_ns, max_of(start_ns, row->completed_ns));
         if (is_sent) {
-            run->sent += row->outcome != SKIPPED; // not of those that the end cut off in flight
+            run->sent += row->outcome != SKIPPED; // The end of the run cut SKIPPED off.
             if (recorder->second && recorder->moves[row->tier] && row->outcome != SKIPPED) {
-                count_second(recorder, row, at);
+                count_in_second(recorder, row, at);
             }
         }
         if (!is_counted[i]) {
@@ -331,20 +335,20 @@ EXPORT void recorder_add(Recorder *recorder, const char *row_at, int64_t rows, c
             }
         }
         if (is_good) {
-            count_good(recorder, row, at, asked_bytes[i]);
+            count_completed(recorder, row, at, asked_bytes[i]);
         }
     }
 }
 
 // --- requests
 
-static void free_span(OpenRequests *open, int64_t at) {
+static void release_request_span(OpenRequests *open, int64_t at) {
     open->span[at].before = open->free_span;
     open->free_span = at;
 }
 
-// Forgets the requests before `below`, which `over` takes in the order in which they came; returns
-// how many they are.
+// Moves the requests whose id is below `below` to `over`, in the order in which they came. Returns
+// how many there are.
 EXPORT int64_t requests_pop(OpenRequests *open, int64_t below, RequestRecord *over) {
     int64_t kept = 0, popped = 0;
     for (int64_t i = 0; i < open->requests; i++) {
@@ -358,15 +362,16 @@ EXPORT int64_t requests_pop(OpenRequests *open, int64_t below, RequestRecord *ov
         over[popped++] = request;
         for (int64_t at = request.span, before; at != NONE; at = before) {
             before = open->span[at].before;
-            free_span(open, at);
+            release_request_span(open, at);
         }
     }
     open->requests = kept;
     return popped;
 }
 
-// Adds time in which an operation was in flight; there is room for one span more.
-static void add_span(OpenRequests *open, RequestRecord *request, int64_t from_ns, int64_t to_ns) {
+// Adds time in which an operation was in flight. The caller makes sure of room for one more span.
+static void add_request_span(OpenRequests *open, RequestRecord *request, int64_t from_ns,
+                             int64_t to_ns) {
     RequestSpan *span = open->span;
     int64_t after = NONE, at = request->span;
     while (at != NONE && span[at].from_ns > to_ns) {
@@ -378,7 +383,7 @@ static void add_span(OpenRequests *open, RequestRecord *request, int64_t from_ns
         from_ns = min_of(from_ns, span[at].from_ns);
         to_ns = max_of(to_ns, span[at].to_ns);
         request->storage_ns -= span[at].to_ns - span[at].from_ns;
-        free_span(open, at);
+        release_request_span(open, at);
         at = before;
     }
     int64_t new = open->free_span;
@@ -392,8 +397,8 @@ static void add_span(OpenRequests *open, RequestRecord *request, int64_t from_ns
     *(after == NONE ? &request->span : &span[after].before) = new;
 }
 
-static void count_replayed(OpenRequests *open, RequestRecord *request, const OperationRow *row,
-                           bool is_load) {
+static void count_request_row(OpenRequests *open, RequestRecord *request, const OperationRow *row,
+                              bool is_load) {
     const bool is_done = row->outcome == OK;
     if (is_load && is_done) {
         request->loads_done++;
@@ -422,18 +427,18 @@ static void count_replayed(OpenRequests *open, RequestRecord *request, const Ope
     } else if (row->op == WRITE) {
         request->written_bytes += row->length_bytes;
     }
-    add_span(open, request, row->submitted_ns, row->completed_ns);
+    add_request_span(open, request, row->submitted_ns, row->completed_ns);
     if (open->is_open_loop) {
-        // Rows are due in their order.
+        // Rows come in the order of their due times.
         const int64_t from_ns = max_of(row->due_ns, request->response_until_ns);
         request->response_ns += max_of(0, row->completed_ns - from_ns);
         request->response_until_ns = max_of(request->response_until_ns, row->completed_ns);
     }
 }
 
-// Takes rows of the trace, which begin with `first_row`, from `begin` on, with those of them that
-// were planned: `rows` rows of a part. Returns the first that was not taken, for which there is no
-// room.
+// Takes rows `begin` to `end` of a part of the trace that starts at row `first_row`, together with
+// the `rows` rows of the part that were replayed. Returns the first row that was not taken because
+// there is no room for its request.
 EXPORT int64_t requests_take(OpenRequests *open, int64_t begin, int64_t end, int64_t first_row,
                              const int64_t *id, const int64_t *length_bytes, const int8_t *phase,
                              const int8_t *op, const char *row_at, int64_t rows,
@@ -476,7 +481,7 @@ EXPORT int64_t requests_take(OpenRequests *open, int64_t begin, int64_t end, int
         }
         request->is_left_out |= !is_counted[open->planned] || row->is_bulk;
         open->planned++;
-        count_replayed(open, request, row, is_load);
+        count_request_row(open, request, row, is_load);
     }
     return end;
 }

@@ -73,7 +73,7 @@ def test_a_refusal_names_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     codes = iter([errno.EPERM, errno.EPERM, errno.ENOSYS, errno.ENOMEM, -1, -2, errno.EINVAL, 0])
 
     class Kernel:
-        ring_refusal = staticmethod(lambda: next(codes))
+        ring_probe = staticmethod(lambda: next(codes))
 
     monkeypatch.setattr(engines, "library", Kernel)
     monkeypatch.setattr(engines, "_DISABLED", tmp_path / "sysctl")

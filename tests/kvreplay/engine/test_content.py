@@ -202,7 +202,9 @@ def test_without_locked_memory_it_says_so_and_works(
 ) -> None:
     class Refusing:
         def __getattr__(self, name: str) -> Any:
-            return (lambda *_: errno.ENOMEM) if name == "ring_pins" else getattr(real, name)
+            return (
+                (lambda *_: errno.ENOMEM) if name == "ring_probe_pinning" else getattr(real, name)
+            )
 
     real = engines.library()
     monkeypatch.setattr(engines, "library", Refusing)
