@@ -510,10 +510,10 @@ def first_line(found: Findings) -> str:
         why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
         if found.nearest is not best and not is_met:
             why = f"{why}, the nearest is {nearest}" if nearest else UNKNOWN_TIME
-        return f"{line}; for {target.in_words()}: {why}"
+        return f"{line}; for {target.describe()}: {why}"
     kind = "cheapest" if found.study.has_prices else "smallest"
     how = f"{at_cheapest} ({_ratio(cheapest)}{_cost_of(found, cheapest)}{stalls_of(cheapest)})"
-    return f"{line}; {kind} for {target.in_words()}: {how}"
+    return f"{line}; {kind} for {target.describe()}: {how}"
 
 
 def stalls_of(of: Candidate) -> str:

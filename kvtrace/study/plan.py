@@ -394,7 +394,7 @@ class Plan:
         wanted = (
             ""
             if target is None
-            else f"{'target ' * (target.hit_ratio is not None)}{target.in_words()}"
+            else f"{'target ' * (target.hit_ratio is not None)}{target.describe()}"
         )
         if best is None:
             answer = (
