@@ -599,8 +599,8 @@ class _Search:
         if requested_rate is not None and requested_rate < 1 and not stack.can_sample:
             raise ConfigError(
                 f"--sample {requested_rate:g}: leave it out; sampling needs chunks that FILE names,"
-                " a model of full attention, no store_queue, and computing and storage that take"
-                " no time (--gpu instant)"
+                " full attention without store_queue, and computing and storage that take no time"
+                " (--gpu instant)"
             )
         if requested_rate is not None or not stack.can_sample or stack.load.chains is None:
             return requested_rate or 1.0
