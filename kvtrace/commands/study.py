@@ -86,7 +86,7 @@ def study(
     kvtrace study study.toml --scheduler tcp://10.0.0.1:8786 --json
     """
     from kvtrace.curves.size import parse_target
-    from kvtrace.study.document import document, findings
+    from kvtrace.study.document import collect_findings, document
     from kvtrace.study.run import rows_of, write
     from kvtrace.study.study import read_study
 
@@ -115,7 +115,7 @@ def study(
             wanted.configurations, output, results, workers, scheduler, with_traces=with_traces
         )
     rows = rows_of(wanted, results)
-    found = findings(wanted, rows, target)
+    found = collect_findings(wanted, rows, target)
     write(output / TABLE, wanted, rows, ["kvtrace", "study", str(file)])
     if not found.candidates:
         error = found.failed[0].found if found.failed else None
@@ -298,7 +298,7 @@ def noted_interrupt(output: Path, count: int) -> Iterator[dict[int, Result]]:
 
 def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
     """Return what was found, with a row for each configuration, as `--json` prints it."""
-    from kvtrace.study.document import first_line, front, sensitivities
+    from kvtrace.study.document import first_line, front, measure_sensitivities
     from kvtrace.study.run import Failed
 
     def candidate(of: Any) -> dict[str, Any] | None:
@@ -317,7 +317,8 @@ def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
         "cheapest": candidate(found.cheapest),
         "not_exceeded": [candidate(of) for of in front(found.candidates, lambda of: of.hit_ratio)],
         "sensitivity": [
-            asdict(of) | {"swing": of.swing} for of in sensitivities(found.study, found.rows)
+            asdict(of) | {"swing": of.swing}
+            for of in measure_sensitivities(found.study, found.rows)
         ],
         "rows": [
             {"configuration": row.configuration.number, "knobs": row.configuration.knobs}
@@ -444,10 +445,10 @@ def _found(
     results: Mapping[int, Result],
 ) -> Findings:
     """Simulate what may be the cheapest of its kind, some at a time, and return what that comes to."""
-    from kvtrace.study.document import findings
+    from kvtrace.study.document import collect_findings
     from kvtrace.study.plan import WAVE, kind_of, rivals_of
 
-    found = findings(wanted.study(offers), [], target)
+    found = collect_findings(wanted.study(offers), [], target)
     for at in range(0, len(offers), WAVE):
         best = {
             kind: math.inf if of.cost is None else of.cost for kind, of in rivals_of(found).items()
@@ -455,11 +456,11 @@ def _found(
         left = [
             of
             for of in offers[at : at + WAVE]
-            if of.owned < best.get(kind_of(of.configuration.knobs), math.inf)
+            if of.ownership_cost < best.get(kind_of(of.configuration.knobs), math.inf)
         ]
         simulate([of.configuration for of in left])
         rows = [wanted.row(of, results[of.configuration.number]) for of in left]
-        found = findings(found.study, found.rows + rows, target)
+        found = collect_findings(found.study, found.rows + rows, target)
     if not found.candidates:
         raise ConfigError("no request looks up anything: no prompt repeats what another has stored")
     return found

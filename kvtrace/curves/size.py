@@ -1,13 +1,14 @@
-"""Which capacities of DRAM and NVMe a load needs.
+"""Search for the DRAM and NVMe capacities that a load needs.
 
-A grid of them, each simulated, all of it or samples of its objects.
+Each combination of capacities in a grid is simulated, with all objects or with samples of them.
 
-The tiers of a hierarchy are no stack that one pass would serve at every capacity: which objects
-count as used in a tier depends on what the faster ones hold, so that a larger tier may lack what a
-smaller one holds. So each point is a simulation, the one that `gen` runs, with the same counters.
-Where all of them would take long, each is made of samples of the objects. From the best point of
-the grid on, capacities that were not asked for are searched for a better one, by samples where
-these can tell; what is answered is simulated whole.
+A tier hierarchy is not a stack algorithm, so one pass cannot serve every capacity: the order of
+use in a tier depends on what the faster tiers hold, and a larger tier may lack an object that a
+smaller one holds. Each point is therefore a simulation, the same as that of `gen`, with the same
+counters. Samples of the objects replace full simulations where those would take long.
+
+The search then starts from the best point of the grid and varies the capacities that were not
+given. It uses samples where they are reliable. The answer is always simulated in full.
 """
 
 from __future__ import annotations
@@ -27,100 +28,95 @@ from kvtrace.curves.stack import SAMPLES
 from kvtrace.sim.chains import Chains
 
 EXACT_REFERENCES: Final = 20_000_000
-"""Of all points together, up to which they are simulated in full: some seconds."""
-_SAMPLED_REFERENCES, _MOST_SAMPLED_REFERENCES = 5_000_000, 12_000_000
-"""Likewise, of all samples.
-
-Some 2 s on two processors. More where they are less than a sample of _SAMPLED_SHARE.
-"""
+"""Largest number of references, over all grid points, that is simulated in full (seconds)."""
+_USUAL_SAMPLED_REFERENCES = 5_000_000
+"""References over all samples and grid points: about 2 s on two processors."""
+_MAX_SAMPLED_REFERENCES = 12_000_000
+"""Upper limit of the references, for samples below a share of _SAMPLED_SHARE."""
 _SAMPLED_SHARE = 1 / 64
-_FEWEST_SAMPLED = 20_000
-_FEWEST_HELD = 64
-"""Objects of a sample that a tier must hold.
+_MIN_SAMPLED_REFERENCES = 20_000
+_MIN_SAMPLED_OBJECTS = 64
+"""Smallest tier, in sampled objects, for which samples are reliable.
 
-A smaller one lets less pass to the next tier than the whole one does.
+A smaller sampled tier passes less to the next tier than the full one does.
 """
-_MOST_THREADS = 8
-_CLOSE, _CLOSER = 1.02, 1.01
-"""What is answered is at most so many times what reaches the target.
+_MAX_THREADS = 8
+_TOLERANCE, _FINE_TOLERANCE = 1.02, 1.01
+"""Largest ratio of the answer to the least capacity that reaches the target.
 
-With prices each of both capacities has half of that, where a look takes no time worth naming.
+The fine tolerance applies to each of two capacities, where prices are given and lookups are fast.
 """
-_GUESS, _ROUGH_GUESS = 1.008, 1.04
-"""How close a search by samples comes.
-
-And how far what samples, or a grid, say is off at most, as a rule.
-"""
-_DIGITS = 3
-"""Of a capacity that is searched: as it is printed."""
-_HALVINGS, _FINER = 14, 12
-"""Of the capacity that holds everything, in a search by price.
-
-And of a small load, steps within each.
-"""
+_SAMPLE_TOLERANCE = 1.008
+"""Ratio at which a search by samples stops."""
+_SAMPLE_ERROR = 1.04
+"""Usual upper limit of the error of samples, or of a grid, as a ratio of capacities."""
+_SIGNIFICANT_DIGITS = 3
+"""Digits of a searched capacity, as it is printed."""
+_HALVINGS = 14
+"""Times that a search by price halves the capacity that holds everything."""
+_STEPS_PER_HALVING = 12
+"""Steps within each halving, for a small load."""
 _ROUND_BYTES: Final = (10**9, 10**6, 10**3, 1)
-# Of the default axes, as shares of the smallest power of two GB (of a small load MB or kB) that
-# holds everything.
-_SHARES = {"dram": (256, 32), "nvme": (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)}
+# Divisors of the top of a default axis: the smallest power of two GB (for a small load MB or kB)
+# that holds everything.
+_AXIS_DIVISORS = {"dram": (256, 32), "nvme": (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The targets; None for one that was not given."""
+    """The targets of a search; None for one that was not given."""
 
     hit_ratio: float | None = None
     first_token: tuple[str, int] | None = None
-    """A quantile, as the counters name it, and the longest time to the first token, ns."""
+    """A quantile, as the counters name it, and the largest TTFT in ns."""
 
-    def is_met(self, found: Timed, error: float = 0.0) -> bool:
-        """Whether what was `found` reaches it, if its hit ratio is larger by `error`."""
-        if self.hit_ratio is not None and (found.hit_ratio or 0.0) + error < self.hit_ratio:
+    def is_met(self, figures: Timed, error: float = 0.0) -> bool:
+        """Return whether `figures` reach the target, with `error` added to their hit ratio."""
+        if self.hit_ratio is not None and (figures.hit_ratio or 0.0) + error < self.hit_ratio:
             return False
         if self.first_token is None:
             return True
         quantile, limit_ns = self.first_token
-        time_ns = found.first_token_ns(quantile)
+        time_ns = figures.first_token_ns(quantile)
         return time_ns is not None and time_ns <= limit_ns
 
-    def in_words(self) -> str:
-        """Return it for people: 80 % and p99 2 s to the first token."""
-        parts = [] if self.hit_ratio is None else [f"{100 * self.hit_ratio:g} %"]
+    def describe(self) -> str:
+        """Return the target as text, such as "80 % and p99 2 s to the first token"."""
+        clauses = [] if self.hit_ratio is None else [f"{100 * self.hit_ratio:g} %"]
         if self.first_token is not None:
             quantile, limit_ns = self.first_token
             name = quantile.removesuffix("_ns").replace("_", ".")
-            parts.append(f"{name} {format_duration(limit_ns)} to the first token")
-        return " and ".join(parts)
+            clauses.append(f"{name} {format_duration(limit_ns)} to the first token")
+        return " and ".join(clauses)
 
 
 def parse_target(hit: str | None, ttft: str | None) -> Target | None:
     """Return the target of `--target-hit` and `--target-ttft`; None if neither is given."""
     if hit is None and ttft is None:
         return None
-    share = None
+    hit_ratio = None
     if hit is not None:
-        share = parse_share(hit, "--target-hit")
-        if not 0 < share <= 1:
-            hint = (
-                f"; {share:g} % is written {share:g}%"
-                if 1 < share <= 100 and "%" not in hit  # noqa: PLR2004
-                else ""
-            )
+        hit_ratio = parse_share(hit, "--target-hit")
+        if not 0 < hit_ratio <= 1:
+            hint = ""
+            if 1 < hit_ratio <= 100 and "%" not in hit:  # noqa: PLR2004
+                hint = f"; {hit_ratio:g} % is written {hit_ratio:g}%"
             raise ConfigError(
                 f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}"
             )
     if ttft is None:
-        return Target(share)
-    quantile, is_said, limit = (part.strip() for part in ttft.partition("="))
+        return Target(hit_ratio)
+    quantile, separator, limit = (text.strip() for text in ttft.partition("="))
     name = quantile.replace(".", "_")
-    if not is_said or name not in QUANTILES:
-        known = ", ".join(known.replace("_", ".") for known in QUANTILES)
+    if not separator or name not in QUANTILES:
+        percentiles = ", ".join(percentile.replace("_", ".") for percentile in QUANTILES)
         raise ConfigError(
-            f"--target-ttft {ttft}: write for example p99=2s; percentiles are {known}"
+            f"--target-ttft {ttft}: write for example p99=2s; percentiles are {percentiles}"
         )
     limit_ns = parse_duration_ns(limit)
     if not limit_ns:
         raise ConfigError(f"--target-ttft {ttft}: must be > 0")
-    return Target(share, (f"{name}_ns", limit_ns))
+    return Target(hit_ratio, (f"{name}_ns", limit_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +125,11 @@ class Question:
 
     target: Target
     axes: dict[str, list[int | None]]
-    """Capacities by role, of points.ROLES; for a role without, some that suit the load."""
+    """Capacities to try by role (points.ROLES); defaults suit the load where a role is absent."""
     price: dict[str, float] | None = None
-    """Of a byte, by role."""
+    """Price of a byte, by role."""
     sample: float | None = None
-    """The share of the objects in each sample, 1 is all; by default as many as take seconds."""
+    """Share of the objects in each sample, 1 for all; None for as many as take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,469 +137,519 @@ class Sizing:
     """The answer: the chosen point, the ceiling and all points."""
 
     chosen: Point | None
-    """The cheapest point that meets the target, or without prices the least DRAM, and then the
-    least NVMe; simulated in full. Null if none does.
+    """The cheapest point that meets the target, simulated in full; None if none does.
+
+    Without prices, the point with the least DRAM, and then the least NVMe.
     """
     ceiling: Point
-    """Without a bound on DRAM and NVMe."""
+    """The simulation with unlimited DRAM and NVMe."""
     points: list[Point]
     """The grid."""
     labels: dict[str, str]
-    """What is called dram and nvme here: DRAM, and NVMe or the name of an object store."""
+    """Display names of the roles: DRAM, and NVMe or the name of an object store."""
 
 
-def answer(
-    stack: Stack, question: Question, done: Callable[[int, int], None] = lambda _done, _of: None
+def _ignore_progress(_done: int, _started: int) -> None:
+    """Report nothing."""
+
+
+def search_capacities(
+    stack: Stack, question: Question, done: Callable[[int, int], None] = _ignore_progress
 ) -> Sizing:
     """Return the sizing of `stack`.
 
-    `done` is told how many simulations are over, and of how many.
+    `done` receives the numbers of finished and of started simulations.
     """
-    absent = next(
-        (role for role in (*question.axes, *(question.price or ())) if role not in stack.roles),
-        None,
-    )
+    roles = (*question.axes, *(question.price or ()))
+    absent = next((role for role in roles if role not in stack.roles), None)
     if absent is not None:
         names = ", ".join(tier.name for tier in stack.preset.tiers)
         raise ConfigError(f"--{absent}: the preset has no such tier, only {names}")
-    run = _Run(stack.with_chains(), question, done)
+    search = _Search(stack.with_chains(), question, done)
     try:
-        return run.answer()
+        return search.run()
     finally:
-        run.pool.shutdown(wait=False, cancel_futures=True)
+        search.pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sampling:
-    """Samples of the objects, each a share `rate` of them, and what each gives without a bound."""
+    """Samples of a share `rate` of the objects, and their figures at unlimited capacity."""
 
     rate: float
     samples: list[Chains]
     unlimited: list[Sampled]
 
 
-class _Run:
-    """The simulations of one question, several at a time: compiled code needs no interpreter."""
+class _Search:
+    """Run the simulations of one question on several threads; compiled code releases the GIL."""
 
     def __init__(self, stack: Stack, question: Question, done: Callable[[int, int], None]) -> None:
-        self.stack, self.question, self._tell = stack, question, done
+        self.stack, self.question, self._report_progress = stack, question, done
         self.pool = ThreadPoolExecutor(
-            min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="size"
+            min(_MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="size"
         )
-        self._asked = self._done = self._most = 0
+        self._started_count = self._done_count = 0
+        self._max_bytes = 0
+        """Largest capacity that the search tries."""
         self._sampling: _Sampling | None = None
-        self._enough = 0.0
-        """The bytes that a tier must hold for samples to tell."""
+        self._min_sampled_bytes = 0.0
+        """Smallest capacity of a tier for which samples are reliable."""
         self._full: dict[frozenset[tuple[str, int | None]], Point] = {}
         """Full simulations by their capacities."""
 
-    def answer(self) -> Sizing:
+    def run(self) -> Sizing:
+        """Simulate the grid, search from its best point, and return the sizing."""
         stack, chains = self.stack, self.stack.load.chains
         self._ceiling = ceiling = self._start(stack.simulate, dict.fromkeys(stack.roles))
-        most = (
-            ceiling.result().live_bytes
-            if chains is None
-            else len(chains.tokens) * stack.chunk_bytes
-        )
+        if chains is None:
+            total_bytes = ceiling.result().live_bytes
+        else:
+            total_bytes = len(chains.tokens) * stack.chunk_bytes
         axes = {
-            role: self.question.axes.get(role) or self._axis(role, most) for role in stack.roles
+            role: self.question.axes.get(role) or self._default_axis(role, total_bytes)
+            for role in stack.roles
         }
-        self._most = _rounded(2 * most)
-        grid = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
-        if (rate := self._rate(len(grid))) < 1:
-            drawn = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
-            samples = [self._result(of) for of in drawn]
-            unlimited = [
-                self._start(stack.simulate_sample, dict.fromkeys(stack.roles), of, rate)
-                for of in samples
-            ]
-            self._sampling = _Sampling(rate, samples, [self._result(of) for of in unlimited])
-            self._enough = _FEWEST_HELD * stack.chunk_bytes / rate
-        optima = [None if self._can_estimate(of) else self._start(stack.optimum, of) for of in grid]
-        points = [
-            of if most is None else replace(of, optimal_hit_ratio=self._result(most))
-            for of, most in zip(self._look_at(grid), optima, strict=True)
+        self._max_bytes = _round_bytes(2 * total_bytes)
+        grid = [dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values())]
+        rate = self._choose_rate(len(grid))
+        if rate < 1:
+            self._draw_samples(rate)
+        optima = [
+            None if self._can_estimate(capacities) else self._start(stack.optimum, capacities)
+            for capacities in grid
         ]
-        best = self._result(ceiling)
-        if not best.lookups:
+        points = [
+            point if optimum is None else replace(point, optimal_hit_ratio=self._wait_for(optimum))
+            for point, optimum in zip(self._evaluate(grid), optima, strict=True)
+        ]
+        unlimited = self._wait_for(ceiling)
+        if not unlimited.lookups:
             raise ConfigError(
                 "no request looks up anything: no prompt fills an object, or repeats what is stored"
             )
-        chosen = self._searched(points, axes)
+        chosen = self._search_from_grid(points, axes)
         if chosen is not None:
             if chosen.optimal_hit_ratio is None:
                 chosen = replace(chosen, optimal_hit_ratio=stack.optimum(chosen.capacities))
-            if all(of.capacities != chosen.capacities for of in points):
-                points = sorted([*points, chosen], key=lambda of: _sizes(of.capacities))
-        return Sizing(chosen, best, points, self.stack.labels)
+            if all(point.capacities != chosen.capacities for point in points):
+                points = sorted([*points, chosen], key=lambda point: _sort_key(point.capacities))
+        return Sizing(chosen, unlimited, points, self.stack.labels)
 
-    def _searched(self, points: list[Point], axes: dict[str, list[int | None]]) -> Point | None:
+    def _draw_samples(self, rate: float) -> None:
+        """Draw the samples, each a share `rate` of the objects, and simulate them without limit."""
+        stack = self.stack
+        drawn = [self._start(stack.sample, rate, seed) for seed in range(SAMPLES)]
+        samples = [self._wait_for(future) for future in drawn]
+        unlimited = [
+            self._start(stack.simulate_sample, dict.fromkeys(stack.roles), sample, rate)
+            for sample in samples
+        ]
+        self._sampling = _Sampling(rate, samples, [self._wait_for(future) for future in unlimited])
+        self._min_sampled_bytes = _MIN_SAMPLED_OBJECTS * stack.chunk_bytes / rate
+
+    def _search_from_grid(
+        self, points: list[Point], axes: dict[str, list[int | None]]
+    ) -> Point | None:
         """Return the best point that reaches the target, simulated in full.
 
-        The last capacity not given is searched.
-
-        With prices the other capacity is searched, too, unless it is given: in steps of 2, then
-        finer around the best. Without, how little of it does beside the grid's best, before it is
-        seen how little of the last does beside it.
+        The search varies the last capacity that was not given. With prices, it also varies the
+        other capacity unless that was given: in steps of 2, then finer around the best. Without
+        prices, it first minimizes the other capacity at the grid's best point, and then the last.
         """
         free = [role for role in axes if role not in self.question.axes]
-        points = [
-            *points,
-            *self._look_at([points[-1].capacities | dict.fromkeys(free, self._most)]),
-        ]
-        reached = [of for of in sorted(points, key=_preference) if self.question.target.is_met(of)]
-        best = next(iter(reached if free else ()), None) or self._choose(points)
+        largest = points[-1].capacities | dict.fromkeys(free, self._max_bytes)
+        points = [*points, *self._evaluate([largest])]
+        is_met = self.question.target.is_met
+        reaching = [point for point in sorted(points, key=_preference) if is_met(point)]
+        best = reaching[0] if free and reaching else self._choose(points)
         if best is None or not free:
             return best
-        if len(free) == len(axes) and (none := self._without(axes)) is not None:
-            return none
+        if len(free) == len(axes):
+            without_tiers = self._try_no_capacity(axes)
+            if without_tiers is not None:
+                return without_tiers
         start, inner = best, free[-1]
         outer = next((role for role in axes if role != inner), None)
         if free[0] == "dram" and self.question.price is None:
-            best = start = self._little(best, free[0])
-            if best.stalled_requests and (
-                calm := next((of for of in reached if not of.stalled_requests), None)
-            ):
-                best = start = self._little(calm, free[0])
+            best = start = self._minimize_outer(best, free[0])
+            if best.stalled_requests:
+                unstalled = next((point for point in reaching if not point.stalled_requests), None)
+                if unstalled is not None:
+                    best = start = self._minimize_outer(unstalled, free[0])
         if outer is not None and self.question.price is not None:
-            given = [of for of in axes[outer] if of is not None]
-            best = self._at_prices(best, outer, inner, given, is_free=outer in free)
-        # Without any of the one, it is the other that is still too coarse.
+            listed = [size for size in axes[outer] if size is not None]
+            best = self._minimize_price(best, outer, inner, listed, is_free=outer in free)
+        # At an inner capacity of 0, the outer capacity is the one that is still too coarse.
         last = inner if best.capacities[inner] or outer not in free else outer
         if best is start or last != inner:
-            best = self._least(best, last, self._look_at)
-        return self._settled(best, last) or self._choose(points)
+            best = self._minimize(best, last, self._evaluate)
+        return self._confirm(best, last) or self._choose(points)
 
-    def _at_prices(
-        self, best: Point, outer: str, inner: str, given: Sequence[int], *, is_free: bool
+    def _minimize_price(
+        self, best: Point, outer: str, inner: str, listed: Sequence[int], *, is_free: bool
     ) -> Point:
-        """Return the cheapest of `best` and of what `outer` is tried at.
+        """Return the cheapest of `best` and of points with other capacities of `outer`.
 
-        What is `given`, or more if it `is_free`.
+        Only the `listed` capacities are tried unless `outer` `is_free`.
         """
-        # Where a simulation takes no time worth naming single objects decide, and steps are finer.
-        # Elsewhere a tier that does not hold half a prompt is no use.
-        chains, least, finer = self.stack.load.chains, 0.0, 1
+        # Where a simulation is almost instant, single objects decide and steps are finer.
+        # Elsewhere a tier smaller than half a prompt is useless.
+        chains, min_bytes, steps_per_halving = self.stack.load.chains, 0.0, 1
         if chains is not None and len(chains.slots) <= EXACT_REFERENCES / 1000:
-            least, finer = self.stack.chunk_bytes, _FINER
+            min_bytes, steps_per_halving = self.stack.chunk_bytes, _STEPS_PER_HALVING
         elif chains is not None:
-            least = len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes / 2
+            mean_prompt_objects = len(chains.slots) / (len(chains.offsets) - 1)
+            min_bytes = mean_prompt_objects * self.stack.chunk_bytes / 2
         halved = [
-            _rounded(max([*given, self._most]) / 2 ** (n / finer))
-            for n in reversed(range(_HALVINGS * finer))
+            _round_bytes(max([*listed, self._max_bytes]) / 2 ** (step / steps_per_halving))
+            for step in reversed(range(_HALVINGS * steps_per_halving))
         ]
-        steps = [0, *(of for of in halved if of >= least)] if is_free else given
-        # DRAM that holds no whole prompt may do less than none: what is below it is then read
-        # without.
-        without = self._look_at(
-            [best.capacities | {outer: of, inner: 0} for of in {best.capacities[outer], *given}]
+        sizes = [0, *(size for size in halved if size >= min_bytes)] if is_free else listed
+        # DRAM that holds no complete prompt may hit less than no DRAM. So the points without the
+        # inner tier are tried separately.
+        without_inner = self._evaluate(
+            [
+                best.capacities | {outer: size, inner: 0}
+                for size in {best.capacities[outer], *listed}
+            ]
         )
-        best = min([best, *filter(self.question.target.is_met, without)], key=_preference)
-        # The least of the other axis first: what costs more by itself than the best so far is not
-        # tried at all.
-        best = self._best_of(best, outer, steps[:1], inner)
-        while (better := self._best_of(best, outer, steps, inner)) is not best:
+        reaching = filter(self.question.target.is_met, without_inner)
+        best = min([best, *reaching], key=_preference)
+        # The smallest outer capacity comes first: it may lower the best price, and capacities
+        # that alone cost more than the best price are then not tried.
+        best = self._best_of(best, outer, sizes[:1], inner)
+        while (better := self._best_of(best, outer, sizes, inner)) is not best:
             best = better
-        if is_free and (all_of_it := self._affordable(best, {inner: 0}, outer)) is not None:
-            best = self._best_of(best, outer, [all_of_it], inner)
-        for part in (2, 4, 8, 16) if is_free else ():
-            at = best.capacities[outer] or 0
-            best = self._best_of(
-                best, outer, [_rounded(at * 2 ** (sign / part)) for sign in (-1, 1)], inner
-            )
+        if is_free:
+            outer_only_bytes = self._affordable_bytes(best, {inner: 0}, outer)
+            if outer_only_bytes is not None:
+                best = self._best_of(best, outer, [outer_only_bytes], inner)
+            for divisor in (2, 4, 8, 16):
+                center = best.capacities[outer] or 0
+                neighbours = [_round_bytes(center * 2 ** (sign / divisor)) for sign in (-1, 1)]
+                best = self._best_of(best, outer, neighbours, inner)
         return best
 
-    def _little(self, best: Point, outer: str) -> Point:
-        """Return `best` with as little of `outer` as reaches the target, and as the engine does not
-        stall for.
-        """
-        stalls = self.stack.preset.tiers[self.stack.roles[outer]].loads_whole
-        if not stalls or not (best.stalled_requests or best.sampling_rate < 1):
-            return self._least(best, outer, self._look_at)
-        # With as much as this none stalls, which samples do not tell.
-        largest = self._ceiling.result().largest_load_bytes
-        [enough] = self._look_at([best.capacities | {outer: _rounded(largest * 1.01)}])
-        if not self.question.target.is_met(enough):
-            return self._least(best, outer, self._look_at, below=enough)
-        return enough if enough.sampling_rate < 1 else self._least(enough, outer, self._look_at)
+    def _minimize_outer(self, best: Point, outer: str) -> Point:
+        """Return `best` with the least `outer` that reaches the target without stalling."""
+        can_stall = self.stack.preset.tiers[self.stack.roles[outer]].loads_whole
+        if not can_stall or not (best.stalled_requests or best.sampling_rate < 1):
+            return self._minimize(best, outer, self._evaluate)
+        # No request stalls at this capacity, and samples do not count stalls.
+        largest_bytes = self._ceiling.result().largest_load_bytes
+        [unstalled] = self._evaluate(
+            [best.capacities | {outer: _round_bytes(largest_bytes * 1.01)}]
+        )
+        if not self.question.target.is_met(unstalled):
+            return self._minimize(best, outer, self._evaluate, below=unstalled)
+        if unstalled.sampling_rate < 1:
+            return unstalled
+        return self._minimize(unstalled, outer, self._evaluate)
 
-    def _without(self, axes: Iterable[str]) -> Point | None:
-        """Return the point without any DRAM and NVMe, simulated in full, if the other tiers reach
-        the target.
-        """
+    def _try_no_capacity(self, axes: Iterable[str]) -> Point | None:
+        """Return the point without DRAM and NVMe, simulated in full, if it reaches the target."""
         nothing, is_met = Capacities(dict.fromkeys(axes, 0)), self.question.target.is_met
-        if any(not is_met(look, look.hit_ratio_error) for look in self._estimates([nothing])):
+        estimates = self._estimate([nothing])
+        if any(not is_met(point, point.hit_ratio_error) for point in estimates):
             return None
-        [found] = self._simulate([nothing])
-        return found if is_met(found) else None
+        [point] = self._simulate([nothing])
+        return point if is_met(point) else None
 
     @property
-    def _close(self) -> float:
-        """How many times the least an answer may be."""
-        return _CLOSER if self.stack.can_sample and self.question.price is not None else _CLOSE
+    def _tolerance(self) -> float:
+        """Return the largest ratio of the answer to the least capacity."""
+        is_fine = self.stack.can_sample and self.question.price is not None
+        return _FINE_TOLERANCE if is_fine else _TOLERANCE
 
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
-        """Return the best of `best` and the points with `sizes`.
+        """Return the best of `best` and of points whose `outer` capacity is one of `sizes`.
 
-        Each is tried with what 1 or 2 % less money buys.
+        Each gets the `inner` capacity that 1 or 2 % less than the best price buys.
         """
-        fixed = [
-            best.capacities | {outer: size} for size in sizes if size != best.capacities[outer]
-        ]
-        tried = [
-            of | {inner: most}
-            for of in fixed
-            if (most := self._affordable(best, of, inner)) is not None
-        ]
-        for point in self._look_at(tried):
+        candidates = []
+        for size in sizes:
+            if size == best.capacities[outer]:
+                continue
+            fixed = best.capacities | {outer: size}
+            inner_bytes = self._affordable_bytes(best, fixed, inner)
+            if inner_bytes is not None:
+                candidates.append(fixed | {inner: inner_bytes})
+        for point in self._evaluate(candidates):
             if self.question.target.is_met(point) and _preference(point) < _preference(best):
-                best = min(best, self._least(point, inner, self._look_at), key=_preference)
+                best = min(best, self._minimize(point, inner, self._evaluate), key=_preference)
         return best
 
     def _can_estimate(self, capacities: Capacities) -> bool:
-        """Whether samples stand for all of the objects with `capacities`.
-
-        Each tier holds enough of a sample.
-        """
+        """Return whether every tier holds enough sampled objects for samples to be reliable."""
         return self._sampling is not None and all(
-            not size or size >= self._enough for size in capacities.values()
+            not size or size >= self._min_sampled_bytes for size in capacities.values()
         )
 
-    def _estimates(self, tried: Sequence[Capacities]) -> list[Point]:
-        told = self._sampling
-        if told is None or not tried:
+    def _estimate(self, candidates: Sequence[Capacities]) -> list[Point]:
+        """Return the estimate of each candidate from the samples; none without samples."""
+        sampling = self._sampling
+        if sampling is None or not candidates:
             return []
-        simulate, rate = self.stack.simulate_sample, told.rate
+        simulate, rate = self.stack.simulate_sample, sampling.rate
         started = [
-            [self._start(simulate, of, sample, rate) for sample in told.samples] for of in tried
+            [self._start(simulate, capacities, sample, rate) for sample in sampling.samples]
+            for capacities in candidates
         ]
-        found = [[self._result(of) for of in point] for point in started]
+        counters = [[self._wait_for(future) for future in futures] for futures in started]
         full = self._ceiling.result()
         if not full.lookups:
-            return [full] * len(tried)
+            return [full] * len(candidates)
         return [
-            self.stack.estimate(of, got, rate, full, told.unlimited)
-            for of, got in zip(tried, found, strict=True)
+            self.stack.estimate(capacities, sampled, rate, full, sampling.unlimited)
+            for capacities, sampled in zip(candidates, counters, strict=True)
         ]
 
-    def _look_at(self, tried: Sequence[Capacities]) -> list[Point]:
-        """Return what samples say of each of `tried`, in their order, or a full simulation where
-        they cannot tell.
+    def _evaluate(self, candidates: Sequence[Capacities]) -> list[Point]:
+        """Return a point for each candidate, in order.
+
+        Samples estimate it where they are reliable; otherwise it is simulated in full.
         """
-        full = iter(self._simulate([of for of in tried if not self._can_estimate(of)]))
-        estimates = iter(
-            map(self._priced, self._estimates([of for of in tried if self._can_estimate(of)]))
+        simulated = iter(
+            self._simulate(
+                [capacities for capacities in candidates if not self._can_estimate(capacities)]
+            )
         )
-        return [next(estimates if self._can_estimate(of) else full) for of in tried]
+        estimated = iter(
+            self._estimate(
+                [capacities for capacities in candidates if self._can_estimate(capacities)]
+            )
+        )
+        return [
+            self._with_price(next(estimated)) if self._can_estimate(capacities) else next(simulated)
+            for capacities in candidates
+        ]
 
-    def _simulate(self, tried: Sequence[Capacities]) -> list[Point]:
-        new = {key: of for of in tried if (key := frozenset(of.items())) not in self._full}
-        started = {key: self._start(self.stack.simulate, of) for key, of in new.items()}
-        self._full |= {key: self._priced(self._result(of)) for key, of in started.items()}
-        return [self._full[frozenset(of.items())] for of in tried]
+    def _simulate(self, candidates: Sequence[Capacities]) -> list[Point]:
+        """Return the full simulation of each candidate, in order; each is simulated once."""
+        keys = [frozenset(capacities.items()) for capacities in candidates]
+        started = {
+            key: self._start(self.stack.simulate, capacities)
+            for key, capacities in dict(zip(keys, candidates, strict=True)).items()
+            if key not in self._full
+        }
+        for key, future in started.items():
+            self._full[key] = self._with_price(self._wait_for(future))
+        return [self._full[key] for key in keys]
 
-    def _settled(self, found: Point, inner: str) -> Point | None:
-        """Return the least of `inner` beside what samples have `found`, simulated in full.
+    def _confirm(self, estimated: Point, inner: str) -> Point | None:
+        """Return the point with the least `inner` near `estimated`, simulated in full.
 
-        None if none is enough.
+        None if no capacity is enough.
         """
-        if found.sampling_rate == 1:
-            return found
-        is_met, near, rough = self.question.target.is_met, self._close**0.48, _ROUGH_GUESS
-        at, parts = found.capacities[inner] or 0, [1 / near, near]
+        if estimated.sampling_rate == 1:
+            return estimated
+        is_met, near_ratio, far_ratio = (
+            self.question.target.is_met,
+            self._tolerance**0.48,
+            _SAMPLE_ERROR,
+        )
+        center, factors = estimated.capacities[inner] or 0, [1 / near_ratio, near_ratio]
         best: Point | None = None
         below: Point | None = None
+        # Widen a pair of capacities until one misses the target and a larger one reaches it.
         while best is None or below is None:
-            sizes = dict.fromkeys(min(self._most, _rounded(at * part)) for part in parts)
-            tried = self._simulate([found.capacities | {inner: of} for of in sizes])
-            met = next((n for n, of in enumerate(tried) if is_met(of)), len(tried))
-            below, best = (
-                (tried[met - 1] if met else below),
-                (tried[met] if met < len(tried) else best),
+            sizes = dict.fromkeys(
+                min(self._max_bytes, _round_bytes(center * factor)) for factor in factors
             )
-            edge = tried[0] if met == 0 else tried[-1]
-            at = edge.capacities[inner] or 0
-            if met == 0 and at <= self.stack.chunk_bytes:
+            points = self._simulate([estimated.capacities | {inner: size} for size in sizes])
+            first_met = next(
+                (index for index, point in enumerate(points) if is_met(point)), len(points)
+            )
+            if first_met:
+                below = points[first_met - 1]
+            if first_met < len(points):
+                best = points[first_met]
+            edge = points[0] if first_met == 0 else points[-1]
+            center = edge.capacities[inner] or 0
+            if first_met == 0 and center <= self.stack.chunk_bytes:
                 return edge
-            if met and at == self._most:
+            if first_met and center == self._max_bytes:
                 break
-            # Samples are off by less than this.
-            sign, at = (-1, at) if met == 0 else (1, max(at, int(self._enough)))
-            parts = sorted((rough * part) ** sign for part in (1 / near, near))
-            near, rough = near**2, rough**2
-        return best and self._least(best, inner, self._simulate, below=below)
+            # The error of samples is smaller than this.
+            if first_met == 0:
+                sign = -1
+            else:
+                sign, center = 1, max(center, int(self._min_sampled_bytes))
+            factors = sorted(
+                (far_ratio * factor) ** sign for factor in (1 / near_ratio, near_ratio)
+            )
+            near_ratio, far_ratio = near_ratio**2, far_ratio**2
+        return best and self._minimize(best, inner, self._simulate, below=below)
 
-    def _least(
+    def _minimize(
         self,
         best: Point,
         inner: str,
-        tell: Callable[[Sequence[Capacities]], list[Point]],
+        evaluate: Callable[[Sequence[Capacities]], list[Point]],
         *,
         below: Point | None = None,
     ) -> Point:
-        """Return `best` with the least of `inner` that reaches the target, as `tell` says.
+        """Return `best` with the least `inner` that reaches the target, within the tolerance.
 
-        To within `_close`.
-
-        Between `below`, which does not reach it, and one that does, where a line over the logarithm
-        of the capacity meets the target, at first about a `guess`: two at a time.
+        The search runs between `below`, which misses the target, and `best`, which reaches it.
+        It tries two capacities at a time around the one where a line over the logarithm of the
+        capacity meets the target. `evaluate` returns the points of the tried capacities.
         """
-        low, ratio = -1 if below is None else below.capacities[inner] or 0, 1.5
-        smallest = max(self.stack.chunk_bytes, 0 if best.sampling_rate == 1 else self._enough)
+        low_bytes, shrink_ratio = -1 if below is None else below.capacities[inner] or 0, 1.5
+        smallest = max(
+            self.stack.chunk_bytes, 0 if best.sampling_rate == 1 else self._min_sampled_bytes
+        )
         below = below or best
-        parts: tuple[float, ...]
+        targets: tuple[float, ...]
         while True:
-            high = best.capacities[inner] or 0
-            if high <= max(
-                low * (self._close if best.sampling_rate == 1 else _GUESS),
-                0 if low < 0 else smallest,
-            ):
+            high_bytes = best.capacities[inner] or 0
+            tolerance = self._tolerance if best.sampling_rate == 1 else _SAMPLE_TOLERANCE
+            if high_bytes <= max(low_bytes * tolerance, 0 if low_bytes < 0 else smallest):
                 break
-            if high <= smallest:
-                parts = (0,)
-            elif low < 0:
-                least = high / ratio
-                parts, ratio = (least if least > smallest else 0, high / 1.06), ratio**2
+            if high_bytes <= smallest:
+                targets = (0,)
+            elif low_bytes < 0:
+                # No capacity is known yet that misses the target.
+                lower = high_bytes / shrink_ratio
+                targets = (lower if lower > smallest else 0, high_bytes / 1.06)
+                shrink_ratio = shrink_ratio**2
             else:
-                step = high / max(low, smallest)
-                at = high / step ** (1 - self._share(below, best))
-                parts = (
-                    (at / self._close**0.5, at * self._close**0.5)
-                    if step > self._close**3
-                    else (high / step**0.5,)
-                )
-            sizes = sorted({size for part in parts if low < (size := _rounded(part)) < high})
+                step = high_bytes / max(low_bytes, smallest)
+                crossing = high_bytes / step ** (1 - self._crossing_share(below, best))
+                if step > self._tolerance**3:
+                    margin = self._tolerance**0.5
+                    targets = (crossing / margin, crossing * margin)
+                else:
+                    targets = (high_bytes / step**0.5,)
+            rounded = {_round_bytes(size) for size in targets}
+            sizes = sorted(size for size in rounded if low_bytes < size < high_bytes)
             if not sizes:
                 break
-            for size, point in zip(
-                sizes, tell([best.capacities | {inner: size} for size in sizes]), strict=True
-            ):
-                # With prices the cheapest that hits is the answer, and headed by what stalls.
-                if self.question.target.is_met(point) and not (
-                    point.stalled_requests and self.question.price is None
-                ):
+            points = evaluate([best.capacities | {inner: size} for size in sizes])
+            for size, point in zip(sizes, points, strict=True):
+                # Without prices, a point where requests stall is not acceptable.
+                is_stalled = point.stalled_requests and self.question.price is None
+                if self.question.target.is_met(point) and not is_stalled:
                     best = point
                     break
-                low, below = size, point
+                low_bytes, below = size, point
         return best
 
-    def _share(self, low: Point, high: Point) -> float:
-        """Return how far from `low`, which misses the target, to `high` it is reached, as the hit
-        ratio tells.
-        """
-        wanted, gain = self.question.target.hit_ratio, high.hit_ratio - low.hit_ratio
-        return (
-            min(0.9, max(0.1, (wanted - low.hit_ratio) / gain))
-            if wanted is not None and gain > 0
-            else 0.5
-        )
+    def _crossing_share(self, low: Point, high: Point) -> float:
+        """Return the share of the way from `low` to `high` at which the hit ratio meets the target.
 
-    def _affordable(self, best: Point, fixed: Capacities, inner: str) -> int | None:
-        """Return how much of `inner` beside `fixed` makes it cheaper than `best`.
+        It is 0.5 where the hit ratio does not tell.
+        """
+        target_ratio, gain = self.question.target.hit_ratio, high.hit_ratio - low.hit_ratio
+        if target_ratio is None or gain <= 0:
+            return 0.5
+        return min(0.9, max(0.1, (target_ratio - low.hit_ratio) / gain))
+
+    def _affordable_bytes(self, best: Point, fixed: Capacities, inner: str) -> int | None:
+        """Return the capacity of `inner` that, with `fixed`, costs less than `best`.
 
         None if `fixed` alone costs more.
         """
         price = self.question.price
         if price is None or best.price is None:
             return None
-        left = best.price / self._close - sum(
-            price[role] * (of or 0) for role, of in fixed.items() if role != inner
+        fixed_price = sum(
+            price[role] * (size or 0) for role, size in fixed.items() if role != inner
         )
-        if left < 0:
+        budget = best.price / self._tolerance - fixed_price
+        if budget < 0:
             return None
-        return (
-            min(self._most, _rounded(left / price[inner]))
-            if price[inner]
-            else best.capacities[inner]
-        )
+        if not price[inner]:
+            return best.capacities[inner]
+        return min(self._max_bytes, _round_bytes(budget / price[inner]))
 
     def _start(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        self._asked += 1
+        """Start `function` on the pool."""
+        self._started_count += 1
         return self.pool.submit(function, *arguments)
 
-    def _result(self, future: Future[Any]) -> Any:
-        found = future.result()
-        self._done += 1
-        self._tell(self._done, self._asked)
-        return found
+    def _wait_for(self, future: Future[Any]) -> Any:
+        """Return the result of `future`, and report progress."""
+        result = future.result()
+        self._done_count += 1
+        self._report_progress(self._done_count, self._started_count)
+        return result
 
-    def _axis(self, role: str, most_bytes: int) -> list[int | None]:
-        """Return capacities up to the smallest round one that holds `most_bytes`, or as near as
-        makes sense.
-        """
+    def _default_axis(self, role: str, total_bytes: int) -> list[int | None]:
+        """Return default capacities for `role`, up to a round one that holds `total_bytes`."""
         stack = self.stack
         if stack.preset.tiers[stack.roles[role]].capacity_bytes == 0:
-            # A tier that the preset is there to do without.
+            # The preset exists to run without this tier.
             return [0]
         name = role if len(stack.roles) > 1 else "nvme"
-        # Prices lead the search: the grid only says where it begins.
-        of = (
-            _SHARES[name][1::2]
-            if name == "nvme" and self.question.price is not None
-            else _SHARES[name]
-        )
-        # The least capacity of an axis is a whole number of its unit, and so are the others.
-        unit = next((unit for unit in _ROUND_BYTES if unit * _SHARES["nvme"][0] <= most_bytes), 1)
-        top = unit << max(1, -(-most_bytes // unit) - 1).bit_length()
-        return [max(1, top // share) for share in of]
+        divisors = _AXIS_DIVISORS[name]
+        if name == "nvme" and self.question.price is not None:
+            # Prices lead the search: the grid only gives its starting point.
+            divisors = divisors[1::2]
+        # Every capacity of an axis is a whole number of its unit, the smallest included.
+        smallest_divisor = _AXIS_DIVISORS["nvme"][0]
+        unit = next((unit for unit in _ROUND_BYTES if unit * smallest_divisor <= total_bytes), 1)
+        top = unit << max(1, -(-total_bytes // unit) - 1).bit_length()
+        return [max(1, top // divisor) for divisor in divisors]
 
-    def _rate(self, points: int) -> float:
+    def _choose_rate(self, points: int) -> float:
         """Return the share of the objects in each sample; 1 for no samples."""
-        stack, asked = self.stack, self.question.sample
-        if asked is not None and asked < 1 and not stack.can_sample:
+        stack, requested_rate = self.stack, self.question.sample
+        if requested_rate is not None and requested_rate < 1 and not stack.can_sample:
             raise ConfigError(
-                f"--sample {asked:g}: sampling is only for chunks that FILE names, in a model of"
-                " full attention without store_queue, where computing and storage take no time"
-                " (--gpu instant); leave it out"
+                f"--sample {requested_rate:g}: leave it out; sampling needs chunks that FILE names,"
+                " full attention without store_queue, and computing and storage that take no time"
+                " (--gpu instant)"
             )
-        if asked is not None or not stack.can_sample or stack.load.chains is None:
-            return asked or 1.0
+        if requested_rate is not None or not stack.can_sample or stack.load.chains is None:
+            return requested_rate or 1.0
         references = len(stack.load.chains.slots)
         if references * points <= EXACT_REFERENCES:
             return 1.0
-        usual, most = (
-            n / (SAMPLES * points * references)
-            for n in (_SAMPLED_REFERENCES, _MOST_SAMPLED_REFERENCES)
+        usual_rate, max_rate = (
+            sampled / (SAMPLES * points * references)
+            for sampled in (_USUAL_SAMPLED_REFERENCES, _MAX_SAMPLED_REFERENCES)
         )
-        rate = max(usual, min(_SAMPLED_SHARE, most), _FEWEST_SAMPLED / references)
+        rate = max(usual_rate, min(_SAMPLED_SHARE, max_rate), _MIN_SAMPLED_REFERENCES / references)
         return rate if rate * SAMPLES < 1 else 1.0
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
-        """Return the first point, in order of preference, that meets the target when it is
-        simulated in full.
+        """Return the most preferred point that meets the target when simulated in full.
 
-        Without prices, the first in which no request stalls, if there is one.
+        Without prices, a point where no request stalls goes first, if there is one.
         """
-        stalling: Point | None = None
+        first_stalled: Point | None = None
         for point in sorted(points, key=_preference):
-            if self.question.target.is_met(point, point.hit_ratio_error):
-                [full] = [point] if point.sampling_rate == 1 else self._simulate([point.capacities])
-                if self.question.target.is_met(full):
-                    if not full.stalled_requests or self.question.price is not None:
-                        return full
-                    stalling = stalling or full
-        return stalling
+            if not self.question.target.is_met(point, point.hit_ratio_error):
+                continue
+            [full] = [point] if point.sampling_rate == 1 else self._simulate([point.capacities])
+            if not self.question.target.is_met(full):
+                continue
+            if not full.stalled_requests or self.question.price is not None:
+                return full
+            first_stalled = first_stalled or full
+        return first_stalled
 
-    def _priced(self, point: Point) -> Point:
+    def _with_price(self, point: Point) -> Point:
+        """Return `point` with its price; unchanged without prices or with unlimited capacities."""
         price, sizes = self.question.price, point.capacities
         if price is None or None in sizes.values():
             return point
-        return replace(point, price=sum(price[role] * (of or 0) for role, of in sizes.items()))
+        return replace(point, price=sum(price[role] * (size or 0) for role, size in sizes.items()))
 
 
-def _rounded(size: float) -> int:
-    """Return `size` cut to the digits that are printed, so that the printed command gives the
-    printed figures.
-    """
-    unit: int = 10 ** max(0, len(str(int(size))) - _DIGITS)
+def _round_bytes(size: float) -> int:
+    """Return `size` cut to the printed digits, so the printed command gives the printed figures."""
+    unit: int = 10 ** max(0, len(str(int(size))) - _SIGNIFICANT_DIGITS)
     return int(size) // unit * unit
 
 
-def _sizes(capacities: Capacities) -> list[float]:
-    """Return the capacities in order; none at all comes last."""
-    return [float("inf") if of is None else float(of) for of in capacities.values()]
+def _sort_key(capacities: Capacities) -> list[float]:
+    """Return the capacities in order, with unlimited ones last."""
+    return [float("inf") if size is None else float(size) for size in capacities.values()]
 
 
 def _preference(point: Point) -> list[float]:
-    """Return what is to be least: the price, then DRAM, then NVMe."""
-    return [float("inf") if point.price is None else point.price, *_sizes(point.capacities)]
+    """Return the sort key of a point: the price, then DRAM, then NVMe."""
+    return [float("inf") if point.price is None else point.price, *_sort_key(point.capacities)]

@@ -18,8 +18,7 @@ from kvtrace.core.statistics import Endurance, parse_endurance
 from kvtrace.core.units import format_bytes, parse_bytes
 from kvtrace.curves.documents import first_line, size_document
 from kvtrace.curves.points import Point, Stack, drive_of
-from kvtrace.curves.size import Question, Sizing, Target, parse_target
-from kvtrace.curves.size import answer as search_capacities
+from kvtrace.curves.size import Question, Sizing, Target, parse_target, search_capacities
 from kvtrace.llm.serving import INSTANT
 from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests

@@ -1,6 +1,4 @@
-"""Hits and inserts against capacity.
-
-Of one cache at given capacities, and of LRU at every capacity in one pass.
+"""Compute hits and inserts of one cache by capacity, for LRU at every capacity in one pass.
 
 No policy can exceed Belady's optimum, which knows all references beforehand: a full cache gives up
 what is used next the latest, the incoming object included, which is then not stored; what is not
@@ -32,7 +30,7 @@ from kvtrace.sim.simulation import new_links, new_slots, new_tiers, set_policies
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What one cache does with all references."""
+    """Hits and inserts of one cache over all references."""
 
     hits: int
     """References in the leading run of their request."""
@@ -53,10 +51,9 @@ def policy_uses(
     arrival_ns: NDArray[np.int64] | None = None,
     ttl_ns: int = 0,
 ) -> list[Uses]:
-    """Return, for each capacity (None.
+    """Return hits and inserts of a cache with `policy` over `chains`, for each capacity.
 
-    Unlimited), what a cache with `policy` does with `chains` in order.
-
+    None is an unlimited capacity.
     Capacities are in objects, or in whatever `sizes` gives for each object. Each request touches
     its objects in order: one that is there is used, one that is not is inserted, after as many as
     must have left; one larger than the cache is not inserted. Hits are the leading run of each
@@ -97,10 +94,7 @@ def policy_uses(
 
 @dataclass(frozen=True, slots=True)
 class LruCurve:
-    """What an LRU cache of c objects does, for every c from 0 to all of them.
-
-    Arrays indexed by c.
-    """
+    """Hits and inserts of LRU by capacity; arrays indexed by objects, from 0 to all of them."""
 
     references: int
     hits: NDArray[np.int64]
@@ -130,16 +124,16 @@ def lru_curve(chains: Chains) -> LruCurve:
 
 
 OPTIMAL: Final = "optimal"
-"""Its name where policies are named."""
+"""Name of the optimum among the policies."""
 
 _find_following = function("curve_next_references", I4, int, I8, I8)
 _use_optimally = function("curve_use_optimal", I8, int, I4, I8, I1, EVENT, int, I8)
 
 
 def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]:
-    """Return, for each capacity in objects (None.
+    """Return hits and inserts of Belady's optimal cache over `chains`, for each capacity.
 
-    Unlimited), what the optimal cache does with `chains` in order.
+    Capacities are in objects; None is unlimited.
     """
     references, count = len(chains.slots), len(chains.tokens)
     following = np.empty(references, np.int64)
@@ -167,20 +161,18 @@ T95 = 3.182
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a cache of `capacity` objects does with all references, as samples of the objects
-    suggest.
-    """
+    """Hits and inserts of a cache of `capacity` objects, estimated from samples of the objects."""
 
     capacity: int
     hits: float
     inserts: float
     hits_error: float
-    """How far `hits` may be off, either way, estimated; 0 if all objects were simulated."""
+    """Estimated error of `hits`, either way; 0 if all objects were simulated."""
     inserts_error: float
     sampling_rate: float
     """The share of the objects in each sample."""
     sampled_references: int
-    """Of all samples together."""
+    """References in all samples together."""
 
 
 def estimate(
@@ -237,9 +229,7 @@ def estimate(
 def _scaled(
     sample: Chains, references: int, share: float, capacities: Sequence[int], policy: str
 ) -> NDArray[np.float64]:
-    """Return [capacities, 2].
-
-    Of all `references`, those in a leading run and those that were there.
+    """Return the estimated references in a leading run, and present ones: [capacities, 2].
 
     If a sample has more references than its share, or fewer, that is for a few much used objects,
     which nearly always hit: so the difference is taken off both, or added (the same paper's

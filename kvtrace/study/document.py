@@ -1,7 +1,7 @@
-"""What a study comes to, and that as a document.
+"""Findings of a study, and the report of them.
 
-The answer in a sentence, the best configurations, the cheapest that is good enough, what each knob
-does, and all of them.
+The report has the answer in a sentence, the best configurations, the cheapest that meets the
+target, the sensitivity to each knob, and all configurations.
 """
 
 from __future__ import annotations
@@ -22,65 +22,71 @@ from kvtrace.curves.size import Target
 from kvtrace.study.run import Failed, StudyRow
 from kvtrace.study.study import SEED, Study, Value
 
-MOST_SHOWN = 10
-"""Of the best configurations."""
-_MOST_MAPS, _MOST_CELLS = 6, 400
+MAX_SHOWN = 10
+"""Largest number of best configurations in the report."""
+_MAX_MAPS, _MAX_CELLS = 6, 400
 UNKNOWN_TIME: Final = "not known: too few requests for that percentile, or nothing takes time"
 
 
-def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
-    """Return what was found; a page also has maps of two knobs, and every configuration."""
-    strongest = sensitivities(found.study, found.rows)
-    shown = found.candidates[:MOST_SHOWN]
-    more = len(found.candidates) - len(shown)
+def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
+    """Return the report; a page also has maps of two knobs, and every configuration."""
+    strongest = measure_sensitivities(findings.study, findings.rows)
+    shown = findings.candidates[:MAX_SHOWN]
+    more = len(findings.candidates) - len(shown)
     note = f"{more} more; results.parquet has all" if more else ""
     title = (
         "best first"
-        if found.target is None
+        if findings.target is None
         else "the target reached, the cheapest first; then the others by hit ratio"
     )
-    chapters = [doc.Chapter("", [_candidate_table(found, title, shown, note)])]
-    if (costs := _cost_table(found)) is not None:
+    chapters = [doc.Chapter("", [_candidate_table(findings, title, shown, note)])]
+    if (costs := _cost_table(findings)) is not None:
         chapters.append(doc.Chapter("What a hit costs", [costs]))
     if strongest:
         chapters.append(
             doc.Chapter("What each knob does", [_knobs_table(strongest)], [_HOW_SENSITIVE])
         )
     if is_page:
-        # Of the pairs that do most those of which a map can be read.
-        sizes = {key: len(values) for key, values in found.study.axes.items()}
+        # Maps show the pairs with the strongest effect, if their cells are few enough to read.
+        sizes = {key: len(values) for key, values in findings.study.axes.items()}
         pairs = [
             (a.key, b.key)
             for a, b in combinations(strongest, 2)
-            if sizes[a.key] * sizes[b.key] <= _MOST_CELLS
+            if sizes[a.key] * sizes[b.key] <= _MAX_CELLS
         ]
-        if maps := [_map(found, *pair) for pair in pairs[:_MOST_MAPS]]:
+        if maps := [_map(findings, *pair) for pair in pairs[:_MAX_MAPS]]:
             chapters.append(
                 doc.Chapter(
                     "Two knobs at a time", maps, ["mean hit ratio over all else that varies"]
                 )
             )
-        every = _configurations(found, found.rows, _ALL_SPEC)
+        every = _configurations(findings, findings.rows, _ALL_SPEC)
         chapters.append(doc.Chapter("All configurations", [every], is_folded=True))
-    best, done, of = found.best, len(found.rows), len(found.study.configurations)
+    best = findings.best
+    done, planned = len(findings.rows), len(findings.study.configurations)
     notes = [f"{counted(done, 'configuration')}, each simulated once; all figures are simulated"]
-    warnings = [f"PARTIAL: {done} of {of} configurations are done"] if done < of else []
-    answers = {"best": best, "cheapest": found.cheapest}
+    warnings = [f"PARTIAL: {done} of {planned} configurations are done"] if done < planned else []
+    answers = {"best": best, "cheapest": findings.cheapest}
     warnings += [
         f"the {name}: {note}"
-        for name, one in answers.items()
-        for note in (one.rows[0].figures.notes if one and one.rows[0].figures else ())
+        for name, candidate in answers.items()
+        if candidate is not None and candidate.rows[0].figures is not None
+        for note in candidate.rows[0].figures.notes
     ]
-    worn = [key for key in ("drive-size", "endurance") if key in found.study.keys]
-    if worn and not any(row.figures and row.figures.drive_written_bytes for row in found.rows):
-        warnings.append(f"{' and '.join(worn)}: no tier is a drive; memory and buckets do not wear")
-    if found.failed:
-        error = next(row.found.error for row in found.failed if isinstance(row.found, Failed))
+    wear_keys = [key for key in ("drive-size", "endurance") if key in findings.study.keys]
+    if wear_keys and not any(
+        row.figures and row.figures.drive_written_bytes for row in findings.rows
+    ):
         warnings.append(
-            f"{len(found.failed)} of {done} configurations failed, the first with: {error}"
+            f"{' and '.join(wear_keys)}: no tier is a drive; memory and buckets do not wear"
+        )
+    if findings.failed:
+        error = next(row.found.error for row in findings.failed if isinstance(row.found, Failed))
+        warnings.append(
+            f"{len(findings.failed)} of {done} configurations failed, the first with: {error}"
         )
         chapters.append(
-            doc.Chapter("Failed", [_configurations(found, found.failed, "text: error")])
+            doc.Chapter("Failed", [_configurations(findings, findings.failed, "text: error")])
         )
     highlights = [
         doc.Highlight("best hit ratio", best.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
@@ -93,9 +99,9 @@ def document(found: Findings, name: str, *, is_page: bool) -> doc.Document:
     ]
     if best.cost is not None:
         highlights.append(
-            doc.Highlight(found.study.cost_name, best.cost, _cost_unit(found), "of the best")
+            doc.Highlight(findings.study.cost_name, best.cost, _cost_unit(findings), "of the best")
         )
-    return doc.Document(name, first_line(found), chapters, notes, highlights, warnings)
+    return doc.Document(name, first_line(findings), chapters, notes, highlights, warnings)
 
 
 _HOW_SENSITIVE = (
@@ -105,17 +111,26 @@ _HOW_SENSITIVE = (
 )
 
 
-def _cost_unit(found: Findings) -> doc.Unit:
-    return doc.Unit.NUMBER if found.study.has_prices else doc.Unit.BYTES
+def _cost_unit(findings: Findings) -> doc.Unit:
+    return doc.Unit.NUMBER if findings.study.has_prices else doc.Unit.BYTES
 
 
 def _candidate_table(
-    found: Findings, title: str, shown: list[Candidate], note: str, charts: Sequence[doc.Chart] = ()
+    findings: Findings,
+    title: str,
+    shown: list[Candidate],
+    note: str,
+    charts: Sequence[doc.Chart] = (),
 ) -> doc.ReportTable:
-    """Return a row for each of `shown`; what none of all candidates knows has no column."""
-    known = {
+    """Return a table with a row for each of `shown`; figures that no candidate has are left out."""
+    measured_names = {
         "hit_ratio", "recomputed_tokens", "read", "read_p99", "written", "written_p99",
-        *(name for of in found.candidates for name, value in _figures(of).items() if value is not None),
+        *(
+            name
+            for candidate in findings.candidates
+            for name, value in _figures(candidate).items()
+            if value is not None
+        ),
     }  # fmt: skip
     figures = doc.columns_of("""
         share: hit_ratio = hits, optimal_hit_ratio = optimal
@@ -126,25 +141,27 @@ def _candidate_table(
         number: drive_writes_per_day = drive writes a day
         years: life_years = life
     """)
-    keys = found.study.varied
+    keys = findings.study.varied
     keyed = [doc.ReportColumn(f"knob.{key}", key) for key in keys]
-    cost = doc.ReportColumn("cost", found.study.cost_name, _cost_unit(found))
-    columns = [*keyed, *(column for column in figures if column.name in known), cost]
+    cost = doc.ReportColumn("cost", findings.study.cost_name, _cost_unit(findings))
+    columns = [*keyed, *(column for column in figures if column.name in measured_names), cost]
     rows = [
-        {f"knob.{key}": as_text(of.knobs.get(key)) for key in keys} | _figures(of) for of in shown
+        {f"knob.{key}": as_text(candidate.knobs.get(key)) for key in keys} | _figures(candidate)
+        for candidate in shown
     ]
     return doc.table_of(
         title, doc.Sheet.SUMMARY, columns, rows, note, charts=tuple(charts), keys=len(keys)
     )
 
 
-def _figures(of: Candidate) -> dict[str, Any]:
-    tiers = [row.figures.tiers for row in of.rows if row.figures]
-    storage = [each[-1] for each in tiers if not is_memory(each[-1].name)]
+def _figures(candidate: Candidate) -> dict[str, Any]:
+    """Return the figures of `candidate` by column; the mean over its seeds, null if unknown."""
+    tiers_by_seed = [row.figures.tiers for row in candidate.rows if row.figures]
+    storage = [tiers[-1] for tiers in tiers_by_seed if not is_memory(tiers[-1].name)]
     drives = [
         tier
-        for each in tiers
-        for tier in each
+        for tiers in tiers_by_seed
+        for tier in tiers
         if (tier.drive_writes_per_day, tier.life_years) != (None, None)
     ]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
@@ -155,104 +172,117 @@ def _figures(of: Candidate) -> dict[str, Any]:
         "written": mean([rate.mean for rate in writes]),
         "written_p99": mean([rate.p99_second for rate in writes]),
         "optimal_hit_ratio": mean(
-            [row.figures.optimal_hit_ratio for row in of.rows if row.figures]
+            [row.figures.optimal_hit_ratio for row in candidate.rows if row.figures]
         ),
         "drive_writes_per_day": mean([tier.drive_writes_per_day for tier in drives]),
         "life_years": mean([tier.life_years for tier in drives]),
         **{
-            name: getattr(of, name)
+            name: getattr(candidate, name)
             for name in ("hit_ratio", "recomputed_tokens", "first_token_p99_ns", "cost")
         },
     }
 
 
-def _cost_table(found: Findings) -> doc.ReportTable | None:
-    """Return those that nothing of their cost exceeds, with charts.
+def _cost_table(findings: Findings) -> doc.ReportTable | None:
+    """Return the candidates on the Pareto front of cost and hit ratio, with charts.
 
-    None where costs do not differ.
+    None if all costs are equal.
     """
-    if len({of.cost for of in found.candidates if of.cost is not None}) < 2:  # noqa: PLR2004 - no axis
+    costs = {candidate.cost for candidate in findings.candidates} - {None}
+    if len(costs) < 2:  # noqa: PLR2004 - a single cost gives no axis
         return None
 
-    def hits(of: Candidate) -> float | None:
-        return of.hit_ratio
+    def hit_ratio(candidate: Candidate) -> float | None:
+        return candidate.hit_ratio
 
-    charts = [_cost_chart(found, hits, "hit ratio", doc.Unit.SHARE)]
-    if any(of.first_token_p99_ns is not None for of in found.candidates):
-        soonest = "p99 to the first token", doc.Unit.NS
-        charts.append(
-            _cost_chart(
-                found, lambda of: of.first_token_p99_ns and -of.first_token_p99_ns, *soonest
-            )
-        )
+    def negative_p99_ns(candidate: Candidate) -> float | None:
+        return candidate.first_token_p99_ns and -candidate.first_token_p99_ns
+
+    charts = [_cost_chart(findings, hit_ratio, "hit ratio", doc.Unit.SHARE)]
+    if any(candidate.first_token_p99_ns is not None for candidate in findings.candidates):
+        charts.append(_cost_chart(findings, negative_p99_ns, "p99 to the first token", doc.Unit.NS))
     note = (
-        f"Configurations that none of the same or a lower {found.study.cost_name} exceeds in hits"
+        f"No configuration of the same or a lower {findings.study.cost_name} has more hits"
         " (Pareto)."
     )
-    return _candidate_table(found, "", front(found.candidates, hits), note, charts)
+    return _candidate_table(findings, "", front(findings.candidates, hit_ratio), note, charts)
 
 
 def _cost_chart(
-    found: Findings, gain: Callable[[Candidate], float | None], name: str, unit: doc.Unit
+    findings: Findings, gain: Callable[[Candidate], float | None], name: str, unit: doc.Unit
 ) -> doc.Chart:
-    keys = found.study.varied
-    known = [of for of in found.candidates if of.cost is not None and gain(of) is not None]
-    parts = {"configurations": known, "not exceeded": front(found.candidates, gain)}
+    """Return a chart of `gain` against cost; it shows the absolute value of `gain`."""
+    keys = findings.study.varied
+    comparable = [
+        candidate
+        for candidate in findings.candidates
+        if candidate.cost is not None and gain(candidate) is not None
+    ]
+    candidates_by_label = {
+        "configurations": comparable,
+        "not exceeded": front(findings.candidates, gain),
+    }
     series = [
         doc.Series(
             label,
-            [of.cost or 0.0 for of in listed],
-            [abs(gain(of) or 0.0) for of in listed],
+            [candidate.cost or 0.0 for candidate in candidates],
+            [abs(gain(candidate) or 0.0) for candidate in candidates],
             texts=[
-                ", ".join(f"{key}={as_text(of.knobs.get(key))}" for key in keys) for of in listed
+                ", ".join(f"{key}={as_text(candidate.knobs.get(key))}" for key in keys)
+                for candidate in candidates
             ],
             is_joined=label != "configurations",
         )
-        for label, listed in parts.items()
+        for label, candidates in candidates_by_label.items()
     ]
-    title = f"{name} against {found.study.cost_name}"
-    cost = found.study.cost_name
+    title = f"{name} against {findings.study.cost_name}"
+    cost = findings.study.cost_name
     return doc.Chart(
-        title, doc.ChartShape.POINTS, _cost_unit(found), unit, series, x_title=cost, y_title=name
+        title, doc.ChartShape.POINTS, _cost_unit(findings), unit, series, x_title=cost, y_title=name
     )
 
 
-def _knobs_table(found: Sequence[Sensitivity]) -> doc.ReportTable:
+def _knobs_table(sensitivities: Sequence[Sensitivity]) -> doc.ReportTable:
+    """Return the table and the chart of `sensitivities`."""
     spec = """
         text: knob; number: swing = swing (points), most = at most
         text: best = best at, worst = worst at; count: groups
     """
     rows = [
         [
-            *(of.key, 100 * of.swing, 100 * of.most),
+            *(sensitivity.key, 100 * sensitivity.swing, 100 * sensitivity.most),
             *(
-                pick(of.means, key=of.means.__getitem__) if of.swing else None
+                pick(sensitivity.means, key=sensitivity.means.__getitem__)
+                if sensitivity.swing
+                else None
                 for pick in (max, min)
             ),
-            of.groups,
+            sensitivity.groups,
         ]
-        for of in found
+        for sensitivity in sensitivities
     ]
-    shown = found[::-1]
+    weakest_first = sensitivities[::-1]
     chart = doc.Chart(
         "mean hit ratio, from the worst to the best value of each knob",
         *(doc.ChartShape.RANGES, doc.Unit.SHARE, doc.Unit.TEXT),
-        [doc.Series("hit ratio", [min(of.means.values()) for of in shown], [float(y) for y in range(len(shown))],
-                [max(of.means.values()) for of in shown])],
-        x_title="hit ratio", y_names=tuple(of.key for of in shown),
+        [doc.Series("hit ratio",
+                [min(sensitivity.means.values()) for sensitivity in weakest_first],
+                [float(y) for y in range(len(weakest_first))],
+                [max(sensitivity.means.values()) for sensitivity in weakest_first])],
+        x_title="hit ratio", y_names=tuple(sensitivity.key for sensitivity in weakest_first),
     )  # fmt: skip
     return doc.table_of("", doc.Sheet.SUMMARY, spec, rows, charts=(chart,))
 
 
-def _map(found: Findings, along: str, up: str) -> doc.ReportTable:
-    xs, ys = ([as_text(value) for value in found.study.axes[key]] for key in (along, up))
+def _map(findings: Findings, along: str, up: str) -> doc.ReportTable:
+    """Return the mean hit ratio by the values of two knobs, as a table and a map."""
+    xs, ys = ([as_text(value) for value in findings.study.axes[key]] for key in (along, up))
     ratios: dict[tuple[str, str], list[float]] = {}
-    for of in found.candidates:
-        ratios.setdefault((as_text(of.knobs.get(along)), as_text(of.knobs.get(up))), []).append(
-            of.hit_ratio
-        )
-    means = {at: fmean(each) for at, each in ratios.items()}
-    least, most = min(means.values()), max(means.values())
+    for candidate in findings.candidates:
+        values = as_text(candidate.knobs.get(along)), as_text(candidate.knobs.get(up))
+        ratios.setdefault(values, []).append(candidate.hit_ratio)
+    means = {values: fmean(hit_ratios) for values, hit_ratios in ratios.items()}
+    lowest, highest = min(means.values()), max(means.values())
     cells = [
         (float(x), float(y), means[a, b])
         for x, a in enumerate(xs)
@@ -263,7 +293,7 @@ def _map(found: Findings, along: str, up: str) -> doc.ReportTable:
         "hit ratio",
         [x for x, _, _ in cells],
         [y for _, y, _ in cells],
-        [(value - least) / (most - least) if most > least else 0.5 for *_, value in cells],
+        [(value - lowest) / (highest - lowest) if highest > lowest else 0.5 for *_, value in cells],
         texts=[f"{100 * value:.1f}" for *_, value in cells],
     )
     title = f"hit ratio (%) by {along} and {up}"
@@ -287,8 +317,8 @@ _ALL_SPEC: Final = """
 """
 
 
-def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> doc.ReportTable:
-    keys = list(found.study.axes)
+def _configurations(findings: Findings, rows: Sequence[StudyRow], spec: str) -> doc.ReportTable:
+    keys = list(findings.study.axes)
     keyed = [
         *doc.columns_of("count: configuration"),
         *(doc.ReportColumn(f"knob.{key}", key) for key in keys),
@@ -313,40 +343,36 @@ def _configurations(found: Findings, rows: Sequence[StudyRow], spec: str) -> doc
 
 @dataclass(frozen=True, slots=True)
 class Candidate(Timed):
-    """Configurations that differ in their seed alone; figures are means over the seeds."""
+    """Configurations that differ only in their seed; figures are means over the seeds."""
 
     number: int
-    """Of the first of them."""
+    """Number of the first configuration."""
     knobs: dict[str, Value]
     rows: list[StudyRow]
     hit_ratio: float
     cost: float | None
-    """The price, or without prices the bytes of all tiers; null where it is not known."""
+    """The price, or without prices the bytes of all tiers; null if unknown."""
 
     def first_token_ns(self, quantile: str) -> float | None:
-        """Return a quantile of the modelled times to the first token.
-
-        Null where a seed does not tell it.
-        """
+        """Return a quantile of the modelled TTFT in ns; null if it is unknown for a seed."""
         return mean([row.first_token_ns(quantile) for row in self.rows])
 
     @property
     def first_token_p99_ns(self) -> float | None:
-        """The p99 of these times."""
+        """Return the p99 of the modelled TTFT in ns."""
         return self.first_token_ns("p99_ns")
 
     @property
     def recomputed_tokens(self) -> int:
-        """Prompt tokens that no tier had."""
+        """Return the prompt tokens that no tier held and the engine computed again."""
         return round(fmean(row.figures.recomputed_tokens for row in self.rows if row.figures))
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What changing one knob alone does to the hit ratio.
+    """Change of the hit ratio when only one knob changes.
 
-    Of those groups of configurations that are equal but for the knob, and have a result for each of
-    its values.
+    Only complete groups count: configurations equal but for the knob, with a result for each value.
     """
 
     key: str
@@ -354,11 +380,11 @@ class Sensitivity:
     """The mean hit ratio with each value."""
     groups: int
     most: float
-    """The largest difference between two values within one group."""
+    """The largest difference between two values within one group; a field of --json."""
 
     @property
     def swing(self) -> float:
-        """The difference between the best and the worst value, on average."""
+        """Return the difference between the largest and the smallest mean hit ratio."""
         return max(self.means.values()) - min(self.means.values())
 
 
@@ -369,46 +395,60 @@ class Findings:
     study: Study
     rows: list[StudyRow]
     candidates: list[Candidate]
-    """The best first: those that meet the target by their cost, then by hit ratio."""
+    """Candidates, best first: those that meet the target by cost, then the others by hit ratio."""
     target: Target | None
 
     @property
     def best(self) -> Candidate:
-        """The candidate with the most hits, and of those the cheapest."""
-        return min(self.candidates, key=lambda of: (-of.hit_ratio, _known(of.cost), of.number))
+        """Return the candidate with the highest hit ratio, the cheapest if several have it."""
+        return min(
+            self.candidates,
+            key=lambda candidate: (
+                -candidate.hit_ratio,
+                _cost_key(candidate.cost),
+                candidate.number,
+            ),
+        )
 
     @property
     def cheapest(self) -> Candidate | None:
-        """The cheapest that meets the target; null if none does, or its cost is not known."""
-        good = [
-            of
-            for of in self.candidates
-            if self.target and of.cost is not None and self.target.is_met(of)
+        """Return the cheapest candidate of known cost that meets the target; null if none does."""
+        reaching = [
+            candidate
+            for candidate in self.candidates
+            if self.target and candidate.cost is not None and self.target.is_met(candidate)
         ]
-        return min(good, key=lambda of: (_known(of.cost), -of.hit_ratio, of.number), default=None)
+        return min(
+            reaching,
+            key=lambda candidate: (
+                _cost_key(candidate.cost),
+                -candidate.hit_ratio,
+                candidate.number,
+            ),
+            default=None,
+        )
 
     @property
     def nearest(self) -> Candidate | None:
-        """The candidate nearest to the target.
-
-        Null if that is a time to the first token, and none tells it.
-        """
+        """Return the candidate nearest to the target; null if its TTFT quantile is unknown."""
         if self.target is None or self.target.first_token is None:
             return self.best
         quantile, _ = self.target.first_token
         times = [
-            (ns, of) for of in self.candidates if (ns := of.first_token_ns(quantile)) is not None
+            (time_ns, candidate)
+            for candidate in self.candidates
+            if (time_ns := candidate.first_token_ns(quantile)) is not None
         ]
         return min(times, key=lambda timed: timed[0], default=(None, None))[1]
 
     @property
     def failed(self) -> list[StudyRow]:
-        """The configurations that failed."""
+        """Return the rows of the configurations that failed."""
         return [row for row in self.rows if row.figures is None]
 
 
-def findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findings:
-    """Return what `rows`, some or all of `study`, come to."""
+def collect_findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findings:
+    """Return the findings of `rows`, which are some or all of `study`."""
     by_knobs: dict[tuple[tuple[str, Value], ...], list[StudyRow]] = {}
     for row in rows:
         if row.figures is not None and row.figures.hit_ratio is not None:
@@ -416,127 +456,134 @@ def findings(study: Study, rows: list[StudyRow], target: Target | None) -> Findi
                 (key, value) for key, value in row.configuration.knobs.items() if key != SEED
             )
             by_knobs.setdefault(knobs, []).append(row)
-    found = [
+    candidates = [
         Candidate(
-            number=of[0].configuration.number,
+            number=seeds[0].configuration.number,
             knobs=dict(knobs),
-            rows=of,
+            rows=seeds,
             hit_ratio=fmean(
                 row.figures.hit_ratio
-                for row in of
+                for row in seeds
                 if row.figures and row.figures.hit_ratio is not None
             ),
-            cost=of[0].price if study.has_prices else of[0].capacity_bytes,
+            cost=seeds[0].price if study.has_prices else seeds[0].capacity_bytes,
         )
-        for knobs, of in by_knobs.items()
+        for knobs, seeds in by_knobs.items()
     ]
 
-    def order(of: Candidate) -> tuple[bool, float, float, float, int]:
-        is_good = target is not None and of.cost is not None and target.is_met(of)
+    def order(candidate: Candidate) -> tuple[bool, float, float, float, int]:
+        is_good = target is not None and candidate.cost is not None and target.is_met(candidate)
+        cost = _cost_key(candidate.cost)
         return (
             not is_good,
-            _known(of.cost) if is_good else 0.0,
-            -of.hit_ratio,
-            _known(of.cost),
-            of.number,
+            cost if is_good else 0.0,
+            -candidate.hit_ratio,
+            cost,
+            candidate.number,
         )
 
-    return Findings(study, rows, sorted(found, key=order), target)
+    return Findings(study, rows, sorted(candidates, key=order), target)
 
 
-def _known(cost: float | None) -> float:
+def _cost_key(cost: float | None) -> float:
+    """Return `cost` as a sort key; an unknown cost comes last."""
     return float("inf") if cost is None else cost
 
 
 def front(
     candidates: Sequence[Candidate], gain: Callable[[Candidate], float | None]
 ) -> list[Candidate]:
-    """Return those candidates that none of the same or a lower cost exceeds in `gain`, the cheapest
-    first (Pareto).
+    """Return the Pareto front of cost and `gain`, the cheapest first.
+
+    No candidate of the same or a lower cost exceeds one of the front in `gain`.
     """
-    known = [
-        (of.cost, -worth, of.number, of)
-        for of in candidates
-        if of.cost is not None and (worth := gain(of)) is not None
-    ]
-    found: list[Candidate] = []
-    most = float("-inf")
-    for _cost, less, _number, of in sorted(known, key=lambda one: one[:3]):
-        if -less > most:
-            most = -less
-            found.append(of)
-    return found
+    ranked = []
+    for candidate in candidates:
+        value = gain(candidate)
+        if candidate.cost is not None and value is not None:
+            ranked.append((candidate.cost, -value, candidate.number, candidate))
+    pareto: list[Candidate] = []
+    highest = float("-inf")
+    for _cost, negative_value, _number, candidate in sorted(ranked, key=lambda item: item[:3]):
+        if -negative_value > highest:
+            highest = -negative_value
+            pareto.append(candidate)
+    return pareto
 
 
-def sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
-    """Return what each knob that differs does, but for the seed and those that never differ alone.
+def measure_sensitivities(study: Study, rows: Sequence[StudyRow]) -> list[Sensitivity]:
+    """Return the sensitivity to each knob that varies, the strongest first.
 
-    Strongest first.
+    The seed and knobs that never vary alone are left out.
     """
     ratios = [
         (row.configuration.knobs, row.figures.hit_ratio)
         for row in rows
         if row.figures is not None and row.figures.hit_ratio is not None
     ]
-    found = []
+    sensitivities = []
     for key in study.varied:
         values = [as_text(value) for value in study.axes[key]]
         groups: dict[tuple[tuple[str, Value], ...], dict[str, float]] = {}
         for knobs, ratio in ratios:
-            others = tuple((name, value) for name, value in knobs.items() if name != key)
-            groups.setdefault(others, {})[as_text(knobs.get(key))] = ratio
-        whole = [of for of in groups.values() if len(of) == len(values)]
-        if whole:
-            means = {value: fmean(of[value] for of in whole) for value in values}
-            most = max(max(of.values()) - min(of.values()) for of in whole)
-            found.append(Sensitivity(key, means, len(whole), most))
-    return sorted(found, key=lambda of: -of.swing)
+            other_knobs = tuple((name, value) for name, value in knobs.items() if name != key)
+            groups.setdefault(other_knobs, {})[as_text(knobs.get(key))] = ratio
+        complete = [group for group in groups.values() if len(group) == len(values)]
+        if complete:
+            means = {value: fmean(group[value] for group in complete) for value in values}
+            max_difference = max(max(group.values()) - min(group.values()) for group in complete)
+            sensitivities.append(Sensitivity(key, means, len(complete), max_difference))
+    return sorted(sensitivities, key=lambda sensitivity: -sensitivity.swing)
 
 
-def first_line(found: Findings) -> str:
+def first_line(findings: Findings) -> str:
     """Return the answer in one sentence."""
-    best, cheapest, target = found.best, found.cheapest, found.target
+    best, cheapest, target = findings.best, findings.cheapest, findings.target
     answers = (
-        None if of is None else of.rows[0].configuration for of in (best, cheapest, found.nearest)
+        None if candidate is None else candidate.rows[0].configuration
+        for candidate in (best, cheapest, findings.nearest)
     )
     at_best, at_cheapest, nearest = (
-        None if one is None else one.named(found.study.varied) for one in answers
+        None if configuration is None else configuration.named(findings.study.varied)
+        for configuration in answers
     )
-    line = f"best hit ratio {_ratio(best)} at {at_best}{_cost_of(found, best)}{stalls_of(best)}"
+    line = f"best hit ratio {_ratio(best)} at {at_best}{_cost_of(findings, best)}{stalls_of(best)}"
     if target is None:
         return line
     if cheapest is None:
-        is_met = any(target.is_met(of) for of in found.candidates)
+        is_met = any(target.is_met(candidate) for candidate in findings.candidates)
         why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
-        if found.nearest is not best and not is_met:
+        if findings.nearest is not best and not is_met:
             why = f"{why}, the nearest is {nearest}" if nearest else UNKNOWN_TIME
-        return f"{line}; for {target.in_words()}: {why}"
-    kind = "cheapest" if found.study.has_prices else "smallest"
-    how = f"{at_cheapest} ({_ratio(cheapest)}{_cost_of(found, cheapest)}{stalls_of(cheapest)})"
-    return f"{line}; {kind} for {target.in_words()}: {how}"
+        return f"{line}; for {target.describe()}: {why}"
+    kind = "cheapest" if findings.study.has_prices else "smallest"
+    how = f"{at_cheapest} ({_ratio(cheapest)}{_cost_of(findings, cheapest)}{stalls_of(cheapest)})"
+    return f"{line}; {kind} for {target.describe()}: {how}"
 
 
-def stalls_of(of: Candidate) -> str:
-    """Return in how many requests the engine would wait for ever, of all seeds; "" for none."""
-    stalled = sum(row.figures.stalled_requests or 0 for row in of.rows if row.figures)
+def stalls_of(candidate: Candidate) -> str:
+    """Return the number of stalled requests over all seeds as text; "" for none."""
+    stalled = sum(row.figures.stalled_requests or 0 for row in candidate.rows if row.figures)
     return f", {STALLS} in {counted(stalled, 'request')}" if stalled else ""
 
 
-def _ratio(of: Candidate) -> str:
-    each = [
+def _ratio(candidate: Candidate) -> str:
+    """Return the hit ratio, with its range over the seeds."""
+    hit_ratios = [
         row.figures.hit_ratio
-        for row in of.rows
+        for row in candidate.rows
         if row.figures and row.figures.hit_ratio is not None
     ]
-    line = f"{100 * of.hit_ratio:.1f} %"
-    if (seeds := len({row.configuration.knobs.get(SEED) for row in of.rows})) > 1:
-        line += f" ({100 * min(each):.1f} to {100 * max(each):.1f} over {seeds} seeds)"
+    line = f"{100 * candidate.hit_ratio:.1f} %"
+    if (seeds := len({row.configuration.knobs.get(SEED) for row in candidate.rows})) > 1:
+        line += f" ({100 * min(hit_ratios):.1f} to {100 * max(hit_ratios):.1f} over {seeds} seeds)"
     return line
 
 
-def _cost_of(found: Findings, of: Candidate) -> str:
-    if of.cost is None:
+def _cost_of(findings: Findings, candidate: Candidate) -> str:
+    """Return the cost of `candidate` as text; "" if unknown."""
+    if candidate.cost is None:
         return ""
-    if not found.study.has_prices:
-        return f", {format_bytes(of.cost)} in all tiers"
-    return f", {found.study.cost_name} {doc.show(of.cost, doc.Unit.NUMBER)}"
+    if not findings.study.has_prices:
+        return f", {format_bytes(candidate.cost)} in all tiers"
+    return f", {findings.study.cost_name} {doc.show(candidate.cost, doc.Unit.NUMBER)}"

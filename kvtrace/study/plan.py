@@ -1,11 +1,9 @@
-"""Which cache a fleet should have.
+"""Plan the cache of a fleet: DRAM, and drives, a shared file store or a bucket, priced a month.
 
-DRAM, and drives in its nodes, a shared file store or a bucket, priced a month.
-
-A plan is a study of all that a price list offers. Of each kind of store with each router the
-cheapest to own is simulated first, until nothing is left that could be cheaper than its best: what
-the wear of drives and the requests of a bucket cost is known when it is simulated. Sizes between
-those of the list are not looked for: nobody sells them.
+A plan is a study of every fleet that a price list offers. For each kind of store with each router,
+the fleets are simulated in order of their cost to own. That ends when none is left that could be
+cheaper than the best so far: a simulation can only add the cost of drive wear and of bucket
+requests. Sizes between those of the list are not tried, because they cannot be bought.
 """
 
 from __future__ import annotations
@@ -40,22 +38,24 @@ from kvtrace.study.study import FILE, Configuration, Study, Value
 
 LIST: Final = Path(__file__).with_name("prices.toml")
 OBJECT_PRESETS: Final = {"lmcache-disk": "lmcache-s3", "vllm-fs": "vllm-obj"}
-"""Of a stack with a drive, the same with a bucket."""
+"""Presets of a stack with a bucket, by the preset of the same stack with a drive."""
 SOME: Final = " or ".join(OBJECT_PRESETS)
 POINTS: Final = 0.02
-"""Of the hit ratio: what misses the target by no more is shown where it is cheaper."""
-AWAY_S, GONE_S = 60, 600
-"""How long an engine takes to restart, and a lost node to be replaced."""
+"""Largest miss of the target hit ratio at which a cheaper fleet is still shown."""
+AWAY_S = 60
+"""Time that an engine takes to restart."""
+GONE_S = 600
+"""Time until a lost node is replaced."""
 STORE, ROUTER, DRAM, SIZE = KEYS = ("store", "router", "DRAM a node", "size")
 PARTS: Final = ("DRAM", "storage")
-"""Of what a fleet costs."""
+"""Items of the cost of a fleet."""
 WAVE: Final = 12
-"""Simulated at a time: always as many, so that they are the same however many cores there are."""
+"""Fleets simulated at a time: fixed, so that the same ones are simulated on any number of cores."""
 _MONTHS_A_YEAR = 12
 
 
 class Below(StrEnum):
-    """What is below DRAM."""
+    """The kind of store below DRAM."""
 
     NVME = "a drive in each node"
     FILE = "a shared file store"
@@ -67,12 +67,12 @@ class Medium(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One kind of memory or storage in the price list."""
 
     source: str
-    """Where its prices and speeds are from, and of when."""
+    """Source of the prices and speeds, with its date."""
     sizes: list[str] = []
     price: str | None = None
-    """Of what is bought, such as 4/GiB."""
+    """Purchase price, such as 4/GiB."""
     endurance: str | None = None
-    """Such as 1DWPD,5y: a drive that is worn out before it is written off is bought again."""
+    """Endurance, such as 1DWPD,5y; a drive worn out before it is written off is bought again."""
     put_price_per_1000: float = 0.0
     get_price_per_1000: float = 0.0
     price_per_gb_month: float = 0.0
@@ -86,7 +86,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     currency: str
     years: float
-    """Over which what is bought is written off."""
+    """Years over which purchases are written off."""
     dram: Medium
     nvme: Medium | None = None
     file: Medium | None = None
@@ -94,7 +94,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def media(self) -> dict[Below, Medium]:
-        """What is listed below DRAM, and nothing at all, which costs nothing."""
+        """Return the listed media below DRAM, and an empty medium for no storage."""
         nothing = Medium(source="")
         listed = {
             Below.NVME: self.nvme,
@@ -108,23 +108,23 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 def read_prices(path: Path) -> Prices:
     """Return the price list at `path`.
 
-    ConfigError, naming it and the field, if it is not what it should be.
+    ConfigError names the file and the field that is invalid.
     """
-    found = to_struct(load_toml(path), Prices, str(path))
-    if found.years <= 0:
+    prices = to_struct(load_toml(path), Prices, str(path))
+    if prices.years <= 0:
         raise ConfigError(f"{path}: years: must be > 0")
-    bought = {"dram": found.dram, "nvme": found.nvme, "file": found.file}
-    for name, medium in bought.items():
+    purchases = {"dram": prices.dram, "nvme": prices.nvme, "file": prices.file}
+    for name, medium in purchases.items():
         if medium is not None and not (medium.sizes and medium.price):
             raise ConfigError(
                 f'{path}: {name}: say its sizes, such as ["960GB"], and its price, such as'
                 ' "0.33/GB"'
             )
-    return found
+    return prices
 
 
 def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
-    """Return the stack `name` with each store that it can have.
+    """Return the preset `name` with each kind of store that it can have, and its name.
 
     ConfigError if it stores nothing below memory.
     """
@@ -134,10 +134,12 @@ def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
             f"--preset {name}: it stores nothing below {last.name}; take one that does: --preset"
             f" {SOME}"
         )
-    own = (Below.OBJECT,) if is_store(last) else (Below.NVME, Below.FILE)
-    bucket = OBJECT_PRESETS.get(name)
-    more = {} if bucket is None else {Below.OBJECT: (bucket, load_preset(bucket, ()))}
-    return dict.fromkeys((*own, Below.NOTHING), (name, preset)) | more
+    stores = (Below.OBJECT,) if is_store(last) else (Below.NVME, Below.FILE)
+    stacks = dict.fromkeys((*stores, Below.NOTHING), (name, preset))
+    bucket_preset = OBJECT_PRESETS.get(name)
+    if bucket_preset is not None:
+        stacks[Below.OBJECT] = (bucket_preset, load_preset(bucket_preset, ()))
+    return stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,70 +149,72 @@ class Offer:
     configuration: Configuration
     store: Below
     dram_cost: float
-    """A month, of all nodes, written off; so is `size_cost`."""
+    """Monthly cost of the DRAM of all nodes, written off."""
     size_cost: float
+    """Monthly cost of the storage of all nodes, written off."""
 
     @property
-    def owned(self) -> float:
-        """What it costs a month at least."""
+    def ownership_cost(self) -> float:
+        """Return the least that the fleet costs a month, before wear and bucket requests."""
         return self.dram_cost + self.size_cost
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is planned: a load, as arguments of `gen`, on a fleet, and what can be bought for it."""
+    """A load, as arguments of `gen`, on a fleet, and the price list of what can be bought for it."""
 
     file: Path | None
     argv: tuple[str, ...]
-    """Of `gen`, without preset, router and capacities."""
+    """Arguments of `gen` without preset, router and capacities."""
     presets: dict[Below, tuple[str, Preset]]
-    """The stack with each store that it can have, and its name."""
+    """Name and preset of the stack, by the kind of store."""
     nodes: int
     routers: Sequence[str]
     prices: Prices
     byte_prices: Mapping[str, float]
-    """Of a byte, as the price list writes prices."""
+    """Price of a byte, by the text of the price in the list."""
 
     def offers(self) -> list[Offer]:
-        """Return all that can be bought, the cheapest to own first.
+        """Return every fleet that can be bought, the cheapest to own first.
 
-        ConfigError if a --set says otherwise of it.
+        ConfigError if a --set contradicts a setting of the plan.
         """
-        found = [
+        offers = [
             self._offer(store, medium, router, dram, size)
             for store, medium in self.prices.media.items() if store in self.presets
             for router in self.routers
             for dram in (self.prices.dram.sizes if "dram" in roles_of(self.presets[store][1]) else ["-"])
             for size in (["-"] if store in (Below.OBJECT, Below.NOTHING) else medium.sizes)
         ]  # fmt: skip
-        found.sort(key=lambda of: (of.owned, of.configuration.argv))
-        own = {
-            part.partition("=")[0]
-            for of in found
-            for part in of.configuration.argv[len(self.argv) :]
-        }
-        for said in self.argv:
-            if "=" in said and said.partition("=")[0].strip() in {"fleet.router", *own}:
+        offers.sort(key=lambda offer: (offer.ownership_cost, offer.configuration.argv))
+        planned_knobs = {"fleet.router"}
+        for offer in offers:
+            added_arguments = offer.configuration.argv[len(self.argv) :]
+            planned_knobs.update(argument.partition("=")[0] for argument in added_arguments)
+        for argument in self.argv:
+            if "=" in argument and argument.partition("=")[0].strip() in planned_knobs:
                 raise ConfigError(
-                    f"--set {said}: a plan sets that itself; use --router, or --prices for media"
+                    f"--set {argument}: a plan sets that itself; use --router, or --prices for"
+                    " media"
                 )
         return [
-            replace(of, configuration=replace(of.configuration, number=n))
-            for n, of in enumerate(found)
+            replace(offer, configuration=replace(offer.configuration, number=number))
+            for number, offer in enumerate(offers)
         ]
 
     def _offer(self, store: Below, medium: Medium, router: str, dram: str, size: str) -> Offer:
+        """Return the offer of one combination; `dram` and `size` are "-" if nothing is bought."""
         name, preset = self.presets[store]
         tiers, stored, is_bought = preset.tiers, preset.tiers[-1].name, size != "-"
         settings = {
-            f"{tiers[at].name}.capacity": dram
-            for role, at in roles_of(preset).items()
+            f"{tiers[tier_index].name}.capacity": dram
+            for role, tier_index in roles_of(preset).items()
             if role == "dram"
         }
         if is_bought:
             settings[f"{stored}.capacity"] = size
         else:
-            settings |= {f"{of.name}.capacity": "0" for of in tiers if not is_memory(of.name)}
+            settings |= {f"{tier.name}.capacity": "0" for tier in tiers if not is_memory(tier.name)}
         if store is Below.OBJECT:
             del settings[f"{stored}.capacity"]
             settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}
@@ -220,24 +224,31 @@ class Plan:
             speed: getattr(medium, speed)
             for speed in ("read_bandwidth", "write_bandwidth", "latency")
         }
-        settings |= {f"{stored}.{speed}": of for speed, of in speeds.items() if of is not None}
+        settings |= {
+            f"{stored}.{speed}": value for speed, value in speeds.items() if value is not None
+        }
         argv = (*self.argv, "--preset", name, *(("--router", router) if self.nodes > 1 else ()))
         argv += tuple(
-            part for key, of in settings.items() for part in ("--set", f"tiers.{key}={of}")
+            argument
+            for key, value in settings.items()
+            for argument in ("--set", f"tiers.{key}={value}")
         )
-        shown: dict[str, Value] = dict(zip(KEYS, (str(store), router, dram, size), strict=True))
-        dram_cost = self._month(self.prices.dram, dram) * self.nodes
-        size_cost = self._month(medium, size) * (self.nodes if store is Below.NVME else 1)
-        return Offer(self._configured(argv, shown | {"preset": name}), store, dram_cost, size_cost)
+        knobs: dict[str, Value] = dict(zip(KEYS, (str(store), router, dram, size), strict=True))
+        dram_cost = self._monthly_cost(self.prices.dram, dram) * self.nodes
+        size_cost = self._monthly_cost(medium, size) * (self.nodes if store is Below.NVME else 1)
+        return Offer(
+            self._build_configuration(argv, knobs | {"preset": name}), store, dram_cost, size_cost
+        )
 
-    def _configured(self, argv: tuple[str, ...], knobs: dict[str, Value]) -> Configuration:
+    def _build_configuration(self, argv: tuple[str, ...], knobs: dict[str, Value]) -> Configuration:
+        """Return the simulation of `argv`, with its file and model among the knobs."""
         files: dict[str, Value] = {} if self.file is None else {FILE: str(self.file)}
         if "--model" in argv:
             files["model"] = argv[argv.index("--model") + 1]
         return Configuration(0, knobs | files, argv)
 
-    def _month(self, medium: Medium, size: str) -> float:
-        """Return what such a size costs a month, written off; nothing of what is not bought."""
+    def _monthly_cost(self, medium: Medium, size: str) -> float:
+        """Return the written-off cost a month of `size`; 0 if nothing is bought."""
         if medium.price is None or size == "-":
             return 0.0
         return (
@@ -246,38 +257,44 @@ class Plan:
             / (_MONTHS_A_YEAR * self.prices.years)
         )
 
-    def row(self, offer: Offer, found: Result) -> StudyRow:
-        """Return `offer` with what it costs a month at the load's rate, kept up."""
-        if isinstance(found, Failed):
-            raise ConfigError(f"{offer.configuration.command}: {found.error}")
-        medium, storage = self.prices.media[offer.store], offer.size_cost
+    def row(self, offer: Offer, result: Result) -> StudyRow:
+        """Return `offer` with its cost a month at the sustained rate of the load.
+
+        ConfigError if the simulation failed.
+        """
+        if isinstance(result, Failed):
+            raise ConfigError(f"{offer.configuration.command}: {result.error}")
+        medium, storage_cost = self.prices.media[offer.store], offer.size_cost
         if offer.store is Below.OBJECT:
-            rates, stored = found.tiers[-1].rates, found.live_bytes[-1]
-            faster = found.span_ns / max(1, found.load_ns)
-            requests = [
-                0.0 if rate is None else rate.mean * faster
+            rates, stored = result.tiers[-1].rates, result.live_bytes[-1]
+            rate_factor = result.span_ns / max(1, result.load_ns)
+            reads_per_s, writes_per_s = [
+                0.0 if rate is None else rate.mean * rate_factor
                 for rate in (rates.reads_per_s, rates.writes_per_s)
             ]
             priced = TierSetting("", **{price: getattr(medium, price) for price in PRICES})
-            cost = priced.monthly_cost(requests[0], requests[1], MONTH_S, stored)
-            storage = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
-        elif lives := [life for _, life in self._wear(offer.configuration, found)]:
+            cost = priced.monthly_cost(reads_per_s, writes_per_s, MONTH_S, stored)
+            storage_cost = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
+        elif lives := [life_years for _, life_years in self._wear(offer.configuration, result)]:
             # A drive that is worn out before it is written off is bought again.
-            storage *= sum(
-                max(1.0, self.prices.years / life) if life else 1.0 for life in lives
+            storage_cost *= sum(
+                max(1.0, self.prices.years / life_years) if life_years else 1.0
+                for life_years in lives
             ) / len(lives)
         return StudyRow(
-            offer.configuration, found, offer.dram_cost + storage, (offer.dram_cost, storage)
+            offer.configuration,
+            result,
+            offer.dram_cost + storage_cost,
+            (offer.dram_cost, storage_cost),
         )
 
     def _wear(
-        self, configuration: Configuration, found: Simulated
+        self, configuration: Configuration, figures: Simulated
     ) -> list[tuple[float, float | None]]:
-        """Return how often a day each drive is written at the load's rate, and how many years that
-        lasts.
+        """Return the drive writes a day and the life in years of each drive, at the load's rate.
 
-        The most written comes last; nothing where no drive is. Without an endurance, or a write, no
-        years are known.
+        The most written drive comes last; the list is empty without drives. The life is None
+        without an endurance or without writes.
         """
         medium, size = (
             self.prices.media[Below(str(configuration.knobs[STORE]))],
@@ -286,66 +303,85 @@ class Plan:
         if size == "-":
             return []
         size_bytes, endurance = parse_bytes(size), parse_endurance(medium.endurance)
-        a_day = [
-            written * NS_PER_S * SECONDS_PER_DAY / max(1, found.load_ns)
-            for written in found.drive_written_bytes
+        daily_bytes = [
+            written * NS_PER_S * SECONDS_PER_DAY / max(1, figures.load_ns)
+            for written in figures.drive_written_bytes
         ]
         return [
-            (of / size_bytes, None if endurance is None else endurance.life_years(size_bytes, of))
-            for of in sorted(a_day)
+            (
+                written / size_bytes,
+                None if endurance is None else endurance.life_years(size_bytes, written),
+            )
+            for written in sorted(daily_bytes)
         ]
 
     def study(self, offers: Sequence[Offer]) -> Study:
         """Return `offers` as a study."""
         unit = f"{self.prices.currency} a month"
-        return Study(Path("plan"), [of.configuration for of in offers], {}, unit)
+        return Study(Path("plan"), [offer.configuration for offer in offers], {}, unit)
 
     def losses(self, best: Candidate) -> dict[str, Configuration]:
-        """Return what may happen in the middle of the load, each as a simulation of `best`."""
+        """Return a simulation of `best` for each incident in the middle of the load, by its name."""
         (row,) = best.rows
         load_s = row.figures.load_ns // NS_PER_S if row.figures else 0
         at_s = load_s // 2
         events = {"an engine restarts": [f"{at_s}s:engine-restart:0:{AWAY_S}s"]}
         if self.nodes > 1:
-            # It is replaced after the end of a short load, and no simulation takes an event after
-            # its end.
-            back = [f"{at_s + GONE_S}s:node-joined:0"] if at_s + GONE_S < load_s else []
-            events["a node is lost"] = [f"{at_s}s:node-lost:0", *back]
-        found = {}
-        for number, (name, each) in enumerate(events.items(), 1):
-            argv = (*row.configuration.argv, *(part for of in each for part in ("--event", of)))
-            found[name] = replace(self._configured(argv, row.configuration.knobs), number=-number)
-        return found
+            # A short load ends before the node is replaced, and a simulation accepts no event
+            # after its end.
+            replacement = [f"{at_s + GONE_S}s:node-joined:0"] if at_s + GONE_S < load_s else []
+            events["a node is lost"] = [f"{at_s}s:node-lost:0", *replacement]
+        incidents = {}
+        for number, (name, incident_events) in enumerate(events.items(), 1):
+            argv = list(row.configuration.argv)
+            for event in incident_events:
+                argv += ["--event", event]
+            configuration = self._build_configuration(tuple(argv), row.configuration.knobs)
+            incidents[name] = replace(configuration, number=-number)
+        return incidents
 
     def document(
-        self, found: Findings, lost: Mapping[str, tuple[Configuration, Simulated]]
+        self, findings: Findings, lost: Mapping[str, tuple[Configuration, Simulated]]
     ) -> Document:
-        """Return what was found, and what `losses` cost, by name."""
-        best = found.cheapest
+        """Return the report of the plan; `lost` are the simulated incidents of `losses`, by name."""
+        best = findings.cheapest
         if best is None:
             return Document(
                 "",
-                self.first_line(found),
-                [Chapter("", [self._table("the nearest", [found.nearest or found.best])])],
+                self.first_line(findings),
+                [Chapter("", [self._table("the nearest", [findings.nearest or findings.best])])],
             )
         (row,) = best.rows
-        same = {key: best.knobs[key] for key in (STORE, DRAM, SIZE)}.items()
-        routed = [of for of in found.candidates if of is not best and same <= of.knobs.items()]
-        rivals = list(rivals_of(found).values())
+        store_and_sizes = {key: best.knobs[key] for key in (STORE, DRAM, SIZE)}.items()
+        rerouted = [
+            candidate
+            for candidate in findings.candidates
+            if candidate is not best and store_and_sizes <= candidate.knobs.items()
+        ]
+        rivals = list(rivals_of(findings).values())
         listed = {
             "the cheapest of each store with each router": rivals,
-            "the same with another router": routed,
+            "the same with another router": rerouted,
         }
         if (
-            found.target is not None
-            and found.target.hit_ratio is not None
+            findings.target is not None
+            and findings.target.hit_ratio is not None
             and best.cost is not None
         ):
-            almost = replace(found.target, hit_ratio=found.target.hit_ratio - POINTS)
-            cheaper = [of for of in found.candidates if of.cost is not None and of.cost < best.cost]
-            nearly = [of for of in front(cheaper, lambda of: of.hit_ratio) if almost.is_met(of)]
-            listed["cheaper, and within 2 points of the target"] = nearly
-        tables = [self._table(title, of) for title, of in listed.items() if of]
+            relaxed_target = replace(findings.target, hit_ratio=findings.target.hit_ratio - POINTS)
+            cheaper = [
+                candidate
+                for candidate in findings.candidates
+                if candidate.cost is not None and candidate.cost < best.cost
+            ]
+            listed["cheaper, and within 2 points of the target"] = [
+                candidate
+                for candidate in front(cheaper, lambda candidate: candidate.hit_ratio)
+                if relaxed_target.is_met(candidate)
+            ]
+        tables = [
+            self._table(title, candidates) for title, candidates in listed.items() if candidates
+        ]
         if lost and (usual := row.figures) is not None:
             spec = """
                 text: name = in the middle of the load
@@ -354,74 +390,86 @@ class Plan:
             """
             title = f"an engine is away for {AWAY_S} s, and its memory is then empty"
             if self.nodes > 1:
-                is_back = any(":node-joined:" in one.command for one, _ in lost.values())
-                until = (
+                is_replaced = any(
+                    ":node-joined:" in configuration.command for configuration, _ in lost.values()
+                )
+                fate = (
                     f"comes back empty after {GONE_S} s"
-                    if is_back
+                    if is_replaced
                     else "is not back before the load ends"
                 )
-                title += f"; a lost node {until}"
+                title += f"; a lost node {fate}"
             rows = [
                 {
-                    "name": name, "requests": of.requests, "hits_back_ns": of.hits_back_ns,
-                    # Users who wait ask less meanwhile: what fewer requests computed tells nothing.
-                    "more_tokens": of.recomputed_tokens - usual.recomputed_tokens
-                    if of is not usual and of.requests == usual.requests else None,
-                    "p99": of.first_token_ns("p99_ns"),
+                    "name": name, "requests": figures.requests,
+                    "hits_back_ns": figures.hits_back_ns,
+                    # Waiting users send fewer requests, so the computed tokens differ.
+                    "more_tokens": figures.recomputed_tokens - usual.recomputed_tokens
+                    if figures is not usual and figures.requests == usual.requests else None,
+                    "p99": figures.first_token_ns("p99_ns"),
                 }
-                for name, (_, of) in {"nothing happens": (None, usual), **lost}.items()
+                for name, (_, figures) in {"nothing happens": (None, usual), **lost}.items()
             ]  # fmt: skip
             tables.append(table_of(title, Sheet.SUMMARY, spec, rows))
-        shown = {
-            of.number: of.rows[0].configuration
+        configurations = {
+            candidate.number: candidate.rows[0].configuration
             for candidates in listed.values()
-            for of in candidates
+            for candidate in candidates
         }
         commands = [
-            f"{', '.join(str(one.knobs[key]) for key in KEYS)}: {one.command}"
-            for one in shown.values()
+            f"{', '.join(str(configuration.knobs[key]) for key in KEYS)}: {configuration.command}"
+            for configuration in configurations.values()
         ]
-        commands += [f"{name}: {one.command}" for name, (one, _) in lost.items()]
+        commands += [
+            f"{name}: {configuration.command}" for name, (configuration, _) in lost.items()
+        ]
         chapters = [
-            Chapter("", tables, self._notes(found, row)),
+            Chapter("", tables, self._notes(findings, row)),
             Chapter("Commands that simulate each", [], commands),
         ]
-        return Document("", self.first_line(found), chapters)
+        return Document("", self.first_line(findings), chapters)
 
-    def first_line(self, found: Findings) -> str:
+    def first_line(self, findings: Findings) -> str:
         """Return the answer in one sentence."""
-        best, target = found.cheapest, found.target
-        wanted = (
-            ""
-            if target is None
-            else f"{'target ' * (target.hit_ratio is not None)}{target.in_words()}"
-        )
+        best, target = findings.cheapest, findings.target
+        target_text = ""
+        if target is not None:
+            prefix = "" if target.hit_ratio is None else "target "
+            target_text = f"{prefix}{target.describe()}"
         if best is None:
             answer = (
-                f"nothing in the price list reaches the {wanted}"
-                if found.nearest
-                else f"{wanted}: {UNKNOWN_TIME}"
+                f"nothing in the price list reaches the {target_text}"
+                if findings.nearest
+                else f"{target_text}: {UNKNOWN_TIME}"
             )
-            return f"{answer}: the nearest is {self._said(found, found.nearest or found.best)}"
-        return f"{self._said(found, best)} (target {wanted.removeprefix('target ')})"
+            nearest = findings.nearest or findings.best
+            return f"{answer}: the nearest is {self._describe(findings, nearest)}"
+        return f"{self._describe(findings, best)} (target {target_text.removeprefix('target ')})"
 
-    def _said(self, found: Findings, of: Candidate) -> str:
-        store, size = (
-            Below(str(of.knobs[STORE])),
-            "" if of.knobs[SIZE] == "-" else f" of {of.knobs[SIZE]}",
+    def _describe(self, findings: Findings, candidate: Candidate) -> str:
+        """Return the hardware, cost, hit ratio and TTFT of `candidate` as one line."""
+        store = Below(str(candidate.knobs[STORE]))
+        size = "" if candidate.knobs[SIZE] == "-" else f" of {candidate.knobs[SIZE]}"
+        nodes = (
+            f"{self.nodes} nodes, router {candidate.knobs[ROUTER]}" if self.nodes > 1 else "1 node"
         )
-        nodes = f"{self.nodes} nodes, router {of.knobs[ROUTER]}" if self.nodes > 1 else "1 node"
-        dram = "" if of.knobs[DRAM] == "-" else f"{of.knobs[DRAM]} of DRAM a node and "
-        quantile, _ = (found.target and found.target.first_token) or ("p99_ns", 0)
-        time_ns, name = of.first_token_ns(quantile), quantile.removesuffix("_ns").replace("_", ".")
+        dram = (
+            "" if candidate.knobs[DRAM] == "-" else f"{candidate.knobs[DRAM]} of DRAM a node and "
+        )
+        quantile, _ = (findings.target and findings.target.first_token) or ("p99_ns", 0)
+        time_ns, name = (
+            candidate.first_token_ns(quantile),
+            quantile.removesuffix("_ns").replace("_", "."),
+        )
         times = "" if time_ns is None else f", {name} {format_duration(time_ns)} to the first token"
-        times += stalls_of(of)
+        times += stalls_of(candidate)
         return (
-            f"{nodes}: {dram}{store}{size}, {show(of.cost, Unit.NUMBER)} "
-            f"{found.study.cost_name}: {100 * of.hit_ratio:.1f} % of look-ups hit{times}"
+            f"{nodes}: {dram}{store}{size}, {show(candidate.cost, Unit.NUMBER)} "
+            f"{findings.study.cost_name}: {100 * candidate.hit_ratio:.1f} % of look-ups hit{times}"
         )
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
+        """Return a table with a row for each candidate of `listed`."""
         spec = f"""
             text: store, router, dram = {DRAM}, size
             share: hit_ratio = hits; ns: p50 = first token p50, p99
@@ -429,44 +477,53 @@ class Plan:
             number: {", ".join(PARTS)}, cost = {self.prices.currency} a month
         """
         figures = []
-        for of in listed:
-            (row,) = of.rows
+        for candidate in listed:
+            (row,) = candidate.rows
             wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
             figures.append({
-                "store": of.knobs[STORE], "router": of.knobs[ROUTER], "dram": of.knobs[DRAM], "size": of.knobs[SIZE],
-                "hit_ratio": of.hit_ratio, "p50": row.first_token_ns("p50_ns"), "p99": row.first_token_ns("p99_ns"),
+                "store": candidate.knobs[STORE], "router": candidate.knobs[ROUTER],
+                "dram": candidate.knobs[DRAM], "size": candidate.knobs[SIZE],
+                "hit_ratio": candidate.hit_ratio,
+                "p50": row.first_token_ns("p50_ns"), "p99": row.first_token_ns("p99_ns"),
                 "middle": wear[(len(wear) - 1) // 2][0] if wear else None,
                 "most": wear[-1][0] if wear else None, "life": wear[-1][1] if wear else None,
-                **dict(zip(PARTS, row.parts, strict=True)), "cost": of.cost,
+                **dict(zip(PARTS, row.parts, strict=True)), "cost": candidate.cost,
             })  # fmt: skip
         return table_of(title, Sheet.SUMMARY, spec, figures)
 
-    def _notes(self, found: Findings, row: StudyRow) -> list[str]:
-        of = row.figures
-        done, listed = len(found.rows), len(found.study.configurations)
-        rest = (
-            "; the others cost more to own than the cheapest of their kind" if done < listed else ""
+    def _notes(self, findings: Findings, row: StudyRow) -> list[str]:
+        """Return the notes below the tables: coverage, modelled times, costs and sources."""
+        figures = row.figures
+        simulated_count, offer_count = len(findings.rows), len(findings.study.configurations)
+        remainder = (
+            "; the others cost more to own than the cheapest of their kind"
+            if simulated_count < offer_count
+            else ""
         )
-        lines = [f"{done} of {listed} fleets of the price list are simulated{rest}"]
-        most: dict[tuple[Value, ...], float] = {}
-        for each in found.candidates:
-            most[kind_of(each.knobs)] = max(most.get(kind_of(each.knobs), 0.0), each.hit_ratio)
+        lines = [
+            f"{simulated_count} of {offer_count} fleets of the price list are simulated{remainder}"
+        ]
+        best_hit_ratio: dict[tuple[Value, ...], float] = {}
+        for candidate in findings.candidates:
+            kind = kind_of(candidate.knobs)
+            best_hit_ratio[kind] = max(best_hit_ratio.get(kind, 0.0), candidate.hit_ratio)
         lines += [
-            f"{', router '.join(map(str, kind))}: none reaches the target; at most {100 * hits:.1f} % of look-ups hit"
-            for kind, hits in most.items() if kind not in rivals_of(found)
+            f"{', router '.join(map(str, kind))}: none reaches the target;"
+            f" at most {100 * hit_ratio:.1f} % of look-ups hit"
+            for kind, hit_ratio in best_hit_ratio.items() if kind not in rivals_of(findings)
         ]  # fmt: skip
-        if of is not None and of.first_token is not None:
+        if figures is not None and figures.first_token is not None:
             p50, p99 = (
-                format_duration(of.first_token["without_cache"][name])
+                format_duration(figures.first_token["without_cache"][name])
                 for name in ("p50_ns", "p99_ns")
             )
             lines.append(
                 f"times to the first token are modelled; without any hit p50 {p50}, p99 {p99}"
             )
         years = f"written off over {self.prices.years:g} years, or sooner if the load wears it out"
-        kept = "a bucket is counted by what FILE leaves in it"
+        bucket_note = "a bucket is counted by what FILE leaves in it"
         lines.append(
-            f"costs and wear at the load's rate, kept up: what is bought is {years}; {kept}"
+            f"costs and wear at the load's rate, kept up: what is bought is {years}; {bucket_note}"
         )
         media = {"DRAM": self.prices.dram} | {
             str(store): medium for store, medium in self.prices.media.items()
@@ -481,13 +538,14 @@ def kind_of(knobs: Mapping[str, Value]) -> tuple[Value, ...]:
     return knobs[STORE], knobs[ROUTER]
 
 
-def rivals_of(found: Findings) -> dict[tuple[Value, ...], Candidate]:
-    """Return the cheapest that reaches the target of each store with each router, the cheapest
-    first.
+def rivals_of(findings: Findings) -> dict[tuple[Value, ...], Candidate]:
+    """Return the cheapest candidate that reaches the target, for each store with each router.
+
+    The cheapest of all comes first.
     """
-    kinds: dict[tuple[Value, ...], Candidate] = {}
-    # Those that meet the target come first, the cheapest before the others.
-    for of in found.candidates:
-        if found.target is not None and found.target.is_met(of):
-            kinds.setdefault(kind_of(of.knobs), of)
-    return kinds
+    rivals: dict[tuple[Value, ...], Candidate] = {}
+    # Candidates that meet the target come first, sorted by cost.
+    for candidate in findings.candidates:
+        if findings.target is not None and findings.target.is_met(candidate):
+            rivals.setdefault(kind_of(candidate.knobs), candidate)
+    return rivals

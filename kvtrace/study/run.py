@@ -1,8 +1,7 @@
-"""Simulations on all cores of this machine, or on a cluster by Dask.
+"""Run simulations on all cores of this machine, or on a Dask cluster, and write their table.
 
-What fails is its error, and the rest goes on.
-
-And what came of them as one Parquet table: the same bytes however many workers made them.
+A failed simulation becomes a row with its error, and the others continue. The Parquet table has
+the same bytes for any number of workers.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class Task:
     key: str
     argv: tuple[str, ...]
     folder: str
-    """From where its files are named."""
+    """Folder that relative paths of its files refer to."""
     file_sha256: str | None = None
-    """Of its file of requests, which a worker elsewhere must have too."""
+    """Hash of its request file, which a remote worker must have too."""
     trace: str | None = None
-    """Where its trace is written too."""
+    """Path of the trace to write; None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,9 @@ Simulate = Callable[[Task], Simulated]
 
 
 def here(tasks: Sequence[Task], simulate: Simulate, workers: int) -> Iterator[tuple[Task, Result]]:
-    """Yield each task with its result, as they are ready, of so many threads.
+    """Yield each task with its result as it completes, on `workers` threads.
 
-    Compiled code needs no interpreter.
+    Threads are enough, because the compiled simulation releases the GIL.
     """
     left: SimpleQueue[Task] = SimpleQueue()
     made: SimpleQueue[tuple[Task, Result]] = SimpleQueue()
@@ -89,22 +88,24 @@ def here(tasks: Sequence[Task], simulate: Simulate, workers: int) -> Iterator[tu
 
 
 def attempt(simulate: Simulate, task: Task) -> Result:
-    """Return what `simulate` makes of `task`, or how it failed."""
+    """Return the result of `task`, or the error that it failed with."""
     try:
         return simulate(task)
     except KvError as error:
         return Failed(" ".join(str(error).split()))
     except MemoryError:
         return Failed("out of memory")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this configuration's; the others go on
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        return Failed(f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})")
+    except Exception as error:  # noqa: BLE001 - any error concerns this task alone
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return Failed(
+            f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        )
 
 
 def by_dask(
     tasks: Sequence[Task], simulate: Simulate, scheduler: str
 ) -> Iterator[tuple[Task, Result]]:
-    """Yield each task with its result, as they are ready, of the cluster `scheduler`.
+    """Yield each task with its result as it completes, on the cluster of `scheduler`.
 
     ProbeUnavailable if Dask is missing; ConfigError if there is no such scheduler, or its workers
     have another version of this program.
@@ -114,8 +115,7 @@ def by_dask(
     from distributed import as_completed
 
     with _client(scheduler) as client:
-        # Keys of their own: what another run of the same study left on a scheduler is not asked
-        # for.
+        # Unique keys keep results that another run of the study left on the scheduler out.
         started = {
             client.submit(
                 attempt, simulate, task, key=f"{task.key}-{os.getpid()}-{number}", pure=False
@@ -124,7 +124,7 @@ def by_dask(
         }
         for future in as_completed(list(started)):
             try:
-                # A result that was lost with its worker before we had it is made again.
+                # Dask repeats a task whose worker was lost before its result arrived.
                 found: Result = future.result()
             except Exception as error:  # noqa: BLE001 - what Dask says of this one; the others go on
                 is_killed = type(error).__name__ == "KilledWorker"
@@ -178,34 +178,31 @@ _COUNTED = (
 
 @dataclass(frozen=True, slots=True)
 class StudyRow:
-    """One configuration and what came of it."""
+    """One configuration and its result."""
 
     configuration: Configuration
     found: Result
     price: float | None = None
-    """Of its tiers, 0 if it has none with a price.
+    """Price of its tiers, 0 if none of them has a price.
 
-    Null without prices, or if one that has a price has no bound.
+    Null without prices, or if a tier that has a price is unlimited.
     """
     parts: tuple[float, ...] = ()
-    """What that is the sum of, where several things cost."""
+    """Summands of the price, if it has several."""
 
     @property
     def figures(self) -> Simulated | None:
-        """What was simulated; null if it failed."""
+        """Return the simulated figures; null if the simulation failed."""
         return None if isinstance(self.found, Failed) else self.found
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Of all tiers together; null if one has no bound."""
+        """Return the capacity of all tiers together; null if one is unlimited."""
         capacities = [tier.total_bytes for tier in self.figures.tiers] if self.figures else [None]
-        return None if None in capacities else sum(of or 0 for of in capacities)
+        return None if None in capacities else sum(size or 0 for size in capacities)
 
     def first_token_ns(self, name: str) -> float | None:
-        """Return a percentile of the modelled time to the first token.
-
-        Null where it is not known.
-        """
+        """Return a percentile of the modelled TTFT in ns; null if unknown."""
         return self.figures.first_token_ns(name) if self.figures else None
 
 
@@ -217,11 +214,11 @@ def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
             tiers = (
                 []
                 if isinstance(found, Failed)
-                else [of for of in found.tiers if of.name in study.price]
+                else [tier for tier in found.tiers if tier.name in study.price]
             )
             costs = [
-                None if of.total_bytes is None else study.price[of.name] * of.total_bytes
-                for of in tiers
+                None if tier.total_bytes is None else study.price[tier.name] * tier.total_bytes
+                for tier in tiers
             ]
             is_known = costs or isinstance(found, Failed) or not study.price
             rows.append(StudyRow(one, found, total(costs) if is_known else 0.0))
@@ -229,7 +226,7 @@ def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
 
 
 def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -> None:
-    """Write `rows` to `path`, aside and renamed."""
+    """Write `rows` to a temporary file and rename it to `path`."""
     tiers = list(
         dict.fromkeys(tier.name for row in rows if row.figures for tier in row.figures.tiers)
     )
@@ -260,7 +257,7 @@ def _kind(values: Sequence[Value]) -> str:
 
 
 def _cells(row: StudyRow, kinds: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Yield the cells of `row` by column; what is not known is left out."""
+    """Yield the cells of `row` by column; unknown ones are left out."""
     yield "configuration", row.configuration.number
     yield "command", row.configuration.command
     for key, value in row.configuration.knobs.items():

@@ -1,6 +1,6 @@
-"""A study as its TOML file says it: which configurations there are, each a command line of `gen`.
+"""Read a study from its TOML file: a list of configurations, each a command line of `gen`.
 
-    [base]                        # what all have
+    [base]                        # options of every configuration
     preset = "lmcache-disk"
     users = 32
 
@@ -11,11 +11,11 @@
     [[configuration]]             # instead of a grid, or for each of these the whole grid
     tiers.nvme.policy = "lru"
 
-    [price]                       # of a tier
+    [price]                       # of each tier
     nvme = "0.1/GiB"
 
-What is simulated is kept by what was asked for, so that a study goes on where it stopped, and
-grows.
+Results are stored by the hash of their input, so that a study resumes where it stopped and can be
+extended.
 
 A key is `file`, an option of `gen` without its dashes, or a knob as `--set` names it.
 """
@@ -51,16 +51,16 @@ Value = str | int | float | bool
 
 
 class StudyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What study.toml holds."""
+    """The contents of study.toml."""
 
     base: dict[str, Any] = {}
-    """What all configurations have."""
+    """Options and knobs of every configuration."""
     grid: dict[str, Any] = {}
     """Lists of values, every combination of which is simulated."""
     configuration: list[dict[str, Any]] = []
     """Configurations one by one, each with the whole grid if there is one."""
     price: dict[str, str] = {}
-    """Of a tier by its name, such as 0.1/GiB."""
+    """Price by the name of the tier, such as 0.1/GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,11 @@ class Configuration:
 
     @property
     def command(self) -> str:
-        """The `gen` command that runs this configuration alone."""
+        """Return the `gen` command that runs this configuration alone."""
         return shlex.join(["kvtrace", "gen", *self.argv])
 
     def named(self, keys: Collection[str]) -> str:
-        """Return what it was asked for of `keys`, for people."""
+        """Return the values of `keys` as text."""
         named = ", ".join(f"{key}={as_text(self.knobs[key])}" for key in keys if key in self.knobs)
         return named or "the only configuration"
 
@@ -91,40 +91,40 @@ class Study:
     path: Path
     configurations: list[Configuration]
     price: dict[str, float]
-    """Of a byte, by tier; empty without prices."""
+    """Price of a byte by tier; empty without prices."""
     cost_unit: str = ""
-    """Of prices that are not of bytes by tier, such as USD a month."""
+    """Unit of prices that are not per byte and tier, such as USD a month."""
 
     @property
     def cost_name(self) -> str:
-        """What configurations cost: a price, or without prices the capacity of all tiers."""
+        """Return the name of the cost: a price, or without prices the capacity of all tiers."""
         return self.cost_unit or ("price" if self.price else "capacity")
 
     @property
     def has_prices(self) -> bool:
-        """Whether configurations cost money, and not capacity."""
+        """Return whether the cost is money rather than capacity."""
         return self.cost_name != "capacity"
 
     @property
     def keys(self) -> list[str]:
-        """All options and knobs that any configuration has, in the order of the file."""
+        """Return the options and knobs of all configurations, in the order of the file."""
         return list(dict.fromkeys(key for one in self.configurations for key in one.knobs))
 
     @property
     def axes(self) -> dict[str, list[Value | None]]:
-        """The options and knobs that differ, with their values in the order of the file.
+        """Return the options and knobs that differ, with their values in the order of the file.
 
-        Null where one has none.
+        A value is null where a configuration does not set it.
         """
         values = {
             key: list(dict.fromkeys(one.knobs.get(key) for one in self.configurations))
             for key in self.keys
         }
-        return {key: of for key, of in values.items() if len(of) > 1}
+        return {key: options for key, options in values.items() if len(options) > 1}
 
     @property
     def varied(self) -> list[str]:
-        """The axes but the seed, over which figures are means."""
+        """Return the axes without the seed; figures are means over the seeds."""
         return [key for key in self.axes if key != SEED]
 
 
@@ -135,13 +135,14 @@ def read_study(
 
     `options` are those of `gen`, and `price` reads the price of a tier.
 
-    ConfigError if the file, or a key of it, is not what it should be; it names both.
+    ConfigError names the file and the key that is invalid.
     """
-    said = to_struct(load_toml(path), StudyFile, str(path))
-    base = _flat(path, "base", said.base)
-    axes = _flat(path, "grid", said.grid)
+    study_file = to_struct(load_toml(path), StudyFile, str(path))
+    base = _flat(path, "base", study_file.base)
+    axes = _flat(path, "grid", study_file.grid)
     listed = [
-        _flat(path, f"configuration {at}", one) for at, one in enumerate(said.configuration, 1)
+        _flat(path, f"configuration {at}", one)
+        for at, one in enumerate(study_file.configuration, 1)
     ] or [{}]
     for key, values in axes.items():
         if not isinstance(values, list) or not values:
@@ -165,12 +166,14 @@ def read_study(
         raise ConfigError(
             f"{path}: {count:,} configurations; at most {MOST_CONFIGURATIONS:,} make a study"
         )
-    drawn = [dict(zip(axes, of, strict=True)) for of in itertools.product(*axes.values())]
-    knobs = [base | one | of for one in listed for of in drawn]
+    combinations = [
+        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+    ]
+    knobs = [base | settings | combination for settings in listed for combination in combinations]
     presets = {str(one.get("preset", default_preset)) for one in knobs}
     _check_names(path, {"base": base, "grid": axes} | {f"configuration {at}": one for at, one in enumerate(listed, 1)},
                  options, presets)  # fmt: skip
-    prices = {tier: price(tier, text) for tier, text in said.price.items()}
+    prices = {tier: price(tier, text) for tier, text in study_file.price.items()}
     tiers = {
         name.split(".")[1]
         for preset in presets
@@ -183,7 +186,12 @@ def read_study(
             f" {', '.join(sorted(tiers))}"
         )
     return Study(
-        path, [Configuration(n, of, _argv(of, options)) for n, of in enumerate(knobs)], prices
+        path,
+        [
+            Configuration(number, settings, _argv(settings, options))
+            for number, settings in enumerate(knobs)
+        ],
+        prices,
     )
 
 
@@ -193,10 +201,10 @@ def _flat(path: Path, where: str, tree: dict[str, Any], prefix: str = "") -> dic
     for name, value in tree.items():
         key = f"{prefix}{name}"
         inner = _flat(path, where, value, f"{key}.") if isinstance(value, dict) else {key: value}
-        for found, of in inner.items():
-            if found in flat:
-                raise ConfigError(f"{path}: {where}: {found} is given twice")
-            flat[found] = of
+        for dotted_key, setting in inner.items():
+            if dotted_key in flat:
+                raise ConfigError(f"{path}: {where}: {dotted_key} is given twice")
+            flat[dotted_key] = setting
     return flat
 
 
@@ -216,9 +224,7 @@ def _check_value(path: Path, where: str, key: str, value: Any) -> None:
 def _check_names(
     path: Path, parts: dict[str, dict[str, Any]], options: Collection[str], presets: Collection[str]
 ) -> None:
-    """Raise ConfigError at the first key that is neither an option of gen nor a knob of any of
-    `presets`.
-    """
+    """Raise ConfigError at the first key that is neither an option nor a knob of a preset."""
     names = {FILE, *options}
     for part, given in parts.items():
         for key in given:
@@ -261,15 +267,12 @@ _ROOT = Path(__file__).parents[1]
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """A result, and its hash: one that was changed since is none."""
+    """A stored result with its hash; a changed result is not used."""
 
     sha256: str
     found: Simulated
     trace: tuple[str, int] | None = None
-    """The file of the trace that was written with it, and when (mtime_ns).
-
-    Another may stand there since.
-    """
+    """Name and mtime_ns of the trace written with the result, which may be replaced later."""
 
 
 class Results:
@@ -284,9 +287,9 @@ class Results:
             raise DeviceError(f"{self._folder}: {error.strerror or error}") from None
 
     def load(self, key: str, trace: Path | None) -> Simulated | None:
-        """Return what was kept under `key`.
+        """Return the result stored under `key`.
 
-        None, to simulate again, if nothing was, or it or its `trace` changed.
+        None if there is none, or if it or its `trace` changed since; simulate it again then.
         """
         try:
             kept = read_json(self._folder / f"{key}.json", _Kept)
@@ -307,15 +310,15 @@ def _state(trace: Path | None) -> tuple[str, int] | None:
 
 
 def key_of(configuration: Configuration) -> str:
-    """Return the hash of all that the result depends on.
+    """Return the hash of everything that determines the result.
 
-    What is asked for, the bytes of its files, and the program.
+    That is the arguments, the bytes of the files, and the program.
     """
-    asked = {
+    inputs = {
         "argv": configuration.argv,
         "files": [files_sha256(path) for path in _files(configuration.knobs)],
     }
-    return sha256({**asked, "program": program_sha256()})[:32]
+    return sha256({**inputs, "program": program_sha256()})[:32]
 
 
 def _files(knobs: dict[str, Value]) -> Iterator[Path]:
@@ -329,12 +332,13 @@ def _files(knobs: dict[str, Value]) -> Iterator[Path]:
 
 
 def files_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, or of those in a directory or that a pattern matches.
+    """Return the SHA-256 of a file, of the files of a directory, or of those matching a pattern.
 
-    TraceError if none is.
+    TraceError if there is none.
     """
-    found = [one.absolute() for one in files_of(path, "*") if one.is_file()]
-    return _sha256(tuple((one, one.stat().st_mtime_ns, one.stat().st_size) for one in found))
+    files = [file.absolute() for file in files_of(path, "*") if file.is_file()]
+    states = [(file, file.stat()) for file in files]
+    return _sha256(tuple((file, stat.st_mtime_ns, stat.st_size) for file, stat in states))
 
 
 @lru_cache
@@ -345,10 +349,7 @@ def _sha256(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 @cache
 def program_sha256() -> str:
-    """Return the SHA-256 of all that makes a result.
-
-    Our sources, and the libraries that draw and compile.
-    """
+    """Return the SHA-256 of the program: its sources, and the libraries that draw and compile."""
     digest = hashlib.sha256(f"{__version__} {version('numpy')} {sources_sha256()}".encode())
     for path in sorted(path for kind in ("*.py", "*.toml") for path in _ROOT.rglob(kind)):
         digest.update(path.read_bytes())
