@@ -8,9 +8,10 @@
 // one to its thing; -1 for a first. `weight` is what each access makes its thing weigh.
 EXPORT void reuse_distances(int64_t accesses, const int64_t *thing, const int64_t *weight,
                             int64_t things, int64_t *distance) {
-    int64_t *tree = zeros(
+    int64_t *tree = memory_zeros(
         accesses + 1, sizeof *tree); // by access: what its thing weighs, if it is the thing's last
-    int64_t *last = zeros(things, sizeof *last); // by thing: its last access, from 1; 0: none
+    int64_t *last =
+        memory_zeros(things, sizeof *last); // by thing: its last access, from 1; 0: none
     int64_t live = 0;
     for (int64_t i = 0; i < accesses; i++) {
         int64_t before = last[thing[i]];

@@ -46,20 +46,21 @@ static int64_t nearest(const Class *c, int64_t target_step) {
 EXPORT int64_t reuse_model_place(int64_t operations, const int64_t *kind, const int64_t *distance,
                                  int64_t kinds, const int64_t *reserved, const int64_t *uses,
                                  int64_t *address) {
-    Class *class = zeros(kinds, sizeof *class);
-    int64_t *last = zeros(operations + kinds, sizeof *last),
-            *step = zeros(operations + kinds, sizeof *step);
+    Class *class = memory_zeros(kinds, sizeof *class);
+    int64_t *last = memory_zeros(operations + kinds, sizeof *last),
+            *step = memory_zeros(operations + kinds, sizeof *step);
     for (int64_t k = 0, base = 0; k < kinds; base += uses[k++] + 1) {
         class[k] = (Class){.uses = uses[k],
                            .reserved_bytes = reserved[k],
                            .last = last + base,
                            .step = step + base};
     }
-    int64_t *stack = zeros(operations + 1,
-                           sizeof *stack); // a Fenwick tree: a step's bytes, if a place's last use
+    int64_t *stack =
+        memory_zeros(operations + 1,
+                     sizeof *stack); // a Fenwick tree: a step's bytes, if a place's last use
     // Distances that were beyond the stack when their turn came; a later operation without a
     // distance takes them.
-    int64_t *owed = zeros(operations, sizeof *owed), debts = 0;
+    int64_t *owed = memory_zeros(operations, sizeof *owed), debts = 0;
     int64_t total = 0, end = 0;
     for (int64_t i = 0; i < operations; i++) {
         Class *c = &class[kind[i]];

@@ -30,7 +30,7 @@ static int32_t new_group(Order *order, int chain, int64_t key, int32_t label) {
         if ((order->groups & (order->groups - 1)) ==
             0) { // The memory is full at each power of two.
             order->group =
-                grown(order->group, order->groups ? 2 * order->groups : 1, sizeof(Group));
+                memory_grow(order->group, order->groups ? 2 * order->groups : 1, sizeof(Group));
         }
         group_index = order->groups++;
     }
@@ -108,7 +108,7 @@ static void queue_for_retirement(Order *order, int32_t group_index) {
     }
     if (order->retiring_count == order->retiring_room) {
         int64_t room = order->retiring_room ? 2 * order->retiring_room : 1024;
-        Retiring *more = grown(NULL, room, sizeof(Retiring));
+        Retiring *more = memory_grow(NULL, room, sizeof(Retiring));
         for (int64_t i = 0; i < order->retiring_count; i++) {
             more[i] = order->retiring[(order->retiring_first + i) & (order->retiring_room - 1)];
         }

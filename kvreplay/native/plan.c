@@ -46,8 +46,8 @@ static void *book_put(Book *book, int64_t key, size_t bytes) {
         book->first_free = ~*(int64_t *)(void *)(book->item + (size_t)*at * bytes);
     } else {
         if (book->used == book->room) {
-            book->item =
-                grown(book->item, book->room = book->room ? 2 * book->room : FIRST_ROOM, bytes);
+            book->item = memory_grow(book->item,
+                                     book->room = book->room ? 2 * book->room : FIRST_ROOM, bytes);
         }
         *at = book->used++;
     }
@@ -137,7 +137,7 @@ static void spans_write(Spans *spans, int64_t from, int64_t to, int32_t version)
     }
     int total = spans->count - (last - first) + count;
     if (total > max_of(spans->room, 1)) {
-        Span *many = grown(spans->many, 2 * total, sizeof(Span));
+        Span *many = memory_grow(spans->many, 2 * total, sizeof(Span));
         if (!spans->room) {
             many[0] = spans->one;
         }
@@ -489,7 +489,7 @@ struct Plan {
 };
 
 EXPORT Plan *plan_new(bool is_verified, bool is_later) {
-    Plan *plan = zeros(1, sizeof *plan);
+    Plan *plan = memory_zeros(1, sizeof *plan);
     pthread_mutex_init(&plan->lock, NULL);
     plan->is_verified = is_verified;
     plan->is_later = is_later;

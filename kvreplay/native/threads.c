@@ -594,7 +594,7 @@ EXPORT int thread_run(Engine *engine, int queue_index, Use *use, Task *task) {
         complete_python_task(engine, use, task);
     }
     if (queue_index == engine->copies_queue) {
-        scratch = grown(NULL, engine->job->io_bytes, 1);
+        scratch = memory_grow(NULL, engine->job->io_bytes, 1);
         memset(scratch, 1,
                (size_t)engine->job->io_bytes); // Populate its pages before the first copy.
         sink_at = (use - engine->job->use) * engine->job->io_bytes;
@@ -654,7 +654,7 @@ static bool is_next_row_coming(const Engine *engine) {
 // loaded. Only waits for the loader are real.
 EXPORT void thread_run_virtual(Engine *engine, Use *use) {
     enum { MAX_SLOTS = 1024, WAIT_NS = 100000 }; // MAX_SLOTS: largest --queue-depth.
-    Step *under_way = zeros(MAX_SLOTS, sizeof(Step));
+    Step *under_way = memory_zeros(MAX_SLOTS, sizeof(Step));
     Heap ends = {0}; // Time at which a slot is free, times MAX_SLOTS, plus the slot.
     struct timespec a_while = {0, WAIT_NS};
     use->doing = WAITING;
@@ -702,9 +702,11 @@ EXPORT void thread_run_virtual(Engine *engine, Use *use) {
 // --- the engine
 
 static void open_slots(Slots *slots, int32_t count) {
-    *slots = (Slots){
-        .free = zeros(count + 1, sizeof(int32_t)), .count = count, .all = count, .allowed = count};
-    slots->operation = zeros(count + 1, sizeof(Operation));
+    *slots = (Slots){.free = memory_zeros(count + 1, sizeof(int32_t)),
+                     .count = count,
+                     .all = count,
+                     .allowed = count};
+    slots->operation = memory_zeros(count + 1, sizeof(Operation));
     for (int32_t i = count - 1; i >= 0; i--) {
         slots->free[count - 1 - i] = i; // The first slots are taken first, and again.
         slots->operation[i] = (Operation){.id = i, .next = slots->spare};
@@ -713,7 +715,7 @@ static void open_slots(Slots *slots, int32_t count) {
 }
 
 EXPORT Engine *engine_open(Job *job) {
-    Engine *engine = zeros(1, sizeof(Engine));
+    Engine *engine = memory_zeros(1, sizeof(Engine));
     engine->job = job;
     engine->order = (Order){.rows = job->rows, .free_group = NONE};
     pthread_mutex_init(&engine->order.lock, NULL);
@@ -721,7 +723,7 @@ EXPORT Engine *engine_open(Job *job) {
     engine->full_due_ns = INT64_MAX;
     engine->copies_queue = engine->workers_queue + 1;
     engine->queues = engine->copies_queue + 1;
-    engine->queue = zeros(engine->queues, sizeof(Queue));
+    engine->queue = memory_zeros(engine->queues, sizeof(Queue));
     open_slots(&engine->slots, (int32_t)job->depth);
     open_slots(&engine->copy_slots, (int32_t)job->copiers);
     pthread_condattr_t how;

@@ -157,7 +157,7 @@ static int open_ring(Ring *ring, unsigned entries, unsigned files) {
     for (unsigned i = 0; i < params.sq_entries; i++) {
         ((unsigned *)(rings + params.sq_off.array))[i] = i;
     }
-    ring->names = grown(NULL, params.sq_entries, NAME_BYTES);
+    ring->names = memory_grow(NULL, params.sq_entries, NAME_BYTES);
     struct io_uring_rsrc_register table = {.nr = files, .flags = IORING_RSRC_REGISTER_SPARSE};
     int code = register_with_ring(ring, IORING_REGISTER_FILES2, &table, sizeof table);
     if (code) {
@@ -566,7 +566,7 @@ EXPORT int ring_run(Engine *engine, int queue) {
         return code;
     }
     loop->ring.event_fd = engine->queue[queue].event_fd;
-    loop->step = zeros(job->depth, sizeof(Step));
+    loop->step = memory_zeros(job->depth, sizeof(Step));
     struct iovec memory = {job->buffers, (size_t)job->registered_bytes};
     if (job->registered_bytes &&
         !register_with_ring(&loop->ring, IORING_REGISTER_BUFFERS, &memory, 1)) {

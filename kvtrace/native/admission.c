@@ -41,7 +41,8 @@ static int64_t *admission_count_of(World *world, int64_t level, int64_t number) 
     int64_t run = *table_put(&world->count_runs, key, runs);
     if (run == world->counts_room) {
         world->counts_room = max_of(FIRST_ROOM, 2 * world->counts_room);
-        world->counts = grown(world->counts, world->counts_room, COUNTS_IN_RUN * sizeof(int64_t));
+        world->counts =
+            memory_grow(world->counts, world->counts_room, COUNTS_IN_RUN * sizeof(int64_t));
     }
     if (run == runs) {
         memset(&world->counts[run * COUNTS_IN_RUN], 0, COUNTS_IN_RUN * sizeof(int64_t));

@@ -101,7 +101,7 @@ int64_t batch_wait_steps(World *world, int64_t actor_id, int64_t steps) {
         return 0;
     }
     if (batch->waiting % GROWTH == 0) {
-        batch->heap = grown(batch->heap, batch->waiting + GROWTH, sizeof(Event));
+        batch->heap = memory_grow(batch->heap, batch->waiting + GROWTH, sizeof(Event));
     }
     event_push(batch->heap, batch->waiting++, when, actor_id);
     batch_set_due(world);
@@ -128,7 +128,7 @@ void gpu_hold_slot(World *world, int64_t actor_id, int64_t tier_slot) {
     Actor *actor = &world->actors[actor_id];
     Slot *object = &world->slots[tier_slot];
     if (actor->holds_count % GROWTH == 0) {
-        actor->holds = grown(actor->holds, actor->holds_count + GROWTH, sizeof(GpuHold));
+        actor->holds = memory_grow(actor->holds, actor->holds_count + GROWTH, sizeof(GpuHold));
     }
     actor->holds[actor->holds_count++] = (GpuHold){(int32_t)tier_slot, object->generation};
     bool is_shared = object->running_requests > 0;

@@ -62,7 +62,7 @@ void prompt_make_objects(World *world, int64_t actor_id) {
     int64_t end = actor->own_objects + actor->new_objects;
     if (end > context->capacity) {
         context->capacity = max_of(end, 2 * context->capacity);
-        context->entries = grown(context->entries, context->capacity, sizeof(int64_t));
+        context->entries = memory_grow(context->entries, context->capacity, sizeof(int64_t));
     }
     for (; actor->own_objects < end; actor->own_objects++) {
         prompt_make_object(world, size, home_at(actor->context, actor->own_objects));

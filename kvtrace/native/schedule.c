@@ -303,7 +303,7 @@ static void schedule_populate(World *world) {
 static void schedule_run(World *world) {
     if (world->knobs.source == CHAINS) {
         int64_t objects = world->object_uses_count;
-        world->contexts[0].entries = grown(NULL, objects, sizeof(int64_t));
+        world->contexts[0].entries = memory_grow(NULL, objects, sizeof(int64_t));
         for (int64_t i = 0; i < objects; i++) {
             world->contexts[0].entries[i] = NONE;
         }

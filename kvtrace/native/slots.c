@@ -44,7 +44,7 @@ static void copy_index(World *world, int64_t slot) {
             fleet->spare_line = fleet->lines[line].slot[0];
         } else if (line == fleet->lines_room) {
             fleet->lines_room = max_of(2 * line, LINE);
-            fleet->lines = grown(fleet->lines, fleet->lines_room, sizeof(CopyLine));
+            fleet->lines = memory_grow(fleet->lines, fleet->lines_room, sizeof(CopyLine));
         }
         memset(&fleet->lines[line], NONE, sizeof(CopyLine));
     }

@@ -42,8 +42,8 @@ static inline uint64_t mixed(uint64_t n) {
 extern _Thread_local jmp_buf *out_of_memory;
 
 // Memory for `count` items of `size` bytes: `memory` enlarged as by realloc, or new zeros.
-void *grown(void *memory, int64_t count, size_t size);
-void *zeros(int64_t count, size_t size);
+void *memory_grow(void *memory, int64_t count, size_t size);
+void *memory_zeros(int64_t count, size_t size);
 
 // --- a hash table of numbers
 

@@ -5,7 +5,7 @@
 void heap_push(Heap *heap, int64_t number) {
     if (heap->count == heap->room) {
         heap->room = 2 * heap->room + 256;
-        heap->number = grown(heap->number, heap->room, sizeof(int64_t));
+        heap->number = memory_grow(heap->number, heap->room, sizeof(int64_t));
     }
     int64_t at = heap->count++;
     for (; at && heap->number[(at - 1) / 2] > number; at = (at - 1) / 2) {

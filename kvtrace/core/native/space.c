@@ -113,7 +113,7 @@ static void treap_add(Space *space, int64_t start, int64_t bytes) {
     } else {
         if (space->nodes == space->node_room) {
             space->node_room = 2 * space->node_room + 64;
-            space->node = grown(space->node, space->node_room, sizeof(FreeExtent));
+            space->node = memory_grow(space->node, space->node_room, sizeof(FreeExtent));
         }
         at = space->nodes++;
     }
@@ -210,7 +210,7 @@ static int64_t extent_take(Space *space) {
     }
     if (space->extents == space->extent_room) {
         space->extent_room = 2 * space->extent_room + 64;
-        space->extent = grown(space->extent, space->extent_room, sizeof(Extent));
+        space->extent = memory_grow(space->extent, space->extent_room, sizeof(Extent));
     }
     return space->extents++;
 }
@@ -238,7 +238,7 @@ static int64_t space_reserve_locked(Space *space, int64_t object, int64_t bytes)
 }
 
 EXPORT Space *space_open(int64_t size_bytes, int64_t unit_bytes, int64_t reserved_bytes) {
-    Space *space = zeros(1, sizeof(Space));
+    Space *space = memory_zeros(1, sizeof(Space));
     pthread_mutex_init(&space->lock, NULL);
     space->size_bytes = size_bytes;
     space->unit_bytes = unit_bytes;

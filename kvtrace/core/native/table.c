@@ -39,11 +39,11 @@ static void *memory_or_exit(void *memory) {
     _exit(OUT_OF_MEMORY_EXIT);
 }
 
-void *grown(void *memory, int64_t count, size_t size) {
+void *memory_grow(void *memory, int64_t count, size_t size) {
     return memory_or_exit(realloc(memory, (size_t)count * size));
 }
 
-void *zeros(int64_t count, size_t size) {
+void *memory_zeros(int64_t count, size_t size) {
     return memory_or_exit(calloc((size_t)count, size));
 }
 
@@ -74,7 +74,7 @@ static int64_t table_steps(const Table *table, int64_t from, int64_t to) {
 }
 
 static void table_resize(Table *table, int64_t size) {
-    Table resized = {grown(NULL, size, sizeof(Entry)), size, table->count};
+    Table resized = {memory_grow(NULL, size, sizeof(Entry)), size, table->count};
     for (int64_t i = 0; i < size; i++) {
         resized.entry[i].key = EMPTY;
     }

@@ -65,7 +65,7 @@ typedef struct {
 
 static SaeMemory *sae_memory_of(World *world, int64_t level) {
     if (!world->sae_memories) {
-        world->sae_memories = zeros(1 + 2 * world->fleet.count, sizeof(SaeMemory));
+        world->sae_memories = memory_zeros(1 + 2 * world->fleet.count, sizeof(SaeMemory));
     }
     return (SaeMemory *)world->sae_memories + tier_place(world, level);
 }
@@ -73,7 +73,7 @@ static SaeMemory *sae_memory_of(World *world, int64_t level) {
 static SaePopularity *sae_popularity_of(SaeMemory *memory, int64_t object) {
     if (object >= memory->objects) {
         int64_t objects = 2 * object + 1024;
-        memory->popularities = grown(memory->popularities, objects, sizeof(SaePopularity));
+        memory->popularities = memory_grow(memory->popularities, objects, sizeof(SaePopularity));
         while (memory->objects < objects) {
             memory->popularities[memory->objects++] = (SaePopularity){0, 0};
         }
@@ -253,8 +253,8 @@ static void sae_open_session(World *world, SaeMemory *memory) {
         }
         if (memory->open >= memory->room) {
             memory->room = 2 * memory->open;
-            memory->sessions = grown(memory->sessions, memory->room, sizeof(SaeSession));
-            memory->ranked = grown(memory->ranked, memory->room, sizeof(SaeSession *));
+            memory->sessions = memory_grow(memory->sessions, memory->room, sizeof(SaeSession));
+            memory->ranked = memory_grow(memory->ranked, memory->room, sizeof(SaeSession *));
         }
         memory->sessions[memory->open] =
             (SaeSession){.number = ++memory->numbers, .depth = memory->offered_depth};
