@@ -244,7 +244,7 @@ class _Drive:
                     growing(self._engine.arena, lambda: int(self.struct.max_slots), self._let_use)
                 )
                 if job.feed is not None:
-                    stack.enter_context(job.feed.running(lambda: lib.engine_wake(self._handle)))
+                    stack.enter_context(job.feed.running(lambda: lib.engine_notify(self._handle)))
                 return self._run(interrupted, progress)
         finally:
             if not any(thread.is_alive() for thread in self._threads):
