@@ -103,8 +103,8 @@ def fio_jobs(
     FioJobs(replay.fio, stat.fio, reuse.fio of nvme of trace.parquet)
     >>> print(jobs.texts["replay.fio"].partition("[replay]")[2].strip())
     read_iolog=replay.iolog
-    >>> jobs.write("jobs").files[:3]
-    ['prefill.fio', 'replay.fio', 'replay.iolog']
+    >>> print(*jobs.write("jobs").files[:3])
+    prefill.fio replay.fio replay.iolog
     """
     if isinstance(source, Profile):
         profile = source

@@ -192,8 +192,8 @@ def sources() -> list[str]:
     """Return the names of the formats of request files that `read_requests` reads.
 
     >>> import kvtrace as kt
-    >>> kt.sources()[:3]
-    ['mooncake', 'bailian', 'burstgpt']
+    >>> "mooncake" in kt.sources()
+    True
     """
     return list(SOURCES)
 

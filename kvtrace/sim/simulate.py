@@ -100,8 +100,8 @@ def simulate(
     ...     tiers={"gpu": {"capacity": "64MiB"}, "cpu": {"capacity": "128MiB"},
     ...            "nvme": {"capacity": "512MiB"}},
     ... )
-    >>> [tier.name for tier in trace.stats.tiers if tier.written_bytes]
-    ['gpu', 'cpu', 'nvme']
+    >>> print(*(tier.name for tier in trace.stats.tiers if tier.written_bytes))
+    gpu cpu nvme
 
     """
     if users is not None and (requests is not None or request_rate is not None):

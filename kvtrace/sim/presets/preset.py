@@ -727,8 +727,8 @@ def presets() -> list[PresetInfo]:
     """Return the presets that kvtrace ships, by name; that of training checkpoints is the last.
 
     >>> import kvtrace as kt
-    >>> [preset.name for preset in kt.presets() if preset.engine == "LMCache"][:1]
-    ['lmcache-disk']
+    >>> next(preset.name for preset in kt.presets() if preset.engine == "LMCache")
+    'lmcache-disk'
     """
     names = (*preset_names(), TRAINING)
     bases = {name: load_basis(name) for name in names}
