@@ -110,12 +110,12 @@ def compare(
     kvdistill compare lru.parquet s3fifo.parquet --json
     kvdistill compare card-a/scorecard.json card-b/scorecard.json
     """
-    from kvdistill.api import compare as compare_sides
+    import kvdistill
     from kvdistill.reports.output import check_names, write_report
 
     outputs = output or []
     check_names(outputs)
-    compared = compare_sides(*paths)
+    compared = kvdistill.compare(*paths)
     document = compared.document()
     for path in outputs:
         write_report([document], path, argv=command_line())
