@@ -41,7 +41,11 @@ demo: $(READY)
 test: $(READY)
 	$(PYTEST)
 
+# The C files whose format is checked: all but the probes, whose object is kept in the repository.
+C_FILES = $(filter-out kvreplay/probes/%,$(shell find kvtrace kvreplay kvdistill -name '*.[ch]'))
+
 lint: $(READY)
+	$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
@@ -51,6 +55,7 @@ lint: $(READY)
 fix: $(READY)
 	$(BIN)/ruff check --fix --quiet $(SOURCES) || true
 	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/clang-format -i $(C_FILES)
 
 # Everything, as CI runs it.
 check: lint sanitize
