@@ -28,7 +28,7 @@ from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED, Table
 from kvtrace.core.tables import open_table, requests_path
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.trace import Trace, named_columns
-from kvtrace.core.units import format_bytes, format_duration
+from kvtrace.core.units import counted, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from kvdistill import ComparedSides
@@ -416,11 +416,9 @@ def replay_config(
 def error_of(finished: FinishedRun, output: Path) -> KvError | None:
     """Return the error of a run that was cut short, had failed operations or read corrupt blocks."""
     verification, error = finished.run.verification, finished.error
-    has_corrupt = verification is not None and bool(verification.corrupt_blocks)
-    if has_corrupt and (error is None or finished.run.status != "partial"):
-        assert verification is not None
-        count = verification.corrupt_blocks
-        blocks = "1 corrupt block" if count == 1 else f"{count:,} corrupt blocks"
+    corrupt_blocks = 0 if verification is None else verification.corrupt_blocks
+    if corrupt_blocks and (error is None or finished.run.status != "partial"):
+        blocks = counted(corrupt_blocks, "corrupt block")
         return FailedOperations(f"{blocks} read; {output} lists them")
     return error
 
