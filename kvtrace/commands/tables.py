@@ -336,7 +336,7 @@ def models(
     ),
     tokens: int = option("Tokens of the prefix to store and read.", 8192),
     chunk: int = option("Tokens a chunk.", 256),
-    page: str = option("Pad each object to pages of this size, such as 4KiB.", "1"),
+    page: str = option("Pad each object to pages of this size, such as 4KiB.", "1B"),
     memory: str | None = option("Say how long a request fits into so much memory, such as 80GiB."),
     as_json: AsJson = False,
 ) -> None:

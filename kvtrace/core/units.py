@@ -58,8 +58,15 @@ def _parse(text: str, units: dict[str, int], what: str, example: str, default_un
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that `text` names, such as `64GiB`, `2TB`, `4k` (binary) or `4096`."""
-    return _parse(text, BYTES, "a size", "64GiB, 2TB or 4096", "b")
+    """Return the bytes that `text` names, such as `64GiB`, `2TB`, `4k` (binary) or `4096B`.
+
+    ConfigError for a number without a unit, but 0: `capacity=8` was meant in GiB.
+    """
+    value = _parse(text, BYTES, "a size", "64GiB, 2TB or 4096B", "b")
+    if value and text.strip()[-1].isdigit():
+        number = text.strip()
+        raise ConfigError(f"{number} has no unit; write {number}B, {number}KiB or {number}GiB")
+    return value
 
 
 def parse_duration_ns(text: str) -> int:
@@ -102,7 +109,11 @@ def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
     """Return `parse` for what `option` is given; it raises ConfigError for what is not above 0."""
 
     def parsed(text: str) -> int:
-        if (value := parse(text)) <= 0:
+        try:
+            value = parse(text)
+        except ConfigError as error:
+            raise ConfigError(f"{option}: {error}") from None
+        if value <= 0:
             raise ConfigError(f"{option} {text}: must be > 0")
         return value
 

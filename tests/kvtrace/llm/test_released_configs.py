@@ -114,7 +114,6 @@ MINIMAX_M3 = {
 }  # fmt: skip
 
 
-
 @pytest.fixture
 def model(tmp_path):
     def make(config: object):
