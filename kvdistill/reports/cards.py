@@ -28,6 +28,7 @@ from kvtrace.core.document.document import (
     ChartShape,
     Document,
     Highlight,
+    ReportColumn,
     Series,
     Sheet,
     Unit,
@@ -289,10 +290,14 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
         }
         for preset, n, of in scores
     ]
-    spec = (
-        "text: stack, side, users = users sustained; number: at = measured at; count: trials; text:"
-        " limit = limited by"
-    )
+    columns = [
+        ReportColumn("stack"),
+        ReportColumn("side"),
+        ReportColumn("users", "users sustained"),
+        ReportColumn("at", "measured at", Unit.NUMBER),
+        ReportColumn("trials", unit=Unit.COUNT),
+        ReportColumn("limit", "limited by"),
+    ]
     users = {
         f"{preset} {n}": (of.users or 0.0, of.lost_users or of.users or 0.0)
         for preset, n, of in scores
@@ -314,7 +319,7 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
                 "Read p99: from the least to the greatest trial", "response time", Unit.NS, times
             )
         )
-    table = table_of("Users sustained", Sheet.SUMMARY, spec, rows, keys=2, charts=tuple(charts))
+    table = table_of("Users sustained", Sheet.SUMMARY, columns, rows, keys=2, charts=tuple(charts))
     return Document(
         name="Scorecards compared",
         about=(

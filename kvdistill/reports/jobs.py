@@ -24,7 +24,6 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    columns_of,
     parameters,
     show,
     table_of,
@@ -93,8 +92,12 @@ def written_document(
             for mode, log in written.logs.items()
         }
         needs = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
-        spec = "text: job; bytes: space_bytes = needs; text: log"
-        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns_of(spec), needs)]))
+        columns = [
+            ReportColumn("job"),
+            ReportColumn("space_bytes", "needs", Unit.BYTES),
+            ReportColumn("log"),
+        ]
+        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns, needs)]))
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
             said = [*_said(written.closeness), *said]
@@ -114,9 +117,12 @@ def written_document(
             "DELETEs": log.deletes,
             "to populate before": log.populated,
         }
-        spec = "text: operation =; count: operations"
+        columns = [
+            ReportColumn("operation", ""),
+            ReportColumn("operations", unit=Unit.COUNT),
+        ]
         rows = [[name, count] for name, count in counts.items()]
-        chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns_of(spec), rows)]))
+        chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
     if compared is not None:
         chapters.append(_replay_chapter(compared))
     return Document("", said[0], chapters, subject=said[1:])
@@ -146,18 +152,28 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
             notes.append(
                 f"{value:.1%} of {op} have another size in the job (total variation distance)"
             )
-    table = table_of("", Sheet.SUMMARY, "text: figure =; number: job, replay", rows)
+    table = table_of(
+        "",
+        Sheet.SUMMARY,
+        [
+            ReportColumn("figure", ""),
+            ReportColumn("job", unit=Unit.NUMBER),
+            ReportColumn("replay", unit=Unit.NUMBER),
+        ],
+        rows,
+    )
     return Chapter("Job compared with the replay", [table], notes)
 
 
 def profile_chapter(profile: Profile) -> Chapter:
     """Return the chapter of a profile's main figures."""
-    columns = columns_of("""
-        text: op =
-        count: operations
-        bytes: object_bytes = object bytes, io_bytes = I/O bytes
-        count: sizes = distinct sizes
-    """)
+    columns = [
+        ReportColumn("op", ""),
+        ReportColumn("operations", unit=Unit.COUNT),
+        ReportColumn("object_bytes", "object bytes", Unit.BYTES),
+        ReportColumn("io_bytes", "I/O bytes", Unit.BYTES),
+        ReportColumn("sizes", "distinct sizes", Unit.COUNT),
+    ]
     rows: list[list[object]] = [
         [name, d.ops, d.object_bytes, d.io_bytes, len(d.sizes)]
         for name, d in (("reads", profile.read), ("writes", profile.write))
@@ -235,7 +251,13 @@ def closeness_chapter(found: Closeness) -> Chapter:
             marked = marked if verdict.passes is None else _MARKS[verdict.passes]
             judged.append([pair.fio.name, verdict.name, verdict.target, _measured(verdict), marked])
     note = "Shares are differences from the source: negative is less than it."
-    spec = "text: job, target = figure, wanted = target, reached = measured, verdict"
+    spec = [
+        ReportColumn("job"),
+        ReportColumn("target", "figure"),
+        ReportColumn("wanted", "target"),
+        ReportColumn("reached", "measured"),
+        ReportColumn("verdict"),
+    ]
     targets = table_of("Targets of closeness", Sheet.PERFORMANCE, spec, judged, note, keys=2)
     return Chapter("Closeness of the jobs", [closeness, targets], notes)
 

@@ -35,7 +35,13 @@ from kvtrace.core.document.chapters import (
     sweep_document,
     unit_of,
 )
-from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    table_of,
+)
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import find_json, write_text
@@ -424,9 +430,25 @@ def marked_document(found: MlperfMark, name: str) -> Document:
     """Return what an option came to, and what its figures may and may not be taken for."""
     tables = [
         table_of(
-            "", Sheet.SUMMARY, "text: what = not claimed, why", list(found.not_claimed.items())
+            "",
+            Sheet.SUMMARY,
+            [
+                ReportColumn("what", "not claimed"),
+                ReportColumn("why"),
+            ],
+            list(found.not_claimed.items()),
         ),
-        table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", found.rules),
+        table_of(
+            "Rules",
+            Sheet.SUMMARY,
+            [
+                ReportColumn("rule"),
+                ReportColumn("reference"),
+                ReportColumn("kept"),
+                ReportColumn("detail"),
+            ],
+            found.rules,
+        ),
     ]
     may = (
         f"what a replay of {found.option} moved on this storage, and how long its objects took, in"

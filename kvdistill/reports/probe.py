@@ -35,6 +35,7 @@ from kvtrace.core.document.document import (
     Chart,
     ChartShape,
     Document,
+    ReportColumn,
     Sheet,
     Unit,
     parameters,
@@ -206,34 +207,52 @@ _LAYER_NAMES = {
 # Long: a table each.
 def probe_chapter(report: ProbeReport) -> Chapter:
     """Return the chapter of a run or of a measurement of its own."""
-    spec = """
-        text: op
-        count: issued, completed, errors
-        bytes: issued_bytes = bytes issued, completed_bytes = bytes completed
-        count: requeues
-    """
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("issued", unit=Unit.COUNT),
+        ReportColumn("completed", unit=Unit.COUNT),
+        ReportColumn("errors", unit=Unit.COUNT),
+        ReportColumn("issued_bytes", "bytes issued", Unit.BYTES),
+        ReportColumn("completed_bytes", "bytes completed", Unit.BYTES),
+        ReportColumn("requeues", unit=Unit.COUNT),
+    ]
     note = (
         "A request is what the block layer hands to a disk. Requeues: issues that a busy driver"
         " returned."
     )
-    tables = [table_of("Block requests", Sheet.DEVICE, spec, report.directions, note)]
-    spec = """
-        text: op
-        count: bios = I/Os given, bios_merged = I/Os merged, splits, requests_merged = requests merged,
-            lost_events = events lost, lost_requests = requests lost, ends_not_seen = ends not seen
-    """
+    tables = [table_of("Block requests", Sheet.DEVICE, columns, report.directions, note)]
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("bios", "I/Os given", Unit.COUNT),
+        ReportColumn("bios_merged", "I/Os merged", Unit.COUNT),
+        ReportColumn("splits", unit=Unit.COUNT),
+        ReportColumn("requests_merged", "requests merged", Unit.COUNT),
+        ReportColumn("lost_events", "events lost", Unit.COUNT),
+        ReportColumn("lost_requests", "requests lost", Unit.COUNT),
+        ReportColumn("ends_not_seen", "ends not seen", Unit.COUNT),
+    ]
     note = (
         "I/Os are what the filesystem or program gave. Splits: I/Os longer than the disk takes."
         " Lost: not followed to their end."
     )
     tables.append(
-        table_of("Merges, splits and losses", Sheet.DEVICE, spec, report.directions, note)
+        table_of("Merges, splits and losses", Sheet.DEVICE, columns, report.directions, note)
     )
     rows = [dict(row, layer=_LAYER_NAMES[row["layer"]]) for row in report.layers]
-    spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = longest below"
+    columns = [
+        ReportColumn("layer"),
+        ReportColumn("op"),
+        ReportColumn("count", unit=Unit.COUNT),
+        *TIME_COLUMNS,
+        ReportColumn("longest_below_ns", "longest below", Unit.NS),
+    ]
     note = "Percentiles by nearest rank, within 0.8 %; - with too few."
-    tables.append(table_of("Time in each layer", Sheet.DEVICE, spec, rows, note, keys=2))
-    spec = "text: op; ns: low_ns = from; count: count"
+    tables.append(table_of("Time in each layer", Sheet.DEVICE, columns, rows, note, keys=2))
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("low_ns", "from", Unit.NS),
+        ReportColumn("count", unit=Unit.COUNT),
+    ]
     note = "Each row holds the times from its first up to, but not including, twice that."
     for layer, rows in by([row for row in report.latency_bins if row["count"]], "layer"):
         title = (
@@ -244,9 +263,13 @@ def probe_chapter(report: ProbeReport) -> Chapter:
         chart = Chart(
             title, ChartShape.BARS, Unit.NS, Unit.COUNT, lines_by(rows, "low_ns", "count")
         )
-        tables.append(histogram(title, chart, spec, rows, note))
+        tables.append(histogram(title, chart, columns, rows, note))
     if report.sizes:
-        spec = "text: op; io_bytes: bytes = size; count: count = requests"
+        columns = [
+            ReportColumn("op"),
+            ReportColumn("bytes", "size", Unit.IO_BYTES),
+            ReportColumn("count", "requests", Unit.COUNT),
+        ]
         bins = Counter[tuple[str, int]]()
         for row in report.sizes:
             bins[row["op"], 1 << max(row["bytes"].bit_length() - 1, 0)] += row["count"]
@@ -258,27 +281,39 @@ def probe_chapter(report: ProbeReport) -> Chapter:
             "The chart adds sizes up from each power of two to the next; the table has each size"
             " exactly."
         )
-        tables.append(histogram(chart.title, chart, spec, report.sizes, note))
+        tables.append(histogram(chart.title, chart, columns, report.sizes, note))
     if report.in_flight:
-        spec = "text: op; count: in_flight = in flight, count = requests"
+        columns = [
+            ReportColumn("op"),
+            ReportColumn("in_flight", "in flight", Unit.COUNT),
+            ReportColumn("count", "requests", Unit.COUNT),
+        ]
         series = lines_by(report.in_flight, "in_flight", "count")
         chart = Chart("In flight at dispatch", ChartShape.LOLLIPOPS, Unit.COUNT, Unit.COUNT, series)
         note = "How many requests the disk had in flight when one was issued, itself included."
-        tables.append(histogram(chart.title, chart, spec, report.in_flight, note))
+        tables.append(histogram(chart.title, chart, columns, report.in_flight, note))
     if report.calls:
-        spec = """
-            text: kind, call
-            count: count = calls, errors
-            bytes: bytes
-            count: direct = O_DIRECT, without_io = without I/O
-            bytes: without_io_bytes = bytes without I/O
-        """
+        columns = [
+            ReportColumn("kind"),
+            ReportColumn("call"),
+            ReportColumn("count", "calls", Unit.COUNT),
+            ReportColumn("errors", unit=Unit.COUNT),
+            ReportColumn("bytes", unit=Unit.BYTES),
+            ReportColumn("direct", "O_DIRECT", Unit.COUNT),
+            ReportColumn("without_io", "without I/O", Unit.COUNT),
+            ReportColumn("without_io_bytes", "bytes without I/O", Unit.BYTES),
+        ]
         note = (
             "Without I/O: calls that queued none themselves; their data was in the page cache, or"
             " went there."
         )
-        tables.append(table_of("System calls", Sheet.DEVICE, spec, report.calls, note, keys=2))
-    spec = "ns: start_ns = from; bytes: low_bytes = disk from; count: requests; bytes: bytes"
+        tables.append(table_of("System calls", Sheet.DEVICE, columns, report.calls, note, keys=2))
+    columns = [
+        ReportColumn("start_ns", "from", Unit.NS),
+        ReportColumn("low_bytes", "disk from", Unit.BYTES),
+        ReportColumn("requests", unit=Unit.COUNT),
+        ReportColumn("bytes", unit=Unit.BYTES),
+    ]
     end = float(max((row["start_ns"] for row in report.heat), default=0) + (report.bucket_ns or 0))
     span = f"{format_duration(report.bucket_ns)} and {format_bytes(report.zone_bytes)} of the disk"
     steps = (float(report.bucket_ns or 0), float(report.zone_bytes or 0))
@@ -287,7 +322,7 @@ def probe_chapter(report: ProbeReport) -> Chapter:
             f"Where {op}s go on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end
         )
         tables.append(
-            heat_table(f"Disk over time: {device} {op}", chart, op, rows, spec, "requests", span)
+            heat_table(f"Disk over time: {device} {op}", chart, op, rows, columns, "requests", span)
         )
     return Chapter("Block layer", tables)
 
@@ -509,7 +544,12 @@ _PARTS = {part: words.partition(" (")[0] for part, words in _WHERE.items()}
 def layer_chapter(found: Layers) -> Chapter:
     """Return the chapter that joins operations and what the probes saw beneath."""
     rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in found.times]
-    spec = f"text: op, layer; count: count; ns: {TIME_COLUMNS}"
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("layer"),
+        ReportColumn("count", unit=Unit.COUNT),
+        *TIME_COLUMNS,
+    ]
     note = (
         "An operation takes one call or more, a call one request or more: rows do not add up."
         " Warm-up included."
@@ -518,20 +558,23 @@ def layer_chapter(found: Layers) -> Chapter:
         table_of(
             "Findings",
             Sheet.DEVICE,
-            "text: finding",
+            [
+                ReportColumn("finding"),
+            ],
             [{"finding": line} for line in found.findings],
         ),
-        table_of("Operations and the layers beneath", Sheet.DEVICE, spec, rows, note, keys=2),
+        table_of("Operations and the layers beneath", Sheet.DEVICE, columns, rows, note, keys=2),
     ]
     if found.inside:
-        parts = "; ".join(
-            f"ns: {part}_ns = {heading}; share: {part}_share = share"
-            for part, heading in _PARTS.items()
-        )
-        spec = (
-            f"text: op; count: operations; ns: latency_ns = mean time; {parts}; number:"
-            " in_flight_mean = in flight"
-        )
+        columns = [
+            ReportColumn("op"),
+            ReportColumn("operations", unit=Unit.COUNT),
+            ReportColumn("latency_ns", "mean time", Unit.NS),
+        ]
+        for part, heading in _PARTS.items():
+            columns.append(ReportColumn(f"{part}_ns", heading, Unit.NS))
+            columns.append(ReportColumn(f"{part}_share", "share", Unit.SHARE))
+        columns.append(ReportColumn("in_flight_mean", "in flight", Unit.NUMBER))
         note = (
             "The mean time of an operation, cut by what the block layer held meanwhile: any request"
             " of its direction at the device; none there, but some queued; or none at all. In an"
@@ -539,18 +582,25 @@ def layer_chapter(found: Layers) -> Chapter:
             " is a part of its own. Exact with one operation in flight; with more, requests of the"
             " others count, too. Warm-up included."
         )
-        tables.insert(1, table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note))
-    spec = """
-        text: op
-        count: operations
-        bytes: object_bytes = of objects, io_bytes = with padding, call_bytes = by calls, device_bytes = at the device
-        number: amplification
-        count: requests
-        number: requests_per_operation = requests each
-    """
+        tables.insert(
+            1, table_of("Parts of the latency", Sheet.DEVICE, columns, found.inside, note)
+        )
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("operations", unit=Unit.COUNT),
+        ReportColumn("object_bytes", "of objects", Unit.BYTES),
+        ReportColumn("io_bytes", "with padding", Unit.BYTES),
+        ReportColumn("call_bytes", "by calls", Unit.BYTES),
+        ReportColumn("device_bytes", "at the device", Unit.BYTES),
+        ReportColumn("amplification", unit=Unit.NUMBER),
+        ReportColumn("requests", unit=Unit.COUNT),
+        ReportColumn("requests_per_operation", "requests each", Unit.NUMBER),
+    ]
     note = (
         "Amplification: bytes at the device for each byte of the objects, metadata and readahead"
         " included."
     )
-    tables.append(table_of("Read and write amplification", Sheet.DEVICE, spec, found.moved, note))
+    tables.append(
+        table_of("Read and write amplification", Sheet.DEVICE, columns, found.moved, note)
+    )
     return Chapter("Where the time went", tables)

@@ -25,7 +25,6 @@ from kvtrace.core.document.document import (
     Series,
     Sheet,
     Unit,
-    columns_of,
     table_of,
 )
 from kvtrace.core.files import at
@@ -335,13 +334,24 @@ def unit_of(name: str, other: Unit = Unit.COUNT) -> Unit:
 
 def size_tables(sizes: list[Row], size_bins: list[Row]) -> list[ReportTable]:
     """Return the summary of operation sizes, and a histogram by tier."""
-    spec = """
-        text: tier, op
-        count: ops = operations, distinct
-        bytes: min_bytes = min, p50_bytes = p50, p99_bytes = p99, max_bytes = max, mean_bytes = mean
-    """
-    tables = [table_of("Sizes of operations", Sheet.SUMMARY, spec, sizes, keys=2)]
-    spec = "text: op; bytes: low_bytes = from; count: ops = operations; bytes: bytes"
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("op"),
+        ReportColumn("ops", "operations", Unit.COUNT),
+        ReportColumn("distinct", unit=Unit.COUNT),
+        ReportColumn("min_bytes", "min", Unit.BYTES),
+        ReportColumn("p50_bytes", "p50", Unit.BYTES),
+        ReportColumn("p99_bytes", "p99", Unit.BYTES),
+        ReportColumn("max_bytes", "max", Unit.BYTES),
+        ReportColumn("mean_bytes", "mean", Unit.BYTES),
+    ]
+    tables = [table_of("Sizes of operations", Sheet.SUMMARY, columns, sizes, keys=2)]
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("low_bytes", "from", Unit.BYTES),
+        ReportColumn("ops", "operations", Unit.COUNT),
+        ReportColumn("bytes", unit=Unit.BYTES),
+    ]
     note = "Each row holds the sizes from its first up to, but not including, twice that."
     for tier, rows in by(size_bins, "tier"):
         drawn = [row for row in rows if row["op"] != "delete"] or rows
@@ -352,26 +362,34 @@ def size_tables(sizes: list[Row], size_bins: list[Row]) -> list[ReportTable]:
             Unit.COUNT,
             lines_by(drawn, "low_bytes", "ops"),
         )
-        tables.append(histogram(f"Size distribution: {tier}", chart, spec, rows, note))
+        tables.append(histogram(f"Size distribution: {tier}", chart, columns, rows, note))
     return tables
 
 
 def histogram(
-    title: str, chart: Chart, spec: str, rows: list[Row], note: str, keys: int = 2
+    title: str,
+    chart: Chart,
+    columns: Sequence[ReportColumn],
+    rows: list[Row],
+    note: str,
+    keys: int = 2,
 ) -> ReportTable:
     """Return the table of a histogram, beside its chart."""
-    return table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=keys, charts=(chart,))
+    return table_of(title, Sheet.HISTOGRAMS, columns, rows, note, keys=keys, charts=(chart,))
 
 
 def rate_tables(over_time: list[Row], bucket_ns: int | None, note: str) -> list[ReportTable]:
     """Return bandwidth and rate over time, a table a tier; none if no time passed."""
     if bucket_ns is None:
         return []
-    spec = """
-        ns: start_ns = from
-        per_s: reads_per_s = reads/s, writes_per_s = writes/s, deletes_per_s = deletes/s
-        bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
-    """
+    columns = [
+        ReportColumn("start_ns", "from", Unit.NS),
+        ReportColumn("reads_per_s", "reads/s", Unit.PER_S),
+        ReportColumn("writes_per_s", "writes/s", Unit.PER_S),
+        ReportColumn("deletes_per_s", "deletes/s", Unit.PER_S),
+        ReportColumn("read_bytes_per_s", "read", Unit.BYTES_PER_S),
+        ReportColumn("written_bytes_per_s", "written", Unit.BYTES_PER_S),
+    ]
     seconds = bucket_ns / NS_PER_S
     counted = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
     counts = {"read": "reads_per_s", "write": "writes_per_s", "delete": "deletes_per_s"}
@@ -389,7 +407,7 @@ def rate_tables(over_time: list[Row], bucket_ns: int | None, note: str) -> list[
             steps_chart(f"Operations a second on {tier}", Unit.PER_S, rows, counts, bucket_ns),
         )
         tables.append(
-            table_of(f"Over time: {tier}", Sheet.HISTOGRAMS, spec, rows, text, charts=charts)
+            table_of(f"Over time: {tier}", Sheet.HISTOGRAMS, columns, rows, text, charts=charts)
         )
     return tables
 
@@ -434,18 +452,25 @@ def reuse_tables(reuse: list[Row]) -> list[ReportTable]:
     """Return how far apart accesses to an object are, a summary and a distribution a tier."""
     if not reuse:
         return []
-    spec = """
-        text: tier
-        count: reads = reads looked at, first_reads = without an access before
-        bytes: p50_bytes = p50, p95_bytes = p95, max_bytes = max
-        text: is_whole = all of the trace
-    """
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("reads", "reads looked at", Unit.COUNT),
+        ReportColumn("first_reads", "without an access before", Unit.COUNT),
+        ReportColumn("p50_bytes", "p50", Unit.BYTES),
+        ReportColumn("p95_bytes", "p95", Unit.BYTES),
+        ReportColumn("max_bytes", "max", Unit.BYTES),
+        ReportColumn("is_whole", "all of the trace"),
+    ]
     note = (
         "Bytes of other objects read or written in the tier between two accesses to one: what a"
         " cache that evicts the least recently used must hold for the second to be a hit."
     )
-    tables = [table_of("Reuse distance", Sheet.SUMMARY, spec, reuse, note)]
-    spec = "bytes: low_bytes = from; count: reads; share: share_below = share up to twice that"
+    tables = [table_of("Reuse distance", Sheet.SUMMARY, columns, reuse, note)]
+    columns = [
+        ReportColumn("low_bytes", "from", Unit.BYTES),
+        ReportColumn("reads", unit=Unit.COUNT),
+        ReportColumn("share_below", "share up to twice that", Unit.SHARE),
+    ]
     note = "Reads by distance: from the first bytes up to, but not including, twice that."
     for row in (row for row in reuse if row["bins"]):
         done = accumulate(b["reads"] for b in row["bins"])
@@ -456,22 +481,24 @@ def reuse_tables(reuse: list[Row]) -> list[ReportTable]:
         ]
         title, lines = f"Reuse distance on {row['tier']}", lines_by(rows, "low_bytes", "reads")
         chart = Chart(title, ChartShape.BARS, Unit.BYTES, Unit.COUNT, lines)
-        tables.append(histogram(f"Reuse distances: {row['tier']}", chart, spec, rows, note, keys=1))
+        tables.append(
+            histogram(f"Reuse distances: {row['tier']}", chart, columns, rows, note, keys=1)
+        )
     return tables
 
 
 def wear_table(rows: list[Row], note: str, *, is_trace: bool = False) -> ReportTable:
     """Return drive writes per day; of a trace, what is named as memory has no drive."""
-    spec = """
-        text: tier
-        bytes: written_bytes = written
-        ns: span_ns = in
-        bytes_per_day: written_bytes_per_day = a day
-        bytes: capacity_bytes = capacity
-        number: drive_writes_per_day = drive writes a day
-        bytes: endurance_bytes = endurance
-        years: years_of_life = life
-    """
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("written_bytes", "written", Unit.BYTES),
+        ReportColumn("span_ns", "in", Unit.NS),
+        ReportColumn("written_bytes_per_day", "a day", Unit.BYTES_PER_DAY),
+        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
+        ReportColumn("drive_writes_per_day", "drive writes a day", Unit.NUMBER),
+        ReportColumn("endurance_bytes", "endurance", Unit.BYTES),
+        ReportColumn("years_of_life", "life", Unit.YEARS),
+    ]
     said = [f"Extrapolated: the mean rate, kept up day and night. {note}"]
     spans = [row["span_ns"] for row in rows if row["span_ns"]]
     if spans and max(spans) < SECONDS_PER_DAY * NS_PER_S:
@@ -495,7 +522,7 @@ def wear_table(rows: list[Row], note: str, *, is_trace: bool = False) -> ReportT
         | {"drive_writes_per_day": None if row["tier"] in small else row["capacity_writes_per_day"]}
         for row in rows
     ]
-    return table_of("Wear", Sheet.SUMMARY, spec, shown, " ".join(said))
+    return table_of("Wear", Sheet.SUMMARY, columns, shown, " ".join(said))
 
 
 def quantiles(
@@ -533,7 +560,11 @@ def heat_tables(heat: list[Row], bucket_ns: int | None, measure: str) -> list[Re
         float(bucket_ns or 0),
     )
     y_title = measure.lower()
-    spec = f"ns: start_ns = from, low_ns = {y_title} from; count: operations"
+    columns = [
+        ReportColumn("start_ns", "from", Unit.NS),
+        ReportColumn("low_ns", f"{y_title} from", Unit.NS),
+        ReportColumn("operations", unit=Unit.COUNT),
+    ]
     span = f"{format_duration(bucket_ns)} and times up to twice its first"
     for (tier, op), rows in by_two(heat, "tier", "op"):
         title = f"{measure} of {op}s on {tier} over time"
@@ -541,7 +572,7 @@ def heat_tables(heat: list[Row], bucket_ns: int | None, measure: str) -> list[Re
             title, ChartShape.CELLS, Unit.NS, Unit.NS, [], step, x_end=end, y_title=y_title
         )
         tables.append(
-            heat_table(f"{measure} over time: {tier} {op}", chart, op, rows, spec, "", span)
+            heat_table(f"{measure} over time: {tier} {op}", chart, op, rows, columns, "", span)
         )
     return tables
 
@@ -551,14 +582,15 @@ def heat_table(
     chart: Chart,
     op: str,
     rows: list[Row],
-    spec: str,
+    columns: Sequence[ReportColumn],
     counted: str,
     span: str,
 ) -> ReportTable:
-    """Return the table of a map's cells, whose columns `spec` are x, y and a count, and `chart`
-    with them in it.
+    """Return the table of a map's cells and `chart` with them in it.
+
+    The first three `columns` are x, y and a count.
     """
-    x, y, count = (column.name for column in columns_of(spec)[:3])
+    x, y, count = (column.name for column in columns[:3])
     most = max(row[count] for row in rows)
     cells = Series(
         op,
@@ -571,7 +603,13 @@ def heat_table(
         f" {span}."
     )
     return table_of(
-        title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(replace(chart, series=[cells]),)
+        title,
+        Sheet.HISTOGRAMS,
+        columns,
+        rows,
+        note,
+        keys=2,
+        charts=(replace(chart, series=[cells]),),
     )
 
 
@@ -666,9 +704,11 @@ def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportT
         default=0.0,
     )
     end = max(row["start_ns"] + step for *_, step, rows in seen for row in rows)
-    spec = (
-        "ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written"
-    )
+    columns = [
+        ReportColumn("start_ns", "from", Unit.NS),
+        ReportColumn("read_bytes_per_s", "read", Unit.BYTES_PER_S),
+        ReportColumn("written_bytes_per_s", "written", Unit.BYTES_PER_S),
+    ]
     tables = []
     for number, side, step, rows in seen:
         rates = [
@@ -679,5 +719,5 @@ def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportT
         axes: ChartAxes = {"x_end": float(end), "y_end": most * _AIR}
         chart = steps_chart(title, Unit.BYTES_PER_S, rates, BANDWIDTHS, step, **axes)
         note = f"Means over stretches of {format_duration(step)}, of the first trial."
-        tables.append(histogram(title, chart, spec, rates, note, keys=1))
+        tables.append(histogram(title, chart, columns, rates, note, keys=1))
     return tables

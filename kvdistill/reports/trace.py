@@ -43,6 +43,7 @@ from kvtrace.core.document.document import (
     Chapter,
     Document,
     Highlight,
+    ReportColumn,
     ReportTable,
     Sheet,
     Unit,
@@ -113,8 +114,15 @@ class TraceReport(Report, frozen=True, kw_only=True):
             f"Trace, {made}: {done} for"
             f" {served}{f'; {fleet_headline(self.fleet)}' if self.fleet else ''}"
         )
-        spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
-        operations = table_of("Operations", Sheet.PERFORMANCE, spec, self.operations, keys=3)
+        columns = [
+            ReportColumn("tier"),
+            ReportColumn("op"),
+            ReportColumn("phase"),
+            ReportColumn("ops", "operations", Unit.COUNT),
+            ReportColumn("bytes", unit=Unit.BYTES),
+            ReportColumn("objects", unit=Unit.COUNT),
+        ]
+        operations = table_of("Operations", Sheet.PERFORMANCE, columns, self.operations, keys=3)
         events, worn = [], "Excludes write amplification inside the drive."
         whole = sum(row["bytes"] for row in self.operations if row["op"] == "write")
         if whole > sum(row["written_bytes"] for row in self.writes_per_day):
@@ -287,12 +295,15 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
             | {name: hits / lookups if lookups else None for name, hits in found.items()}
             | {name: count / seconds for name, count in rates.items()}
         )
-    spec = f"""
-        ns: from_ns = from
-        share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = shared tiers
-        per_s: computed_per_s = tokens computed/s
-        bytes_per_s: read_bytes_per_s = read from {store["name"]}, written_bytes_per_s = written to it
-    """
+    spec = [
+        ReportColumn("from_ns", "from", Unit.NS),
+        ReportColumn("hit_ratio", "hits", Unit.SHARE),
+        ReportColumn("local_hit_ratio", "own tiers", Unit.SHARE),
+        ReportColumn("shared_hit_ratio", "shared tiers", Unit.SHARE),
+        ReportColumn("computed_per_s", "tokens computed/s", Unit.PER_S),
+        ReportColumn("read_bytes_per_s", f"read from {store['name']}", Unit.BYTES_PER_S),
+        ReportColumn("written_bytes_per_s", "written to it", Unit.BYTES_PER_S),
+    ]
     marks: list[tuple[float, str]] = []
     for of in (of for of in events["around"] if of["is_reached"]):
         name = of["event"].partition(":")[2]
@@ -352,12 +363,14 @@ def _highlights(report: TraceReport) -> list[Highlight]:
 
 
 def _tiers(report: TraceReport) -> ReportTable:
-    spec = """
-        text: name = tier
-        bytes: capacity_bytes = capacity, peak_live_bytes = peak live, end_live_bytes = live at end
-        count: hits
-        share: hit_ratio = hit ratio
-    """
+    columns = [
+        ReportColumn("name", "tier"),
+        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
+        ReportColumn("peak_live_bytes", "peak live", Unit.BYTES),
+        ReportColumn("end_live_bytes", "live at end", Unit.BYTES),
+        ReportColumn("hits", unit=Unit.COUNT),
+        ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
+    ]
     note = "Hits are those of the simulation that made the trace, over all its lookups."
     if report.fleet:
         note += (
@@ -373,4 +386,4 @@ def _tiers(report: TraceReport) -> ReportTable:
         "hit_ratio": report.hit_ratio,
     }
     rows = [*report.tiers, *([total] if report.hit_ratio is not None else [])]
-    return table_of("Tiers", Sheet.SUMMARY, spec, rows, note)
+    return table_of("Tiers", Sheet.SUMMARY, columns, rows, note)

@@ -51,7 +51,13 @@ from kvreplay.tiers.modelled import (
 )
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.app import noted_signals
-from kvtrace.core.document.document import ReportTable, Sheet, table_of
+from kvtrace.core.document.document import (
+    ReportColumn,
+    ReportTable,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
 from kvtrace.core.files import available_bytes, sys_text
 from kvtrace.core.metrics.distribution import distribution_of
@@ -486,11 +492,16 @@ def drive_table(drive: DriveFile) -> ReportTable:
         alone, deepest = reads.get(min(depths)), reads.get(max(depths))
         times = (alone and alone.p50_ns, alone and alone.p99_ns, deepest and deepest.p99_ns)
         rows.append([size, *best, *times])
-    spec = f"""
-        bytes: io_bytes = I/O; bytes_per_s: read = read at most, write = write at most, mixed = 70 % read at most
-        ns: p50 = one read p50, p99 = one read p99, deep = p99 of {max(depths)} at once
-    """
-    return table_of(f"the drive itself ({DRIVE_FILE})", Sheet.DEVICE, spec, rows)
+    columns = [
+        ReportColumn("io_bytes", "I/O", Unit.BYTES),
+        ReportColumn("read", "read at most", Unit.BYTES_PER_S),
+        ReportColumn("write", "write at most", Unit.BYTES_PER_S),
+        ReportColumn("mixed", "70 % read at most", Unit.BYTES_PER_S),
+        ReportColumn("p50", "one read p50", Unit.NS),
+        ReportColumn("p99", "one read p99", Unit.NS),
+        ReportColumn("deep", f"p99 of {max(depths)} at once", Unit.NS),
+    ]
+    return table_of(f"the drive itself ({DRIVE_FILE})", Sheet.DEVICE, columns, rows)
 
 
 def error_line(found: DriveError) -> str:

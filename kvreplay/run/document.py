@@ -23,6 +23,7 @@ from kvtrace.core.document.document import (
     Cell,
     Chapter,
     Document,
+    ReportColumn,
     ReportTable,
     Sheet,
     Unit,
@@ -36,15 +37,18 @@ from kvtrace.core.units import counted, format_bytes, format_count, format_durat
 SHOWN_BAD_BLOCKS = 1000
 _BYTES = {"read": "read", "write": "written"}
 _RATES = {"bandwidth_bytes_per_s": Unit.BYTES_PER_S, "operations_per_s": Unit.PER_S}
-_OPERATIONS = """
-    text: tier, op, engine
-    count: operations, errors
-    bytes: bytes
-    bytes_per_s: bandwidth_bytes_per_s = bandwidth
-    per_s: operations_per_s = op/s
-    number: in_flight_mean = in flight
-    count: in_flight_max = at most
-"""
+_OPERATIONS = [
+    ReportColumn("tier"),
+    ReportColumn("op"),
+    ReportColumn("engine"),
+    ReportColumn("operations", unit=Unit.COUNT),
+    ReportColumn("errors", unit=Unit.COUNT),
+    ReportColumn("bytes", unit=Unit.BYTES),
+    ReportColumn("bandwidth_bytes_per_s", "bandwidth", Unit.BYTES_PER_S),
+    ReportColumn("operations_per_s", "op/s", Unit.PER_S),
+    ReportColumn("in_flight_mean", "in flight", Unit.NUMBER),
+    ReportColumn("in_flight_max", "at most", Unit.COUNT),
+]
 
 
 def run_document(finished: FinishedRun) -> Document:
@@ -261,7 +265,16 @@ def _times(
     whose = "all, failed ones too" if any(f.errors for f in of) else "all"
     rows += [] if every is None else [asdict(every) | {"tier": whose, "op": ""}]
     return table_of(
-        title, Sheet.PERFORMANCE, f"text: tier, op; ns: {TIME_COLUMNS}, max_ns = max", rows, keys=2
+        title,
+        Sheet.PERFORMANCE,
+        [
+            ReportColumn("tier"),
+            ReportColumn("op"),
+            *TIME_COLUMNS,
+            ReportColumn("max_ns", "max", Unit.NS),
+        ],
+        rows,
+        keys=2,
     )
 
 
@@ -278,14 +291,23 @@ def _requests(found: RequestFigures) -> list[ReportTable]:
     ]
     if found.first_token is not None:
         times.append(("first token (computing modelled)", found.first_token))
-    spec = f"text: time; count: count = requests; ns: {TIME_COLUMNS}, max_ns = max"
+    columns = [
+        ReportColumn("time"),
+        ReportColumn("count", "requests", Unit.COUNT),
+        *TIME_COLUMNS,
+        ReportColumn("max_ns", "max", Unit.NS),
+    ]
     rows = [asdict(each) | {"time": name} for name, each in times if each.count]
-    return [table_of("Requests", Sheet.QOS, spec, rows)] if rows else []
+    return [table_of("Requests", Sheet.QOS, columns, rows)] if rows else []
 
 
 def _criteria(found: Mlperf) -> ReportTable:
-    spec = "text: name = criterion, shown = measured and threshold, verdict"
-    return table_of("Criteria (--criteria)", Sheet.QOS, spec, found.criteria)
+    columns = [
+        ReportColumn("name", "criterion"),
+        ReportColumn("shown", "measured and threshold"),
+        ReportColumn("verdict"),
+    ]
+    return table_of("Criteria (--criteria)", Sheet.QOS, columns, found.criteria)
 
 
 def _after(run: RunFile) -> Iterator[str]:
@@ -321,7 +343,15 @@ def _after(run: RunFile) -> Iterator[str]:
 def trials_document(found: TrialSet) -> Document:
     """Make the document of several trials: median and spread of every figure."""
     counted_trials = max((len(q.values) for q in found.quantities), default=len(found.runs))
-    spec = "text: tier, op, name = figure, median, low = least, high = greatest; share: spread"
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("op"),
+        ReportColumn("name", "figure"),
+        ReportColumn("median"),
+        ReportColumn("low", "least"),
+        ReportColumn("high", "greatest"),
+        ReportColumn("spread", unit=Unit.SHARE),
+    ]
     rows = [
         [
             q.tier,
@@ -340,7 +370,7 @@ def trials_document(found: TrialSet) -> Document:
             f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}"
         )
     table = table_of(
-        f"{counted_trials} of {found.asked} trials", Sheet.PERFORMANCE, spec, rows, keys=3
+        f"{counted_trials} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3
     )
     return Document(
         name="",
@@ -375,15 +405,22 @@ def machine_document(found: Discovery) -> Document:
         },
         "probes": found.probes,
     }
-    spec = """
-        text: name = drive, model, firmware
-        bytes: bytes = size
-        text: scheduler
-        count: queue_requests = requests
-    """
-    drives = table_of("Drives", Sheet.DEVICE, spec, found.drives)
-    spec = "text: mount_point = mounted at, device, kind = type; bytes: free_bytes = free"
-    systems = table_of("Filesystems", Sheet.DEVICE, spec, found.filesystems)
+    columns = [
+        ReportColumn("name", "drive"),
+        ReportColumn("model"),
+        ReportColumn("firmware"),
+        ReportColumn("bytes", "size", Unit.BYTES),
+        ReportColumn("scheduler"),
+        ReportColumn("queue_requests", "requests", Unit.COUNT),
+    ]
+    drives = table_of("Drives", Sheet.DEVICE, columns, found.drives)
+    columns = [
+        ReportColumn("mount_point", "mounted at"),
+        ReportColumn("device"),
+        ReportColumn("kind", "type"),
+        ReportColumn("free_bytes", "free", Unit.BYTES),
+    ]
+    systems = table_of("Filesystems", Sheet.DEVICE, columns, found.filesystems)
     good = found.recommended
     start = (
         f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB"

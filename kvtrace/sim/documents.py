@@ -144,8 +144,14 @@ def first_token_table(first: dict[str, Any]) -> ReportTable:
         first["with_cache"] | {"kind": "with cache"},
         first["without_cache"] | {"kind": "without any hit"},
     ]
-    spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
-    return table_of("modelled time to first token", Sheet.SUMMARY, spec, rows)
+    columns = [
+        ReportColumn("kind", ""),
+        ReportColumn("p50_ns", "p50", Unit.NS),
+        ReportColumn("p95_ns", "p95", Unit.NS),
+        ReportColumn("p99_ns", "p99", Unit.NS),
+        ReportColumn("p99_9_ns", "p99.9", Unit.NS),
+    ]
+    return table_of("modelled time to first token", Sheet.SUMMARY, columns, rows)
 
 
 def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:

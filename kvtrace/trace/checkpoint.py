@@ -18,7 +18,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, objects_batch
@@ -216,10 +223,12 @@ def document(summary: dict[str, Any]) -> Document:
         f" {summary['seed']}"
     )
     rows = [{"part": part} | of for part, of in summary["parts"].items()]
-    spec = (
-        "text: part; count: objects = objects a checkpoint; bytes: bytes = a checkpoint,"
-        " largest_bytes = largest"
-    )
+    columns = [
+        ReportColumn("part"),
+        ReportColumn("objects", "objects a checkpoint", Unit.COUNT),
+        ReportColumn("bytes", "a checkpoint", Unit.BYTES),
+        ReportColumn("largest_bytes", "largest", Unit.BYTES),
+    ]
     notes = [
         ", ".join(
             f"{format_bytes(found[f'{way}_bytes'])} {way} in all" for way in ("written", "read")
@@ -233,7 +242,7 @@ def document(summary: dict[str, Any]) -> Document:
     return Document(
         summary["file"],
         headline,
-        [Chapter("", [table_of("parts", Sheet.SUMMARY, spec, rows)], notes)],
+        [Chapter("", [table_of("parts", Sheet.SUMMARY, columns, rows)], notes)],
     )
 
 

@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from kvtrace.core import pa
 from kvtrace.core.document.chapters import event_lines, event_tables
-from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, table_of
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
@@ -115,12 +123,20 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
         f" {(meta.source or {}).get('kind', '-')}\n{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'};"
         f" configuration {meta.config_sha256[:12]}"
     )
-    operations = "text: tier, op, phase; count: operations; bytes: bytes"
-    tiers = """
-        text: name = tier
-        bytes: capacity_bytes = capacity, peak_live_bytes = peak live, live_bytes_at_end = live at end
-        share: hit_ratio = hit ratio
-    """
+    operations = [
+        ReportColumn("tier"),
+        ReportColumn("op"),
+        ReportColumn("phase"),
+        ReportColumn("operations", unit=Unit.COUNT),
+        ReportColumn("bytes", unit=Unit.BYTES),
+    ]
+    tiers = [
+        ReportColumn("name", "tier"),
+        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
+        ReportColumn("peak_live_bytes", "peak live", Unit.BYTES),
+        ReportColumn("live_bytes_at_end", "live at end", Unit.BYTES),
+        ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
+    ]
     rows = [
         {
             **tier,
