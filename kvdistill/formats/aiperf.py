@@ -20,8 +20,8 @@ from kvdistill.formats.formats import Imported, ImportOptions
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import decode_json
-from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import ServingTimes
+from kvtrace.core.simulation_stats import Count
 from kvtrace.core.units import NS_PER_S, counted
 
 _MISFIT = "no profile export of AIPerf: {}"

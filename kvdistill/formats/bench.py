@@ -19,9 +19,9 @@ from kvdistill.formats.formats import Account, Imported, ImportedFacts, ImportOp
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
-from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import Serving, ServingTimes, Summary
 from kvtrace.core.schema import MOST
+from kvtrace.core.simulation_stats import Count
 from kvtrace.core.statistics import nearest_rank
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, counted
 

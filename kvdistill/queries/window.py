@@ -71,7 +71,7 @@ def place_of(meta: Metadata, name: str) -> TierPlace:
                 f"tier {tier!r} of this trace is shared by all nodes: write {tier}, not {name}"
             )
         return TierPlace(index)
-    nodes = int((meta.fleet or {}).get("nodes", 1 << 31))
+    nodes = 1 << 31 if meta.fleet is None else meta.fleet.nodes
     if not at or int(node) >= nodes:
         raise ConfigError(
             f"of tier {tier!r} there are {meta.instances(meta.tiers[index])}: name a node, such as"

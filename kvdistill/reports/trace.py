@@ -12,7 +12,6 @@ from kvdistill.profile.locality import live_bytes, tier_reuse
 from kvdistill.queries.database import Row, opened, query
 from kvdistill.reports.tables import (
     BANDWIDTHS,
-    JsonObject,
     Key,
     Report,
     Subject,
@@ -53,6 +52,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.files import at
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
+from kvtrace.core.simulation_stats import FleetStats, IncidentStats
 from kvtrace.core.statistics import Endurance
 from kvtrace.core.units import counted
 
@@ -88,9 +88,9 @@ class TraceReport(Report, frozen=True, kw_only=True):
     """Without what was there before the start."""
     first_token: dict[str, int | None] | None = None
     """Modelled, by percentile; null if the trace models no computing."""
-    fleet: JsonObject | None = None
+    fleet: FleetStats | None = None
     """What the simulation counted of several nodes; null of one alone."""
-    events: JsonObject | None = None
+    events: IncidentStats | None = None
     """What it counted around what happened to them; null where nothing did."""
 
     def document(self) -> Document:
@@ -268,19 +268,19 @@ def _simulated_ns(meta: Metadata, span_ns: int | None, last_ns: int | None) -> i
 _NOT_MEASURED = "not measured: a trace lists the operations to do, and has no times of a device"
 
 
-def _event_course(events: JsonObject) -> list[ReportTable]:
+def _event_course(events: IncidentStats) -> list[ReportTable]:
     """Return the course of hits and of the slowest tier's load, with charts, and the load of the
     other tiers.
     """
-    seconds, course, store = events["step_ns"] / 1e9, events["over_time"], events["tiers"][-1]
+    seconds, course, store = events.step_ns / 1e9, events.over_time, events.tiers[-1]
     rows = []
     columns = (
-        course["lookups"],
-        course["local_hits"],
-        course["shared_hits"],
-        course["computed_tokens"],
+        course.lookups,
+        course.local_hits,
+        course.shared_hits,
+        course.computed_tokens,
     )
-    load = (store["read_bytes"], store["written_bytes"])
+    load = (store.read_bytes, store.written_bytes)
     for step, (lookups, local, shared, computed, read, written) in enumerate(
         zip(*columns, *load, strict=True)
     ):
@@ -291,7 +291,7 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
             "written_bytes_per_s": written,
         }
         rows.append(
-            {"from_ns": step * events["step_ns"]}
+            {"from_ns": step * events.step_ns}
             | {name: hits / lookups if lookups else None for name, hits in found.items()}
             | {name: count / seconds for name, count in rates.items()}
         )
@@ -301,22 +301,24 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
         ReportColumn("local_hit_ratio", "own tiers", Unit.SHARE),
         ReportColumn("shared_hit_ratio", "shared tiers", Unit.SHARE),
         ReportColumn("computed_per_s", "tokens computed/s", Unit.PER_S),
-        ReportColumn("read_bytes_per_s", f"read from {store['name']}", Unit.BYTES_PER_S),
+        ReportColumn("read_bytes_per_s", f"read from {store.name}", Unit.BYTES_PER_S),
         ReportColumn("written_bytes_per_s", "written to it", Unit.BYTES_PER_S),
     ]
     marks: list[tuple[float, str]] = []
-    for of in (of for of in events["around"] if of["is_reached"]):
-        name = of["event"].partition(":")[2]
-        marks.append((float(of["at_ns"]), name))
-        if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
-            marks.append((float(of["over_ns"]), f"{name} is over"))
-    chart = partial(steps_chart, rows=rows, step_ns=events["step_ns"], marks=tuple(marks))
+    for incident in events.around:
+        if not incident.is_reached:
+            continue
+        name = incident.event.partition(":")[2]
+        marks.append((float(incident.at_ns), name))
+        if incident.at_ns < incident.over_ns <= events.end_ns:
+            marks.append((float(incident.over_ns), f"{name} is over"))
+    chart = partial(steps_chart, rows=rows, step_ns=events.step_ns, marks=tuple(marks))
     shares = {
         "all": "hit_ratio",
         "own tiers": "local_hit_ratio",
         "shared tiers": "shared_hit_ratio",
     }
-    load_title, tokens = f"Load of {store['name']} over time", {"tokens": "computed_per_s"}
+    load_title, tokens = f"Load of {store.name} over time", {"tokens": "computed_per_s"}
     charts = (
         chart("Hits over time", Unit.SHARE, lines=shares, y_title="hit ratio", y_end=1.0),
         chart(load_title, Unit.BYTES_PER_S, lines=BANDWIDTHS),
@@ -330,7 +332,7 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
     title = "over time, with the events"
     return [
         table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
-        *(storage_table(events, t) for t in range(len(events["tiers"]) - 2, -1, -1)),
+        *(storage_table(events, t) for t in range(len(events.tiers) - 2, -1, -1)),
     ]
 
 

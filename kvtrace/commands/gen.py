@@ -167,15 +167,16 @@ def gen(
     for note in meta.notes:
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}
-    stats: dict[str, Any] = meta.stats or {}
-    summary = {"file": str(output), "rows": meta.rows, **facts, "stats": stats}
-    summary["endurance"] = drive.wear(scenario.preset, stats, span_ns)
-    if costs := monthly_costs(output, scenario.preset.tiers, stats, span_ns):
+    stats = trace.stats
+    assert stats is not None  # a simulation has just written them
+    summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
+    summary["endurance"] = drive.wear(scenario.preset, stats.tiers, span_ns)
+    if costs := monthly_costs(output, scenario.preset.tiers, stats.tiers, span_ns):
         summary["costs"] = costs
-    answer(summary, lambda: simulation_document(summary), as_json=as_json)
-    if not as_json and (unplaced := summary["stats"]["unplaced_objects"]):
+    answer(summary, lambda: simulation_document(summary, stats), as_json=as_json)
+    if not as_json and stats.unplaced_objects:
         log(
-            f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in"
+            f"note: {stats.unplaced_objects} objects were stored nowhere: too large for every tier, or no room in"
             " the staging tier"
         )
 

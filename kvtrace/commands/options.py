@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from msgspec import UNSET
 
 from kvtrace.core.app import log, option
 from kvtrace.core.config import check_units
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.simulation_stats import TierStats
 from kvtrace.core.statistics import (
     SECONDS_PER_DAY,
     Endurance,
@@ -407,7 +409,9 @@ class DriveArguments:
                 " wear"
             )
 
-    def wear(self, preset: Preset, stats: dict[str, Any], span_ns: int) -> list[dict[str, Any]]:
+    def wear(
+        self, preset: Preset, tiers: Sequence[TierStats], span_ns: int
+    ) -> list[dict[str, Any]]:
         """Return what each tier below memory is written a day, and how that wears the slowest drive
         of them.
 
@@ -418,10 +422,11 @@ class DriveArguments:
         from kvtrace.curves.points import drive_of
 
         found, drive, rated = [], drive_of(preset), self.endurance
-        for t, (tier, of) in enumerate(zip(preset.tiers, stats["tiers"], strict=True)):
+        for t, (tier, of) in enumerate(zip(preset.tiers, tiers, strict=True)):
             if not span_ns or is_memory(tier.name) or tier.capacity_bytes == 0:
                 continue
-            instances, written = of.get("instances", 1), of["written_bytes"] - of["populated_bytes"]
+            instances = 1 if of.instances is UNSET else of.instances
+            written = of.written_bytes - of.populated_bytes
             per_day = written * SECONDS_PER_DAY * NS_PER_S // span_ns // instances
             size_bytes = (
                 (self.drive_size or (tier.capacity_bytes if rated else None))

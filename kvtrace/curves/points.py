@@ -12,9 +12,16 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.simulation_stats import (
+    IncidentStats,
+    SimulationStats,
+    TierStats,
+    TimeToFirstToken,
+)
 from kvtrace.core.statistics import (
     DRAM,
     QUANTILES,
@@ -45,14 +52,14 @@ class Timed:
 
     __slots__ = ()
     hit_ratio: float | None
-    first_token: dict[str, Any] | None
+    first_token: TimeToFirstToken | None
 
     def first_token_ns(self, quantile: str) -> float | None:
         """Return a quantile, as the counters name it, of the modelled times.
 
         Null where it is not known.
         """
-        return None if self.first_token is None else self.first_token["with_cache"][quantile]
+        return None if self.first_token is None else getattr(self.first_token.with_cache, quantile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +74,7 @@ class Counted(Timed):
     span_ns: int
     """Virtual time that rates refer to."""
     tiers: list[TierDemand]
-    first_token: dict[str, Any] | None
+    first_token: TimeToFirstToken | None
     """Modelled times, with and without the cache; null if nothing takes time."""
     stalled_requests: int | None
     """In which the engine waits for ever.
@@ -104,8 +111,13 @@ class Point(Counted):
     price: float | None = None
 
 
-Sampled = dict[str, Any]
-"""What one sample of the objects gave: counters of its simulation, and the optimum's hits."""
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The simulation of one sample of the objects."""
+
+    stats: SimulationStats
+    optimal_hits: int
+    """Hits of the optimal policy (Belady) on the same sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +236,7 @@ class Stack:
             simulation.run(Meter(simulation))
             counters = simulation.stats()
         [optimal] = optimal_uses(sample, [self._room(preset)])
-        return counters | {"optimal_hits": optimal.hits}
+        return Sampled(counters, optimal.hits)
 
     def estimate(
         self,
@@ -247,7 +259,7 @@ class Stack:
         ratios = _ratios(found, full.lookups * share)
         ratio = float(np.clip(ratios.mean() - off, 0.0, full.hit_ratio))
         optimal = _ratios(found, full.lookups * share, is_optimal=True).mean() - off
-        by_tier = zip(*(of["tiers"] for of in found), strict=True)
+        by_tier = zip(*(sample.stats.tiers for sample in found), strict=True)
         return replace(
             full,
             capacities=capacities,
@@ -269,7 +281,7 @@ class Stack:
     def _estimated(
         self,
         t: int,
-        found: Sequence[dict[str, Any]],
+        found: Sequence[TierStats],
         capacity_bytes: int | None,
         share: float,
         full: Point,
@@ -277,9 +289,10 @@ class Stack:
         """Return the demand on tier `t`; how its operations fall into seconds is not known."""
         counted = ("hits", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
         total = {
-            name: round(sum(of[name] for of in found) / len(found) / share) for name in counted
+            name: round(sum(getattr(sample, name) for sample in found) / len(found) / share)
+            for name in counted
         }
-        stats = {**total, "name": found[0]["name"], "hit_ratio": total["hits"] / full.lookups}
+        stats = msgspec.structs.replace(found[0], hit_ratio=total["hits"] / full.lookups, **total)
         sizes, span_s = sizes_of(self.preset, self.model, self.ranks), full.span_ns / NS_PER_S
         each = sizes.chunk_bytes / sizes.parts
         amounts = [
@@ -367,11 +380,8 @@ def _ratios(
     If it has more or fewer, that is for a few much used objects, which nearly always hit: the
     difference is added to the hits (SHARDS-adj).
     """
-    hits = [
-        of["optimal_hits"] if is_optimal else sum(tier["hits"] for tier in of["tiers"])
-        for of in found
-    ]
-    lookups = [of["lookups"] for of in found]
+    hits = [sample.optimal_hits if is_optimal else sample.stats.hits for sample in found]
+    lookups = [sample.stats.lookups for sample in found]
     ratios: NDArray[np.float64] = (np.array(hits) + wanted - np.array(lookups)) / wanted
     return ratios
 
@@ -427,7 +437,6 @@ def simulated(
         max(asked_ns or 0, simulation.last_io_ns),
     )
     drive = drive_of(preset)
-    hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
     written: tuple[int, ...] = ()
     if drive is not None:
         places, is_one = simulation.places
@@ -435,13 +444,14 @@ def simulated(
         # What lay there before the start is not of the load.
         written = tuple((worn["written_bytes"] - worn["populated_bytes"]).tolist())
     return Simulated(
-        **{
-            name: stats[name]
-            for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")
-        },
-        hit_ratio=hits / lookups if lookups else None,
+        requests=stats.requests,
+        lookups=stats.lookups,
+        input_tokens=stats.input_tokens,
+        output_tokens=stats.output_tokens,
+        first_token=stats.first_token,
+        hit_ratio=stats.hit_ratio,
         # What begins again may compute again what it had computed.
-        saved_tokens=stats["input_tokens"] - simulation.world.total.missed_tokens,
+        saved_tokens=stats.input_tokens - simulation.world.total.missed_tokens,
         span_ns=span_ns,
         load_ns=asked_ns or span_ns,
         tiers=[
@@ -452,17 +462,19 @@ def simulated(
                 instances=preset.fleet.instances(tier.scope),
             )
             for t, (of, tier, rates) in enumerate(
-                zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True)
+                zip(stats.tiers, preset.tiers, meter.rates(span_ns), strict=True)
             )
         ],
-        live_bytes=[of["live_bytes"] for of in stats["tiers"]],
-        stalled_requests=stats.get("stalled_requests", 0),
+        live_bytes=[tier.live_bytes for tier in stats.tiers],
+        stalled_requests=0 if stats.stalled_requests is UNSET else stats.stalled_requests,
         largest_load_bytes=simulation.world.total.largest_load,
-        imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
-        duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
+        imbalance=None if stats.fleet is UNSET else stats.fleet.imbalance.requests,
+        duplicate_bytes=None if stats.fleet is UNSET else stats.fleet.duplicate_bytes,
         drive_written_bytes=written,
-        hits_back_ns=next(
-            (of["hits_back_ns"] for of in stats.get("incidents", {}).get("around", [])), None
+        hits_back_ns=(
+            stats.incidents.around[0].hits_back_ns
+            if isinstance(stats.incidents, IncidentStats) and stats.incidents.around
+            else None
         ),
     )
 
@@ -586,7 +598,7 @@ def _rate(by_second: Any, span_s: float) -> SecondRate | None:
 
 
 def tier_demand(
-    stats: dict[str, Any],
+    stats: TierStats,
     capacity_bytes: int | None,
     rates: Rates,
     endurance: Endurance | None,
@@ -604,17 +616,14 @@ def tier_demand(
     worn_bytes, per_day = drive_bytes or capacity_bytes, None
     if is_drive and rates.write_bytes_per_s is not None:
         per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
-    counted = (
-        "name",
-        "hits",
-        "hit_ratio",
-        "read_bytes",
-        "written_bytes",
-        "deleted_bytes",
-        "populated_bytes",
-    )
     return TierDemand(
-        **{name: stats[name] for name in counted},
+        name=stats.name,
+        hits=stats.hits,
+        hit_ratio=stats.hit_ratio,
+        read_bytes=stats.read_bytes,
+        written_bytes=stats.written_bytes,
+        deleted_bytes=stats.deleted_bytes,
+        populated_bytes=stats.populated_bytes,
         capacity_bytes=capacity_bytes,
         rates=rates,
         drive_writes_per_day=per_day / worn_bytes if per_day is not None and worn_bytes else None,

@@ -16,7 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from kvtrace.core import metadata, pa
 from kvtrace.core.errors import ConfigError
@@ -31,6 +33,7 @@ from kvtrace.core.schema import (
     enum_code,
     objects_batch,
 )
+from kvtrace.core.simulation_stats import StreamStats, to_json
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.llm.serving import in_words
 from kvtrace.llm.shape import ModelShape
@@ -102,11 +105,15 @@ def write(
                 log.write(batch)
         stats, stalls = simulation.stats(), []
         if labels is not None:
-            stats["tiers"] = [tier | labels.counts(t) for t, tier in enumerate(stats["tiers"])]
-        if stalled := stats.get("stalled_requests"):
+            tiers = [
+                msgspec.structs.replace(tier, streams=labels.counts(t))
+                for t, tier in enumerate(stats.tiers)
+            ]
+            stats = msgspec.structs.replace(stats, tiers=tiers)
+        if stats.stalled_requests:
             tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
             which = (
-                f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier"
+                f"{stats.stalled_requests:,} of {stats.requests:,} requests load more from storage than tier"
                 f" {tier} holds"
             )
             end = (
@@ -115,7 +122,7 @@ def write(
             )
             stalls = [f"{STALLS}: {which}; {end}"]
         for writer in filter(None, (trace, objects, log)):
-            writer.update(stats=stats, notes=stalls + writer.meta.notes)
+            writer.update(stats=to_json(stats), notes=stalls + writer.meta.notes)
             writer.finish()
     return trace.meta
 
@@ -342,23 +349,23 @@ class StreamLabels:
                 np.add.at(self._tally[t, :, 1], numbers, rows["length_bytes"][writes[here]])
         return found
 
-    def counts(self, t: int) -> dict[str, Any]:
-        """Return what was written to tier `t` in each of its streams; nothing if it has none."""
-        streams, most = self._streams[t], int(self._counts[t])
+    def counts(self, t: int) -> list[StreamStats] | UnsetType:
+        """Count the writes of each stream of tier `t`; UNSET if the tier has no streams."""
+        streams, stream_count = self._streams[t], int(self._counts[t])
         if streams is Streams.NONE:
-            return {}
+            return UNSET
         names = CLASSES[streams]
-        found = [
-            {
-                "stream": n,
-                "holds": ", ".join(names[n::most]) or f"{streams}s {n}, {n + most}, ...",
-                "writes": int(writes),
-                "written_bytes": int(size),
-            }
-            for n, (writes, size) in enumerate(self._tally[t, :most])
+        return [
+            StreamStats(
+                stream=stream,
+                holds=", ".join(names[stream::stream_count])
+                or f"{streams}s {stream}, {stream + stream_count}, ...",
+                writes=int(writes),
+                written_bytes=int(written_bytes),
+            )
+            for stream, (writes, written_bytes) in enumerate(self._tally[t, :stream_count])
             if writes
         ]
-        return {"streams": found}
 
     def _note(self, flush: Flush) -> None:
         first, self._objects = self._objects, self._objects + len(flush.object_bytes)

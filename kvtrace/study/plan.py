@@ -524,10 +524,8 @@ class Plan:
             for kind, hit_ratio in best_hit_ratio.items() if kind not in rivals_of(findings)
         ]  # fmt: skip
         if figures is not None and figures.first_token is not None:
-            p50, p99 = (
-                format_duration(figures.first_token["without_cache"][name])
-                for name in ("p50_ns", "p99_ns")
-            )
+            without_cache = figures.first_token.without_cache
+            p50, p99 = show(without_cache.p50_ns, Unit.NS), show(without_cache.p99_ns, Unit.NS)
             lines.append(
                 f"times to the first token are modelled; without any hit p50 {p50}, p99 {p99}"
             )

@@ -31,6 +31,7 @@ from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
+from kvtrace.core.simulation_stats import TierStats
 from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
 from kvtrace.core.units import (
     INT64_MAX,
@@ -260,7 +261,7 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
 
 
 def monthly_costs(
-    trace: Path, tiers: Sequence[TierSetting], stats: dict[str, Any], span_ns: int | None
+    trace: Path, tiers: Sequence[TierSetting], counters: Sequence[TierStats], span_ns: int | None
 ) -> list[dict[str, Any]]:
     """Return what each tier with a price costs a month at the rate of `trace`.
 
@@ -280,8 +281,7 @@ def monthly_costs(
     )
     months = MONTH_S * NS_PER_S / span_ns
     return [
-        tiers[t].monthly_cost(reads[t], writes[t], months, stats["tiers"][t]["live_bytes"])
-        for t in priced
+        tiers[t].monthly_cost(reads[t], writes[t], months, counters[t].live_bytes) for t in priced
     ]
 
 

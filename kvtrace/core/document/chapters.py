@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -32,6 +32,7 @@ from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Figures, Mlperf
 from kvtrace.core.run.run_file import RanksNote, RunFile
 from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
+from kvtrace.core.simulation_stats import FleetStats, IncidentStats, RestartCounts
 from kvtrace.core.statistics import total
 from kvtrace.core.units import (
     NS_PER_S,
@@ -633,45 +634,54 @@ MOST_NODES: Final = 16
 """A larger fleet is shown by its least, median and largest node."""
 
 
-def hit_ratios(counts: dict[str, int]) -> dict[str, float | None]:
-    """Return which shares of look-ups hit in a node's own tiers, in shared ones and in any.
+class HitRatios(TypedDict):
+    """The three hit ratios of a node, a fleet or a window."""
 
-    Null without look-ups.
+    local_hit_ratio: float | None
+    shared_hit_ratio: float | None
+    hit_ratio: float | None
+
+
+def hit_ratios(local_hits: int, shared_hits: int, lookups: int) -> HitRatios:
+    """Return the shares of lookups that hit in a node's own tiers, in shared ones and in any.
+
+    They are None without lookups.
     """
-    local, shared, lookups = (counts[name] for name in ("local_hits", "shared_hits", "lookups"))
-    hits = {"local_hit_ratio": local, "shared_hit_ratio": shared, "hit_ratio": local + shared}
-    return {name: count / lookups if lookups else None for name, count in hits.items()}
-
-
-def fleet_headline(fleet: dict[str, Any]) -> str:
-    """Return the first line of what `fleet`, the stats of a fleet, did."""
-    hits = ", ".join(
-        f"{show(fleet[name], Unit.SHARE)} {words}"
-        for name, words in (
-            ("hit_ratio", "of look-ups hit"),
-            ("local_hit_ratio", "in the node's own tiers"),
-            ("shared_hit_ratio", "in shared ones"),
-        )
+    if not lookups:
+        return HitRatios(local_hit_ratio=None, shared_hit_ratio=None, hit_ratio=None)
+    return HitRatios(
+        local_hit_ratio=local_hits / lookups,
+        shared_hit_ratio=shared_hits / lookups,
+        hit_ratio=(local_hits + shared_hits) / lookups,
     )
-    return f"{fleet['nodes']} nodes, router {fleet['router']}: {hits}"
 
 
-def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
-    """Return the tables of a fleet's stats: the whole, and its nodes."""
-    imbalance = fleet["imbalance"]
+def fleet_headline(fleet: FleetStats) -> str:
+    """Return one line: the number of nodes, the router and the hit ratios of a fleet."""
+    return (
+        f"{fleet.nodes} nodes, router {fleet.router}:"
+        f" {show(fleet.hit_ratio, Unit.SHARE)} of look-ups hit,"
+        f" {show(fleet.local_hit_ratio, Unit.SHARE)} in the node's own tiers,"
+        f" {show(fleet.shared_hit_ratio, Unit.SHARE)} in shared ones"
+    )
+
+
+def fleet_tables(fleet: FleetStats) -> list[ReportTable]:
+    """Return the tables of a fleet: its totals, and a row a node."""
+    imbalance = fleet.imbalance
     whole = {
-        "hits, all": Cell(fleet["hit_ratio"], Unit.SHARE),
-        "hits in the node's own tiers": Cell(fleet["local_hit_ratio"], Unit.SHARE),
-        "hits in shared tiers": Cell(fleet["shared_hit_ratio"], Unit.SHARE),
-        "prompt tokens computed": Cell(fleet["computed_tokens"], Unit.COUNT),
-        "copies on further nodes (at end)": Cell(fleet["duplicate_bytes"], Unit.BYTES),
+        "hits, all": Cell(fleet.hit_ratio, Unit.SHARE),
+        "hits in the node's own tiers": Cell(fleet.local_hit_ratio, Unit.SHARE),
+        "hits in shared tiers": Cell(fleet.shared_hit_ratio, Unit.SHARE),
+        "prompt tokens computed": Cell(fleet.computed_tokens, Unit.COUNT),
+        "copies on further nodes (at end)": Cell(fleet.duplicate_bytes, Unit.BYTES),
         **(
-            {"sent over the link": Cell(fleet["link_bytes"], Unit.BYTES)}
-            if "link_bytes" in fleet
+            {"sent over the link": Cell(fleet.link_bytes, Unit.BYTES)}
+            if fleet.link_bytes is not msgspec.UNSET
             else {}
         ),
-        "requests, busiest node over the mean": Cell(imbalance["requests"], Unit.RATIO),
-        "computing, busiest node over the mean": Cell(imbalance["computing_ns"], Unit.RATIO),
+        "requests, busiest node over the mean": Cell(imbalance.requests, Unit.RATIO),
+        "computing, busiest node over the mean": Cell(imbalance.computing_ns, Unit.RATIO),
     }
     columns = [
         ReportColumn("node"),
@@ -682,13 +692,20 @@ def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
         ReportColumn("computed_tokens", "tokens computed", Unit.COUNT),
         ReportColumn("computing_ns", "computing", Unit.NS),
     ]
-    by_node = fleet["by_node"]
-    of_each = [
-        dict(zip(by_node, values, strict=True)) for values in zip(*by_node.values(), strict=True)
-    ]
-    rows: list[dict[str, Any]] = [
-        {"node": str(node)} | of | hit_ratios(of) for node, of in enumerate(of_each)
-    ]
+    by_node = fleet.by_node
+    rows: list[dict[str, Any]] = []
+    for node in range(len(by_node.requests)):
+        lookups = by_node.lookups[node]
+        local, shared = by_node.local_hits[node], by_node.shared_hits[node]
+        rows.append(
+            {
+                "node": str(node),
+                "requests": by_node.requests[node],
+                "computed_tokens": by_node.computed_tokens[node],
+                "computing_ns": by_node.computing_ns[node],
+                **hit_ratios(local, shared, lookups),
+            }
+        )
     if len(rows) > MOST_NODES:
         ordered = {
             column: sorted((row[column] for row in rows), key=lambda v: v or 0)
@@ -712,7 +729,7 @@ _WINDOWS: Final = {
 }
 
 
-def event_lines(events: dict[str, Any]) -> list[str]:
+def event_lines(events: IncidentStats) -> list[str]:
     """Return a line for each event.
 
     Hits before it and in the minute after it, and when they were back.
@@ -721,44 +738,44 @@ def event_lines(events: dict[str, Any]) -> list[str]:
     have in them.
     """
     lines: list[str] = []
-    again: dict[str, int] | None = events.get("begun_again")
-    if again is not None and again["requests"]:
-        lookups, hits = (again[f"of_{name}"] - again[name] for name in ("lookups", "hits"))
+    restarts = events.begun_again
+    if isinstance(restarts, RestartCounts) and restarts.requests:
+        lookups = restarts.of_lookups - restarts.lookups
+        hits = restarts.of_hits - restarts.hits
         lines.append(
-            f"requests restarted {counted(again['requests'], 'time')} and repeated look-ups:"
-            f" {again['lookups']:,} of {again['of_lookups']:,} look-ups and {again['hits']:,} of"
-            f" {again['of_hits']:,} hits; all hit ratios count them; of first look-ups"
+            f"requests restarted {counted(restarts.requests, 'time')} and repeated look-ups:"
+            f" {restarts.lookups:,} of {restarts.of_lookups:,} look-ups and {restarts.hits:,} of"
+            f" {restarts.of_hits:,} hits; all hit ratios count them; of first look-ups"
             f" {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
         )
-    for of in events["around"]:
-        if not of["is_reached"]:
-            lines.append(f"{of['event']}: the trace ends before it")
+    for incident in events.around:
+        if not incident.is_reached:
+            lines.append(f"{incident.event}: the trace ends before it")
             continue
-        ratios = {
-            window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]
-        }
-        # The trace may begin or end within the minute.
-        long = {w["window"]: format_duration(w["to_ns"] - w["from_ns"]) for w in of["windows"]}
+        windows = {window.window: window for window in incident.windows}
+        # A window is shorter than a minute where the trace begins or ends within it.
         parts = [
-            f"{ratios[name]} {words.format(long[name])}"
+            f"{show(windows[name].hit_ratio, Unit.SHARE)}"
+            f" {words.format(format_duration(windows[name].to_ns - windows[name].from_ns))}"
             for name, words in _WINDOWS.items()
-            if name in ratios
+            if name in windows
         ]
-        if of["hits_back_ns"] is not None:
-            parts.append(f"back to the level before within {format_duration(of['hits_back_ns'])}")
-        elif ratios.get("before", "-") != "-":
+        if incident.hits_back_ns is not None:
+            parts.append(
+                f"back to the level before within {format_duration(incident.hits_back_ns)}"
+            )
+        elif "before" in windows and windows["before"].hit_ratio is not None:
             parts.append("not back to the level before by the end of the trace")
-        if restarted := sum(
-            window["restarted"] for window in of["windows"] if window["window"] != "before"
-        ):
+        restarted = sum(w.restarted for w in incident.windows if w.window != "before")
+        if restarted:
             parts.append(
                 f"requests restarted {counted(restarted, 'time')} in the windows from it on"
             )
-        lines.append(f"{of['event']}: hits {', '.join(parts)}")
+        lines.append(f"{incident.event}: hits {', '.join(parts)}")
     return lines
 
 
-def event_tables(events: dict[str, Any]) -> list[ReportTable]:
+def event_tables(events: IncidentStats) -> list[ReportTable]:
     """Return what there was around each event.
 
     Hits and tokens, and the load of the slowest tier.
@@ -779,22 +796,27 @@ def event_tables(events: dict[str, Any]) -> list[ReportTable]:
         for w in _windows(events)
     ]
     note = "Simulated. Hits of look-ups; prompt tokens that were computed, as no tier had them."
-    store = len(events["tiers"]) - 1
+    store = len(events.tiers) - 1
     return [
         table_of("around each event", Sheet.SUMMARY, columns, rows, note, keys=2),
         storage_table(events, store),
     ]
 
 
-def _windows(events: dict[str, Any]) -> list[dict[str, Any]]:
+def _windows(events: IncidentStats) -> list[dict[str, Any]]:
+    """Return a row for each window of each event, with the fields of IncidentWindow."""
     return [
-        {"event": of["event"]} | window | {"lasts_ns": window["to_ns"] - window["from_ns"]}
-        for of in events["around"]
-        for window in of["windows"]
+        {
+            "event": incident.event,
+            **msgspec.structs.asdict(window),
+            "lasts_ns": window.to_ns - window.from_ns,
+        }
+        for incident in events.around
+        for window in incident.windows
     ]
 
 
-def storage_table(events: dict[str, Any], t: int) -> ReportTable:
+def storage_table(events: IncidentStats, t: int) -> ReportTable:
     """Return the load of tier `t` around each event."""
     columns = [
         ReportColumn("event"),
@@ -809,12 +831,12 @@ def storage_table(events: dict[str, Any], t: int) -> ReportTable:
     ]
     rows = []
     for window in _windows(events):
-        tier, lasts_ns = window["tiers"][t], window["lasts_ns"]
+        tier, lasts_ns = msgspec.structs.asdict(window["tiers"][t]), window["lasts_ns"]
         rates = {f"{name}_per_s": per_second(tier[name], lasts_ns) for name in _MOVED}
         rows.append(window | tier | rates)
     note = "Simulated. Lost data has rows of phase lose in the trace; nothing deletes it."
     return table_of(
-        f"{events['tiers'][t]['name']} around each event",
+        f"{events.tiers[t].name} around each event",
         Sheet.SUMMARY,
         columns,
         rows,

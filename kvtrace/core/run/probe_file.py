@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from kvtrace.core.files import find_json
-from kvtrace.core.metadata import Count
 from kvtrace.core.run.run_file import PROBE_FILE
+from kvtrace.core.simulation_stats import Count
 from kvtrace.core.units import NS_PER_S, format_duration, format_io_size, format_rate
 
 _FOUR_DIGITS = 1000

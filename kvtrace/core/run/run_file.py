@@ -26,7 +26,7 @@ from kvtrace.core.app import log, progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import find_json, read_json
-from kvtrace.core.metadata import Count, Metadata
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import (
     CheckpointFigures,
     Metrology,
@@ -35,6 +35,7 @@ from kvtrace.core.run.figures import (
     Serving,
     Summary,
 )
+from kvtrace.core.simulation_stats import Count
 
 RUN_FILE = "run.json"
 OPS_FILE, SERVED_FILE, SERIES_FILE = "ops.parquet", "requests.parquet", "series.parquet"
