@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ from kvtrace.commands.options import given
 from kvtrace.core.app import command_line, log, option, progress
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import (
     parse_duration_ns,
 )
@@ -82,7 +83,7 @@ def gen_checkpoints(
         meta = write(output, job, command_line(), tick)
     for note in notes(job):
         log(f"note: {note}")
-    summary: dict[str, Any] = {"file": str(output), "rows": meta.rows, "preset": meta.preset}
+    summary: JsonObject = {"file": str(output), "rows": meta.rows, "preset": meta.preset}
     summary |= {name: meta.config[name] for name in ("model", "seed", "training")} | {
         "stats": meta.stats
     }

@@ -19,6 +19,7 @@ from msgspec import UNSET
 from kvtrace.core.app import log, option
 from kvtrace.core.config import check_units
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.simulation_stats import TierStats
 from kvtrace.core.statistics import (
     SECONDS_PER_DAY,
@@ -75,7 +76,7 @@ def flag_of(field: str) -> str:
     return _FLAGS.get(field) or f"--{field.replace('_', '-')}"
 
 
-def given(group: Any, *but: str) -> dict[str, Any]:
+def given(group: Any, *but: str) -> JsonObject:
     """Return those options of `group` that were given, by name, but for some.
 
     What is not at its default.
@@ -163,7 +164,7 @@ class SourceArguments:
             ),
         )
         rate = None if self.request_rate is None else parse_rate_per_s(self.request_rate)
-        options: dict[str, Any] = {
+        options: JsonObject = {
             "request_rate_per_s": rate,
             "conversation_rate_per_s": self.conversation_rate,
         }
@@ -409,9 +410,7 @@ class DriveArguments:
                 " wear"
             )
 
-    def wear(
-        self, preset: Preset, tiers: Sequence[TierStats], span_ns: int
-    ) -> list[dict[str, Any]]:
+    def wear(self, preset: Preset, tiers: Sequence[TierStats], span_ns: int) -> list[JsonObject]:
         """Return what each tier below memory is written a day, and how that wears the slowest drive
         of them.
 

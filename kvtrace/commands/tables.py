@@ -12,7 +12,7 @@ import math
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -36,6 +36,7 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import EVENTS, OBJECTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table
@@ -406,7 +407,7 @@ def presets(
     answer({**facts, "knobs": knobs}, lambda: _document(facts, knobs), as_json=as_json)
 
 
-def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
+def _document(facts: JsonObject, knobs: list[Knob]) -> Document:
     rows = []
     for k in knobs:
         kind = k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}"

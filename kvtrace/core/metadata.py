@@ -12,6 +12,7 @@ from kvtrace.core import np
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import at, decode_json
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.schema import SCHEMA_VERSION, Table
 from kvtrace.core.simulation_stats import MAX_COUNT, Count, FleetStats, IncidentStats
 from kvtrace.core.statistics import total
@@ -88,15 +89,15 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """
     seed: int | None = None
     preset: str | None = None
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     config_sha256: str = ""
-    model: dict[str, Any] | None = None
+    model: JsonObject | None = None
     tiers: list[TierFacts] = []
-    source: dict[str, Any] | None = None
+    source: JsonObject | None = None
     """Where requests came from: kind, file name, its SHA-256, block_tokens, counts."""
     notes: list[str] = []
     """What is assumed, approximated, or absent in the source."""
-    stats: dict[str, Any] | None = None
+    stats: JsonObject | None = None
     """Counters of the simulation or the run; null where there was none."""
     clock_unit: str = "ns"
     is_simulated: bool = False
@@ -162,10 +163,10 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(
-    table: Table, program: str, argv: list[str], config: dict[str, Any], **fields: Any
+    table: Table, program: str, argv: list[str], config: JsonObject, **fields: Any
 ) -> Metadata:
     """Return the metadata of a new `table` that `program` writes under `config`."""
-    about: dict[str, Any] = {"table": table.name, "program": program, "version": __version__}
+    about: JsonObject = {"table": table.name, "program": program, "version": __version__}
     return Metadata(
         **about, argv=without_outputs(argv), config=config, config_sha256=sha256(config), **fields
     )

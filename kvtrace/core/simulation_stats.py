@@ -6,10 +6,12 @@ A simulation returns `SimulationStats`; `to_json` writes it into a trace's foote
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from kvtrace.core.json_types import JsonObject
 
 if TYPE_CHECKING:
     from kvtrace.core.metadata import Metadata
@@ -333,9 +335,9 @@ class SimulationStats(msgspec.Struct, frozen=True, kw_only=True):
         raise KeyError(f"no tier {name!r}; the tiers are {', '.join(t.name for t in self.tiers)}")
 
 
-def to_json(stats: SimulationStats) -> dict[str, Any]:
+def to_json(stats: SimulationStats) -> JsonObject:
     """Return `stats` as a trace's metadata holds them; fields that are UNSET are absent."""
-    fields: dict[str, Any] = msgspec.to_builtins(stats)
+    fields: JsonObject = msgspec.to_builtins(stats)
     return fields
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from kvtrace.core import units
 from kvtrace.core.config import as_setting
 from kvtrace.core.document import document as doc
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS
 from kvtrace.curves.mrc import CurvePoint, HitCurve
 from kvtrace.curves.points import Point, Stack, drive_of
@@ -186,7 +187,7 @@ def _name_capacity(of: int | None, label: str) -> str:
 
 
 def size_document(
-    found: Sizing, stack: Stack, facts: dict[str, Any], target: Target, *, is_ordered: bool
+    found: Sizing, stack: Stack, facts: JsonObject, target: Target, *, is_ordered: bool
 ) -> doc.Document:
     """Return the answer as a document; `facts` say of which preset, model and load.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from kvtrace.core import pl
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import parse_bytes
 from kvtrace.curves.stack import OPTIMAL, Estimate, LruCurve, estimate, lru_curve, optimal_uses
 from kvtrace.llm.catalogue import find_model
@@ -72,7 +72,7 @@ class HitCurve:
     requests: int
     references: int
     points: list[CurvePoint]
-    enough: list[dict[str, Any]]
+    enough: list[JsonObject]
 
 
 def hit_ratio_curve(
@@ -265,7 +265,7 @@ def _point(found: Estimate, references: int, most: int, size: int) -> CurvePoint
 
 def _enough(
     curve: LruCurve, points: list[CurvePoint], share: float, size: int, policy: str
-) -> dict[str, Any]:
+) -> JsonObject:
     wanted = int(np.ceil(share * int(curve.hits[-1])))
     if policy == Policy.LRU:
         capacity: int | None = int(np.searchsorted(curve.hits, wanted))

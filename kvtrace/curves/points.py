@@ -16,6 +16,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.simulation_stats import (
     IncidentStats,
     SimulationStats,
@@ -535,7 +536,7 @@ class TierDemand:
         """The capacity of all instances together; null without a bound."""
         return None if self.capacity_bytes is None else self.capacity_bytes * self.instances
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> JsonObject:
         """Return the figures by their names in tables, rates by the mean and by the p99 of
         per-second values.
         """

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError, need_file
+from kvtrace.core.json_types import JsonObject
 from kvtrace.llm import shape as shapes
 
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
@@ -271,7 +272,7 @@ def _compressed(text: Fields, notes: list[str]) -> tuple[shapes.Layers, ...]:
     return (*groups, window, *states)
 
 
-def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
+def _heads(text: Fields, *, is_full: bool) -> JsonObject:
     """Return what a group has of heads.
 
     Those of queries and of keys, a key's width, and a value's if it differs.
@@ -436,7 +437,7 @@ class Fields:
     refused.
     """
 
-    tree: dict[str, Any]
+    tree: JsonObject
     where: str
     used: set[str] = field(default_factory=set)
 
@@ -828,7 +829,7 @@ def completed(text: Fields, notes: list[str]) -> Fields:  # noqa: C901 - a case 
     if defaults:
         said = ", ".join(f"{name} {value:,}" for name, value in defaults.items())
         notes.append(f"config.json leaves to its class: {said}")
-    whole: dict[str, Any] = text.tree | tree | defaults
+    whole: JsonObject = text.tree | tree | defaults
     return Fields(whole, text.where, text.used)
 
 
@@ -860,7 +861,7 @@ def _falcon_heads(text: Fields, *, is_new: bool) -> int:
     return 1 if is_single is None or is_single else text.integer("num_attention_heads")
 
 
-def _of_blocks(text: Fields) -> dict[str, Any]:
+def _of_blocks(text: Fields) -> JsonObject:
     """Nemotron's searched models (NAS) say each layer's attention and network.
 
     Which have none, and their widths.

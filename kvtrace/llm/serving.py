@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import first_tokens_ns
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
 from kvtrace.llm.shape import (
@@ -94,7 +95,7 @@ GPUS: Final = {
 }
 
 
-def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
+def computing_times(gpu: str, model: ModelShape, ranks: int) -> JsonObject:
     """Return the knobs of a preset that say how long `model` computes on `ranks` of `gpu`.
 
     See sim/presets/preset.py.
@@ -169,7 +170,7 @@ def attention_flops(model: ModelShape, ranks: int) -> dict[tuple[int, bool], int
     return found
 
 
-def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
+def step_ns(knobs: JsonObject, batch: int, kv_bytes: int) -> int:
     """Return how long a decode step takes that reads `kv_bytes` of the cache of `batch` requests on
     each rank.
     """
@@ -182,8 +183,8 @@ def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
 
 
 def describe(
-    gpu: str, ranks: int, model: ModelShape, knobs: dict[str, Any], expected: dict[str, Any]
-) -> dict[str, Any]:
+    gpu: str, ranks: int, model: ModelShape, knobs: JsonObject, expected: JsonObject
+) -> JsonObject:
     """Return the serving model as the metadata and the summary have it.
 
     `knobs` are those of the preset that say how long computing takes, `expected` what the roofline
@@ -227,7 +228,7 @@ def describe(
     }
 
 
-def in_words(serving: dict[str, Any]) -> str:
+def in_words(serving: JsonObject) -> str:
     """Return one line that says how long computing takes, and where that is from."""
     prefill, step_ns, steps = (
         serving[of] for of in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps")

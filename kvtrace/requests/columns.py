@@ -23,6 +23,7 @@ import numpy as np
 from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.schema import numbers
 from kvtrace.core.tables import read_csv
 from kvtrace.core.text import open_utf8, utf8_lines
@@ -82,7 +83,7 @@ class Columns:
             np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True)
         )
         kept = np.argsort(times, kind="stable")
-        facts: dict[str, Any] = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
+        facts: JsonObject = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
         facts["files"] = [table.path.name for table in tables]
         if self.has_failures:
             kept = kept[outputs[kept] > 0]
@@ -529,7 +530,7 @@ class ColumnsRead:
     """
 
     path: Path
-    arrays: dict[str, Any]
+    arrays: JsonObject
     others: tuple[str, ...]
 
     def __len__(self) -> int:

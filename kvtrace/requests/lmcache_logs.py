@@ -13,6 +13,7 @@ import msgspec
 
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import place_of
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import NS_PER_S, NS_PER_US
 from kvtrace.requests import requests as reading
 from kvtrace.requests.conversations import encoder
@@ -169,7 +170,7 @@ class _Key(msgspec.Struct):
 class _Record(msgspec.Struct, tag="record"):
     t_mono: reading.Seconds
     qualname: str
-    args: dict[str, Any]
+    args: JsonObject
 
 
 class _Layout(msgspec.Struct):
@@ -326,7 +327,7 @@ def chunk_bytes(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int |
     return sum(math.prod(shape) * (size or 0) for shape, size in zip(shapes, sizes, strict=True))
 
 
-def model_of(name: str, size_bytes: int | None, chunk_tokens: int) -> dict[str, Any]:
+def model_of(name: str, size_bytes: int | None, chunk_tokens: int) -> JsonObject:
     """Return what the origin of a source says of the model.
 
     Its name, and the KV bytes that one rank stores of a token.

@@ -12,12 +12,13 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
 from kvtrace.requests import requests as reading
 
@@ -111,7 +112,7 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     order = np.argsort(reading.column(times), kind="stable")
     arrivals = reading.column(times)[order]
     offsets, all_ids = reading.flat(chains, order)
-    facts: dict[str, Any] = {"time_unit": time_unit, "block_references": len(all_ids)}
+    facts: JsonObject = {"time_unit": time_unit, "block_references": len(all_ids)}
     facts |= {"conversations": len(sessions)} if len(sessions) else {}
     origin = reading.origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
     notes = (
@@ -273,14 +274,14 @@ class Sessions:
             session.turns, session.tokens = session.turns + 1, tokens + int(outputs[row])
         return whole, reading.NONE
 
-    def columns(self, order: reading.Ints, start_ns: int) -> dict[str, Any]:
+    def columns(self, order: reading.Ints, start_ns: int) -> JsonObject:
         """Return what Requests has of sessions, by `order` and from `start_ns` on.
 
         Nothing if no row names one.
         """
         if not self._known:
             return {}
-        found: dict[str, Any] = {
+        found: JsonObject = {
             "session_id": reading.column(self.number)[order],
             "turn": reading.column(self.turn)[order],
         }

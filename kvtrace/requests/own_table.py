@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from kvtrace.core.errors import TraceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
@@ -50,7 +50,7 @@ def read(path: Path) -> reading.Requests:
         "requests", path, reading.sha256_of(path), table.num_rows, block_tokens, of=source
     )
     tokens, notes = (found["input_tokens"], found["output_tokens"]), tuple(reader.meta.notes)
-    more: dict[str, Any] = {
+    more: JsonObject = {
         name: None if (found[name] == reading.NONE).all() else found[name]
         for name in ("session_id", "turn", "qos")
     }
@@ -69,7 +69,7 @@ unanswered unasked unknown_speakers
 """The fields of an origin that count oddities of the file."""
 
 
-def account(requests: reading.Requests) -> dict[str, Any]:
+def account(requests: reading.Requests) -> JsonObject:
     """Return the figures of `requests`.
 
     Counts, span, tokens, conversations, block reuse, gaps, oddities, nulls.
@@ -82,7 +82,7 @@ def account(requests: reading.Requests) -> dict[str, Any]:
     references = len(requests.block_ids)
     distinct = len(np.unique(requests.block_ids)) if requests.block_tokens else None
     sessions = requests.session_id
-    gaps: dict[str, Any] = {
+    gaps: JsonObject = {
         "count": 0,
         "total_ns": 0,
         "longest_ns": None,
@@ -130,7 +130,7 @@ def account(requests: reading.Requests) -> dict[str, Any]:
     }
 
 
-def _tokens(values: reading.Ints) -> dict[str, Any]:
+def _tokens(values: reading.Ints) -> JsonObject:
     median, p95 = np.percentile(values, [50, 95], method="inverted_cdf").tolist()
     return {
         "sum": int(values.sum()),
@@ -147,7 +147,7 @@ def write(
     argv: list[str],
     seed: int,
     progress: Callable[[float], None] = lambda _rows: None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write `requests` to `path` and return their figures; `progress` takes the rows so far."""
     figures = account(requests)
     source, notes = requests.origin, list(requests.notes)
@@ -162,7 +162,7 @@ def write(
     return figures
 
 
-def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
+def lines(figures: JsonObject) -> list[tuple[str, str]]:
     """Return the account as lines for people: (what, how much)."""
 
     def tokens(name: str) -> str:

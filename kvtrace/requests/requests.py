@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from kvtrace.core import pa, pc, pl
 from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, batch_of, enum_code
 from kvtrace.core.text import as_utf8, utf8_lines
@@ -67,7 +68,7 @@ class Requests:
     block_offsets: Ints
     block_ids: Ints
     block_tokens: int
-    origin: dict[str, Any]
+    origin: JsonObject
     """What the metadata says of the source: kind, file name, SHA-256, block_tokens, counts."""
     notes: tuple[str, ...]
     session_id: Ints | None = None
@@ -205,7 +206,7 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
 def origin_of(
     kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: Any
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return what the metadata records of a source.
 
     The fields that every source has, then its own `facts`.
@@ -224,7 +225,7 @@ def without_blocks(
     arrival_ns: Ints,
     input_tokens: Ints,
     output_tokens: Ints,
-    origin: dict[str, Any],
+    origin: JsonObject,
     notes: tuple[str, ...],
     **more: Any,
 ) -> Requests:
@@ -706,7 +707,7 @@ class Gathered:
                 ),
                 (unnamed, "tokens at the ends of prompts have no block id and are never reused"),
             )
-        place: dict[str, Any] = {}
+        place: JsonObject = {}
         answered = column(self._answered)[order]
         if (answered != arrivals).any():
             place["answered_ns"] = np.minimum(answered - arrivals[0], MAX_NS)
@@ -823,7 +824,7 @@ class Reshaping:
                 f"--cycle-ids {self.cycle_ids} is for later cycles: add --cycles, such as 2"
             )
 
-    def as_config(self) -> dict[str, Any]:
+    def as_config(self) -> JsonObject:
         """Return the fields that are not at their defaults."""
         plain = msgspec.to_builtins(Reshaping())
         return {
@@ -895,7 +896,7 @@ def take(requests: Requests, rows: Ints) -> Requests:
         "kind",
         "answered_ns",
     )
-    taken: dict[str, Any] = {
+    taken: JsonObject = {
         name: of[rows] for name in names if (of := getattr(requests, name)) is not None
     }
     waits = None if requests.waits is None else requests.waits.kept(rows)
@@ -1017,7 +1018,7 @@ def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) 
             ids_of(copy)
         )
     columns = {name: of for name in _COLUMNS if (of := getattr(requests, name)) is not None}
-    more: dict[str, Any] = {name: of[order % count] for name, of in columns.items()}
+    more: JsonObject = {name: of[order % count] for name, of in columns.items()}
     if (sessions := requests.session_id) is not None:
         numbers, conversations = dense(sessions[sessions != NONE])
         own = np.full((len(shifts_ns), count), NONE, dtype=np.int64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
@@ -17,6 +15,7 @@ from kvtrace.core.document.document import (
     Unit,
     table_of,
 )
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.simulation_stats import (
     SimulationStats,
@@ -36,7 +35,7 @@ from kvtrace.llm.serving import in_words
 _STREAMS_SHOWN = 8
 
 
-def _compute_lines(serving: dict[str, Any], stats: SimulationStats) -> list[str]:
+def _compute_lines(serving: JsonObject, stats: SimulationStats) -> list[str]:
     """Describe the GPU, the mean time of a generated token and the mean wait of a prompt."""
     lines = [in_words(serving)]
     if mean_ns := stats.decode.mean_ns_per_token:
@@ -50,7 +49,7 @@ def _compute_lines(serving: dict[str, Any], stats: SimulationStats) -> list[str]
     return lines
 
 
-def simulation_document(summary: dict[str, Any], stats: SimulationStats) -> Document:
+def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document:
     """Build the report of a simulation from its counters and the facts that `kvtrace gen` prints."""
     is_fleet = stats.fleet is not UNSET
     has_refusals = any(tier.refused_bytes is not UNSET for tier in stats.tiers)
@@ -92,7 +91,7 @@ def simulation_document(summary: dict[str, Any], stats: SimulationStats) -> Docu
     return Document(summary["file"], headline, [Chapter("", tables, notes)])
 
 
-def _endurance_line(tier: dict[str, Any]) -> str:
+def _endurance_line(tier: JsonObject) -> str:
     """Describe how much a tier is written a day and how that wears its drive."""
     line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
     if "instances" in tier:
@@ -184,7 +183,7 @@ def first_token_table(first: TimeToFirstToken) -> ReportTable:
     return table_of("modelled time to first token", Sheet.SUMMARY, columns, rows)
 
 
-def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
+def cost_line(cost: JsonObject, when: str, basis: str) -> str:
     """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
     requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
     puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))

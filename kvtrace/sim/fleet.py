@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import UNSET, UnsetType
 
+from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.config import nearest
 from kvtrace.core.document.chapters import HitRatios, hit_ratios
 from kvtrace.core.errors import ConfigError
@@ -346,7 +347,7 @@ class IncidentCounters:
         self._again = np.zeros(len(RestartCounts.__struct_fields__), np.int64)
         self._end_ns = 0
 
-    def see(self, rows: dict[str, Any], found: Any) -> None:
+    def see(self, rows: Columns, found: Array) -> None:
         """Count rows of the trace, and what requests found, records.LOOKUP_OUTCOME."""
         at = self._stretch(found["ts_ns"])
         rows_at = self._stretch(rows["ts_ns"])
@@ -374,7 +375,7 @@ class IncidentCounters:
                 np.add.at(self._storage, (place, first + count), 1)
             np.add.at(self._storage, (place, first + size), length[which])
 
-    def _stretch(self, ts_ns: Any) -> Any:
+    def _stretch(self, ts_ns: Array | np.int64) -> Array:
         parts = np.searchsorted(self._parts, ts_ns % NS_PER_S, side="right") - 1
         return ts_ns // NS_PER_S * len(self._parts) + parts
 
@@ -392,7 +393,7 @@ class IncidentCounters:
         step = max(1, -(-seconds // MOST_POINTS))
         starts = np.arange(0, seconds, step) * len(self._parts)
         end = max(
-            seconds * len(self._parts), int(self._stretch(end_ns)) + 1
+            seconds * len(self._parts), int(self._stretch(np.int64(end_ns))) + 1
         )  # what is last may come as it ends
         requests = np.add.reduceat(self._requests[:end], starts)
         tiers = np.add.reduceat(self._storage[:end], starts).reshape(
@@ -470,7 +471,7 @@ class IncidentCounters:
             ],
         )
 
-    def _between(self, first_ns: int, last_ns: int) -> tuple[dict[str, int], Any]:
+    def _between(self, first_ns: int, last_ns: int) -> tuple[dict[str, int], Array]:
         """Return what requests found in a window, and its stretches of storage.
 
         All that are left, if it ends last.
@@ -559,7 +560,7 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
     world.knobs.endless_tiers &= ~lost
 
 
-def all_tiers(world: records.World) -> tuple[Any, Any]:
+def all_tiers(world: records.World) -> tuple[Array, Array]:
     """Return the tiers of all places, records.TIER, by place and tier, nodes first.
 
     And for each if it is one.
@@ -621,7 +622,7 @@ def fleet_stats(setting: FleetSetting, world: records.World) -> FleetStats | Uns
     )
 
 
-def _imbalance(counts: Any) -> float | None:
+def _imbalance(counts: Array) -> float | None:
     """Return the largest of the nodes' `counts` over their mean; None if all are 0."""
     return float(counts.max()) / float(counts.mean()) if counts.any() else None
 

@@ -14,14 +14,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
 from kvtrace.core import metadata, pa
+from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
 from kvtrace.core.schema import (
     OBJECTS,
@@ -62,7 +64,7 @@ _KEY_DIGITS = 12
 def write(
     path: Path,
     simulation: Simulation,
-    config: dict[str, Any],
+    config: JsonObject,
     argv: list[str],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
@@ -157,7 +159,9 @@ def _run(
             )
         if log is not None and len(flush.log):
             log.write(
-                batch_of(REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names})
+                batch_of(
+                    REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names or ()}
+                )
             )
         taken.append((trace.rows, flush))
         # Memory is given back once what it holds is encoded.
@@ -176,12 +180,12 @@ def _run(
             future.result()
 
 
-def trace_batch(rows: dict[str, Any], extras: tuple[str, ...] = ()) -> pa.RecordBatch:
+def trace_batch(rows: Columns, extras: tuple[str, ...] = ()) -> pa.RecordBatch:
     """Return rows of the simulation, arrays by column, as a record batch that shares their memory."""
     return batch_of(TRACE, {"offset_bytes": np.zeros(len(rows["ts_ns"]), np.int64)} | rows, extras)
 
 
-def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
+def object_batch(first_id: int, kind: str, sizes: Array) -> pa.RecordBatch:
     """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record
     batch.
 
@@ -209,7 +213,7 @@ def notes_of(preset: Preset, model: ModelShape, requests: Requests | None, ranks
     ]
 
 
-def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Metadata:
+def _metadata(simulation: Simulation, config: JsonObject, argv: list[str]) -> Metadata:
     preset, model, requests = simulation.preset, simulation.model, simulation.load.requests
     facts = {
         "name": config["model"],
@@ -330,7 +334,7 @@ class StreamLabels:
             (len(settings), max(tier.stream_count for tier in settings), 2), np.int64
         )
 
-    def label(self, flush: Flush) -> Any:
+    def label(self, flush: Flush) -> Array:
         """Return the stream of each row of `flush`, int16; NONE where it has none."""
         self._note(flush)
         rows, found = flush.rows, np.full(len(flush.rows["op"]), NONE, np.int16)
@@ -395,7 +399,7 @@ class StreamLabels:
                 flush.log[name] if requests is None else getattr(requests, name)[rows]
             )
 
-    def _classes(self, of: Streams, write: dict[str, Any]) -> Any:
+    def _classes(self, of: Streams, write: Columns) -> Array:
         found = np.zeros(len(write["tier"]), np.int64)
         if of is Streams.PHASE:
             found = _PHASE_CLASS[write["phase"]]

@@ -27,12 +27,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
+from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.files import available_bytes
 from kvtrace.core.native.library import StructAt, function, held_back
@@ -102,7 +103,7 @@ class Sizes:
     """Without padding."""
     chunk_bytes: int
     """Of a chunk, all its objects together, each padded."""
-    pieces: Any
+    pieces: Array
     """records.PIECE: what a chunk consists of."""
     ranks: int
     """Those that store objects of their own."""
@@ -116,7 +117,7 @@ class Sizes:
         """Objects of one slot: one for each rank that stores, and each group of layers."""
         return self.ranks * self.layers
 
-    def of(self, tokens: Any, chunk_tokens: int) -> tuple[Any, Any]:
+    def of(self, tokens: Array, chunk_tokens: int) -> tuple[Array, Array]:
         """Return of how many objects items of so many `tokens` consist, and the bytes of each.
 
         See Knobs.
@@ -221,7 +222,7 @@ def has_times(preset: Preset) -> bool:
 
 
 def _set_knobs(
-    knobs: Any, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes
+    knobs: Structure, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes
 ) -> None:
     w, requests, is_chunk = p.workload, load.requests, p.entry is Entry.CHUNK
     knobs.source = records.USERS
@@ -427,7 +428,7 @@ def _set_requests(world: World, load: Load) -> None:
     world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
 
 
-def _follow(following: Any, waits: Waits, arrival_ns: Any) -> int:
+def _follow(following: Structure, waits: Waits, arrival_ns: Array) -> int:
     """Let requests wait as `waits` says.
 
     Return how many wait for none, and so come at `arrival_ns`, in order.
@@ -483,7 +484,7 @@ def check_memory(more_bytes: int) -> None:
         raise OutOfMemory(f"{why}: use fewer users or nodes, a shorter --duration or larger chunks")
 
 
-def make_rows(columns: Any, rows: int) -> None:
+def make_rows(columns: Structure, rows: int) -> None:
     """Allocate empty columns of `rows` rows."""
     for name, dtype in columns.tables.items():
         setattr(columns, name, np.empty(rows, dtype))
@@ -498,7 +499,7 @@ class GrowableTables:
     def __init__(self) -> None:
         self._memory: dict[str, mmap.mmap] = {}
 
-    def extend(self, owner: Structure, name: str, more: int) -> Any:
+    def extend(self, owner: Structure, name: str, more: int) -> Array:
         """Extend the table `name` of `owner` by `more` zeroed entries; return those."""
         table = getattr(owner, name)
         count, dtype = len(table), table.dtype
@@ -529,7 +530,7 @@ class GrowableTables:
         return getattr(owner, name)[count:]
 
 
-def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
+def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Array, Array]:
     """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their
     lists.
 
@@ -546,14 +547,14 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
     return tiers, lists
 
 
-def new_slots(sizes: Any) -> Any:
+def new_slots(sizes: Array) -> Array:
     """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
     slots = np.zeros(len(sizes), records.SLOT)
     slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, records.NONE
     return slots
 
 
-def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
+def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Array, Array]:
     """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is
     not LRU.
     """
@@ -581,19 +582,19 @@ SPARE = 2
 class Flush:
     """The output of the simulation since the last flush; the receiver may keep the arrays."""
 
-    rows: dict[str, Any]
+    rows: Columns
     """Trace rows, an array a column of world.h's RowColumns.
 
     Request and stage NONE for background work.
     """
-    object_bytes: Any
+    object_bytes: Array
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
-    is_other: Any
+    is_other: Array | None
     """int8 beside `object_bytes`.
 
     1 for buckets and the files beside them; None if none ever are.
     """
-    log: Any
+    log: Array
     """Requests of users, records.LOGGED_REQUEST."""
     now_ns: int
 
@@ -622,9 +623,9 @@ class Simulation:
                 "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for"
                 " synthetic users: leave them out, or FILE and --request-rate"
             )
-        self._first_tokens: list[Any] = []
+        self._first_tokens: list[Array] = []
         self._tables = GrowableTables()
-        self._spare: deque[dict[str, Any]] = deque()
+        self._spare: deque[Columns] = deque()
         self.sizes = sizes_of(preset, model, ranks)
         self.library = library_of(
             preset.workload,
@@ -666,7 +667,7 @@ class Simulation:
         """The virtual time: of the last event, once all is over."""
         return self.world.control.now
 
-    def arrivals(self) -> tuple[Any, Any] | None:
+    def arrivals(self) -> tuple[Array, Array] | None:
         """Return which requests of the file arrived, in order, and when, ns.
 
         None if all arrive at their times.
@@ -676,7 +677,7 @@ class Simulation:
         came = self.world.following.came[: self.world.control.arrived]
         return came["actor"], came["when"]
 
-    def library_object_bytes(self) -> list[tuple[str, Any]]:
+    def library_object_bytes(self) -> list[tuple[str, Array]]:
         """Return the first objects, those of system prompts, documents and entries.
 
         Kind, and int64 sizes.
@@ -772,7 +773,13 @@ class Simulation:
         New ones cost a page fault for each 4 KiB.
         """
         if flush.capacity_rows == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
-            self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
+            columns: Columns = {}
+            for name in self.world.rows.arrays:
+                whole = flush.rows[name].base
+                if whole is None:
+                    return
+                columns[name] = whole
+            self._spare.append(columns)
 
     def count_seconds(self, seconds: int) -> None:
         """Count what tiers read and write in each second.

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
+from kvtrace.core.arrays import Array
 from kvtrace.core.document.document import (
     Chapter,
     Document,
@@ -27,6 +27,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path
@@ -77,17 +78,17 @@ class Saving:
     course: Course
     shards: dict[str, list[int]]
     """Bytes by writer, of each part."""
-    model: dict[str, Any]
+    model: JsonObject
     """What the metadata says of the model."""
     until_ns: int
     seed: int
 
     @property
-    def sizes(self) -> Any:
+    def sizes(self) -> Array:
         """int64: the objects of one checkpoint, part by part."""
         return np.concatenate([np.array(sizes, np.int64) for sizes in self.shards.values()])
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> JsonObject:
         """Return what the run saves, restores and loses."""
         saves = sum(event.is_save for event in self.course.events)
         restores = len(self.course.events) - saves
@@ -180,12 +181,12 @@ def notes(job: Saving) -> Iterator[str]:
     )
 
 
-def _rows(job: Saving) -> Iterator[dict[str, Any]]:
+def _rows(job: Saving) -> Iterator[JsonObject]:
     sizes = job.sizes
     ranks = np.concatenate([np.arange(len(shard)) for shard in job.shards.values()])
     for number, event in enumerate(job.course.events):
         phase = _SAVE if event.is_save else _RESTORE
-        steps: list[tuple[int, int, Any, Any, Any]] = []
+        steps: list[tuple[int, int, Array | list[int], Array | list[int], Array | list[int]]] = []
         """Op, phase, objects, bytes and ranks, a stage each."""
         if number:
             steps.append((_READ, phase, [_MARKER], [MARKER_BYTES], [0]))
@@ -213,7 +214,7 @@ def _rows(job: Saving) -> Iterator[dict[str, Any]]:
         }
 
 
-def document(summary: dict[str, Any]) -> Document:
+def document(summary: JsonObject) -> Document:
     """Return what `kvtrace gen --preset checkpoint` made as a document."""
     found, training = summary["stats"]["checkpoint"], summary["training"]
     headline = (

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
 from kvtrace.core import pa
+from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.document.chapters import event_lines, event_tables
 from kvtrace.core.document.document import (
     Cell,
@@ -27,6 +28,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.errors import TraceError, refuse
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
@@ -51,7 +53,7 @@ _RETRIEVE, _DOCUMENT = (
 )
 
 
-def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
+def take(reader: Reader, progress: Callable[[float], None]) -> JsonObject:
     """Count a trace in one pass.
 
     Rows, span, objects, operations and bytes, peak live bytes, hit ratios.
@@ -100,7 +102,7 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     }
 
 
-def _count(batch: Any, counts: Any, sizes: Any) -> None:
+def _count(batch: pa.RecordBatch, counts: Array, sizes: Array) -> None:
     tier = batch.column("tier").to_numpy().astype(np.int64)
     op, phase = (batch.column(n).indices.to_numpy() for n in ("op", "phase"))
     cell = (tier * counts.shape[1] + op) * counts.shape[2] + phase
@@ -110,7 +112,7 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
     np.add.at(sizes.reshape(-1), cell, batch.column("length_bytes").to_numpy())
 
 
-def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
+def document(name: str, meta: Metadata, found: JsonObject) -> Document:
     """Return the inventory `found` of the trace `name` as a document."""
     named, asked = found["requests"], (meta.stats or {}).get("requests") or 0
     said = "- requests" if named is None else counted(named, "request")
@@ -164,7 +166,7 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     return Document(name, headline, [Chapter("", tables, lines)], meta.notes)
 
 
-def _capacity(tier: dict[str, Any]) -> Any:
+def _capacity(tier: JsonObject) -> Cell | str:
     """Return what a tier may hold; in a fleet, what each instance of it may."""
     capacity, nodes = tier["capacity_bytes"], tier.get("instance_nodes")
     if capacity is None:
@@ -262,7 +264,7 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
 
 def monthly_costs(
     trace: Path, tiers: Sequence[TierSetting], counters: Sequence[TierStats], span_ns: int | None
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return what each tier with a price costs a month at the rate of `trace`.
 
     Nothing of a trace without a span.
@@ -341,7 +343,7 @@ class Ledger:
         """Of the instances of tiers, and of what each object is in each of them."""
 
     @property
-    def extents(self) -> Any:
+    def extents(self) -> Array:
         """int64.
 
         The bytes that each object had in any tier, at its largest; -1 if no row names it.
@@ -359,12 +361,12 @@ class Ledger:
         return int(np.count_nonzero(self._validation.stages >= 0))
 
     @property
-    def live_bytes(self) -> Any:
+    def live_bytes(self) -> Array:
         """int64: of each tier, all its instances together; so are the peaks."""
         return self._validation.tiers["live_bytes"]
 
     @property
-    def peak_bytes(self) -> Any:
+    def peak_bytes(self) -> Array:
         """int64: the most that was live at once."""
         return self._validation.tiers["peak_bytes"]
 
@@ -399,7 +401,7 @@ class Ledger:
             raise self._fault(code, columns)
         self.rows += batch.num_rows
 
-    def _fault(self, code: int, columns: dict[str, Any]) -> TraceError:
+    def _fault(self, code: int, columns: Columns) -> TraceError:
         at = self._validation.fault_row
         row = {name: int(column[at]) for name, column in columns.items()}
         tier = self.tiers[row["tier"]]

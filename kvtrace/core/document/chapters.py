@@ -29,6 +29,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.document.export import PlainSheet
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Figures, Mlperf
 from kvtrace.core.run.run_file import RanksNote, RunFile
 from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
@@ -693,7 +694,7 @@ def fleet_tables(fleet: FleetStats) -> list[ReportTable]:
         ReportColumn("computing_ns", "computing", Unit.NS),
     ]
     by_node = fleet.by_node
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for node in range(len(by_node.requests)):
         lookups = by_node.lookups[node]
         local, shared = by_node.local_hits[node], by_node.shared_hits[node]
@@ -803,7 +804,7 @@ def event_tables(events: IncidentStats) -> list[ReportTable]:
     ]
 
 
-def _windows(events: IncidentStats) -> list[dict[str, Any]]:
+def _windows(events: IncidentStats) -> list[JsonObject]:
     """Return a row for each window of each event, with the fields of IncidentWindow."""
     return [
         {

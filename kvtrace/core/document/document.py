@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from kvtrace.core import units
+from kvtrace.core.json_types import JsonObject
 
 
 class Unit(StrEnum):
@@ -278,7 +279,7 @@ TIME_COLUMNS: Final = (
 """The mean and the percentiles of a distribution of times."""
 
 
-def parameters(title: str, sheet: Sheet, facts: dict[str, Any], note: str = "") -> ReportTable:
+def parameters(title: str, sheet: Sheet, facts: JsonObject, note: str = "") -> ReportTable:
     """Return a table of names and values; a `Cell` gives a value its unit."""
     return ReportTable(
         title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()], note=note
