@@ -19,21 +19,21 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from kvreplay.config.setting import Setting
-from kvreplay.engine.engine import Engine
 from kvreplay.engine.job import Driven
+from kvreplay.engine.native_engine import Engine
+from kvreplay.engine.setting import Setting
 from kvreplay.engine.share import AUTO
-from kvreplay.native.rows import NOT_DONE, READ, ROW, WRITE
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
+from kvreplay.plan.row_ring import NOT_DONE, READ, ROW, WRITE
 from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
-from kvreplay.probes.session import Probed
-from kvreplay.result import tables
+from kvreplay.probes.probe_session import Probed
+from kvreplay.result import run_tables as tables
 from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
 from kvreplay.result.figures import metrology, mlperf_figures, traffic_warnings
 from kvreplay.result.recording import LeastLater, RunPart, RunRecorder, TraceRows, ops_batch
-from kvreplay.result.tables import PartialRunFile, Running
+from kvreplay.result.run_tables import PartialRunFile, Running
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts

@@ -21,15 +21,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvreplay.config.config import CLOSED_LOOP_DEPTH
-from kvreplay.config.limits import check_memory
-from kvreplay.engine.engine import EngineName, choose, refusal
 from kvreplay.engine.job import Job
-from kvreplay.native.rows import OK, READ, WRITE, RowRing
+from kvreplay.engine.native_engine import EngineName, choose, refusal
 from kvreplay.plan.contents import DataSource
+from kvreplay.plan.memory_check import check_memory
+from kvreplay.plan.replay_config import CLOSED_LOOP_DEPTH
+from kvreplay.plan.row_ring import OK, READ, WRITE, RowRing
 from kvreplay.probes.libbpf import check_available
 from kvreplay.result.figures import LEAST
-from kvreplay.run.run import Interrupted, Replay, moved_between, quiet_interpreter
+from kvreplay.run.replay import Interrupted, Replay, moved_between, quiet_interpreter
 from kvreplay.tiers.claims import MEASURED
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import (

@@ -30,7 +30,7 @@ from kvreplay.probes.libbpf import (
     resolve,
     zone_shift,
 )
-from kvreplay.probes.session import blocks_batch, rwbs
+from kvreplay.probes.probe_session import blocks_batch, rwbs
 from kvreplay.tiers.host import devices_beneath
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.metadata import describe

@@ -15,10 +15,10 @@ import pytest
 from conftest import write_trace
 from phrases import pattern, shows
 
-from kvreplay.config import limits
-from kvreplay.config.config import Config
-from kvreplay.config.limits import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
-from kvreplay.run.run import Replay, replay
+from kvreplay.engine import limits
+from kvreplay.plan.memory_check import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import Replay, replay
 from kvtrace.core import files as files_of
 from kvtrace.core.errors import OutOfMemory, TraceError
 from kvtrace.core.schema import TRACE

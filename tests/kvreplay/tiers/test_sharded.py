@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.engine.engine import refusal
-from kvreplay.run.run import FinishedRun, Replay, replay
+from kvreplay.engine.native_engine import refusal
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
 from kvreplay.tiers.tier import (
     BY_ID,
