@@ -1,10 +1,7 @@
 """Results of serving benchmarks as a run.json without operations.
 
-Those of vLLM, AIPerf and LMCache.
-
-`vllm bench serve --save-result` (with or without --save-detailed), AIPerf's profile_export_aiperf
-as .json or .csv, and the summary or the row-a-request CSV of `lmcache bench engine`. Of each a
-table says what the benchmark calls our figures.
+Those of `vllm bench serve --save-result` (with or without --save-detailed), and the summary or the
+row-a-request CSV of `lmcache bench engine`. AIPerf's are read by aiperf.py with the same helpers.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ def one_file(files: Sequence[Path], what: str) -> Path:
 
 
 @contextmanager
-def _readable(path: Path, misfit: str) -> Iterator[None]:
+def readable(path: Path, misfit: str) -> Iterator[None]:
     """Turn what goes wrong while the file at `path` is read into a TraceError.
 
     `misfit` is for what it holds.
@@ -118,6 +115,9 @@ def imported(
     """
     wall_ns = None if seconds is None else nanoseconds(seconds, NS_PER_S, path)
     told = {name: value for name, value in counts.items() if name in Serving.__struct_fields__}
+    for name, value in told.items():
+        if value is not None and not 0 <= value < math.inf:
+            raise TraceError(f"{name} is {value}: it cannot be negative or infinite", path=path)
     for rate, of in _RATES.items():
         total = told.get(of)
         if told.get(rate) is None and total is not None and seconds:
@@ -224,138 +224,6 @@ def read_vllm(
     )
 
 
-_UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
-_AIPERF_TIMES = {
-    "avg": "mean_ns",
-    "p50": "p50_ns",
-    "p90": "p90_ns",
-    "p95": "p95_ns",
-    "p99": "p99_ns",
-    "max": "max_ns",
-}
-
-
-class _AiperfMetric(msgspec.Struct):
-    """One metric; of a single value, `avg` is it."""
-
-    avg: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    max: float | None = None
-    unit: str | None = None
-    count: int | None = None
-
-
-def _unit_ns(unit: str | None, path: Path) -> float:
-    """Return a metric's unit of time; TraceError if we know none of that name."""
-    if unit not in _UNITS_NS:
-        raise TraceError(f"times in {unit!r}; known are {', '.join(_UNITS_NS)}", path=path)
-    return _UNITS_NS[unit]
-
-
-class _AiperfExport(msgspec.Struct):
-    """What is read of an export: metrics by our names, and what became of the benchmark."""
-
-    requests: _AiperfMetric | None = msgspec.field(name="request_count", default=None)
-    failed_requests: _AiperfMetric | None = msgspec.field(name="error_request_count", default=None)
-    requests_per_s: _AiperfMetric | None = msgspec.field(name="request_throughput", default=None)
-    output_tokens_per_s: _AiperfMetric | None = msgspec.field(
-        name="output_token_throughput", default=None
-    )
-    input_tokens: _AiperfMetric | None = msgspec.field(name="total_isl", default=None)
-    output_tokens: _AiperfMetric | None = msgspec.field(name="total_osl", default=None)
-    seconds: _AiperfMetric | None = msgspec.field(name="benchmark_duration", default=None)
-    first_token: _AiperfMetric | None = msgspec.field(name="time_to_first_token", default=None)
-    output_token: _AiperfMetric | None = msgspec.field(name="inter_token_latency", default=None)
-    answer: _AiperfMetric | None = msgspec.field(name="request_latency", default=None)
-    aiperf_version: str | None = None
-    was_cancelled: bool | None = None
-    is_complete: bool | None = None
-    incomplete_reason: str | None = None
-    start_time: datetime | None = None
-
-
-_AIPERF_SHORT = {
-    "total_input_sequence_length": "total_isl",
-    "total_output_sequence_length": "total_osl",
-}
-"""Tags that are not what the .csv calls a metric, as `Request Latency (ms)`, in small letters."""
-
-
-def read_aiperf(
-    files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection
-) -> Imported:
-    """Import one export of AIPerf.
-
-    TraceError if the file holds none, or in a unit that we do not know.
-    """
-    path = one_file(files, "export")
-    misfit = "no profile export of AIPerf: {}"
-    found = (
-        _of_csv(path, misfit)
-        if path.suffix == ".csv"
-        else read_json(path, _AiperfExport, misfit=misfit)
-    )
-    if found.requests is None and found.requests_per_s is None and found.first_token is None:
-        raise TraceError(misfit.format("it holds none of its metrics"), path=path)
-    metrics = {
-        name: of
-        for name, of in msgspec.structs.asdict(found).items()
-        if isinstance(of, _AiperfMetric)
-    }
-    times = {
-        name: told_times(
-            {of: getattr(metric, word) for word, of in _AIPERF_TIMES.items()},
-            unit_ns,
-            metric.count,
-            path,
-        )
-        for name in ("first_token", "output_token", "answer")
-        if (metric := metrics.pop(name, None)) is not None
-        and (unit_ns := _unit_ns(metric.unit, path))
-    }
-    lasted, seconds = metrics.pop("seconds", None), None
-    if lasted is not None and lasted.avg is not None:
-        seconds = nanoseconds(lasted.avg, _unit_ns(lasted.unit, path), path) / NS_PER_S
-    told = {name: metric.avg for name, metric in metrics.items() if metric.avg is not None}
-    counts = {name: value if name in _RATES else round(value) for name, value in told.items()}
-    notes = [
-        (
-            "its inter-token latency is the mean of each answer: a time a token after the first, not"
-            " single gaps"
-        )
-    ]
-    if found.was_cancelled:
-        notes.append("it was CANCELLED: its figures are of a part")
-    if found.is_complete is False:
-        notes.append(f"it is INCOMPLETE: {found.incomplete_reason or 'no reason given'}")
-    benchmark = " ".join(["AIPerf", *([found.aiperf_version] if found.aiperf_version else [])])
-    return imported(path, benchmark, seconds, counts, times, notes=notes, started=found.start_time)
-
-
-def _of_csv(path: Path, misfit: str) -> _AiperfExport:
-    """Return the metrics in the sections that begin with them.
-
-    Others, such as of GPUs, have columns of their own.
-    """
-    found: dict[str, dict[str, float | str | None]] = {}
-    with _readable(path, misfit):
-        sections = path.read_text(encoding="utf-8-sig").split("\n\n")
-        for row in (
-            r for s in sections if s.startswith("Metric,") for r in csv.DictReader(s.splitlines())
-        ):
-            name, _, unit = row["Metric"].partition(" (")
-            tag = name.lower().replace(" ", "_")
-            cells = {"avg": row.get("Value")} | row
-            values = {key: float(cell) for key in _AIPERF_TIMES if (cell := cells.get(key))}
-            if not all(map(math.isfinite, values.values())):
-                raise ValueError(f"{name} is {', '.join(map(str, values.values()))}")
-            found[_AIPERF_SHORT.get(tag, tag)] = {"unit": unit.rstrip(")") or None, **values}
-    return msgspec.convert(found, _AiperfExport)
-
-
 _LMCACHE = "lmcache bench engine"
 
 
@@ -430,7 +298,7 @@ def read_lmcache(
 
 
 def _of_rows(path: Path, misfit: str) -> Imported:
-    with _readable(path, misfit), path.open(newline="", encoding="utf-8") as file:
+    with readable(path, misfit), path.open(newline="", encoding="utf-8") as file:
         rows = [msgspec.convert(row, _LmcacheRow, strict=False) for row in csv.DictReader(file)]
     if not rows:
         raise TraceError(misfit.format("it has no rows"), path=path)

@@ -23,9 +23,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import TypedDict
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,7 +33,6 @@ from kvdistill.formats.formats import (
     RELATIVE,
     Account,
     Imported,
-    ImportedFacts,
     ImportOptions,
     Rows,
 )
@@ -43,273 +41,11 @@ from kvdistill.queries.database import named
 from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core import duckdb, pl
 from kvtrace.core.errors import ConfigError, TraceError, need_file
-from kvtrace.core.files import decode_json
-from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import Distribution, Figures, Summary
-from kvtrace.core.run.run_builder import COMPLETE
-from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE, EngineNote
+from kvtrace.core.run.run_file import OPS_FILE, SERIES_FILE
 from kvtrace.core.schema import MOST, MOST_BYTES, SERIES
 from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
-from kvtrace.core.units import NS_PER_MS, counted, per_second
-
-_WHOLE = 100
-_NEEDED = ("io_bytes", "bw_bytes", "iops", "runtime", "lat_ns")
-"""What fio has of each direction since its version 3."""
-_Ms = Annotated[int, msgspec.Meta(ge=0, le=MOST // NS_PER_MS)]
-
-
-class _Times(msgspec.Struct):
-    """Latencies, so far as they are read; any field may be missing or null."""
-
-    mean: float | None = None
-    max: Count | None = None
-    N: Count | None = None
-    percentile: dict[str, Count | None] | None = None
-    bins: dict[str, Count | None] | None = None
-
-
-class _Moved(msgspec.Struct):
-    """What a job did in one direction."""
-
-    total_ios: Count | None = None
-    io_bytes: Count | None = None
-    bw_bytes: float | None = None
-    iops: float | None = None
-    runtime: _Ms | None = None
-    lat_ns: _Times | None = None
-    clat_ns: _Times | None = None
-
-
-class _Job(msgspec.Struct, rename={"options": "job options"}):
-    jobname: str | None = None
-    error: int | None = None
-    total_err: Count | None = None
-    job_runtime: _Ms | None = None
-    job_start: Count | None = None
-    """In ms of the Unix clock; fio has it from 3.36 on."""
-    groupid: int | None = None
-    hostname: str | None = None
-    """Of its client."""
-    read: _Moved | None = None
-    write: _Moved | None = None
-    trim: _Moved | None = None
-    sync: _Moved | None = None
-    options: dict[str, str | None] | None = None
-
-
-class _Result(msgspec.Struct, rename={"version": "fio version", "options": "global options"}):
-    """fio's result, so far as it is read, with the types that it must have."""
-
-    jobs: list[_Job | None] = []
-    client_stats: list[_Job | None] = []
-    """In place of `jobs`, the jobs of every client (`--client`), then their sum."""
-    version: str | None = None
-    options: dict[str, str | None] | None = None
-
-
-def read_results(
-    files: Sequence[Path], options: ImportOptions, _db: duckdb.DuckDBPyConnection
-) -> Imported:
-    """Import the results of one run of fio; each job is a tier of its name.
-
-    TraceError if a file holds no result of fio 3 or later.
-    """
-    results = [_result_of(path) for path in files]
-    jobs = [
-        (path, result, job)
-        for path, result in zip(files, results, strict=True)
-        for job in result.jobs
-        if job
-    ]
-    account = Account()
-    figures: list[Figures] = []
-    kinds: set[str] = set()
-    errors = []
-    names = _tier_names([job for *_, job in jobs], options.tier)
-    for (path, _, job), tier in zip(jobs, names, strict=True):
-        if job.error:
-            errors.append(f"job {job.jobname} of {path.name} ended with error {job.error}")
-        for op, found in {
-            "read": job.read,
-            "write": job.write,
-            "trim": job.trim,
-            "sync": job.sync,
-        }.items():
-            if found is None or not found.total_ios:
-                continue
-            account.rows_read += 1
-            if op in _OPS:
-                figures.append(_job_figures(job, op, found, tier, kinds, path))
-            else:
-                whose = f"{counted(found.total_ios, op)} of job {job.jobname} in {path.name}"
-                account.notes.append(f"counted in no figure: {whose}")
-    if not figures:
-        raise TraceError(
-            "holds no job that read or wrote (unified_rw_reporting=mixed does not separate them)",
-            path=files[0],
-        )
-    account.rows_kept = len(figures)
-    notes = [
-        "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
-        "each job is a tier of its name",
-        "bandwidth and rates are over each job's own run time",
-    ]
-    if "clat_ns" in kinds:
-        notes.append(
-            "latency is fio's completion latency, without submission (lat_percentiles=1 would give"
-            " the whole)"
-        )
-        notes[-1] += ", but the whole of jobs with lat_percentiles=1" * ("lat_ns" in kinds)
-    account.notes += notes
-    tiers = list(dict.fromkeys(f.tier for f in figures))
-    # A job that ended with an error had one at least; only continue_on_error counts them.
-    failed = sum(job.total_err or bool(job.error) for *_, job in jobs)
-    asked = [(result.options or {}) | (job.options or {}) for _, result, job in jobs]
-    return Imported(
-        account,
-        [],
-        tiers,
-        summary=Summary(
-            verdict="imported from fio-json",
-            figures=figures,
-            wall_ns=_wall_ns([job for *_, job in jobs], asked),
-            operations=sum(f.operations or 0 for f in figures),
-            errors=failed,
-        ),
-        facts=_run_facts(asked, errors),
-        config={
-            "fio": {"version": results[0].version, "jobs": dict(zip(names, asked, strict=True))}
-        },
-    )
-
-
-def _wall_ns(jobs: list[_Job], asked: list[dict[str, str | None]]) -> int | None:
-    """Return from when the first of `jobs` began to when the last one ended.
-
-    Null where fio does not say.
-
-    Of a group (group_reporting) job_runtime is that of its jobs added up, a direction's runtime
-    that of the longest.
-    """
-    lasted = []
-    for job in jobs:
-        moved = [
-            of.runtime for of in (job.read, job.write, job.trim) if of is not None and of.runtime
-        ]
-        lasted.append(min(job.job_runtime or 0, max(moved, default=MOST)))
-    starts = [job.job_start for job in jobs if job.job_start is not None]
-    if len(starts) == len(jobs):
-        wall_ms = max(start + ms for start, ms in zip(starts, lasted, strict=True)) - min(starts)
-    else:
-        # What stands behind a stonewall is a group of its own.
-        is_together = len({job.groupid for job in jobs}) == 1 and not any(
-            "startdelay" in of for of in asked[1:]
-        )
-        wall_ms = max(lasted) if is_together else 0
-    return wall_ms * NS_PER_MS or None
-
-
-def _result_of(path: Path) -> _Result:
-    need_file(path)
-    text = path.read_text(encoding="utf-8", errors="replace")
-    # fio writes warnings before the JSON to the same file, and other formats; with
-    # --status-interval the last is whole.
-    found = re.findall(r"^\{.*?(?:^\}$|\Z)", text, re.MULTILINE | re.DOTALL)
-    misfit = "not fio's JSON: {} (fio --output-format=json writes it)"
-    result = decode_json(found[-1].encode() if found else b"", _Result, path, misfit=misfit)
-    result.jobs += [job for job in result.client_stats if job and job.jobname != "All clients"]
-    return result
-
-
-def _tier_names(jobs: list[_Job], tier: str | None) -> list[str]:
-    """Return a name for each job.
-
-    Its own, with its host if there are several, or `tier`; made to differ.
-    """
-    names: list[str] = []
-    has_hosts = len({job.hostname for job in jobs if job.hostname}) > 1
-    for job in jobs:
-        own = "fio" if job.jobname is None else job.jobname
-        own += f" on {job.hostname}" if has_hosts and job.hostname else ""
-        name = own if tier is None else tier if len(jobs) == 1 else f"{tier} {own}"
-        same = sum(n == name or n.startswith(f"{name} #") for n in names)
-        names.append(f"{name} #{same + 1}" if same else name)
-    return names
-
-
-def _job_figures(
-    job: _Job, op: str, found: _Moved, tier: str, kinds: set[str], path: Path
-) -> Figures:
-    is_timed = bool(found.runtime)
-    latency, missing = (
-        _latency(found, kinds),
-        [name for name in _NEEDED if getattr(found, name) is None],
-    )
-    if missing or latency is None:
-        lacks = missing[0] if missing else "its latencies"
-        raise TraceError(f"not of fio 3 or later: {op} of a job lacks {lacks!r}", path=path)
-    return Figures(
-        tier=tier,
-        op=op,
-        engine="other",
-        is_simulated=False,
-        operations=found.total_ios,
-        errors=None if job.error or job.total_err else 0,
-        bytes=found.io_bytes,
-        io_bytes=found.io_bytes,
-        span_ns=(found.runtime or 0) * NS_PER_MS,
-        bandwidth_bytes_per_s=found.bw_bytes if is_timed else None,
-        operations_per_s=found.iops if is_timed else None,
-        latency=latency,
-    )
-
-
-def _latency(found: _Moved, kinds: set[str]) -> Distribution | None:
-    """Return a distribution, all of one kind.
-
-    Total latency if fio has its percentiles, else completion latency.
-
-    Null without both.
-    """
-    total = found.lat_ns
-    is_total = total is not None and (total.percentile, total.bins) != (None, None)
-    times = total if is_total else found.clat_ns
-    if times is None:
-        return None
-    kinds.add("lat_ns" if is_total else "clat_ns")
-    count = (found.total_ios or 0) if times.N is None else times.N
-    if not count:
-        return Distribution(0)
-    bins = sorted((int(v), n or 0) for v, n in (times.bins or {}).items() if v.isdecimal())
-    points: dict[str, float | None] = {}
-    for name, part in QUANTILES.items():
-        # fio's own, else that of the bin which holds it.
-        printed, rank = (
-            (times.percentile or {}).get(f"{part / _WHOLE:.6f}"),
-            nearest_rank(count, part),
-        )
-        points[f"{name}_ns"] = at_rank(bins, rank) if rank is None or printed is None else printed
-    distribution = Distribution(count, times.mean, max_ns=times.max)
-    return msgspec.structs.replace(distribution, **points)
-
-
-def _run_facts(options: list[dict[str, str | None]], errors: list[str]) -> ImportedFacts:
-    def same(name: str) -> str | None:
-        """Return the option that all jobs share, else null."""
-        values = {option.get(name) for option in options}
-        return values.pop() if len(values) == 1 else None
-
-    depth = same("iodepth")
-    return ImportedFacts(
-        status="partial" if errors else COMPLETE,
-        reason="; ".join(errors) or None,
-        engine=EngineNote(
-            name=same("ioengine") or "other",
-            queue_depth=int(depth) if depth is not None and depth.isdigit() else None,
-            io_bytes=None,
-        ),
-    )
-
+from kvtrace.core.units import NS_PER_MS, per_second
 
 TIER = "fio"
 _OWN_START = (
@@ -474,7 +210,7 @@ COLUMNS = ("ms", "value", "direction", "bytes", "c5", "c6", "c7")
 """Of every log of fio but histograms; what the last three hold depends on its options."""
 LEAST = 4
 _DIRECTIONS, _LOOKED_AT = ("0", "1", "2"), 1000
-_OPS = ("read", "write")
+_OPERATIONS = ("read", "write")
 _KIB = 1024
 _YEAR_MS = 366 * 86_400_000
 _MOST = {"ms": MOST // 1_000_000, "value": MOST, "bytes": MOST_BYTES, "direction": 1 << 30}
@@ -725,7 +461,7 @@ def _summary_of_windows(
         figures.append(
             Figures(
                 tier=tier,
-                op=_OPS[op],
+                op=_OPERATIONS[op],
                 engine="other",
                 is_simulated=False,
                 operations=operations,

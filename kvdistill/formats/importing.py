@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
 from kvtrace.core.tables import create, open_table, unpacked
+from kvtrace.core.text import has_byte_order_mark, utf8_lines
 from kvtrace.core.units import NS_PER_S
 
 TRACE_FILE, OBJECTS_FILE = "trace.parquet", "trace.objects.parquet"
@@ -68,7 +69,8 @@ def import_files(
     _check_folder(outdir, is_forced=is_forced)
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         db.execute("SET TimeZone = 'UTC'")
-        found = reader(options.format)(files, options, db)
+        with _utf8_files(files, Path(scratch)) as utf8_files:
+            found = reader(options.format)(utf8_files, options, db)
         if options.tier is not None and not found.tiers:
             raise ConfigError(
                 f"--tier {options.tier}: what {options.format} holds is of no tier; leave it out"
@@ -110,6 +112,34 @@ def import_files(
         written.append(RUN_FILE)
     found.account.files = written
     return found.account
+
+
+@contextmanager
+def _utf8_files(files: Sequence[Path], scratch: Path) -> Iterator[list[Path]]:
+    """Give copies in UTF-8 for those of `files` that begin with a byte order mark.
+
+    PowerShell's `>` writes UTF-16, and other Windows programs a mark before UTF-8. A copy has the
+    name of its file, and errors name the file itself.
+    """
+    originals: dict[Path, Path] = {}
+    utf8_files = []
+    for number, path in enumerate(files):
+        if not path.is_file() or not has_byte_order_mark(path):
+            utf8_files.append(path)
+            continue
+        copy = scratch / f"utf8-{number}" / path.name
+        copy.parent.mkdir()
+        with copy.open("wb") as out:
+            out.writelines(utf8_lines(path))
+        originals[copy] = path
+        utf8_files.append(copy)
+    try:
+        yield utf8_files
+    except TraceError as error:
+        original = originals.get(Path(str(error.path)))
+        if original is None:
+            raise
+        raise error.in_file(original) from None
 
 
 def _run_file(

@@ -30,8 +30,12 @@ SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
 REPLAY_GAP_KS_TARGET, DRAWN_GAP_KS_TARGET = 0.03, 0.10
 END_SLIP_TARGET = 0.01
-DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.20
+DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.25
 """A trace has no depth of its own: what is compared is what one disk made of one replay of it."""
+BUSY_DEPTH_TARGET = 0.20
+"""Of the depth at issue and while the device is busy, which a slower or faster disk changes less
+than the mean over all the time.
+"""
 HOT_TARGET = 0.02
 MRC_TARGET = 0.02
 """Mean absolute error of the miss-ratio curve up to which it counts as equal."""
@@ -42,10 +46,11 @@ _SIGMAS = 2
 _NEAREST_RANK_P99 = 100
 _NO_TIME = "a closed loop waits for operations, which take no time on fio's null engine"
 _NO_WAIT = (
-    "none waits for the one before it of its request, as kvreplay's do; jobs made of kvreplay's run"
-    " (kvdistill fio RUN) have the times at which it issued them"
+    "no I/O of the job waits for another, as kvreplay's do; jobs made of kvreplay's run (kvdistill"
+    " fio RUN) have the times at which it issued them"
 )
 _OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
+ISSUE_DEPTH, BUSY_DEPTH = "in flight at issue", "in flight while busy"
 SIZES, DEPTH, GAPS = "I/Os of other sizes", "I/Os in flight", "gaps between arrivals, KS"
 _MOST_SIZES = 1024
 """Of more distinct sizes, those beyond add nothing to what chance is said to do.
@@ -113,6 +118,10 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     """In flight for all but 1 % of the time; null where the device was not looked at."""
     idle_share: float | None = None
     """Share of the time with nothing in flight; null likewise."""
+    depth_at_issue: float | None = None
+    """Mean requests in flight when one is issued, with that one; null likewise."""
+    busy_depth: float | None = None
+    """Mean requests in flight over the time with any; null likewise."""
     end_slip: float | None = None
     """How much later than asked the last arrival came, relative to the span."""
     late_p50_us: int | None = None
@@ -332,11 +341,14 @@ def verdicts(
     source: StreamFigures,
     chance: Chance = EXACT,
     depth_target: float = DEPTH_TARGET,
+    *,
+    has_lanes: bool = False,
 ) -> list[Verdict]:
     """Return each defined target against the measured value.
 
     A miss that `chance` explains neither passes nor fails; nor does one in time where half of the
-    I/Os were late.
+    I/Os were late. In lanes I/Os wait for those before them, as the source's do, so that they are
+    late by what the device takes: their gaps and their end are no target, only their rates.
     """
     is_replay = chance == EXACT
     reads, rate, moved, depth = (
@@ -356,7 +368,7 @@ def verdicts(
         if is_replay
         else f"{chance.operations:,} operations are too few"
     )
-    late_us = figures.late_p50_us or 0
+    late_us = 0 if has_lanes else figures.late_p50_us or 0
     said = (
         f"half of the I/Os were over {format_duration(late_us * NS_PER_US)} late: the target does"
         " not keep up"
@@ -378,7 +390,7 @@ def verdicts(
         judged("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance.ios_per_s, late),
         judged("bytes a second", "within 1.5 %", moved, RATE_TARGET, chance.bytes_per_s, late),
         judged(SIZES, "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, chance.size_tv),
-        judged(GAPS, f"<= {gap}", figures.gap_ks, gap, gap_chance, late),
+        *([] if has_lanes else [judged(GAPS, f"<= {gap}", figures.gap_ks, gap, gap_chance, late)]),
         judged(
             DEPTH,
             f"within {100 * depth_target:.0f} %",
@@ -400,10 +412,16 @@ def verdicts(
         ),
     ]
     if is_replay:
-        rows += [
-            judged("end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late),
-            Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
-        ]
+        busy = f"within {100 * BUSY_DEPTH_TARGET:.0f} %"
+        for name, field in ((ISSUE_DEPTH, "depth_at_issue"), (BUSY_DEPTH, "busy_depth")):
+            value = _relative(getattr(figures, field), getattr(source, field))
+            if value is not None:
+                rows.append(judged(name, busy, value, BUSY_DEPTH_TARGET, 0, late))
+        if not has_lanes:
+            rows.append(
+                judged("end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late)
+            )
+        rows.append(Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios))
     if figures.side is not Side.DEVICE:
         # What fio asks for is not what arrives.
         rows.append(Verdict("seen at the device", "yes", False, None, "only fio's side was seen"))
@@ -436,6 +454,26 @@ def _relative(value: float | None, source: float | None) -> float | None:
 def gaps_us(stream: Stream) -> NDArray[np.int64]:
     """Return the gaps between arrivals in µs, in order of time."""
     return np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
+
+
+def _depth_when_busy(distilled: Distilled) -> tuple[float | None, float | None]:
+    """Return the mean requests in flight at issue, and while the device is busy.
+
+    A request counts itself. Null where none was timed.
+    """
+    assert distilled.ios is not None
+    table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
+    begun, done, length = (column.to_numpy() for column in table.columns)
+    begun, done = np.sort(begun[length > 0]), np.sort(done[length > 0])
+    if not len(begun):
+        return None, None
+    # What was issued so far, without what had completed by then.
+    at_issue = np.arange(1, len(begun) + 1) - np.searchsorted(done, begun, "right")
+    total_ns = float(done.sum() - begun.sum())
+    # The device is idle between the last completion of all so far and the next issue.
+    idle_ns = float(np.maximum(begun[1:] - done[:-1], 0)[at_issue[1:] <= 1].sum())
+    busy_ns = float(done[-1] - begun[0]) - idle_ns
+    return float(at_issue.mean()), total_ns / busy_ns if busy_ns > 0 else None
 
 
 def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:
@@ -548,16 +586,27 @@ def asked_stream(batches: Iterable[FioIos], *, by_instant: bool) -> Stream:
     )
 
 
-def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
-    """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of
-    issue.
+@dataclass(frozen=True, slots=True)
+class LatencyLog:
+    """A latency log of one of fio's jobs."""
 
-    Submission logs have the time of issue in whole milliseconds; completion logs that of
-    completion, and the latency in nanoseconds. Within a millisecond the order is the source's.
+    path: Path
+    is_submission: bool
+    """Whether its times are those of submission, in whole ms; else of completion, with the latency
+    in ns.
     """
-    found, us = [logged_latencies(log) for log in logs], np.full(len(source.us), -1, dtype=np.int64)
-    for index, (time_ms, latency_ns, direction, length, offset) in enumerate(found):
-        mine = slice(index, None, len(logs))
+    members: NDArray[np.int64]
+    """Which I/Os of the source the job does, by their numbers, in order."""
+
+
+def replayed_stream(logs: Sequence[LatencyLog], source: Stream) -> Stream:
+    """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of
+    issue; within a millisecond the order is the source's.
+    """
+    found = [logged_latencies(log.path) for log in logs]
+    us = np.full(len(source.us), -1, dtype=np.int64)
+    for log, (time_ms, latency_ns, direction, length, offset) in zip(logs, found, strict=True):
+        mine = log.members
         same = (
             (direction == 0, source.is_read[mine]),
             (length, source.length[mine]),
@@ -570,7 +619,7 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
                 np.concatenate(of)[order] for of in zip(*found, strict=True)
             )
             return Stream(ms * US_PER_MS, op == 0, places, sizes, np.arange(len(order)), US_PER_MS)
-        us[mine] = time_ms * US_PER_MS - (0 if is_submission else latency_ns // NS_PER_US)
+        us[mine] = time_ms * US_PER_MS - (0 if log.is_submission else latency_ns // NS_PER_US)
     order = np.argsort(us // US_PER_MS, kind="stable")
     others = {
         name: getattr(source, name)[order] for name in ("is_read", "offset", "length", "arrival")
@@ -669,12 +718,10 @@ class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_logged(
-    run: CheckedRun, seen: Seen, logs: Sequence[Path], *, is_submission: bool
+    run: CheckedRun, seen: Seen, logs: Sequence[LatencyLog]
 ) -> tuple[ClosenessPair, IssueTimes | None]:
     """Return how close a job of iologs came, by fio's latency `logs`, and what issuing took if that
     can be determined.
-
-    The logs are of submission, or of completion.
     """
     log, ios, parts = run.job.log, run.distilled.ios, run.job.ios
     assert log is not None
@@ -683,8 +730,10 @@ def compare_logged(
     source = asked
     if ios is not None and not run.is_replay:
         source = asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
-    stream = replayed_stream(logs, asked, is_submission=is_submission)
-    depth = None if is_submission else _mean_depth(seen.result["jobs"], stream)
+    stream = replayed_stream(logs, asked)
+    # Where fio does not reap completions while it waits, its latencies are wrong.
+    has_latencies = not any(log.is_submission for log in logs)
+    depth = _mean_depth(seen.result["jobs"], stream) if has_latencies else None
     figures = job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)
     chance = EXACT
     if not run.is_replay:
@@ -841,14 +890,21 @@ def compare(
         )
         fios["mrc_error"] = mrc_error(own or stream, asked)
         figures = _in_parts(figures, seen.device, longest_bytes, most_bytes, **fios)
+        shown, figures = (
+            msgspec.structs.replace(of, depth_at_issue=at_issue, busy_depth=busy)
+            for of, side in ((shown, run.reference), (figures, seen.device))
+            for at_issue, busy in [_depth_when_busy(side)]
+        )
     elif ios is None:
         shown = msgspec.structs.replace(shown, **dict.fromkeys(_OF_BLOCKS))
         figures = msgspec.structs.replace(figures, mrc_error=None)
     depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
-    found = verdicts(figures, shown, chance, depth_target)
+    has_lanes = run.mode is FioMode.REPLAY and run.job.lanes is not None
+    found = verdicts(figures, shown, chance, depth_target, has_lanes=has_lanes)
     if (
         is_replayed
         and run.mode is not FioMode.STAT
+        and not has_lanes
         and (figures.mean_depth or 0) > (shown.mean_depth or 0)
     ):
         missed = (DEPTH, False)

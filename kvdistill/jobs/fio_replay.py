@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio import PlacedOperations
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
+from kvdistill.jobs.fio_lanes import MAX_LANES, Lane, LanePlan
 from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, FioSettings
 from kvdistill.jobs.job import (
     GRANULE_BYTES,
@@ -60,6 +61,8 @@ FIRST_US = 1
 """fio drops the gap after timestamp 0."""
 # A row may become many lines: 32 MiB objects are 32 each.
 _BATCH_ROWS = 1 << 14
+_LANE_START_MS = 10
+"""fio starts a process for each lane."""
 _START_MS, _LINES_PER_MS, _FILLED_PER_MS = 1000, 200, 500_000
 """Before the first I/O fio reads the logs, and fills its buffers with random data."""
 
@@ -68,7 +71,9 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of the written logs, in fio's terms: each line is one I/O."""
 
     files: list[str]
-    """One a job; line i of the whole is in file i modulo their number."""
+    """One a job; without lanes, line i of the whole is in file i modulo their number."""
+    lanes: list[Lane] = []
+    """The jobs whose I/Os wait for each other, one for each of `files`; empty where none waits."""
     version: int
     target: str
     max_io_bytes: int
@@ -95,8 +100,10 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     def depth(self) -> int:
         """The most I/Os in flight of one asynchronous job.
 
-        Its longest burst, where its buffers are not too much.
+        Its longest burst, where its buffers are not too much; of lanes, those of all together.
         """
+        if self.lanes:
+            return sum(lane.depth for lane in self.lanes)
         return min(most_in_flight(self.largest_io_bytes), max(32, self.max_burst_ios))
 
 
@@ -152,10 +159,12 @@ def split(operations: PlacedOperations, max_io_bytes: int) -> Iterator[FioIos]:
         }
 
 
-def plan_iologs(name: str, ios: IoSource, options: JobOptions) -> LogSummary:
+def plan_iologs(
+    name: str, ios: IoSource, options: JobOptions, lanes: LanePlan | None = None
+) -> LogSummary:
     """Return what the iologs called `name` of the `ios` will hold, without writing them.
 
-    Unless `options` say else, it is one log, of one asynchronous job: many jobs wake each on its
+    With `lanes` there is one for each. Otherwise, unless `options` say else, it is one log, of one asynchronous job: many jobs wake each on its
     own, and as many as there are may be in flight. Its times are absolute milliseconds: relative
     microseconds are closer, but what fio takes to issue an I/O adds up, unless a check has measured
     it (`issue_us`), see docs/concepts/fio-jobs.md. They are called `name`.iolog, or `name`.1.iolog
@@ -164,6 +173,8 @@ def plan_iologs(name: str, ios: IoSource, options: JobOptions) -> LogSummary:
     version, jobs = options.log_version or ABSOLUTE, options.jobs or 1
     counts = _counted(ios())
     lines = counts["read_ios"] + counts["write_ios"]
+    if lanes is not None:
+        return _plan_lane_logs(lanes, counts, options)
     # fio takes a log without I/O for an error.
     jobs = max(1, min(jobs, lines))
     width = len(str(jobs))
@@ -187,7 +198,44 @@ def plan_iologs(name: str, ios: IoSource, options: JobOptions) -> LogSummary:
     return log
 
 
-def write_iologs(folder: Path, name: str, log: LogSummary, ios: IoSource) -> None:
+def _plan_lane_logs(plan: LanePlan, counts: _Counts, options: JobOptions) -> LogSummary:
+    """Return the logs of lanes: absolute times, since a lane that is late has to catch up."""
+    buffer_bytes = sum(lane.depth * lane.largest_io_bytes for lane in plan.lanes)
+    lines = counts["read_ios"] + counts["write_ios"]
+    start_ms = _START_MS + lines // _LINES_PER_MS + buffer_bytes // _FILLED_PER_MS
+    return LogSummary(
+        files=[lane.file for lane in plan.lanes],
+        lanes=plan.lanes,
+        version=ABSOLUTE,
+        target=options.target,
+        max_io_bytes=options.io_bytes,
+        start_ms=start_ms + _LANE_START_MS * len(plan.lanes),
+        **counts,
+    )
+
+
+def log_members(log: LogSummary, ios: IoSource, plan: LanePlan | None) -> list[NDArray[np.int64]]:
+    """Return, for each of the files of `log`, which I/Os of the whole it holds, by their numbers."""
+    jobs = len(log.files)
+    if plan is None:
+        count = log.read_ios + log.write_ios
+        return [np.arange(index, count, jobs) for index in range(jobs)]
+    lanes = np.concatenate([*_lanes_of(ios(), plan)])
+    return [np.flatnonzero(lanes == index) for index in range(jobs)]
+
+
+def _lanes_of(batches: Iterable[FioIos], plan: LanePlan) -> Iterator[NDArray[np.int16]]:
+    """Yield the lane of each I/O, batch by batch: all parts of an operation go to one lane."""
+    done = 0
+    for batch in batches:
+        operation = done + np.cumsum(batch["part"] == 0) - 1
+        yield plan.lane_of_operation[operation]
+        done = int(operation[-1]) + 1
+
+
+def write_iologs(
+    folder: Path, name: str, log: LogSummary, ios: IoSource, plan: LanePlan | None = None
+) -> None:
     """Write the logs called `name` of the `ios` to `folder`, as `log` plans them.
 
     Logs of an earlier number are removed.
@@ -201,12 +249,17 @@ def write_iologs(folder: Path, name: str, log: LogSummary, ios: IoSource) -> Non
             for file in log.files
         ]
         logs = [_Log(out, log) for out in outs]
-        done = 0
-        for batch in ios():
-            for index, each in enumerate(logs):
-                # Line i goes to log i modulo their number.
-                each.write(batch, slice((index - done) % jobs, None, jobs))
-            done += len(batch["us"])
+        if plan is not None:
+            for batch, lanes in zip(ios(), _lanes_of(ios(), plan), strict=True):
+                for index in np.unique(lanes):
+                    logs[index].write(batch, lanes == index)
+        else:
+            done = 0
+            for batch in ios():
+                for index, each in enumerate(logs):
+                    # Line i goes to log i modulo their number.
+                    each.write(batch, slice((index - done) % jobs, None, jobs))
+                done += len(batch["us"])
         for each in logs:
             each.close()
 
@@ -235,7 +288,7 @@ class _Log:
             f"{stamp}{self._target} open\n".encode()
         )
 
-    def write(self, batch: FioIos, chosen: slice) -> None:
+    def write(self, batch: FioIos, chosen: slice | NDArray[np.bool_]) -> None:
         """Write the `chosen` I/Os of `batch`."""
         us = batch["us"][chosen]
         if not len(us):
@@ -325,10 +378,11 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
     reads, moved = log.read_ios, log.read_bytes + log.write_bytes
     ios, seconds = reads + log.write_ios, (log.last_us - FIRST_US) * NS_PER_US / NS_PER_S
     took_s, jobs = source.mean_depth / source.ios_per_s, len(log.files)
+    most = jobs if jobs > 1 and not log.lanes else log.depth
     # Without response times nobody knows whether one I/O at a time of each job is enough.
-    rate = nan if isnan(took_s) and jobs > 1 else ios / seconds
+    rate = nan if isnan(took_s) and jobs > 1 and not log.lanes else ios / seconds
     idle = nan if isnan(took_s) else source.idle_share
-    if rate * took_s > (most := log.depth if jobs == 1 else jobs):
+    if rate * took_s > most:
         rate, idle = most / took_s, 0.0
     # Drawn apart, operations wait for each other otherwise than in the source.
     told = (nan, nan, nan) if is_drawn else (0.0, rate * took_s, idle)
@@ -337,11 +391,18 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
 
 # Long: what stands in the head.
 def log_job(
-    profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, options: JobOptions
+    profile: Profile,
+    log: LogSummary,
+    mode: FioMode,
+    span_bytes: int,
+    options: JobOptions,
+    *,
+    waiting_requests: int = 0,
 ) -> FioJob:
     """Return the job that runs `log`.
 
     Every operation of the profile, or, for the reuse job, what was drawn from it.
+    `waiting_requests` begin in the source before their lane is free.
     """
     if mode is FioMode.REPLAY:
         title = "Exact replay of a KV-cache workload: every read and write, at its time"
@@ -353,11 +414,7 @@ def log_job(
             f"read before written: {prior}; the prefill writes the whole target, so that every read"
             " finds data on the device"
         )
-        run = "; jobs made of kvreplay's run of it have the times at which it issued them"
-        lost = [
-            "dependencies of requests and stages: all operations are issued by time, none waits for"
-            " another to complete" + run * (profile.origin.kind is SourceKind.TRACE)
-        ]
+        lost = _lost_order(profile, log, waiting_requests)
     else:
         title = (
             "Randomly drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and reuse"
@@ -376,12 +433,7 @@ def log_job(
     started = f"{started}, to read the logs and fill buffers: fio's mean rates count them"
     reads = f"{counted(log.read_ios, 'read')} of {counted(log.read_bytes, 'byte')}"
     writes = f"{counted(log.write_ios, 'write')} of {counted(log.write_bytes, 'byte')}"
-    ios = [f"{reads} and {writes} in the log", "all from one log, asynchronously"]
-    if len(log.files) > 1:
-        ios[1] = (
-            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight"
-            " each: no more are in flight, and latencies are correct"
-        )
+    ios = [f"{reads} and {writes} in the log", _said_order(log)]
     if any(log.issue_us):
         base, per_mib = log.issue_us
         each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
@@ -391,6 +443,8 @@ def log_job(
         )
     largest, count = log.largest_io_bytes, len(log.files)
     buffers = [(log.depth, largest)] if count == 1 else [(1, largest)] * count
+    if log.lanes:
+        buffers = [(lane.depth, lane.largest_io_bytes) for lane in log.lanes]
     held = sum(depth * size for depth, size in buffers) + 128 * (log.read_ios + log.write_ios)
     split = (
         f"split: {counted(log.split_ops, 'operation')} longer than"
@@ -411,10 +465,12 @@ def log_job(
         ),
         *common_losses(profile),
     ]
-    shared: FioOptions = {"direct": True, "ioengine": "psync" if count > 1 else "libaio"}
-    if count == 1:
-        shared["iodepth"] = log.depth
-    shared["bs"] = largest
+    shared: FioOptions = {"direct": True}
+    if not log.lanes:
+        shared["ioengine"] = "psync" if count > 1 else "libaio"
+        if count == 1:
+            shared["iodepth"] = log.depth
+        shared["bs"] = largest
     return fio_job(
         mode,
         profile,
@@ -429,11 +485,64 @@ def log_job(
         bugs=_bugs(options.version, log),
         shared=FioSettings(shared),
         more=FioSettings({"group_reporting": True}),
-        sections=[
-            FioSection(file.removesuffix(".iolog"), FioSettings({"read_iolog": file}))
-            for file in log.files
-        ],
+        sections=_log_sections(log),
     )
+
+
+def _log_sections(log: LogSummary) -> list[FioSection]:
+    """Return one section for each iolog."""
+    own = [lane.options for lane in log.lanes] or [FioOptions()] * len(log.files)
+    return [
+        FioSection(file.removesuffix(".iolog"), FioSettings({"read_iolog": file, **options}))
+        for file, options in zip(log.files, own, strict=True)
+    ]
+
+
+def _said_order(log: LogSummary) -> str:
+    """Return in words which I/Os wait for which others."""
+    if log.lanes:
+        chains = [lane for lane in log.lanes if lane.is_chain]
+        widths = sorted({lane.depth for lane in chains})
+        width = (
+            f"{widths[0]} to {widths[-1]} I/Os" if len(widths) > 1 else counted(widths[0], "I/O")
+        )
+        text = (
+            f"requests are dealt out to {counted(len(chains), 'lane')} of {width} in flight, as the"
+            " stages of requests have; a lane goes on once a stage has completed"
+        )
+        if len(chains) < len(log.lanes):
+            text += "; I/Os of no request are in a lane of their own, and wait for nothing"
+        return text
+    if len(log.files) > 1:
+        return (
+            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight"
+            " each: no more are in flight, and latencies are correct"
+        )
+    return "all from one log, asynchronously"
+
+
+def _lost_order(profile: Profile, log: LogSummary, waiting_requests: int) -> list[str]:
+    """Return what the replay loses of the order in which I/Os wait for each other."""
+    if not log.lanes:
+        run = "; jobs made of kvreplay's run of it have the times at which it issued them"
+        return [
+            "dependencies of requests and stages: all operations are issued by time, none waits for"
+            " another to complete" + run * (profile.origin.kind is SourceKind.TRACE)
+        ]
+    lost = [
+        (
+            "the order of operations of one object in different requests: a read does not wait for"
+            " the write of another request"
+        )
+    ]
+    if any(lane.is_chain and lane.depth > 1 for lane in log.lanes):
+        lost.append("stages of fewer I/Os than their lane: the next stage begins with them")
+    if waiting_requests:
+        lost.append(
+            f"{counted(waiting_requests, 'request')} wait for another to end, for there are no more"
+            f" than {MAX_LANES} lanes"
+        )
+    return lost
 
 
 def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
@@ -459,7 +568,7 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
             lines.append(
                 f"fio from {REAPS_WHILE_WAITING} on busy-waits: each job needs a CPU of its own"
             )
-    if is_one and (is_absolute or is_old):
+    if any(lane.depth > 1 for lane in log.lanes) or (is_one and (is_absolute or is_old)):
         which = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
         lines.append(
             f"{which} does not reap completions while it waits for the next time: its completion"

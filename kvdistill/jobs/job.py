@@ -71,7 +71,7 @@ STAT_MAX_IO_BYTES = 512 * MIB
 
 Fio buffers depth times the longest in memory.
 """
-BUFFER_BYTES, _MAX_DEPTH = 256 * MIB, 1024
+BUFFER_BYTES, MAX_DEPTH = 256 * MIB, 1024
 _MAX_TARGET = 256
 MAX_JOBS = 1024
 GRANULE_BYTES = 4096
@@ -113,7 +113,7 @@ def most_in_flight(io_bytes: int, of_bytes: int = BUFFER_BYTES) -> int:
     The default is that of jobs of a trace, exact and statistical alike, so that one can be held
     against the other.
     """
-    return max(1, min(_MAX_DEPTH, of_bytes // max(1, io_bytes)))
+    return max(1, min(MAX_DEPTH, of_bytes // max(1, io_bytes)))
 
 
 def parse_version(text: str) -> FioVersion:
@@ -623,6 +623,16 @@ def installed() -> FioVersion | None:
         return None
     done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603 - found on the path
     return parse_version(done.stdout)
+
+
+def knows_option(name: str) -> bool:
+    """Return whether the fio on the path has the option called `name`."""
+    if (program := shutil.which("fio")) is None:
+        return False
+    done = subprocess.run(  # noqa: S603 - found on the path
+        [program, f"--cmdhelp={name}"], capture_output=True, text=True, check=False
+    )
+    return done.returncode == 0 and f"{name}:" in done.stdout
 
 
 def run_fio(

@@ -138,7 +138,7 @@ def make_trace(attempt: Attempt, output: Path) -> None:
         [
             *("gen", "--preset", attempt.option.preset, "--seed", str(attempt.seed)),
             *("--duration", f"{attempt.runtime_ns}ns"),
-            *("--set", f"tiers.{STORAGE}.capacity={attempt.capacity_bytes}"),
+            *("--set", f"tiers.{STORAGE}.capacity={attempt.capacity_bytes}B"),
             *("-o", str(output / TRACE), "--requests-out", str(output / REQUESTS), "--force"),
         ],
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvtrace.core import units
+from kvtrace.core.config import as_setting
 from kvtrace.core.document import document as doc
 from kvtrace.core.metadata import STALLS
 from kvtrace.curves.mrc import CurvePoint, HitCurve
@@ -243,7 +244,7 @@ def size_document(
         }
         settings = [f"--gpu {INSTANT}"] * is_ordered
         settings += [
-            f"--set tiers.{name}.capacity={'unlimited' if of is None else of}"
+            f"--set {as_setting(f'tiers.{name}.capacity', 'unlimited' if of is None else of)}"
             for name, of in sizes.items()
         ]
         notes.append(

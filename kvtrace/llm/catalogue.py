@@ -27,7 +27,7 @@ from kvtrace.core.document.document import (
     columns_of,
 )
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import counted, format_count, format_io_size
+from kvtrace.core.units import counted, format_bytes, format_count, format_io_size
 from kvtrace.llm import shape as shapes
 from kvtrace.llm.huggingface import read_model
 
@@ -158,6 +158,7 @@ def _token_bytes(model: shapes.ModelShape) -> dict[str, int]:
         "growing_bytes_per_token",
         "windowed_bytes_per_token",
         "state_bytes",
+        "fixed_bytes",
     )
     return {name: getattr(shapes, name)(model) for name in sizes}
 
@@ -168,7 +169,11 @@ def listing_document(models: list[dict[str, Any]]) -> Document:
         "growing_bytes_per_token": "growing, B/token",
         "windowed_bytes_per_token": "windowed, B/token",
     }
-    headings = bytes_of | {"state_bytes": "state, B", "max_context_tokens": "context, tokens"}
+    headings = bytes_of | {
+        "state_bytes": "state, B",
+        "fixed_bytes": "fixed, B/request",
+        "max_context_tokens": "context, tokens",
+    }
     columns = columns_of("text: name = model; count: layers; text: kv_dtype = dtype")
     columns += [ReportColumn(name, heading, Unit.COUNT) for name, heading in headings.items()]
     rows = [[model[column.name] or None for column in columns] for model in models]
@@ -177,10 +182,16 @@ def listing_document(models: list[dict[str, Any]]) -> Document:
 
 
 def describe_model(
-    name: str, kv_dtype: str | None, ranks: int, tokens: int, chunk_tokens: int, page_bytes: int
+    name: str,
+    kv_dtype: str | None,
+    ranks: int,
+    tokens: int,
+    chunk_tokens: int,
+    page_bytes: int,
+    memory_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Return what `tokens` tokens of the model `name` take on `ranks` ranks, in chunks of
-    `chunk_tokens`.
+    `chunk_tokens`, and how long a request fits into `memory_bytes`.
 
     Sizes are for all ranks together unless a name says otherwise. ConfigError for what cannot be.
     """
@@ -211,6 +222,7 @@ def describe_model(
         "max_context_tokens": model.max_context_tokens,
         "groups": [_group(model, g, ranks) for g in model.groups],
         **_token_bytes(model),
+        **_fit(model, memory_bytes),
         "ranks": ranks,
         "bytes_per_token_per_rank": shapes.bytes_per_token_per_rank(model, ranks),
         "state_bytes_per_rank": shapes.state_bytes(model, ranks),
@@ -239,24 +251,43 @@ def describe_model(
     }
 
 
-def _group(model: shapes.ModelShape, group: Any, ranks: int) -> dict[str, Any]:
-    is_state = isinstance(group, shapes.Recurrent)
-    name, size = (
-        ("state_bytes", group.state_bytes) if is_state else ("bytes_per_token", group.token_bytes)
-    )
-    of = () if is_state else (model.kv_dtype,)
-    return {
-        **msgspec.to_builtins(group),
-        name: size(*of, 1),
-        f"{name}_per_rank": size(*of, ranks),
-        "formula": group.formula(*of, 1),
-        "formula_per_rank": group.formula(*of, ranks),
-    }
+def _fit(model: shapes.ModelShape, memory_bytes: int | None) -> dict[str, int | None]:
+    if memory_bytes is None:
+        return {}
+    fits = shapes.tokens_that_fit(model, memory_bytes)
+    return {"memory_bytes": memory_bytes, "tokens_that_fit": fits}
+
+
+def _group(model: shapes.ModelShape, group: shapes.Layers, ranks: int) -> dict[str, Any]:
+    """Return a group of layers with its bytes, and the formula of these, of one rank and of all."""
+    dtype = model.kv_dtype
+    if isinstance(group, shapes.CompressorState):
+        size = group.state_bytes(dtype)
+        sizes = {"state_bytes": size, "state_bytes_per_rank": size}
+        formulas = (group.formula(dtype), group.formula(dtype))
+    elif isinstance(group, shapes.Recurrent):
+        sizes = {
+            "state_bytes": group.state_bytes(1),
+            "state_bytes_per_rank": group.state_bytes(ranks),
+        }
+        formulas = (group.formula(1), group.formula(ranks))
+    else:
+        sizes = {
+            "bytes_per_token": group.token_bytes(dtype, 1),
+            "bytes_per_token_per_rank": group.token_bytes(dtype, ranks),
+        }
+        formulas = (group.formula(dtype, 1), group.formula(dtype, ranks))
+    fields: dict[str, Any] = msgspec.to_builtins(group) | sizes
+    return fields | {"formula": formulas[0], "formula_per_rank": formulas[1]}
 
 
 def _split_notes(model: shapes.ModelShape, ranks: int) -> list[str]:
-    held = (g for g in model.groups if not isinstance(g, shapes.Latent | shapes.Indexer))
-    counts = {g.heads if isinstance(g, shapes.Recurrent) else g.kv_heads for g in held}
+    counts = set()
+    for group in model.groups:
+        if isinstance(group, shapes.Recurrent):
+            counts.add(group.heads)
+        elif isinstance(group, shapes.Full | shapes.Sliding | shapes.Chunked):
+            counts.add(group.kv_heads)
     return [
         f"{heads} heads do not split evenly over {ranks} ranks, which engines refuse: each rank is"
         f" charged {shapes.share(heads, ranks)}"
@@ -303,8 +334,15 @@ def document(d: dict[str, Any]) -> Document:
         Chapter(prefix, [taken], [f"chunks that a read needs: {needs}"] if is_windowed else []),
     ]
     headline = (
-        f"KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens"
+        f"KV cache in {d['kv_dtype']}: {format_count(d['growing_bytes_per_token'])} B a token"
     )
+    if d["fixed_bytes"]:
+        headline += f", and {format_bytes(d['fixed_bytes'])} fixed a request"
+    headline += f"; context up to {format_count(d['max_context_tokens'])} tokens"
+    if "memory_bytes" in d:
+        fits = d["tokens_that_fit"]
+        longest = "every length" if fits is None else f"one request of {format_count(fits)} tokens"
+        headline += f"\n{format_io_size(d['memory_bytes'])} holds {longest}"
     return Document(d["model"], f"{headline}\nfrom {d['source']}", chapters, d["notes"])
 
 

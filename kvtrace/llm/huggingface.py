@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -133,6 +134,8 @@ def _names_each_layer(text: Fields) -> bool:
 def _groups(
     text: Fields, model_dtype: shapes.KvDtype, notes: list[str]
 ) -> tuple[shapes.Layers, ...]:
+    if text.get("compress_ratios"):
+        return _compressed(text, notes)
     kinds = layer_kinds(text, notes)
     # Latent and recurrent layers have these fields too, and do not go by them.
     text.use("num_key_value_heads")
@@ -141,6 +144,8 @@ def _groups(
     counts = Counter(kinds)
     groups: list[shapes.Layers] = []
     is_latent = text.get("kv_lora_rank") is not None
+    if text.get("index_head_dim") is not None and not is_latent:
+        raise text.error("index_head_dim", "an indexer without kv_lora_rank is not supported")
     if full := counts[LayerKind.FULL]:
         if is_latent:
             groups += _latent(text, kinds, full)
@@ -148,6 +153,19 @@ def _groups(
             groups.append(shapes.Full(layers=full, **_heads(text, is_full=True)))
     elif is_latent:
         raise text.error("kv_lora_rank", "no layer has full attention for it to be of")
+    groups += _windowed(text, counts, is_latent=is_latent)
+    if counts[LayerKind.RECURRENT]:
+        groups.append(recurrent_layers(text, counts[LayerKind.RECURRENT], model_dtype, notes))
+    if not is_latent:
+        groups += _index_keys(text, kinds, model_dtype)
+    return tuple(groups)
+
+
+def _windowed(
+    text: Fields, counts: Mapping[LayerKind, int], *, is_latent: bool
+) -> list[shapes.Layers]:
+    """Return the groups of layers that attend to a window only."""
+    groups: list[shapes.Layers] = []
     for kind, name, struct in (
         (LayerKind.SLIDING, "sliding_window", shapes.Sliding),
         (LayerKind.CHUNKED, "attention_chunk_size", shapes.Chunked),
@@ -159,11 +177,98 @@ def _groups(
                 )
             heads = _heads(text, is_full=False)
             groups.append(struct(layers=counts[kind], window_tokens=text.integer(name), **heads))
-    if counts[LayerKind.RECURRENT]:
-        groups.append(recurrent_layers(text, counts[LayerKind.RECURRENT], model_dtype, notes))
-    if text.get("index_head_dim") is not None and not is_latent:
-        raise text.error("index_head_dim", "an indexer without kv_lora_rank is not supported")
-    return tuple(groups)
+    return groups
+
+
+def _index_keys(
+    text: Fields, kinds: list[LayerKind], model_dtype: shapes.KvDtype
+) -> list[shapes.Layers]:
+    """Return the keys with which layers with heads pick blocks of tokens: MiniMax M3's, Qwen 4's."""
+    groups: list[shapes.Layers] = []
+    config = text.nested("sparse_attention_config")
+    if config is not None and config.get("use_sparse_attention"):
+        layers = sum(1 for flag in config.numbers("sparse_attention_freq") if flag)
+        dim = config.integer("sparse_index_dim")
+        if layers:
+            groups.append(shapes.IndexKeys(layers=layers, index_dim=dim, index_dtype=model_dtype))
+    if text.get("indexer_head_dim") is not None:
+        text.use("indexer_n_heads", "indexer_budget")
+        pooled_tokens = text.known("indexer_compress_ratio", 0) or 1
+        dim = text.integer("indexer_kv_heads") * text.integer("indexer_head_dim")
+        groups.append(
+            shapes.IndexKeys(
+                layers=kinds.count(LayerKind.FULL),
+                index_dim=dim,
+                pooled_tokens=pooled_tokens,
+                index_dtype=model_dtype,
+            )
+        )
+    return groups
+
+
+_INDEXED_RATIO = 4
+"""DeepSeek V4's layers of this compression have an indexer, and entries that overlap."""
+_COMPRESSOR_PAGE_TOKENS = {4: 4, 128: 8}
+"""Tokens of a compressor's state in a page of vLLM's, by the compression."""
+
+
+def _compressed(text: Fields, notes: list[str]) -> tuple[shapes.Layers, ...]:
+    """Return DeepSeek V4's groups.
+
+    Every layer keeps the entries of a window. A layer of ratio r keeps one entry for r tokens, and
+    of the tokens since then what its compressor needs: values and scores, of two entries where they
+    overlap. Entries of ratio 4 are picked by an indexer with a compressor of its own.
+
+    Source: the caches that vLLM 0.33 allocates for the model.
+    """
+    layers = text.integer("num_hidden_layers")
+    # Entries beyond the layers are of the layers that predict further tokens.
+    ratios = text.numbers("compress_ratios")[:layers]
+    if len(ratios) < layers or set(ratios) - {0, *_COMPRESSOR_PAGE_TOKENS}:
+        known = ", ".join(str(ratio) for ratio in (0, *_COMPRESSOR_PAGE_TOKENS))
+        raise text.error("compress_ratios", f"must be one of {known} for each of {layers} layers")
+    if text.integer("num_key_value_heads") != 1:
+        raise text.error("num_key_value_heads", "compressed attention has one head")
+    text.use("index_n_heads", "index_topk", "compress_rope_theta")
+    head_dim, rope_dim = text.integer("head_dim"), text.integer("qk_rope_head_dim", least=0)
+    window_tokens = text.integer("sliding_window")
+    groups: list[shapes.Layers] = []
+    states: list[shapes.Layers] = []
+    for ratio, page_tokens in _COMPRESSOR_PAGE_TOKENS.items():
+        count = ratios.count(ratio)
+        if not count:
+            continue
+        has_indexer = ratio == _INDEXED_RATIO
+        index_dim = text.integer("index_head_dim") if has_indexer else None
+        groups.append(
+            shapes.Compressed(
+                layers=count,
+                compressed_tokens=ratio,
+                head_dim=head_dim,
+                rope_dim=rope_dim,
+                index_dim=index_dim,
+            )
+        )
+        # Where entries overlap, a token counts in two, and the state is as long as both.
+        overlap = 2 if has_indexer else 1
+        states += [
+            shapes.CompressorState(
+                layers=count,
+                state_tokens=overlap * ratio,
+                state_dim=2 * overlap * dim,
+                page_tokens=page_tokens,
+            )
+            for dim in (head_dim, index_dim)
+            if dim is not None
+        ]
+    window = shapes.LatentWindow(
+        layers=layers, window_tokens=window_tokens, head_dim=head_dim, rope_dim=rope_dim
+    )
+    notes.append(
+        "compressed attention: bytes a token are those of full pages of 256 tokens, rounded up; a"
+        " request also takes its windows and its compressors' states, whatever its length"
+    )
+    return (*groups, window, *states)
 
 
 def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
@@ -261,7 +366,11 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.La
             raise text.error(
                 "indexer_types", f"must be `full` or `shared` for each of {len(kinds)} layers"
             )
-        indexers = types.count("full")
+        # Types are listed for all layers; those without full attention have no indexer.
+        indexers = sum(
+            kind is LayerKind.FULL and type_ == "full"
+            for kind, type_ in zip(kinds, types, strict=True)
+        )
         text.use("index_topk_freq", "index_skip_topk_offset")
     elif text.get("index_topk_freq") == 1:
         text.use("index_skip_topk_offset")
@@ -269,11 +378,16 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.La
         raise text.error(
             "index_topk_freq", "which layers share an indexer is not said: add indexer_types"
         )
+    text.use("index_kpool", "index_kpool_always_select_tail", "index_kpool_compress")
     if indexers:
         heads, top_tokens = text.known("index_n_heads"), text.known("index_topk")
         groups.append(
             shapes.Indexer(
-                layers=indexers, index_dim=width, query_heads=heads, top_tokens=top_tokens
+                layers=indexers,
+                index_dim=width,
+                query_heads=heads,
+                top_tokens=top_tokens,
+                pooled_tokens=text.known("index_kpool") or 1,
             )
         )
     return groups
@@ -419,11 +533,9 @@ def layer_kinds(text: Fields, notes: list[str]) -> list[LayerKind]:
 
     `notes` takes what to know.
     """
-    if text.tree.get("compress_ratios"):
-        raise text.error(
-            "compress_ratios", "may change what is cached: compressed attention is not supported"
-        )
     layers = text.integer("num_hidden_layers")
+    if text.tree.get("compress_ratios"):
+        return [LayerKind.FULL] * min(layers, _MOST_LAYERS)
     if layers > _MOST_LAYERS:
         raise text.error("num_hidden_layers", f"{layers}; at most {_MOST_LAYERS}")
     kinds = _said(text, layers)
@@ -698,7 +810,7 @@ def completed(text: Fields, notes: list[str]) -> Fields:  # noqa: C901 - a case 
         tree["num_hidden_layers"] = _longcat_blocks(text)
         text.use("num_layers")
         notes.append("each layer has two blocks of latent attention, and both are cached")
-    if kind == "mimo_v2_flash":
+    if kind.startswith("mimo_v2"):
         # It marks its windowed layers by 1.
         names, flags = (
             {0: "full_attention", 1: "sliding_attention"},
@@ -823,6 +935,13 @@ def count_parameters(fields: Fields) -> tuple[int, int]:
 
 
 def _attention(text: Fields, hidden: int, heads: int) -> int:
+    if text.get("compress_ratios"):
+        # DeepSeek V4: queries and outputs by way of narrower spaces, one head of keys.
+        values = heads * _count(text, "head_dim")
+        query, out = _count(text, "q_lora_rank") or hidden, _count(text, "o_lora_rank") or hidden
+        groups = _count(text, "o_groups") or 1
+        output = out * values + hidden * groups * out
+        return hidden * query + query * values + output + hidden * _count(text, "head_dim")
     width = _count(text, "head_dim") or hidden // heads
     latent = _count(text, "kv_lora_rank")
     if not latent:

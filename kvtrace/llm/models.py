@@ -40,6 +40,22 @@ class Model:
         return shapes.state_bytes(self.shape)
 
     @property
+    def fixed_bytes(self) -> int:
+        """Full windows and states, bytes a request, whatever its length."""
+        return shapes.fixed_bytes(self.shape)
+
+    def tokens_that_fit(self, memory_bytes: int) -> int | None:
+        """Return the longest request whose KV cache fits into `memory_bytes`, in tokens.
+
+        None if every length fits, as a model has it whose layers all attend to a window.
+
+        >>> import kvtrace as kt
+        >>> kt.model("llama3.1-8b").tokens_that_fit(16 * 2**30)  # 131,072 bytes a token
+        131072
+        """
+        return shapes.tokens_that_fit(self.shape, memory_bytes)
+
+    @property
     def layers(self) -> int:
         """Layers that keep a cache or a state."""
         return self.shape.layers
@@ -87,7 +103,9 @@ class Model:
         >>> kt.model("llama3.1-8b").describe(tokens=1024)["stored_dense_bytes"]
         134217728
         """
-        return describe_model(self.name, None, tensor_parallel, tokens, chunk_tokens, page_bytes)
+        return describe_model(
+            self.name, self.kv_dtype, tensor_parallel, tokens, chunk_tokens, page_bytes
+        )
 
     def _repr_html_(self) -> str:
         """Return the sizes for a notebook."""

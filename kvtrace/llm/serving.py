@@ -21,7 +21,20 @@ from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import first_tokens_ns
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
-from kvtrace.llm.shape import Chunked, Full, Indexer, Latent, ModelShape, Recurrent, pieces, share
+from kvtrace.llm.shape import (
+    Chunked,
+    Compressed,
+    CompressorState,
+    Full,
+    Indexer,
+    IndexKeys,
+    Latent,
+    LatentWindow,
+    ModelShape,
+    Recurrent,
+    pieces,
+    share,
+)
 
 INSTANT: Final = "instant"
 """The GPU whose compute time is not modelled."""
@@ -127,14 +140,18 @@ def attention_flops(model: ModelShape, ranks: int) -> dict[tuple[int, bool], int
     """Return the FLOPs that a rank does for each query and each key that it attends to, of all its
     heads and layers.
 
-    By the span of these keys (see Attention); empty if not all query heads are known. A latent is
+    By the span of these keys (see Attention); empty if not all query heads are known, or if the attention is of
+    a sparse kind that is not modelled. A latent is
     expanded to heads where all keys are attended to; those that an indexer picks are attended to as
     they are, and every rank has all of the indexer.
     """
-    groups = [g for g in model.computed_as or model.groups if not isinstance(g, Recurrent)]
+    states = (Recurrent, CompressorState)
+    groups = [g for g in model.computed_as or model.groups if not isinstance(g, states)]
     top_tokens = next((g.top_tokens for g in groups if isinstance(g, Indexer)), 0)
     found: dict[tuple[int, bool], int] = {}
     for g in groups:
+        if isinstance(g, IndexKeys | Compressed | LatentWindow):
+            return {}  # How many of the keys are attended to is not known here.
         span, width, heads = (0, False), 0, g.query_heads
         if isinstance(g, Indexer):
             width = g.index_dim
@@ -228,7 +245,7 @@ def in_words(serving: dict[str, Any]) -> str:
             rate = format_count(round(long["tokens"] * NS_PER_S / long["ns"]))
             said += f", {rate} at {format_count(long['tokens'])}"
     elif prefill and not {COMPUTING[0], ATTENTION} & set(serving["overridden"]):
-        said += " (attention not counted: the model's query heads are not known)"
+        said += " (attention not counted: the model's query heads are not known, or its attention is sparse)"
     if prefill:
         said += ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
         if serving["prefill_in_turn"] and serving["step_tokens"]:

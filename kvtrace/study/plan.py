@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from kvtrace.core.config import load_toml, to_struct
+from kvtrace.core.config import as_setting, load_toml, to_struct
 from kvtrace.core.document.document import (
     Chapter,
     Document,
@@ -231,7 +231,7 @@ class Plan:
         argv += tuple(
             argument
             for key, value in settings.items()
-            for argument in ("--set", f"tiers.{key}={value}")
+            for argument in ("--set", as_setting(f"tiers.{key}", value))
         )
         knobs: dict[str, Value] = dict(zip(KEYS, (str(store), router, dram, size), strict=True))
         dram_cost = self._monthly_cost(self.prices.dram, dram) * self.nodes

@@ -36,7 +36,7 @@ from typing import Any
 import msgspec
 
 from kvtrace import __version__
-from kvtrace.core.config import as_text, load_toml, nearest, sha256, to_struct
+from kvtrace.core.config import as_setting, as_text, load_toml, nearest, sha256, to_struct
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.native.library import sources_sha256
@@ -258,7 +258,7 @@ def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
     return (
         *file,
         *given,
-        *(part for key in settings for part in ("--set", f"{key}={as_text(knobs[key])}")),
+        *(part for key in settings for part in ("--set", as_setting(key, knobs[key]))),
     )
 
 

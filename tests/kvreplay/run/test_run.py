@@ -688,7 +688,7 @@ def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
         ([], "--tier … gpu, cpu, nvme"),
         (["--tier", "cpu"], "--tier cpu: … NAME=TARGET"),
         (["--tier", "cpu=ram", "--tier", "cpu=null"], "tier cpu"),
-        (["--tier", "cpu=ram", "--io-bytes", "1000"], "--io-bytes 1000: … 4096"),
+        (["--tier", "cpu=ram", "--io-bytes", "1000B"], "--io-bytes 1000: … 4096"),
         (
             ["--tier", "cpu=ram", "--partition", "host"],
             "'host' … 'node', 'user', 'object'",
