@@ -139,7 +139,7 @@ def mlperf(
             rules_of,
         )
         from kvreplay.plan.output_directory import check_output
-        from kvreplay.tiers.make_tiers import check_targets
+        from kvreplay.run.replay import check_config
         from kvtrace.core.document.terminal import show_documents
 
         how, options = replace(how, tiers=targets(tier)), resolve(names)
@@ -171,7 +171,7 @@ def mlperf(
             return
         check_output(folder, is_forced=force)
         for attempt, rules in planned:
-            check_targets(attempt.config)
+            check_config(attempt.config, is_on_targets=True)
             refuse_broken(rules, is_allowed=break_rules)
         _run(planned, folder, several, as_json=as_json)
         if folder != output and several is not None:
@@ -196,8 +196,9 @@ def _attempt(
 
     ConfigError if it cannot be.
     """
-    from kvreplay.engine.limits import check
-    from kvreplay.experiments.mlperf_rules import STORAGE, Attempt, place_of, targets_of
+    from kvreplay.experiments.mlperf_rules import Attempt, place_of, targets_of
+    from kvreplay.plan.tier_targets import STORAGE
+    from kvreplay.run.replay import check_config
 
     config = replace(
         replay,
@@ -206,7 +207,7 @@ def _attempt(
         runtime=locked.runtime,
         fsync="close",
     )
-    check(config)
+    check_config(config)
     place = place_of(replay.tiers[STORAGE], output)
     place = replace(place, free_bytes=place.free_bytes // sharing)
     capacity = None if locked.capacity is None else parse_bytes(locked.capacity)

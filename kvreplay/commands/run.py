@@ -88,7 +88,7 @@ def run(
                 finished = replaying(asked)
             else:
                 from kvreplay.experiments.trials import Trials
-                from kvreplay.run.run_document import trials_document
+                from kvreplay.experiments.trials_document import trials_document
                 from kvtrace.core.document.terminal import answer
 
                 every = Trials(asked, trials, replaying=replaying)

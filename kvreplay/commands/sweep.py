@@ -210,12 +210,9 @@ def scorecard(
     from kvreplay.plan.memory_check import check_memory
     from kvreplay.plan.output_directory import make_directory
     from kvreplay.probes.libbpf import check_available
-    from kvreplay.run.discover import measure_drive
+    from kvreplay.run.discover import measure_drive, release_drive, save_drive
     from kvreplay.run.replay import Replay
-    from kvreplay.tiers.claims import claim, release
-    from kvreplay.tiers.modelled import DRIVE_FILE
     from kvtrace.core.document.terminal import answer
-    from kvtrace.core.files import write_json
     from kvtrace.core.run.sweep_file import CARD_FILE
     from kvtrace.core.statistics import parse_endurance
 
@@ -248,8 +245,8 @@ def scorecard(
         }
         drive = measure_drive(asked, target)
         make_directory(output, CARD_FILE)
-        write_json(output / DRIVE_FILE, drive)
-        stack.callback(lambda: release(claim(target), is_kept=False))
+        save_drive(output, drive)
+        stack.callback(lambda: release_drive(target))
         for preset, trace in traces.items():
             try:
                 one = replace(asked, output=output / preset, trace=trace)

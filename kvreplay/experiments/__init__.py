@@ -1,4 +1,1 @@
-"""A run of the MLPerf Storage KV-cache benchmark's locked options.
-
-Their rules, their trials, their figures.
-"""
+"""Several runs of one kind: trials, sweeps, scorecards, MLPerf's options. Imports run and below."""

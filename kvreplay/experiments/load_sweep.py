@@ -25,14 +25,13 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.engine.limits import check
 from kvreplay.plan.output_directory import check_output, forgotten, make_directory
 from kvreplay.plan.replay_config import Config
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, SUBMISSION, is_late
 from kvreplay.result.figures import slowest, that_count
 from kvreplay.result.verdict import limiting
 from kvreplay.run.discover import drive_table, error_line
-from kvreplay.run.replay import Replay, Replaying, replay
+from kvreplay.run.replay import Replay, Replaying, check_config, replay
 from kvreplay.tiers.make_tiers import make_tiers
 from kvreplay.tiers.modelled import DriveFile, DriveModel
 from kvreplay.tiers.tier import Tier
@@ -268,7 +267,7 @@ def _check_values(
             f"{option} {','.join(f'{v:g}' for v in values)}: give {many} that rise, such as 1,2,4,8"
         )
     for value in values:
-        check(_at(config, axis, value))
+        check_config(_at(config, axis, value))
 
 
 def _at(config: Config, axis: Axis, value: float) -> Config:

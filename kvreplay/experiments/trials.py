@@ -15,12 +15,11 @@ from statistics import median
 
 import msgspec
 
-from kvreplay.engine.limits import check
 from kvreplay.plan.output_directory import check_output, forgotten, make_directory, remove_stale
 from kvreplay.plan.replay_config import Config
 from kvreplay.result.summarize import status_of
 from kvreplay.result.verdict import reached_of
-from kvreplay.run.replay import FinishedRun, Replay, Replaying, replay
+from kvreplay.run.replay import FinishedRun, Replay, Replaying, check_config, replay
 from kvreplay.tiers.make_tiers import check_targets, make_tiers
 from kvtrace import __version__
 from kvtrace.core import statistics
@@ -155,7 +154,7 @@ class Trials:
         """
         if not 1 <= count <= MAX_TRIALS:
             raise ConfigError(f"--trials {count}: give 1 to {MAX_TRIALS}")
-        check(asked.config)
+        check_config(asked.config)
         self.asked, self.runs = count, list[RunFile]()
         self.error: KvError | None = None
         """Why a trial is partial, or that operations failed."""

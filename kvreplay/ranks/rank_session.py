@@ -22,17 +22,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kvreplay.engine.limits import check
-from kvreplay.experiments.mlperf_rules import STORAGE
 from kvreplay.plan.output_directory import check_output, make_directory, remove_empty, remove_stale
 from kvreplay.plan.replay_config import MAX_SEED, PartitionBy
-from kvreplay.plan.tier_targets import paths_of, tier_indices
+from kvreplay.plan.tier_targets import STORAGE, paths_of, tier_indices
 from kvreplay.ranks import partition
 from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.merge import merge_ranks, merged_error
 from kvreplay.ranks.partition import Part, PartitionOptions, write_part
 from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
-from kvreplay.run.replay import FinishedRun, Replay, replay
+from kvreplay.run.replay import FinishedRun, Replay, check_config, replay
 from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import ALL, STEADIEST, parse_limit
@@ -63,7 +61,7 @@ class RankSession:
     def replay(self, asked: Replay) -> FinishedRun:
         """Replay a trace on all ranks, as rank 0; errors as of `run.replay`."""
         config, output = asked.config, asked.output
-        check(config)
+        check_config(config)
         if config.window not in (None, ALL, STEADIEST):
             raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
         if config.node is not None:

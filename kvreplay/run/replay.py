@@ -105,6 +105,16 @@ done.
 """
 
 
+def check_config(config: Config, *, is_on_targets: bool = False) -> None:
+    """Raise ConfigError for options that exclude each other, or that a machine cannot have.
+
+    With `is_on_targets` DeviceError, too, for targets that a replay must not write to.
+    """
+    check(config)
+    if is_on_targets:
+        check_targets(config)
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A replay that is asked for: of what, how, where it goes, and who looks on."""
@@ -124,7 +134,7 @@ class Replay:
         """Refuse what cannot be replayed or written, before anything is made, read or measured,
         which takes minutes.
         """
-        check(self.config)
+        check_config(self.config)
         if self.config.drive is not None:
             DriveFile.read(Path(self.config.drive))
         if is_on_targets:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import asdict
 
-from kvreplay.experiments.trials import JUDGED, TrialSet
 from kvreplay.plan.contents import describe
 from kvreplay.plan.replay_config import Criteria
 from kvreplay.result.figures import WARNING
@@ -20,7 +19,6 @@ from kvreplay.run.replay import FinishedRun
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     TIME_COLUMNS,
-    Cell,
     Chapter,
     Document,
     ReportTable,
@@ -316,39 +314,6 @@ def _after(run: RunFile) -> Iterator[str]:
             f"data generation took {percent(generation.share_of_threads)} of the threads' time,"
             f" allocating extents {percent(generation.reserve_share)}"
         )
-
-
-def trials_document(found: TrialSet) -> Document:
-    """Make the document of several trials: median and spread of every figure."""
-    counted_trials = max((len(q.values) for q in found.quantities), default=len(found.runs))
-    spec = "text: tier, op, name = figure, median, low = least, high = greatest; share: spread"
-    rows = [
-        [
-            q.tier,
-            q.op,
-            q.name,
-            *(Cell(v, _RATES.get(q.name, Unit.NS)) for v in (q.median, q.low, q.high)),
-            q.spread,
-        ]
-        for q in found.quantities
-        if q.median is not None
-    ]
-    spreads = [q.spread for q in found.quantities if q.name in JUDGED and q.spread is not None]
-    notes = [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
-    if spreads:
-        notes.append(
-            f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}"
-        )
-    table = table_of(
-        f"{counted_trials} of {found.asked} trials", Sheet.PERFORMANCE, spec, rows, keys=3
-    )
-    return Document(
-        name="",
-        headline=found.verdict,
-        chapters=[Chapter("", [table])],
-        notes=notes,
-        warnings=found.warnings,
-    )
 
 
 def machine_document(found: Discovery) -> Document:

@@ -19,7 +19,7 @@ from phrases import shows
 from waiting import wait_for
 from whole import read_table
 
-from kvreplay.tiers.claims import SCRATCH
+from kvreplay.plan.target_safety import SCRATCH
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import OBJECTS, OPS, SERVED
 
