@@ -56,7 +56,7 @@ from kvdistill.profile.profile import (
     split_sizes,
     total_variation,
 )
-from kvdistill.profile.streams import FAST, nothing
+from kvdistill.profile.streams import FAST, empty_direction
 from kvtrace.core.units import (
     NS_PER_MS,
     NS_PER_S,
@@ -175,7 +175,7 @@ def _losses(profile: Profile) -> list[str]:
             " has them)"
         )
     ]
-    bursts = [s.loop.think_ops is not None for s in profile.streams if s.loop.pace is Pacing.BURSTS]
+    bursts = [s.loop.burst_ops is not None for s in profile.streams if s.loop.pace is Pacing.BURSTS]
     if any(bursts):
         lost.append("differences between bursts in size and gap: all bursts of a section are equal")
     if not all(bursts) and profile.arrivals is not None:
@@ -275,7 +275,9 @@ def _random_stream(
     """Return the stream called `name` of one direction whose arrivals are independent, at places
     that are not known.
     """
-    read, write = (direction, nothing()) if name == "read" else (nothing(), direction)
+    read, write = (
+        (direction, empty_direction()) if name == "read" else (empty_direction(), direction)
+    )
     return IoStream(
         name=name,
         start_ns=start_ns,
@@ -324,7 +326,11 @@ def _pace(stream: IoStream, times: _Times, profile: Profile) -> SectionPace:
     if stream.loop.pace is Pacing.CLOSED and times.runtime_ms is not None:
         return SectionPace(1, timed | depth | _closed_settings(stream, depth))
     rate = _open_pace(stream, times, profile)
-    if (times.runtime_ms or 0) >= _SHORT_MS and stream.loop.think_ops is None:
+    if (
+        (times.runtime_ms or 0) >= _SHORT_MS
+        and stream.loop.think_ops is None
+        and stream.loop.burst_ops is None
+    ):
         return SectionPace(rate.section_count, timed | depth | rate.settings)
     count = max(1, round(stream.ops * times.share / rate.section_count))
     largest = max(size.io_bytes for side in _sides(stream) for size in side.sizes)
@@ -430,7 +436,7 @@ def expected_load(stream: IoStream, options: FioOptions) -> IoLoad:
     shares = [reads, 1 - reads] if len(splits) > 1 else [1.0]
     mean, unlike = (
         sum(share * getattr(split, name) for share, split in zip(shares, splits, strict=True))
-        for name in ("mean_bytes", "moved_share")
+        for name in ("mean_bytes", "mismatch_share")
     )
     # The first I/O is issued at once, however slow the rate is.
     rate = max(sum(rates), NS_PER_S / NS_PER_MS / options.get("runtime_ms", inf))
@@ -516,8 +522,8 @@ def _open_pace(stream: IoStream, times: _Times, profile: Profile) -> SectionPace
         return SectionPace(
             1, FioSettings({"rate_iops": None}, {"rate_iops": [f"no rate: {_WITHIN}"]})
         )
-    if stream.loop.pace is Pacing.BURSTS and stream.loop.think_ops is not None:
-        return SectionPace(1, _burst_settings(stream, times, stream.loop.think_ops, profile))
+    if stream.loop.pace is Pacing.BURSTS and stream.loop.burst_ops is not None:
+        return SectionPace(1, _burst_settings(stream, times, stream.loop.burst_ops, profile))
     sides, rates = _sides(stream), [side.ops * NS_PER_S / stream.span_ns for side in _sides(stream)]
     if stream.loop.pace is Pacing.EVEN and len(sides) == 1:
         # As the job has them: I/Os that now and then arrive in parts are of one size there.
@@ -566,7 +572,7 @@ def _depth_settings(stream: IoStream, profile: Profile) -> FioSettings:
     most_depth, burst, low = most_in_flight(largest), stream.loop.burst_depth, FioSettings({})
     if burst is None and profile.concurrency is None and stream.span_ns <= 1:
         burst = stream.ops  # at one instant, and of no request
-    if burst is not None and burst < (stream.loop.think_ops or 0):
+    if burst is not None and burst < (stream.loop.burst_ops or 0):
         most = burst
         reason = (
             "the I/Os of one stage of a request, {}{}: the next stage starts when they complete"
@@ -609,7 +615,7 @@ def _trim_sections(profile: Profile, options: JobOptions, runtime_ns: int) -> li
     # So many gaps as deletes, as for the streams.
     span_ns = profile.span_ns if span_ns is None else round(span_ns * count / max(1, count - 1))
     trims = msgspec.structs.replace(
-        nothing(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)]
+        empty_direction(), ops=count, io_bytes=count * mean, sizes=[SizeCount(mean, count)]
     )
     stream = _random_stream("trim", trims, profile.deletes_start_ns, span_ns, depth=1)
     times = _times(stream, profile, runtime_ns)
@@ -706,7 +712,7 @@ def size_settings(stream: IoStream) -> FioSettings:
     if len(splits) == 1 and len(splits[0].entries) == 1:
         options, name = {"bs": splits[0].entries[0][0]}, "bs"
     comments = {}
-    lost = max(split.moved_share for split in splits)
+    lost = max(split.mismatch_share for split in splits)
     if lost > _SAME_SIZES_TV:
         reason = (
             f"bssplit takes whole percents: {lost:.1%} of I/Os get another size than in the source"

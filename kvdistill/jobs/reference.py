@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from kvdistill.profile.sources import Distilled
-from kvdistill.queries.window import RowWindow, place_of
+from kvdistill.queries.window import RowWindow, find_tier_place
 from kvreplay.config.config import Config
 from kvreplay.probes.libbpf import Filter, resolve
 from kvreplay.probes.session import measure
@@ -198,7 +198,11 @@ def write_part(trace: Path, part: Distilled, target: Path) -> None:
     after the start.
     """
     reader = tables.open_table(trace, TRACE)
-    place, window, first = place_of(reader.meta, part.profile.tier), RowWindow(part.limit), None
+    place, window, first = (
+        find_tier_place(reader.meta, part.profile.tier),
+        RowWindow(part.limit),
+        None,
+    )
     # What one node has is a trace of one node.
     tiers = [TierFacts(tier.name, tier.capacity_bytes) for tier in reader.meta.tiers]
     with tables.create(target, TRACE, msgspec.structs.replace(reader.meta, tiers=tiers)) as out:

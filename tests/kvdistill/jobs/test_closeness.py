@@ -39,7 +39,7 @@ from kvdistill.profile.profile import (
     Profile,
     SourceKind,
 )
-from kvdistill.profile.streams import nothing
+from kvdistill.profile.streams import empty_direction
 from kvtrace.core.statistics import bounds
 
 
@@ -56,7 +56,7 @@ PROFILE = Profile(
         kind=SourceKind.BLOCKS, file="blocks.parquet", program="kvreplay", version="0", config_sha256="", preset=None,
         seed=None, model=None, is_simulated=False, limit="", notes=[],
     ),
-    tier="vda", start_ns=0, span_ns=10**10, read=nothing(), write=nothing(), delete_ops=0, delete_bytes=0,
+    tier="vda", start_ns=0, span_ns=10**10, read=empty_direction(), write=empty_direction(), delete_ops=0, delete_bytes=0,
     stray_delete_ops=0, empty_ops=0, space=None, concurrency=None, arrivals=None, depth=None, idle=None,
     locality=None, streams=[], data=None,
 )  # fmt: skip

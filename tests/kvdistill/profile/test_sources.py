@@ -311,7 +311,7 @@ def test_what_cannot_be_distilled_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"ops\.parquet"):
         distil_source(tmp_path / "empty", None, Limit(), tmp_path)
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(TraceError, match=r"no probe\.json"):
+    with pytest.raises(TraceError, match=r"not a probe\.json"):
         distil_source(tmp_path / "x.json", None, Limit(), tmp_path)
     (tmp_path / "x.json").write_text('{"origin": 1, "format": 1}')
     with pytest.raises(TraceError, match="format 1"):

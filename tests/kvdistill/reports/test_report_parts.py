@@ -163,7 +163,7 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     )
     line = next(line for line in lines if shows(line, said))
     assert re.match(picked, line.removeprefix("- ")), "make demo shows this line"
-    assert shows(lines, f"{said}; NOT … TV (0.25); {few}; 1 not")
+    assert shows(lines, f"{said}; MISMATCH … TV (0.25); {few}; 1 not")
     # A miss whose reason is known says it.
     pair = CLOSENESS["comparisons"][0]
     missed, *others = pair["verdicts"]
@@ -172,7 +172,7 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     }
     (jobs / "closeness.json").write_text(json.dumps(told))
     lines = markdown(documents_of([report(jobs)], ["jobs"])).splitlines()
-    assert shows(lines, f"{said}; NOT … TV (0.25) … TV: … {few}; 1 not")
+    assert shows(lines, f"{said}; MISMATCH … TV (0.25) … TV: … {few}; 1 not")
     # 3 s, of which 100 times as many operations would settle it; of a source of 10 min, then of one
     # of 3 s.
     pair = CLOSENESS["comparisons"][0]
