@@ -9,7 +9,7 @@ from pathlib import Path
 from kvdistill.jobs.check import Closeness
 from kvdistill.jobs.closeness import ClosenessPair, StreamFigures, Verdict
 from kvdistill.jobs.fio_jobs import WrittenJobs
-from kvdistill.jobs.job import expected_said
+from kvdistill.jobs.job import expectation_text
 from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
 from kvdistill.profile.profile import Profile
 from kvdistill.reports.tables import Report, unit_of
@@ -98,7 +98,7 @@ def written_document(
             if any(figure.is_missed for figure in figures)
         ]
         expected_lines = {
-            mode: f"{mode}.fio: {expected_said(figures)}"
+            mode: f"{mode}.fio: {expectation_text(figures)}"
             for mode, figures in written.expected.items()
         }
         lines_of_answer = [
@@ -227,7 +227,7 @@ def closeness_chapter(closeness: Closeness) -> Chapter:
     verdict_rows: list[list[object]] = []
     for pair in closeness.comparisons:
         for verdict in pair.verdicts:
-            mark = "not measured" if verdict.value is None else f"undetermined: {verdict.why}"
+            mark = "not measured" if verdict.value is None else f"undetermined: {verdict.reason}"
             mark = mark if verdict.passes is None else _MARKS[verdict.passes]
             verdict_rows.append(
                 [pair.fio.name, verdict.name, verdict.target, _measured(verdict), mark]
@@ -266,22 +266,22 @@ def _closeness_lines(closeness: Closeness) -> list[str]:
                 + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in misses)
             )
             sentences += [
-                f"{verdict.name}: {verdict.why}"
+                f"{verdict.name}: {verdict.reason}"
                 for verdict in pair.verdicts
-                if verdict.passes is False and verdict.why is not None
+                if verdict.passes is False and verdict.reason is not None
             ]
         for reason in dict.fromkeys(
-            verdict.why
+            verdict.reason
             for verdict in pair.verdicts
-            if verdict.passes is None and verdict.why is not None
+            if verdict.passes is None and verdict.reason is not None
         ):
-            same_reason = [verdict for verdict in pair.verdicts if verdict.why == reason]
+            same_reason = [verdict for verdict in pair.verdicts if verdict.reason == reason]
             sentences.append(
                 f"{len(same_reason)} undetermined ({', '.join(verdict.name for verdict in same_reason)}):"
                 f" {reason}{_rerun_advice(pair, same_reason)}"
             )
         unmeasured = sum(
-            verdict.passes is None and verdict.why is None for verdict in pair.verdicts
+            verdict.passes is None and verdict.reason is None for verdict in pair.verdicts
         )
         sentences += [f"{unmeasured} not measured"] * bool(unmeasured)
         lines.append("; ".join(sentences))
@@ -290,10 +290,14 @@ def _closeness_lines(closeness: Closeness) -> list[str]:
 
 def _rerun_advice(pair: ClosenessPair, undetermined: list[Verdict]) -> str:
     """Return the `--check-duration` that would determine the verdicts, or an empty text."""
-    extra_spans = max((verdict.more or 0 for verdict in undetermined), default=0)
+    extra_spans = max((verdict.operations_factor or 0 for verdict in undetermined), default=0)
     if not extra_spans or not pair.span_ns:
         return ""
-    spans_ns = [verdict.more * pair.span_ns for verdict in undetermined if verdict.more]
+    spans_ns = [
+        verdict.operations_factor * pair.span_ns
+        for verdict in undetermined
+        if verdict.operations_factor
+    ]
     longest_min = math.ceil(max(spans_ns) / (60 * NS_PER_S))
     option = f"--check-duration {longest_min}min"
     needed = ""

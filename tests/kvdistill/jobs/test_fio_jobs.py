@@ -528,8 +528,8 @@ def test_of_split_operations_only_rates_are_expected(tmp_path):
     two = msgspec.structs.replace(split, files=["a", "b"])
     logs = [expected_replay(distilled.profile, log, is_drawn=False) for log in (whole, split, two)]
     figures = [{f.name: f.off for f in log} for log in logs]
-    assert figures[0]["I/Os in flight"] == pytest.approx(0, abs=0.01)
-    assert (figures[1]["I/Os in flight"], figures[1]["idle time"]) == (None, None)
+    assert figures[0]["queue depth"] == pytest.approx(0, abs=0.01)
+    assert (figures[1]["queue depth"], figures[1]["idle time"]) == (None, None)
     assert figures[1]["I/Os a second"] == pytest.approx(0, abs=0.01)
     assert figures[2]["I/Os a second"] is None
 

@@ -353,6 +353,6 @@ def test_a_known_fio_job_comes_back_from_its_own_block_events(tmp_path):
     assert 0 < profile["depth"]["mean"] <= 8
     replay, reuse = result["closeness"]["comparisons"]
     passed = {v["name"]: v["passes"] for v in replay["verdicts"]}
-    assert passed["same I/Os"] is passed["I/Os of other sizes"] is passed["share of reads"] is True
+    assert passed["same I/Os"] is passed["block-size mismatch"] is passed["read share"] is True
     assert reuse["fio"]["size_tv"] == 0
     assert reuse["fio"]["ios"] == replay["source"]["ios"]
