@@ -15,7 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from kvdistill.formats.bench import imported, nanoseconds, one_file, readable, times_of, told_times
+from kvdistill.formats.bench import (
+    imported,
+    nanoseconds,
+    one_file,
+    readable,
+    times_from_figures,
+    times_of,
+)
 from kvdistill.formats.formats import Imported, ImportOptions
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
@@ -24,7 +31,7 @@ from kvtrace.core.run.figures import ServingTimes
 from kvtrace.core.simulation_stats import Count
 from kvtrace.core.units import NS_PER_S, counted
 
-_MISFIT = "no profile export of AIPerf: {}"
+_MISFIT = "not a profile export of AIPerf: {}"
 _UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
 _STATISTICS = {
     "avg": "mean_ns",
@@ -34,13 +41,13 @@ _STATISTICS = {
     "p99": "p99_ns",
     "max": "max_ns",
 }
-"""AIPerf's statistics of a metric, and the fields of ours that hold them."""
+"""AIPerf's statistics of a metric, and the fields of `ServingTimes` for them."""
 _TIMES = {
     "first_token": ("time_to_first_token", "ttft"),
     "output_token": ("inter_token_latency",),
     "answer": ("request_latency",),
 }
-"""Our distributions of times, and the names that AIPerf's metrics have had."""
+"""Distributions of times, and the names of AIPerf's metrics over its versions."""
 _COUNTS = {
     "requests": ("request_count",),
     "failed_requests": ("error_request_count",),
@@ -72,7 +79,7 @@ class _Metric(msgspec.Struct):
 
 
 class _Facts(msgspec.Struct):
-    """The fields of an export beside its metrics."""
+    """The fields of an export that are not metrics."""
 
     records: dict[str, _Metric] | None = None
     """The metrics of exports of 2025; later ones have them at the top."""
@@ -95,24 +102,24 @@ def read_aiperf(
         return _import_metrics(_metrics_of_csv(path), _Facts(), path)
     with readable(path, _MISFIT):
         text = path.read_bytes()
-    first_line, _, more = text.strip().partition(b"\n")
-    if b'"metadata"' in first_line and (not more or more.lstrip().startswith(b"{")):
+    first_line, _, remainder = text.strip().partition(b"\n")
+    if b'"metadata"' in first_line and (not remainder or remainder.lstrip().startswith(b"{")):
         return _import_records(text, path)
     facts = decode_json(text, _Facts, path, misfit=_MISFIT)
     return _import_metrics(_metrics_of_json(text, facts, path), facts, path)
 
 
 def _metrics_of_json(text: bytes, facts: _Facts, path: Path) -> dict[str, _Metric]:
-    """Return the metrics that we read; other metrics may have any form."""
+    """Return the metrics that are imported; other metrics may have any form."""
     if facts.records is not None:
         return facts.records
-    known = {name for names in (_TIMES | _COUNTS | _RATES).values() for name in names}
-    known.update(_DURATION)
+    metric_names = {name for names in (_TIMES | _COUNTS | _RATES).values() for name in names}
+    metric_names.update(_DURATION)
     fields = decode_json(text, dict[str, msgspec.Raw], path, misfit=_MISFIT)
     return {
         name: decode_json(raw, _Metric, path, misfit=_MISFIT)
         for name, raw in fields.items()
-        if name in known and raw != b"null"
+        if name in metric_names and raw != b"null"
     }
 
 
@@ -151,21 +158,23 @@ def _import_metrics(metrics: Mapping[str, _Metric], facts: _Facts, path: Path) -
         metric = metric_called(metric_names)
         if metric is not None:
             statistics = {ours: getattr(metric, theirs) for theirs, ours in _STATISTICS.items()}
-            times[name] = told_times(statistics, _unit_ns(metric.unit, path), metric.count, path)
+            times[name] = times_from_figures(
+                statistics, _unit_ns(metric.unit, path), metric.count, path
+            )
     counts: dict[str, float | None] = {}
     for name, metric_names in (_COUNTS | _RATES).items():
         metric = metric_called(metric_names)
         if metric is not None and metric.avg is not None:
             counts[name] = metric.avg if name in _RATES else round(metric.avg)
     if not {"requests", "requests_per_s"} & counts.keys() and "first_token" not in times:
-        raise TraceError(_MISFIT.format("it holds none of its metrics"), path=path)
+        raise TraceError(_MISFIT.format("it holds no metrics"), path=path)
     duration = metric_called(_DURATION)
     seconds = None
     if duration is not None and duration.avg is not None:
         seconds = nanoseconds(duration.avg, _unit_ns(duration.unit, path), path) / NS_PER_S
     notes = [_NOTE]
     if facts.was_cancelled:
-        notes.append("the benchmark was CANCELLED: its figures are of a part")
+        notes.append("the benchmark was CANCELLED: its figures cover only a part")
     if facts.is_complete is False:
         notes.append(f"it is INCOMPLETE: {facts.incomplete_reason or 'no reason given'}")
     benchmark = "AIPerf" if facts.aiperf_version is None else f"AIPerf {facts.aiperf_version}"
@@ -224,16 +233,16 @@ def _import_records(text: bytes, path: Path) -> Imported:
     notes = [_NOTE, "its percentiles are of all requests, by nearest rank"]
     if len(records) > len(measured):
         notes.append(f"left out: {counted(len(records) - len(measured), 'request')} of the warm-up")
-    good = [record for record in measured if not record.is_failed()]
+    successful = [record for record in measured if not record.is_failed()]
     times = {
-        name: times_of(_seconds(good, metric_names[0], path), path)
+        name: times_of(_seconds(successful, metric_names[0], path), path)
         for name, metric_names in _TIMES.items()
     }
     counts: dict[str, float | None] = {
-        "requests": len(good),
-        "failed_requests": len(measured) - len(good),
-        "input_tokens": _token_sum(good, "input_sequence_length"),
-        "output_tokens": _token_sum(good, "output_sequence_length"),
+        "requests": len(successful),
+        "failed_requests": len(measured) - len(successful),
+        "input_tokens": _token_sum(successful, "input_sequence_length"),
+        "output_tokens": _token_sum(successful, "output_sequence_length"),
     }
     begins_ns = [record.metadata.request_start_ns for record in measured]
     ends_ns = [record.metadata.request_end_ns for record in measured]
@@ -256,5 +265,5 @@ def _seconds(records: Iterable[_RequestRecord], metric: str, path: Path) -> list
 def _token_sum(records: Sequence[_RequestRecord], metric: str) -> int | None:
     """Return the sum of a number of tokens over all records; null if one lacks it."""
     values: list[_RequestValue | None] = [getattr(record.metrics, metric) for record in records]
-    known = [round(value.value) for value in values if value is not None]
-    return sum(known) if known and len(known) == len(records) else None
+    counts = [round(value.value) for value in values if value is not None]
+    return sum(counts) if counts and len(counts) == len(records) else None

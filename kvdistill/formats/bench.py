@@ -1,7 +1,7 @@
-"""Results of serving benchmarks as a run.json without operations.
+"""Read results of serving benchmarks into a run.json without operations.
 
-Those of `vllm bench serve --save-result` (with or without --save-detailed), and the summary or the
-row-a-request CSV of `lmcache bench engine`. AIPerf's are read by aiperf.py with the same helpers.
+The formats are `vllm bench serve --save-result` (with or without --save-detailed), and the summary
+or the CSV (one row a request) of `lmcache bench engine`. aiperf.py reads AIPerf with these helpers.
 """
 
 from __future__ import annotations
@@ -25,23 +25,20 @@ from kvtrace.core.simulation_stats import Count
 from kvtrace.core.statistics import nearest_rank
 from kvtrace.core.units import NS_PER_MS, NS_PER_S, counted
 
-_PARTS = {"p50_ns": 5000, "p90_ns": 9000, "p95_ns": 9500, "p99_ns": 9900, "p99_9_ns": 9990}
+_PERCENTILES = {"p50_ns": 5000, "p90_ns": 9000, "p95_ns": 9500, "p99_ns": 9900, "p99_9_ns": 9990}
 _RATES = {
     "requests_per_s": "requests",
     "input_tokens_per_s": "input_tokens",
     "output_tokens_per_s": "output_tokens",
 }
-"""Of what each is, over the time of the whole."""
+"""The count of which each rate is, over the duration."""
 
 
-def one_file(files: Sequence[Path], what: str) -> Path:
-    """Return the only one of `files`.
-
-    TraceError if there are more: each is a side of a comparison by itself.
-    """
+def one_file(files: Sequence[Path], kind: str) -> Path:
+    """Return the single file of `files`; TraceError if there are several."""
     if len(files) > 1:
         raise TraceError(
-            f"is one of {len(files)} files; import each {what} into a folder of its own",
+            f"is one of {len(files)} files; import each {kind} into a folder of its own",
             path=files[0],
         )
     return files[0]
@@ -49,9 +46,9 @@ def one_file(files: Sequence[Path], what: str) -> Path:
 
 @contextmanager
 def readable(path: Path, misfit: str) -> Iterator[None]:
-    """Turn what goes wrong while the file at `path` is read into a TraceError.
+    """Convert errors while the file at `path` is read to a TraceError.
 
-    `misfit` is for what it holds.
+    `misfit` is the message for invalid content.
     """
     need_file(path)
     try:
@@ -63,7 +60,7 @@ def readable(path: Path, misfit: str) -> Iterator[None]:
 
 
 def nanoseconds(value: float, unit_ns: float, path: Path) -> int:
-    """Return a time of `unit_ns` each in nanoseconds; TraceError if it is no time."""
+    """Convert a time in units of `unit_ns` to ns; TraceError if it is not a time."""
     if not math.isfinite(value) or not 0 <= value * unit_ns <= MOST:
         raise TraceError(f"{value} is not a time", path=path)
     return round(value * unit_ns)
@@ -74,28 +71,33 @@ def times_of(seconds: Sequence[float], path: Path) -> ServingTimes | None:
     ordered = sorted(nanoseconds(value, NS_PER_S, path) for value in seconds)
     if not ordered:
         return None
-    ranks = {name: nearest_rank(len(ordered), part) for name, part in _PARTS.items()}
-    found = {name: None if rank is None else ordered[rank - 1] for name, rank in ranks.items()}
+    ranks = {
+        name: nearest_rank(len(ordered), ten_thousandths)
+        for name, ten_thousandths in _PERCENTILES.items()
+    }
+    percentiles = {
+        name: None if rank is None else ordered[rank - 1] for name, rank in ranks.items()
+    }
     mean = round(sum(ordered) / len(ordered))
-    return ServingTimes(count=len(ordered), mean_ns=mean, max_ns=ordered[-1], **found)
+    return ServingTimes(count=len(ordered), mean_ns=mean, max_ns=ordered[-1], **percentiles)
 
 
-def told_times(
-    said: Mapping[str, object], unit_ns: float, count: int | None, path: Path
+def times_from_figures(
+    figures: Mapping[str, object], unit_ns: float, count: int | None, path: Path
 ) -> ServingTimes | None:
-    """Return the distribution of `count` times of which a result tells figures, in `unit_ns`.
+    """Return the distribution of `count` times from its `figures`, in units of `unit_ns`.
 
-    Null if it tells none.
+    Null without figures.
     """
     times = {
         name: nanoseconds(value, unit_ns, path)
-        for name, value in said.items()
+        for name, value in figures.items()
         if isinstance(value, int | float)
     }
     return ServingTimes(count=count, **times) if times else None
 
 
-# Long: its parameters.
+# Long, because of its parameters.
 def imported(
     path: Path,
     benchmark: str,
@@ -109,27 +111,26 @@ def imported(
 ) -> Imported:
     """Return the import of one result.
 
-    `counts` and `times` by our names; `config` is what was asked for.
-
-    Rates that it does not tell are counts over its `seconds`.
+    `counts` and `times` have the names of `Serving`; `config` holds the settings. Missing rates are
+    computed from counts and `seconds`.
     """
     wall_ns = None if seconds is None else nanoseconds(seconds, NS_PER_S, path)
-    told = {name: value for name, value in counts.items() if name in Serving.__struct_fields__}
-    for name, value in told.items():
+    figures = {name: value for name, value in counts.items() if name in Serving.__struct_fields__}
+    for name, value in figures.items():
         if value is not None and not 0 <= value < math.inf:
             raise TraceError(f"{name} is {value}: it cannot be negative or infinite", path=path)
-    for rate, of in _RATES.items():
-        total = told.get(of)
-        if told.get(rate) is None and total is not None and seconds:
-            told[rate] = total / seconds
-    # Of no request, benchmarks write 0 for times that nothing was measured of.
-    measured = {} if told.get("requests") == 0 else times
-    serving = msgspec.structs.replace(Serving(benchmark=benchmark), **told, **measured)
+    for rate, count_name in _RATES.items():
+        total = figures.get(count_name)
+        if figures.get(rate) is None and total is not None and seconds:
+            figures[rate] = total / seconds
+    # Without requests, benchmarks write 0 for unmeasured times.
+    measured_times = {} if figures.get("requests") == 0 else times
+    serving = msgspec.structs.replace(Serving(benchmark=benchmark), **figures, **measured_times)
     count, failed = serving.requests or 0, serving.failed_requests or 0
-    said = [counted(count, "request")] if serving.requests is not None else []
+    parts_of_verdict = [counted(count, "request")] if serving.requests is not None else []
     verdict = (
         f"{benchmark}:"
-        f" {', '.join(said + [f'{failed:,} FAILED'] * bool(failed)) or 'number of requests unknown'}"
+        f" {', '.join(parts_of_verdict + [f'{failed:,} FAILED'] * bool(failed)) or 'number count_name requests unknown'}"
     )
     return Imported(
         Account(rows_read=count + failed, rows_kept=count, notes=list(notes)),
@@ -154,7 +155,7 @@ _VLLM_SETTINGS = (
 
 
 class _VllmResult(msgspec.Struct):
-    """What is read of a result; its times are told by fields that options name."""
+    """The fields of a result that are read; summary times have names set by its options."""
 
     seconds: float = msgspec.field(name="duration")
     requests: Count = msgspec.field(name="completed")
@@ -174,53 +175,64 @@ def read_vllm(
 ) -> Imported:
     """Import one result of vLLM's benchmark.
 
-    TraceError if the file holds none, or several that --append-result put into one file.
+    TraceError if the file holds none, or several (--append-result).
     """
     path = one_file(files, "result")
     need_file(path)
     text = path.read_bytes()
     if len(results := [line for line in text.splitlines() if line.startswith(b"{")]) > 1:
         raise TraceError(
-            f"holds {len(results)} results (--append-result); leave one a file", path=path
+            f"holds {len(results)} results (--append-result); split them into one file each",
+            path=path,
         )
-    found = decode_json(text, _VllmResult, path, misfit="no result of vllm bench serve: {}")
+    result = decode_json(text, _VllmResult, path, misfit="not a result of vllm bench serve: {}")
     fields = decode_json(text, dict[str, object], path)
 
-    def told(metric: str, count: int | None = None) -> ServingTimes | None:
-        said = ((name, fields.get(f"{word}_{metric}_ms")) for word, name in _VLLM_TIMES.items())
-        return told_times(
-            {name: value for name, value in said if value is not None}, NS_PER_MS, count, path
+    def summary_times(metric: str, count: int | None = None) -> ServingTimes | None:
+        figures = ((name, fields.get(f"{word}_{metric}_ms")) for word, name in _VLLM_TIMES.items())
+        return times_from_figures(
+            {name: value for name, value in figures if value is not None}, NS_PER_MS, count, path
         )
 
-    # Of single requests that did not fail, as vLLM's own are; none without --save-detailed.
-    errors = found.errors or [None] * len(found.ttfts or found.itls or [])
-    single = [t for t, error in zip(found.ttfts or [], errors, strict=False) if not error]
+    # Times of single successful requests, as vLLM counts them; none without --save-detailed.
+    errors = result.errors or [None] * len(result.ttfts or result.itls or [])
+    ttfts = [ttft for ttft, error in zip(result.ttfts or [], errors, strict=False) if not error]
     gaps = [
-        gap for of, error in zip(found.itls or [], errors, strict=False) if not error for gap in of
+        gap
+        for gaps_of_request, error in zip(result.itls or [], errors, strict=False)
+        if not error
+        for gap in gaps_of_request
     ]
     times = {
-        "first_token": times_of(single, path) or told("ttft", found.requests),
-        "inter_token": times_of(gaps, path) or told("itl"),
-        "output_token": told("tpot"),
-        "answer": told("e2el", found.requests),
+        "first_token": times_of(ttfts, path) or summary_times("ttft", result.requests),
+        "inter_token": times_of(gaps, path) or summary_times("itl"),
+        "output_token": summary_times("tpot"),
+        "answer": summary_times("e2el", result.requests),
     }
     settings = {name: fields[name] for name in _VLLM_SETTINGS if fields.get(name) is not None}
     notes = (
         []
         if times["first_token"]
-        else ["it holds no time to the first token (--percentile-metrics left it out)"]
+        else ["the result holds no TTFT (excluded by --percentile-metrics)"]
     )
     try:
         started = (
             None
-            if found.date is None
-            else datetime.strptime(found.date, "%Y%m%d-%H%M%S").astimezone()
+            if result.date is None
+            else datetime.strptime(result.date, "%Y%m%d-%H%M%S").astimezone()
         )
     except ValueError:
         started = None
-    told_, counts = "vllm bench serve", msgspec.structs.asdict(found)
+    benchmark, counts = "vllm bench serve", msgspec.structs.asdict(result)
     return imported(
-        path, told_, found.seconds, counts, times, notes=notes, config=settings, started=started
+        path,
+        benchmark,
+        result.seconds,
+        counts,
+        times,
+        notes=notes,
+        config=settings,
+        started=started,
     )
 
 
@@ -228,7 +240,7 @@ _LMCACHE = "lmcache bench engine"
 
 
 class _LmcacheFigures(msgspec.Struct):
-    """Figures of a summary; LMCache writes 0 for a time that nothing was measured of."""
+    """Figures of a summary; LMCache writes 0 for unmeasured times."""
 
     requests: Count = msgspec.field(name="successful_requests")
     failed_requests: Count
@@ -271,22 +283,26 @@ def read_lmcache(
     files: Sequence[Path], _options: ImportOptions, _db: duckdb.DuckDBPyConnection
 ) -> Imported:
     """Import one result of LMCache's benchmark; TraceError if the file holds none."""
-    path, misfit = one_file(files, "result"), f"no result of {_LMCACHE}: {{}}"
+    path, misfit = one_file(files, "result"), f"not a result of {_LMCACHE}: {{}}"
     if path.suffix == ".csv":
-        return _of_rows(path, misfit)
+        return _read_csv(path, misfit)
     content = read_json(path, _LmcacheSummary, misfit=misfit)
-    found = msgspec.structs.asdict(content.results)
+    figures = msgspec.structs.asdict(content.results)
     times = {
-        name: told_times(
-            {f"{of}_ns": found[f"{of}_{metric}_ms"] for of in ("mean", "p50", "p90", "p99")}, *how
+        name: times_from_figures(
+            {
+                f"{statistic}_ns": figures[f"{statistic}_{metric}_ms"]
+                for statistic in ("mean", "p50", "p90", "p99")
+            },
+            *arguments,
         )
         for name, metric in (("first_token", "ttft"), ("answer", "request_latency"))
-        if (how := (NS_PER_MS, found["requests"], path))[1]
+        if (arguments := (NS_PER_MS, figures["requests"], path))[1]
     }
     notes = [
         (
-            "its speeds of decoding are left out: the times between tokens do not follow from them; its"
-            " CSV has more"
+            "decoding speeds are omitted: inter-token latency cannot be derived from them; the CSV has"
+            " more"
         )
     ]
     config = {
@@ -294,27 +310,27 @@ def read_lmcache(
         for name, value in content.config.items()
         if isinstance(value, str | int | float | bool)
     }
-    return imported(path, _LMCACHE, found["seconds"], found, times, notes=notes, config=config)
+    return imported(path, _LMCACHE, figures["seconds"], figures, times, notes=notes, config=config)
 
 
-def _of_rows(path: Path, misfit: str) -> Imported:
+def _read_csv(path: Path, misfit: str) -> Imported:
     with readable(path, misfit), path.open(newline="", encoding="utf-8") as file:
         rows = [msgspec.convert(row, _LmcacheRow, strict=False) for row in csv.DictReader(file)]
     if not rows:
         raise TraceError(misfit.format("it has no rows"), path=path)
-    good = [row for row in rows if row.successful == "True"]
+    successful = [row for row in rows if row.successful == "True"]
     lasted_s = max(row.finish_time for row in rows) - min(row.submit_time for row in rows)
     counts = {
-        "requests": len(good),
-        "failed_requests": len(rows) - len(good),
+        "requests": len(successful),
+        "failed_requests": len(rows) - len(successful),
         "input_tokens": sum(row.num_input_tokens for row in rows),
         "output_tokens": sum(row.num_output_tokens for row in rows),
     }
     times = {
-        "first_token": times_of([row.ttft for row in good], path),
+        "first_token": times_of([row.ttft for row in successful], path),
         "output_token": times_of(
-            [1 / row.decode_speed for row in good if row.decode_speed > 0], path
+            [1 / row.decode_speed for row in successful if row.decode_speed > 0], path
         ),
-        "answer": times_of([row.request_latency for row in good], path),
+        "answer": times_of([row.request_latency for row in successful], path),
     }
     return imported(path, _LMCACHE, lasted_s if lasted_s > 0 else None, counts, times)

@@ -32,7 +32,7 @@ _QUANTILES_PER_PERCENT = 100
 _REQUIRED = ("io_bytes", "bw_bytes", "iops", "runtime", "lat_ns")
 """Fields that fio writes for each direction since its version 3."""
 _OPERATIONS = ("read", "write")
-"""The directions of fio that are operations of ours; trims and syncs are only counted."""
+"""The directions that are imported; trims and syncs are only counted."""
 _Ms = Annotated[int, msgspec.Meta(ge=0, le=MOST // NS_PER_MS)]
 
 
@@ -175,7 +175,7 @@ def read_results(
 
 
 def _notes(latency_kinds: set[str]) -> list[str]:
-    """Return what a reader of the figures must know about their origin."""
+    """Return notes on the origin of the figures."""
     notes = [
         "fio's percentiles are of histograms whose bins are at most 1/64 of their value wide",
         "each job is a tier of its name",
@@ -225,7 +225,7 @@ def _json_documents(path: Path) -> list[str]:
 
 
 def _next_object(text: str, begin: int) -> int | None:
-    """Return where the next line that begins with `{` stands, from `begin` on."""
+    """Return the offset of the next line that begins with `{`, from `begin` on."""
     if begin == 0 and text.startswith("{"):
         return 0
     newline = text.find("\n{", begin)
@@ -357,7 +357,9 @@ def _tier_names(jobs: list[_Job], tier: str | None) -> list[str]:
             name = tier
         else:
             name = f"{tier} {job_name}"
-        same_names = sum(other == name or other.startswith(f"{name} #") for other in names)
+        same_names = sum(
+            earlier_name == name or earlier_name.startswith(f"{name} #") for earlier_name in names
+        )
         names.append(f"{name} #{same_names + 1}" if same_names else name)
     return names
 
@@ -390,7 +392,7 @@ def _job_figures(
 def _latency(direction: _Direction, latency_kinds: set[str]) -> Distribution | None:
     """Return a direction's latencies: total latency if fio has its percentiles, else completion.
 
-    The kind that was taken is added to `latency_kinds`. Null if fio wrote neither.
+    Its kind is added to `latency_kinds`. Null if fio wrote neither.
     """
     total = direction.lat_ns
     is_total = total is not None and (total.percentile, total.bins) != (None, None)

@@ -1,9 +1,9 @@
-"""Lanes: iologs whose I/Os wait for each other, as the stages of a request do.
+"""Lanes: iologs with I/Os that wait for each other, as the stages of a request do.
 
-fio knows no dependencies, and issues a log's lines by their times alone. In a trace all stages of a
-request may share one instant, since the time that storage takes is not in it; one asynchronous job
-would issue them together. So the requests are dealt out to lanes, each a job of fio with a log of
-its own:
+fio has no dependencies, and issues the lines of a log by their times only. In a trace, all stages of a
+request may share one instant, because it does not include the time of storage; one asynchronous job
+would issue them together. So the requests are distributed over lanes, each a job of fio with its own
+log:
 
     for each request, by its first operation:
         width = the most I/Os in one of its stages
@@ -13,7 +13,7 @@ its own:
 A lane of width 1 issues one I/O after the other (psync), which is a chain. A wider lane has as many
 I/Os in flight as a stage has, and refills once they have completed (iodepth_low=1 and
 iodepth_batch_complete_min), which is close to a barrier between stages: exact where all stages of
-the lane are equally wide. What waits for nothing has a lane of its own that is asynchronous.
+the lane are equally wide. Operations outside requests have a separate, asynchronous lane.
 
 Source: fio's queue (backend.c, wait_for_completions), and the six presets measured in
 docs/concepts/fio-jobs.md. iodepth_batch_submit is not used: fio 3.33 loses I/Os with it.
@@ -35,35 +35,35 @@ from kvtrace.core import pl
 from kvtrace.core.units import NS_PER_S
 
 MAX_LANES = 128
-"""Most jobs of fio that run lanes: each is a process."""
+"""Maximum number of lanes; each is a process of fio."""
 MAX_BUFFER_BYTES = 2 << 30
-"""Most memory for the buffers of all lanes."""
+"""Maximum memory for the buffers of all lanes."""
 _MAX_WIDTHS = 16
-"""With more different widths than this, lanes are of widths up to a power of two."""
+"""With more distinct widths than this, widths are rounded up to powers of two."""
 _MAX_DEPTH = 256
-# How long a request is taken to last where the trace has no time of storage: an NVMe drive's
-# latency for each stage, and its bandwidth. It decides the number of lanes alone.
+# Assumed duration of a request, which a trace lacks: an NVMe drive's latency for each stage, and its
+# bandwidth. It only affects the number of lanes.
 _STAGE_NS = 500_000
 _BYTES_PER_S = 2_000_000_000
 INDEPENDENT = -1
-"""The lane of operations that wait for nothing, before lanes are numbered."""
+"""The provisional lane of operations that wait for nothing."""
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of fio, which runs the I/Os of requests that follow each other."""
+    """One job of fio, with the I/Os of successive requests."""
 
     file: str
     """Its iolog."""
     depth: int
-    """I/Os in flight: those of the widest stage, so far as memory allows."""
+    """Queue depth: the I/Os of the widest stage, limited by memory."""
     is_chain: bool
-    """Whether its stages wait for each other; not so the one of independent operations."""
+    """Whether its stages wait for each other; false for independent operations."""
     largest_io_bytes: int
     ios: int
 
     @property
     def options(self) -> FioOptions:
-        """The options by which fio keeps to the order of stages."""
+        """The options of fio that keep the order of stages."""
         if self.is_chain and self.depth == 1:
             return {"ioengine": "psync", "bs": self.largest_io_bytes}
         options: FioOptions = {"ioengine": "libaio", "iodepth": self.depth}
@@ -76,19 +76,19 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
-    """The lanes, and which of them each operation goes to."""
+    """The lanes, and the lane of each operation."""
 
     lanes: list[Lane]
     lane_of_operation: NDArray[np.int16]
-    """An index into `lanes` for each read and write, in their order."""
+    """Index into `lanes` for each read and write, in order."""
     waiting_requests: int
-    """Requests that begin, in the trace, before their lane is free: there are too few lanes."""
+    """Requests that begin in the trace before their lane is free, because lanes are limited."""
 
 
 def plan_lanes(name: str, ios: Path, max_io_bytes: int) -> LanePlan | None:
-    """Return the lanes of the operations at `ios`, whose logs are called `name`.lane….iolog.
+    """Return the lanes of the operations at `ios`; their logs are called `name`.lane….iolog.
 
-    Null if no request has several stages: then nothing waits.
+    Null if no request has several stages, because then nothing waits.
     """
     rows = (
         pl.scan_parquet(ios)
@@ -126,7 +126,7 @@ def plan_lanes(name: str, ios: Path, max_io_bytes: int) -> LanePlan | None:
     )
     if not len(requests) or requests["stages"].max() == 1:
         return None
-    numbers, waiting, count = _deal(requests)
+    numbers, waiting, count = _assign_lanes(requests)
     operations = (
         rows.select("request_id", "is_chain", "io_bytes", "parts")
         .with_columns(
@@ -141,38 +141,41 @@ def plan_lanes(name: str, ios: Path, max_io_bytes: int) -> LanePlan | None:
     widths = dict(
         requests.with_columns(lane=numbers).group_by("lane").agg(pl.col("width").max()).iter_rows()
     )
-    return _numbered(name, operations, widths, count, waiting, max_io_bytes)
+    return _build_plan(name, operations, widths, count, waiting, max_io_bytes)
 
 
-def _deal(requests: pl.DataFrame) -> tuple[pl.Series, int, int]:
-    """Return the lane of each request, how many wait for theirs, and the number of lanes."""
+def _assign_lanes(requests: pl.DataFrame) -> tuple[pl.Series, int, int]:
+    """Return the lane of each request, the number of waiting requests, and of lanes."""
     service_ns = requests["stages"] * _STAGE_NS + requests["bytes"] * NS_PER_S // _BYTES_PER_S
     ends_ns = (requests["last_ns"] + service_ns).to_list()
     widths = requests["width"].to_list()
     if requests["width"].n_unique() > _MAX_WIDTHS:
         widths = [1 << (width - 1).bit_length() for width in widths]
-    # By width, the lanes by when they end.
-    free: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    # Heaps of (end, lane) by width.
+    lanes_by_width: dict[int, list[tuple[int, int]]] = defaultdict(list)
     lanes: list[int] = []
     count = waiting = 0
     for first_ns, end_ns, width in zip(requests["first_ns"], ends_ns, widths, strict=True):
-        queue = free[width]
+        queue = lanes_by_width[width]
         if not (queue and queue[0][0] <= first_ns) and count < MAX_LANES:
             lane, ready_ns = count, first_ns
             count += 1
         else:
-            # Of this width if there is one, else whichever ends first.
+            # A lane of this width if there is one, else the one that ends first.
             if not queue:
-                queue = min((lanes for lanes in free.values() if lanes), key=lambda lanes: lanes[0])
+                queue = min(
+                    (lanes for lanes in lanes_by_width.values() if lanes),
+                    key=lambda lanes: lanes[0],
+                )
             ready_ns, lane = heapq.heappop(queue)
             waiting += ready_ns > first_ns
         begins_ns = max(first_ns, ready_ns)
-        heapq.heappush(free[width], (begins_ns + end_ns - first_ns, lane))
+        heapq.heappush(lanes_by_width[width], (begins_ns + end_ns - first_ns, lane))
         lanes.append(lane)
     return pl.Series(lanes, dtype=pl.Int16), waiting, count
 
 
-def _numbered(
+def _build_plan(
     name: str,
     operations: pl.DataFrame,
     widths: dict[int, int],
@@ -180,7 +183,7 @@ def _numbered(
     waiting: int,
     max_io_bytes: int,
 ) -> LanePlan:
-    """Return the plan of `count` lanes of chains, and one of the operations that wait for nothing."""
+    """Return the plan: `count` lanes of chains, and one of independent operations if any."""
     has_independent = bool((operations["lane"] == INDEPENDENT).any())
     total = count + has_independent
     digits = len(str(total))
@@ -192,12 +195,12 @@ def _numbered(
     lanes = []
     for index, number in enumerate(numbers):
         largest, ios = facts[number]
-        most = max(1, MAX_BUFFER_BYTES // (total * largest))
+        max_depth_by_memory = max(1, MAX_BUFFER_BYTES // (total * largest))
         width = widths.get(number, _MAX_DEPTH)
         lanes.append(
             Lane(
                 file=f"{name}.lane{index + 1:0{digits}d}.iolog",
-                depth=min(width, ios, _MAX_DEPTH, most),
+                depth=min(width, ios, _MAX_DEPTH, max_depth_by_memory),
                 is_chain=number != INDEPENDENT,
                 largest_io_bytes=largest,
                 ios=ios,

@@ -41,7 +41,7 @@ class Bounds:
     """How an error says them; by default as two numbers."""
     read: Callable[[Any], Any] = lambda value: value
 
-    def refusal(self, value: Any) -> str:
+    def refusal(self, value: object) -> str:
         """Return what an error says of `value`, behind the knob's name; nothing if it is within."""
         if self.least <= self.read(value) <= self.most:
             return ""
@@ -186,17 +186,20 @@ def override(tree: JsonObject, settings: Iterable[str]) -> JsonObject:
 
 _SIZES = ("capacity", "bandwidth")
 """Ends of the names of settings that are bytes, or bytes per second."""
+_LEAST_BARE_BYTES = 1 << 16
+"""Smaller capacities and bandwidths need a unit: they were hardly meant in bytes."""
 
 
 def check_units(settings: list[str] | None) -> list[str] | None:
-    """Return the settings of a command line; ConfigError for a size without a unit.
+    """Return the settings of a command line; ConfigError for a small size without a unit.
 
     `tiers.cpu.capacity=8` was meant in GiB, and would be 8 bytes.
     """
     for setting in settings or ():
         key, _, text = setting.partition("=")
         number = text.strip()
-        if key.strip().endswith(_SIZES) and number.isdigit() and int(number):
+        is_bare = key.strip().endswith(_SIZES) and number.isdigit()
+        if is_bare and 0 < int(number) < _LEAST_BARE_BYTES:
             raise ConfigError(
                 f"--set {setting}: {number} has no unit; write {number}B, {number}MiB or"
                 f" {number}GiB"
@@ -211,7 +214,7 @@ def as_setting(key: str, value: object) -> str:
     return f"{key}={as_text(value)}"
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return a value as a command line takes it, and `override` reads it; a dash for none."""
     if value is None:
         return "-"

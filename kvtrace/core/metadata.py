@@ -261,7 +261,7 @@ def study_names(meta: Metadata, path: object) -> dict[str, dict[str, str]]:
 
 
 class _Version(msgspec.Struct):
-    schema_version: Any = None
+    schema_version: object = None
 
 
 def decode(data: bytes, path: object) -> Metadata:

@@ -30,14 +30,14 @@ from kvtrace.core.units import (
     format_duration,
     format_years,
 )
-from kvtrace.llm.serving import in_words
+from kvtrace.llm.serving import serving_text
 
 _STREAMS_SHOWN = 8
 
 
 def _compute_lines(serving: JsonObject, stats: SimulationStats) -> list[str]:
     """Describe the GPU, the mean time of a generated token and the mean wait of a prompt."""
-    lines = [in_words(serving)]
+    lines = [serving_text(serving)]
     if mean_ns := stats.decode.mean_ns_per_token:
         tokens = format_count(stats.decode.tokens)
         lines.append(

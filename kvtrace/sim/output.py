@@ -37,7 +37,7 @@ from kvtrace.core.schema import (
 )
 from kvtrace.core.simulation_stats import StreamStats, to_json
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
-from kvtrace.llm.serving import in_words
+from kvtrace.llm.serving import serving_text
 from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import NONE
 from kvtrace.requests.requests import Requests, batches
@@ -262,7 +262,7 @@ def _metadata(simulation: Simulation, config: JsonObject, argv: list[str]) -> Me
         model=facts,
         tiers=preset.tier_list(),
         source=config["source"],
-        notes=[*notes, *workload_notes(preset.workload), in_words(config["serving"])],
+        notes=[*notes, *workload_notes(preset.workload), serving_text(config["serving"])],
         is_simulated=True,
     )
 

@@ -292,7 +292,7 @@ class Plan:
     def _wear(
         self, configuration: Configuration, figures: Simulated
     ) -> list[tuple[float, float | None]]:
-        """Return the drive writes a day and the life in years of each drive, at the load's rate.
+        """Return DWPD and the life in years of each drive, at the load's rate.
 
         The most written drive comes last; the list is empty without drives. The life is None
         without an endurance or without writes.
@@ -464,11 +464,11 @@ class Plan:
             candidate.first_token_ns(quantile),
             quantile.removesuffix("_ns").replace("_", "."),
         )
-        times = "" if time_ns is None else f", {name} {format_duration(time_ns)} to the first token"
+        times = "" if time_ns is None else f", TTFT {name} {format_duration(time_ns)}"
         times += stalls_of(candidate)
         return (
             f"{nodes}: {dram}{store}{size}, {show(candidate.cost, Unit.NUMBER)} "
-            f"{findings.study.cost_name}: {100 * candidate.hit_ratio:.1f} % of look-ups hit{times}"
+            f"{findings.study.cost_name}: hit rate {100 * candidate.hit_ratio:.1f} %{times}"
         )
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
@@ -479,11 +479,11 @@ class Plan:
             ReportColumn("dram", DRAM),
             ReportColumn("size"),
             ReportColumn("hit_ratio", "hits", Unit.SHARE),
-            ReportColumn("p50", "first token p50", Unit.NS),
+            ReportColumn("p50", "TTFT p50", Unit.NS),
             ReportColumn("p99", unit=Unit.NS),
-            ReportColumn("middle", "drive writes a day: median", Unit.NUMBER),
+            ReportColumn("middle", "DWPD: median", Unit.NUMBER),
             ReportColumn("most", unit=Unit.NUMBER),
-            ReportColumn("life", "first worn out after", Unit.YEARS),
+            ReportColumn("life", "endurance first exhausted in", Unit.YEARS),
             *(ReportColumn(cost_part, unit=Unit.NUMBER) for cost_part in PARTS),
             ReportColumn("cost", f"{self.prices.currency} a month", Unit.NUMBER),
         ]
@@ -507,7 +507,7 @@ class Plan:
         figures = row.figures
         simulated_count, offer_count = len(findings.rows), len(findings.study.configurations)
         remainder = (
-            "; the others cost more to own than the cheapest of their kind"
+            "; the others cost more than the cheapest of their kind"
             if simulated_count < offer_count
             else ""
         )
@@ -520,19 +520,17 @@ class Plan:
             best_hit_ratio[kind] = max(best_hit_ratio.get(kind, 0.0), candidate.hit_ratio)
         lines += [
             f"{', router '.join(map(str, kind))}: none reaches the target;"
-            f" at most {100 * hit_ratio:.1f} % of look-ups hit"
+            f" the highest hit rate is {100 * hit_ratio:.1f} %"
             for kind, hit_ratio in best_hit_ratio.items() if kind not in rivals_of(findings)
         ]  # fmt: skip
         if figures is not None and figures.first_token is not None:
             without_cache = figures.first_token.without_cache
             p50, p99 = show(without_cache.p50_ns, Unit.NS), show(without_cache.p99_ns, Unit.NS)
-            lines.append(
-                f"times to the first token are modelled; without any hit p50 {p50}, p99 {p99}"
-            )
-        years = f"written off over {self.prices.years:g} years, or sooner if the load wears it out"
-        bucket_note = "a bucket is counted by what FILE leaves in it"
+            lines.append(f"TTFT is modelled; without any hit p50 {p50}, p99 {p99}")
+        years = f"written off over {self.prices.years:g} years, or earlier if the load exhausts its endurance"
+        bucket_note = "a bucket is charged for the bytes that FILE leaves in it"
         lines.append(
-            f"costs and wear at the load's rate, kept up: what is bought is {years}; {bucket_note}"
+            f"costs and wear are extrapolated from the load's rate: hardware is {years}; {bucket_note}"
         )
         media = {"DRAM": self.prices.dram} | {
             str(store): medium for store, medium in self.prices.media.items()

@@ -304,7 +304,7 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
     )  # fmt: skip
     result = run_import("warp", [log], tmp_path / "out")
     assert (result.rows_read, result.rows_kept) == (10, 2)
-    reasons = {"columns": 1, "LIST": 2, "not known": 1, "name": 1, "RFC 3339": 2, "number": 1}
+    reasons = {"columns": 1, "LIST": 2, "unknown": 1, "name": 1, "RFC 3339": 2, "number": 1}
     assert show_counts(result.left_out, reasons)
     (place,) = (place for reason, place in result.examples.items() if "RFC 3339" in reason)
     assert place.startswith("w.csv, row ")
@@ -419,7 +419,7 @@ def test_iolog_3(tmp_path):
     ]  # fmt: skip
     # Adding, opening and closing files is no row.
     assert (result.rows_read, result.rows_kept) == (7, 3)
-    reasons = {"syncs": 1, "trims": 1, "no offset": 1, "no time": 1}
+    reasons = {"syncs": 1, "trims": 1, "offset or length": 1, "time is not": 1}
     assert show_counts(result.left_out, reasons)
 
 
@@ -981,7 +981,7 @@ def test_latency_histograms_of_windows(tmp_path, coarseness):
     notes = run_import("fio-log", [log, other], tmp_path / "both").notes
     both = figures(tmp_path / "both")["fio", "read"]
     assert (both["operations"], both["bytes"]) == (None, 101 * 4096)
-    assert shows(notes, "left out")
+    assert shows(notes, "omitted")
     assert any("own start" in note for note in notes)
     assert any("histograms" in note for note in result.notes)
     assert run_cli("kvdistill", "report", tmp_path / "out").returncode == 0
@@ -994,7 +994,7 @@ def test_a_histogram_of_i_os_that_differ_in_size_says_no_bytes(tmp_path):
     )
     read = figures(tmp_path / "out")["fio", "read"]
     assert (read["operations"], read["bytes"], read["bandwidth_bytes_per_s"]) == (15, None, None)
-    assert shows(result.notes, "j_clat_hist.1.log: … left out")
+    assert shows(result.notes, "j_clat_hist.1.log: … omitted")
 
 
 @pytest.mark.parametrize(
