@@ -21,7 +21,7 @@ from simulated import ONE_BYTE, TWO_HEADS, brief, preset_of, requests_of, rows_o
 from test_oracle import SEMANTICS, fault, presets, request_lists
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.curves.stack import HASH_VALUES, estimate, lru_curve, sample_of
+from kvtrace.curves.stack import HASH_VALUES, estimate, lru_curve, sample_chains
 from kvtrace.llm.catalogue import find_model
 from kvtrace.llm.shape import bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.chains import Chains
@@ -347,7 +347,7 @@ def test_a_sample_is_of_those_whose_hash_says_so():
     chosen = [number for number in range(7) if hashed(number) < below]
     assert 0 < len(chosen) < 7
     kept = [[chosen.index(number) for number in of if number in chosen] for of in requests]
-    found = sample_of(chains, below, seed)
+    found = sample_chains(chains, below, seed)
     assert found.slots.tolist() == np.concatenate(kept).tolist()
     assert found.offsets.tolist() == np.cumsum([0, *(len(of) for of in kept)]).tolist()
     assert found.tokens.tolist() == [10 + number for number in chosen]
