@@ -1,4 +1,4 @@
-"""A run of the MLPerf Storage KV-cache benchmark's locked options.
+"""Several replays that answer a question: trials, sweeps, scorecards, the MLPerf benchmark.
 
-Their rules, their trials, their figures.
+It imports `plan`, `tiers`, `result` and `run`.
 """

@@ -1,4 +1,4 @@
-"""The trace as rows for the engine.
+"""What a replay is to do: its options, its trace as rows with due times, its data and buffers.
 
-Read once to know what it needs, then again as the run goes on.
+It imports no other folder of kvreplay.
 """

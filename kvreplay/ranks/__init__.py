@@ -1,4 +1,4 @@
-"""One replay on any number of hosts.
+"""One replay on any number of hosts: each rank of an MPI job replays its part of the trace.
 
-Each rank of an MPI job replays its part of the trace, started together.
+It imports `plan`, `result` and `run`.
 """

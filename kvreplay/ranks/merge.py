@@ -36,7 +36,8 @@ from kvreplay.result.cause import is_late
 from kvreplay.result.figures import added, least, mlperf_figures, most, slowest
 from kvreplay.result.summarize import skipped_notes
 from kvreplay.result.verdict import judged_run
-from kvreplay.run.replay import Interrupted, recover
+from kvreplay.run.recover import recover
+from kvreplay.run.replay import Interrupted
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metrics.distribution import ERROR

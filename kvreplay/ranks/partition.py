@@ -6,8 +6,8 @@ Nodes and users are assigned to ranks round-robin, in the order in which the tra
 objects by a hash of their numbers. Background work on an object goes to the rank that wrote it
 last. Where ranks touch the same object, each has its own copy, written before the run; a delete of
 such an object is left out if its rank goes on to read what another wrote since. All that is
-counted. The choice is made row by row in C (`native/partition.c`). `target_of` gives each rank a
-folder or file of its own below what `--tier` names.
+counted. The choice is made row by row in C (`native/partition.c`). `run/rank_targets.py` gives
+each rank a folder or file of its own below what `--tier` names.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ import numpy as np
 from kvreplay.plan.pacing import Repeated
 from kvreplay.plan.replay_config import PartitionBy
 from kvreplay.plan.row_ring import DELETE, REPLAY
-from kvreplay.plan.tier_targets import FILE_SUFFIX, named, paths_of
-from kvreplay.tiers.claims import check_target
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import I1, I2, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
-from kvtrace.core.run.run_file import RANK_FOLDER, PartitionNote
+from kvtrace.core.run.run_file import PartitionNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 
@@ -354,56 +352,3 @@ _find_needless = function("partition_find_needless", StructAt, I1, int, I4, SHAR
 def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Structure:
     columns = {name: rows[name] for name in _ASSIGNED_COLUMNS if name in rows}
     return Structure(REPLAY, "PartitionRows", rows=len(rows["op"]), first_row=first_row, **columns)
-
-
-RANK, LOCAL = "{rank}", "{local}"
-"""In a target: the number of the rank, and its number among the ranks of its host."""
-
-
-def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
-    """Return the target of `rank`, of ranks on `hosts`, for the tier `name`; its folder is made.
-
-    ConfigError if ranks of one host would share a block device. DeviceError if a directory is
-    missing, or not to be written to.
-    """
-    if named(target) is not None:
-        return target
-    local = hosts[:rank].count(hosts[rank])
-    if RANK in target or LOCAL in target:
-        return target.replace(RANK, str(rank)).replace(LOCAL, str(local))
-    if "://" in target:
-        return f"{target.rstrip('/')}/{RANK_FOLDER.format(rank)}"
-    found = []
-    for path in paths_of(target):
-        if path.is_block_device():
-            if hosts.count(hosts[rank]) > 1:
-                raise ConfigError(
-                    f"--tier {name}={target}: {hosts.count(hosts[rank])} ranks of {hosts[rank]}"
-                    f" would share {path}; name a device or partition for each, such as"
-                    f" /dev/nvme{LOCAL}n1"
-                )
-            found.append(path)
-        elif path.is_file() or path.suffix == FILE_SUFFIX:
-            found.append(path.with_name(f"{path.stem}.{RANK_FOLDER.format(rank)}{path.suffix}"))
-        else:
-            check_target(path, is_shared=True)
-            folder = path / RANK_FOLDER.format(rank)
-            try:
-                folder.mkdir(exist_ok=True)
-            except OSError as error:
-                raise DeviceError(f"{folder}: {error.strerror}") from None
-            found.append(folder)
-    return ",".join(map(str, found))
-
-
-def leave(targets: Sequence[str]) -> None:
-    """Remove the folders of a rank that are empty."""
-    for target in targets:
-        if named(target) is None and "://" not in target:
-            for path in paths_of(target):
-                if (
-                    path.name.startswith(RANK_FOLDER.format(0)[:5])
-                    and path.is_dir()
-                    and not any(path.iterdir())
-                ):
-                    path.rmdir()

@@ -22,16 +22,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kvreplay.engine.limits import check
-from kvreplay.experiments.mlperf_rules import STORAGE
 from kvreplay.plan.output_directory import check_output, make_directory, remove_empty, remove_stale
 from kvreplay.plan.replay_config import MAX_SEED, PartitionBy
 from kvreplay.plan.tier_targets import paths_of, tier_indices
-from kvreplay.ranks import partition
 from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.merge import merge_ranks, merged_error
 from kvreplay.ranks.partition import Part, PartitionOptions, write_part
 from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
+from kvreplay.run.rank_targets import rank_target, remove_rank_folders
 from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import write_json
@@ -63,7 +61,7 @@ class RankSession:
     def replay(self, asked: Replay) -> FinishedRun:
         """Replay a trace on all ranks, as rank 0; errors as of `run.replay`."""
         config, output = asked.config, asked.output
-        check(config)
+        asked.check_options()
         if config.window not in (None, ALL, STEADIEST):
             raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
         if config.node is not None:
@@ -182,8 +180,7 @@ class RankSession:
         if not part.planned:
             return
         targets = {
-            n: partition.target_of(n, target, rank, self._hosts)
-            for n, target in config.tiers.items()
+            n: rank_target(n, target, rank, self._hosts) for n, target in config.tiers.items()
         }
         seed = (
             config.seed
@@ -202,7 +199,7 @@ class RankSession:
             replay(replace(asked, config=own, trace=part.path, output=folder), together=meeting)
         finally:
             if not config.is_kept:
-                partition.leave(list(targets.values()))
+                remove_rank_folders(list(targets.values()))
 
     def _report(self, part: Part | None, meeting: Meeting, error: KvError | None) -> RankReport:
         before = after = meeting.before
@@ -413,10 +410,11 @@ class Alongside:
 
 
 def own_client(
-    ranks: Alongside, tiers: dict[str, str], output: Path, *, is_forced: bool
+    ranks: Alongside, tiers: dict[str, str], storage: str, output: Path, *, is_forced: bool
 ) -> tuple[dict[str, str], Path, int]:
-    """Return our rank's targets, its results folder, and how many ranks share the storage's
-    filesystem.
+    """Return our rank's targets, its results folder, and how many ranks share a filesystem.
+
+    `storage` is the tier on whose filesystem they count.
 
     ConfigError, DeviceError if it cannot be, here or on another rank.
     """
@@ -427,15 +425,13 @@ def own_client(
         if rank == 0:
             check_output(output, is_forced=is_forced)
             make_directory(output, MLPERF_FILE)
-        return {
-            n: partition.target_of(n, target, rank, hosts) for n, target in tiers.items()
-        }, output
+        return {n: rank_target(n, target, rank, hosts) for n, target in tiers.items()}, output
 
     own, _ = ranks.together(prepare)
     ranks.together(lambda: make_directory(output, MLPERF_FILE))
     filesystem = (
-        [str(path.stat().st_dev) for path in paths_of(own[STORAGE]) if path.is_dir()]
-        if STORAGE in own
+        [str(path.stat().st_dev) for path in paths_of(own[storage]) if path.is_dir()]
+        if storage in own
         else []
     )
     there = ranks.gather([hosts[rank], *filesystem])
@@ -451,7 +447,7 @@ def bring_results(ranks: Alongside, tiers: dict[str, str], output: Path) -> bool
 
     Leave our targets `tiers`.
     """
-    partition.leave(list(tiers.values()))
+    remove_rank_folders(list(tiers.values()))
     with suppress(RankLost):
         ranks.ranks.exchange(b"")
     bring(ranks.ranks, output, MLPERF_FILE)

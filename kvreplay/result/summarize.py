@@ -27,7 +27,6 @@ from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.row_ring import NOT_DONE, READ, ROW, WRITE
 from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
-from kvreplay.probes.probe_session import Probed
 from kvreplay.result import run_tables as tables
 from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
@@ -68,6 +67,7 @@ from kvtrace.core.run.run_file import (
     Populated,
     Preconditioned,
     Prepared,
+    ProbesNote,
     RunBegun,
     RunFile,
     Smart,
@@ -399,7 +399,7 @@ class Measured:
     verification: Verification | None = None
     smart: dict[str, Smart] = field(default_factory=dict)
     """By drive, afterwards."""
-    probed: Probed | None = None
+    probes: ProbesNote | None = None
     """What the probes beside it found; None if it was not asked for."""
 
 
@@ -499,7 +499,7 @@ def build_results(results: RunResults, header: RunBegun, measured: Measured) -> 
             smart=measured.smart,
             verification=measured.verification,
             device_io=measured.device_io,
-            probes=None if measured.probed is None else measured.probed.facts(),
+            probes=measured.probes,
             notes=[*_notes(setting, header, measured, requests), *measured.trouble],
             requests=requests,
             mlperf=mlperf,
@@ -608,8 +608,8 @@ def _notes(
     )
     yield from histogram_notes(summary.figures, requests)
     yield from _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
-    if measured.probed is not None and measured.probed.reason is not None:
-        yield f"left out the probes: {measured.probed.reason}"
+    if measured.probes is not None and measured.probes.reason is not None:
+        yield f"left out the probes: {measured.probes.reason}"
     if measured.verification is not None:
         yield (
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the"

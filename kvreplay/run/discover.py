@@ -51,13 +51,20 @@ from kvreplay.tiers.modelled import (
 )
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.app import noted_signals
-from kvtrace.core.document.document import ReportTable, Sheet, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportTable,
+    Sheet,
+    parameters,
+    table_of,
+)
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
 from kvtrace.core.files import available_bytes, sys_text
 from kvtrace.core.metrics.distribution import distribution_of
 from kvtrace.core.metrics.recorder import OPS
 from kvtrace.core.run.run_file import DeviceIo, sealed
-from kvtrace.core.units import NS_PER_S, format_bytes, percent
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, percent
 
 _TIMEOUT_S = 10
 _MEMLOCK_BYTES = 64 << 20
@@ -502,3 +509,50 @@ def error_line(found: DriveError) -> str:
     if found.p99_median is not None and found.p99_greatest is not None:
         said += f", p99 {percent(found.p99_median)}, at most {percent(found.p99_greatest)}"
     return f"{DRIVE_FILE} predicts {found.cells} cells that were held out of its fit: {said}"
+
+
+def machine_document(found: Discovery) -> Document:
+    """Make the document of a machine; what would disturb a replay comes first."""
+    host, limits = found.host, found.limits
+    gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
+    memlock, files = limits["memlock_bytes"], limits["open_files"]
+    facts = {
+        "processor": (
+            f"{host['cpu_model'] or '-'}, {host['cpus']} CPUs, governor {found.governor or '-'}"
+        ),
+        "kernel": host["kernel"],
+        "memory": (
+            f"{format_bytes(found.memory_bytes)}, {format_bytes(found.available_bytes)} available"
+        ),
+        "huge pages": found.huge_pages,
+        "GPUs": gpus or f"none: {found.gpu_reason}",
+        "io_uring": found.io_uring,
+        "memlock": "unlimited" if memlock is None else format_bytes(memlock),
+        "open files": "unlimited" if files is None else format_count(files),
+        **{
+            name: path or "not installed"
+            for name, path in (found.programs | found.gpu_libraries).items()
+        },
+        "probes": found.probes,
+    }
+    spec = """
+        text: name = drive, model, firmware
+        bytes: bytes = size
+        text: scheduler
+        count: queue_requests = requests
+    """
+    drives = table_of("Drives", Sheet.DEVICE, spec, found.drives)
+    spec = "text: mount_point = mounted at, device, kind = type; bytes: free_bytes = free"
+    systems = table_of("Filesystems", Sheet.DEVICE, spec, found.filesystems)
+    good = found.recommended
+    start = (
+        f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB"
+        f" --trials {good['trials']}, a CPU tier of at most {format_bytes(good['cpu_tier_bytes'])}"
+    )
+    tables = [parameters("Machine", Sheet.PARAMETERS, facts), drives, systems]
+    return Document(
+        name="",
+        headline="",
+        chapters=[Chapter("", tables, [start, good["next"]])],
+        warnings=[f"warning: {line}" for line in found.warnings],
+    )

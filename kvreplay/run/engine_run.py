@@ -150,13 +150,13 @@ def run_engine(
             _error(wanted, service, output),
             _notes(wanted, service, write_back_ns),
             smart={TIER: smart(wanted.directory)},
-            probed=probed,
+            probes=None if probed is None else probed.facts(),
         )
         said = (
             f"{begun.host['engine']} served {counted(len(service.requests), 'request')}, one at a"
             " time"
         )
-        finished = write_down(found, begun, measured, output, said=said)
+        finished = write_down(found, begun, measured, output, probed=probed, said=said)
         if measured.error is None:
             # What the engine itself said stays only if it failed.
             (output / LOG_FILE).unlink(missing_ok=True)

@@ -1,9 +1,7 @@
 """One replay: open the tiers, precondition, populate, run the engine, write the results.
 
 `_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the
-clock that ends a run (`--duration`), replays that start together, and `Feed`, the thread that lays
-rows ahead of the run and hands on those behind it, so that memory holds a window of rows. Last,
-`recover`: of a killed run's journal a run, marked partial.
+clock that ends a run (`--duration`), and replays that start together.
 """
 
 from __future__ import annotations
@@ -11,12 +9,9 @@ from __future__ import annotations
 import gc
 import hashlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -33,11 +28,10 @@ from kvreplay.plan.contents import DataSource, Fill, named
 from kvreplay.plan.output_directory import check_output, make_directory
 from kvreplay.plan.replay_config import CLOSED_LOOP_DEPTH, Config, Precondition
 from kvreplay.plan.row_ring import DELETE, NOT_DONE, READ, WRITE
-from kvreplay.plan.window import Loader, populated_rows
-from kvreplay.probes.probe_session import probing
-from kvreplay.result import run_tables as tables
+from kvreplay.plan.window import populated_rows
+from kvreplay.probes.probe_session import Probed, probing
 from kvreplay.result.recording import RunPart
-from kvreplay.result.run_tables import JournaledRecord, PartialRunFile, journal, unrecovered
+from kvreplay.result.run_tables import journal
 from kvreplay.result.summarize import (
     Measured,
     RunResults,
@@ -46,8 +40,8 @@ from kvreplay.result.summarize import (
     build_run_header,
     collect_engine_facts,
     table_metadata,
-    window_note,
 )
+from kvreplay.run.feed import Feed
 from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precondition
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart
@@ -56,25 +50,19 @@ from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.make_tiers import check_targets
 from kvreplay.tiers.modelled import DriveFile
-from kvreplay.tiers.tier import BY_KEY, Holding, SeveralDrives, Tier, drives_of
+from kvreplay.tiers.tier import Holding, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import (
-    ConfigError,
     DeviceError,
     FailedOperations,
     KvError,
-    TraceError,
-    need_file,
 )
 from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
-    OPS_FILE,
     PROBE_FILE,
     RUN_FILE,
-    SERIES_FILE,
-    SERVED_FILE,
     DeviceIo,
     Populated,
     Preconditioned,
@@ -86,7 +74,7 @@ from kvtrace.core.run.run_file import (
     sealed,
 )
 from kvtrace.core.schema import BLOCKS
-from kvtrace.core.tables import create, objects_path
+from kvtrace.core.tables import create
 
 NOTED_UNREAD_SHARE = 0.01
 """Share of the time that the queue was idle because the trace was not read yet, from which on a run
@@ -120,15 +108,23 @@ class Replay:
     watching: Watching | None = None
     """Shows the measured part while it goes on, in place of `show`."""
 
+    def check_options(self) -> None:
+        """Raise ConfigError, naming the option, if an option has a value that cannot be used."""
+        check(self.config)
+
+    def check_targets(self) -> None:
+        """Raise ConfigError or DeviceError if a target on storage is missing or refuses."""
+        check_targets(self.config)
+
     def check(self, *, is_on_targets: bool = True) -> None:
         """Refuse what cannot be replayed or written, before anything is made, read or measured,
         which takes minutes.
         """
-        check(self.config)
+        self.check_options()
         if self.config.drive is not None:
             DriveFile.read(Path(self.config.drive))
         if is_on_targets:
-            check_targets(self.config)
+            self.check_targets()
         check_output(self.output, is_forced=self.is_forced)
 
 
@@ -307,11 +303,11 @@ class _Run:
                     trouble,
                     named(driven.verification, setting.trace),
                     of_drives(setting, smart),
-                    probed,
+                    None if probed is None else probed.facts(),
                 )
                 facts = collect_engine_facts(found.setting, engine, self.data)
                 begun = msgspec.structs.replace(begun, **facts._asdict())
-                return write_down(found, begun, measured, output)
+                return write_down(found, begun, measured, output, probed=probed)
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
         config, kinds = self.setting.config, self.setting.window.facts.kinds
@@ -467,7 +463,13 @@ Replaying = Callable[[Replay], FinishedRun]
 
 
 def write_down(
-    found: RunResults, begun: RunBegun, measured: Measured, output: Path, *, said: str = ""
+    found: RunResults,
+    begun: RunBegun,
+    measured: Measured,
+    output: Path,
+    *,
+    probed: Probed | None = None,
+    said: str = "",
 ) -> FinishedRun:
     """Write the tables and run.json of a run to `output`, run.json last; return the run.
 
@@ -480,12 +482,12 @@ def write_down(
         content = msgspec.structs.replace(content, mlperf=None, summary=summary)
     for name in (PROBE_FILE, BLOCKS_FILE):
         (output / name).unlink(missing_ok=True)
-    if measured.probed is not None:
-        measured.probed.save(output)
-        if measured.probed.has_events:
+    if probed is not None:
+        probed.save(output)
+        if probed.has_events:
             meta = table_metadata(BLOCKS, found.setting, content)
             with create(output / BLOCKS_FILE, BLOCKS, meta) as out:
-                for batch in measured.probed.blocks():
+                for batch in probed.blocks():
                     out.write(batch)
     found.close_tables(content)
     content = msgspec.structs.replace(
@@ -590,195 +592,3 @@ def rows_to_report(setting: Setting, laid: int) -> int:
     if not setting.rows_once or setting.pacer.speed is not None:
         return rows
     return min(rows, max(laid, setting.rows_once))
-
-
-PART_ROWS = 1 << 15
-"""Rows that are handed on together, at most."""
-_PAUSE_S = 0.002
-
-
-class Feed:
-    """Lays the rows of one run, and hands on completed ones, in order.
-
-    One that takes long holds up those after it, until the window is full; then nothing more is laid
-    before it ends.
-    """
-
-    def __init__(
-        self,
-        loader: Loader,
-        hand: Callable[[RunPart], None],
-        laid: Callable[[int, Any], None] | None = None,
-    ) -> None:
-        """Feed from `loader`, which has begun; `hand` takes the rows that are over.
-
-        `laid` takes rows as they are laid, and the number of the first: a journal knows what was
-        done of them.
-        """
-        self._loader, self._hand, self._laid = loader, hand, laid
-        self._rows = loader.rows
-        self._given = 0
-        self._work: Future[None] | None = None
-
-    @property
-    def trouble(self) -> str | None:
-        """What ended the reading of the trace; None while it goes on."""
-        return "the trace" if self._work and self._work.done() and self._work.exception() else None
-
-    def fill(self) -> None:
-        """Lay as many rows as fit the ring."""
-        first = self._loader.laid
-        self._loader.load()
-        while self._laid is not None and first < self._loader.laid:
-            rows = self._rows.within(first, self._loader.laid)
-            self._laid(first, rows)
-            first += len(rows)
-
-    @contextmanager
-    def running(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Feed a run for as long as the context lasts; KvError of the trace at its end."""
-        is_over = threading.Event()
-
-        def work() -> None:
-            while not is_over.is_set():
-                # In whole parts: how far a replay in virtual time sees ahead does not depend on
-                # when this thread looks.
-                ended = int(self._rows.struct.ended) // PART_ROWS * PART_ROWS
-                has_given, laid = self._give(ended, PART_ROWS), self._loader.laid
-                self.fill()
-                if self._loader.laid > laid:
-                    wake()
-                elif not has_given:
-                    is_over.wait(_PAUSE_S)
-
-        with ThreadPoolExecutor(1, "kvreplay-feed") as pool:
-            if not self._loader.is_whole:
-                self._work = pool.submit(work)
-            try:
-                yield
-            finally:
-                is_over.set()
-        if self._work is not None:
-            self._work.result()
-
-    def _give(self, until: int, least: int) -> bool:
-        """Hand on rows up to `until`, if at least `least` of them are new.
-
-        Return whether it was done.
-        """
-        if until - self._given < least:
-            return False
-        while self._given < until:
-            rows = self._rows.within(self._given, min(until, self._given + PART_ROWS))
-            self._hand(RunPart(self._given, rows))
-            self._given += len(rows)
-            self._rows.struct.given = self._given
-        self._loader.forget(self._given)
-        return True
-
-    def finish(self, total: int) -> None:
-        """Hand on the remaining rows up to `total`; nothing more will be done to them."""
-        while self._given < total:
-            self._give(min(total, self._loader.laid), 1)
-            if self._given < total:
-                self.fill()
-        self._loader.close()
-
-
-def recover(path: Path, trace: Path | None = None) -> FinishedRun:
-    """Write the run in `path` that was cut off from its journal.
-
-    `trace` is where its trace lies now, if it moved.
-
-    ConfigError, TraceError if there is nothing to recover, or the trace is not the one that was
-    replayed. DeviceError if the run is still going on, or cannot be read.
-    """
-    with unrecovered(path) as begun, ExitStack() as stack:
-        setting = _setting(begun, path, trace)
-        window = setting.window
-        kept = JournaledRecord(path, window.planned_rows)
-        found = stack.enter_context(RunResults(setting, path))
-        window.loader.begin(setting.pacer)
-        found.note_end(kept.ended_ns)
-        feed = Feed(window.loader, found.take, kept.begin)
-        feed.finish(rows_to_report(setting, kept.reached + 1))
-        found.end()
-        error = Interrupted(
-            "killed while it ran; recovered from its journal, of which the last seconds may be"
-            " missing"
-        )
-        trouble = [
-            (
-                "its duration ends at the last completion that was kept; the cost of data generation"
-                " was lost in the kill"
-            )
-        ]
-        if setting.config.is_verified:
-            trouble.append(
-                "details of --verify were lost with the process; corrupt operations are in"
-                " ops.parquet"
-            )
-        measured = Measured(
-            {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
-            found.summary(None, found.last_completed_ns),
-            error,
-            trouble,
-        )
-        came_to = msgspec.structs.replace(begun, window=window_note(found.setting))
-        outcome = write_down(found, came_to, measured, path)
-        tables.remove_journal(path)
-        # What the killed run had begun to write aside.
-        for name in (OPS_FILE, SERVED_FILE, SERIES_FILE):
-            for left in path.glob(f".{name}.*.tmp"):
-                left.unlink()
-    return outcome
-
-
-def recovered(path: Path, run: RunFile) -> str:
-    """Return what of `run`, one of several in the folder above `path`, could be recovered."""
-    asked = next((after for word, after in pairwise(run.argv) if word == "--trials"), None)
-    name = path.name.replace("trial-", "trial ") + (f" of {asked}" if asked else "")
-    planned = run.window.planned_rows or 0
-    return (
-        f"{name} was cut off; recovered {planned - (run.summary.not_reached or 0):,} of {planned:,}"
-        " rows"
-    )
-
-
-def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
-    """Return the run's setting, from run.partial.json and its trace."""
-    try:
-        config = msgspec.convert(begun.config, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"{path}: its configuration is of another version of kvreplay: {error}"
-        ) from None
-    where = trace or Path(begun.running.trace)
-    need_file(where, "; name the replayed trace with --trace")
-    setting = settle(config, where, path, begun.argv, repeats=begun.window.planned_repeats)
-    with where.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if begun.trace.sha256 is not None and digest != begun.trace.sha256:
-        raise TraceError(
-            "not the trace that was replayed; name that one with --trace (SHA-256"
-            f" {begun.trace.sha256}, not {digest})",
-            path=where,
-        )
-    is_same = (
-        setting.reader.meta == begun.trace.metadata
-        and setting.window.planned_rows == begun.window.planned_rows
-    )
-    if not is_same:
-        raise TraceError("not the trace that was replayed; name that one with --trace", path=where)
-    for tier in setting.tiers:
-        if tier is not None:
-            known = begun.tiers[tier.name]
-            tier.engine = known["engine"]
-            if isinstance(tier, SeveralDrives) and tier.rule != known["placement"]:
-                raise ConfigError(
-                    f"{objects_path(where)}:"
-                    f" {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; it"
-                    " says on which drive each object is: restore it beside the trace, as it was"
-                    " for the run"
-                )
-    return setting

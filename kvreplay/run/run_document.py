@@ -10,23 +10,18 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import asdict
 
-from kvreplay.experiments.trials import JUDGED, TrialSet
 from kvreplay.plan.contents import describe
 from kvreplay.plan.replay_config import Criteria
 from kvreplay.result.figures import WARNING
 from kvreplay.result.summarize import repeated, replayed_part
-from kvreplay.run.discover import Discovery
 from kvreplay.run.replay import FinishedRun
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     TIME_COLUMNS,
-    Cell,
     Chapter,
     Document,
     ReportTable,
     Sheet,
-    Unit,
-    parameters,
     table_of,
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
@@ -35,7 +30,6 @@ from kvtrace.core.units import counted, format_bytes, format_count, format_durat
 
 SHOWN_BAD_BLOCKS = 1000
 _BYTES = {"read": "read", "write": "written"}
-_RATES = {"bandwidth_bytes_per_s": Unit.BYTES_PER_S, "operations_per_s": Unit.PER_S}
 _OPERATIONS = """
     text: tier, op, engine
     count: operations, errors
@@ -316,83 +310,3 @@ def _after(run: RunFile) -> Iterator[str]:
             f"data generation took {percent(generation.share_of_threads)} of the threads' time,"
             f" allocating extents {percent(generation.reserve_share)}"
         )
-
-
-def trials_document(found: TrialSet) -> Document:
-    """Make the document of several trials: median and spread of every figure."""
-    counted_trials = max((len(q.values) for q in found.quantities), default=len(found.runs))
-    spec = "text: tier, op, name = figure, median, low = least, high = greatest; share: spread"
-    rows = [
-        [
-            q.tier,
-            q.op,
-            q.name,
-            *(Cell(v, _RATES.get(q.name, Unit.NS)) for v in (q.median, q.low, q.high)),
-            q.spread,
-        ]
-        for q in found.quantities
-        if q.median is not None
-    ]
-    spreads = [q.spread for q in found.quantities if q.name in JUDGED and q.spread is not None]
-    notes = [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
-    if spreads:
-        notes.append(
-            f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}"
-        )
-    table = table_of(
-        f"{counted_trials} of {found.asked} trials", Sheet.PERFORMANCE, spec, rows, keys=3
-    )
-    return Document(
-        name="",
-        headline=found.verdict,
-        chapters=[Chapter("", [table])],
-        notes=notes,
-        warnings=found.warnings,
-    )
-
-
-def machine_document(found: Discovery) -> Document:
-    """Make the document of a machine; what would disturb a replay comes first."""
-    host, limits = found.host, found.limits
-    gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
-    memlock, files = limits["memlock_bytes"], limits["open_files"]
-    facts = {
-        "processor": (
-            f"{host['cpu_model'] or '-'}, {host['cpus']} CPUs, governor {found.governor or '-'}"
-        ),
-        "kernel": host["kernel"],
-        "memory": (
-            f"{format_bytes(found.memory_bytes)}, {format_bytes(found.available_bytes)} available"
-        ),
-        "huge pages": found.huge_pages,
-        "GPUs": gpus or f"none: {found.gpu_reason}",
-        "io_uring": found.io_uring,
-        "memlock": "unlimited" if memlock is None else format_bytes(memlock),
-        "open files": "unlimited" if files is None else format_count(files),
-        **{
-            name: path or "not installed"
-            for name, path in (found.programs | found.gpu_libraries).items()
-        },
-        "probes": found.probes,
-    }
-    spec = """
-        text: name = drive, model, firmware
-        bytes: bytes = size
-        text: scheduler
-        count: queue_requests = requests
-    """
-    drives = table_of("Drives", Sheet.DEVICE, spec, found.drives)
-    spec = "text: mount_point = mounted at, device, kind = type; bytes: free_bytes = free"
-    systems = table_of("Filesystems", Sheet.DEVICE, spec, found.filesystems)
-    good = found.recommended
-    start = (
-        f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB"
-        f" --trials {good['trials']}, a CPU tier of at most {format_bytes(good['cpu_tier_bytes'])}"
-    )
-    tables = [parameters("Machine", Sheet.PARAMETERS, facts), drives, systems]
-    return Document(
-        name="",
-        headline="",
-        chapters=[Chapter("", tables, [start, good["next"]])],
-        warnings=[f"warning: {line}" for line in found.warnings],
-    )

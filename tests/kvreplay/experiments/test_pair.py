@@ -10,9 +10,10 @@ import pytest
 from conftest import run_cli, write_trace
 from phrases import shows
 
+from kvreplay.experiments import trials
 from kvreplay.experiments.trials import run_pair
 from kvreplay.plan.replay_config import Config
-from kvreplay.run import run, trials
+from kvreplay.run import replay as run
 from kvtrace.core.errors import FailedOperations
 from kvtrace.core.run.figures import Summary
 

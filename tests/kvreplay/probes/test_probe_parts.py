@@ -13,7 +13,8 @@ import pytest
 from conftest import run_cli
 from whole import read_table
 
-from kvreplay.probes import libbpf, session
+from kvreplay.probes import libbpf
+from kvreplay.probes import probe_session as session
 from kvreplay.probes.libbpf import (
     EVENT,
     SLOTS,
