@@ -144,7 +144,7 @@ class Engine:
                     f"the kernel refused to register the buffers: {os.strerror(code)}"
                 )
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return which path I/O takes, for run.json."""
         shared = self.rings
         if shared is None:

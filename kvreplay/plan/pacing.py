@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ class Pacer:
         """The kind of loop."""
         return "closed" if self.speed is None else "open"
 
-    def due_ns(self, ts_ns: Any) -> Any:
+    def due_ns(self, ts_ns: np.ndarray) -> np.ndarray:
         """Return int64 nanoseconds from the run's start for each of `ts_ns`, rounded down.
 
         None in a closed loop.
@@ -82,7 +81,9 @@ TOGETHER = 1 << 16
 class Repeated(Reader):
     """Reads the first rows of a trace several times, as one trace."""
 
-    def __init__(self, reader: Reader, rows: int, repeats: int, last_deletes: Any = ()) -> None:
+    def __init__(
+        self, reader: Reader, rows: int, repeats: int, last_deletes: np.ndarray = ()
+    ) -> None:
         """Repeat the first `rows` rows of `reader` so often.
 
         `last_deletes` are those rows that delete, at last, what the next repeat reads: they are in
@@ -138,7 +139,7 @@ class Repeated(Reader):
             some = once.take(np.tile(np.arange(self.rows), len(repeats))).combine_chunks()
             yield self._moved(some.to_batches()[0], np.repeat(repeats, self.rows))
 
-    def _moved(self, batch: pa.RecordBatch, repeat: Any) -> pa.RecordBatch:
+    def _moved(self, batch: pa.RecordBatch, repeat: np.ndarray) -> pa.RecordBatch:
         """Return a batch whose rows are of these repeats."""
         for name, by in (("ts_ns", self.period_ns), ("request_id", self.requests)):
             at = batch.schema.get_field_index(name)

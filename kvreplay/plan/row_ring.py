@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,11 +48,11 @@ class RowRing:
         size = FEWEST
         while size < min(total, window):
             size *= 2
-        self.ring: Any = np.zeros(size, ROW)
+        self.ring: np.ndarray = np.zeros(size, ROW)
         self.struct = REPLAY.struct("Rows")(self.ring.ctypes.data, size - 1, total, 0, 0, 0)
 
     @classmethod
-    def of(cls, columns: dict[str, Any], *, is_open_loop: bool = False) -> RowRing:
+    def of(cls, columns: dict[str, np.ndarray], *, is_open_loop: bool = False) -> RowRing:
         """Make a complete plan of rows from columns by name; missing columns are NONE, or 0.
 
         `trace_row` counts up unless it is given; `due_ns` is NONE in a closed loop.
@@ -80,7 +79,7 @@ class RowRing:
         """Where the structure lies."""
         return ctypes.addressof(self.struct)
 
-    def within(self, first: int, last: int) -> Any:
+    def within(self, first: int, last: int) -> np.ndarray:
         """Return the rows from `first` to before `last`, as a view, up to where the ring begins
         again.
         """
@@ -89,12 +88,12 @@ class RowRing:
         return self.ring[start : min(start + last - first, mask + 1)]
 
     @property
-    def all(self) -> Any:
+    def all(self) -> np.ndarray:
         """All rows of a plan that fits the ring."""
         return self.ring[: len(self)]
 
 
-def begin(rows: Any) -> None:
+def begin(rows: np.ndarray) -> None:
     """Mark `rows` as not started."""
     rows["submitted_ns"] = rows["completed_ns"] = NOT_DONE
     rows["outcome"], rows["ready_ns"] = SKIPPED, 0

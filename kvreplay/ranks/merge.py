@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import msgspec
 
@@ -318,7 +317,7 @@ def _verification(runs: Sequence[RunFile]) -> Verification | None:
     )
 
 
-def _laid_out(of: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _laid_out(of: Sequence[dict[str, object]]) -> dict[str, object]:
     """Return what the first rank says of a tier, or of a drive, with the bytes that all ranks wrote
     there first.
     """
@@ -341,7 +340,7 @@ def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
     for part in parts:
         if part.run is None:
             continue
-        devices: dict[str, Any] = {}
+        devices: dict[str, object] = {}
         for name, facts in part.run.drives():
             devices |= {
                 known: facts.get("device") for known in (name, f"{name}:{facts.get('target')}")
@@ -740,7 +739,7 @@ def _evidence(
         default=None,
     )
     names = sorted({name for e in each for name in e.response_shares})
-    together: dict[str, Any] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
+    together: dict[str, object] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
     together |= {name: most([getattr(e, name) for e in each]) for name in _MOST}
     for name in _MEDIANS:
         known = [value for e in each if (value := getattr(e, name)) is not None]

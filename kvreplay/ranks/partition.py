@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -178,7 +177,7 @@ class _Pass:
         self.rows, self.is_cut = 0, False
         self._moved = 0
 
-    def batches(self) -> Iterator[tuple[dict[str, Any], Any]]:
+    def batches(self) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
         """Yield the columns of the rows, nulls as -1, and int16 the rank of each."""
         for batch in self._reader.batches(_COLUMNS):
             rows = {name: numbers(batch.column(name)) for name in _COLUMNS}
@@ -192,7 +191,7 @@ class _Pass:
             if self.is_cut:
                 return
 
-    def _admitted(self, rows: dict[str, Any]) -> int:
+    def _admitted(self, rows: dict[str, np.ndarray]) -> int:
         limit, count = self._asked.limit, len(rows["ts_ns"])
         if limit.rows is not None:
             return min(count, limit.rows - self.rows)
@@ -205,7 +204,7 @@ class _Pass:
             return int(np.searchsorted(total, limit.moved_bytes, side="right"))
         return count
 
-    def _ranks(self, rows: dict[str, Any]) -> Any:
+    def _ranks(self, rows: dict[str, np.ndarray]) -> np.ndarray:
         objects, requests = rows["object_id"], rows["request_id"]
         if self._by is PartitionBy.NODE:
             wanted = self._hands(rows["node"])
@@ -226,7 +225,7 @@ class _Pass:
         self.bytes_of += np.bincount(ranks, moved, minlength=self._asked.ranks).astype(np.int64)
         return ranks
 
-    def _hands(self, keys: Any) -> Any:
+    def _hands(self, keys: np.ndarray) -> np.ndarray:
         """Return the rank of each of `keys`.
 
         Those not seen before are assigned to one rank after the other.
@@ -264,7 +263,7 @@ class _Pass:
         )
 
 
-def _grown(array: Any, length: int, column: str) -> Any:
+def _grown(array: np.ndarray, length: int, column: str) -> np.ndarray:
     """Return `array` with room for `length`; pages that are not touched take no memory."""
     if length > _MOST_IDS:
         raise ConfigError(
@@ -277,7 +276,7 @@ def _grown(array: Any, length: int, column: str) -> Any:
     return more
 
 
-def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
+def _needless(reader: Reader, own: np.ndarray, mine: np.ndarray) -> Sequence[int]:
     """Return which of the rows `mine` would delete what its rank reads later, because another rank
     wrote it since.
     """
@@ -305,7 +304,7 @@ def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
 
 
 def _write(
-    reader: Reader, path: Path, mine: Any, note: PartitionNote, rank: int, whole: _Pass
+    reader: Reader, path: Path, mine: np.ndarray, note: PartitionNote, rank: int, whole: _Pass
 ) -> None:
     meta, once = reader.meta, Repeated(reader, whole.rows, 1)
     share = {
@@ -349,6 +348,6 @@ _assign = function("partition_assign", StructAt, I2, int, OWN, I2, I8, I2)
 _find_needless = function("partition_find_needless", StructAt, I1, int, I4, SHARED, I8, returns=int)
 
 
-def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Structure:
+def _partition_rows(rows: Mapping[str, np.ndarray], first_row: int = 0) -> Structure:
     columns = {name: rows[name] for name in _ASSIGNED_COLUMNS if name in rows}
     return Structure(REPLAY, "PartitionRows", rows=len(rows["op"]), first_row=first_row, **columns)

@@ -325,7 +325,7 @@ class _RankRequests:
     """
 
     def __init__(
-        self, parts: Sequence[PartRun], moves: Any, criteria: Criteria, *, is_open_loop: bool
+        self, parts: Sequence[PartRun], moves: np.ndarray, criteria: Criteria, *, is_open_loop: bool
     ) -> None:
         """Know the requests that `parts` served; `moves` says by tier whether data moves there."""
         kept = [run.requests for part in parts if (run := part.run) is not None]
@@ -401,7 +401,7 @@ class _Served:
         self._batches = open_table(path, SERVED).batches(self.COLUMNS)
         self._rows = {name: np.zeros(0, np.int64) for name in self.COLUMNS}
 
-    def up_to(self, below: int) -> dict[str, Any]:
+    def up_to(self, below: int) -> dict[str, np.ndarray]:
         """Return the columns of the requests whose id is less than `below`, and forget them."""
         parts = [self._rows]
         while not len(parts[-1]["request_id"]) or parts[-1]["request_id"][-1] < below:
@@ -423,7 +423,7 @@ class _Loaders:
         self._first = np.zeros(0, np.int64)
         self._last = np.zeros(0, np.int64)
 
-    def add(self, ids: Any, ranks: Any) -> None:
+    def add(self, ids: np.ndarray, ranks: np.ndarray) -> None:
         """Note that `ranks` load something of the requests `ids`, one a row."""
         ids, first, last = (
             np.concatenate(pair)
@@ -435,7 +435,7 @@ class _Loaders:
         np.minimum.at(self._first, index, first)
         np.maximum.at(self._last, index, last)
 
-    def pop(self, ids: Any) -> tuple[Any, Any]:
+    def pop(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first and the last rank for each of `ids`, rising; -1 for none.
 
         They are forgotten.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -113,7 +112,7 @@ class Checkpoints:
 
 
 def figures_of(
-    each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: list[Beside]
+    each: list[Checkpoint], spans: np.ndarray, wall_ns: int | None, beside: list[Beside]
 ) -> CheckpointFigures:
     """Return the figures of checkpoints, which were under way in `spans`, in a run so long."""
     stalls, kinds = [found.stall_ns for found in each if found.stall_ns is not None], []
@@ -144,7 +143,7 @@ def figures_of(
     )
 
 
-def checkpoint(**known: Any) -> Checkpoint:
+def checkpoint(**known: np.ndarray) -> Checkpoint:
     """Return a save or restore of what is `known` of it, and how long it took and training waited
     for it.
     """
@@ -176,7 +175,7 @@ def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
     )
 
 
-def spans_of(each: list[Checkpoint], last: int) -> Any:
+def spans_of(each: list[Checkpoint], last: int) -> np.ndarray:
     """Return int64 (2, spans).
 
     When a checkpoint was under way, from and to, apart from each other and in order.
@@ -199,7 +198,7 @@ def spans_of(each: list[Checkpoint], last: int) -> Any:
 
 def times_beside(
     files: Sequence[OpsFile],
-    spans: Any,
+    spans: np.ndarray,
     tiers: Sequence[str | None],
     limit: int,
     *,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class RunPart:
 
     first: int
     """How many planned rows there are before it."""
-    rows: Any
+    rows: np.ndarray
     """ROW, one after the other; `trace_row` counts from the start of the trace."""
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class RunRecorder(OperationRecorder[Tier]):
         self._reached, self._until = deque[tuple[int, int]](), 0
         """After which planned row which second was reached, and that before which all are over."""
 
-    def take(self, part: RunPart, is_counted: Any) -> Any:
+    def take(self, part: RunPart, is_counted: np.ndarray) -> np.ndarray:
         """Add the rows of `part`; figures count those where `is_counted`.
 
         Return the bytes that each asks of its tier.
@@ -89,7 +89,7 @@ class RunRecorder(OperationRecorder[Tier]):
         self.seconds.sort(self.ended, self._until)
         return asked_bytes
 
-    def _places_of(self, rows: Any) -> Any:
+    def _places_of(self, rows: np.ndarray) -> np.ndarray:
         """Return int64 a row: the place where it was done; None if each tier is one place."""
         if not self._sharded:
             return None
@@ -99,7 +99,7 @@ class RunRecorder(OperationRecorder[Tier]):
             place[is_here] += tier.drive_of[rows["object_id"][is_here]]
         return place
 
-    def over(self, *, is_last: bool = False) -> tuple[Any, Any, Any] | None:
+    def over(self, *, is_last: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """Return what `Seconds.over` does of seconds that no row to come is of.
 
         Of all if it `is_last`; None if few.
@@ -124,7 +124,7 @@ def ops_batch(
     batch: pa.RecordBatch,
     first_row: int,
     part: RunPart,
-    asked: Any,
+    asked: np.ndarray,
 ) -> pa.RecordBatch:
     """Return rows of `ops`.
 
@@ -135,7 +135,7 @@ def ops_batch(
     """
     count, rows, at = batch.num_rows, part.rows, part.rows["trace_row"] - first_row
 
-    def spread(values: Any, none: int, kind: Any = np.int64) -> Any:
+    def spread(values: np.ndarray, none: int, kind: np.ndarray = np.int64) -> np.ndarray:
         if len(rows) == count:
             return values.astype(kind)
         column = np.full(count, none, kind)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -75,7 +75,9 @@ def ops_extras(setting: Setting) -> tuple[str, ...]:
     return shared_extras(OPS, setting) + ((RETRIES,) if has_retries else ())
 
 
-def series_batch(recorder: RunRecorder, over: tuple[Any, Any, Any]) -> pa.RecordBatch:
+def series_batch(
+    recorder: RunRecorder, over: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> pa.RecordBatch:
     """Return rows of `series` of seconds that are `over`.
 
     By second, tier, drive and op, simulated tiers aside.
@@ -301,7 +303,7 @@ class JournaledRecord:
         self._ahead = np.zeros(0, _KEPT)
         """Of rows that are not laid yet."""
 
-    def begin(self, first: int, rows: Any) -> None:
+    def begin(self, first: int, rows: np.ndarray) -> None:
         """Put what was done into `rows` (ROW).
 
         Those of the plan from `first` on, which follow those told before.
@@ -318,7 +320,7 @@ class JournaledRecord:
             rows[name][here["place"] - first] = here[name]
 
 
-def _batches(path: Path) -> Iterator[Any]:
+def _batches(path: Path) -> Iterator[np.ndarray]:
     """Yield _KEPT of each whole batch of the journal in `path`."""
     with (
         (path / PARTIAL_OPS_FILE).open("rb") as file,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -222,7 +222,7 @@ class RunResults:
         if (over := self._recorder.over(is_last=is_last)) is not None:
             self._writers[SERIES].write(tables.series_batch(self._recorder, over))
 
-    def _take_trace(self, up_to: int, part: RunPart, counts: Any, asked: Any) -> None:
+    def _take_trace(self, up_to: int, part: RunPart, counts: np.ndarray, asked: np.ndarray) -> None:
         """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
         self._served.begin()
         for batch in self._trace.up_to(up_to):
@@ -406,7 +406,7 @@ class Measured:
 class EngineFacts(NamedTuple):
     """What of a run's header may have become more when the run is over."""
 
-    tiers: dict[str, dict[str, Any]]
+    tiers: dict[str, dict[str, object]]
     engine: EngineNote
     window: WindowNote
     data: DataNote | None = None
@@ -438,12 +438,12 @@ def collect_engine_facts(setting: Setting, engine: Engine, data: DataSource) -> 
 
 def build_run_header(
     setting: Setting,
-    config: dict[str, Any],
+    config: dict[str, object],
     trace: TraceNote,
     facts: EngineFacts,
     *,
     started_utc: str | None = None,
-    host: dict[str, Any] | None = None,
+    host: dict[str, object] | None = None,
     preconditioned: Sequence[Preconditioned] = (),
     populated: Populated | None = None,
     prepared: Prepared | None = None,
@@ -719,7 +719,7 @@ class ServedRequests:
         self._requests.begin()
 
     def take(
-        self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: Any
+        self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: np.ndarray
     ) -> Iterator[pa.RecordBatch]:
         """Take the rows of `batch`, from `first_row` on, with what `part` knows of them.
 
@@ -751,7 +751,7 @@ class ServedRequests:
         """Yield the requests that are left: no row will follow."""
         yield from self._given(self._requests.pop(NEVER_NS), is_last=True)
 
-    def _given(self, found: Any, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
+    def _given(self, found: np.ndarray, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         if not len(found):
             return
         asked = self._setting.asked
@@ -819,7 +819,9 @@ def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
     return NO_REQUESTS if asked is None else None
 
 
-def compute_ns(meta: Metadata, input_tokens: Any, loads: Any, loaded_bytes: Any) -> Any:
+def compute_ns(
+    meta: Metadata, input_tokens: np.ndarray, loads: np.ndarray, loaded_bytes: np.ndarray
+) -> np.ndarray:
     """Return int64 a request: what computing the rest of its prompt takes by the trace's model.
 
     `loads` and `loaded_bytes` are the rows of the trace that load for it, and their bytes, on all

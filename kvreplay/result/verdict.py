@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -195,7 +194,7 @@ def _evidence(
     queue_depth: int,
     moved: dict[str, DeviceIo],
 ) -> Evidence:
-    known: dict[str, Any] = {}
+    known: dict[str, object] = {}
     tier = None if index is None else recorder.tiers[index]
     at = [] if index is None else recorder.kinds_of(index)
     if judged is not None and index is not None:
@@ -268,7 +267,7 @@ def _gain_of(
     )
 
 
-def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
+def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, object]:
     """Return what the threads did that submit, or copy if the tier in question `is_copied`, as
     shares of the time.
     """
@@ -278,7 +277,7 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
     def share(each_ns: Sequence[float]) -> float:
         return min(1.0, sum(each_ns) / len(each_ns) / wall_ns)
 
-    known: dict[str, Any] = {}
+    known: dict[str, object] = {}
     if threads:
         spent = [Spent.of(each, wall_ns) for each in threads]
         known["starved_share"] = share([each.making_ns for each in spent])
@@ -330,7 +329,7 @@ def storage_of(tier: Tier | None) -> str:
     return "memory" if beneath in FILESYSTEMS_IN_MEMORY else "device in memory"
 
 
-def _of_devices(tier: Tier, moved: dict[str, DeviceIo], at_work_ns: float) -> dict[str, Any]:
+def _of_devices(tier: Tier, moved: dict[str, DeviceIo], at_work_ns: float) -> dict[str, object]:
     """Return how busy the devices beneath a tier were while its operations were in flight, the
     busiest of several.
 
@@ -467,7 +466,9 @@ DISAGREE = 0.4
 """Gains further apart tell nothing."""
 
 
-def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, float | None]:
+def levels_of(
+    submitted: np.ndarray, completed: np.ndarray, kind: np.ndarray
+) -> tuple[float | None, float | None]:
     """Return `doubling_gain` and `slowdown` of `Evidence`, for operations of one I/O each.
 
     They are in the order of their submission; `kind` (int64) tells apart what cannot be compared:
@@ -499,7 +500,7 @@ def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, 
     return (sum(known) / len(known) if is_agreed else None), slowdown
 
 
-def _gain(level: Any, usual: float, service: Any, kind: Any) -> float | None:
+def _gain(level: np.ndarray, usual: float, service: np.ndarray, kind: np.ndarray) -> float | None:
     full, half = level >= FULL * usual, (level >= HALF[0] * usual) & (level <= HALF[1] * usual)
     slower = _ratio(service, kind, full, half)
     if slower is None:
@@ -509,7 +510,9 @@ def _gain(level: Any, usual: float, service: Any, kind: Any) -> float | None:
     return float((more / slower) ** (1 / np.log2(more)) - 1)
 
 
-def _ratio(service: Any, kind: Any, upper: Any, lower: Any, least: int = LEAST) -> float | None:
+def _ratio(
+    service: np.ndarray, kind: np.ndarray, upper: np.ndarray, lower: np.ndarray, least: int = LEAST
+) -> float | None:
     """Return the median service time at the upper level over that at the lower, over kinds that
     both have enough of.
     """

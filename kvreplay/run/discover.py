@@ -112,7 +112,7 @@ class Filesystem(msgspec.Struct, frozen=True, kw_only=True):
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """The machine, warnings, and recommended settings."""
 
-    host: dict[str, Any]
+    host: dict[str, object]
     governor: str | None
     load_1min: float
     memory_bytes: int | None
@@ -136,7 +136,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     probes: str
     """available, or why not."""
     warnings: list[str]
-    recommended: dict[str, Any]
+    recommended: dict[str, object]
 
 
 def discover(root: Path = Path("/")) -> Discovery:
@@ -314,7 +314,7 @@ def _of_storage(found: Discovery) -> Iterator[str]:
             yield "/ is the system's own filesystem: other programs' I/O is in the figures"
 
 
-def recommended(found: Discovery) -> dict[str, Any]:
+def recommended(found: Discovery) -> dict[str, object]:
     """Return settings to start from; the sweep finds better ones."""
     queue = [d.queue_requests for d in found.drives if d.queue_requests]
     roomiest = max(found.filesystems, key=lambda fs: fs.free_bytes or 0, default=None)
@@ -439,7 +439,12 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
 
 
 def cell_of(
-    rows: Any, size: int, depth: int, share: float, before: DeviceIo | None, after: DeviceIo | None
+    rows: np.ndarray,
+    size: int,
+    depth: int,
+    share: float,
+    before: DeviceIo | None,
+    after: DeviceIo | None,
 ) -> DriveCell:
     """Return the cell of the I/Os in `rows` (ROW), unless the device's counters show that it did
     not do them.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,7 +150,7 @@ class FileOperation(NamedTuple):
 class EngineRecord:
     """All that was recorded of an engine."""
 
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
     operations: list[FileOperation] = field(default_factory=list)
     requests: list[tuple[int, int]] = field(default_factory=list)
     """When each began and ended."""
@@ -238,7 +238,7 @@ def read_strace(
     return found
 
 
-def _whole_calls(lines: Any) -> Iterator[tuple[int, bytes, bytes]]:
+def _whole_calls(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield (when, call, arguments and result), calls that strace split in two put together."""
     begun: dict[bytes, tuple[int, bytes, bytes]] = {}
     for line in lines:

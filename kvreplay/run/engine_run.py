@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -64,7 +63,7 @@ def run_engine(
     argv: list[str],
     *,
     is_forced: bool = False,
-    show: Callable[[str, int], Any],
+    show: Callable[[str, int], AbstractContextManager[Callable[[float], None]]],
     tell: Callable[[str], None],
 ) -> FinishedRun:
     """Let the engine serve the requests and write the run to `output`.
@@ -209,7 +208,7 @@ def _size(option: str, asked: int | None, default: int | None, engine: RealEngin
 
 
 def _begun(
-    wanted: EngineOptions, made: Recording, service: EngineRecord, started: datetime, health: Any
+    wanted: EngineOptions, made: Recording, service: EngineRecord, started: datetime, health: Smart
 ) -> RunBegun:
     meta = made.setting.reader.meta
     version = service.facts.get("version")

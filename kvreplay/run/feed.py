@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+
+import numpy as np
 
 from kvreplay.plan.window import Loader
 from kvreplay.result.recording import RunPart
@@ -32,7 +33,7 @@ class Feed:
         self,
         loader: Loader,
         hand: Callable[[RunPart], None],
-        laid: Callable[[int, Any], None] | None = None,
+        laid: Callable[[int, np.ndarray], None] | None = None,
     ) -> None:
         """Feed from `loader`, which has begun; `hand` takes the rows that are over.
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, linear_regression
 from time import monotonic_ns
-from typing import Any
 
 import numpy as np
 
@@ -77,7 +76,7 @@ def precondition(
             rates = state.until_steady() if wanted is Precondition.STEADY else None
             if rates is None:
                 # Every place once, in random order.
-                order: Any = state.rng.permutation(np.arange(state.blocks, dtype=np.int32))
+                order: np.ndarray = state.rng.permutation(np.arange(state.blocks, dtype=np.int32))
                 state.go((int(at) * state.small for at in order), state.small)
     except OSError as error:
         raise DeviceError(f"--precondition: {drive.target}: {error.strerror or error}") from None
@@ -227,9 +226,9 @@ class LaidOut:
 class Extents:
     """Objects in the order of the space: int64, by object."""
 
-    starts: Any
-    ends: Any
-    objects: Any
+    starts: np.ndarray
+    ends: np.ndarray
+    objects: np.ndarray
 
     def fill(self, data: DataSource, block: memoryview, filler: int, turn: int, at: int) -> None:
         """Fill `block`, which begins at byte `at` of the space.
@@ -261,7 +260,7 @@ def lay_out_all(
     setting: Setting,
     data: DataSource,
     interrupted: Callable[[], str | None],
-    show: Callable[[str, int], Any],
+    show: Callable[[str, int], object],
 ) -> LaidOut:
     """Write what is populated on preallocated files and devices, and the rest of their space that
     is unwritten.
@@ -308,7 +307,7 @@ def lay_out_all(
     return done
 
 
-def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Any, Any]]:
+def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, np.ndarray, np.ndarray]]:
     """Yield each preallocated file or device, and what is to lie there before the replay.
 
     Objects, bytes (int64).

@@ -87,7 +87,7 @@ The default, 5 ms, is longer than an I/O takes.
 """
 StopAsked = Callable[[], str | None]
 """Gives the reason to stop, or None."""
-Show = Callable[[str, int], Any]
+Show = Callable[[str, int], AbstractContextManager[Callable[[float], None]]]
 """Of a label and a number of rows, gives a context manager that yields a function taking the rows
 done.
 """

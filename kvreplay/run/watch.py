@@ -93,7 +93,7 @@ class Watch:
         self.setting = setting
         self._kinds: dict[tuple[str, str], int] = {}
         """Of tiers and operations: their number in these."""
-        self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _TOTALS)
+        self._totals: np.ndarray = np.zeros(len(setting.tiers) * len(_OPS), _TOTALS)
         self.counters = Structure(
             JOURNAL,
             "Watched",
@@ -116,7 +116,9 @@ class Watch:
         self._simulated = {t.name for t in setting.tiers if t is not None and t.is_simulated}
         self._timeless = {t.name for t in setting.tiers if t is not None and not t.has_times}
         self._lock = threading.Lock()
-        self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
+        self._looks: deque[
+            tuple[int, dict[tuple[str, str], tuple[int, int]], np.ndarray, np.ndarray]
+        ] = deque()
         for index, op in np.argwhere(setting.window.facts.kinds["rows"]).tolist():
             tier = setting.tiers[index]
             if tier is not None:
@@ -193,7 +195,7 @@ class Watch:
         )
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
-        counts: Any = self._totals[["operations", "bytes"]].tolist()
+        counts: np.ndarray = self._totals[["operations", "bytes"]].tolist()
         return {key: counts[at] for key, at in self._kinds.items()}
 
 
@@ -201,7 +203,7 @@ Watching = Callable[[Watch], AbstractContextManager[Any]]
 """Shows a run for as long as its context lasts."""
 
 
-def _p99(parts: list[Any]) -> int | None:
+def _p99(parts: list[np.ndarray]) -> int | None:
     times = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     rank = nearest_rank(len(times), QUANTILES["p99"])
     return None if rank is None else int(np.partition(times, rank - 1)[rank - 1])

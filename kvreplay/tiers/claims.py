@@ -624,7 +624,7 @@ def smart(target: Path) -> Smart:
     return Smart(values=None, source=None, reason=reason)
 
 
-def _answer(command: list[str]) -> tuple[dict[str, Any] | None, str]:
+def _answer(command: list[str]) -> tuple[dict[str, object] | None, str]:
     """Return the JSON object that `command` prints, or null and why there is none."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - fixed names

@@ -16,7 +16,6 @@ import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kvreplay.tiers.host import is_on_drive, queue_number
 from kvtrace.core.errors import DeviceError
@@ -158,7 +157,7 @@ def device_streams(device: Path) -> int:
     return min(_MOST_STREAMS, queue_number(device, "max_write_streams") or 0)
 
 
-def facts(by: str, count: int, why_not: str | None) -> dict[str, Any]:
+def facts(by: str, count: int, why_not: str | None) -> dict[str, object]:
     """Return what run.json says of a tier's streams.
 
     That they were passed on `by` what, as how many, or why not.

@@ -20,7 +20,8 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header
@@ -60,7 +61,7 @@ class Space:
         """
         return call("space_reserve", self.address, object_id, length)
 
-    def reserve_all(self, objects: Any, lengths: Any) -> Any:
+    def reserve_all(self, objects: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Reserve an extent for each of `objects` (int64 both)."""
         ids, wanted = (np.ascontiguousarray(each, np.int64) for each in (objects, lengths))
         starts = np.empty(len(ids), np.int64)
@@ -222,7 +223,7 @@ class ExtentTier(Drive):
             self.write_streams = directio.device_streams(self._path)
         return True
 
-    def _placement(self) -> dict[str, Any]:
+    def _placement(self) -> dict[str, object]:
         """Return how streams are passed on, or why not."""
         why_not = None
         if not self.is_device:
@@ -238,7 +239,7 @@ class ExtentTier(Drive):
             )
         return directio.facts(directio.STREAMED, self.write_streams, why_not)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the device, how objects lie on it, and what was confirmed of direct I/O."""
         return {
             **super().facts(),

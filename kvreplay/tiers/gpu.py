@@ -257,7 +257,7 @@ class GpuTier(RamTier):
         is_known = self._gpu is not None and self._gpu.error
         return self._device.said(self._gpu.error) if is_known else super().why_failed(code)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the GPU, how data moves, and what was copied in each direction, what populates it
         included.
         """
@@ -485,7 +485,7 @@ class GdsTier(FileTier):
         """Remove the object's file."""
         Path(self.path(object_id)).unlink()
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the directory's facts, and which way data took."""
         way = msgspec.to_builtins(self._library.way())
         return {**super().facts(), "gds": {"device": self._device.name, **way}}

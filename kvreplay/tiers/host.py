@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from kvtrace.core.files import sys_text
 from kvtrace.core.run.run_file import DeviceIo
@@ -27,7 +26,7 @@ LIBRARIES = ("dgen-py", "numpy", "pyarrow")
 """Those that make data, time and tables: a run says their versions."""
 
 
-def host_facts() -> dict[str, Any]:
+def host_facts() -> dict[str, object]:
     """Return name, processor, memory, kernel, Python and libraries of this machine."""
     cpu = (line.partition(":") for line in (sys_text(Path("/proc/cpuinfo")) or "").splitlines())
     return {
@@ -58,7 +57,7 @@ def sys_number(path: Path) -> int | None:
     return int(text) if text and text.isdecimal() else None
 
 
-def filesystem_facts(target: Path) -> dict[str, Any]:
+def filesystem_facts(target: Path) -> dict[str, object]:
     """Return the filesystem that holds `target`, its mount options, and the device beneath.
 
     Null if there is none.

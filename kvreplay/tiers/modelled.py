@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -101,7 +101,7 @@ class SimulatedTier(Tier):
         ]
         return min(1 / max(busy_ns), in_flight / (sum(busy_ns) + of.latency_ns))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return that nothing moved, and the model of its times."""
         if self.service is None:
             return {"is_simulated": True, "note": "no data moved: its times are not latencies"}
@@ -160,7 +160,7 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
     """
     hierarchy = meta.config.get("hierarchy")
     tiers = hierarchy.get("tiers", []) if isinstance(hierarchy, dict) else []
-    found: dict[str, Any] = next((t for t in tiers if t.get("name") == tier), {})
+    found: dict[str, object] = next((t for t in tiers if t.get("name") == tier), {})
     said = [found.get(f"{way}_bandwidth") or 0 for way in ("read", "write")]
     rates = [parse_bytes(rate) if isinstance(rate, str) else rate for rate in said]
     if not all(rates):
@@ -387,7 +387,7 @@ def held_out(cells: Sequence[DriveCell]) -> DriveError | None:
     )
 
 
-def _mean(logs: Any) -> float:
+def _mean(logs: np.ndarray) -> float:
     """Return the mean of times whose logarithms are `logs` at PARTS, and rise evenly between them."""
     values, steps = np.exp(logs), np.diff(logs)
     is_flat = steps < 1e-9  # noqa: PLR2004 - of logarithms
@@ -395,7 +395,7 @@ def _mean(logs: Any) -> float:
     return float(between @ np.diff(PARTS))
 
 
-def _log_parts(times: DriveTimes) -> Any:
+def _log_parts(times: DriveTimes) -> object:
     """Return the logarithms of a cell's times at PARTS.
 
     Those kept, a least one so that their mean is right.
@@ -411,7 +411,7 @@ def _log_parts(times: DriveTimes) -> Any:
     return logs + np.log((times.mean_ns or 1) / _mean(logs))
 
 
-def _fill(values: Any, sizes: Any, depths: Any) -> None:
+def _fill(values: np.ndarray, sizes: np.ndarray, depths: np.ndarray) -> None:
     """Estimate the missing cells (size, depth) of `values` along both axes.
 
     On the line through the two nearest.

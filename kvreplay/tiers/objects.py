@@ -198,7 +198,7 @@ class StoreClient:
                 return url
         return None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what spoke to which endpoints, and how.
 
         The first is null where the environment named it.
@@ -555,7 +555,7 @@ class RequestCounts:
         """Return the sum of one count over all kinds."""
         return sum(count[name] for count in self._counts.values())
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the counts by kind, and what was done about refusals."""
         return {
             "requests": {kind: dict(count) for kind, count in self._counts.items()},
@@ -737,7 +737,7 @@ class ObjectTier(Tier):
         """Return the object's URI."""
         return f"{self.target.rstrip('/')}/{self._key(object_id)}"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what was asked of the store and what it answered; populating is among it."""
         client = self._client
         return {

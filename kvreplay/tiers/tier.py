@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from kvreplay.plan.buffers import Arena
 from kvreplay.plan.row_ring import REPLAY
@@ -241,7 +242,7 @@ class Native:
     """More of the struct Tier of replay.h, by its names."""
     layout: FileLayout | None = None
     service: Service | None = None
-    drive_of: Any = None
+    drive_of: np.ndarray = None
     """uint8 an object id; None where there is one drive."""
 
 
@@ -309,7 +310,7 @@ class Tier:
         """Return how the engine does its operations, once it is open."""
         return Native(TierKind.PYTHON)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what run.json says of this tier."""
         return {"is_simulated": self.is_simulated}
 
@@ -371,7 +372,7 @@ class Drive(Tier):
         self.drives = (self,)
         self.is_buffered, self.is_synced = options.is_buffered, options.fsync == "close"
         self._direct: DirectIo | None = None
-        self._found: dict[str, Any] = {}
+        self._found: dict[str, object] = {}
         """Of the filesystem and the device.
 
         Read when it is opened, because they may be gone by the end.
@@ -384,7 +385,7 @@ class Drive(Tier):
         """
         raise NotImplementedError
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what was confirmed of direct I/O."""
         return {
             "is_simulated": False,
@@ -413,7 +414,7 @@ BY_ID = (
 )
 
 
-def spread(trace: Path, drives: int) -> tuple[Any, str]:
+def spread(trace: Path, drives: int) -> tuple[np.ndarray, str]:
     """Return uint8 an object id, which of `drives` it lies on, and the rule.
 
     By key, or by id without objects table.
@@ -430,7 +431,7 @@ def spread(trace: Path, drives: int) -> tuple[Any, str]:
     return drive_by_id(ids, drives), BY_ID
 
 
-def drive_by_key(trace: Path, drives: int) -> Any:
+def drive_by_key(trace: Path, drives: int) -> np.ndarray:
     """Return uint8 an object id: which of `drives` its key in the objects table names."""
     parts = [np.zeros(0, np.uint8)]
     for batch in open_table(objects_path(trace), OBJECTS).batches(["key"]):
@@ -443,13 +444,13 @@ def drive_by_key(trace: Path, drives: int) -> Any:
     return np.concatenate(parts)
 
 
-def drive_by_id(ids: int, drives: int) -> Any:
+def drive_by_id(ids: int, drives: int) -> np.ndarray:
     """Return uint8 for each of the ids 0 to `ids`: which of `drives` it names (BY_ID).
 
     Neighbours, which are often moved together, lie on different drives, each of which holds as many
     of them; the mixing keeps ids at any fixed distance from falling on one drive.
     """
-    runs: Any = np.arange(-(-ids // drives), dtype=np.uint64)
+    runs: np.ndarray = np.arange(-(-ids // drives), dtype=np.uint64)
     # SplitMix64's output for each run as its state before. Source: Steele, Lea, Flood 2014.
     mixed = runs + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -461,7 +462,7 @@ def drive_by_id(ids: int, drives: int) -> Any:
 class SeveralDrives(Tier):
     """A tier whose objects lie on `drives`, all of one kind."""
 
-    def __init__(self, name: str, drives: Sequence[Drive], drive_of: Any, rule: str) -> None:
+    def __init__(self, name: str, drives: Sequence[Drive], drive_of: np.ndarray, rule: str) -> None:
         """Store the tier `name` on `drives`; `drive_of` says by object id on which, by `rule`."""
         self.name, self.target = name, ",".join(drive.target for drive in drives)
         self.alignment = max(drive.alignment for drive in drives)
@@ -529,7 +530,7 @@ class SeveralDrives(Tier):
         """Return why an object finds no extent on its drive."""
         return self.drive(object_id).why_no_room(object_id)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what all drives share, null where they differ, and each drive's own."""
         each = [drive.facts() for drive in self.drives]
         shared = {
