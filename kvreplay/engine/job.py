@@ -1,6 +1,4 @@
-"""What the engine is given to do and what came of it, and the structures of replay.h laid out for
-it.
-"""
+"""The job of the engine and its results, and the structures of replay.h that hold them."""
 
 from __future__ import annotations
 
@@ -58,21 +56,21 @@ class Job:
 
     rows: RowRing
     tiers: Sequence[Tier | None]
-    """By tier index; None for tiers without a target, which no row has."""
+    """The tiers by index; None for a tier without a target, which no row refers to."""
     data: DataSource
     is_open_loop: bool = False
     stops_on_error: bool = True
     watched: Callable[[Callable[[], int]], None] | None = None
-    """Takes what says how many I/Os and copies are in flight, when the job begins.
+    """Called when the job begins, with a function that returns the I/Os and copies in flight.
 
     It may be asked by any thread.
     """
     bulk_depth: int | None = None
     """How many I/Os of a save or restore may be in flight; None: as many as there may be at all."""
     is_verified: bool = False
-    """Whether what reads bring is checked."""
+    """Whether the data of reads is verified."""
     plan_address: int = 0
-    """Of what knows which versions a read must find that spans several writes."""
+    """Address of the plan, which has the versions that a read across several writes must find."""
     start: Together | None = None
     """Null: as soon as its threads run."""
     feed: Feeding | None = None
@@ -91,10 +89,10 @@ class Failure:
     """An operation that failed."""
 
     row: int
-    """Of the trace."""
+    """Number of the row in the trace."""
     message: str
     is_corrupt: bool = False
-    """Whether a read brought what was not written; that stops no run."""
+    """Whether a read returned data that was not written, which does not stop the run."""
 
 
 class ThreadUse(REPLAY.struct("Use")):  # type: ignore[misc]
@@ -113,7 +111,7 @@ class Driven:
     failure: Failure | None
     interrupted_by: str | None
     started_ns: int
-    """On the monotonic clock: what the times of rows count from."""
+    """Zero of the rows' times, on the monotonic clock."""
     threads: Sequence[ThreadUse] = field(default_factory=list)
     in_use_ns: int | None = None
     """Places of the queue times time that I/Os were in.
@@ -127,7 +125,7 @@ class Driven:
     touched.
     """
     blocked_ns: int | None = None
-    """Places times time that stood idle because all rows left waited for what was in flight."""
+    """Idle places times time, while all remaining rows waited for rows in flight."""
     unread_ns: int = 0
     """The same because the next rows of the trace were not read yet."""
     reserve_ns: int = 0
@@ -135,9 +133,9 @@ class Driven:
     writes_generated_in_flight: int = 0
     """Writes of several I/Os: the data of the later ones was made while the first ran."""
     stalled: str | None = None
-    """What each thread was doing when nothing had completed for too long.
+    """The activity of each thread when the run stalled: nothing had completed for too long.
 
-    None if that was not so.
+    None if the run did not stall.
     """
     verification: Verification | None = None
 
@@ -153,7 +151,7 @@ class Driven:
 
 _RINGS_QUEUE = -2
 OPEN, MOVE, CLOSE, ERASE, WHOLE = range(5)
-"""By the numbers of replay.h: what a task of Python's is to do."""
+"""Acts of a task that Python performs, numbered as in replay.h."""
 DOINGS = (
     "starting",
     "making data",
@@ -164,14 +162,14 @@ DOINGS = (
     "checking",
     "ended",
 )
-"""By the numbers of replay.h: what a thread is doing."""
+"""Activities of a thread, numbered as in replay.h."""
 
 
 Digit, TierStruct, JobStruct, TaskStruct = map(REPLAY.struct, ("Digit", "Tier", "Job", "Task"))
 
 
 class TierTable:
-    """The tiers of a job as C sees them, and what they point to."""
+    """The tiers of a job as structs of C, with the arrays that they point to."""
 
     def __init__(
         self,
@@ -190,8 +188,8 @@ class TierTable:
         self.workers = self.has_copies = False
         """Whether steps go to workers, and to copiers."""
         workers, copiers = rings, rings + 1
-        # Whose loops do reads, writes and deletes of each kind of tier; queue 0 does what takes no
-        # time.
+        # The queue for reads, writes and deletes of each kind of tier; queue 0 serves tiers that
+        # take no time.
         queues = {TierKind.MEMORY: copiers, TierKind.MODELLED: workers, TierKind.PYTHON: workers}
         queues |= dict.fromkeys(
             (TierKind.EXTENTS, TierKind.FILES), _RINGS_QUEUE if rings else workers
@@ -247,5 +245,5 @@ class TierTable:
 
     @property
     def address(self) -> int:
-        """Of the first."""
+        """Address of the first struct."""
         return ctypes.addressof(self.structs)

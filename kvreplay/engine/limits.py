@@ -1,8 +1,6 @@
-"""What a user asked of a replay, checked before anything is touched.
+"""Checks of a user's options, warm-up, queue depth and memory, before any storage is touched.
 
-Options, warm-up, queue depth, and memory.
-
-The depth is what the user says; else 8 in a closed loop, and in an open loop what memory allows. An
+The depth is the user's; else 8 in a closed loop, and in an open loop what memory allows. An
 open loop that holds due operations back measures itself, so its limit is one that a drive hardly
 reaches, halved while the buffers would take more than their part of the memory. Memory is checked
 first because libc and NumPy do not survive a shortage.

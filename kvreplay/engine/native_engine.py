@@ -56,7 +56,7 @@ And how long threads have to end before they are left.
 """
 _OPS = ("read", "write", "delete")
 _COUNTED = ("in_use_ns", "depth_limited_ns", "growing_ns", "blocked_ns", "unread_ns", "reserve_ns")
-"""Of the struct Job and of `Driven`."""
+"""Counters that the struct Job and `Driven` share."""
 _DISABLED = Path("/proc/sys/kernel/io_uring_disabled")
 _TOO_OLD, _NO_FILES = -1, -2
 RUNTIME = "--duration"
@@ -64,7 +64,7 @@ RUNTIME = "--duration"
 MAX_LOCATED = 100_000
 """Bad blocks that run.json lists; more, which would take more than 100 MB, are only counted."""
 _FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, BlockFault.MISPLACED)
-"""By the numbers of replay.h."""
+"""Faults of a block, numbered as in replay.h."""
 _FOREVER_NS = (2**63 - 1 >> 10) - 1
 """Virtual time ends there: the engine keeps a place of the queue beside a time."""
 
@@ -75,7 +75,7 @@ def refusal() -> str | None:
 
 
 def _why(code: int) -> str | None:
-    """Return what a code of the ring's set-up means; None for 0."""
+    """Return the meaning of a code of the ring's set-up; None for 0."""
     release, why = os.uname().release, None
     if code in (errno.EPERM, errno.EACCES):
         try:
@@ -115,7 +115,7 @@ class Engine:
     ) -> None:
         """Allocate the buffers.
 
-        `rings` says whose I/O goes by which io_uring, None: each thread does its own.
+        `rings` assigns tiers to io_urings; None: each thread does its own I/O.
 
         With `is_growing` buffers are touched as more are in use; `most` are filled at all (None:
         all). `because` says why it is this engine. With `is_virtual` there is one thread, and time
@@ -144,7 +144,7 @@ class Engine:
                     f"the kernel refused to register the buffers: {os.strerror(code)}"
                 )
 
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         """Return which path I/O takes, for run.json."""
         shared = self.rings
         if shared is None:
@@ -187,7 +187,7 @@ class _Drive:
         self._rings = 0 if shared is None else shared.rings
         of_tiers = () if shared is None else shared.of_tiers
         self._tiers = TierTable(job.tiers, self._rings, of_tiers, is_placed=shared is not None)
-        # Where there is no ring somebody must end even what takes no time.
+        # Without a ring, a worker must complete even the rows that take no time.
         workers = 1 if engine.is_virtual else engine.depth
         self._workers = workers if self._tiers.workers or not self._rings else 0
         self._copiers = copy_threads() if self._tiers.has_copies else 0
@@ -224,9 +224,9 @@ class _Drive:
         self._threads: list[threading.Thread] = []
         self._left, self._lock, self._is_over = 0, threading.Lock(), threading.Event()
         self._moved = -1
-        """What had completed when something last did, or nothing was in flight or due.
+        """Number of completed rows at `_since_ns`.
 
-        At `_since_ns`.
+        That is when a row last completed, or when none was in flight or due.
         """
         self._died: BaseException | None = None
         self._handle: ctypes.c_void_p = ctypes.c_void_p()
@@ -296,7 +296,7 @@ class _Drive:
         return self._driven(reason, stalled, start_ns)
 
     def _asked(self, interrupted: Callable[[], str | None]) -> str | None:
-        """Return what asks to stop, if anything does; it is done."""
+        """Return the reason to stop, if there is one, and stop the job."""
         job, started_ns = self._job, int(self.struct.start_ns)
         reason = interrupted() or (job.feed and job.feed.trouble) or None
         if reason is None and job.runtime_ns and started_ns and not self._engine.is_virtual:
@@ -370,7 +370,7 @@ class _Drive:
             self._python.perform(task)
         lib.thread_end(handle, use)
 
-    # --- what came of it
+    # --- results
 
     def _stalled(self, *, is_left: bool) -> str | None:
         """Describe what the threads are doing if nothing has completed for too long, else return
@@ -512,7 +512,7 @@ class _Drive:
 
 
 class EngineName(StrEnum):
-    """What `--engine` takes."""
+    """The values of `--engine`."""
 
     AUTO = "auto"
     THREADS = "threads"

@@ -1,6 +1,6 @@
-"""What a replay is about to do.
+"""The setting of a replay, complete before it starts.
 
-The configuration, the trace compiled to a plan, its tiers, and its repeats.
+It is the configuration, the trace compiled to a plan, its tiers, and its repeats.
 
 How often a window is repeated for `--duration` is decided here, because a plan is made before the
 run.
@@ -56,9 +56,9 @@ class Setting:
     trace.
     """
     rows_once: int = 0
-    """Of the window: the rows that --duration repeats; 0 where it does not."""
+    """Rows of the window that --duration repeats; 0 without --duration."""
     planned_once: int = 0
-    """Of those, the ones that are replayed each time."""
+    """Number of these rows that each repeat replays."""
 
     @property
     def seed(self) -> int:
@@ -76,7 +76,7 @@ class Setting:
 
     @property
     def warmup(self) -> Warmup | None:
-        """What figures leave out."""
+        """The warm-up, which figures leave out."""
         return parse_warmup(self.config.warmup)
 
 
@@ -209,9 +209,9 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
 
 
 MOST_BYTES_PER_S, MOST_OPERATIONS_PER_S = 16e9, 5e6
-"""What a closed loop is thought to reach on storage, and anywhere, at most.
+"""Assumed maximum rates of a closed loop: bytes on storage, operations on any tier.
 
-A plan for more is memory for nothing.
+A plan for higher rates would waste memory.
 """
 MEMORY_PART = 8
 """A plan of repeats takes this part of the memory that is available."""

@@ -27,9 +27,9 @@ class OfTier:
     """The rings that a tier's I/O goes through."""
 
     first: tuple[int, ...] = (0,)
-    """By drive: the first of its rings."""
+    """Index of the first ring of each drive."""
     counts: tuple[int, ...] = (1,)
-    """By drive: how many they are; its objects take them in turn, by their ids."""
+    """Number of rings of each drive; its objects take them in turn, by id."""
     step: int = 1
     """From one of them to the next."""
 
@@ -41,7 +41,7 @@ class Share:
     because: str
     of_tiers: tuple[OfTier, ...] = ()
     targets: tuple[tuple[str, ...], ...] = ((),)
-    """By ring: the drives it serves."""
+    """Names of the drives that each ring serves."""
     refused: str | None = None
     """Why there are not as many as were asked for; None if there are."""
 

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -327,7 +327,7 @@ def _read(path: Path) -> object:
         return None
 
 
-def _number(value: object) -> float | None:
+def _number(value: Any) -> float | None:
     """Return a finite number, written as one or as text; None for all else."""
     try:
         found = None if isinstance(value, bool) else float(value)
@@ -401,7 +401,10 @@ def _run(run: _Run) -> Found:
     )
     trials = int(min(_MOST_TRIALS, _number(sequence.get("trials")) or TRIALS))
     for option in OPTIONS:
-        folder, found = run.path / f"option_{option.number}", defaultdict[str, list[object]](list)
+        folder, found = (
+            run.path / f"option_{option.number}",
+            defaultdict[str, list[dict[str, object]]](list),
+        )
         yield from _results(folder, trials, ranks, found)
         if found:
             duration = _number(at(options, str(option.number), "duration")) or RUNTIME_S
@@ -492,7 +495,7 @@ def workload_of(
             {name: flags.pop(name) for name in _table(OPTIONS[0]) if name in flags},
         )
         features |= flags
-    return options, sequence, features
+    return dict(options), sequence, features
 
 
 def _merge(into: dict[str, object], found: dict[str, object]) -> None:
@@ -561,7 +564,9 @@ def _is_equal(value: object, wanted: object) -> bool:
     return value == wanted or (not isinstance(wanted, str) and _number(value) == wanted)
 
 
-def _results(option: Path, trials: int, ranks: int, found: dict[str, list[object]]) -> Found:
+def _results(
+    option: Path, trials: int, ranks: int, found: dict[str, list[dict[str, object]]]
+) -> Found:
     """Check that each trial of `option` has a result of each rank, and gather the summaries that
     are read.
     """
@@ -602,7 +607,7 @@ def _value(summary: object, place: str) -> float:
 
 
 def _served(
-    path: Path, option: LockedOption, found: dict[str, list[object]], duration: float
+    path: Path, option: LockedOption, found: dict[str, list[dict[str, object]]], duration: float
 ) -> Found:
     """Check that ranks ran to their end and read from storage."""
     every = [summary for of_trial in found.values() for summary in of_trial]
@@ -632,7 +637,9 @@ def _served(
         yield "6.3.4.4", path, f"{len(unread)} of {len(every)} results read nothing from storage"
 
 
-def _aggregated(path: Path, said: object, number: int, found: dict[str, list[object]]) -> Found:
+def _aggregated(
+    path: Path, said: object, number: int, found: dict[str, list[dict[str, object]]]
+) -> Found:
     """Recompute the figures of an option from its ranks' files."""
     if not isinstance(said, dict):
         yield "6.3.4.5", path, f"has no option {number}"

@@ -1,4 +1,4 @@
-"""What a replay is to do: its options, its trace as rows with due times, its data and buffers.
+"""The plan of a replay: its options, its trace as rows with due times, its data and buffers.
 
 It imports no other folder of kvreplay.
 """

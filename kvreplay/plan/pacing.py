@@ -44,7 +44,7 @@ class Pacer:
         """The kind of loop."""
         return "closed" if self.speed is None else "open"
 
-    def due_ns(self, ts_ns: np.ndarray) -> np.ndarray:
+    def due_ns(self, ts_ns: np.ndarray) -> np.ndarray | None:
         """Return int64 nanoseconds from the run's start for each of `ts_ns`, rounded down.
 
         None in a closed loop.
@@ -82,7 +82,7 @@ class Repeated(Reader):
     """Reads the first rows of a trace several times, as one trace."""
 
     def __init__(
-        self, reader: Reader, rows: int, repeats: int, last_deletes: np.ndarray = ()
+        self, reader: Reader, rows: int, repeats: int, last_deletes: np.ndarray | Sequence[int] = ()
     ) -> None:
         """Repeat the first `rows` rows of `reader` so often.
 
@@ -98,7 +98,7 @@ class Repeated(Reader):
         self.rows, self.once = rows, reader
         """How many rows are repeated, and the reader of them."""
         self.left_out = np.zeros(rows, bool)
-        """By row of what is repeated: whether it is left out."""
+        """Whether each of the repeated rows is left out."""
         self.left_out[np.asarray(last_deletes, np.int64)] = True
         last_ns, span_ns, square_gaps, request = np.zeros(0, np.int64), 0, 0.0, -1
         for batch in _first(reader, ("ts_ns", "request_id"), rows):
@@ -115,7 +115,7 @@ class Repeated(Reader):
         The last row's time, and a gap such as those before it.
         """
         self.requests = request + 1
-        """By how much the requests of a repeat are counted on from those of the one before it."""
+        """The request ids of each repeat are this much higher than those of the repeat before."""
         part = (reader.meta.source or {}).get("part")
         if isinstance(part, dict) and rows == reader.meta.rows:
             # Other ranks repeat the other parts, in step.

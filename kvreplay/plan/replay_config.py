@@ -1,4 +1,4 @@
-"""What a user may ask of a replay: each option once, with its name, type, default and meaning.
+"""The options of a replay: each option once, with its name, type, default and meaning.
 
 A command takes `Config` as a group of options, so that what it says of an option in --help is what
 a field of the configuration means. Only what --help needs is loaded here; `limits.py` checks what
@@ -91,7 +91,7 @@ def read_criteria(path: Path) -> Criteria:
 MAX_QUEUE_DEPTH = 1024
 CLOSED_LOOP_DEPTH = 8
 POOL_BYTES = 128_000_000
-"""Of buffers, in an open loop that saves or restores checkpoints."""
+"""Size of the buffers in an open loop that saves or restores checkpoints."""
 CHECKPOINT_DEPTH = 4
 MAX_SEED = 2**64 - 1
 

@@ -1,14 +1,15 @@
 """The structs of the engine's headers, calls, and the rows of a plan.
 
-What is asked of each, and what came of it.
+A row has its operation and its result.
 
-A ring of them is as long as what is under way at once, however long the trace; `replay.h` says what
-each field is.
+A ring of them holds only the rows under way at once, however long the trace; `replay.h` explains
+each field.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,9 @@ READ, WRITE, DELETE = recorded.READ, recorded.WRITE, recorded.DELETE
 OK, ERROR, SHORT = recorded.OK, recorded.ERROR, recorded.SHORT
 SKIPPED, CORRUPT = recorded.SKIPPED, recorded.CORRUPT
 VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
-"""Of `version`.
+"""Special values of `version`.
 
-What lay there before the run; several, which a list tells; nothing that was ever written.
+The data from before the run; several versions, which are in a list; data that was never written.
 """
 ROW = REPLAY.dtype("Row")
 FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
@@ -52,12 +53,12 @@ class RowRing:
         self.struct = REPLAY.struct("Rows")(self.ring.ctypes.data, size - 1, total, 0, 0, 0)
 
     @classmethod
-    def of(cls, columns: dict[str, np.ndarray], *, is_open_loop: bool = False) -> RowRing:
+    def of(cls, columns: Mapping[str, np.ndarray | int], *, is_open_loop: bool = False) -> RowRing:
         """Make a complete plan of rows from columns by name; missing columns are NONE, or 0.
 
         `trace_row` counts up unless it is given; `due_ns` is NONE in a closed loop.
         """
-        total = len(columns["op"])
+        total = np.size(columns["op"])
         found = cls(total, max(total, FEWEST))
         rows = found.ring[:total]
         rows["trace_row"] = np.arange(total)

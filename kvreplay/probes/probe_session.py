@@ -91,13 +91,13 @@ class Session:
     """
 
     def __init__(self, wanted: Filter, writer: Writer | None) -> None:
-        """Attach the probes for who passes `wanted`.
+        """Attach the probes for the processes and devices that pass `wanted`.
 
         Requests go to `writer` as rows of blocks, or nowhere.
 
         Once `journal` is set it takes them, too, as they come.
 
-        ConfigError if nobody can pass the filter. ProbeUnavailable if this machine cannot run them.
+        ConfigError if nothing can pass the filter. ProbeUnavailable if this machine cannot run them.
         """
         wanted.check()
         self._programs, self._writer = load(wanted, has_events=writer is not None), writer
@@ -216,7 +216,7 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
     Times are from `start_ns`, the monotonic clock's at the start of the run.
     """
     events = np.frombuffer(data, dtype=EVENT)
-    columns: dict[str, Any] = {}
+    columns: dict[str, pa.Array] = {}
     for name, source in (
         ("insert_ns", "queue_ns"),
         ("issue_ns", "issue_ns"),
@@ -694,7 +694,7 @@ _SINCE_START = ("insert_ns", "issue_ns", "complete_ns")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the probes during a replay found, or why there were none."""
+    """The results of the probes during a replay, or the reason why there were none."""
 
     reason: str | None
     """Why they were left out; None if they measured."""
@@ -721,7 +721,7 @@ class Probed:
         return None if start_ns is None or self.started_ns is None else start_ns - self.started_ns
 
     def facts(self) -> ProbesNote:
-        """Return what run.json says of them."""
+        """Return the note on the probes for run.json."""
         if self.content is None:
             return ProbesNote(is_measured=False, reason=self.reason)
         return ProbesNote(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import msgspec
 
@@ -317,9 +318,10 @@ def _verification(runs: Sequence[RunFile]) -> Verification | None:
     )
 
 
-def _laid_out(of: Sequence[dict[str, object]]) -> dict[str, object]:
-    """Return what the first rank says of a tier, or of a drive, with the bytes that all ranks wrote
-    there first.
+def _laid_out(of: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the first rank's facts of a tier or drive.
+
+    The bytes written there before the run are those of all ranks.
     """
     written = total([facts.get("written_first_bytes") for facts in of])
     found = of[0] if written is None else of[0] | {"written_first_bytes": written}
@@ -332,9 +334,9 @@ def _laid_out(of: Sequence[dict[str, object]]) -> dict[str, object]:
 
 
 def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
-    """Return what each device of each host moved.
+    """Return the I/O counters of each device of each host.
 
-    Ranks that share one saw the same, the widest look counts.
+    Ranks that share a device saw the same I/O; the counters over the longest time count.
     """
     seen: dict[tuple[str, str], tuple[str, list[DeviceIo]]] = {}
     for part in parts:
@@ -603,7 +605,7 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
 
 
 BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
-"""Of the median rank's time, and in all: who ends later by less holds nobody up."""
+"""A rank is behind if it ends later than the median rank by both: a share of its time, and ns."""
 _OTHERWISE = (
     "device_busy_share",
     "device_time_share",
@@ -618,7 +620,7 @@ _MEANS = [
 ]
 """Shares of `Evidence` of which all ranks together have the average."""
 _MOST = ("device_busy_share", "device_queue_mean", "device_queue_limit")
-"""Of these they have what the rank with the most has."""
+"""All ranks together have the maximum of these figures over the ranks."""
 _MEDIANS = ("doubling_gain", "slowdown")
 IN_MEMORY = ("memory", "gpu")
 """Engines of tiers that are no storage."""
@@ -682,7 +684,7 @@ def _rate(
     recorder: OperationRecorder[TableTier],
     kinds: Sequence[int],
 ) -> TierRate:
-    """Return what a tier was asked and reached on all ranks together, by its `kinds`."""
+    """Return the offered and the delivered load of a tier on all ranks, from its `kinds`."""
     judged, of_tier = (
         [run.summary.judgement for run in runs],
         [f for f in figures if f.tier == tier],
@@ -739,7 +741,7 @@ def _evidence(
         default=None,
     )
     names = sorted({name for e in each for name in e.response_shares})
-    together: dict[str, object] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
+    together: dict[str, Any] = {name: mean([getattr(e, name) for e in each]) for name in _MEANS}
     together |= {name: most([getattr(e, name) for e in each]) for name in _MOST}
     for name in _MEDIANS:
         known = [value for e in each if (value := getattr(e, name)) is not None]

@@ -165,9 +165,9 @@ class _Pass:
         self._rank_of: dict[tuple[int, int], int] = {}
         """Rank by what is kept together: a node, or whether a user is a session, and its number."""
         self.own = np.zeros(0, OWN)
-        """By object."""
+        """Structs OWN by object id."""
         self._of_request = np.zeros(0, np.int16)
-        """By request: the rank + 1; -1 if several."""
+        """The rank + 1 of each request, by its id; -1 for several ranks."""
         self.counts = np.zeros(2, np.int64)
         """Rows on objects that another rank touched first, and their bytes."""
         self.rows_of, self.bytes_of = (
@@ -342,7 +342,7 @@ def _write(
 
 
 OWN, SHARED = map(REPLAY.dtype, ("Own", "Shared"))
-"""Of an object; and of one that several ranks touch, in a tier."""
+"""Structs of an object, and of an object of a tier that several ranks touch."""
 _ASSIGNED_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
 _assign = function("partition_assign", StructAt, I2, int, OWN, I2, I8, I2)
 _find_needless = function("partition_find_needless", StructAt, I1, int, I4, SHARED, I8, returns=int)

@@ -133,7 +133,7 @@ class RankSession:
         error: KvError | None = None
         try:
             output.mkdir(exist_ok=True)
-            # Of an earlier run: who finds it must know that this one has ended.
+            # A file of an earlier run: a reader must see that this run has ended.
             (folder / RANK_FILE).unlink(missing_ok=True)
             part = self._part(order)
             self._mine(asked, part, folder, meeting)
@@ -244,7 +244,7 @@ class Meeting:
         self.before = Instant()
         """How our clock stood to rank 0's when all began."""
         self.start_ns: int | None = None
-        """By our clock; null if it was never agreed."""
+        """Common start on this host's clock; null if the ranks never agreed on one."""
         self.late_ns: int | None = None
         """How much later we began."""
 
@@ -376,9 +376,9 @@ class Alongside:
             ranks.exchange(b"")
 
     def together(self, do: Callable[[], T]) -> T:
-        """Return what `do` returns, if it can be done on all ranks.
+        """Return the result of `do` if it succeeds on all ranks.
 
-        KvError if it cannot, on this rank or on another.
+        KvError if it fails on this rank or on another.
         """
         meeting = Meeting(self.ranks)
         try:
@@ -389,7 +389,7 @@ class Alongside:
         meeting.ready()
         return found
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         """Return the values of all ranks, by rank; null for a rank that is gone."""
         replies = self.ranks.exchange(msgspec.msgpack.encode(value))
         return [None if data is None else msgspec.msgpack.decode(data) for data in replies]

@@ -1,11 +1,10 @@
-"""How long saves and restores of checkpoints took, and what they did to the operations of others
-meanwhile.
-"""
+"""Durations of checkpoint saves and restores, and their effect on other operations meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from kvtrace.core.units import per_second
 _OPS = (Op.READ.value, Op.WRITE.value)
 _KINDS = {enum_code(TRACE, "phase", phase): phase.value for phase in (Phase.SAVE, Phase.RESTORE)}
 COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
-"""Of a run's operations, what is looked at again when it is over."""
+"""Columns of the operations that are read again when the run is over."""
 _NONE = np.iinfo(np.int64).max
 
 DEFINITIONS = {
@@ -89,7 +88,7 @@ class Checkpoints:
     def figures(
         self, setting: Setting, ops: Path, *, last_ns: int, wall_ns: int | None
     ) -> CheckpointFigures | None:
-        """Return what the run did for checkpoints.
+        """Return the figures of the checkpoints that the run saved and restored.
 
         None if no row on a tier with a target saves or restores one.
 
@@ -143,7 +142,7 @@ def figures_of(
     )
 
 
-def checkpoint(**known: np.ndarray) -> Checkpoint:
+def checkpoint(**known: Any) -> Checkpoint:
     """Return a save or restore of what is `known` of it, and how long it took and training waited
     for it.
     """

@@ -53,7 +53,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class PartialRunFile(RunBegun, frozen=True, kw_only=True):
-    """The content of run.partial.json: what `kvreplay recover` needs of a run that was killed."""
+    """The content of run.partial.json, from which `kvreplay recover` restores a killed run."""
 
     running: Running
 
@@ -103,7 +103,7 @@ def series_batch(
 
 _PERIOD_S = 1.0
 _MAX_SHARE = 0.01
-"""Of the time, at most, goes into looking for what has ended."""
+"""Upper limit of the share of the time spent on scans for rows that have ended."""
 _BATCH_ROWS = 1 << 14
 """Operations that are appended together, at most."""
 _COLUMNS = {
@@ -118,7 +118,7 @@ _KEPT = np.dtype(
         ("outcome", np.int8),
     ]
 )
-"""What is told of a row, which is number `place` of the plan."""
+"""The columns of one row that are told on, with `place`, its number in the plan."""
 
 
 class Listener(Protocol):
@@ -139,7 +139,7 @@ class Journal:
     ) -> None:
         """Write `content` to `output`, which exists, and begin the stream.
 
-        `listener` is told of what each look found.
+        `listener` receives the rows that each look found.
 
         DeviceError if the disk refuses, or another run is being written there.
         """
@@ -211,7 +211,7 @@ class Journal:
             self._listener.note()
 
     def pass_by(self, row: int) -> None:
-        """Append what has completed.
+        """Append the rows that have completed.
 
         The rows before `row` will not be read again, because their places are reused.
         """
@@ -220,7 +220,7 @@ class Journal:
             self._low = max(self._low, row)
 
     def stop(self) -> None:
-        """Append what has completed since the last look, and stop."""
+        """Append the rows that have completed since the last look, and stop."""
         if self._is_over.is_set():
             return
         self._is_over.set()
@@ -301,10 +301,10 @@ class JournaledRecord:
         self._lows = np.minimum.accumulate(firsts[::-1])[::-1].tolist()
         self._batches, self._taken = _batches(path), 0
         self._ahead = np.zeros(0, _KEPT)
-        """Of rows that are not laid yet."""
+        """Records of rows that are not laid yet."""
 
     def begin(self, first: int, rows: np.ndarray) -> None:
-        """Put what was done into `rows` (ROW).
+        """Copy the recorded results into `rows` (ROW).
 
         Those of the plan from `first` on, which follow those told before.
         """

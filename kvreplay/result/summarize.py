@@ -87,10 +87,10 @@ class RunResults:
     setting: Setting
     """After `end`, with the window that the run came to.
 
-    What --duration provided beyond it is left out.
+    Rows that --duration planned beyond it are left out.
     """
     requests: RequestFigures
-    """After `end`: what requests got."""
+    """The figures of requests, after `end`."""
 
     def __init__(self, setting: Setting, output: Path) -> None:
         """Find what `setting` comes to.
@@ -117,7 +117,7 @@ class RunResults:
         columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + timed))
         self._trace = TraceRows(setting.reader, columns)
         self._reached_ns, self._passed = 0, np.zeros(len(setting.tiers), np.int64)
-        """Of the trace: the time of the last row that was taken, and how many rows on each tier."""
+        """Trace time of the last row that was taken, and the number of rows taken on each tier."""
         self._unreached: list[RunPart] = []
         """Rows that were not submitted.
 
@@ -131,7 +131,7 @@ class RunResults:
             (SERVED, SERVED_FILE, ()),
             (SERIES, SERIES_FILE, ()),
         ):
-            # What is said of the run is known at its end.
+            # The facts of the run are complete at its end.
             meta = msgspec.structs.replace(self.setting.reader.meta, table=table.name)
             writing = create(self._output / file, table, meta, extras)
             self._writers[table] = self._files.enter_context(writing)
@@ -149,7 +149,7 @@ class RunResults:
     def note_end(self, ended_ns: int) -> None:
         """Note when the run ended, before rows come that it did not reach.
 
-        What was due by then was asked of it.
+        The load that was due by then is the offered load.
         """
         self._recorder.run["until_ns"] = ended_ns
 
@@ -183,7 +183,7 @@ class RunResults:
                     )
                 )
         if self._is_cut and self.rows < window.planned_rows:
-            # What was planned beyond was a provision, and nothing that was missed, however the run
+            # Rows planned beyond that were a provision; none of them was missed, however the run
             # ended.
             came_to = replace(
                 window,
@@ -332,7 +332,7 @@ class RunResults:
         return traffic_warnings(self.setting, self._recorder, moved)
 
     def metrology(self, moved: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
-        """Return how far off the measurement is, by what devices `moved`, by drive."""
+        """Return the errors of the measurement, from the device counters `moved`, by drive."""
         # A page cache moves what it likes, when it likes.
         return metrology(self._recorder, {} if self.setting.config.is_buffered else moved, judged)
 
@@ -366,7 +366,7 @@ _WHOLE_BYTES = 256 << 10
 
 
 def replayed_part(window: WindowNote) -> str:
-    """Return what a run replays, in words."""
+    """Return words for the part of the trace that a run replays."""
     part = "the trace" if window.limit is None else f"the trace's start, --limit {window.limit}"
     part = part if window.window is None else f"the trace's window {window.window}"
     if window.node is None:
@@ -390,21 +390,21 @@ class Measured:
     """The results of a replay, beside its tables."""
 
     device_io: dict[str, DeviceIo]
-    """By drive."""
+    """Device counters by drive."""
     summary: Summary
     error: KvError | None
     """Why it is partial, or that operations failed; None if it is whole and all went well."""
     trouble: list[str]
-    """What went wrong beside the operations, for the notes."""
+    """Errors that are not errors of operations, for the notes."""
     verification: Verification | None = None
     smart: dict[str, Smart] = field(default_factory=dict)
-    """By drive, afterwards."""
+    """SMART data by drive, read after the run."""
     probes: ProbesNote | None = None
-    """What the probes beside it found; None if it was not asked for."""
+    """Results of the kernel probes; None if the run had no probes."""
 
 
 class EngineFacts(NamedTuple):
-    """What of a run's header may have become more when the run is over."""
+    """The facts of a run's header that may have grown by the end of the run."""
 
     tiers: dict[str, dict[str, object]]
     engine: EngineNote
@@ -449,7 +449,7 @@ def build_run_header(
     prepared: Prepared | None = None,
     smart: dict[str, SmartReadings] | None = None,
 ) -> RunBegun:
-    """Return what run.json says before the first operation is submitted: now, and on this host."""
+    """Return the content of run.json before the first operation is submitted."""
     return build_header(
         program="kvreplay",
         argv=setting.argv,
@@ -471,7 +471,7 @@ def build_run_header(
 
 def build_partial_run(setting: Setting, header: RunBegun) -> PartialRunFile:
     """Return the content of run.partial.json."""
-    # What populating used is not the run's.
+    # Buffers that populating used are not the run's.
     engine = msgspec.structs.replace(header.engine, buffer_used_bytes=None)
     known = asdict(header) | {"engine": engine}
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
@@ -623,7 +623,7 @@ def _notes(
 
 
 def skipped_notes(summary: Summary) -> list[str]:
-    """Return what a run left out of the trace."""
+    """Return notes on the rows of the trace that a run skipped."""
     rows = ", ".join(
         f"{name} ({counted(count, 'row')})" for name, count in summary.skipped_rows.items()
     )
@@ -689,7 +689,7 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
 
 
 COLUMNS = ("request_id", "phase", "op", "length_bytes")
-"""What is asked of the trace's rows."""
+"""The columns of the trace that are read."""
 
 
 class ServedRequests:
@@ -721,7 +721,7 @@ class ServedRequests:
     def take(
         self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: np.ndarray
     ) -> Iterator[pa.RecordBatch]:
-        """Take the rows of `batch`, from `first_row` on, with what `part` knows of them.
+        """Take the rows of `batch`, from `first_row` on, with the measurements in `part`.
 
         Yield requests that are over.
 
@@ -822,7 +822,7 @@ def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
 def compute_ns(
     meta: Metadata, input_tokens: np.ndarray, loads: np.ndarray, loaded_bytes: np.ndarray
 ) -> np.ndarray:
-    """Return int64 a request: what computing the rest of its prompt takes by the trace's model.
+    """Return int64 a request: the compute time of the rest of its prompt by the trace's model.
 
     `loads` and `loaded_bytes` are the rows of the trace that load for it, and their bytes, on all
     tiers.
@@ -837,4 +837,5 @@ def compute_ns(
         first_tokens_ns(hierarchy, n)
         for n in (input_tokens, np.clip(input_tokens - 1, 0, hit_tokens))
     )
-    return whole - loaded
+    compute: np.ndarray = whole - loaded
+    return compute

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,14 +38,14 @@ from kvtrace.core.units import (
 )
 
 ALL = 0.99
-"""Of what was asked.
+"""A run that delivers this share of the offered load delivered all of it.
 
-Who delivered no less delivered all, but for rounding at the edges of the run.
+The rest is rounding at the start and the end of the run.
 """
 THROTTLED = (0.25, 1.5)
 """Times a throttle's limit.
 
-Who moves so much may be held by it. Kernels let less through where I/Os come one by one, and more
+A run with this much traffic may be limited by it. Kernels let less through where I/Os come one by one, and more
 before it takes hold.
 """
 _WORDS = {
@@ -62,16 +63,16 @@ _WORDS = {
         "they were throttled above the {storage}",
     ),
 }
-"""By cause: of a run, and of late operations."""
+"""Sentences by cause: for a run, and for its late operations."""
 OTHERS = 1.1
 """Times the time in which a run had operations in flight.
 
 A device that was busy for longer worked for others, too.
 """
 SINGLE = 0.9
-"""Of a tier's bytes.
+"""The least share of a tier's bytes that operations of one I/O must transfer.
 
-Moved by operations of one I/O, so that operations in flight are places of the queue.
+Then each operation in flight takes one place of the queue.
 """
 
 
@@ -163,7 +164,7 @@ def judged_run(
 
 
 def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate:
-    """Return what `tier` was asked and reached, of its operations that completed."""
+    """Return the offered and the delivered load of `tier`, over its completed operations."""
     at = recorder.kinds_of(index)
     count = recorder.total("good", at)
     moved = recorder.total("moved_bytes", at) if tier.has_times else 0
@@ -194,7 +195,7 @@ def _evidence(
     queue_depth: int,
     moved: dict[str, DeviceIo],
 ) -> Evidence:
-    known: dict[str, object] = {}
+    known: dict[str, Any] = {}
     tier = None if index is None else recorder.tiers[index]
     at = [] if index is None else recorder.kinds_of(index)
     if judged is not None and index is not None:
@@ -267,9 +268,10 @@ def _gain_of(
     )
 
 
-def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, object]:
-    """Return what the threads did that submit, or copy if the tier in question `is_copied`, as
-    shares of the time.
+def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
+    """Return the activities of the submitting threads as shares of the time.
+
+    If the tier `is_copied`, these are the threads that copy.
     """
     rings, copiers, wall_ns = driven.of("ring"), driven.of("copier"), driven.wall_ns
     threads = copiers if is_copied else driven.of("ring", "worker")
@@ -277,7 +279,7 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, object]:
     def share(each_ns: Sequence[float]) -> float:
         return min(1.0, sum(each_ns) / len(each_ns) / wall_ns)
 
-    known: dict[str, object] = {}
+    known: dict[str, Any] = {}
     if threads:
         spent = [Spent.of(each, wall_ns) for each in threads]
         known["starved_share"] = share([each.making_ns for each in spent])
@@ -316,7 +318,7 @@ def _throttle(
 
 
 def storage_of(tier: Tier | None) -> str:
-    """Return what a tier lies on, in words."""
+    """Return words for the storage beneath a tier."""
     if tier is None or isinstance(tier, ObjectTier):
         return "drive" if tier is None else "object store"
     if tier.is_copied:
@@ -329,7 +331,7 @@ def storage_of(tier: Tier | None) -> str:
     return "memory" if beneath in FILESYSTEMS_IN_MEMORY else "device in memory"
 
 
-def _of_devices(tier: Tier, moved: dict[str, DeviceIo], at_work_ns: float) -> dict[str, object]:
+def _of_devices(tier: Tier, moved: dict[str, DeviceIo], at_work_ns: float) -> dict[str, Any]:
     """Return how busy the devices beneath a tier were while its operations were in flight, the
     busiest of several.
 
@@ -393,9 +395,7 @@ def _delivered(
 
 
 def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> tuple[str, str]:
-    """Return what held a run back, and the same of late operations of a run that delivered what was
-    asked.
-    """
+    """Return the sentences on the cause: one for a run that fell behind, one for late operations."""
     if cause in _WORDS:
         held, waited = _WORDS[cause]
         return held.format(limit=limit, storage=storage), waited.format(
@@ -407,7 +407,7 @@ def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -
 
 
 def limiting(cause: LimitCause, storage: str) -> tuple[str, str]:
-    """Return what limits, in words, and `is` or `are`; `storage` is what the tier lies on."""
+    """Return words for the limit, and the verb `is` or `are`; `storage` names the tier's storage."""
     if cause is LimitCause.DEPENDENCIES:
         return "dependencies in the trace", "are"
     said = storage if cause is LimitCause.DRIVE else cause.value
@@ -429,7 +429,7 @@ def reached_of(rate: TierRate) -> str:
 
 
 def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
-    """Return what a tier delivered of what was asked of it, with the share."""
+    """Return words for the delivered load of a tier, and its share of the offered load."""
     asked, reached = rate.asked_bytes_per_s, rate.reached_bytes_per_s
     is_bytes = asked is not None and reached is not None
     if not is_bytes:
@@ -479,7 +479,7 @@ def levels_of(
         return None, None
     ends = np.sort(completed)
     at_start = np.arange(1, len(service) + 1) - np.searchsorted(ends, submitted, side="right")
-    # Of each operation, what was in flight while it was, added up over its time.
+    # For each operation: the number in flight, integrated over its time.
     times = np.concatenate([submitted, ends])
     order = np.argsort(times, kind="stable")
     times = times[order]
@@ -527,7 +527,7 @@ def _ratio(
 
 
 EXPECTED = (0.9, 1.1)
-"""Times what is expected: nothing to explain."""
+"""Ratios of measured to expected that need no explanation."""
 _OURS = (
     LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.KERNEL, LimitCause.DEPENDENCIES,
 )  # fmt: skip
@@ -541,8 +541,8 @@ _NEW_FILES = (
 
 
 def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
-    """Return in five lines what the drive file at `path` expects of a run's own load, what came,
-    and why they differ.
+    """Return five lines: the drive file's expectation for the run's load, the measurement, and the
+    reason for the difference.
 
     In one where there is nothing to compare: no tier on storage, or the queue depth reached is not
     known.

@@ -1,6 +1,6 @@
-"""What this machine has for a replay, what would disturb one, and settings to start from.
+"""The machine report of `kvreplay discover`: hardware, likely disturbances, settings to start from.
 
-And what a drive does.
+It also measures a drive for a drive file.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from kvtrace.core.units import NS_PER_S, format_bytes, format_count, percent
 
 _TIMEOUT_S = 10
 _MEMLOCK_BYTES = 64 << 20
-"""What registered buffers of the default settings take, rounded up."""
+"""The registered buffers of the default settings lock this much memory, rounded up."""
 _OPEN_FILES = 4096
 _BUSY_LOAD = 0.25
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -87,7 +87,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundDrive(msgspec.Struct, frozen=True, kw_only=True):
-    """A disk; what the kernel does not tell is null."""
+    """A disk; facts that the kernel does not report are null."""
 
     name: str
     model: str | None
@@ -112,7 +112,7 @@ class Filesystem(msgspec.Struct, frozen=True, kw_only=True):
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """The machine, warnings, and recommended settings."""
 
-    host: dict[str, object]
+    host: dict[str, Any]
     governor: str | None
     load_1min: float
     memory_bytes: int | None
@@ -136,7 +136,7 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     probes: str
     """available, or why not."""
     warnings: list[str]
-    recommended: dict[str, object]
+    recommended: dict[str, Any]
 
 
 def discover(root: Path = Path("/")) -> Discovery:
@@ -258,7 +258,7 @@ def _gpus() -> tuple[list[Gpu], str | None]:
 
 
 def warnings(found: Discovery) -> list[str]:
-    """Return what would disturb a run here, each with its remedy."""
+    """Return the conditions that would disturb a run on this machine, each with its remedy."""
     return [*_of_machine(found), *_of_storage(found)]
 
 
@@ -329,10 +329,10 @@ def recommended(found: Discovery) -> dict[str, object]:
     }
 
 
-# === what a drive does ===============================================================================================
+# === measurement of a drive ===============================================================================================
 
 ROOFLINE_NS = 60 * NS_PER_S
-"""What measuring the drive itself takes at most, with the file that is written for it."""
+"""Time limit of the drive measurement, the writing of its file included."""
 SIZES, ROOFLINE_DEPTHS, READ_SHARES = (
     (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20),
     (1, 4, 16, 64),
@@ -341,7 +341,7 @@ SIZES, ROOFLINE_DEPTHS, READ_SHARES = (
 FILE_BYTES, OBJECT_BYTES = 2 << 30, 4 << 20
 """Twice as many objects as may be in flight, at least: writes of one go one after another."""
 MOST_BYTES_PER_S, MOST_IOS_PER_S = 20e9, 6e5
-"""Of rows that are laid for a cell; a drive that does more ends it sooner."""
+"""Rows are planned for at most this rate per cell; a faster drive ends the cell sooner."""
 LEAST_NS = 50_000_000
 """A cell lasts so long at least."""
 
@@ -368,10 +368,13 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         signalled = stack.enter_context(noted_signals())
         stack.callback(tier.close)
         tier.open(FILE_BYTES)
-        facts, data = tier.facts(), DataSource(started_ns)
+        facts: dict[str, Any] = tier.facts()
+        data = DataSource(started_ns)
         progress = stack.enter_context(asked.show("measuring the drive", len(wanted)))
 
-        def drive(size: int, depth: int, columns: dict[str, Any], longest_ns: int | None) -> Any:
+        def drive(
+            size: int, depth: int, columns: dict[str, np.ndarray | int], longest_ns: int | None
+        ) -> np.ndarray:
             job = Job(
                 RowRing.of(columns),
                 [tier],
@@ -389,10 +392,11 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
             if driven.failure is not None or driven.stalled is not None:
                 why = f"nothing completed for {asked.config.stall}: {driven.stalled}"
                 raise DeviceError(f"{target}: {driven.failure.message if driven.failure else why}")
-            return job.rows.all[job.rows.all["outcome"] == OK]
+            ended: np.ndarray = job.rows.all[job.rows.all["outcome"] == OK]
+            return ended
 
         objects = np.arange(FILE_BYTES // OBJECT_BYTES)
-        whole = {
+        whole: dict[str, np.ndarray | int] = {
             "op": np.full(len(objects), WRITE),
             "object_id": objects,
             "length_bytes": OBJECT_BYTES,
@@ -403,7 +407,7 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
                 LEAST_NS, (ROOFLINE_NS - monotonic_ns() + started_ns) // (len(wanted) - number)
             )
             most = int(min(MOST_IOS_PER_S, MOST_BYTES_PER_S / size) * left_ns / NS_PER_S) + depth
-            columns = {
+            columns: dict[str, np.ndarray | int] = {
                 "op": np.where(rng.random(most) < share, READ, WRITE),
                 "object_id": rng.permutation(objects)[np.arange(most) % len(objects)],
                 "offset_bytes": rng.integers(0, OBJECT_BYTES // size, most) * size,
@@ -517,7 +521,7 @@ def error_line(found: DriveError) -> str:
 
 
 def machine_document(found: Discovery) -> Document:
-    """Make the document of a machine; what would disturb a replay comes first."""
+    """Make the document of a machine, which begins with the conditions that disturb a replay."""
     host, limits = found.host, found.limits
     gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
     memlock, files = limits["memlock_bytes"], limits["open_files"]

@@ -47,7 +47,7 @@ class Feed:
 
     @property
     def trouble(self) -> str | None:
-        """What ended the reading of the trace; None while it goes on."""
+        """The error that ended the reading of the trace; None while it goes on."""
         return "the trace" if self._work and self._work.done() and self._work.exception() else None
 
     def fill(self) -> None:

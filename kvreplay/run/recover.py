@@ -78,7 +78,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
         came_to = msgspec.structs.replace(begun, window=window_note(found.setting))
         outcome = write_down(found, came_to, measured, path)
         tables.remove_journal(path)
-        # What the killed run had begun to write aside.
+        # Temporary files that the killed run had begun to write.
         for name in (OPS_FILE, SERVED_FILE, SERIES_FILE):
             for left in path.glob(f".{name}.*.tmp"):
                 left.unlink()
@@ -86,7 +86,7 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
 
 
 def recovered(path: Path, run: RunFile) -> str:
-    """Return what of `run`, one of several in the folder above `path`, could be recovered."""
+    """Return a sentence that says how much of `run`, one of several beside `path`, was recovered."""
     asked = next((after for word, after in pairwise(run.argv) if word == "--trials"), None)
     name = path.name.replace("trial-", "trial ") + (f" of {asked}" if asked else "")
     planned = run.window.planned_rows or 0

@@ -1,6 +1,6 @@
 """One replay: open the tiers, precondition, populate, run the engine, write the results.
 
-`_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the
+`_Run` does these steps in order. Below it: the class of a finished run, preparation of the storage, the
 clock that ends a run (`--duration`), and replays that start together.
 """
 
@@ -10,11 +10,11 @@ import gc
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -85,17 +85,19 @@ SWITCH_INTERVAL_S = 5e-5
 
 The default, 5 ms, is longer than an I/O takes.
 """
+_Reading = TypeVar("_Reading")
 StopAsked = Callable[[], str | None]
 """Gives the reason to stop, or None."""
 Show = Callable[[str, int], AbstractContextManager[Callable[[float], None]]]
-"""Of a label and a number of rows, gives a context manager that yields a function taking the rows
-done.
+"""Shows progress: takes a label and a number of rows, and returns a context manager.
+
+The manager yields a function that takes the number of rows done.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A replay that is asked for: of what, how, where it goes, and who looks on."""
+    """A requested replay: its configuration, trace, output folder, command line and progress."""
 
     config: Config
     trace: Path
@@ -117,7 +119,7 @@ class Replay:
         check_targets(self.config)
 
     def check(self, *, is_on_targets: bool = True) -> None:
-        """Refuse what cannot be replayed or written, before anything is made, read or measured,
+        """Refuse a replay that cannot run or write its output, before anything is made, read or measured,
         which takes minutes.
         """
         self.check_options()
@@ -204,7 +206,7 @@ class _Run:
         is_open_loop, loader = setting.pacer.speed is not None, window.loader
         with ExitStack() as stack:
             signalled, together = self.signalled, self.together
-            # By a signal, or by what ended other ranks.
+            # The reason is a signal, or the end of the other ranks.
             interrupted = signalled if together is None else lambda: signalled() or together.reason
             open_tiers(setting, stack)
             engine = self._choose(config.depth, is_growing=is_open_loop)
@@ -439,7 +441,7 @@ def _unread(driven: Driven, depth: int) -> list[str]:
 
 
 class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
-    """The user asked to stop; what was measured is kept."""
+    """The user asked to stop; the measurements are kept."""
 
     exit_code = INTERRUPTED
 
@@ -459,7 +461,7 @@ class FinishedRun:
 
 
 Replaying = Callable[[Replay], FinishedRun]
-"""As `replay`, or what has it done on several ranks."""
+"""Runs a replay: `replay`, or a function that runs it on several ranks."""
 
 
 def write_down(
@@ -566,10 +568,8 @@ def precondition_all(
     return done
 
 
-def of_drives(setting: Setting, read: Callable[[Path], Any]) -> dict[str, Any]:
-    """Return what `read` finds at the target of each drive, such as its SMART data, by the drive's
-    name.
-    """
+def of_drives(setting: Setting, read: Callable[[Path], _Reading]) -> dict[str, _Reading]:
+    """Return the result of `read` (such as SMART data) for the target of each drive, by name."""
     return {drive.name: read(Path(drive.target)) for drive in drives_of(setting.tiers)}
 
 

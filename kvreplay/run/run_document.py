@@ -130,7 +130,7 @@ def _window(finished: FinishedRun) -> str:
 
 
 def _before(run: RunFile) -> Iterator[str]:
-    """Yield what was written before anything was measured."""
+    """Yield lines on the data that was written before the measurement."""
     for done in run.preconditioned:
         written = format_bytes(done.written_bytes)
         steady = (
@@ -160,7 +160,7 @@ def _before(run: RunFile) -> Iterator[str]:
 
 
 def _beneath(run: RunFile) -> Iterator[str]:
-    """Yield what devices and probes saw meanwhile."""
+    """Yield lines on the I/O that devices and probes counted during the run."""
     for name, moved in run.device_io.items():
         if moved.read_bytes is not None:
             yield (

@@ -2,7 +2,7 @@
 
 Totals and rates of the last seconds, shown on stderr or served as OpenMetrics.
 
-Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on.
+Nothing is asked of the engine: once a second the journal collects the rows that have ended, and hands them on.
 `live` draws a table on a terminal, else a line now and then; `serving` is `--metrics`, by
 prometheus_client.
 """
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 LAST_NS = 5 * NS_PER_S
-"""What the last seconds are."""
+"""Length of the sliding window that a live view calls "the last seconds"."""
 BOUNDS_NS = tuple(16_000 << at for at in range(22))
 """Upper bounds of the histogram of response times: 16 µs to 34 s, doubling."""
 _OPS = tuple(op.value for op in Op)
 _KEPT = 1024
-"""Of the times of one look, so many at most are kept, evenly.
+"""Limit of the latencies kept per sample, taken evenly.
 
-A fast run is looked at a hundred times a second.
+A fast run is sampled a hundred times a second.
 """
 _COUNTS = np.dtype([(name, np.int64) for name in ("operations", "errors", "bytes", "response_ns")])
 _TOTALS = np.dtype([*_COUNTS.descr, ("buckets", np.int64, len(BOUNDS_NS) + 1)])
@@ -70,14 +70,14 @@ class Look:
     completed: int
     """Operations, of all that are planned or that the time admits."""
     share: float
-    """Of the rows, or of --duration."""
+    """Completed share of the rows, or of --duration."""
     left_ns: int | None
-    """By the share and the time so far; null before there is any, and beyond a day."""
+    """Estimated remaining time, from `share` and the elapsed time; null at first and above a day."""
     in_flight: int | None
     queue_depth: int
     rates: list[LiveRate]
     response_p99_ns: int | None
-    """Of the last seconds; service times in a closed loop; null with fewer than 100."""
+    """p99 over the last seconds, of service times in a closed loop; null below 100 operations."""
     late_p99_ns: int | None
     """The same of submission after the due time; null in a closed loop."""
 
@@ -92,7 +92,7 @@ class Watch:
         """Watch the run of `setting`, which begins now."""
         self.setting = setting
         self._kinds: dict[tuple[str, str], int] = {}
-        """Of tiers and operations: their number in these."""
+        """Index of each tier and operation in the totals."""
         self._totals: np.ndarray = np.zeros(len(setting.tiers) * len(_OPS), _TOTALS)
         self.counters = Structure(
             JOURNAL,
@@ -117,7 +117,7 @@ class Watch:
         self._timeless = {t.name for t in setting.tiers if t is not None and not t.has_times}
         self._lock = threading.Lock()
         self._looks: deque[
-            tuple[int, dict[tuple[str, str], tuple[int, int]], np.ndarray, np.ndarray]
+            tuple[int, dict[tuple[str, str], tuple[int, int]], np.ndarray | None, np.ndarray | None]
         ] = deque()
         for index, op in np.argwhere(setting.window.facts.kinds["rows"]).tolist():
             tier = setting.tiers[index]
@@ -133,7 +133,7 @@ class Watch:
             self._looks.append((self._started_ns, self._counts(), None, None))
 
     def note(self) -> None:
-        """Count what the counters took since the last call."""
+        """Record the increase of the counters since the last call."""
         totals, buckets = self.counters.arrays["totals"], self.counters.arrays["buckets"]
         times, late = (
             self.counters.arrays[name][: self.counters.sampled].copy()
@@ -199,7 +199,7 @@ class Watch:
         return {key: counts[at] for key, at in self._kinds.items()}
 
 
-Watching = Callable[[Watch], AbstractContextManager[Any]]
+Watching = Callable[[Watch], AbstractContextManager[object]]
 """Shows a run for as long as its context lasts."""
 
 
@@ -256,7 +256,7 @@ def line_of(look: Look, *, is_open: bool) -> str:
 
 
 def table_of(look: Look, *, is_open: bool) -> Group:
-    """Return a run at one moment as a table of its tiers, between lines on what is of all."""
+    """Return a run at one moment as a table of its tiers, between lines on the whole run."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -372,7 +372,7 @@ class Exporter:
             "late_p99_ns",
         )
         for (name, text), attribute in zip(GAUGES.items(), of_look, strict=True):
-            # What is not known is left out, and is not 0.
+            # Unknown values are left out; they are not 0.
             if (value := getattr(look, attribute)) is not None:
                 yield GaugeMetricFamily(
                     name, text, value=value / NS_PER_S if attribute.endswith("_ns") else value

@@ -21,8 +21,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header
 from kvreplay.tiers.host import SECTOR_BYTES, filesystem_facts, queue_number
@@ -43,7 +41,7 @@ class Space:
         """
         self._size_bytes = size_bytes
         self.address = call("space_open", size_bytes, unit_bytes, reserved_bytes)
-        """Of the structure."""
+        """Address of the C structure of the space."""
         weakref.finalize(self, call, "space_close", self.address)
 
     def expect(self, grown: Mapping[int, int]) -> None:
@@ -103,10 +101,10 @@ class Space:
 SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
 FREED_ONLY = "only free space: no I/O to the device"
-"""What deletes do unless they discard."""
+"""The effect of deletes that do not discard."""
 START_BYTES = 1 << 20  # where objects begin: extents, stripes and zones lie at multiples of it
 _ALLOCATED_UNIT_BYTES = 512
-"""Of st_blocks."""
+"""The unit of st_blocks."""
 
 
 class ExtentTier(Drive):
@@ -186,7 +184,7 @@ class ExtentTier(Drive):
 
     @property
     def unwritten(self) -> Region:
-        """What of the space that the replay will use was not written since it was allocated."""
+        """The region of the replay's space that was not written since it was allocated."""
         start = max(self.alignment, self._filled_bytes)
         return Region(self._fd, start, max(0, self._used_bytes - start))
 

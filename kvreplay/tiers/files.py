@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 from kvreplay.plan.row_ring import NONE
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.host import filesystem_facts

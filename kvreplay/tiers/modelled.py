@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -50,7 +50,7 @@ ASSUMED = {
     "gpu": _served((1_500 * 10**9, 1_500 * 10**9), 10_000, "assumed: copies within HBM3"),
     "cpu": _served((50 * 10**9, 50 * 10**9), 10_000, "assumed: copies over PCIe 5.0 x16"),
 }
-"""By tier name, where neither the option nor the trace says."""
+"""Defaults by tier name, where neither the option nor the trace gives a value."""
 
 
 class SimulatedTier(Tier):
@@ -160,7 +160,7 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
     """
     hierarchy = meta.config.get("hierarchy")
     tiers = hierarchy.get("tiers", []) if isinstance(hierarchy, dict) else []
-    found: dict[str, object] = next((t for t in tiers if t.get("name") == tier), {})
+    found: dict[str, Any] = next((t for t in tiers if t.get("name") == tier), {})
     said = [found.get(f"{way}_bandwidth") or 0 for way in ("read", "write")]
     rates = [parse_bytes(rate) if isinstance(rate, str) else rate for rate in said]
     if not all(rates):
@@ -173,11 +173,11 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
 
 DRIVE_FILE = "drive.json"
 PARTS = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
-"""Of the I/Os of a cell, the quickest first: where their times are kept."""
+"""Quantiles of a cell's I/O times that are kept, the fastest first."""
 _KEPT = ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
 _HELD, _WORK = len(PARTS), len(PARTS) + 1
 _BETWEEN, _BEYOND, _ALONE = 1.0, 1e-3, 1e-6
-"""What an estimate of a missing cell counts: between two that are known, beyond two, beside one."""
+"""Weights of an estimate for a missing cell: between two known cells, beyond two, beside one."""
 _OPS = ("read", "write")
 _matrix_at = function(
     "thread_interpolate_matrix", StructAt, int, float, float, float, np.dtype(np.float64)
@@ -189,9 +189,9 @@ class DriveTimes(Distribution, frozen=True, forbid_unknown_fields=True):
 
 
 class DriveCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the drive did with I/Os of one size, so many in flight, of which so many read.
+    """The drive's measurements for one I/O size, one queue depth and one share of reads.
 
-    Null of what is not known.
+    Unmeasured values are null.
     """
 
     io_bytes: int
@@ -225,7 +225,7 @@ class DriveError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a drive was measured to do: drive.json."""
+    """The measurements of a drive: drive.json."""
 
     schema_version: int = 1
     program: str = "kvreplay"
@@ -239,12 +239,12 @@ class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     device_bytes: int | None
     filesystem: str | None
     file_bytes: int
-    """Of the file that was read and written, whole before."""
+    """Length of the file that was read and written; it was written whole before."""
     cells: list[DriveCell]
     held_out: DriveError | None
     """Null of too few cells."""
     sha256: str | None = None
-    """Of all else, as `sealed` has it."""
+    """Checksum of all other fields, as `sealed` computes it."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -395,7 +395,7 @@ def _mean(logs: np.ndarray) -> float:
     return float(between @ np.diff(PARTS))
 
 
-def _log_parts(times: DriveTimes) -> object:
+def _log_parts(times: DriveTimes) -> np.ndarray:
     """Return the logarithms of a cell's times at PARTS.
 
     Those kept, a least one so that their mean is right.
@@ -408,7 +408,8 @@ def _log_parts(times: DriveTimes) -> object:
     ratios = np.geomspace(0.01, 0.9999, 200)
     ratio = np.interp(of_lower / kept[0], (1 - ratios) / -np.log(ratios), ratios)
     logs = np.append(logs[0] + np.log(ratio), logs)
-    return logs + np.log((times.mean_ns or 1) / _mean(logs))
+    scaled: np.ndarray = logs + np.log((times.mean_ns or 1) / _mean(logs))
+    return scaled
 
 
 def _fill(values: np.ndarray, sizes: np.ndarray, depths: np.ndarray) -> None:

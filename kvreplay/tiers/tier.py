@@ -1,5 +1,4 @@
-"""What the engine asks of any tier, which tiers it serves without Python, and how objects are named
-as files.
+"""The interface of a tier, the tiers that C serves without Python, and the file names of objects.
 
 A tier on several drives has each object whole on one, which its key names, or its id where there
 are no keys.
@@ -10,6 +9,7 @@ Objects as files lie in directories of our own, or are named as serving engines 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from kvreplay.plan.buffers import Arena
 from kvreplay.plan.row_ring import REPLAY
@@ -144,7 +143,7 @@ class StorageOptions:
     Fdatasync before a written file is closed, within the operation's time.
     """
     advice: str = "none"
-    """What buffered files are advised by posix_fadvise.
+    """The posix_fadvise advice for buffered files.
 
     `none`, `sequential` when one is opened, or `dontneed`.
     """
@@ -167,18 +166,22 @@ class StorageOptions:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a replay will hold on a tier."""
+    """The space that a replay needs on a tier."""
 
     peak_bytes: Sequence[int]
-    """By drive: the most at once, every object as long as it will get."""
+    """Peak of each drive, with every object at its final length."""
     grown: Mapping[int, int] = field(default_factory=dict)
-    """By id of an object that is written on beyond its end: how long it gets at most."""
+    """Maximum length of each object that later writes extend, by object id."""
     ahead_bytes: int = 0
     """How much may be written before deletes that the trace has before it."""
     together_bytes: Sequence[int] = ()
-    """By drive: the most at once of all tiers that share its space."""
+    """Peak of each drive, over all tiers that share its space."""
     objects: int = sys.maxsize
     """One more than the highest id of an object, or more."""
+
+
+Handle = Any
+"""What the library of a tier that Python serves names an open object by."""
 
 
 class TierKind(IntEnum):
@@ -204,7 +207,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_s: int
     write_bytes_per_s: int
     latency_ns: int
-    """Of one operation, after it has had the server."""
+    """Latency of one operation, which begins when the server is done with it."""
     concurrency: int = 0
     """Operations served at once, which bounds their rate by the latency; 0 is unbounded."""
     source: str
@@ -236,13 +239,13 @@ class Native:
     """A tier that is open, as the engine finds it."""
 
     kind: TierKind
-    drives: Sequence[Any] = ()
-    """Of NativeDrive."""
+    drives: Sequence[ctypes.Structure] = ()
+    """Its drives, as structs NativeDrive."""
     fields: Mapping[str, int] = field(default_factory=dict)
     """More of the struct Tier of replay.h, by its names."""
     layout: FileLayout | None = None
     service: Service | None = None
-    drive_of: np.ndarray = None
+    drive_of: np.ndarray | None = None
     """uint8 an object id; None where there is one drive."""
 
 
@@ -311,11 +314,11 @@ class Tier:
         return Native(TierKind.PYTHON)
 
     def facts(self) -> dict[str, object]:
-        """Return what run.json says of this tier."""
+        """Return the facts of this tier for run.json."""
         return {"is_simulated": self.is_simulated}
 
     def warnings(self) -> list[str]:
-        """Return what a reader of the figures must know first, once it is over."""
+        """Return the warnings for a reader of the figures, when the run is over."""
         return []
 
     def close(self) -> None:
@@ -328,7 +331,7 @@ class Tier:
         """Return why an object found no room, as far as the tier knows."""
 
     def why_failed(self, code: int) -> str:
-        """Return what failed, of an operation whose errno is `code`."""
+        """Return words for the failure of an operation that ended with errno `code`."""
         return os.strerror(code)
 
     def reserve(self, object_id: int, end: int) -> None:
@@ -340,19 +343,19 @@ class Tier:
     def stage(self, data: memoryview) -> None:
         """Copy generated data to where its write starts from, such as the GPU; not measured."""
 
-    def begin(self, op: int, object_id: int) -> Any:
+    def begin(self, op: int, object_id: int) -> Handle:
         """Return a handle for reading or writing the object; part of the operation's time."""
         raise NotImplementedError
 
-    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+    def write(self, handle: Handle, offset: int, data: memoryview) -> None:
         """Write all of `data` at `offset`."""
         raise NotImplementedError
 
-    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+    def read(self, handle: Handle, offset: int, into: memoryview) -> int:
         """Read up to `len(into)` bytes from `offset`; return how many came."""
         raise NotImplementedError
 
-    def end(self, op: int, handle: Any) -> None:
+    def end(self, op: int, handle: Handle) -> None:
         """Finish with a handle; part of the operation's time."""
 
     def delete(self, object_id: int) -> None:
@@ -373,9 +376,9 @@ class Drive(Tier):
         self.is_buffered, self.is_synced = options.is_buffered, options.fsync == "close"
         self._direct: DirectIo | None = None
         self._found: dict[str, object] = {}
-        """Of the filesystem and the device.
+        """Facts of the filesystem and the device.
 
-        Read when it is opened, because they may be gone by the end.
+        They are read when the tier is opened, because the target may be gone by the end.
         """
 
     def region(self, peak_bytes: int) -> AbstractContextManager[Region]:
@@ -386,7 +389,7 @@ class Drive(Tier):
         raise NotImplementedError
 
     def facts(self) -> dict[str, object]:
-        """Return what was confirmed of direct I/O."""
+        """Return the facts of direct I/O, as far as the kernel confirmed it."""
         return {
             "is_simulated": False,
             "is_direct": self._direct is not None and self._direct.is_confirmed,
@@ -470,7 +473,7 @@ class SeveralDrives(Tier):
             drive_of,
             rule,
             drives,
-            memoryview(drive_of),
+            memoryview(drive_of.data),
         )
         self.has_ring = all(drive.has_ring for drive in drives)
 
@@ -531,7 +534,7 @@ class SeveralDrives(Tier):
         return self.drive(object_id).why_no_room(object_id)
 
     def facts(self) -> dict[str, object]:
-        """Return what all drives share, null where they differ, and each drive's own."""
+        """Return the facts that all drives share, null where they differ, and those of each drive."""
         each = [drive.facts() for drive in self.drives]
         shared = {
             name: value if all(f[name] == value for f in each) else None
