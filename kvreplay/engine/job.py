@@ -96,7 +96,7 @@ class Failure:
 
 
 class ThreadUse(REPLAY.struct("Use")):  # type: ignore[misc]
-    """How one engine thread spent its time, as replay.h says."""
+    """The time that one engine thread spent on each activity, as in replay.h."""
 
     kind: str
     """ring, worker or copier."""
@@ -141,12 +141,12 @@ class Driven:
 
     def of(self, *kinds: str) -> list[ThreadUse]:
         """Return the threads of these kinds."""
-        return [each for each in self.threads if each.kind in kinds]
+        return [thread for thread in self.threads if thread.kind in kinds]
 
     @property
     def making_ns(self) -> int:
         """Time of all threads in generating the data of writes."""
-        return sum(each.making_ns for each in self.threads)
+        return sum(thread.making_ns for thread in self.threads)
 
 
 _RINGS_QUEUE = -2
@@ -194,48 +194,48 @@ class TierTable:
         queues |= dict.fromkeys(
             (TierKind.EXTENTS, TierKind.FILES), _RINGS_QUEUE if rings else workers
         )
-        for at, (tier, to) in enumerate(zip(tiers, self.structs, strict=False)):
-            share = of_tiers[at] if at < len(of_tiers) else OfTier()
-            of = Native(TierKind.NOTHING) if tier is None else tier.native()
-            to.kind, to.padding_bytes = of.kind, 1 if tier is None else tier.alignment
+        for index, (tier, to) in enumerate(zip(tiers, self.structs, strict=False)):
+            share = of_tiers[index] if index < len(of_tiers) else OfTier()
+            native = Native(TierKind.NOTHING) if tier is None else tier.native()
+            to.kind, to.padding_bytes = native.kind, 1 if tier is None else tier.alignment
             queue = (
                 workers
-                if of.kind is TierKind.FILES and not (tier and tier.has_ring)
-                else queues.get(of.kind, 0)
+                if native.kind is TierKind.FILES and not (tier and tier.has_ring)
+                else queues.get(native.kind, 0)
             )
             to.queue[:] = [queue] * len(Op)
-            if of.fields.get("is_discarding"):
+            if native.fields.get("is_discarding"):
                 to.queue[DELETE] = workers
             self.workers |= workers in to.queue[:]
             self.has_copies |= queue == copiers
-            drives: Any = (NativeDrive * len(of.drives))(*of.drives)
+            drives: Any = (NativeDrive * len(native.drives))(*native.drives)
             for number, drive in enumerate(drives):
-                one = number if len(share.first) > 1 else 0
+                drive_index = number if len(share.first) > 1 else 0
                 drive.first_loop, drive.loops, drive.loop_step = (
-                    share.first[one],
-                    share.counts[one],
+                    share.first[drive_index],
+                    share.counts[drive_index],
                     share.step,
                 )
             to.drives, to.drive = len(drives), self._at(drives) if len(drives) else None
-            to.drive_of = None if of.drive_of is None else self._at(of.drive_of)
-            for field_name, value in of.fields.items():
+            to.drive_of = None if native.drive_of is None else self._at(native.drive_of)
+            for field_name, value in native.fields.items():
                 setattr(to, field_name, value)
             to.write_streams = to.write_streams if is_placed else 0
-            if of.layout is not None:
-                name, digits = name_template(of.layout)
+            if native.layout is not None:
+                name, digits = name_template(native.layout)
                 text = ctypes.create_string_buffer(name)
                 of_name: Any = (Digit * len(digits))(*[Digit(*digit) for digit in digits])
                 to.name, to.name_bytes, to.spread = self._at(text), len(name) + 1, SPREAD
                 to.digit, to.digits = self._at(of_name), len(digits)
-            if of.service is not None:
+            if native.service is not None:
                 to.read_bytes_per_s, to.write_bytes_per_s = (
-                    of.service.read_bytes_per_s,
-                    of.service.write_bytes_per_s,
+                    native.service.read_bytes_per_s,
+                    native.service.write_bytes_per_s,
                 )
-                to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns
+                to.latency_ns, to.occupied_ns = native.service.latency_ns, native.service.least_ns
 
     def _at(self, values: Any) -> int:
-        """Return the address of a ctypes or NumPy array, which is kept."""
+        """Return the address of a ctypes or NumPy array, and keep the array alive."""
         self._kept.append(values)
         return (
             ctypes.addressof(values)
@@ -245,5 +245,5 @@ class TierTable:
 
     @property
     def address(self) -> int:
-        """Address of the first struct."""
+        """The address of the first tier's struct."""
         return ctypes.addressof(self.structs)

@@ -76,15 +76,15 @@ def refusal() -> str | None:
 
 def _why(code: int) -> str | None:
     """Return the meaning of a code of the ring's set-up; None for 0."""
-    release, why = os.uname().release, None
+    release, reason = os.uname().release, None
     if code in (errno.EPERM, errno.EACCES):
         try:
             disabled = _DISABLED.read_text(encoding="ascii").strip()
         except OSError:
             disabled = "0"
         if disabled != "0":
-            why = f"sysctl kernel.io_uring_disabled={disabled} forbids io_uring"
-    known = {
+            reason = f"sysctl kernel.io_uring_disabled={disabled} forbids io_uring"
+    messages = {
         0: None,
         _TOO_OLD: f"this kernel's io_uring ({release}) is too old; 5.19 is new enough",
         _NO_FILES: f"this kernel ({release}) has no sparse file tables; 5.19 has",
@@ -96,7 +96,7 @@ def _why(code: int) -> str | None:
             "the limit of open files is too low for an io_uring of this --queue-depth (ulimit -n)"
         ),
     }
-    return why or known.get(code, f"io_uring_setup: {os.strerror(abs(code))}")
+    return reason or messages.get(code, f"io_uring_setup: {os.strerror(abs(code))}")
 
 
 class Engine:
@@ -373,11 +373,10 @@ class _Drive:
     # --- results
 
     def _stalled(self, *, is_left: bool) -> str | None:
-        """Describe what the threads are doing if nothing has completed for too long, else return
-        None.
+        """Describe what each thread does if nothing completed for too long, else return None.
 
-        Of a run that was stopped all that is in flight completes; one that a signal `is_left` by
-        does not wait long.
+        When a run is stopped, everything in flight is left to complete; a run that a signal ended,
+        as `is_left` says, does not wait long.
         """
         struct, rows, now = self.struct, self._job.rows, monotonic_ns()
         moved = int(struct.completed) + int(struct.moved_steps)
@@ -457,7 +456,7 @@ class _Drive:
         assert tier is not None, "planned rows have a tier"
         assert fault is not None, "a bad block has a fault"
         is_known = fault in (BlockFault.STALE, BlockFault.MISPLACED)
-        found = {
+        block = {
             "object_id": bad.found_object,
             "offset_bytes": bad.found_offset_bytes,
             "version": bad.found_version,
@@ -470,7 +469,7 @@ class _Drive:
             file=tier.path(bad.object),
             offset_bytes=bad.offset_bytes,
             expected_version=bad.expected,
-            found=found if is_known else None,
+            found=block if is_known else None,
         )
 
     def _failure(self) -> Failure | None:
@@ -485,10 +484,10 @@ class _Drive:
         if not struct.bad_blocks:
             return None
         bad = self._located(self._bad[0])
-        others = int(struct.bad_blocks) - 1
-        more = f" and {counted(others, 'more block')}" if others else ""
+        other_failures = int(struct.bad_blocks) - 1
+        more_text = f" and {counted(other_failures, 'more block')}" if other_failures else ""
         return Failure(
-            bad.row, f"read of object {bad.object_id}: {describe(bad)}{more}", is_corrupt=True
+            bad.row, f"read of object {bad.object_id}: {describe(bad)}{more_text}", is_corrupt=True
         )
 
     def _text(self) -> str:
@@ -507,8 +506,8 @@ class _Drive:
         ):
             return f"object {s.failed_object} does not exist"
         is_full = s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes
-        why = tier.why_no_room(s.failed_object) if is_full else None
-        return f"no space: {why}" if why else tier.why_failed(s.failed_errno)
+        reason = tier.why_no_room(s.failed_object) if is_full else None
+        return f"no space: {reason}" if reason else tier.why_failed(s.failed_errno)
 
 
 class EngineName(StrEnum):

@@ -26,7 +26,7 @@ class PythonTiers:
     """
 
     def __init__(self, job: Job, arena: Arena) -> None:
-        """Serve the tiers of `job`, whose data lies in `arena`."""
+        """Serve the tiers of `job` with data in `arena`."""
         self.start_ns = 0
         """The run's start on the monotonic clock."""
         self.texts: dict[int, str] = {}
@@ -91,8 +91,8 @@ class PythonTiers:
 
     def _begin(self, tier: Tier, task: Task) -> Handle:
         if isinstance(tier, ObjectTier):
-            at = task.whole_from_bytes, task.whole_to_bytes
-            return tier.begin_whole(task.op, task.object, *at, is_split=task.ios > 1)
+            byte_range = task.whole_from_bytes, task.whole_to_bytes
+            return tier.begin_whole(task.op, task.object, *byte_range, is_split=task.ios > 1)
         return tier.begin(task.op, task.object)
 
     def _end(self, tier: Tier, task: Task) -> None:

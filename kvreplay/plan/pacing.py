@@ -84,10 +84,10 @@ class Repeated(Reader):
     def __init__(
         self, reader: Reader, rows: int, repeats: int, last_deletes: np.ndarray | Sequence[int] = ()
     ) -> None:
-        """Repeat the first `rows` rows of `reader` so often.
+        """Repeat the first `rows` rows of `reader` `repeats` times.
 
-        `last_deletes` are those rows that delete, at last, what the next repeat reads: they are in
-        none.
+        `last_deletes` are the rows of the last deletes of objects that the next repeat reads: no
+        repeat has them.
         """
         self.path, self.table, self.extras, self.meta = (
             reader.path,
@@ -140,7 +140,7 @@ class Repeated(Reader):
             yield self._moved(some.to_batches()[0], np.repeat(repeats, self.rows))
 
     def _moved(self, batch: pa.RecordBatch, repeat: np.ndarray) -> pa.RecordBatch:
-        """Return a batch whose rows are of these repeats."""
+        """Return a batch with the rows of these repeats."""
         for name, by in (("ts_ns", self.period_ns), ("request_id", self.requests)):
             at = batch.schema.get_field_index(name)
             if at >= 0:

@@ -59,8 +59,8 @@ class RowRing:
         `trace_row` counts up unless it is given; `due_ns` is NONE in a closed loop.
         """
         total = np.size(columns["op"])
-        found = cls(total, max(total, FEWEST))
-        rows = found.ring[:total]
+        row_ring = cls(total, max(total, FEWEST))
+        rows = row_ring.ring[:total]
         rows["trace_row"] = np.arange(total)
         for name in ("request", "stage", "stream", "due_ns"):
             rows[name] = NONE
@@ -69,21 +69,19 @@ class RowRing:
         if not is_open_loop:
             rows["due_ns"] = NONE
         begin(rows)
-        found.struct.laid = total
-        return found
+        row_ring.struct.laid = total
+        return row_ring
 
     def __len__(self) -> int:
         return int(self.struct.total)
 
     @property
     def address(self) -> int:
-        """Where the structure lies."""
+        """The address of the struct Rows."""
         return ctypes.addressof(self.struct)
 
     def within(self, first: int, last: int) -> np.ndarray:
-        """Return the rows from `first` to before `last`, as a view, up to where the ring begins
-        again.
-        """
+        """Return a view of the rows from `first` to before `last`, at most up to the ring's end."""
         mask = int(self.struct.mask)
         start = first & mask
         return self.ring[start : min(start + last - first, mask + 1)]

@@ -156,7 +156,7 @@ def run_engine(
             f"{begun.host['engine']} served {counted(len(service.requests), 'request')}, one at a"
             " time"
         )
-        finished = write_down(found, begun, measured, output, probed=probed, said=said)
+        finished = write_down(found, begun, measured, output, probed=probed, headline=said)
         if measured.error is None:
             # The engine's own log is kept only if it failed.
             (output / LOG_FILE).unlink(missing_ok=True)

@@ -25,8 +25,8 @@ _PAUSE_S = 0.002
 class Feed:
     """Lays the rows of one run, and hands on completed ones, in order.
 
-    One that takes long holds up those after it, until the window is full; then nothing more is laid
-    before it ends.
+    A row that takes long holds up those after it until the window is full; then nothing more is
+    laid before it ends.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class Feed:
         hand: Callable[[RunPart], None],
         laid: Callable[[int, np.ndarray], None] | None = None,
     ) -> None:
-        """Feed from `loader`, which has begun; `hand` takes the rows that are over.
+        """Feed from `loader`, which has begun; `hand` takes completed rows.
 
-        `laid` takes rows as they are laid, and the number of the first: a journal knows what was
-        done of them.
+        `laid` takes rows as they are laid, and the number of the first, so that a journal can apply
+        the results that it recorded.
         """
         self._loader, self._hand, self._laid = loader, hand, laid
         self._rows = loader.rows
@@ -68,8 +68,8 @@ class Feed:
             while not is_over.is_set():
                 # In whole parts: how far a replay in virtual time sees ahead does not depend on
                 # when this thread looks.
-                ended = int(self._rows.struct.ended) // PART_ROWS * PART_ROWS
-                has_given, laid = self._give(ended, PART_ROWS), self._loader.laid
+                ended_rows = int(self._rows.struct.ended) // PART_ROWS * PART_ROWS
+                has_given, laid = self._give(ended_rows, PART_ROWS), self._loader.laid
                 self.fill()
                 if self._loader.laid > laid:
                     wake()
@@ -86,12 +86,12 @@ class Feed:
         if self._work is not None:
             self._work.result()
 
-    def _give(self, until: int, least: int) -> bool:
-        """Hand on rows up to `until`, if at least `least` of them are new.
+    def _give(self, until: int, min_rows: int) -> bool:
+        """Hand on rows up to `until`, if at least `min_rows` of them are new.
 
         Return whether it was done.
         """
-        if until - self._given < least:
+        if until - self._given < min_rows:
             return False
         while self._given < until:
             rows = self._rows.within(self._given, min(until, self._given + PART_ROWS))

@@ -37,9 +37,9 @@ from kvtrace.core.tables import objects_path
 
 
 def recover(path: Path, trace: Path | None = None) -> FinishedRun:
-    """Write the run in `path` that was cut off from its journal.
+    """Write the run in `path`, which was cut off, from its journal.
 
-    `trace` is where its trace lies now, if it moved.
+    `trace` is the present path of its trace, if that moved.
 
     ConfigError, TraceError if there is nothing to recover, or the trace is not the one that was
     replayed. DeviceError if the run is still going on, or cannot be read.
@@ -47,13 +47,13 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
     with unrecovered(path) as begun, ExitStack() as stack:
         setting = _setting(begun, path, trace)
         window = setting.window
-        kept = JournaledRecord(path, window.planned_rows)
-        found = stack.enter_context(RunResults(setting, path))
+        record = JournaledRecord(path, window.planned_rows)
+        results = stack.enter_context(RunResults(setting, path))
         window.loader.begin(setting.pacer)
-        found.note_end(kept.ended_ns)
-        feed = Feed(window.loader, found.take, kept.begin)
-        feed.finish(rows_to_report(setting, kept.reached + 1))
-        found.end()
+        results.note_end(record.ended_ns)
+        feed = Feed(window.loader, results.take, record.begin)
+        feed.finish(rows_to_report(setting, record.reached + 1))
+        results.end()
         error = Interrupted(
             "killed while it ran; recovered from its journal, of which the last seconds may be"
             " missing"
@@ -71,24 +71,24 @@ def recover(path: Path, trace: Path | None = None) -> FinishedRun:
             )
         measured = Measured(
             {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
-            found.summary(None, found.last_completed_ns),
+            results.summary(None, results.last_completed_ns),
             error,
             trouble,
         )
-        came_to = msgspec.structs.replace(begun, window=window_note(found.setting))
-        outcome = write_down(found, came_to, measured, path)
+        came_to = msgspec.structs.replace(begun, window=window_note(results.setting))
+        outcome = write_down(results, came_to, measured, path)
         tables.remove_journal(path)
         # Temporary files that the killed run had begun to write.
         for name in (OPS_FILE, SERVED_FILE, SERIES_FILE):
-            for left in path.glob(f".{name}.*.tmp"):
-                left.unlink()
+            for unfinished_file in path.glob(f".{name}.*.tmp"):
+                unfinished_file.unlink()
     return outcome
 
 
 def recovered(path: Path, run: RunFile) -> str:
     """Return a sentence that says how much of `run`, one of several beside `path`, was recovered."""
-    asked = next((after for word, after in pairwise(run.argv) if word == "--trials"), None)
-    name = path.name.replace("trial-", "trial ") + (f" of {asked}" if asked else "")
+    trial_count = next((after for word, after in pairwise(run.argv) if word == "--trials"), None)
+    name = path.name.replace("trial-", "trial ") + (f" of {trial_count}" if trial_count else "")
     planned = run.window.planned_rows or 0
     return (
         f"{name} was cut off; recovered {planned - (run.summary.not_reached or 0):,} of {planned:,}"
@@ -123,12 +123,12 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
         raise TraceError("not the trace that was replayed; name that one with --trace", path=where)
     for tier in setting.tiers:
         if tier is not None:
-            known = begun.tiers[tier.name]
-            tier.engine = known["engine"]
-            if isinstance(tier, SeveralDrives) and tier.rule != known["placement"]:
+            tier_facts = begun.tiers[tier.name]
+            tier.engine = tier_facts["engine"]
+            if isinstance(tier, SeveralDrives) and tier.rule != tier_facts["placement"]:
                 raise ConfigError(
                     f"{objects_path(where)}:"
-                    f" {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; it"
+                    f" {'missing' if tier_facts['placement'] == BY_KEY else 'not there when it ran'}; it"
                     " says on which drive each object is: restore it beside the trace, as it was"
                     " for the run"
                 )

@@ -97,7 +97,7 @@ The manager yields a function that takes the number of rows done.
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A requested replay: its configuration, trace, output folder, command line and progress."""
+    """A replay that is asked for: its trace, options, output and observer."""
 
     config: Config
     trace: Path
@@ -131,9 +131,9 @@ class Replay:
 
 
 def replay(
-    asked: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None
+    request: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None
 ) -> FinishedRun:
-    """Replay a trace as `asked` and write the run to its output.
+    """Replay a trace as `request` and write the run to its output.
 
     `tiers`, in the trace's order, replace the configured ones; `together` makes it start and end
     with other replays.
@@ -141,35 +141,34 @@ def replay(
     ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the
     outcome.
     """
-    started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
-    asked.check(is_on_targets=tiers is None)
-    setting = settle(config, trace, asked.output, asked.argv, tiers)
+    started_ns, config, trace = monotonic_ns(), request.config, request.trace
+    request.check(is_on_targets=tiers is None)
+    setting = settle(config, trace, request.output, request.argv, tiers)
     data = DataSource(
         setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified
     )
     with noted_signals() as signalled:
-        done = _Run(
-            setting, asked.show, data, started_ns, signalled, asked.watching, together
-        ).perform(asked.output)
-    if done.error is None and (name := signalled()) is not None:
+        finished = _Run(
+            setting, request.show, data, started_ns, signalled, request.watching, together
+        ).perform(request.output)
+    if finished.error is None and (name := signalled()) is not None:
         # It came while tiers were closed, which takes long if files are large: no other run may
         # follow.
         return replace(
-            done,
+            finished,
             error=Interrupted(
-                f"interrupted by {name} as the run ended; all of it is in {asked.output}"
+                f"interrupted by {name} as the run ended; all of it is in {request.output}"
             ),
         )
-    return done
+    return finished
 
 
 @contextmanager
 def quiet_interpreter() -> Iterator[None]:
-    """Have the garbage collector look at new objects alone, and shorten the interpreter's thread
-    switch interval.
+    """Let the garbage collector look at new objects alone, and shorten the thread switch interval.
 
-    It takes under 0.1 ms then, where what was imported takes 80; without it, a run of hours would
-    keep what it drops.
+    A collection then takes under 0.1 ms instead of 80; with collection switched off, a run of hours
+    would keep all objects that it drops.
     """
     interval = sys.getswitchinterval()
     gc.freeze()
@@ -241,8 +240,8 @@ class _Run:
                 preconditioned=preconditioned,
                 populated=populated,
                 smart={
-                    name: SmartReadings(before=found, after=None)
-                    for name, found in of_drives(setting, smart).items()
+                    name: SmartReadings(before=results, after=None)
+                    for name, results in of_drives(setting, smart).items()
                 },
                 prepared=Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns),
             )
@@ -250,13 +249,13 @@ class _Run:
             watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
             make_directory(output, RUN_FILE)
             with (
-                journal(output, rows, build_partial_run(setting, begun), watch) as kept,
-                RunResults(setting, output) as found,
+                journal(output, rows, build_partial_run(setting, begun), watch) as run_journal,
+                RunResults(setting, output) as results,
             ):
 
-                def deliver(part: RunPart) -> None:
-                    kept.pass_by(part.first + len(part))
-                    found.take(part)
+                def deliver(run_part: RunPart) -> None:
+                    run_journal.pass_by(run_part.first + len(run_part))
+                    results.take(run_part)
 
                 feed = Feed(loader, deliver)
                 feed.fill()
@@ -277,28 +276,28 @@ class _Run:
                 driven = failed_populate or self._drive(
                     engine, job, interrupted, "replaying", watch
                 )
-                kept.stop()
-                moved = {
-                    of: moved_between(before[of], now)
-                    for of, now in of_drives(setting, device_counters).items()
+                run_journal.stop()
+                io_by_drive = {
+                    drive_name: moved_between(before[drive_name], now)
+                    for drive_name, now in of_drives(setting, device_counters).items()
                 }
-                found.note_end(driven.wall_ns)
+                results.note_end(driven.wall_ns)
                 feed.finish(rows_to_report(setting, loader.laid))
-                found.end()
+                results.end()
                 probed = end_probes(None if failed_populate else driven.started_ns)
-                summary = found.summary(None if failed_populate else driven, moved=moved)
-                trouble = found.warnings(moved) + _unread(driven, config.depth)
-                if kept.trouble:
+                summary = results.summary(None if failed_populate else driven, moved=io_by_drive)
+                trouble = results.warnings(io_by_drive) + _unread(driven, config.depth)
+                if run_journal.trouble:
                     trouble.append(
-                        f"after a kill the run could not have been recovered: {kept.trouble}"
+                        f"after a kill the run could not have been recovered: {run_journal.trouble}"
                     )
                 measured = Measured(
-                    moved,
+                    io_by_drive,
                     summary,
                     self._error(
                         driven,
                         summary,
-                        found.rows,
+                        results.rows,
                         is_populating=failed_populate is not None,
                         output=output,
                     ),
@@ -307,9 +306,9 @@ class _Run:
                     of_drives(setting, smart),
                     None if probed is None else probed.facts(),
                 )
-                facts = collect_engine_facts(found.setting, engine, self.data)
+                facts = collect_engine_facts(results.setting, engine, self.data)
                 begun = msgspec.structs.replace(begun, **facts._asdict())
-                return write_down(found, begun, measured, output, probed=probed)
+                return write_down(results, begun, measured, output, probed=probed)
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
         config, kinds = self.setting.config, self.setting.window.facts.kinds
@@ -340,8 +339,8 @@ class _Run:
             with self.show(label, len(job.rows)) as progress, quiet_interpreter():
                 return engine.drive(job, interrupted, progress)
 
-        def note(done: float) -> None:
-            watch.completed = done
+        def note(completed_rows: float) -> None:
+            watch.completed = completed_rows
 
         def begin(in_flight: Callable[[], int]) -> None:
             watch.in_flight = in_flight
@@ -361,8 +360,10 @@ class _Run:
         """
         setting = self.setting
         residency, tiers = setting.window.residency, setting.tiers
-        wanted = [t is not None and not (t.is_simulated or is_laid_out(t)) for t in tiers]
-        there = np.array(wanted)[residency.populate_tier]
+        is_populated_tier = [
+            t is not None and not (t.is_simulated or is_laid_out(t)) for t in tiers
+        ]
+        there = np.array(is_populated_tier)[residency.populate_tier]
         for index, tier in enumerate(tiers):
             if isinstance(tier, FileTier):
                 here = np.flatnonzero(residency.populate_tier == index)
@@ -383,13 +384,13 @@ class _Run:
             engine = self._choose(CLOSED_LOOP_DEPTH)
         job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
         driven = self._drive(engine, job, interrupted, "populating")
-        done = rows.all["completed_ns"] != NOT_DONE
-        objects, moved = (
-            laid_out.objects + int(done.sum()),
-            laid_out.bytes + int(rows.all["length_bytes"][done].sum()),
+        is_completed = rows.all["completed_ns"] != NOT_DONE
+        objects, written_bytes = (
+            laid_out.objects + int(is_completed.sum()),
+            laid_out.bytes + int(rows.all["length_bytes"][is_completed].sum()),
         )
         is_whole = driven.failure is None and driven.completed == len(rows)
-        return Populated(objects, moved, driven.wall_ns), None if is_whole else driven
+        return Populated(objects, written_bytes, driven.wall_ns), None if is_whole else driven
 
     def _error(
         self, driven: Driven, summary: Summary, rows: int, *, is_populating: bool, output: Path
@@ -398,25 +399,25 @@ class _Run:
 
         None if it is.
         """
-        kept = f"what was measured is kept in {output} (partial)"
+        kept_note = f"what was measured is kept in {output} (partial)"
         planned = self.setting.window.planned_rows
         stops = driven.failure is not None and not driven.failure.is_corrupt
         if driven.failure is not None and (
             is_populating or (stops and self.setting.config.on_error == "stop")
         ):
             place = "while populating" if is_populating else f"row {driven.failure.row}"
-            return DeviceError(f"{place}: {driven.failure.message}; {kept}")
+            return DeviceError(f"{place}: {driven.failure.message}; {kept_note}")
         is_over = driven.interrupted_by == RUNTIME and not is_populating
         if (
             driven.interrupted_by is not None
             and not is_over
             and (is_populating or driven.completed < planned)
         ):
-            return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
+            return Interrupted(f"interrupted by {driven.interrupted_by}; {kept_note}")
         if driven.stalled is not None:
             return DeviceError(
                 f"nothing completed for {self.setting.config.stall}, though operations were in"
-                f" flight or due: {driven.stalled}; {kept}; raise --stall-timeout, or 0 for no"
+                f" flight or due: {driven.stalled}; {kept_note}; raise --stall-timeout, or 0 for no"
                 " limit"
             )
         if driven.failure is not None:
@@ -456,7 +457,7 @@ class FinishedRun:
 
     @property
     def summary(self) -> Summary:
-        """Its figures."""
+        """The run's figures."""
         return self.run.summary
 
 
@@ -465,35 +466,35 @@ Replaying = Callable[[Replay], FinishedRun]
 
 
 def write_down(
-    found: RunResults,
+    results: RunResults,
     begun: RunBegun,
     measured: Measured,
     output: Path,
     *,
     probed: Probed | None = None,
-    said: str = "",
+    headline: str = "",
 ) -> FinishedRun:
     """Write the tables and run.json of a run to `output`, run.json last; return the run.
 
-    `said` stands in place of its verdict, where it is no replay: then no criterion judges it.
+    `headline` stands in place of its verdict, where it is no replay: then no criterion judges it.
     """
-    content = build_results(found, begun, measured)
-    if said:
+    content = build_results(results, begun, measured)
+    if headline:
         # Criteria of MLPerf judge a replay of its workload.
-        summary = msgspec.structs.replace(content.summary, verdict=said, judgement=None)
+        summary = msgspec.structs.replace(content.summary, verdict=headline, judgement=None)
         content = msgspec.structs.replace(content, mlperf=None, summary=summary)
     for name in (PROBE_FILE, BLOCKS_FILE):
         (output / name).unlink(missing_ok=True)
     if probed is not None:
         probed.save(output)
         if probed.has_events:
-            meta = table_metadata(BLOCKS, found.setting, content)
+            meta = table_metadata(BLOCKS, results.setting, content)
             with create(output / BLOCKS_FILE, BLOCKS, meta) as out:
                 for batch in probed.blocks():
                     out.write(batch)
-    found.close_tables(content)
+    results.close_tables(content)
     content = msgspec.structs.replace(
-        content, checkpoints=found.checkpoints(measured.summary.wall_ns)
+        content, checkpoints=results.checkpoints(measured.summary.wall_ns)
     )
     write_json(output / RUN_FILE, sealed(content))
     return FinishedRun(content, measured.error)
@@ -538,7 +539,7 @@ def precondition_all(
     setting: Setting, fill: Fill, interrupted: StopAsked, show: Show
 ) -> list[Preconditioned]:
     """Write the drives full as `--precondition` says."""
-    config, done = setting.config, []
+    config, conditioned = setting.config, []
     if config.precondition is None:
         return []
     peaks = setting.window.residency.drive_peak_bytes
@@ -551,7 +552,7 @@ def precondition_all(
     ]
     for stream, (drive, peak) in enumerate(drives):
         with show(f"preconditioning {drive.name}", 2 * peak) as progress:
-            found, region = precondition(
+            outcome, region = precondition(
                 drive,
                 peak,
                 Precondition(config.precondition),
@@ -562,10 +563,10 @@ def precondition_all(
                 interrupted=interrupted,
                 progress=progress,
             )
-        if isinstance(drive, ExtentTier) and found.is_whole:
+        if isinstance(drive, ExtentTier) and outcome.is_whole:
             drive.note_written(region)
-        done.append(found)
-    return done
+        conditioned.append(outcome)
+    return conditioned
 
 
 def of_drives(setting: Setting, read: Callable[[Path], _Reading]) -> dict[str, _Reading]:

@@ -167,7 +167,7 @@ class Watch:
         runtime_ns = self.setting.config.runtime_ns
         rows = self.setting.window.planned_rows
         share = min(1.0, elapsed / runtime_ns if runtime_ns else self.completed / max(1, rows))
-        left = (
+        remaining = (
             runtime_ns - elapsed
             if runtime_ns
             else int(elapsed / share - elapsed)
@@ -177,16 +177,16 @@ class Watch:
         (first_ns, first, *_), (last_ns, last, *_) = looks[0], looks[-1]
         passed, rates = last_ns - first_ns, []
         for tier, op in self._kinds:
-            operations, moved = (last[tier, op][i] - first[tier, op][i] for i in (0, 1))
+            operations, traffic = (last[tier, op][i] - first[tier, op][i] for i in (0, 1))
             # Where nothing takes time, no bytes move: a run's figures have no bandwidth either.
-            bytes_per_s = None if tier in self._timeless else per_second(moved, passed)
-            said = f"{tier} (SIMULATED)" if tier in self._simulated else tier
-            rates.append(LiveRate(said, op, bytes_per_s, per_second(operations, passed)))
+            bytes_per_s = None if tier in self._timeless else per_second(traffic, passed)
+            parts_shown = f"{tier} (SIMULATED)" if tier in self._simulated else tier
+            rates.append(LiveRate(parts_shown, op, bytes_per_s, per_second(operations, passed)))
         return Look(
             elapsed_ns=elapsed,
             completed=int(self.completed),
             share=share,
-            left_ns=None if left is None or left > _MOST_LEFT_NS else max(0, left),
+            left_ns=None if remaining is None or remaining > _MOST_LEFT_NS else max(0, remaining),
             in_flight=None if self.in_flight is None else self.in_flight(),
             queue_depth=self.setting.config.depth,
             rates=rates,
@@ -203,8 +203,8 @@ Watching = Callable[[Watch], AbstractContextManager[object]]
 """Shows a run for as long as its context lasts."""
 
 
-def _p99(parts: list[np.ndarray]) -> int | None:
-    times = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+def _p99(samples: list[np.ndarray]) -> int | None:
+    times = np.concatenate(samples) if samples else np.zeros(0, np.int64)
     rank = nearest_rank(len(times), QUANTILES["p99"])
     return None if rank is None else int(np.partition(times, rank - 1)[rank - 1])
 
@@ -229,10 +229,10 @@ def live(watch: Watch) -> Iterator[None]:
         from rich.console import Console
         from rich.live import Live
 
-        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as shown:
-            shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as display:
+            display.update(table_of(watch.look(), is_open=is_open), refresh=True)
             while not is_over.wait(DRAWN_S):
-                shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
+                display.update(table_of(watch.look(), is_open=is_open), refresh=True)
 
     thread = threading.Thread(
         target=draw if sys.stderr.isatty() else say, name="kvreplay-live", daemon=True
@@ -274,21 +274,21 @@ def table_of(look: Look, *, is_open: bool) -> Group:
 
 
 def _progress(look: Look) -> str:
-    left = "" if look.left_ns is None else f", {format_duration(look.left_ns)} left"
+    remaining = "" if look.left_ns is None else f", {format_duration(look.left_ns)} left"
     return (
         f"replaying: {look.share:.0%}, {look.completed:,} operations in"
-        f" {format_duration(look.elapsed_ns)}{left}"
+        f" {format_duration(look.elapsed_ns)}{remaining}"
     )
 
 
 def _times(look: Look, *, is_open: bool) -> list[str]:
-    what = "response" if is_open else "service"
+    label = "response" if is_open else "service"
     in_flight = "-" if look.in_flight is None else look.in_flight
-    said = [
-        f"{what} p99 {format_duration(look.response_p99_ns)}",
+    texts = [
+        f"{label} p99 {format_duration(look.response_p99_ns)}",
         f"in flight {in_flight} of {look.queue_depth}",
     ]
-    return [*said, f"late p99 {format_duration(look.late_p99_ns)}"] if is_open else said
+    return [*texts, f"late p99 {format_duration(look.late_p99_ns)}"] if is_open else texts
 
 
 LOOPBACK = "127.0.0.1"
@@ -348,19 +348,19 @@ class Exporter:
             COUNTERS.items(), ("operations", "errors", "bytes"), strict=True
         ):
             counter = CounterMetricFamily(name, text, labels=_KIND)
-            for key, found in totals.items():
-                counter.add_metric(key, getattr(found, attribute))
+            for key, snapshot in totals.items():
+                counter.add_metric(key, getattr(snapshot, attribute))
             yield counter
         histogram = HistogramMetricFamily(
             RESPONSE,
             "Response times, from when an operation was due; service times in a closed loop",
             labels=_KIND,
         )
-        for key, found in totals.items():
-            so_far = found.buckets.cumsum().tolist()
+        for key, snapshot in totals.items():
+            so_far = snapshot.buckets.cumsum().tolist()
             bounds = [*(str(ns / NS_PER_S) for ns in BOUNDS_NS), "+Inf"]
             histogram.add_metric(
-                key, list(zip(bounds, so_far, strict=True)), found.response_ns / NS_PER_S
+                key, list(zip(bounds, so_far, strict=True)), snapshot.response_ns / NS_PER_S
             )
         yield histogram
         of_look = (
