@@ -60,15 +60,15 @@ PRECISION = 1.1
 """The first lost over the last kept: closer values are not told apart."""
 
 FEW_OPERATIONS = 100
-"""Of fewer one alone is more than may be late."""
+"""With fewer operations, a single late one exceeds the allowed share."""
 _LIMITS = {
     LimitCause.PROCESSOR: ("CPU time used by other programs", "is"),
     LimitCause.THROTTLE: ("a throttle above the device", "is"),
 }
-"""What a sweep calls otherwise than a run does."""
+"""Words of a sweep that differ from those of a run."""
 _UNCLEAR = "bottleneck above it not identified"
 FULL = 0.8
-"""Of its places in use: a queue depth was what set the load."""
+"""With this share of its places in use, the queue depth determined the load."""
 
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -190,7 +190,7 @@ def sweep(
 def _found(
     axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, tiers: list[Tier]
 ) -> LoadSweep:
-    """Return what a sweep's rising `points` come to."""
+    """Return the result of a sweep from its rising `points`."""
     is_over, best = is_saturated(axis, points), knee(axis, points)
     simulated = [tier.name for tier in tiers if tier.is_simulated]
     if axis is Axis.QUEUE_DEPTH:
@@ -222,7 +222,7 @@ def _name(axis: Axis, value: float, trial: int = 1) -> str:
 
 
 def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | None:
-    """Return what to try next; None at the end."""
+    """Return the next value to try; None at the end."""
     if axis is not Axis.QUEUE_DEPTH:
         return next_value(axis, values, points) or to_repeat(points)
     is_over = is_saturated(axis, points) or len(points) == len(values)
@@ -232,7 +232,7 @@ def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | 
 def _check_values(
     asked: Replay, axis: Axis, values: list[float], read_p99_target_ns: int | None
 ) -> None:
-    """Refuse what no replay at one of `values` would take, before a directory is made."""
+    """Refuse options that a replay at any of `values` refuses, before a directory is made."""
     option = axis.option
     bounds = {"--read-p99": read_p99_target_ns, "--queue-depth": asked.config.queue_depth}
     if axis is Axis.QUEUE_DEPTH and (

@@ -39,7 +39,7 @@ from kvtrace.core.tables import open_table
 from kvtrace.core.units import per_second
 
 MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
-"""What the stacks serve, and what they hold above the drive.
+"""The model that the stacks serve, and the tiers that they have above the drive.
 
 Little, so that the drive has the work.
 """
@@ -50,7 +50,7 @@ LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
 
 
 USER_BYTES_PER_S = 90e6
-"""What one of these users asks of the drive, about (77 to 105 MB were seen).
+"""Approximate load of one of these users on the drive (77 to 105 MB/s were seen).
 
 It says where a search begins.
 """
@@ -200,7 +200,7 @@ def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvEr
 
 
 def card_document(card: Card, drive: DriveFile) -> Document:
-    """Return the card, and what the drive itself does, on one page."""
+    """Return the document of the card, with the drive's own measurements, on one page."""
     page = chapters.card_document(card)
     notes, unknown = page.chapters[0].notes, [cell for cell in drive.cells if cell.reason]
     if unknown:

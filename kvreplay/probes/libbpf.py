@@ -43,7 +43,7 @@ SUB_BITS, SLOTS = C.constants["SUB_BITS"], C.constants["SLOTS"]
 
 
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
-    """Return the histogram of the counts in `slots`, whose values sum to `total_ns`.
+    """Return the histogram of the counts in `slots`; the times sum to `total_ns`.
 
     Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q)
     values.
@@ -587,7 +587,7 @@ _SYS = Path("/sys")
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A device whose requests the probes see."""
+    """A device with requests that the probes see."""
 
     name: str
     number: int
@@ -630,7 +630,7 @@ def _number(said: str) -> int:
 
 
 def above(disks: Sequence[Disk], sys: Path = _SYS) -> list[int]:
-    """Return the numbers of all devices whose I/O any of `disks` does.
+    """Return the numbers of all devices that send their I/O to any of `disks`.
 
     Itself, partitions, dm and md upon them.
     """
@@ -774,7 +774,7 @@ def missing(sections: dict[str, str], events: Path) -> set[str]:
 
 
 def uring_places(events: Path) -> dict[str, int] | None:
-    """Return where io_uring's tracepoints have what we need.
+    """Return the offsets of the fields that we need in io_uring's tracepoints.
 
     Null if they have not, so that its calls are not seen.
     """

@@ -175,7 +175,7 @@ PROGRAMS = (
     "block_rq_issue_first",
     "block_rq_complete",
 )
-"""In the order in which they are taken off: what begins a request before what ends it."""
+"""The order of detaching: programs that begin a request before those that end it."""
 
 
 ERRNO = {0: 0, 1: 95, 2: 110, 3: 28, 4: 67, 5: 121, 6: 52, 7: 61, 8: 84, 9: 12, 10: 5}
@@ -196,7 +196,7 @@ _OPERATION_MASK = 0xFF
 
 
 def rwbs(flags: int, bits: Mapping[str, int]) -> str:
-    """Return the kernel's letters for a request's `flags`, whose `bits` are the running kernel's."""
+    """Return the kernel's letters for a request's `flags`; `bits` are those of the running kernel."""
     before = "F" if flags >> bits["__REQ_PREFLUSH"] & 1 else ""
     after = "".join(letter for name, letter in _FLAGS if name in bits and flags >> bits[name] & 1)
     return before + _OPERATIONS.get(flags & _OPERATION_MASK, "N") + after
@@ -249,7 +249,7 @@ def _mapped(values: np.ndarray, name: Callable[[Any], Any], type_: pa.DataType) 
 
 @contextmanager
 def block_journal(folder: Path, meta: Metadata) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yield what appends rows of blocks to a file in `folder` at once.
+    """Yield a function that appends rows of blocks to a file in `folder` at once.
 
     It is what is left of a probe that is killed.
     """

@@ -408,7 +408,7 @@ class Relay:
         return 1 if self._code is None else self._code
 
     def _together(self) -> bool:
-        """Do with all ranks what the replays ask for; return whether all are gone."""
+        """Serve the requests of the replays with all ranks; return whether all ranks have left."""
         asked, self._waiting = self._waiting, None
         data = asked.data if isinstance(asked, Exchange) else b""
         kind = _GONE if asked is None else _SYNC if asked is Sign.SYNC else _EXCHANGE
@@ -482,7 +482,7 @@ class Relay:
         return True
 
     def _serve(self, rest_s: float) -> None:
-        """Take what the replay and the other ranks say, for so long.
+        """Receive messages of the replay and of the other ranks for `rest_s`.
 
         Give and look for signs of life.
         """
@@ -553,7 +553,7 @@ class Relay:
         return None
 
     def _bury(self) -> None:
-        """Note what became of the replay."""
+        """Record how the replay's process ended."""
         _, status = os.waitpid(self._pid, 0)
         self._is_gone, self._code = True, os.waitstatus_to_exitcode(status)
         if not self._said_bye:

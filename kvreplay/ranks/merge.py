@@ -625,7 +625,7 @@ _MEDIANS = ("doubling_gain", "slowdown")
 IN_MEMORY = ("memory", "gpu")
 """Engines of tiers that are no storage."""
 MORE = 1.2
-"""Times what the median rank has, or takes."""
+"""A rank stands out from this multiple of the median rank's value."""
 
 
 def merged_verdict(
@@ -784,7 +784,7 @@ def straggler(parts: Sequence[PartRun]) -> Straggler | None:
 
 
 def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
-    """Return why a rank ended last, by what differs most from the others."""
+    """Return why a rank ended last: the largest difference from the other ranks."""
     still_ns = last.report.stood_still_ns or 0
     if still_ns >= behind_ns / 2:
         return f"its process did not run for {format_duration(still_ns)}: stopped, or without a CPU"

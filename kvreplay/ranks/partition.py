@@ -72,9 +72,9 @@ class PartitionOptions:
     ranks: int
     limit: Limit
     tiers: frozenset[int]
-    """Those with a target, whose bytes count for a limit of bytes."""
+    """Indexes of the tiers with a target; their bytes count towards a limit of bytes."""
     requests: Path | None = None
-    """The requests table, whose sessions are the users."""
+    """Path of the requests table, which has the session (the user) of each request."""
     warmup_rows: int | None = None
 
 
@@ -163,7 +163,7 @@ class _Pass:
         self._reader, self._by, self._asked = reader, by, asked
         self._sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
         self._rank_of: dict[tuple[int, int], int] = {}
-        """Rank by what is kept together: a node, or whether a user is a session, and its number."""
+        """Rank by partition key: a node, or whether a user is a session, and its number."""
         self.own = np.zeros(0, OWN)
         """Structs OWN by object id."""
         self._of_request = np.zeros(0, np.int16)

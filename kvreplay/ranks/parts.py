@@ -109,7 +109,7 @@ class PartRun:
     """Empty if it did not come to its end."""
     has_ended: bool
     trouble: str | None = None
-    """Why what it left cannot be read."""
+    """Why its files cannot be read."""
     late_ns: int = 0
     """How much later it began than the first rank."""
 
@@ -402,7 +402,7 @@ class _Served:
         self._rows = {name: np.zeros(0, np.int64) for name in self.COLUMNS}
 
     def up_to(self, below: int) -> dict[str, np.ndarray]:
-        """Return the columns of the requests whose id is less than `below`, and forget them."""
+        """Return the columns of the requests with an id below `below`, and forget them."""
         parts = [self._rows]
         while not len(parts[-1]["request_id"]) or parts[-1]["request_id"][-1] < below:
             batch = next(self._batches, None)

@@ -40,7 +40,7 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
 
 WAIT_S = 10.0
-"""For the others to write what they have, if they cannot be asked."""
+"""Time for the other ranks to write their results, if they cannot be reached."""
 _GOLDEN = 0x9E3779B97F4A7C15
 """Seeds of ranks lie this far apart.
 
@@ -96,7 +96,7 @@ class RankSession:
         return FinishedRun(run, merged_error(run, output))
 
     def follow(self) -> None:
-        """Do what rank 0 orders until it orders nothing more."""
+        """Carry out the orders of rank 0 until there are no more."""
         while True:
             try:
                 data = self.ranks.exchange(b"")[0]
@@ -122,7 +122,7 @@ class RankSession:
             self.ranks.exchange(b"")
 
     def _all(self, order: Ordered, asked: Replay) -> None:
-        """Do our part, and bring what all left to rank 0.
+        """Replay this rank's part, and bring the results of all ranks to rank 0.
 
         KvError if a rank could not be prepared, so none began.
         """
@@ -460,7 +460,7 @@ def is_of_ranks(path: Path) -> bool:
 
 
 def recover_ranks(path: Path) -> FinishedRun:
-    """Write the run of all ranks in `path` from what they left.
+    """Write the run of all ranks in `path` from the files that they left.
 
     ConfigError if it is there already.
     """
