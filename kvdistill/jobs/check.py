@@ -12,14 +12,24 @@ import msgspec
 
 from kvdistill.formats.formats import RELATIVE
 from kvdistill.jobs import closeness
+from kvdistill.jobs.fio_replay import log_members
 from kvdistill.jobs.fio_run import direct_requests, disk_of, environment, run_observed
-from kvdistill.jobs.fio_sections import on_null, with_drawn_iologs, with_latency_logs
+from kvdistill.jobs.fio_sections import (
+    LOG_ENTRIES,
+    FioJob,
+    FioSection,
+    on_null,
+    with_drawn_iologs,
+    with_latency_logs,
+)
 from kvdistill.jobs.job import (
     HOW_TO_GET,
+    MAX_DEPTH,
     PREFILL,
     FioMode,
     JobOptions,
     installed_version,
+    knows_option,
     run_fio,
 )
 from kvdistill.jobs.mode_job import ModeJob, make_job, make_prefill, supported_modes
@@ -147,7 +157,7 @@ def check(
             for mode in skipped
         ]
         jobs = {mode: make_job(mode, checked, options) for mode in modes if mode not in skipped}
-        depth_cap = max((job.depth for job in jobs.values()), default=1)
+        depth_cap = min(MAX_DEPTH, max((job.depth for job in jobs.values()), default=1))
         reference = (
             _reference(checked, folder_path, options.io_bytes, depth_cap, notes, tell)
             if jobs and not is_null
@@ -253,6 +263,9 @@ def _closest_replay(
     if the device was not observed, or the end slipped: run as requested (issue times null)
     """
     options = run.options
+    if run.job.lanes is not None:
+        # Lanes have absolute times: one that is late has to catch up.
+        return _check_logs(run, notes)[0], None
 
     def tried(
         options: JobOptions,
@@ -362,21 +375,35 @@ def _check_logs(
     """Run the job of iologs in `run`; return its closeness, and the issue times if measured."""
     log, is_null = run.job.log, run.options.has_null_check
     assert log is not None
-    logging = with_latency_logs(run.job.job)
+    assert run.job.ios is not None
+    largest = max((lane.ios for lane in log.lanes), default=log.read_ios + log.write_ios)
+    logging = with_latency_logs(run.job.job, largest if knows_option(LOG_ENTRIES) else None)
     replace(run.job, job=on_null(logging) if is_null else logging).write(run.place)
     job = run.place / run.mode.job
     moved_bytes = log.read_bytes + log.write_bytes
     timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
     observed = _run_observed(run, job, job, timeout_s, notes)
-    # The null engine has no submission latency.
-    kind = "slat" if len(log.files) == 1 and not is_null else "clat"
+    members = log_members(log, run.job.ios, run.job.lanes)
     logs = [
-        next(run.place.glob(f"{file.removesuffix('.iolog')}_{kind}.*.log")) for file in log.files
+        closeness.LatencyLog(
+            next(run.place.glob(f"{section.name}_{'slat' if is_submission else 'clat'}.*.log")),
+            is_submission=is_submission,
+            members=numbers,
+        )
+        for section, numbers in zip(run.job.job.processes, members, strict=True)
+        # The null engine and synchronous engines have no submission latency.
+        for is_submission in [not is_null and _engine(run.job.job, section) == "libaio"]
     ]
-    result = closeness.compare_logged(run, observed, logs, is_submission=kind == "slat")
-    for path in logs:
-        path.unlink()
+    result = closeness.compare_logged(run, observed, logs)
+    for log_file in logs:
+        log_file.path.unlink()
     return result
+
+
+def _engine(job: FioJob, section: FioSection) -> str | None:
+    """Return the I/O engine of a section: its own, or the shared one."""
+    shared = job.sections[0].options.get("ioengine")
+    return section.options.get("ioengine", shared)
 
 
 def _check_drawn(run: closeness.CheckedRun, notes: list[str]) -> closeness.ClosenessPair:

@@ -30,8 +30,13 @@ SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
 REPLAY_GAP_KS_TARGET, DRAWN_GAP_KS_TARGET = 0.03, 0.10
 END_SLIP_TARGET = 0.01
-DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.20
+DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.25
 """An untimed trace has no queue depth: that of one replay on one disk is compared."""
+BUSY_DEPTH_TARGET = 0.20
+"""Target of the queue depth at issue and while the device is busy.
+
+The speed of the disk changes these less than the mean over all the time.
+"""
 HOT_TARGET = 0.02
 MRC_TARGET = 0.02
 """Mean absolute error of the miss-ratio curve up to which it counts as equal."""
@@ -42,10 +47,11 @@ _SIGMAS = 2
 _NEAREST_RANK_P99 = 100
 _NO_TIME = "operations take no time on fio's null engine, so a closed loop is not limited by them"
 _NO_WAIT = (
-    "fio issues operations without waiting for earlier ones of their request, unlike kvreplay; jobs"
-    " from kvreplay's run (kvdistill fio RUN) use its actual issue times"
+    "no I/O of the job waits for another, unlike kvreplay's; jobs from kvreplay's run (kvdistill fio"
+    " RUN) use its actual issue times"
 )
 _BLOCK_FIGURES = ("hot10_share", "reuse_p50_blocks")
+ISSUE_DEPTH, BUSY_DEPTH = "queue depth at issue", "queue depth while busy"
 SIZES, DEPTH, GAPS = "block-size mismatch", "queue depth", "gaps between arrivals, KS"
 _MOST_SIZES = 1024
 """Maximum number of distinct sizes in the sampling error; a job has fewer sizes, too."""
@@ -101,6 +107,10 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     """99th percentile of the queue depth over time; null if not observed at the device."""
     idle_share: float | None = None
     """Share of the time with nothing in flight; null if not observed at the device."""
+    depth_at_issue: float | None = None
+    """Mean requests in flight at the issue of one, including it; null if not observed."""
+    busy_depth: float | None = None
+    """Mean requests in flight over the time with at least one; null if not observed."""
     end_slip: float | None = None
     """Delay of the last arrival, relative to the span."""
     late_p50_us: int | None = None
@@ -332,11 +342,14 @@ def verdicts(
     source: StreamFigures,
     chance: SamplingError = EXACT,
     depth_target: float = DEPTH_TARGET,
+    *,
+    has_lanes: bool = False,
 ) -> list[Verdict]:
     """Return the verdict for each target.
 
     A miss is undetermined if the sampling error (`chance`) explains it, or, for figures of time, if
-    half of the I/Os were late.
+    half of the I/Os were late. In lanes, I/Os wait for earlier ones, as the source's do, so lateness
+    depends on the device: there, gaps and the end are no targets, but rates are.
     """
     is_replay = chance == EXACT
     read_share, rate, bytes_per_s, depth = (
@@ -355,7 +368,7 @@ def verdicts(
         if is_replay
         else f"{chance.operations:,} operations are too few"
     )
-    late_us = figures.late_p50_us or 0
+    late_us = 0 if has_lanes else figures.late_p50_us or 0
     slow_note = (
         f"half of the I/Os were over {format_duration(late_us * NS_PER_US)} late: the target is"
         " too slow"
@@ -391,7 +404,11 @@ def verdicts(
             late_note,
         ),
         judged(SIZES, "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, chance.size_tv),
-        judged(GAPS, f"<= {gap}", figures.gap_ks, gap, gap_chance, late_note),
+        *(
+            []
+            if has_lanes
+            else [judged(GAPS, f"<= {gap}", figures.gap_ks, gap, gap_chance, late_note)]
+        ),
         judged(
             DEPTH,
             f"within {100 * depth_target:.0f} %",
@@ -417,10 +434,17 @@ def verdicts(
         ),
     ]
     if is_replay:
-        rows += [
-            judged("end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late_note),
-            Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
-        ]
+        busy = f"within {100 * BUSY_DEPTH_TARGET:.0f} %"
+        for name, field in ((ISSUE_DEPTH, "depth_at_issue"), (BUSY_DEPTH, "busy_depth")):
+            value = _relative(getattr(figures, field), getattr(source, field))
+            if value is not None:
+                rows.append(judged(name, busy, value, BUSY_DEPTH_TARGET, 0, late_note))
+        if not has_lanes:
+            end_slip = figures.end_slip
+            rows.append(
+                judged("end of the replay", "<= 1 %", end_slip, END_SLIP_TARGET, 0, late_note)
+            )
+        rows.append(Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios))
     if figures.side is not Side.DEVICE:
         # Requests at the device may differ from those that fio issues.
         rows.append(
@@ -454,6 +478,33 @@ def _relative(value: float | None, source: float | None) -> float | None:
 def gaps_us(stream: Stream) -> NDArray[np.int64]:
     """Return the gaps between arrivals in µs, in order of time."""
     return np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
+
+
+def _depth_when_busy(distilled: Distilled) -> tuple[float | None, float | None]:
+    """Return the mean requests in flight at issue, and while the device is busy.
+
+    The mean at issue counts the issued request. Null if no request was timed.
+    """
+    assert distilled.ios is not None
+    table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
+    issued_ns, completed_ns, length = (column.to_numpy() for column in table.columns)
+    issued_ns = np.sort(issued_ns[length > 0])
+    completed_ns = np.sort(completed_ns[length > 0])
+    if not len(issued_ns):
+        return None, None
+    # Requests issued so far, less those that have completed.
+    at_issue = np.arange(1, len(issued_ns) + 1) - np.searchsorted(completed_ns, issued_ns, "right")
+    total_ns = float(completed_ns.sum() - issued_ns.sum())
+    # The device is idle from the completion of all requests so far to the next issue.
+    idle_ns = float(np.maximum(issued_ns[1:] - completed_ns[:-1], 0)[at_issue[1:] <= 1].sum())
+    busy_ns = float(completed_ns[-1] - issued_ns[0]) - idle_ns
+    return float(at_issue.mean()), total_ns / busy_ns if busy_ns > 0 else None
+
+
+def _with_busy_depth(figures: StreamFigures, distilled: Distilled) -> StreamFigures:
+    """Return `figures` with the queue depths at issue and while busy of `distilled`."""
+    at_issue, busy = _depth_when_busy(distilled)
+    return msgspec.structs.replace(figures, depth_at_issue=at_issue, busy_depth=busy)
 
 
 def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:
@@ -562,22 +613,30 @@ def requested_stream(batches: Iterable[FioIos], *, by_instant: bool) -> Stream:
     )
 
 
-def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
+@dataclass(frozen=True, slots=True)
+class LatencyLog:
+    """A latency log of one of fio's jobs."""
+
+    path: Path
+    is_submission: bool
+    """Whether it holds issue times in ms; else completion times in ms, and latencies in ns.
+    """
+    members: NDArray[np.int64]
+    """The numbers of the source's I/Os that the job does, in order."""
+
+
+def replayed_stream(logs: Sequence[LatencyLog], source: Stream) -> Stream:
     """Return the I/Os of a replay of `source` from fio's latency logs (one a job), by issue time.
 
-    Submission logs hold the issue time in ms; completion logs hold the completion time in ms and the
-    latency in ns. The order within a millisecond is that of the source.
+    The order within a millisecond is that of the source.
     """
-    logged, us = (
-        [logged_latencies(log) for log in logs],
-        np.full(len(source.us), -1, dtype=np.int64),
-    )
-    for index, (time_ms, latency_ns, direction, length, offset) in enumerate(logged):
-        lines_of_log = slice(index, None, len(logs))
+    logged = [logged_latencies(log.path) for log in logs]
+    us = np.full(len(source.us), -1, dtype=np.int64)
+    for log, (time_ms, latency_ns, direction, length, offset) in zip(logs, logged, strict=True):
         columns_compared = (
-            (direction == 0, source.is_read[lines_of_log]),
-            (length, source.length[lines_of_log]),
-            (offset, source.offset[lines_of_log]),
+            (direction == 0, source.is_read[log.members]),
+            (length, source.length[log.members]),
+            (offset, source.offset[log.members]),
         )
         if not all(np.array_equal(a, b) for a, b in columns_compared):
             # The I/Os differ from the source's, so they are returned as logged.
@@ -587,7 +646,8 @@ def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool
                 for column_of_logs in zip(*logged, strict=True)
             )
             return Stream(ms * US_PER_MS, op == 0, places, sizes, np.arange(len(order)), US_PER_MS)
-        us[lines_of_log] = time_ms * US_PER_MS - (0 if is_submission else latency_ns // NS_PER_US)
+        submission_us = 0 if log.is_submission else latency_ns // NS_PER_US
+        us[log.members] = time_ms * US_PER_MS - submission_us
     order = np.argsort(us // US_PER_MS, kind="stable")
     source_columns = {
         name: getattr(source, name)[order] for name in ("is_read", "offset", "length", "arrival")
@@ -681,12 +741,9 @@ class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_logged(
-    run: CheckedRun, observed: ObservedRun, logs: Sequence[Path], *, is_submission: bool
+    run: CheckedRun, observed: ObservedRun, logs: Sequence[LatencyLog]
 ) -> tuple[ClosenessPair, IssueTimes | None]:
-    """Return the closeness of a job of iologs by fio's latency `logs`, and the issue times if known.
-
-    The logs are of submission, or of completion.
-    """
+    """Return the closeness of a job of iologs by fio's latency `logs`, and the issue times if known."""
     log, ios, batches_of_job = run.job.log, run.distilled.ios, run.job.ios
     assert log is not None
     assert batches_of_job is not None
@@ -694,8 +751,10 @@ def compare_logged(
     source = requested
     if ios is not None and not run.is_replay:
         source = requested_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
-    stream = replayed_stream(logs, requested, is_submission=is_submission)
-    depth = None if is_submission else _mean_depth(observed.result["jobs"], stream)
+    stream = replayed_stream(logs, requested)
+    # If fio does not reap completions while it waits, its latencies are wrong.
+    has_latencies = not any(log.is_submission for log in logs)
+    depth = _mean_depth(observed.result["jobs"], stream) if has_latencies else None
     figures = job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)
     chance = EXACT
     if not run.is_replay:
@@ -864,14 +923,18 @@ def compare(
         )
         fio_blocks["mrc_error"] = mrc_error(logged_ios or stream, requested)
         figures = _in_parts(figures, observed.device, longest_bytes, most_bytes, **fio_blocks)
+        source_figures = _with_busy_depth(source_figures, run.reference)
+        figures = _with_busy_depth(figures, observed.device)
     elif ios is None:
         source_figures = msgspec.structs.replace(source_figures, **dict.fromkeys(_BLOCK_FIGURES))
         figures = msgspec.structs.replace(figures, mrc_error=None)
     depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
-    verdict_list = verdicts(figures, source_figures, chance, depth_target)
+    has_lanes = run.mode is FioMode.REPLAY and run.job.lanes is not None
+    verdict_list = verdicts(figures, source_figures, chance, depth_target, has_lanes=has_lanes)
     if (
         is_replayed
         and run.mode is not FioMode.STAT
+        and not has_lanes
         and (figures.mean_depth or 0) > (source_figures.mean_depth or 0)
     ):
         missed_depth = (DEPTH, False)

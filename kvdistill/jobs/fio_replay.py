@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio import PlacedOperations
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
+from kvdistill.jobs.fio_lanes import MAX_LANES, Lane, LanePlan
 from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, FioSettings
 from kvdistill.jobs.job import (
     GRANULE_BYTES,
@@ -60,6 +61,8 @@ FIRST_US = 1
 """fio drops the gap after timestamp 0."""
 # A row may become many lines: a 32 MiB object is 32 lines.
 _BATCH_ROWS = 1 << 14
+_LANE_START_MS = 10
+"""Time to start the process of a lane."""
 _START_MS, _LINES_PER_MS, _FILLED_PER_MS = 1000, 200, 500_000
 """Before the first I/O, fio reads the logs and fills its buffers with random data.
 
@@ -71,7 +74,9 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of the written logs; each line is one I/O."""
 
     files: list[str]
-    """One log a job; line i of all lines is in file i modulo their number."""
+    """One log per job; without lanes, line i of all lines is in file i modulo their number."""
+    lanes: list[Lane] = []
+    """The jobs whose I/Os wait for each other, one for each of `files`; empty without lanes."""
     version: int
     target: str
     max_io_bytes: int
@@ -96,7 +101,12 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def depth(self) -> int:
-        """Queue depth of one asynchronous job: its longest burst, limited by its buffers."""
+        """Queue depth of one asynchronous job: its longest burst, limited by its buffers.
+
+        With lanes, it is the sum of their queue depths.
+        """
+        if self.lanes:
+            return sum(lane.depth for lane in self.lanes)
         return min(most_in_flight(self.largest_io_bytes), max(32, self.max_burst_ios))
 
 
@@ -152,18 +162,22 @@ def split(operations: PlacedOperations, max_io_bytes: int) -> Iterator[FioIos]:
         }
 
 
-def plan_iologs(name: str, ios: IoSource, options: JobOptions) -> LogSummary:
+def plan_iologs(
+    name: str, ios: IoSource, options: JobOptions, lanes: LanePlan | None = None
+) -> LogSummary:
     """Return the summary of the iologs of the `ios`, without writing them.
 
-    The default is one log for one asynchronous job: several jobs wake up independently, and have no
-    more I/Os in flight than jobs. Times are absolute milliseconds by default: relative microseconds
-    are more exact, but fio's time to issue I/Os accumulates unless a check has measured it
-    (`issue_us`), see docs/concepts/fio-jobs.md. Logs are called `name`.iolog, or `name`.1.iolog and
-    so on.
+    With `lanes`, there is one log per lane. The default is otherwise one log for one asynchronous
+    job: several jobs wake up independently, and have no more I/Os in flight than jobs. Times are
+    absolute milliseconds by default: relative microseconds are more exact, but fio's time to issue
+    I/Os accumulates unless a check has measured it (`issue_us`), see docs/concepts/fio-jobs.md. Logs
+    are called `name`.iolog, or `name`.1.iolog and so on.
     """
     version, jobs = options.log_version or ABSOLUTE, options.jobs or 1
     counts = _count_ios(ios())
     lines = counts["read_ios"] + counts["write_ios"]
+    if lanes is not None:
+        return _plan_lane_logs(lanes, counts, options)
     # fio rejects a log without I/O.
     jobs = max(1, min(jobs, lines))
     width = len(str(jobs))
@@ -187,7 +201,47 @@ def plan_iologs(name: str, ios: IoSource, options: JobOptions) -> LogSummary:
     return log
 
 
-def write_iologs(folder: Path, name: str, log: LogSummary, ios: IoSource) -> None:
+def _plan_lane_logs(plan: LanePlan, counts: _Counts, options: JobOptions) -> LogSummary:
+    """Return the summary of the logs of lanes.
+
+    Their times are absolute, because a lane that is late must catch up.
+    """
+    buffer_bytes = sum(lane.depth * lane.largest_io_bytes for lane in plan.lanes)
+    lines = counts["read_ios"] + counts["write_ios"]
+    start_ms = _START_MS + lines // _LINES_PER_MS + buffer_bytes // _FILLED_PER_MS
+    return LogSummary(
+        files=[lane.file for lane in plan.lanes],
+        lanes=plan.lanes,
+        version=ABSOLUTE,
+        target=options.target,
+        max_io_bytes=options.io_bytes,
+        start_ms=start_ms + _LANE_START_MS * len(plan.lanes),
+        **counts,
+    )
+
+
+def log_members(log: LogSummary, ios: IoSource, plan: LanePlan | None) -> list[NDArray[np.int64]]:
+    """Return the numbers of the I/Os in each of the files of `log`."""
+    jobs = len(log.files)
+    if plan is None:
+        count = log.read_ios + log.write_ios
+        return [np.arange(index, count, jobs) for index in range(jobs)]
+    lanes = np.concatenate([*_lanes_of(ios(), plan)])
+    return [np.flatnonzero(lanes == index) for index in range(jobs)]
+
+
+def _lanes_of(batches: Iterable[FioIos], plan: LanePlan) -> Iterator[NDArray[np.int16]]:
+    """Yield the lane of each I/O, batch by batch: all parts of an operation go to one lane."""
+    operations = 0
+    for batch in batches:
+        operation = operations + np.cumsum(batch["part"] == 0) - 1
+        yield plan.lane_of_operation[operation]
+        operations = int(operation[-1]) + 1
+
+
+def write_iologs(
+    folder: Path, name: str, log: LogSummary, ios: IoSource, plan: LanePlan | None = None
+) -> None:
     """Write the logs called `name` of the `ios` to `folder`, as planned in `log`.
 
     Logs of an earlier run are removed.
@@ -201,12 +255,17 @@ def write_iologs(folder: Path, name: str, log: LogSummary, ios: IoSource) -> Non
             for file in log.files
         ]
         logs = [_Log(out, log) for out in streams]
-        lines = 0
-        for batch in ios():
-            for index, writer in enumerate(logs):
-                # Line i goes to log i modulo the number of logs.
-                writer.write(batch, slice((index - lines) % jobs, None, jobs))
-            lines += len(batch["us"])
+        if plan is not None:
+            for batch, lanes in zip(ios(), _lanes_of(ios(), plan), strict=True):
+                for index in np.unique(lanes):
+                    logs[index].write(batch, lanes == index)
+        else:
+            lines = 0
+            for batch in ios():
+                for index, writer in enumerate(logs):
+                    # Line i goes to log i modulo the number of logs.
+                    writer.write(batch, slice((index - lines) % jobs, None, jobs))
+                lines += len(batch["us"])
         for writer in logs:
             writer.close()
 
@@ -235,7 +294,7 @@ class _Log:
             f"{stamp}{self._target} open\n".encode()
         )
 
-    def write(self, batch: FioIos, selection: slice) -> None:
+    def write(self, batch: FioIos, selection: slice | NDArray[np.bool_]) -> None:
         """Write the `chosen` I/Os of `batch`."""
         us = batch["us"][selection]
         if not len(us):
@@ -322,10 +381,12 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
     read_ios, total_bytes = log.read_ios, log.read_bytes + log.write_bytes
     ios, seconds = read_ios + log.write_ios, (log.last_us - FIRST_US) * NS_PER_US / NS_PER_S
     response_s, jobs = source.mean_depth / source.ios_per_s, len(log.files)
+    has_synchronous_jobs = jobs > 1 and not log.lanes
+    max_depth = jobs if has_synchronous_jobs else log.depth
     # Without response times, it is unknown whether one I/O in flight a job suffices.
-    rate = nan if isnan(response_s) and jobs > 1 else ios / seconds
+    rate = nan if isnan(response_s) and has_synchronous_jobs else ios / seconds
     idle = nan if isnan(response_s) else source.idle_share
-    if rate * response_s > (max_depth := log.depth if jobs == 1 else jobs):
+    if rate * response_s > max_depth:
         rate, idle = max_depth / response_s, 0.0
     # Sampled operations queue differently than the source's.
     latency_figures = (nan, nan, nan) if is_drawn else (0.0, rate * response_s, idle)
@@ -336,9 +397,18 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
 
 # Long, because of the head of the job.
 def log_job(
-    profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, options: JobOptions
+    profile: Profile,
+    log: LogSummary,
+    mode: FioMode,
+    span_bytes: int,
+    options: JobOptions,
+    *,
+    waiting_requests: int = 0,
 ) -> FioJob:
-    """Return the job that runs `log`: all operations of the source, or sampled ones (reuse)."""
+    """Return the job that runs `log`: all operations of the source, or sampled ones (reuse).
+
+    `waiting_requests` is the number of requests that begin before their lane is free.
+    """
     if mode is FioMode.REPLAY:
         title = "Exact replay of a KV-cache workload: every read and write, at its time"
         existing_objects = (
@@ -349,11 +419,7 @@ def log_job(
             f"read before written: {existing_objects}; the prefill writes the whole target, so that every read"
             " finds data on the device"
         )
-        run = "; jobs from kvreplay's run of it use its actual issue times"
-        lost = [
-            "dependencies of requests and stages: operations are issued by time, and none waits for"
-            " another" + run * (profile.origin.kind is SourceKind.TRACE)
-        ]
+        lost = _lost_order(profile, log, waiting_requests)
     else:
         title = (
             "Randomly sampled job of a KV-cache workload: its sizes, mix, bursts, gaps and reuse"
@@ -372,12 +438,7 @@ def log_job(
     start_note = f"{start_note}, to read the logs and fill buffers: fio includes them in mean rates"
     reads = f"{counted(log.read_ios, 'read')} of {counted(log.read_bytes, 'byte')}"
     writes = f"{counted(log.write_ios, 'write')} of {counted(log.write_bytes, 'byte')}"
-    descriptions = [f"{reads} and {writes} in the log", "one log, issued asynchronously"]
-    if len(log.files) > 1:
-        descriptions[1] = (
-            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight"
-            " each: this limits the queue depth, but latencies are correct"
-        )
+    descriptions = [f"{reads} and {writes} in the log", _describe_order(log)]
     if any(log.issue_us):
         base, per_mib = log.issue_us
         per_mib_text = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
@@ -387,6 +448,8 @@ def log_job(
         )
     largest, count = log.largest_io_bytes, len(log.files)
     buffers = [(log.depth, largest)] if count == 1 else [(1, largest)] * count
+    if log.lanes:
+        buffers = [(lane.depth, lane.largest_io_bytes) for lane in log.lanes]
     memory_bytes = sum(depth * size for depth, size in buffers) + 128 * (
         log.read_ios + log.write_ios
     )
@@ -409,10 +472,12 @@ def log_job(
         ),
         *common_losses(profile),
     ]
-    shared: FioOptions = {"direct": True, "ioengine": "psync" if count > 1 else "libaio"}
-    if count == 1:
-        shared["iodepth"] = log.depth
-    shared["bs"] = largest
+    shared: FioOptions = {"direct": True}
+    if not log.lanes:
+        shared["ioengine"] = "psync" if count > 1 else "libaio"
+        if count == 1:
+            shared["iodepth"] = log.depth
+        shared["bs"] = largest
     return fio_job(
         mode,
         profile,
@@ -427,11 +492,64 @@ def log_job(
         bugs=_bugs(options.version, log),
         shared=FioSettings(shared),
         late_settings=FioSettings({"group_reporting": True}),
-        sections=[
-            FioSection(file.removesuffix(".iolog"), FioSettings({"read_iolog": file}))
-            for file in log.files
-        ],
+        sections=_log_sections(log),
     )
+
+
+def _log_sections(log: LogSummary) -> list[FioSection]:
+    """Return one section for each iolog."""
+    own = [lane.options for lane in log.lanes] or [FioOptions()] * len(log.files)
+    return [
+        FioSection(file.removesuffix(".iolog"), FioSettings({"read_iolog": file, **options}))
+        for file, options in zip(log.files, own, strict=True)
+    ]
+
+
+def _describe_order(log: LogSummary) -> str:
+    """Return a description of the order in which fio issues the I/Os of `log`."""
+    if log.lanes:
+        chains = [lane for lane in log.lanes if lane.is_chain]
+        widths = sorted({lane.depth for lane in chains})
+        width = (
+            f"{widths[0]} to {widths[-1]} I/Os" if len(widths) > 1 else counted(widths[0], "I/O")
+        )
+        text = (
+            f"requests are assigned to {counted(len(chains), 'lane')} of {width} in flight, like the"
+            " stages of requests; a lane continues when a stage has completed"
+        )
+        if len(chains) < len(log.lanes):
+            text += "; I/Os without a request have a lane of their own, and do not wait"
+        return text
+    if len(log.files) > 1:
+        return (
+            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight"
+            " each: this limits the queue depth, but latencies are correct"
+        )
+    return "one log, issued asynchronously"
+
+
+def _lost_order(profile: Profile, log: LogSummary, waiting_requests: int) -> list[str]:
+    """Return the dependencies of I/Os that the replay does not reproduce."""
+    if not log.lanes:
+        run = "; jobs from kvreplay's run of it use its actual issue times"
+        return [
+            "dependencies of requests and stages: operations are issued by time, and none waits for"
+            " another" + run * (profile.origin.kind is SourceKind.TRACE)
+        ]
+    lost = [
+        (
+            "the order of operations of one object in different requests: a read does not wait for"
+            " the write of another request"
+        )
+    ]
+    if any(lane.is_chain and lane.depth > 1 for lane in log.lanes):
+        lost.append("stages of fewer I/Os than their lane: the next stage begins at the same time")
+    if waiting_requests:
+        lost.append(
+            f"{counted(waiting_requests, 'request')} wait for another to end, because there are at"
+            f" most {MAX_LANES} lanes"
+        )
+    return lost
 
 
 def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
@@ -456,7 +574,8 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
             lines.append(
                 f"fio from {REAPS_WHILE_WAITING} on busy-waits: each job needs a CPU of its own"
             )
-    if is_one and (is_absolute or is_old):
+    has_deep_lanes = any(lane.depth > 1 for lane in log.lanes)
+    if has_deep_lanes or (is_one and (is_absolute or is_old)):
         affected = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
         lines.append(
             f"{affected} does not reap completions while it waits: its completion latency and queue"

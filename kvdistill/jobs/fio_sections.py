@@ -43,6 +43,7 @@ class FioOptions(TypedDict, total=False):
     ioengine: str
     iodepth: int | None
     iodepth_low: int
+    iodepth_batch_complete_min: int
     startdelay_ms: int
     time_based: bool
     runtime_ms: int
@@ -73,6 +74,7 @@ class FioOptions(TypedDict, total=False):
     write_lat_log: str
     log_offset: bool
     log_unix_epoch: bool
+    log_entries: int
 
 
 UNITS = ("ms", "us")
@@ -146,12 +148,21 @@ def _line(name: str, value: object) -> str:
     return f"{name}={value}"
 
 
-def with_latency_logs(job: FioJob) -> FioJob:
+LOG_ENTRIES = "log_entries"
+"""The option that says how long a log may become before fio has to make room."""
+_LOG_ENTRIES_RANGE = (1024, 1 << 20)
+
+
+def with_latency_logs(job: FioJob, entries: int | None = None) -> FioJob:
     """Return `job` with each section's latencies logged, by absolute time and with offsets.
 
-    A log is named as its section.
+    A log is named as its section. A job that submits many I/Os before it reaps one loses lines of
+    its log unless there is room for as many `entries` from the start.
     """
     shared = FioSettings({"log_offset": True, "log_unix_epoch": True})
+    if entries is not None:
+        least, most = _LOG_ENTRIES_RANGE
+        shared |= FioSettings({"log_entries": min(max(entries, least), most)})
     return _extended(job, shared, lambda name: FioSettings({"write_lat_log": name}))
 
 
@@ -190,6 +201,8 @@ def _on_null(section: FioSection) -> FioSection:
     options = section.options.copy()
     options.pop("allow_file_create", None)
     options.pop("create_on_open", None)
+    options.pop("iodepth_low", None)
+    options.pop("iodepth_batch_complete_min", None)
     if "ioengine" in options:
         options["ioengine"] = "null"
     if options.get("iodepth") is not None:

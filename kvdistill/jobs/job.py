@@ -69,7 +69,7 @@ STAT_MAX_IO_BYTES = 512 * MIB
 
 fio allocates buffers of queue depth times the longest operation.
 """
-BUFFER_BYTES, _MAX_DEPTH = 256 * MIB, 1024
+BUFFER_BYTES, MAX_DEPTH = 256 * MIB, 1024
 _MAX_TARGET = 256
 MAX_JOBS = 1024
 GRANULE_BYTES = 4096
@@ -109,7 +109,7 @@ def most_in_flight(io_bytes: int, of_bytes: int = BUFFER_BYTES) -> int:
     fio allocates `of_bytes` of buffers for all I/Os in flight. Exact and statistical jobs of a trace
     share the default, so that they can be compared.
     """
-    return max(1, min(_MAX_DEPTH, of_bytes // max(1, io_bytes)))
+    return max(1, min(MAX_DEPTH, of_bytes // max(1, io_bytes)))
 
 
 def parse_version(text: str) -> FioVersion:
@@ -614,6 +614,16 @@ def installed_version() -> FioVersion | None:
         return None
     finished = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603 - found on the path
     return parse_version(finished.stdout)
+
+
+def knows_option(name: str) -> bool:
+    """Return whether the fio on the path has the option called `name`."""
+    if (program := shutil.which("fio")) is None:
+        return False
+    done = subprocess.run(  # noqa: S603 - found on the path
+        [program, f"--cmdhelp={name}"], capture_output=True, text=True, check=False
+    )
+    return done.returncode == 0 and f"{name}:" in done.stdout
 
 
 def run_fio(

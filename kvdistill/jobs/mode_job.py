@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kvdistill.jobs.fio_lanes import LanePlan, plan_lanes
 from kvdistill.jobs.fio_replay import (
     IoSource,
     LogSummary,
@@ -53,7 +54,9 @@ class ModeJob:
     log: LogSummary | None = None
     """Summary of the iologs; null for the statistical job."""
     ios: IoSource | None = None
-    """I/Os of the iologs; null for the statistical job."""
+    """The I/Os of the iologs; null for the statistical job."""
+    lanes: LanePlan | None = None
+    """The iolog of each operation, if the stages of requests wait for each other."""
 
     @property
     def files(self) -> list[str]:
@@ -63,7 +66,7 @@ class ModeJob:
     def write(self, folder: Path) -> None:
         """Write the job and its iologs to `folder`; DeviceError if the write fails."""
         if self.log is not None and self.ios is not None:
-            write_iologs(folder, self.mode, self.log, self.ios)
+            write_iologs(folder, self.mode, self.log, self.ios, self.lanes)
         write_text(folder / self.mode.job, self.job.text)
 
 
@@ -91,24 +94,35 @@ def _log_mode_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> M
     """Return the job that runs iologs of the source's operations, or of sampled ones."""
     profile = distilled.profile
     ios: IoSource
+    lanes = None
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
         span_bytes = profile.placed.span_bytes
         ios = partial(split_ios, distilled.ios, options.io_bytes)
+        if options.jobs is None and options.log_version is None:
+            lanes = plan_lanes(mode, distilled.ios, options.io_bytes)
     else:
         runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
         sampled, span_bytes = sample_operations(profile, runtime_ns, options.seed)
         ios = partial(split, sampled, options.io_bytes)
-    log = plan_iologs(mode, ios, options)
+    log = plan_iologs(mode, ios, options, lanes)
     return ModeJob(
         mode,
-        log_job(profile, log, mode, span_bytes, options),
+        log_job(
+            profile,
+            log,
+            mode,
+            span_bytes,
+            options,
+            waiting_requests=0 if lanes is None else lanes.waiting_requests,
+        ),
         whole_mib(span_bytes),
         log.depth,
         expected_replay(profile, log, is_drawn=mode is FioMode.REUSE),
         log,
         ios,
+        lanes,
     )
 
 

@@ -64,7 +64,7 @@ class JobsReport(Report, frozen=True, kw_only=True):
 
 
 _MARKS = {True: "pass", False: "FAIL"}
-_NUMBER = re.compile(r"\.[0-9]+\.iolog$")
+_NUMBER = re.compile(r"\.(lane)?[0-9]+\.iolog$")
 
 
 def written_document(
@@ -75,14 +75,14 @@ def written_document(
     `compared` compares an object store's job with a replay.
     """
     # Numbered logs are listed as one.
-    files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
+    files = dict.fromkeys(_NUMBER.sub(r".\1*.iolog", name) for name in written.files)
     chapters = [profile_chapter(written.profile)]
     lines_of_answer = [f"Written to {folder}: {', '.join(files)}"]
     if isinstance(written, WrittenJobs):
         logs = {
             mode: (
                 f"{counted(log.read_ios + log.write_ios, 'line')} over"
-                f" {counted(len(log.files), 'job')}"
+                f" {counted(len(log.files), 'lane' if log.lanes else 'job')}"
             )
             for mode, log in written.logs.items()
         }

@@ -185,17 +185,20 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
 
 _SIZES = ("capacity", "bandwidth")
 """Ends of the names of settings that are bytes, or bytes per second."""
+_LEAST_BARE_BYTES = 1 << 16
+"""Smaller capacities and bandwidths need a unit: they were hardly meant in bytes."""
 
 
 def check_units(settings: list[str] | None) -> list[str] | None:
-    """Return the settings of a command line; ConfigError for a size without a unit.
+    """Return the settings of a command line; ConfigError for a small size without a unit.
 
     `tiers.cpu.capacity=8` was meant in GiB, and would be 8 bytes.
     """
     for setting in settings or ():
         key, _, text = setting.partition("=")
         number = text.strip()
-        if key.strip().endswith(_SIZES) and number.isdigit() and int(number):
+        is_bare = key.strip().endswith(_SIZES) and number.isdigit()
+        if is_bare and 0 < int(number) < _LEAST_BARE_BYTES:
             raise ConfigError(
                 f"--set {setting}: {number} has no unit; write {number}B, {number}MiB or"
                 f" {number}GiB"

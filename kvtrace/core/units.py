@@ -57,13 +57,17 @@ def _parse(text: str, units: dict[str, int], what: str, example: str, default_un
     return value
 
 
-def parse_bytes(text: str) -> int:
-    """Return the bytes that `text` names, such as `64GiB`, `2TB`, `4k` (binary) or `4096B`.
+_LEAST_BARE_BYTES = 4096
+"""A page: smaller sizes need a unit."""
 
-    ConfigError for a number without a unit, but 0: `capacity=8` was meant in GiB.
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that `text` names, such as `64GiB`, `2TB`, `4k` (binary) or `4096`.
+
+    ConfigError for a small number without a unit: 8 was hardly meant in bytes.
     """
-    value = _parse(text, BYTES, "a size", "64GiB, 2TB or 4096B", "b")
-    if value and text.strip()[-1].isdigit():
+    value = _parse(text, BYTES, "a size", "64GiB, 2TB or 4096", "b")
+    if 0 < value < _LEAST_BARE_BYTES and text.strip()[-1].isdigit():
         number = text.strip()
         raise ConfigError(f"{number} has no unit; write {number}B, {number}KiB or {number}GiB")
     return value

@@ -25,7 +25,7 @@ from kvtrace.core.units import (
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ("4096B", 4096), ("0", 0), ("1B", 1), ("4k", 4096), ("4K", 4096), ("4KiB", 4096), ("4kB", 4000),
+        ("4096B", 4096), ("4096", 4096), ("0", 0), ("1B", 1), ("4k", 4096), ("4K", 4096), ("4KiB", 4096), ("4kB", 4000),
         ("64GiB", 64 << 30), ("64g", 64 << 30), ("2TB", 2 * 10**12), ("2TiB", 2 << 40), ("1.5 MiB", 1_572_864),
         (" 8 gib ", 8 << 30), ("0.1GB", 100_000_000), ("0.3k", 307), ("9223372036854775807B", INT64_MAX),
     ],
@@ -162,5 +162,5 @@ def test_a_size_without_a_unit_is_refused():
         parse_bytes("8")
     with pytest.raises(ConfigError, match="write 8B"):
         check_units(["tiers.nvme.capacity=1TB", "tiers.cpu.capacity=8"])
-    assert check_units(["tiers.gpu.capacity=0", "chunk_tokens=16"]) is not None
+    assert check_units(["tiers.gpu.capacity=0", "tiers.nvme.capacity=540672", "chunk_tokens=16"])
     assert as_setting("tiers.cpu.capacity", 8) == "tiers.cpu.capacity=8B"
