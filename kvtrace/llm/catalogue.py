@@ -58,18 +58,18 @@ def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
     models, path = load_models(), Path(name)
     if name not in models and (name.endswith(".json") or path.is_dir()):
         return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
-    # Its maker, its case and how it was tuned do not count.
-    own = (
+    # Maker, case and tuning suffix are ignored.
+    known_name = (
         name
         if name in models
-        else next((own for own in models if _plain(own) == _plain(name)), None)
+        else next((known_name for known_name in models if _plain(known_name) == _plain(name)), None)
     )
-    if own is not None:
+    if known_name is not None:
         if kv_dtype is None:
-            return models[own]
-        # Recurrent states and indexers keep theirs.
+            return models[known_name]
+        # Recurrent states and indexers keep their dtype.
         changed: shapes.ModelShape = msgspec.structs.replace(
-            models[own], kv_dtype=shapes.parse_dtype(kv_dtype, "--kv-dtype")
+            models[known_name], kv_dtype=shapes.parse_dtype(kv_dtype, "--kv-dtype")
         )
         shapes.check(changed, "--kv-dtype")
         return changed
@@ -93,17 +93,14 @@ def _plain(name: str) -> str:
 
 
 def logged_model(origin: dict[str, Any]) -> tuple[str, shapes.ModelShape] | None:
-    """Return the model that a source's `origin` names and its shape.
+    """Return name and shape of the model in a source's `origin`; None without bytes a token.
 
-    None if it does not say what a token takes.
-
-    Of the shape only the bytes are known, and those of one rank: each of several ranks stores as
-    many.
+    The shape has only the bytes of one rank; each of several ranks stores as many.
     """
-    said = origin.get("model") or (origin.get("of") or {}).get("model")
-    if not isinstance(said, dict):
+    logged = origin.get("model") or (origin.get("of") or {}).get("model")
+    if not isinstance(logged, dict):
         return None
-    name, size = str(said.get("name") or "unnamed"), said.get("kv_bytes_per_token_per_rank")
+    name, size = str(logged.get("name") or "unnamed"), logged.get("kv_bytes_per_token_per_rank")
     if not isinstance(size, int) or size <= 1:
         return None
     group = shapes.Full(layers=1, kv_heads=1, head_dim=size // 2, value_dim=size - size // 2)
@@ -121,14 +118,14 @@ def logged_model(origin: dict[str, Any]) -> tuple[str, shapes.ModelShape] | None
     )
     shapes.check(shape, f"the logged model {name}")
     try:
-        known = find_model(name)
+        known_model = find_model(name)
     except ConfigError:
         return name, shape
     weights = {
-        n: getattr(known, n)
+        n: getattr(known_model, n)
         for n in ("parameters", "active_parameters", "weight_bytes", "max_context_tokens")
     }
-    return name, msgspec.structs.replace(shape, computed_as=known.groups, **weights)
+    return name, msgspec.structs.replace(shape, computed_as=known_model.groups, **weights)
 
 
 # Prefixes and pages longer than these are mistakes, and their products would not fit 64 bits.
@@ -200,9 +197,9 @@ def describe_model(
         "--chunk": (chunk_tokens, MOST_TOKENS),
         "--page": (page_bytes, MOST_PAGE_BYTES),
     }
-    for option, (value, most) in limits.items():
-        if not 0 < value <= most:
-            raise ConfigError(f"{option} {value}: must be > 0, and at most {most}")
+    for option, (value, maximum) in limits.items():
+        if not 0 < value <= maximum:
+            raise ConfigError(f"{option} {value}: must be > 0 and at most {maximum}")
     model = find_model(name, kv_dtype)
     options: dict[str, Any] = {
         "ranks": ranks,
@@ -296,54 +293,74 @@ def _split_notes(model: shapes.ModelShape, ranks: int) -> list[str]:
     ]
 
 
-def document(d: dict[str, Any]) -> Document:
+def document(description: dict[str, Any]) -> Document:
     """Return `describe_model` as a document: a token's bytes, a chunk's, and a prefix's."""
-    chapters = [Chapter("A token, before any tensor-parallel split", [_layers(d, "")])]
-    if d["ranks"] > 1:
-        total = d["bytes_per_token_per_rank"] * d["stored_ranks"]
-        who = (
+    chapters = [Chapter("A token, before any tensor-parallel split", [_layers(description, "")])]
+    if description["ranks"] > 1:
+        total = description["bytes_per_token_per_rank"] * description["stored_ranks"]
+        storing_ranks = (
             "rank 0 stores, the same latent on all"
-            if d["stored_ranks"] < d["ranks"]
-            else f"{d['ranks']} ranks store"
+            if description["stored_ranks"] < description["ranks"]
+            else f"{description['ranks']} ranks store"
         )
         stored = (
-            f"{who}: {format_count(total)} B a token, replication factor"
-            f" {d['replication_factor']:g}"
+            f"{storing_ranks}: {format_count(total)} B a token, replication factor"
+            f" {description['replication_factor']:g}"
         )
         chapters.append(
             Chapter(
-                f"A token on each of {d['ranks']} tensor-parallel ranks",
-                [_layers(d, "_per_rank")],
+                f"A token on each of {description['ranks']} tensor-parallel ranks",
+                [_layers(description, "_per_rank")],
                 [stored],
             )
         )
-    page = "" if d["page_bytes"] == 1 else f", padded to pages of {format_io_size(d['page_bytes'])}"
-    rest = d["tokens"] - d["chunks"] * d["chunk_tokens"]
-    left = f"; {format_count(rest)} tokens fill no chunk and are not stored" if rest else ""
-    prefix = f"A prefix of {counted(d['tokens'], 'token')}: {counted(d['chunks'], 'chunk')}{left}"
-    needs = ", ".join(f"{p['kind']} {format_count(p['needed_chunks'])}" for p in d["pieces"])
-    is_windowed = d["read_bytes"] != d["stored_dense_bytes"]
+    page = (
+        ""
+        if description["page_bytes"] == 1
+        else f", padded to pages of {format_io_size(description['page_bytes'])}"
+    )
+    remainder = description["tokens"] - description["chunks"] * description["chunk_tokens"]
+    remainder_text = (
+        f"; {format_count(remainder)} tokens fill no chunk and are not stored" if remainder else ""
+    )
+    prefix = f"A prefix of {counted(description['tokens'], 'token')}: {counted(description['chunks'], 'chunk')}{remainder_text}"
+    needs = ", ".join(
+        f"{p['kind']} {format_count(p['needed_chunks'])}" for p in description["pieces"]
+    )
+    is_windowed = description["read_bytes"] != description["stored_dense_bytes"]
     # All ranks together.
-    sizes = {name: d[f"{name}_bytes"] for name in ("stored_dense", "stored_windowed", "read")}
+    sizes = {
+        name: description[f"{name}_bytes"] for name in ("stored_dense", "stored_windowed", "read")
+    }
     if sizes["stored_windowed"] == sizes["stored_dense"]:
         del sizes["stored_windowed"]
     rows = [[name.replace("_", ", "), size, size] for name, size in sizes.items()]
-    taken = ReportTable("", Sheet.SUMMARY, columns_of(f"text: what = all ranks; {_SIZES}"), rows)
-    chapters += [
-        Chapter(f"A chunk of {counted(d['chunk_tokens'], 'token')}{page}", [_objects(d)]),
-        Chapter(prefix, [taken], [f"chunks that a read needs: {needs}"] if is_windowed else []),
-    ]
-    headline = (
-        f"KV cache in {d['kv_dtype']}: {format_count(d['growing_bytes_per_token'])} B a token"
+    size_table = ReportTable(
+        "", Sheet.SUMMARY, columns_of(f"text: what = all ranks; {_SIZES}"), rows
     )
-    if d["fixed_bytes"]:
-        headline += f", and {format_bytes(d['fixed_bytes'])} fixed a request"
-    headline += f"; context up to {format_count(d['max_context_tokens'])} tokens"
-    if "memory_bytes" in d:
-        fits = d["tokens_that_fit"]
+    chapters += [
+        Chapter(
+            f"A chunk of {counted(description['chunk_tokens'], 'token')}{page}",
+            [_objects(description)],
+        ),
+        Chapter(
+            prefix, [size_table], [f"chunks that a read needs: {needs}"] if is_windowed else []
+        ),
+    ]
+    headline = f"KV cache in {description['kv_dtype']}: {format_count(description['growing_bytes_per_token'])} B a token"
+    if description["fixed_bytes"]:
+        headline += f", and {format_bytes(description['fixed_bytes'])} fixed a request"
+    headline += f"; context up to {format_count(description['max_context_tokens'])} tokens"
+    if "memory_bytes" in description:
+        fits = description["tokens_that_fit"]
         longest = "every length" if fits is None else f"one request of {format_count(fits)} tokens"
-        headline += f"\n{format_io_size(d['memory_bytes'])} holds {longest}"
-    return Document(d["model"], f"{headline}\nfrom {d['source']}", chapters, d["notes"])
+        headline += f"\n{format_io_size(description['memory_bytes'])} holds {longest}"
+    return Document(
+        description["model"],
+        f"{headline}\nfrom {description['source']}",
+        chapters,
+        description["notes"],
+    )
 
 
 def _layers(d: dict[str, Any], suffix: str) -> ReportTable:

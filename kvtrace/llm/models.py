@@ -1,4 +1,4 @@
-"""Models as Python users see them: `kvtrace.models` and `kvtrace.llm`."""
+"""Models for Python users: `kvtrace.models` and `kvtrace.llm`."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Model:
 
     @property
     def state_bytes(self) -> int:
-        """State of recurrent layers, bytes a request, whatever its length."""
+        """State of recurrent layers, bytes a request of any length."""
         return shapes.state_bytes(self.shape)
 
     @property
     def fixed_bytes(self) -> int:
-        """Full windows and states, bytes a request, whatever its length."""
+        """Full windows and states, bytes a request of any length."""
         return shapes.fixed_bytes(self.shape)
 
     def tokens_that_fit(self, memory_bytes: int) -> int | None:
-        """Return the longest request whose KV cache fits into `memory_bytes`, in tokens.
+        """Return the longest request, in tokens, that fits `memory_bytes` with its KV cache.
 
-        None if every length fits, as a model has it whose layers all attend to a window.
+        None if every length fits, because all layers attend to a window.
 
         >>> import kvtrace as kt
         >>> kt.model("llama3.1-8b").tokens_that_fit(16 * 2**30)  # 131,072 bytes a token
@@ -72,12 +72,12 @@ class Model:
 
     @property
     def source(self) -> str:
-        """Where the shape was read."""
+        """The source of the shape."""
         return self.shape.source
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is assumed or left out."""
+        """Assumptions and omissions."""
         return self.shape.notes
 
     def bytes_per_token_per_rank(self, tensor_parallel: int) -> int:

@@ -1,11 +1,10 @@
-"""Model shapes and the KV bytes they take: what turns tokens into bytes, stored and read apart.
+"""Model shapes and the size of their KV cache, in bytes stored and bytes read.
 
-A model is groups of equal layers. What a chunk of tokens leaves in storage is one piece for all
-layers that need every token, one for each group that needs a window only, and one state for the
-recurrent layers.
+A model is groups of equal layers. A chunk of tokens is stored as one piece for all layers that need
+every token, one for each group that needs a window only, and one state for the recurrent layers.
 
-Each kind of layer says what it keeps for the tokens it has seen: elements, bytes, and how ranks
-share them.
+Each kind of layer defines the elements and bytes that it keeps for a token, and how ranks share
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from kvtrace.core.units import format_bytes
 
 
 class KvDtype(StrEnum):
-    """What one element of a cache is stored as."""
+    """The element type of a cache."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -87,8 +86,10 @@ def parse_dtype(name: str, where: str) -> KvDtype:
     try:
         return KvDtype(plain)
     except ValueError:
-        known = ", ".join(KvDtype)
-        raise ConfigError(f"{where}: unknown element type {name!r}; known are {known}") from None
+        known_dtypes = ", ".join(KvDtype)
+        raise ConfigError(
+            f"{where}: unknown element type {name!r}; known are {known_dtypes}"
+        ) from None
 
 
 def share(count: int, ranks: int) -> int:
@@ -492,7 +493,7 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def layers(self) -> int:
-        """How many layers keep a cache or a state; an indexer belongs to its attention layer."""
+        """Number of layers with a cache or a state; an indexer belongs to its attention layer."""
         windows = [g.layers for g in self.groups if isinstance(g, LatentWindow)]
         if windows:
             # Every layer of DeepSeek V4 has a window, whatever else it keeps.
@@ -500,11 +501,10 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return sum(g.layers for g in self.groups if not isinstance(g, _BESIDE_ATTENTION))
 
     def entry_notes(self, chunk_tokens: int, ranks: int) -> list[str]:
-        """Return what is to be said of whole turns (0), or of chunks that are stored with a
-        recurrent state each.
+        """Return notes on turn entries (`chunk_tokens` 0), or on chunks with a recurrent state each.
 
-        vLLM gives both kinds of layers pages of one size: a block has as many tokens, a multiple of
-        16, as take an attention layer what a recurrent one's state takes.
+        vLLM gives both kinds of layers pages of one size: a block has enough tokens, a multiple of
+        16, to take as many bytes in an attention layer as a state in a recurrent one.
         """
         if not chunk_tokens:
             note = (
@@ -517,18 +517,18 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             state_bytes(self, ranks),
             bytes_per_token_per_rank(self, ranks) * max(1, recurrent),
         )
-        least = -(-size * (self.layers - recurrent) // (token_bytes * 16)) * 16
+        min_chunk_tokens = -(-size * (self.layers - recurrent) // (token_bytes * 16)) * 16
         note = (
             f"each chunk of {chunk_tokens} tokens is stored with a recurrent state of"
             f" {format_bytes(size)}; vLLM makes the blocks of such a model as long as its state is"
-            f" large: {least:,} tokens (--set chunk_tokens={least}, or the next multiple of FILE's"
+            f" large: {min_chunk_tokens:,} tokens (--set chunk_tokens={min_chunk_tokens}, or the next multiple of FILE's"
             " blocks)"
         )
-        return [note] * (chunk_tokens < least and recurrent > 0)
+        return [note] * (chunk_tokens < min_chunk_tokens and recurrent > 0)
 
 
 class PieceKind(StrEnum):
-    """Which part of a chunk's cache a piece is."""
+    """The kind of a piece of a chunk's cache."""
 
     GROWING = "growing"
     """Layers that need every token."""
@@ -539,14 +539,12 @@ class PieceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of the cache, of one rank, that reads need by a rule of its own and that is stored as
-    its own objects.
-    """
+    """A part of one rank's cache that is stored as separate objects, and read by its own rule."""
 
     kind: PieceKind
     bytes_per_token: int
     state_bytes: int
-    """Of a recurrent state, whatever the number of tokens; else 0."""
+    """Bytes of a recurrent state, for any number of tokens; else 0."""
     window_tokens: int | None
     copies: int
     """The number of ranks that store an object of their own."""
@@ -556,7 +554,7 @@ class Piece:
         return tokens * self.bytes_per_token + self.state_bytes
 
     def needed_chunks(self, chunks: int, chunk_tokens: int) -> int:
-        """Return how many of a prefix's chunks, its last ones, must be read to resume behind it."""
+        """Return the number of last chunks of a prefix that must be read to resume after it."""
         if self.kind is PieceKind.GROWING:
             return chunks
         if self.window_tokens is None:
@@ -568,10 +566,7 @@ class Piece:
 
 
 def check(model: ModelShape, where: str) -> None:
-    """Raise ConfigError, naming `where`, if `model` cannot be.
-
-    Sizes that are not > 0, layouts that do not fit.
-    """
+    """Raise ConfigError, naming `where`, for invalid sizes or layouts of `model`."""
     for complaint in _complaints(model):
         raise ConfigError(f"{where}: {complaint}")
 
@@ -582,13 +577,13 @@ _MAY_BE_ZERO = ("rope_dim", "head_elements", "conv_head_elements", "conv_group_e
 def _complaints(model: ModelShape) -> Iterator[str]:
     groups = [g for g in model.groups if not isinstance(g, Recurrent | CompressorState)]
     if not groups:
-        yield "no layer keeps anything for a token; a recurrent-only model has no chunks"
+        yield "no layer has a cache by token; a recurrent-only model has no chunks"
     for group in model.groups:
         for field in group.__struct_fields__:
             value = getattr(group, field)
-            least = 0 if field in _MAY_BE_ZERO else 1
-            if isinstance(value, int) and not least <= value <= _MOST:
-                yield f"{field}(={value}) must be >= {least}, and at most {_MOST}"
+            minimum = 0 if field in _MAY_BE_ZERO else 1
+            if isinstance(value, int) and not minimum <= value <= _MOST:
+                yield f"{field}(={value}) must be >= {minimum}, and at most {_MOST}"
     if not 0 < model.max_context_tokens <= 2**31:
         yield f"max_context_tokens(={model.max_context_tokens}) must be > 0"
     if len({isinstance(g, Latent | Indexer) for g in groups if not isinstance(g, IndexKeys)}) > 1:
@@ -601,7 +596,7 @@ def _complaints(model: ModelShape) -> Iterator[str]:
 
 
 def _dtype_complaints(dtype: KvDtype, groups: Sequence[Layers]) -> Iterator[str]:
-    """Yield what is wrong with storing `groups` as `dtype`."""
+    """Yield the reasons why `groups` cannot be stored as `dtype`."""
     match dtype:
         case KvDtype.FP8_DS_MLA:
             is_packed = all(
@@ -651,7 +646,7 @@ def fixed_bytes(model: ModelShape) -> int:
 
 
 def tokens_that_fit(model: ModelShape, capacity_bytes: int) -> int | None:
-    """Return the longest request whose KV cache fits into `capacity_bytes`, in tokens.
+    """Return the longest request, in tokens, that fits `capacity_bytes` with its KV cache.
 
     It holds each window once, and one recurrent state. Null if no length is too long.
     """
@@ -688,18 +683,15 @@ def bytes_per_token_per_rank(model: ModelShape, ranks: int) -> int:
 
 
 def stored_ranks(model: ModelShape, ranks: int) -> int:
-    """Return how many ranks store an object of their own.
+    """Return the number of ranks that store their own objects.
 
-    One under MLA and compressed attention, whose entries are the same on all.
+    It is one for MLA and compressed attention: entries are the same on all ranks.
     """
     return 1 if any(isinstance(g, Latent | Compressed) for g in model.groups) else ranks
 
 
 def replication(model: ModelShape, ranks: int) -> float:
-    """Return how many times what `ranks` ranks store holds what one rank would.
-
-    1.0 without replicated heads.
-    """
+    """Return the bytes stored by `ranks` ranks, relative to one rank; 1.0 without replicated heads."""
     return (
         bytes_per_token_per_rank(model, ranks) * stored_ranks(model, ranks) / bytes_per_token(model)
     )
@@ -714,23 +706,23 @@ def state_bytes(model: ModelShape, ranks: int = 1) -> int:
 
 
 def pieces(model: ModelShape, ranks: int = 1) -> tuple[Piece, ...]:
-    """Return what a chunk of tokens leaves in storage, split by what a read needs of it."""
+    """Return the pieces in which a chunk of tokens is stored, by the rules of their reads."""
     if ranks < 1:
         raise ValueError(f"ranks(={ranks}) must be > 0")
     dtype, copies = model.kv_dtype, stored_ranks(model, ranks)
-    found = []
+    piece_list = []
     growing = sum(g.token_bytes(dtype, ranks) for g in model.groups if isinstance(g, GROWING_KINDS))
     if growing:
-        found.append(Piece(PieceKind.GROWING, growing, 0, None, copies))
+        piece_list.append(Piece(PieceKind.GROWING, growing, 0, None, copies))
     for g in model.groups:
         if isinstance(g, (*_SLIDING_KINDS, Chunked)):
             kind = PieceKind.CHUNKED if isinstance(g, Chunked) else PieceKind.SLIDING
-            found.append(Piece(kind, g.token_bytes(dtype, ranks), 0, g.window_tokens, copies))
+            piece_list.append(Piece(kind, g.token_bytes(dtype, ranks), 0, g.window_tokens, copies))
     if state := state_bytes(model, ranks):
         # A recurrent state is split over the ranks, also beside MLA; a compressor's is not.
         is_split = any(isinstance(g, Recurrent) for g in model.groups)
-        found.append(Piece(PieceKind.STATE, 0, state, None, ranks if is_split else copies))
-    return tuple(found)
+        piece_list.append(Piece(PieceKind.STATE, 0, state, None, ranks if is_split else copies))
+    return tuple(piece_list)
 
 
 def pad(size_bytes: int, page_bytes: int) -> int:
@@ -739,19 +731,16 @@ def pad(size_bytes: int, page_bytes: int) -> int:
 
 
 def chunk_bytes(model: ModelShape, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1) -> int:
-    """Return what one chunk takes on disk for all ranks, each piece of each rank padded to whole
-    pages.
-    """
+    """Return the bytes of a chunk on disk for all ranks, with each piece padded to whole pages."""
     return sum(p.copies * pad(p.size_bytes(chunk_tokens), page_bytes) for p in pieces(model, ranks))
 
 
 def stored_bytes(
     model: ModelShape, tokens: int, *, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1
 ) -> int:
-    """Return what a prefix of `tokens` tokens takes on disk, for all ranks together.
+    """Return the bytes of a prefix of `tokens` tokens on disk, for all ranks.
 
-    Only whole chunks are stored, each with a state of its own, and each piece of each padded to
-    whole pages.
+    Only whole chunks are stored, each with its own state, and each piece padded to whole pages.
     """
     return tokens // chunk_tokens * chunk_bytes(model, chunk_tokens, ranks, page_bytes)
 
@@ -759,13 +748,12 @@ def stored_bytes(
 def read_bytes(
     model: ModelShape, tokens: int, *, chunk_tokens: int, ranks: int = 1, page_bytes: int = 1
 ) -> int:
-    """Return what must be read to resume behind a prefix of `tokens` tokens, for all ranks
-    together.
+    """Return the bytes read to resume after a prefix of `tokens` tokens, for all ranks.
 
     Layers that need every token are read whole. Sliding-window layers are read for the last ceil(W
-    / C) chunks of C tokens, chunked layers back to where their span began (nothing if it just
-    ended), states once. Latents are read once and broadcast. If no more than that is kept, it is
-    what is stored, too.
+    / C) chunks of C tokens, chunked layers back to the start of their span (nothing if it just
+    ended), states once. Latents are read once and broadcast. A store that keeps only these bytes
+    also stores as many.
     """
     return sum(
         p.copies
