@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.formats.fio import logged_ios, logged_latencies
+from kvdistill.formats.fio_iolog import logged_ios
+from kvdistill.formats.fio_logs import logged_latencies
 from kvdistill.jobs.fio_replay import FioIos, split, split_ios
 from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, FioResult, JobOptions
 from kvdistill.jobs.mode_job import ModeJob
